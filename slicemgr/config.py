@@ -1,0 +1,227 @@
+"""Settings: frozen dataclasses read from one TOML file. Every setting has a default that works.
+
+The file is `$SLICEMGR_CONFIG`, else `/etc/slicemgr/slicemgr.toml`; a file that is not there means all defaults.
+Sizes may be written `512M`, durations `30s`, `7d`. An unknown or wrongly typed setting is refused by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import os
+import re
+import tomllib
+import typing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from slicemgr.errors import invalid
+
+DEFAULT_FILE = Path("/etc/slicemgr/slicemgr.toml")
+PACKAGE = Path(__file__).parent  # launcher, init, recipes and migrations are installed below it
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_LONGEST_DURATION = timedelta(days=36500)
+
+
+def parse_size(text: str | int, name: str = "size") -> int:
+    """Bytes of `512M`, `2G`, `2GiB` or `1048576` (powers of 1024). Refused if it is not a size."""
+    match = _SIZE.fullmatch(str(text).strip())
+    if match is None or len(str(text)) > 32:
+        raise invalid(name, f"{text!r} is not a size", "write it as 512M, 2G or a number of bytes")
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
+def parse_duration(text: str, name: str = "duration") -> timedelta:
+    """Time span of `30s`, `12h`, `7d`. Refused if it is not one or is beyond a hundred years."""
+    match = _DURATION.fullmatch(str(text).strip())
+    if match is None or len(str(text)) > 32:
+        raise invalid(name, f"{text!r} is not a duration", "write it as 30s, 15m, 12h, 7d or 2w")
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if seconds > _LONGEST_DURATION.total_seconds():
+        raise invalid(name, f"{text!r} is too long", "a hundred years are the most")
+    return timedelta(seconds=seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A setting in bytes, written like `512M`."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    name: str = "node1"
+    address: str = "127.0.0.1"  # where users reach the port blocks; shown as the slivers' ssh host
+    state_dir: Path = Path("/var/lib/slicemgr")
+    run_dir: Path = Path("/run/slicemgr")
+    pool: Path = Path("/var/lib/slicemgr/pool")  # must be on btrfs
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    url: str = ""  # "" means SQLite in state_dir
+    lock_timeout: timedelta = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class WebConfig:
+    host: str = "127.0.0.1"
+    port: int = 8480
+    user: str = "slicemgr"  # a name, or `uid:gid`; the web process never runs as root
+    threads: int = 64
+    max_image: Size = Size(64 << 30)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    addresses: str = "10.77.0.0/16"  # one per sliver, private to the node
+    gateway: str = "169.254.1.1"  # the node's end of every link
+    ports_first: int = 10000
+    ports_last: int = 32767
+    ports_per_sliver: int = 20
+    dns: tuple[str, ...] = ()  # () means: the node's own /etc/resolv.conf, loopback resolvers left out
+    denied: tuple[str, ...] = ("169.254.0.0/16",)  # networks no sliver may open connections to
+    firewall: str = "auto"  # auto, legacy (python-iptables) or restore (iptables-restore)
+
+
+@dataclass(frozen=True, slots=True)
+class LibvirtConfig:
+    lxc: str = "lxc:///system"
+    qemu: str = "qemu:///system"
+    launcher: Path = PACKAGE / "libexec" / "sliver-launcher"
+    call_timeout: timedelta = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsConfig:
+    """Defaults for a request that is silent, and how far the sum of the caps may exceed the node."""
+
+    memory: Size = Size(512 << 20)
+    disk: Size = Size(4 << 30)
+    pids: int = 512
+    cpu: float = 1.0
+    ptys: int = 64
+    memory_overcommit: float = 32.0
+    disk_overcommit: float = 64.0
+    slivers_per_slice: int = 500
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseConfig:
+    default: timedelta = timedelta(days=7)
+    longest: timedelta = timedelta(days=90)
+    grace: timedelta = timedelta(days=3)  # stopped at the end, deleted after this
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    workers: int = 8
+    reconcile: timedelta = timedelta(seconds=30)
+    stop_grace: timedelta = timedelta(seconds=10)
+    ssh_wait: timedelta = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    node: NodeConfig = field(default_factory=NodeConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
+    web: WebConfig = field(default_factory=WebConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    libvirt: LibvirtConfig = field(default_factory=LibvirtConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    lease: LeaseConfig = field(default_factory=LeaseConfig)
+    agent: AgentConfig = field(default_factory=AgentConfig)
+
+    @property
+    def store_url(self) -> str:
+        return self.store.url or f"sqlite:///{self.node.state_dir}/db/slicemgr.db"
+
+    @property
+    def wake_socket(self) -> Path:
+        """Where the agent listens for datagrams that say: look at the rows."""
+        return self.node.run_dir / "agent.sock"
+
+    @property
+    def images_dir(self) -> Path:
+        """The imported disk images, `SHA256.FORMAT`; only root writes here."""
+        return self.node.state_dir / "images"
+
+    @property
+    def uploads_dir(self) -> Path:
+        """Where the web process spools disk images on their way in."""
+        return self.node.state_dir / "uploads"
+
+
+def load(path: Path | None = None) -> Config:
+    """The settings of `path`. Refused, with the setting's name, if one is unknown or wrong."""
+    chosen = path or Path(os.environ.get("SLICEMGR_CONFIG", DEFAULT_FILE))
+    try:
+        raw = tomllib.loads(chosen.read_text())
+    except FileNotFoundError:
+        if path is not None or "SLICEMGR_CONFIG" in os.environ:
+            raise invalid("config", f"{chosen} does not exist") from None
+        raw = {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise invalid("config", f"{chosen} is not TOML: {error}") from error
+    config = typing.cast(Config, _build(Config, raw, ""))
+    _check(config)
+    return config
+
+
+def _build(cls: type, raw: dict[str, object], prefix: str) -> object:
+    hints = typing.get_type_hints(cls)
+    unknown = sorted(set(raw) - set(hints))
+    if unknown:
+        known = ", ".join(sorted(hints))
+        raise invalid(f"{prefix}{unknown[0]}", "unknown setting", f"known here: {known}")
+    return cls(**{name: _convert(hints[name], value, prefix + name) for name, value in raw.items()})
+
+
+def _convert(kind: typing.Any, value: typing.Any, name: str) -> object:
+    if dataclasses.is_dataclass(kind) and kind is not Size:
+        if not isinstance(value, dict):
+            raise invalid(name, "must be a table", f"write it as [{name}]")
+        return _build(typing.cast(type, kind), value, f"{name}.")
+    if kind is Size and isinstance(value, str | int):
+        return Size(parse_size(value, name))
+    if kind is timedelta and isinstance(value, str):
+        return parse_duration(value, name)
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    if kind == tuple[str, ...] and isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return tuple(value)
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if kind in (str, int) and type(value) is kind:
+        return value
+    raise invalid(name, f"{value!r} has the wrong type", f"{getattr(kind, '__name__', kind)} is expected")
+
+
+def _check(config: Config) -> None:
+    """Refuse values that no node could run with, before anything starts."""
+    network = config.network
+    if not 1024 <= network.ports_first <= network.ports_last <= 65535:
+        raise invalid("network.ports_first", "the port pool must lie within 1024..65535, first before last")
+    if not 1 <= network.ports_per_sliver <= network.ports_last - network.ports_first + 1:
+        raise invalid("network.ports_per_sliver", "must be at least 1 and fit into the port pool")
+    if network.firewall not in ("auto", "legacy", "restore"):
+        raise invalid("network.firewall", f"{network.firewall!r} is unknown", "auto, legacy or restore")
+    for name, networks in (("addresses", (network.addresses,)), ("denied", network.denied)):
+        for text in networks:
+            try:
+                ipaddress.IPv4Network(text)
+            except ValueError as error:
+                raise invalid(f"network.{name}", f"{text!r} is not an IPv4 network: {error}") from error
+    for name, addresses in (("gateway", (network.gateway,)), ("dns", network.dns)):
+        for text in addresses:
+            try:
+                ipaddress.IPv4Address(text)
+            except ValueError as error:
+                raise invalid(f"network.{name}", f"{text!r} is not an IPv4 address: {error}") from error
+    if config.agent.workers < 1:
+        raise invalid("agent.workers", "must be at least 1")

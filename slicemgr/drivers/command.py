@@ -1,0 +1,94 @@
+"""The one door to other programs.
+
+Argument lists only; an environment built from nothing; standard input closed or given; always a time limit.
+A failure is logged once, here, and raised as `CommandFailed` with the end of what the program said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+log = logging.getLogger(__name__)
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_TAIL = 2000  # characters of stderr kept for the error
+
+
+class CommandFailed(Exception):
+    """A program could not be started, ran too long or ended with an error.
+
+    status: its exit status, None if it never ended by itself. stderr: the end of its complaint.
+    """
+
+    def __init__(self, argv: Sequence[str], status: int | None, stderr: str) -> None:
+        what = "ran too long" if status is None else f"exit status {status}"
+        super().__init__(f"{argv[0]}: {what}: {stderr.strip() or 'no message'}")
+        self.argv = tuple(argv)
+        self.status = status
+        self.stderr = stderr
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment every program gets: nothing inherited but a proxy's address."""
+    proxies = {
+        name: value for name, value in os.environ.items() if name.lower() in ("http_proxy", "https_proxy", "no_proxy")
+    }
+    return {"PATH": _PATH, "LANG": "C.UTF-8", "HOME": "/root", **proxies, **(extra or {})}
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    timeout: float,
+    input: bytes | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdout: IO[bytes] | None = None,
+) -> bytes:
+    """Run a program to its end and return what it wrote to stdout (b"" if `stdout` is given).
+
+    timeout: seconds; then the whole process group is killed. Raises CommandFailed.
+    """
+    words = [str(word) for word in argv]
+    log.debug("run %s", shlex.join(words))
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+            stdout=stdout or subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(env),
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except OSError as error:
+        log.error("cannot start %s: %s", words[0], error)
+        raise CommandFailed(words, -1, str(error)) from error
+    try:
+        out, err = process.communicate(input, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        _kill_group(process)
+        log.error("%s ran longer than %s s", shlex.join(words), timeout)
+        raise CommandFailed(words, None, f"no end after {timeout:g} s") from None
+    except BaseException:
+        _kill_group(process)
+        raise
+    if process.returncode != 0:
+        tail = err.decode(errors="replace")[-_TAIL:]
+        log.error("%s: exit status %s: %s", shlex.join(words), process.returncode, tail.strip())
+        raise CommandFailed(words, process.returncode, tail)
+    return out or b""
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()

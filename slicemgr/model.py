@@ -1,0 +1,160 @@
+"""The words of the project as frozen values. No behaviour but derivation; no input is checked here.
+
+Sizes are bytes, times are timezone-aware UTC datetimes, CPU is in cores (0.5 = half a core).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+IDS_PER_SLIVER = 65536
+
+
+class Kind(StrEnum):
+    """What a sliver is made of."""
+
+    LXC = "lxc"
+    KVM = "kvm"
+
+
+class Desired(StrEnum):
+    """What somebody asked for."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    PAUSED = "paused"
+    ABSENT = "absent"
+
+
+class Phase(StrEnum):
+    """What the agent last saw. `failed`: the last operation on the sliver broke; see its error."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    PAUSED = "paused"
+    FAILED = "failed"
+
+
+class OperationState(StrEnum):
+    """The life of an operation."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        return self in (OperationState.DONE, OperationState.FAILED)
+
+
+class ImageState(StrEnum):
+    """`uploaded`: the file is here, its base is not yet."""
+
+    UPLOADED = "uploaded"
+    READY = "ready"
+    DELETING = "deleting"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one sliver may use. `None` in an optional limit means: not limited by us.
+
+    cpu is a quota in cores; cpu_shares the relative weight under contention (1024 = normal);
+    memory_soft is the amount the kernel reclaims down to under pressure; io_weight 1..1000.
+    """
+
+    memory: int
+    disk: int
+    pids: int
+    cpu: float
+    cpu_shares: int = 1024
+    memory_soft: int | None = None
+    io_weight: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PortBlock:
+    """A sliver's range of node ports; the lowest leads to 22, every other one to itself."""
+
+    first: int
+    count: int
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSpec:
+    """A request for a slice, complete and valid: made once at the edge."""
+
+    name: str
+    kind: Kind
+    image: str
+    count: int
+    limits: Limits
+    ports: int
+    lease: timedelta
+    ssh_keys: tuple[str, ...]
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sliver:
+    """One sliver as the database wants it: all that the agent needs to make it.
+
+    id is `TAG-INDEX`; tag is the slice's own, unique for ever. serial is the row's number, never given twice.
+    """
+
+    id: str
+    serial: int
+    tag: str
+    slice_name: str
+    index: int
+    kind: Kind
+    desired: Desired
+    image: str  # sha256
+    arch: str  # x86_64, i686, aarch64
+    address: str
+    ports: PortBlock
+    uid_first: int
+    limits: Limits
+    ssh_keys: tuple[str, ...]
+    siblings: int = 1  # slivers in the slice
+    fingerprint: str = ""
+    generation: int = 0  # a restart asks for a domain of a newer generation
+
+    @property
+    def hostname(self) -> str:
+        return f"{self.slice_name}-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A VM disk image as imported; `virtual_size` is what a guest would see."""
+
+    sha256: str
+    name: str
+    format: str  # qcow2 or raw, as recorded at import; never probed again
+    virtual_size: int
+    file_size: int
+    arch: str
+    os: str
+    state: ImageState
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One step of an operation as people see it. sliver is "" for a step of the whole."""
+
+    sliver: str
+    name: str
+    state: OperationState
+    detail: str = ""
+    percent: int | None = None

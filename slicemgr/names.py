@@ -1,0 +1,94 @@
+"""Every name that is derived from an id, so that nothing about the host has to be remembered.
+
+All host objects carry the mark `sm`: what does not parse here is not ours and is never touched.
+A slice's tag is 8 characters of ALPHABET; the links of one slice share a prefix, which is what lets
+one firewall rule serve a whole slice. An interface name has room for 15 characters.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import uuid
+from pathlib import Path
+
+MARK = "sm"
+ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 signs, none mistaken for another
+TAG_LENGTH = 8
+MAX_INDEX = 999
+CHAIN_PREFIX = "SLICEMGR"
+
+_SLIVER_ID = re.compile(rf"([{ALPHABET}]{{{TAG_LENGTH}}})-(0|[1-9][0-9]{{0,2}})")
+_NAMESPACE = uuid.UUID("6f2c3f0e-2b0b-5c8e-9a55-1d3c5f6a7b81")
+
+
+def new_tag() -> str:
+    """A fresh random tag (40 bits); the database's unique constraint settles a collision."""
+    return "".join(secrets.choice(ALPHABET) for _ in range(TAG_LENGTH))
+
+
+def sliver_id(tag: str, index: int) -> str:
+    return f"{tag}-{index}"
+
+
+def is_sliver_id(text: str) -> bool:
+    return _SLIVER_ID.fullmatch(text) is not None
+
+
+def domain(sliver: str) -> str:
+    """The libvirt domain's name."""
+    return f"{MARK}-{sliver}"
+
+
+def sliver_of_domain(name: str) -> str | None:
+    """The sliver whose domain is called `name`; None if the domain is not ours."""
+    sliver = name.removeprefix(f"{MARK}-")
+    return sliver if sliver != name and is_sliver_id(sliver) else None
+
+
+def domain_uuid(sliver: str) -> str:
+    return str(uuid.uuid5(_NAMESPACE, sliver))
+
+
+def link_prefix(tag: str) -> str:
+    """What the host-side links of one slice, and no other's, begin with."""
+    return f"{MARK}{tag}-"
+
+
+def link(sliver: str) -> str:
+    """The host-side veth or tap (at most 2 + 8 + 1 + 3 = 14 characters)."""
+    return f"{MARK}{sliver}"
+
+
+def sliver_of_link(name: str) -> str | None:
+    sliver = name.removeprefix(MARK)
+    return sliver if sliver != name and is_sliver_id(sliver) else None
+
+
+def mac(sliver: str) -> str:
+    """A locally administered unicast MAC address."""
+    tail = uuid.uuid5(_NAMESPACE, f"mac {sliver}").bytes[:5]
+    return ":".join(f"{byte:02x}" for byte in (0x52, *tail))
+
+
+def qgroup(serial: int) -> int:
+    """The btrfs quota group of a sliver: level 1, `1/serial`."""
+    return (1 << 48) | serial
+
+
+def sliver_dir(pool: Path, sliver: str) -> Path:
+    """The sliver's own subvolume; its root, key and disks are inside."""
+    return pool / "slivers" / sliver
+
+
+def root_dir(pool: Path, sliver: str) -> Path:
+    return sliver_dir(pool, sliver) / "root"
+
+
+def base_dir(pool: Path, sha256: str) -> Path:
+    return pool / "bases" / sha256
+
+
+def launch_file(run_dir: Path, sliver: str) -> Path:
+    """What the launcher reads before it becomes libvirt_lxc."""
+    return run_dir / "launch" / domain(sliver)
