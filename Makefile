@@ -1,0 +1,34 @@
+# Every target can be run again at any time. `demo` and `test` work inside node boxes: see tools/nodebox.
+SHELL := /bin/bash
+PYTHON := .venv/bin/python
+DEMO_STATE := .run
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo down check unit test bench clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/' | expand -t 16
+
+setup: ## install the missing Debian packages and the virtual environment
+	@tools/setup
+
+demo: setup ## from nothing to a root shell in a container made from a VM disk image
+	@$(PYTHON) tools/demo.py up
+
+down: ## take away everything that demo and test made, but what setup installed
+	@/usr/bin/python3 tools/demo.py down
+
+check: setup ## style, types, import directions, schema, golden files (fast)
+	@$(PYTHON) tools/check.py
+
+unit: setup ## the tests that need no root and no box
+	@$(PYTHON) -m pytest -q tests/unit tests/golden
+
+test: check ## the whole suite
+	@$(PYTHON) -m pytest tests
+
+bench: setup ## the life cycle of 50 slices beside the raw baseline, on the demo node
+	@.venv/bin/slicectl bench lifecycle --type lxc --count 50 --parallel 4
+
+clean: down ## also remove what setup made
+	@rm -rf .venv build dist *.egg-info slicemgr/libexec

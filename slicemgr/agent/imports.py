@@ -1,0 +1,119 @@
+"""Disk images: from an uploaded file to a read-only base, and away again.
+
+The base is made under a name of its own and gets its place by one rename, so that a base that is there is complete.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from slicemgr import names
+from slicemgr.agent.journal import Journal
+from slicemgr.config import Config
+from slicemgr.drivers import disk_image
+from slicemgr.drivers.btrfs import Pool
+from slicemgr.errors import Failed, Refused, SlicemgrError
+from slicemgr.model import ImageState, OperationState
+from slicemgr.store import work
+
+_RESERVE = 256 << 20  # bytes of the pool that an import never takes
+
+
+def incoming_dir(pool: Path, sha256: str) -> Path:
+    return pool / "bases" / f".incoming-{sha256}"
+
+
+def disk_file(config: Config, sha256: str, format: str) -> Path:
+    return config.images_dir / f"{sha256}.{format}"
+
+
+class Importer:
+    """Carries out `image-import` and `image-delete`; idempotent, so that a restarted agent begins again."""
+
+    def __init__(self, config: Config, pool: Pool, journal: Journal, stop: threading.Event) -> None:
+        self._config = config
+        self._pool = pool
+        self._journal = journal
+        self._stop = stop
+
+    def add(self, operation: work.Operation) -> dict[str, object]:
+        """Check the file, take it over, extract its files into the base.
+
+        Raises Refused for a file that is not a usable image, Failed if the extraction broke; nothing is left then.
+        """
+        sha256, format = operation.image, str(operation.params["format"])
+        upload = Path(str(operation.params["upload"]))
+        try:
+            return self._add(operation.id, sha256, format, upload)
+        except SlicemgrError:
+            if not self._stop.is_set():
+                self._journal.add(work.ImageGone(sha256))
+            raise
+
+    def _add(self, operation: str, sha256: str, format: str, upload: Path) -> dict[str, object]:
+        progress = self._progress(operation)
+        disk, base = disk_file(self._config, sha256, format), names.base_dir(self._config.node.pool, sha256)
+        incoming = incoming_dir(self._config.node.pool, sha256)
+        with ExitStack() as revert:
+            self._config.images_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            revert.callback(self._drop, upload, disk)
+            if upload.exists():
+                os.replace(upload, disk)
+                os.chown(disk, 0, 0)
+                disk.chmod(0o600)
+            elif not disk.exists():
+                raise Failed("the uploaded file is gone", hint="import the image again")
+            if disk_image.sha256_of(disk, lambda percent: progress("check", percent)) != sha256:
+                raise Failed("the uploaded file changed on its way", hint="import the image again")
+            facts = disk_image.detect_and_check(disk, format, max_virtual_size=self._config.web.max_image.bytes)
+            if not base.exists():
+                self._pool.delete_tree(incoming, None)
+                self._pool.create_subvolume(incoming)
+                revert.callback(self._pool.delete_tree, incoming, None)
+                tree = disk_image.extract(
+                    disk,
+                    format,
+                    incoming,
+                    progress=progress,
+                    size_limit=max(0, self._pool.space().free - _RESERVE),
+                    cancelled=self._stop,
+                )
+                self._pool.set_readonly(incoming, True)
+                incoming.rename(base)
+            else:
+                tree = disk_image.facts_of(base)
+            revert.pop_all()
+        self._journal.add(
+            work.ImageSeen(sha256, ImageState.READY, arch=tree.arch, os=tree.os_name, virtual_size=facts.virtual_size)
+        )
+        return {"sha256": sha256, "arch": tree.arch, "os": tree.os_name, "bytes": tree.bytes, "files": tree.files}
+
+    def remove(self, operation: work.Operation) -> dict[str, object]:
+        """Delete an image's base and disk file. The service made sure that nobody uses it."""
+        sha256 = operation.image
+        self._pool.delete_tree(incoming_dir(self._config.node.pool, sha256), None)
+        self._pool.delete_tree(names.base_dir(self._config.node.pool, sha256), None)
+        for format in disk_image.FORMATS:
+            disk_file(self._config, sha256, format).unlink(missing_ok=True)
+        self._journal.add(work.ImageGone(sha256))
+        return {}
+
+    def _drop(self, upload: Path, disk: Path) -> None:
+        """A stopped agent keeps the file: the next one goes on with it."""
+        if not self._stop.is_set():
+            upload.unlink(missing_ok=True)
+            disk.unlink(missing_ok=True)
+
+    def _progress(self, operation: str) -> Callable[[str, int | None], None]:
+        def report(phase: str, percent: int | None) -> None:
+            state = OperationState.DONE if percent == 100 else OperationState.RUNNING
+            self._journal.add(work.StepSeen(operation, "", phase, state, "", percent))
+
+        return report
+
+

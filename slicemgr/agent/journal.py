@@ -1,0 +1,81 @@
+"""The agent's one writer to the store.
+
+What workers report is queued and written by one thread, a transaction for all that came in while the last one
+was being committed: a lone report is written at once, a storm of them in few transactions, in order.
+A report that is lost in a crash is found again by looking at the host.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from slicemgr.store import Store, StoreError, work
+
+log = logging.getLogger(__name__)
+
+_RETRY = 0.5  # seconds between attempts while the database does not take a write
+
+
+class Journal:
+    """Queue of updates with its writer thread. Use as a context manager; leaving it writes what is queued."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._queued: list[work.Update] = []
+        self._changed = threading.Condition()
+        self._written = 0
+        self._accepted = 0
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+
+    def __enter__(self) -> Journal:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout=30)
+
+    def add(self, *updates: work.Update) -> None:
+        """Queue updates; they are written in this order, together or in later transactions."""
+        with self._changed:
+            self._queued.extend(updates)
+            self._accepted += len(updates)
+            self._changed.notify_all()
+
+    def flush(self, timeout: float = 30.0) -> bool:
+        """Wait until everything queued so far is committed; False if that took longer than `timeout` seconds."""
+        with self._changed:
+            target = self._accepted
+            return self._changed.wait_for(lambda: self._written >= target, timeout)
+
+    def _run(self) -> None:
+        while batch := self._next():
+            if not self._write(batch):
+                return
+            with self._changed:
+                self._written += len(batch)
+                self._changed.notify_all()
+
+    def _next(self) -> Sequence[work.Update]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._queued or self._closing)
+            batch, self._queued = self._queued, []
+            return batch
+
+    def _write(self, batch: Sequence[work.Update]) -> bool:
+        """Write until it works; False when the agent is being stopped and the database still refuses."""
+        while True:
+            try:
+                with self._store.write() as connection:
+                    work.record(connection, batch)
+                return True
+            except StoreError as error:
+                log.error("cannot write %d updates: %s", len(batch), error)
+                with self._changed:
+                    if self._changed.wait_for(lambda: self._closing, _RETRY):
+                        return False

@@ -1,0 +1,100 @@
+"""What the host has: a look at libvirt, the pool and the runtime directory, without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slicemgr import names
+from slicemgr.agent.plan import DomainState, Seen
+from slicemgr.config import Config
+from slicemgr.drivers.hypervisor import DomainSeen, Hypervisor
+
+_NOTHING = Seen()
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Everything on the host that carries our mark, by sliver id."""
+
+    domains: Mapping[str, DomainSeen]
+    roots: frozenset[str]
+    directories: frozenset[str]
+    launches: frozenset[str]
+    settled: Mapping[str, int]  # sliver → pid of the domain that was settled
+
+    def sliver(self, sliver: str) -> Seen:
+        """What `plan` needs to know of one sliver."""
+        return _seen(
+            self.domains.get(sliver),
+            settled=self.settled.get(sliver),
+            root=sliver in self.roots,
+            traces=sliver in self.directories or sliver in self.launches,
+        )
+
+    def slivers(self) -> set[str]:
+        """Every sliver of which the host has anything."""
+        return {*self.domains, *self.directories, *self.launches}
+
+
+def host(config: Config, hypervisor: Hypervisor) -> Host:
+    """Look at everything. Raises Failed if libvirt does not answer."""
+    directories = _children(config.node.pool / "slivers")
+    return Host(
+        domains=hypervisor.domains(),
+        roots=frozenset(one for one in directories if names.root_dir(config.node.pool, one).is_dir()),
+        directories=directories,
+        launches=frozenset(filter(None, map(names.sliver_of_domain, _listing(config.node.run_dir / "launch")))),
+        settled=dict(filter(None, map(_parse_mark, _listing(settled_dir(config))))),
+    )
+
+
+def one(config: Config, hypervisor: Hypervisor, sliver: str) -> Seen:
+    """Look at one sliver only: the cost does not grow with the number of slivers."""
+    pool = config.node.pool
+    root = names.root_dir(pool, sliver).is_dir()
+    traces = root or names.sliver_dir(pool, sliver).exists() or names.launch_file(config.node.run_dir, sliver).exists()
+    domain = hypervisor.domain(sliver)
+    if domain is None and not traces:
+        return _NOTHING
+    settled = domain.pid if domain and mark(config, sliver, domain.pid).exists() else None
+    return _seen(domain, settled=settled, root=root, traces=traces)
+
+
+def _seen(domain: DomainSeen | None, *, settled: int | None, root: bool, traces: bool) -> Seen:
+    if domain is None:
+        return Seen(root=root, traces=traces)
+    return Seen(
+        domain=DomainState.PAUSED if domain.paused else DomainState.RUNNING,
+        generation=domain.generation,
+        settled=settled == domain.pid,
+        root=root,
+        traces=traces,
+    )
+
+
+def settled_dir(config: Config) -> Path:
+    """Holds an empty file `DOMAIN.PID` for each domain that went through all its steps; gone after a reboot."""
+    return config.node.run_dir / "settled"
+
+
+def mark(config: Config, sliver: str, pid: int) -> Path:
+    return settled_dir(config) / f"{names.domain(sliver)}.{pid}"
+
+
+def _parse_mark(name: str) -> tuple[str, int] | None:
+    domain, _, pid = name.rpartition(".")
+    sliver = names.sliver_of_domain(domain)
+    return (sliver, int(pid)) if sliver and pid.isdecimal() else None
+
+
+def _children(directory: Path) -> frozenset[str]:
+    return frozenset(name for name in _listing(directory) if names.is_sliver_id(name))
+
+
+def _listing(directory: Path) -> list[str]:
+    try:
+        return [entry.name for entry in directory.iterdir()]
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,102 @@
+"""What has to be done so that a sliver becomes what is desired. Pure: no clock, no host, no database.
+
+A create, a repair after a crash, a reboot and a hand-made `virsh destroy` all come through `plan`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from slicemgr.model import Desired, Phase, Sliver
+
+
+class Step(StrEnum):
+    """One idempotent change to the host. The value is what progress bars and operations show."""
+
+    ROOT = "root"  # quota group, sliver subvolume, snapshot of the base
+    IDENTITY = "identity"  # hostname, keys, resolver written into the root
+    DOMAIN = "domain"  # virDomainCreateXML
+    HARDEN = "harden"  # what can only be set on the running sliver
+    PUBLISH = "publish"  # NAT, DNAT and filter rules
+    VERIFY = "verify"  # the kernel's limits are the ones asked for
+    SSH = "ssh"  # the banner answers
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"  # clean, then by force
+    KILL = "kill"  # by force
+    WITHDRAW = "withdraw"  # the rules go
+    REMOVE = "remove"  # root, subvolume, quota group
+
+
+class DomainState(StrEnum):
+    """The domain as libvirt sees it; a transient domain that is shut off is gone."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the host has of one sliver.
+
+    generation: of the domain. settled: this very domain went through every step up to SSH.
+    root: the snapshot is complete. traces: something with the sliver's mark lies in the pool or runtime directory.
+    """
+
+    domain: DomainState | None = None
+    generation: int = 0
+    settled: bool = False
+    root: bool = False
+    traces: bool = False
+
+
+_START = (Step.IDENTITY, Step.DOMAIN, Step.HARDEN, Step.PUBLISH, Step.VERIFY, Step.SSH)
+_SETTLE = (Step.HARDEN, Step.PUBLISH, Step.VERIFY, Step.SSH)
+
+
+def plan(want: Sliver, seen: Seen) -> tuple[Step, ...]:
+    """The steps, in order, that lead from `seen` to what is wanted; () if nothing is to be done."""
+    match want.desired:
+        case Desired.ABSENT:
+            return _away(seen)
+        case Desired.STOPPED:
+            return (Step.WITHDRAW, Step.STOP) if seen.domain else ()
+        case Desired.RUNNING:
+            return _run(want, seen, pause=False)
+        case Desired.PAUSED:
+            return _run(want, seen, pause=True)
+
+
+def _away(seen: Seen) -> tuple[Step, ...]:
+    """Rules first, so that a new connection never meets half a sliver."""
+    steps = [Step.WITHDRAW]
+    if seen.domain:
+        steps.append(Step.KILL)
+    if seen.root or seen.traces:
+        steps.append(Step.REMOVE)
+    return tuple(steps)
+
+
+def _run(want: Sliver, seen: Seen, *, pause: bool) -> tuple[Step, ...]:
+    last = (Step.PAUSE,) if pause else ()
+    if seen.domain is None:
+        return (*(() if seen.root else (Step.ROOT,)), *_START, *last)
+    if seen.generation != want.generation:
+        return (Step.STOP, *_START, *last)
+    wake = (Step.RESUME,) if seen.domain is DomainState.PAUSED else ()
+    if not seen.settled:
+        return (*wake, *_SETTLE, *last)
+    if pause:
+        return () if wake else last
+    return wake
+
+
+def phase_after(desired: Desired) -> Phase:
+    """The phase of a sliver whose plan was carried out to its end."""
+    return {
+        Desired.RUNNING: Phase.RUNNING,
+        Desired.PAUSED: Phase.PAUSED,
+        Desired.STOPPED: Phase.STOPPED,
+        Desired.ABSENT: Phase.STOPPED,
+    }[desired]
