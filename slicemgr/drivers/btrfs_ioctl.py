@@ -1,0 +1,323 @@
+"""The btrfs calls of the kernel (linux/btrfs.h, btrfs_tree.h) on open descriptors; all raise OSError.
+
+A create must cost milliseconds, so no program is started. Numbers are computed from the structs' sizes,
+as the kernel's own _IOW and _IOR macros do. Everything but `sync` needs CAP_SYS_ADMIN.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_MAGIC = 0x94
+_NONE, _WRITE, _READ = 0, 1, 2
+
+FIRST_FREE_ID = 256  # both the smallest subvolume id and the inode number of every subvolume's own directory
+MAX_U64 = (1 << 64) - 1
+
+ROOT_TREE, QUOTA_TREE = 1, 8
+INODE_REF, ROOT_ITEM, ROOT_BACKREF, ROOT_REF = 12, 132, 144, 156
+QGROUP_STATUS, QGROUP_INFO, QGROUP_LIMIT, QGROUP_RELATION = 240, 242, 244, 246
+QUOTA_ENABLE, QUOTA_DISABLE, QUOTA_ENABLE_SIMPLE = 1, 2, 4
+STATUS_ON, STATUS_SIMPLE = 1 << 0, 1 << 3
+
+_READONLY = 1 << 1
+_INHERIT = 1 << 2
+_LIMIT_EXCLUSIVE = 1 << 1
+_HANDLE_WITHOUT_PARENT = 0x4D
+
+VOL_ARGS = struct.Struct("=q4088s")
+VOL_ARGS_V2 = struct.Struct("=qQQQQ16x4040s")
+INHERIT = struct.Struct("=QQQQ5Q")
+QUOTA_CTL = struct.Struct("=QQ")
+GROUP_CREATE = struct.Struct("=QQ")
+GROUP_ASSIGN = struct.Struct("=QQQ")
+GROUP_LIMIT = struct.Struct("=QQQQQQ")
+SEARCH_KEY = struct.Struct("=7Q4I4Q")
+SEARCH_ARGS = struct.Struct("=104sQ")
+SEARCH_HEADER = struct.Struct("=QQQII")
+INO_LOOKUP_ARGS = struct.Struct("=QQ4080s")
+FS_INFO_ARGS = struct.Struct("=QQ16sIIIHHQQ16s944s")
+FLAGS = struct.Struct("=Q")
+FILE_HANDLE = struct.Struct("=IiQQI")
+
+_ROOT_REF_HEAD = struct.Struct("=QQH")  # directory's inode, sequence, length of the name
+_INODE_REF_HEAD = struct.Struct("=QH")
+_STATUS_HEAD = struct.Struct("=QQQQ")
+_INFO_ITEM = struct.Struct("=5Q")  # generation, referenced, its compressed size, exclusive, its compressed size
+_LIMIT_ITEM = struct.Struct("=5Q")
+
+_SEARCH_BUFFER = 1 << 17
+_LARGEST_ITEM = 1 << 16  # no item outgrows a tree node, and 64 KiB is the largest node
+
+
+def request(direction: int, number: int, size: int) -> int:
+    """The ioctl number of a btrfs call: _IO, _IOW (1), _IOR (2) or _IOWR (3) with an argument of `size` bytes."""
+    return direction << 30 | size << 16 | _MAGIC << 8 | number
+
+
+SYNC = request(_NONE, 8, 0)
+SNAP_DESTROY = request(_WRITE, 15, VOL_ARGS.size)
+TREE_SEARCH_V2 = request(_READ | _WRITE, 17, SEARCH_ARGS.size)
+INO_LOOKUP = request(_READ | _WRITE, 18, INO_LOOKUP_ARGS.size)
+SNAP_CREATE_V2 = request(_WRITE, 23, VOL_ARGS_V2.size)
+SUBVOL_CREATE_V2 = request(_WRITE, 24, VOL_ARGS_V2.size)
+SUBVOL_GETFLAGS = request(_READ, 25, FLAGS.size)
+SUBVOL_SETFLAGS = request(_WRITE, 26, FLAGS.size)
+FS_INFO = request(_READ, 31, FS_INFO_ARGS.size)
+QUOTA_CTL_CALL = request(_READ | _WRITE, 40, QUOTA_CTL.size)
+QGROUP_ASSIGN = request(_WRITE, 41, GROUP_ASSIGN.size)
+QGROUP_CREATE = request(_WRITE, 42, GROUP_CREATE.size)
+QGROUP_LIMIT_CALL = request(_READ, 43, GROUP_LIMIT.size)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item of a btree."""
+
+    objectid: int
+    type: int
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Where a subvolume hangs: its name in directory `dirid` (an inode number) of subvolume `parent`."""
+
+    id: int
+    parent: int
+    dirid: int
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimit:
+    """What a quota group may hold of its own, in bytes; None: no limit."""
+
+    group: int
+    max_bytes: int | None
+
+
+def call(fd: int, number: int, argument: bytes = b"") -> bytearray:
+    """One ioctl; the argument as the kernel left it."""
+    buffer = bytearray(argument)
+    fcntl.ioctl(fd, number, buffer, True)
+    return buffer
+
+
+def sync(fd: int) -> None:
+    """Commit the running transaction and wake the cleaner of deleted subvolumes."""
+    fcntl.ioctl(fd, SYNC)
+
+
+def create_subvolume(parent: int, name: bytes, group: int | None) -> None:
+    _create(parent, SUBVOL_CREATE_V2, 0, name, 0, group)
+
+
+def snapshot(parent: int, name: bytes, source: int, group: int | None, readonly: bool) -> None:
+    _create(parent, SNAP_CREATE_V2, source, name, _READONLY if readonly else 0, group)
+
+
+def _create(parent: int, number: int, source: int, name: bytes, flags: int, group: int | None) -> None:
+    inherit = b"" if group is None else pack_inherit([group])
+    pointed = ctypes.create_string_buffer(inherit, len(inherit)) if inherit else None
+    address = ctypes.addressof(pointed) if pointed is not None else 0
+    call(parent, number, VOL_ARGS_V2.pack(source, 0, flags | (_INHERIT if inherit else 0), len(inherit), address, name))
+
+
+def pack_inherit(groups: Sequence[int]) -> bytes:
+    """struct btrfs_qgroup_inherit: the groups a new subvolume joins."""
+    return INHERIT.pack(0, len(groups), *([0] * 7)) + struct.pack(f"={len(groups)}Q", *groups)
+
+
+def destroy(parent: int, name: bytes) -> None:
+    """Delete the subvolume `name` in the open directory `parent`; its space comes back later."""
+    call(parent, SNAP_DESTROY, VOL_ARGS.pack(0, name))
+
+
+def is_readonly(subvolume: int) -> bool:
+    return bool(FLAGS.unpack(call(subvolume, SUBVOL_GETFLAGS, bytes(FLAGS.size)))[0] & _READONLY)
+
+
+def set_readonly(subvolume: int, readonly: bool) -> None:
+    flags = FLAGS.unpack(call(subvolume, SUBVOL_GETFLAGS, bytes(FLAGS.size)))[0]
+    call(subvolume, SUBVOL_SETFLAGS, FLAGS.pack(flags | _READONLY if readonly else flags & ~_READONLY))
+
+
+def subvolume_id(fd: int) -> int:
+    """The id of the subvolume that an open file belongs to."""
+    answer = INO_LOOKUP_ARGS.unpack(call(fd, INO_LOOKUP, INO_LOOKUP_ARGS.pack(0, FIRST_FREE_ID, b"")))
+    return int(answer[0])
+
+
+def filesystem_id(fd: int) -> bytes:
+    """The 16 bytes of the file system's UUID. OSError ENOTTY if it is not btrfs."""
+    return bytes(FS_INFO_ARGS.unpack(call(fd, FS_INFO, bytes(FS_INFO_ARGS.size)))[2])
+
+
+def quota_ctl(fd: int, command: int) -> None:
+    call(fd, QUOTA_CTL_CALL, QUOTA_CTL.pack(command, 0))
+
+
+def create_group(fd: int, group: int) -> None:
+    call(fd, QGROUP_CREATE, GROUP_CREATE.pack(1, group))
+
+
+def destroy_group(fd: int, group: int) -> None:
+    call(fd, QGROUP_CREATE, GROUP_CREATE.pack(0, group))
+
+
+def assign_group(fd: int, member: int, group: int, present: bool) -> None:
+    """Make `member` part of `group`, or no longer."""
+    call(fd, QGROUP_ASSIGN, GROUP_ASSIGN.pack(int(present), member, group))
+
+
+def limit_group(fd: int, group: int, max_bytes: int | None) -> None:
+    """Limit what the group holds of its own. Under simple quotas this equals what it refers to."""
+    value = MAX_U64 if max_bytes is None else max_bytes
+    call(fd, QGROUP_LIMIT_CALL, GROUP_LIMIT.pack(group, _LIMIT_EXCLUSIVE, 0, value, 0, 0))
+
+
+def open_inode(mount: int, subvolume: int, inode: int = FIRST_FREE_ID) -> int:
+    """A descriptor of a directory by its numbers, so that neither names nor symlinks matter.
+
+    mount: any open file of the file system. Needs CAP_DAC_READ_SEARCH. OSError ESTALE if it is gone.
+    """
+    handle = FILE_HANDLE.pack(20, _HANDLE_WITHOUT_PARENT, inode, subvolume, 0)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    fd = int(_libc.open_by_handle_at(mount, ctypes.create_string_buffer(handle, len(handle)), flags))
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), f"subvolume {subvolume} inode {inode}")
+    return fd
+
+
+def search(fd: int, tree: int, first: tuple[int, int, int], last: tuple[int, int, int]) -> Iterator[Item]:
+    """The items of a tree whose keys (objectid, type, offset) lie between two keys, both included."""
+    while True:
+        key = SEARCH_KEY.pack(
+            tree, first[0], last[0], first[2], last[2], 0, MAX_U64, first[1], last[1], 0xFFFFFFFF, 0, 0, 0, 0, 0
+        )
+        answer = call(fd, TREE_SEARCH_V2, SEARCH_ARGS.pack(key, _SEARCH_BUFFER) + bytes(_SEARCH_BUFFER))
+        count = SEARCH_KEY.unpack_from(answer)[9]
+        items, used = parse_items(answer, SEARCH_ARGS.size, count)
+        yield from items
+        if not items or used < _SEARCH_BUFFER - _LARGEST_ITEM - SEARCH_HEADER.size:
+            return
+        end = items[-1]
+        after = next_key((end.objectid, end.type, end.offset))
+        if after is None or after > last:
+            return
+        first = after
+
+
+def parse_items(buffer: bytes | bytearray, start: int, count: int) -> tuple[list[Item], int]:
+    """`count` items from offset `start` of a search's answer, and how many bytes they took."""
+    items, at = [], start
+    for _ in range(count):
+        _, objectid, offset, kind, length = SEARCH_HEADER.unpack_from(buffer, at)
+        at += SEARCH_HEADER.size
+        items.append(Item(objectid, kind, offset, bytes(buffer[at : at + length])))
+        at += length
+    return items, at - start
+
+
+def next_key(key: tuple[int, int, int]) -> tuple[int, int, int] | None:
+    """The smallest key above `key`; None above the last."""
+    objectid, kind, offset = key
+    if offset < MAX_U64:
+        return objectid, kind, offset + 1
+    if kind < 255:
+        return objectid, kind + 1, 0
+    return (objectid + 1, 0, 0) if objectid < MAX_U64 else None
+
+
+def children(fd: int, subvolume: int) -> list[Ref]:
+    """The subvolumes that hang directly in `subvolume`."""
+    span = (subvolume, ROOT_REF, 0), (subvolume, ROOT_REF, MAX_U64)
+    return [_ref(item.offset, subvolume, item.data) for item in search(fd, ROOT_TREE, *span)]
+
+
+def all_subvolumes(fd: int) -> list[Ref]:
+    """Every subvolume of the file system but the topmost."""
+    span = (FIRST_FREE_ID, ROOT_BACKREF, 0), (MAX_U64 - 255, ROOT_BACKREF, MAX_U64)
+    found = (item for item in search(fd, ROOT_TREE, *span) if item.type == ROOT_BACKREF)
+    return [_ref(item.objectid, item.offset, item.data) for item in found]
+
+
+def _ref(child: int, parent: int, data: bytes) -> Ref:
+    dirid, _, length = _ROOT_REF_HEAD.unpack_from(data)
+    return Ref(child, parent, dirid, data[_ROOT_REF_HEAD.size : _ROOT_REF_HEAD.size + length])
+
+
+def directory_name(fd: int, subvolume: int, inode: int) -> tuple[int, bytes] | None:
+    """The parent inode and the name of a directory; None if it is not there."""
+    for item in search(fd, subvolume, (inode, INODE_REF, 0), (inode, INODE_REF, MAX_U64)):
+        _, length = _INODE_REF_HEAD.unpack_from(item.data)
+        return item.offset, item.data[_INODE_REF_HEAD.size : _INODE_REF_HEAD.size + length]
+    return None
+
+
+class Paths:
+    """Paths of subvolumes, put together from directory entries by number, so that their length has no limit."""
+
+    def __init__(self, fd: int, refs: dict[int, Ref]) -> None:
+        self._fd = fd
+        self._refs = refs
+        self._known: dict[tuple[int, int], bytes] = {}
+
+    def path(self, ref: Ref) -> bytes:
+        """From the top of the file system, or from the first subvolume that is not among the refs."""
+        parts: list[bytes] = []
+        at: Ref | None = ref
+        while at is not None:
+            parts += [at.name, self._directory(at.parent, at.dirid)]
+            at = self._refs.get(at.parent)
+        return b"/".join(part for part in reversed(parts) if part)
+
+    def _directory(self, subvolume: int, inode: int) -> bytes:
+        start = (subvolume, inode)
+        if start not in self._known:
+            names: list[bytes] = []
+            while inode != FIRST_FREE_ID:
+                step = directory_name(self._fd, subvolume, inode)
+                if step is None:
+                    break
+                inode, name = step
+                names.append(name)
+            self._known[start] = b"/".join(reversed(names))
+        return self._known[start]
+
+
+def quota_status(fd: int) -> int:
+    """The status flags of the quota tree. OSError ENOENT while there is none."""
+    for item in search(fd, QUOTA_TREE, (0, QGROUP_STATUS, 0), (0, QGROUP_STATUS, 0)):
+        return int(_STATUS_HEAD.unpack_from(item.data)[2])
+    return 0
+
+
+def group_usage(fd: int, first: int, last: int) -> dict[int, int]:
+    """Bytes of their own that the groups `first`..`last` hold, as of the last commit."""
+    span = (0, QGROUP_INFO, first), (0, QGROUP_INFO, last)
+    return {item.offset: _INFO_ITEM.unpack_from(item.data)[3] for item in search(fd, QUOTA_TREE, *span)}
+
+
+def group_limits(fd: int, first: int, last: int) -> list[GroupLimit]:
+    found = []
+    for item in search(fd, QUOTA_TREE, (0, QGROUP_LIMIT, first), (0, QGROUP_LIMIT, last)):
+        flags, _, exclusive, _, _ = _LIMIT_ITEM.unpack_from(item.data)
+        found.append(GroupLimit(item.offset, exclusive if flags & _LIMIT_EXCLUSIVE else None))
+    return found
+
+
+def related_groups(fd: int, group: int) -> list[int]:
+    """The groups above and below `group`; the level (bits 48 and up) tells which."""
+    span = (group, QGROUP_RELATION, 0), (group, QGROUP_RELATION, MAX_U64)
+    return [item.offset for item in search(fd, QUOTA_TREE, *span)]
