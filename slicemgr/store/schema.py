@@ -1,0 +1,112 @@
+"""The version of the tables: bring a database up to it, or say why it cannot be used."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.engine import Connection, make_url
+
+from slicemgr import __version__
+from slicemgr.config import PACKAGE
+from slicemgr.store.engine import StoreError, explained, make_engine
+from slicemgr.store.tables import about, projects, users
+
+REVISIONS = ("0001",)  # oldest first; the last is what this version works with
+HEAD = REVISIONS[-1]
+ADMIN = "admin"
+DEFAULT_PROJECT = "default"
+
+_LOCK_TIMEOUT = timedelta(seconds=30)
+
+
+def upgrade(url: str, revision: str = "head") -> None:
+    """Make the database if it is not there, and bring its tables to `revision`.
+
+    All or nothing: a migration that breaks leaves the tables as they were. Raises StoreError.
+    """
+    _migrate(url, revision, down=False)
+
+
+def downgrade(url: str, revision: str) -> None:
+    """Take the tables back to `revision` ("base": no tables at all)."""
+    _migrate(url, revision, down=True)
+
+
+def _migrate(url: str, revision: str, *, down: bool) -> None:
+    from alembic import command
+    from alembic.config import Config as AlembicConfig
+
+    database = make_url(url).database
+    if make_url(url).get_backend_name() == "sqlite" and database and not database.startswith("file:"):
+        Path(database).parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    engine = make_engine(url, _LOCK_TIMEOUT)
+    alembic = AlembicConfig()
+    alembic.set_main_option("script_location", str(PACKAGE / "migrations"))
+    try:
+        with explained(), engine.connect() as connection:
+            if engine.dialect.name == "sqlite":
+                _outside_transaction(connection, "PRAGMA journal_mode=WAL")
+            _refuse_newer(connection)
+            alembic.attributes["connection"] = connection
+            (command.downgrade if down else command.upgrade)(alembic, revision)
+            if not down:
+                _seed(connection)
+    finally:
+        engine.dispose()
+
+
+def _outside_transaction(connection: Connection, statement: str) -> None:
+    cursor = connection.connection.cursor()
+    cursor.execute(statement)
+    cursor.close()
+
+
+def _seed(connection: Connection) -> None:
+    """The built-in user and project, and who wrote this file."""
+    with connection.begin():
+        if not sa.inspect(connection).has_table("about"):
+            return
+        connection.execute(about.delete())
+        connection.execute(about.insert().values(key="version", value=__version__))
+        now = datetime.now(UTC)
+        if connection.scalar(sa.select(users.c.name).where(users.c.name == ADMIN)) is None:
+            connection.execute(users.insert().values(name=ADMIN, admin=True, created_at=now))
+        if connection.scalar(sa.select(projects.c.name).where(projects.c.name == DEFAULT_PROJECT)) is None:
+            connection.execute(projects.insert().values(name=DEFAULT_PROJECT, created_at=now))
+
+
+def check(connection: Connection) -> None:
+    """StoreError unless the tables are exactly those of this version."""
+    revision = _revision(connection)
+    if revision == HEAD:
+        return
+    if revision is None:
+        raise StoreError("the database has no tables", "run `slicemgr db upgrade`")
+    if revision in REVISIONS:
+        message = f"the database is of an older version (schema {revision}, needed {HEAD})"
+        raise StoreError(message, "run `slicemgr db upgrade`")
+    _refuse_newer(connection)
+
+
+def _refuse_newer(connection: Connection) -> None:
+    revision = _revision(connection)
+    if revision is None or revision in REVISIONS:
+        connection.rollback()
+        return
+    try:
+        writer = connection.scalar(sa.select(about.c.value).where(about.c.key == "version"))
+    except exc.DBAPIError:
+        writer = None
+    message = f"the database was written by slicemgr {writer or 'of a newer version'} (schema {revision})"
+    raise Refused(
+        Code.UNAVAILABLE, message, hint=f"this is slicemgr {__version__}: install that version or a newer one"
+    )
+
+
+def _revision(connection: Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.scalar(sa.select(sa.table("alembic_version", sa.column("version_num", sa.Text)).c.version_num))

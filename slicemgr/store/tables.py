@@ -1,0 +1,252 @@
+"""The tables. Unique constraints, not code, guarantee that nothing is given twice.
+
+Times are kept as UTC. Sizes are bytes. What an operation or an event says about a slice is copied into it,
+because both outlive the slice.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
+
+_CONVENTION = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+metadata = sa.MetaData(naming_convention=_CONVENTION)
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """A timezone-aware datetime, kept as UTC where the database knows no zones."""
+
+    impl = sa.DateTime
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+def _text(name: str, **options: Any) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=False, **options)
+
+
+def _number(name: str, **options: Any) -> sa.Column[int]:
+    return sa.Column(name, sa.BigInteger, nullable=False, **options)
+
+
+def _empty(name: str) -> sa.Column[str]:
+    """Text that is "" until somebody knows better."""
+    return _text(name, server_default=sa.text("''"))
+
+
+# What wrote the file: asked when its schema is newer than ours.
+about = sa.Table(
+    "about",
+    metadata,
+    sa.Column("key", sa.Text, primary_key=True),
+    _text("value"),
+)
+
+users = sa.Table(
+    "users",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("admin", sa.Boolean, nullable=False),
+    sa.Column("created_at", UtcTime, nullable=False),
+)
+
+# Only the sha256 of a token is kept; a token is 256 random bits, so no salt is needed.
+tokens = sa.Table(
+    "tokens",
+    metadata,
+    sa.Column("hash", sa.Text, primary_key=True),
+    _text("user", index=True),
+    _text("label"),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
+)
+
+projects = sa.Table(
+    "projects",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("created_at", UtcTime, nullable=False),
+)
+
+# next_*: where the search for a free one goes on, so that what was freed is not given again at once.
+nodes = sa.Table(
+    "nodes",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    _text("address"),
+    sa.Column("agent_seen_at", UtcTime, nullable=False),
+    sa.Column("facts", sa.JSON, nullable=False),
+    _number("next_address", server_default="0"),
+    _number("next_port", server_default="0"),
+    _number("next_uid", server_default="0"),
+)
+
+images = sa.Table(
+    "images",
+    metadata,
+    sa.Column("sha256", sa.Text, primary_key=True),
+    _text("name", unique=True),
+    _text("format"),
+    _number("virtual_size"),
+    _number("file_size"),
+    _empty("arch"),
+    _empty("os"),
+    _text("state"),
+    sa.Column("project", sa.Text, sa.ForeignKey("projects.name", ondelete="RESTRICT")),
+    sa.Column("created_at", UtcTime, nullable=False),
+)
+
+# A slice's id is its tag. lease_ended_at: when the end of the lease was acted upon; grace counts from there.
+slices = sa.Table(
+    "slices",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    _text("name"),
+    _text("project"),
+    _text("owner"),
+    _text("kind"),
+    _text("image", index=True),
+    _number("count"),
+    sa.Column("ssh_keys", sa.JSON, nullable=False),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("expires_at", UtcTime, nullable=False),
+    sa.Column("lease_ended_at", UtcTime),
+    sa.ForeignKeyConstraint(["project"], ["projects.name"], ondelete="RESTRICT"),
+    sa.ForeignKeyConstraint(["owner"], ["users.name"], ondelete="RESTRICT"),
+    sa.ForeignKeyConstraint(["image"], ["images.sha256"], ondelete="RESTRICT"),
+    sa.UniqueConstraint("project", "name"),
+)
+
+slivers = sa.Table(
+    "slivers",
+    metadata,
+    sa.Column("serial", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+    _text("id", unique=True),
+    _text("slice"),
+    _number("idx"),
+    _text("node"),
+    _text("desired"),
+    _text("phase"),
+    _empty("error"),
+    _number("generation", server_default="0"),
+    _text("address"),
+    _number("uid_first"),
+    _number("port_first"),
+    _number("port_count"),
+    _number("memory"),
+    _number("disk"),
+    _number("pids"),
+    sa.Column("cpu", sa.Float, nullable=False),
+    _number("cpu_shares"),
+    sa.Column("memory_soft", sa.BigInteger),
+    sa.Column("io_weight", sa.BigInteger),
+    _empty("fingerprint"),
+    sa.Column("usage_memory", sa.BigInteger),
+    sa.Column("usage_disk", sa.BigInteger),
+    sa.Column("updated_at", UtcTime, nullable=False),
+    sa.ForeignKeyConstraint(["slice"], ["slices.id"], ondelete="CASCADE"),
+    sa.ForeignKeyConstraint(["node"], ["nodes.name"], ondelete="RESTRICT"),
+    sa.UniqueConstraint("slice", "idx"),
+    sa.UniqueConstraint("node", "address"),
+    sa.UniqueConstraint("node", "uid_first"),
+    sqlite_autoincrement=True,  # a serial is never given twice, not even after a delete
+)
+
+# One row for each given port: blocks of different sizes cannot overlap, whatever the code does.
+ports = sa.Table(
+    "ports",
+    metadata,
+    sa.Column("node", sa.Text, primary_key=True),
+    sa.Column("port", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("sliver", sa.BigInteger().with_variant(sa.Integer, "sqlite"), nullable=False, index=True),
+    sa.ForeignKeyConstraint(["sliver"], ["slivers.serial"], ondelete="CASCADE"),
+    sqlite_with_rowid=False,
+)
+
+operations = sa.Table(
+    "operations",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    _text("kind"),
+    _text("state", index=True),
+    _text("node"),
+    _empty("slice_id"),
+    _empty("slice_name"),
+    _empty("image"),
+    _empty("image_name"),
+    _text("user"),
+    sa.Column("params", sa.JSON, nullable=False),
+    _empty("error"),
+    _empty("hint"),
+    sa.Column("result", sa.JSON(none_as_null=True)),
+    _number("version", server_default="0"),
+    sa.Column("created_at", UtcTime, nullable=False, index=True),
+    sa.Column("started_at", UtcTime),
+    sa.Column("finished_at", UtcTime),
+    sa.Index("ix_operations_slice_name", "slice_name"),
+)
+
+# The slivers an operation is about, and how far each has come: what a progress bar counts.
+operation_slivers = sa.Table(
+    "operation_slivers",
+    metadata,
+    sa.Column("operation", sa.Text, primary_key=True),
+    sa.Column("sliver", sa.Text, primary_key=True),
+    _text("state"),
+    sa.ForeignKeyConstraint(["operation"], ["operations.id"], ondelete="CASCADE"),
+    sqlite_with_rowid=False,
+)
+
+operation_steps = sa.Table(
+    "operation_steps",
+    metadata,
+    sa.Column("operation", sa.Text, primary_key=True),
+    sa.Column("sliver", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    _text("state"),
+    _empty("detail"),
+    sa.Column("percent", sa.Integer),
+    sa.Column("started_at", UtcTime, nullable=False),
+    sa.Column("finished_at", UtcTime),
+    sa.ForeignKeyConstraint(["operation"], ["operations.id"], ondelete="CASCADE"),
+    sqlite_with_rowid=False,
+)
+
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("at", UtcTime, nullable=False),
+    _text("user"),
+    _empty("project"),
+    _empty("slice"),
+    _text("action"),
+    _empty("detail"),
+    sa.Index("ix_events_slice", "slice"),
+    sqlite_autoincrement=True,
+)
+
+# One row: when leases were last looked at, and from when on mass expiry is believed (see policy.leases).
+clock = sa.Table(
+    "clock",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("seen_at", UtcTime, nullable=False),
+    sa.Column("trusted_from", UtcTime, nullable=False),
+)

@@ -1,0 +1,55 @@
+"""Tell the agent to look at the rows: one datagram, no content, no delivery promised.
+
+A lost one costs only time, since the agent also looks by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+def wake(path: Path) -> None:
+    """Wake the listener at `path`, if there is one."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        with contextlib.suppress(OSError):  # nobody listens, or it has been told often enough
+            sender.sendto(b"\0", str(path))
+
+
+class Listener:
+    """The agent's end. Any local process may send: all it can cause is a look at the rows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+    def __enter__(self) -> Self:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        fresh.unlink(missing_ok=True)
+        self._socket.bind(str(fresh))
+        fresh.chmod(0o666)
+        fresh.rename(self._path)  # a predecessor's socket is replaced without a moment in which there is none
+        return self
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds; True if woken. However many were sent, they are one."""
+        self._socket.settimeout(timeout)
+        try:
+            self._socket.recv(16)
+        except TimeoutError:
+            return False
+        self._socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._socket.recv(16)
+        return True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
