@@ -6,7 +6,6 @@ The base is made under a name of its own and gets its place by one rename, so th
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from slicemgr.agent.journal import Journal
 from slicemgr.config import Config
 from slicemgr.drivers import disk_image
 from slicemgr.drivers.btrfs import Pool
-from slicemgr.errors import Failed, Refused, SlicemgrError
+from slicemgr.errors import Failed, SlicemgrError
 from slicemgr.model import ImageState, OperationState
 from slicemgr.store import work
 
@@ -63,7 +62,7 @@ class Importer:
             self._config.images_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             revert.callback(self._drop, upload, disk)
             if upload.exists():
-                os.replace(upload, disk)
+                upload.replace(disk)
                 os.chown(disk, 0, 0)
                 disk.chmod(0o600)
             elif not disk.exists():
@@ -115,5 +114,3 @@ class Importer:
             self._journal.add(work.StepSeen(operation, "", phase, state, "", percent))
 
         return report
-
-

@@ -62,7 +62,9 @@ def find(config: Config, hypervisor: Hypervisor, pool: Pool, wanted: Wanted) -> 
         for group in sorted(pool.groups() - wanted.groups)
     ]
     links = (names.sliver_of_link(entry.name) for entry in _LINKS.iterdir())
-    found += [Leftover("link", names.link(one), _ends_with_domain) for one in links if one and one not in wanted.slivers]
+    found += [
+        Leftover("link", names.link(one), _ends_with_domain) for one in links if one and one not in wanted.slivers
+    ]
     return found
 
 

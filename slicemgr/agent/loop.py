@@ -220,4 +220,6 @@ def _explain(error: BaseException) -> SlicemgrError:
     if isinstance(error, SlicemgrError):
         return error
     log.error("unexpected error in a worker", exc_info=error)
-    return Failed(f"unexpected {type(error).__name__}: {error}", hint="the agent's log has the details", code=Code.FAILED)
+    return Failed(
+        f"unexpected {type(error).__name__}: {error}", hint="the agent's log has the details", code=Code.FAILED
+    )

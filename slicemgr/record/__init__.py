@@ -1,1 +1,1 @@
-"""record"""
+"""What is measured: facts of the node, usage of slivers."""

@@ -1,0 +1,200 @@
+"""Checks everything the node needs and says how to mend it. Reads only.
+
+`ok` is True, False, or None where the node works but with less than it could.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from slicemgr.config import Config
+from slicemgr.drivers.btrfs import Pool, QuotaMode
+from slicemgr.drivers.firewall import Firewall
+from slicemgr.drivers.hypervisor import Hypervisor
+from slicemgr.errors import SlicemgrError
+from slicemgr.model import Kind
+
+_PROGRAMS = {
+    "guestfish": "apt-get install libguestfs-tools",
+    "qemu-img": "apt-get install qemu-utils",
+    "iptables-restore": "apt-get install iptables",
+    "ip": "apt-get install iproute2",
+}
+_CONTROLLERS = ("memory", "cpu", "pids")
+_OLD_KERNEL = (6, 7)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    ok: bool | None
+    detail: str
+    remedy: str = ""
+
+
+def examine(config: Config, hypervisor: Hypervisor, pool: Pool, firewall: Firewall) -> list[Check]:
+    """Every check, in the order in which things depend on each other."""
+    checks: list[Callable[[], Check]] = [
+        _root,
+        lambda: _libvirt(hypervisor, Kind.LXC),
+        lambda: _libvirt(hypervisor, Kind.KVM),
+        lambda: _launcher(config),
+        _cgroups,
+        lambda: _pool(pool),
+        lambda: _quota(pool),
+        lambda: _space(pool),
+        lambda: _firewall(firewall),
+        _forwarding,
+        *(lambda name=name, remedy=remedy: _program(name, remedy) for name, remedy in _PROGRAMS.items()),  # type: ignore[misc]
+        _appliance,
+        _neighbours,
+        _ptys,
+        _conntrack,
+        _files,
+    ]
+    return [check() for check in checks]
+
+
+def report(checks: list[Check]) -> dict[str, object]:
+    """The result of a `doctor` operation."""
+    return {"checks": [asdict(check) for check in checks]}
+
+
+def _root() -> Check:
+    return Check("privileges", os.geteuid() == 0, f"the agent runs as uid {os.geteuid()}", "run the agent as root")
+
+
+def _libvirt(hypervisor: Hypervisor, kind: Kind) -> Check:
+    driver = "lxc" if kind is Kind.LXC else "qemu"
+    name = f"libvirt {driver} driver"
+    try:
+        return Check(name, True, hypervisor.version(kind))
+    except SlicemgrError as error:
+        ok = False if kind is Kind.LXC else None
+        return Check(name, ok, error.message, f"apt-get install libvirt-daemon-driver-{driver} and start libvirtd")
+
+
+def _launcher(config: Config) -> Check:
+    path = config.libvirt.launcher
+    return Check(
+        "launcher",
+        os.access(path, os.X_OK),
+        str(path),
+        "install slicemgr with a C compiler and libseccomp-dev present, or set libvirt.launcher",
+    )
+
+
+def _cgroups() -> Check:
+    try:
+        unified = (Path("/sys/fs/cgroup/cgroup.controllers")).read_text().split()
+        version, present = "v2", unified
+    except FileNotFoundError:
+        root = Path("/sys/fs/cgroup")
+        version, present = "v1", [one.name for one in root.iterdir()] if root.is_dir() else []
+    missing = [one for one in _CONTROLLERS if one not in present]
+    detail = f"cgroup {version}, missing: {', '.join(missing)}" if missing else f"cgroup {version}"
+    return Check("cgroups", not missing, detail, "enable the controllers on the kernel command line")
+
+
+def _pool(pool: Pool) -> Check:
+    try:
+        pool.check()
+    except SlicemgrError as error:
+        return Check("pool", False, str(error), "mount a btrfs filesystem there (mkfs.btrfs, see the README)")
+    return Check("pool", True, f"btrfs at {pool.path}")
+
+
+def _quota(pool: Pool) -> Check:
+    try:
+        mode = pool.quota_mode()
+    except (SlicemgrError, OSError) as error:
+        return Check("disk quota", False, str(error), "mount the pool first")
+    release = os.uname().release
+    match mode:
+        case QuotaMode.SIMPLE:
+            return Check("disk quota", True, "simple quotas")
+        case QuotaMode.FULL:
+            return Check(
+                "disk quota",
+                None,
+                f"full quota groups on Linux {release}: each snapshot gets slower as slivers grow",
+                f"Linux {_OLD_KERNEL[0]}.{_OLD_KERNEL[1]} or newer has simple quotas",
+            )
+        case QuotaMode.NONE:
+            return Check(
+                "disk quota",
+                None,
+                "none: the disk limit of a sliver is not enforced",
+                "restart the agent after `btrfs quota enable` works on the pool",
+            )
+
+
+def _space(pool: Pool) -> Check:
+    try:
+        space = pool.space()
+    except (SlicemgrError, OSError) as error:
+        return Check("pool space", False, str(error), "mount the pool first")
+    share = space.free / space.total if space.total else 0.0
+    return Check("pool space", None if share < 0.1 else True, f"{share:.0%} free", "delete slices or grow the pool")
+
+
+def _firewall(firewall: Firewall) -> Check:
+    problems = firewall.check()
+    detail = "; ".join(problems) if problems else f"{firewall.backend} back end: {firewall.reason}"
+    return Check("firewall", not problems, detail, "restart the agent: it writes its chains anew")
+
+
+def _forwarding() -> Check:
+    on = _number("/proc/sys/net/ipv4/ip_forward") == 1
+    return Check("forwarding", on, "net.ipv4.ip_forward", "sysctl -w net.ipv4.ip_forward=1, and in /etc/sysctl.d")
+
+
+def _program(name: str, remedy: str) -> Check:
+    path = shutil.which(name, path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    return Check(name, path is not None, path or "not found", remedy)
+
+
+def _appliance() -> Check:
+    kernels = sorted(Path("/boot").glob("vmlinu?-*"))
+    detail = f"kernel for libguestfs: {kernels[-1]}" if kernels else "libguestfs finds no kernel in /boot"
+    return Check("appliance", bool(kernels), detail, "apt-get install linux-image-cloud-amd64")
+
+
+def _neighbours() -> Check:
+    limit = _number("/proc/sys/net/ipv4/neigh/default/gc_thresh3")
+    return _at_least("neighbour table", limit, 4096, "net.ipv4.neigh.default.gc_thresh3", "slivers reachable at once")
+
+
+def _ptys() -> Check:
+    limit = _number("/proc/sys/kernel/pty/max")
+    return _at_least("pseudo terminals", limit, 16384, "kernel.pty.max", "terminals of all slivers")
+
+
+def _conntrack() -> Check:
+    limit = _number("/proc/sys/net/netfilter/nf_conntrack_max")
+    return _at_least(
+        "connection tracking", limit, 65536, "net.netfilter.nf_conntrack_max", "connections of all slivers"
+    )
+
+
+def _files() -> Check:
+    limit = _number("/proc/sys/fs/inotify/max_user_instances")
+    return _at_least("inotify", limit, 128, "fs.inotify.max_user_instances", "instances of one user")
+
+
+def _at_least(name: str, value: int | None, enough: int, sysctl: str, what: str) -> Check:
+    if value is None:
+        return Check(name, None, f"{sysctl} is not there on this kernel")
+    detail = f"{sysctl} = {value} ({what})"
+    return Check(name, True if value >= enough else None, detail, f"sysctl -w {sysctl}={enough} for a thousand slivers")
+
+
+def _number(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text())
+    except (FileNotFoundError, ValueError, PermissionError):
+        return None

@@ -1,0 +1,156 @@
+"""Puts the agent of one node together and runs it: drivers, journal, workers, and the look at everything."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from slicemgr import names
+from slicemgr.agent import doctor, leftovers, observe
+from slicemgr.agent.apply import Applier
+from slicemgr.agent.converge import Converger
+from slicemgr.agent.imports import Importer
+from slicemgr.agent.journal import Journal
+from slicemgr.agent.loop import Agent
+from slicemgr.agent.plan import plan
+from slicemgr.agent.publish import Publisher
+from slicemgr.config import Config
+from slicemgr.drivers.btrfs import Pool
+from slicemgr.drivers.firewall import Firewall
+from slicemgr.drivers.hypervisor import Hypervisor
+from slicemgr.errors import Code, Refused, SlicemgrError
+from slicemgr.record import facts, sampler
+from slicemgr.store import Store, work
+
+log = logging.getLogger(__name__)
+
+_FIRST_RETRY, _LONGEST_RETRY = 5.0, 600.0  # seconds before a broken sliver is tried again by itself
+
+
+class Node:
+    """Reconciles, and answers the operations that concern no sliver."""
+
+    def __init__(self, config: Config, store: Store, journal: Journal, stop: threading.Event) -> None:
+        self._config = config
+        self._store = store
+        self._journal = journal
+        self.hypervisor = Hypervisor(config.libvirt)
+        self._pool = Pool(config.node.pool)
+        self._firewall = Firewall(config.network)
+        self._publisher = Publisher(self._firewall)
+        applier = Applier(config, self.hypervisor, self._pool, self._publisher, journal, stop)
+        self.converger = Converger(config, self.hypervisor, applier, stop)
+        self._importer = Importer(config, self._pool, journal, stop)
+        self._trouble: dict[str, tuple[float, float]] = {}  # sliver → (not before, wait after that)
+
+    def begin(self) -> None:
+        """Bring up what all slivers share. Raises Refused or Failed with what the node lacks."""
+        for directory, mode in (
+            (self._config.node.run_dir / "launch", 0o700),
+            (observe.settled_dir(self._config), 0o700),
+        ):
+            directory.mkdir(mode=mode, parents=True, exist_ok=True)
+        self._pool.check()
+        self._pool.ensure_layout()
+        log.info("disk quota: %s", self._pool.enable_quota())
+        with self._store.read() as connection:
+            rows = work.slivers(connection, self._config.node.name)
+        self._publisher.reset(row.sliver for row in rows)
+        self._announce()
+
+    def special(self, operation: work.Operation) -> dict[str, object]:
+        """Carry out an operation on the node or an image; its result."""
+        match operation.kind:
+            case "image-import":
+                return self._importer.add(operation)
+            case "image-delete":
+                return self._importer.remove(operation)
+            case "doctor":
+                return doctor.report(doctor.examine(self._config, self.hypervisor, self._pool, self._firewall))
+            case "gc":
+                return leftovers.collect(self._leftovers(), apply=bool(operation.params.get("apply")))
+        raise Refused(Code.INVALID, f"this agent does not know the operation {operation.kind!r}", hint="update it")
+
+    def reconcile(self, agent: Agent, rows: Sequence[work.SliverRow]) -> None:
+        """Look at everything; repair what is not as desired, measure, tidy."""
+        self._announce()
+        try:
+            host = observe.host(self._config, self.hypervisor)
+            self._publisher.heal()
+        except SlicemgrError as error:
+            log.error("cannot look at the node: %s", error)
+            return
+        for row in rows:
+            sliver = row.sliver
+            if not agent.busy(sliver.id) and plan(sliver, host.sliver(sliver.id)) and self._may_try(sliver.id):
+                agent.repair(sliver, self._tried(sliver.id))
+        self._journal.add(*sampler.usage(self._config, self._pool, host.domains, [row.sliver for row in rows]))
+        self._pool.collect_groups({names.qgroup(row.sliver.serial) for row in rows})
+        self._forget_marks(host)
+
+    def _may_try(self, sliver: str) -> bool:
+        return time.monotonic() >= self._trouble.get(sliver, (0.0, 0.0))[0]
+
+    def _tried(self, sliver: str) -> Callable[[SlicemgrError | None], None]:
+        def done(error: SlicemgrError | None) -> None:
+            if error is None:
+                self._trouble.pop(sliver, None)
+                return
+            _, wait = self._trouble.get(sliver, (0.0, _FIRST_RETRY))
+            self._trouble[sliver] = (time.monotonic() + wait, min(2 * wait, _LONGEST_RETRY))
+            log.error("cannot repair %s, next attempt in %.0f s: %s", sliver, wait, error)
+
+        return done
+
+    def _leftovers(self) -> list[leftovers.Leftover]:
+        with self._store.read() as connection:
+            rows = work.slivers(connection, self._config.node.name)
+            wanted = leftovers.Wanted.of([row.sliver for row in rows], work.images(connection))
+        return leftovers.find(self._config, self.hypervisor, self._pool, wanted)
+
+    def _announce(self) -> None:
+        node = self._config.node
+        self._journal.add(
+            work.NodeSeen(node.name, node.address, facts.gather(self._config, self._pool, self.hypervisor))
+        )
+
+    def _forget_marks(self, host: observe.Host) -> None:
+        for sliver, pid in host.settled.items():
+            domain = host.domains.get(sliver)
+            if domain is None or domain.pid != pid:
+                observe.mark(self._config, sliver, pid).unlink(missing_ok=True)
+
+
+def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[], None] = lambda: None) -> None:
+    """Be the node's agent until `stop` is set. Refused if another agent runs on this node."""
+    with ExitStack() as stack:
+        stack.enter_context(_only_one(config.node.run_dir / "agent.lock"))
+        journal = stack.enter_context(Journal(store))
+        node = Node(config, store, journal, stop)
+        node.begin()
+        agent = Agent(config, store, journal, node.converger, node.special, stop)
+        node.hypervisor.on_change(agent.changed)
+        ready()
+        agent.run(node.reconcile)
+
+
+@contextmanager
+def _only_one(path: Path) -> Iterator[None]:
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(
+                Code.CONFLICT, f"another agent runs on this node ({path} is locked)", hint="stop that one first"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,193 @@
+"""`slicemgr`: the processes of a node. The one place that knows both web and agent, and puts them together."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from slicemgr import __version__
+from slicemgr import config as settings
+from slicemgr.errors import SlicemgrError
+
+log = logging.getLogger("slicemgr")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="slicemgr")
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    help="Settings (default: $SLICEMGR_CONFIG, /etc/slicemgr/slicemgr.toml).",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log every program that is started.")
+@click.pass_context
+def cli(context: click.Context, path: Path | None, verbose: bool) -> None:
+    """Run a slicemgr node. People and scripts use slicectl."""
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    context.obj = settings.load(path)
+
+
+@cli.command()
+@click.pass_obj
+def init(config: settings.Config) -> None:
+    """Make the directories, the database and the local admin's token. Changes nothing that is there."""
+    _init(config)
+
+
+@cli.command()
+@click.pass_obj
+def agent(config: settings.Config) -> None:
+    """The node's agent (root)."""
+    _agent(config)
+
+
+@cli.command()
+@click.pass_obj
+def web(config: settings.Config) -> None:
+    """The web page and the REST API (drops root before it serves)."""
+    _web(config)
+
+
+@cli.command()
+@click.pass_obj
+def up(config: settings.Config) -> None:
+    """init, web and agent together, on one machine; ends when either of them does."""
+    _init(config)
+    child = os.fork()
+    if child == 0:
+        _web(config)
+        os._exit(0)
+    stop = _stop_on_signals()
+    watcher = threading.Thread(target=_end_with, args=(child, stop), daemon=True)
+    watcher.start()
+    try:
+        _agent(config, stop)
+    finally:
+        if watcher.is_alive():
+            os.kill(child, signal.SIGTERM)
+            watcher.join(timeout=15)
+
+
+@cli.command()
+@click.option("-f", "--format", "output", type=click.Choice(["table", "json"]), default="table")
+@click.pass_obj
+def doctor(config: settings.Config, output: str) -> None:
+    """Check everything the node needs, without the service; exit status 1 if something is missing."""
+    from slicemgr.agent import doctor as examination
+    from slicemgr.drivers.btrfs import Pool
+    from slicemgr.drivers.firewall import Firewall
+    from slicemgr.drivers.hypervisor import Hypervisor
+
+    checks = examination.examine(config, Hypervisor(config.libvirt), Pool(config.node.pool), Firewall(config.network))
+    if output == "json":
+        click.echo(json.dumps(examination.report(checks), indent=2))
+    for check in checks if output == "table" else ():
+        sign = {True: "ok  ", False: "FAIL", None: "warn"}[check.ok]
+        click.echo(
+            f"{sign} {check.name}: {check.detail}" + (f"\n     → {check.remedy}" if check.ok is not True else "")
+        )
+    sys.exit(0 if all(check.ok is not False for check in checks) else 1)
+
+
+@cli.command("image-build")
+@click.argument("recipe")
+@click.option("--output", type=click.Path(path_type=Path), help="Where the disk image goes (default: RECIPE.qcow2).")
+def image_build(recipe: str, output: Path | None) -> None:
+    """Make a bootable VM disk image from a recipe (root; needs Debian's package archive)."""
+    from slicemgr.drivers import recipe as recipes
+
+    def progress(phase: str, percent: int | None) -> None:
+        click.echo(f"{phase}{'' if percent is None else f' {percent} %'}", err=True)
+
+    target = output or Path(f"{recipe}.qcow2")
+    recipes.build(recipes.find(recipe), target, progress)
+    click.echo(str(target))
+
+
+@cli.group()
+def db() -> None:
+    """The database's schema."""
+
+
+@db.command("upgrade")
+@click.pass_obj
+def db_upgrade(config: settings.Config) -> None:
+    """Bring the schema up to this version's."""
+    from slicemgr.store import schema
+
+    schema.upgrade(config.store_url)
+
+
+def _init(config: settings.Config) -> None:
+    from slicemgr import store
+    from slicemgr.service import people
+    from slicemgr.store import schema
+    from slicemgr.web import server
+
+    server.make_directories(config)
+    schema.upgrade(config.store_url)
+    with store.open(config) as opened:
+        people.ensure_local_admin(opened, config.node.run_dir / "client.json", server.url(config))
+
+
+def _agent(config: settings.Config, stop: threading.Event | None = None) -> None:
+    from slicemgr import store
+    from slicemgr.agent import node
+    from slicemgr.service import leases
+
+    stop = stop or _stop_on_signals()
+    with store.open(config) as opened:
+        keeper = threading.Thread(target=_keep_leases, args=(config, opened, stop, leases.expire), daemon=True)
+        keeper.start()
+        node.run(config, opened, stop, ready=lambda: log.info("agent of %s is ready", config.node.name))
+
+
+def _keep_leases(config: settings.Config, opened: object, stop: threading.Event, expire: Callable[..., object]) -> None:
+    while not stop.wait(60):
+        try:
+            expire(opened, config)
+        except SlicemgrError as error:
+            log.error("leases: %s", error)
+
+
+def _web(config: settings.Config) -> None:
+    from slicemgr.web import server
+
+    server.serve(config)
+
+
+def _stop_on_signals() -> threading.Event:
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def _end_with(child: int, stop: threading.Event) -> None:
+    _, status = os.waitpid(child, 0)
+    if not stop.is_set():
+        log.error("the web process ended with status %s", os.waitstatus_to_exitcode(status))
+    stop.set()
+
+
+def main() -> None:
+    """Entry point; an expected error is one line on stderr and its code's exit status."""
+    try:
+        cli()
+    except SlicemgrError as error:
+        click.echo(f"slicemgr: {error}", err=True)
+        sys.exit(error.code.exit_status)

@@ -1,0 +1,40 @@
+"""What the node is and can do, for placement, `slicectl node show` and the refusal of what cannot be served."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from slicemgr import __version__
+from slicemgr.config import Config
+from slicemgr.drivers import cgroup
+from slicemgr.drivers.btrfs import Pool
+from slicemgr.drivers.hypervisor import Hypervisor
+from slicemgr.errors import SlicemgrError
+from slicemgr.model import Kind
+
+
+def gather(config: Config, pool: Pool, hypervisor: Hypervisor) -> dict[str, object]:
+    """Facts by name; sizes in bytes. What cannot be found out is left out."""
+    facts: dict[str, object] = {
+        "slicemgr": __version__,
+        "kernel": os.uname().release,
+        "cpus": os.cpu_count() or 1,
+        "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "cgroup": cgroup.version(),
+        "io_weight": cgroup.has_io_weight(),
+        "addresses": config.network.addresses,
+        "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+    }
+    space = pool.space()
+    facts["disk_total"], facts["disk_free"] = space.total, space.free
+    facts["quota"] = pool.quota_mode().value
+    kinds: dict[str, bool] = {}
+    for kind in Kind:
+        try:
+            facts[f"libvirt_{kind}"] = hypervisor.version(kind)
+            kinds[kind.value] = True
+        except SlicemgrError:
+            kinds[kind.value] = False
+    facts["kinds"] = kinds
+    return facts

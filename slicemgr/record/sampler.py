@@ -1,0 +1,29 @@
+"""One look at what the slivers use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from slicemgr import names
+from slicemgr.config import Config
+from slicemgr.drivers import cgroup
+from slicemgr.drivers.btrfs import Pool
+from slicemgr.drivers.hypervisor import DomainSeen
+from slicemgr.model import Sliver
+from slicemgr.store import work
+
+
+def usage(config: Config, pool: Pool, domains: Mapping[str, DomainSeen], slivers: Iterable[Sliver]) -> list[work.Usage]:
+    """Bytes of memory and own disk of each sliver; None for memory of one that does not run.
+
+    One tree search for all quota groups, one file read for each running sliver.
+    """
+    charged = pool.usage()
+    return [
+        work.Usage(
+            one.id,
+            cgroup.memory_usage(domains[one.id].pid) if one.id in domains else None,
+            charged.get(names.qgroup(one.serial)),
+        )
+        for one in slivers
+    ]

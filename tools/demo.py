@@ -1,0 +1,153 @@
+"""`make demo` and `make down`: a node in a box, its service, an image, and a slice one can log into.
+
+Everything is kept below `.run/` and in the box. Each step looks first whether it is done already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+REPO = HERE.parent
+RUN = REPO / ".run"
+VENV = REPO / ".venv"
+BOX = "demo"
+RECIPE = "debian-12"
+PORT = 8480
+READY_SECONDS = 60
+
+SETTINGS = """\
+[node]
+name = "demo"
+address = "{address}"
+
+[web]
+host = "{address}"
+port = {port}
+user = "65534:65534"
+"""
+
+
+def say(text: str) -> None:
+    print(f"demo: {text}", file=sys.stderr, flush=True)
+
+
+def run(*argv: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """A program whose output is wanted; what it says on stderr is shown as it comes."""
+    return subprocess.run([str(word) for word in argv], check=check, text=True, stdout=subprocess.PIPE)
+
+
+def nodebox(*words: str) -> str:
+    return run(HERE / "nodebox", *words).stdout
+
+
+def slicectl(*words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return run(VENV / "bin/slicectl", *words, check=check)
+
+
+def ensure_image() -> Path:
+    """The recipe's disk image, built once and again when the recipe changes."""
+    image = RUN / f"{RECIPE}.qcow2"
+    recipe = REPO / "slicemgr/images" / RECIPE
+    newest = max(file.stat().st_mtime for file in recipe.rglob("*") if file.is_file())
+    if not image.exists() or image.stat().st_mtime < newest:
+        say(f"building the VM disk image {image.name} (once)")
+        run(VENV / "bin/slicectl", "image", "build", RECIPE, "--output", image)
+    return image
+
+
+def ensure_key() -> Path:
+    key = RUN / "id_ed25519"
+    if not key.exists():
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "slicemgr-demo", "-f", key)
+    return key
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=2) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def ensure_service(key: Path) -> str:
+    """The box and, inside, `slicemgr up`; the service's address."""
+    nodebox("make", BOX, "--link", "host")
+    address = json.loads(nodebox("show", BOX, "-f", "json"))["address"]
+    url = f"http://{address}:{PORT}"
+    if not answers(url):
+        say("starting web and agent in the box")
+        settings = SETTINGS.format(address=address, port=PORT)
+        nodebox("enter", BOX, "--", "sh", "-c", f"cat > /etc/slicemgr/slicemgr.toml <<'E'\n{settings}E")
+        nodebox("enter", BOX, "--background", "slicemgr", "--", str(VENV / "bin/slicemgr"), "up")
+        deadline = time.monotonic() + READY_SECONDS
+        while not answers(url):
+            if time.monotonic() > deadline:
+                sys.exit("demo: the service does not answer; see the log: tools/nodebox show demo")
+            time.sleep(0.1)
+    client = json.loads(nodebox("enter", BOX, "--", "cat", "/run/slicemgr/client.json"))
+    target = VENV / "etc/slicemgr/client.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.touch(mode=0o600)
+    target.write_text(json.dumps({**client, "identity": str(key)}))
+    return url
+
+
+def up() -> None:
+    RUN.mkdir(mode=0o700, exist_ok=True)
+    started = time.monotonic()
+    image, key = ensure_image(), ensure_key()
+    url = ensure_service(key)
+    listing = json.loads(slicectl("image", "list", "-f", "json").stdout)
+    if not any(one["name"] == RECIPE and one["state"] == "ready" for one in listing):
+        say(f"importing {image.name}")
+        slicectl("image", "import", image, "--name", RECIPE)
+    if slicectl("show", "demo", "-f", "json", check=False).returncode == 0:
+        say("deleting the slice of the last time")
+        slicectl("delete", "demo")
+    say("slicectl create demo --type lxc")
+    slicectl("create", "demo", "--type", "lxc", "--image", RECIPE, "--ssh-key", f"{key}.pub")
+    say("slicectl ssh demo")
+    inside = slicectl(
+        "ssh", "demo", "--", "id -un; hostname; . /etc/os-release; echo $PRETTY_NAME; nproc; free -m"
+    ).stdout
+    print(inside, end="")
+    if inside.splitlines()[:1] != ["root"]:
+        sys.exit("demo: the login did not end in a root shell")
+    print(slicectl("show", "demo").stdout, end="")
+    print(
+        f"\nThe web page: {url}/\nLog in:       {VENV}/bin/slicectl ssh demo\nIn all:       {time.monotonic() - started:.0f} s"
+    )
+
+
+def down() -> None:
+    """Destroy every box and remove what demo and test wrote; what `tools/setup` installed stays."""
+    subprocess.run([HERE / "nodebox", "destroy", "--all"], check=True)
+    shutil.rmtree(RUN, ignore_errors=True)
+    shutil.rmtree(VENV / "etc/slicemgr", ignore_errors=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("action", choices=["up", "down"])
+    if os.geteuid() != 0:
+        sys.exit("demo: must be root: it makes namespaces and a btrfs pool")
+    match parser.parse_args().action:
+        case "up":
+            up()
+        case "down":
+            down()
+
+
+if __name__ == "__main__":
+    main()
