@@ -1,0 +1,595 @@
+"""A box: a private node on any root Linux, made, entered, rebooted and removed without touching the host.
+
+Files of a box, below its directory (default /var/tmp/slicemgr-boxes/NAME):
+  box.json    what was asked for and the addresses given; state.json: what runs
+  pool.img    the btrfs pool, mounted in the box only
+  root/       bound over the host's directories in the box (/var/lib/slicemgr, /etc/libvirt, …); survives a reboot
+  upper/      what the box changed in /etc and /var/lib
+  log/ pids/  of the daemons started in the background
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import nodebox_cgroups as cgroups
+import nodebox_keeper as keeper
+import nodebox_libvirt as libvirt
+import nodebox_network as network
+from nodebox_linux import (
+    CLONE_NEWCGROUP,
+    CLONE_NEWNET,
+    CLONE_NEWNS,
+    CLONE_NEWUTS,
+    BoxError,
+    command,
+    detach,
+    locked,
+    raise_file_limit,
+    setns,
+    start_time,
+    wait_until,
+)
+
+BOXES = Path("/var/tmp/slicemgr-boxes")
+PROGRAM = Path(__file__).with_name("nodebox")
+LINKS = ("host", "outside", "none")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+_SIZE = re.compile(r"(\d+)([MGT])")
+_HIDDEN = (Path("/run"), *map(Path, keeper.OVERLAID))  # the box has something else there
+_SMALLEST_POOL = 128 << 20
+
+
+def pool_bytes(text: str) -> int:
+    """Bytes of `512M` or `64G`. Raises BoxError."""
+    match = _SIZE.fullmatch(text)
+    size = int(match[1]) << {"M": 20, "G": 30, "T": 40}[match[2]] if match else 0
+    if size < _SMALLEST_POOL:
+        raise BoxError(f"pool size {text!r}: write it as 512M or 64G, at least 128M")
+    return size
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process, told apart from a later one of the same number by when it started."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        started = start_time(pid)
+        if started is None:
+            raise BoxError(f"process {pid} ended at once")
+        return cls(pid, started)
+
+    @property
+    def alive(self) -> bool:
+        return start_time(self.pid) == self.started
+
+
+@dataclass(frozen=True, slots=True)
+class Lan:
+    """A veth to another box; it is called the same in both."""
+
+    peer: str
+    device: str
+    block: str
+    first: bool  # whether this box has the lower address
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What was asked for, and the addresses given. Survives a reboot."""
+
+    name: str
+    link: str = "host"
+    pool_size: str = "64G"
+    libvirt: bool = True
+    uplink: str = ""  # the /30 of the link
+    lans: tuple[Lan, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What runs. members, outside_members: the cgroup directories a process joins to be in the box or outside."""
+
+    keeper: Process
+    members: tuple[str, ...]
+    outside: Process | None = None
+    outside_members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What `nodebox show` prints. Addresses are "" without a link."""
+
+    name: str
+    directory: str
+    healthy: bool
+    problem: str
+    link: str
+    address: str
+    gateway: str
+    device: str
+    keeper: int | None
+    outside: int | None
+    libvirtd: int | None
+    lans: dict[str, str] = field(default_factory=dict)
+
+
+def _write(path: Path, value: Any) -> None:
+    """Replace a file by JSON, at once or not at all."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(dataclasses.asdict(value), indent=1) + "\n")
+    fresh.replace(path)
+
+
+def names() -> list[str]:
+    return sorted(path.name for path in BOXES.iterdir()) if BOXES.exists() else []
+
+
+class Box:
+    """One box, by name. Every method may be called from any process of root on the host."""
+
+    def __init__(self, name: str) -> None:
+        if not _NAME.fullmatch(name):
+            raise BoxError(f"name {name!r}: up to 32 of a-z, 0-9 and -, neither first nor last a -")
+        self.name = name
+
+    # what there is
+
+    @property
+    def directory(self) -> Path:
+        """Where the box keeps its files; they may be elsewhere behind a symlink."""
+        return (BOXES / self.name).resolve()
+
+    @property
+    def exists(self) -> bool:
+        return (self.directory / "box.json").exists()
+
+    @property
+    def spec(self) -> Spec:
+        try:
+            raw = json.loads((self.directory / "box.json").read_text())
+        except FileNotFoundError as error:
+            raise BoxError(f"there is no box {self.name!r}: nodebox make {self.name}") from error
+        return Spec(**{**raw, "lans": tuple(Lan(**lan) for lan in raw["lans"])})
+
+    @property
+    def state(self) -> State | None:
+        """What runs, as recorded when it was started; None if nothing was."""
+        try:
+            raw = json.loads((self.directory / "state.json").read_text())
+        except FileNotFoundError:
+            return None
+        return State(
+            keeper=Process(**raw["keeper"]),
+            members=tuple(raw["members"]),
+            outside=Process(**raw["outside"]) if raw["outside"] else None,
+            outside_members=tuple(raw["outside_members"]),
+        )
+
+    @property
+    def address(self) -> str:
+        """The box's address on its uplink; "" without one."""
+        return str(network.ends(network.parse_block(self.spec.uplink))[1]) if self.spec.uplink else ""
+
+    @property
+    def gateway(self) -> str:
+        """The address at the far end of the uplink: the host's or the outside namespace's."""
+        return str(network.ends(network.parse_block(self.spec.uplink))[0]) if self.spec.uplink else ""
+
+    @property
+    def prefix(self) -> list[str]:
+        """What to put before a command so that it runs in the box."""
+        return [str(PROGRAM), "enter", self.name, "--"]
+
+    @property
+    def outside_prefix(self) -> list[str]:
+        return [str(PROGRAM), "outside", self.name, "--"]
+
+    def path(self, inside: str | Path) -> Path:
+        """How the host reaches a path of the running box."""
+        return Path(f"/proc/{self._running().keeper.pid}/root") / str(inside).lstrip("/")
+
+    def _running(self) -> State:
+        state = self.state
+        if state is None or not state.keeper.alive:
+            raise BoxError(f"box {self.name!r} does not run: nodebox make {self.name}")
+        return state
+
+    def problem(self) -> str:
+        """Why the box has to be brought up again; "" if it need not."""
+        spec, state = self.spec, self.state
+        if state is None or not state.keeper.alive:
+            return "its keeper is gone"
+        if not all(Path(member).is_dir() for member in state.members):
+            return "its cgroups are gone"
+        proc = Path(f"/proc/{state.keeper.pid}")
+        if f" {keeper.POOL} " not in (proc / "mountinfo").read_text():
+            return "its pool is not mounted"
+        if spec.link != "none" and " eth0:" not in (proc / "net/dev").read_text():
+            return "its uplink is gone"
+        if spec.link == "outside" and (state.outside is None or not state.outside.alive):
+            return "its outside namespace is gone"
+        return ""
+
+    def facts(self) -> Facts:
+        spec, state = self.spec, self.state
+        problem = self.problem()
+        daemon = self.daemon("libvirtd")
+        if not problem and spec.libvirt and daemon is None:
+            problem = "libvirtd does not run"
+        return Facts(
+            name=self.name,
+            directory=str(self.directory),
+            healthy=not problem,
+            problem=problem,
+            link=spec.link,
+            address=self.address,
+            gateway=self.gateway,
+            device=network.host_device(self.name) if spec.link == "host" else "",
+            keeper=state.keeper.pid if state and state.keeper.alive else None,
+            outside=state.outside.pid if state and state.outside and state.outside.alive else None,
+            libvirtd=daemon,
+            lans={lan.peer: str(network.ends(network.parse_block(lan.block))[not lan.first]) for lan in spec.lans},
+        )
+
+    # make, reboot, destroy
+
+    def make(
+        self,
+        *,
+        link: str | None = None,
+        pool_size: str | None = None,
+        with_libvirt: bool | None = None,
+        directory: Path | None = None,
+    ) -> Facts:
+        """Make the box, or mend what is missing of it; a healthy one is left as it is. None: as it is, or the default.
+
+        Raises BoxError; then what this call made is gone.
+        """
+        asked = {"link": link, "pool_size": pool_size, "libvirt": with_libvirt}
+        wanted = {key: value for key, value in asked.items() if value is not None}
+        new = self._register(wanted, directory)
+        with locked(self.directory):
+            try:
+                self._pool_file()
+                if self.problem():
+                    self._drop()
+                    self._bring_up()
+                if self.spec.libvirt:
+                    self.libvirtd("start")
+            except BaseException:
+                if new:
+                    self._remove()
+                raise
+        return self.facts()
+
+    def _register(self, wanted: Mapping[str, Any], directory: Path | None) -> bool:
+        """Write box.json with free addresses, unless the box is there and as wanted. Whether it was written."""
+        with locked(BOXES):
+            link = BOXES / self.name
+            if self.exists:
+                have = dataclasses.asdict(self.spec)
+                other = [f"{key}={have[key]}" for key, value in wanted.items() if have[key] != value]
+                if directory is not None and directory.resolve() != self.directory:
+                    other.append(f"dir={self.directory}")
+                if other:
+                    raise BoxError(f"box {self.name!r} exists with {', '.join(other)}: destroy it first")
+                return False
+            spec = Spec(name=self.name, **wanted)
+            if spec.link not in LINKS:
+                raise BoxError(f"link {spec.link!r}: one of {', '.join(LINKS)}")
+            pool_bytes(spec.pool_size)
+            place = (directory or link).absolute()
+            if any(place.is_relative_to(hidden) for hidden in _HIDDEN):
+                raise BoxError(f"dir {place}: the box hides what is below {', '.join(map(str, _HIDDEN))}")
+            place.mkdir(mode=0o711, parents=True, exist_ok=True)
+            if place.owner() != "root" or (place != link and any(place.iterdir())):
+                raise BoxError(f"dir {place}: must be empty and root's")
+            if place != link:
+                link.unlink(missing_ok=True)
+                link.symlink_to(place)
+            if spec.link != "none":
+                taken = network.host_networks() + self._others_networks()
+                spec = dataclasses.replace(spec, uplink=str(network.choose(self.name, network.UPLINKS, taken)))
+            _write(place / "box.json", spec)
+            return True
+
+    def _others_networks(self) -> list[IPv4Network]:
+        blocks = []
+        for other in names():
+            box = Box(other)
+            if other != self.name and box.exists:
+                blocks += [box.spec.uplink, *(lan.block for lan in box.spec.lans)]
+        return [network.parse_block(block) for block in blocks if block]
+
+    def _pool_file(self) -> None:
+        pool = self.directory / "pool.img"
+        if pool.exists():
+            return
+        fresh = pool.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        with fresh.open("wb") as stream:
+            stream.truncate(pool_bytes(self.spec.pool_size))
+        command(["mkfs.btrfs", "--quiet", "--nodiscard", fresh])
+        fresh.replace(pool)
+
+    def _bring_up(self) -> None:
+        spec, directory = self.spec, self.directory
+        keeper.prepare(directory, spec.libvirt)
+        for part in ("log", "pids"):
+            (directory / part).mkdir(exist_ok=True)
+        outside, outside_members = self._outside(spec)
+        places = cgroups.current(self.name)
+        pid = detach(
+            lambda: keeper.box(self.name, directory, places, spec.libvirt), log=directory / "log" / "keeper.log"
+        )
+        state = State(Process.of(pid), tuple(str(place.members) for place in places), outside, outside_members)
+        _write(directory / "state.json", state)
+        network.batch(pid, ["link set lo up"])
+        if spec.link != "none":
+            block = network.parse_block(spec.uplink)
+            network.connect_uplink(network.host_device(self.name), block, pid, outside.pid if outside else None)
+        for lan in spec.lans:
+            self._connect_lan(lan)
+
+    def _outside(self, spec: Spec) -> tuple[Process | None, tuple[str, ...]]:
+        """The namespace at the other end of the link: it outlives the box's reboot, as another host would."""
+        if spec.link != "outside":
+            return None, ()
+        state = self.state
+        if state is not None and state.outside is not None and state.outside.alive:
+            return state.outside, state.outside_members
+        cgroups.kill(cgroups.find(f"{self.name}.outside"))
+        places = cgroups.current(f"{self.name}.outside")
+        pid = detach(lambda: keeper.outside(self.name, places), log=self.directory / "log" / "keeper.log")
+        network.batch(pid, ["link set lo up"])
+        return Process.of(pid), tuple(str(place.members) for place in places)
+
+    def _connect_lan(self, lan: Lan) -> None:
+        """Join two boxes if both run; the one that comes up later does it."""
+        peer = Box(lan.peer)
+        there = peer.state if peer.exists else None
+        if there is None or not there.keeper.alive:
+            return
+        with contextlib.suppress(BoxError):  # the old pair may still be going with the old namespace
+            network.batch(there.keeper.pid, [f"link del {lan.device}"])
+        pids = (self._running().keeper.pid, there.keeper.pid)
+        one, other = pids if lan.first else pids[::-1]
+        network.connect_lan(network.parse_block(lan.block), lan.device, one, other)
+
+    def _drop(self) -> None:
+        """Everything that a power cut would take away."""
+        cgroups.kill(cgroups.find(self.name))
+        network.remove_host_device(network.host_device(self.name))
+        state = self.state
+        if state is not None and state.outside is not None and state.outside.alive:
+            with contextlib.suppress(BoxError):
+                network.batch(state.outside.pid, ["link del eth0"])
+        self._wait_for_loop()
+        for file in (self.directory / "pids").glob("*.pid"):
+            file.unlink()
+
+    def _wait_for_loop(self) -> None:
+        """The kernel unmounts the pool some time after the last process of its mount namespace is gone."""
+        pool = str(self.directory / "pool.img")
+
+        def free() -> bool:
+            for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+                with contextlib.suppress(OSError):
+                    if file.read_text().strip().removesuffix(" (deleted)") == pool:
+                        return False
+            return True
+
+        if not wait_until(free, 30):
+            raise BoxError(f"{pool} stays on a loop device: something outside the box uses its pool")
+
+    def reboot(self) -> Facts:
+        """Kill all and bring it up again; the pool, /var/lib/slicemgr and what libvirt keeps on disk survive."""
+        if not self.exists:
+            raise BoxError(f"there is no box {self.name!r}")
+        with locked(self.directory):
+            self._drop()
+            self._bring_up()
+            if self.spec.libvirt:
+                self.libvirtd("start")
+        return self.facts()
+
+    def destroy(self) -> None:
+        """Leave nothing of the box; fine if there is none. Raises BoxError if something cannot be removed."""
+        with locked(BOXES):
+            if (BOXES / self.name).is_symlink() or (BOXES / self.name).exists():
+                self._remove()
+            else:
+                cgroups.kill(cgroups.find(self.name) + cgroups.find(f"{self.name}.outside"))
+                network.remove_host_device(network.host_device(self.name))
+            with contextlib.suppress(OSError):
+                BOXES.rmdir()
+
+    def _remove(self) -> None:
+        directory = self.directory
+        mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        within = [path for path in mounted if Path(path).is_relative_to(directory)]
+        if within:
+            raise BoxError(f"unmount {', '.join(within)} first: the files below would be deleted")
+        if self.exists:
+            self._leave_lans()
+        cgroups.kill(cgroups.find(f"{self.name}.outside"))
+        self._drop()
+        if directory.exists():
+            shutil.rmtree(directory)
+        (BOXES / self.name).unlink(missing_ok=True)
+
+    def _leave_lans(self) -> None:
+        for lan in self.spec.lans:
+            peer = Box(lan.peer)
+            if peer.exists:
+                kept = tuple(other for other in peer.spec.lans if other.peer != self.name)
+                _write(peer.directory / "box.json", dataclasses.replace(peer.spec, lans=kept))
+
+    def join(self, other: Box) -> Facts:
+        """A veth with addresses between two boxes, once."""
+        if other.name == self.name:
+            raise BoxError("a box cannot be joined to itself")
+        with locked(BOXES):
+            if all(lan.peer != other.name for lan in self.spec.lans):
+                self._running()
+                other._running()
+                used = {lan.device for box in (self, other) for lan in box.spec.lans}
+                device = next(f"lan{number}" for number in range(len(used) + 1) if f"lan{number}" not in used)
+                taken = network.host_networks() + self._others_networks()
+                block = str(network.choose(f"{self.name} {other.name}", network.LANS, taken))
+                for box, peer, first in ((self, other, True), (other, self, False)):
+                    lan = Lan(peer.name, device, block, first)
+                    _write(box.directory / "box.json", dataclasses.replace(box.spec, lans=(*box.spec.lans, lan)))
+                self._connect_lan(self.spec.lans[-1])
+        return self.facts()
+
+    # running things
+
+    def enter(self, argv: Sequence[str]) -> None:
+        """Become `argv` inside the box, with the caller's signals and terminal. Raises BoxError, OSError."""
+        state = self._running()
+        flags = CLONE_NEWCGROUP | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS
+        _become(state.keeper, state.members, flags, argv)
+
+    def enter_outside(self, argv: Sequence[str]) -> None:
+        """Become `argv` in the outside namespace."""
+        state = self._running()
+        if state.outside is None or not state.outside.alive:
+            raise BoxError(f"box {self.name!r} has no outside namespace: make it with --link outside")
+        _become(state.outside, state.outside_members, CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS, argv)
+
+    def background(self, tag: str, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+        """Start a daemon in the box; its output goes to log/TAG.log, its pid to pids/TAG.pid. Returns the pid."""
+        if not _NAME.fullmatch(tag):
+            raise BoxError(f"tag {tag!r}: a-z, 0-9 and - only")
+        self._running()
+
+        def work() -> None:
+            raise_file_limit()
+            os.chdir("/")
+            self.enter(argv)
+
+        pid = detach(work, self.directory / "log" / f"{tag}.log", environment)
+        (self.directory / "pids" / f"{tag}.pid").write_text(f"{pid}\n")
+        return pid
+
+    def daemon(self, tag: str) -> int | None:
+        """The pid of a daemon that was started in the background and still runs."""
+        state = self.state
+        try:
+            pid = int((self.directory / "pids" / f"{tag}.pid").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        if state is None or start_time(pid) is None:
+            return None
+        return pid if pid in cgroups.members([Path(state.members[0])]) else None
+
+    def signal_daemon(self, tag: str, number: int, seconds: float = 20) -> None:
+        """Signal a daemon and wait until it is gone; nothing to do if it does not run."""
+        pid = self.daemon(tag)
+        if pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        if not wait_until(lambda: start_time(pid) is None, seconds):
+            raise BoxError(f"{tag} ({pid}) does not end")
+
+    def libvirtd(self, action: str) -> None:
+        """start, stop, restart or kill (SIGKILL) the box's libvirtd. virtlogd goes on, as on a production host."""
+        if not self.spec.libvirt:
+            raise BoxError(f"box {self.name!r} was made without libvirt")
+        if action == "kill":
+            self.signal_daemon("libvirtd", signal.SIGKILL)
+        if action in ("stop", "restart"):
+            try:
+                self.signal_daemon("libvirtd", signal.SIGTERM)
+            except BoxError:
+                self.signal_daemon("libvirtd", signal.SIGKILL)
+        if action in ("start", "restart"):
+            self._start_libvirt()
+
+    def _start_libvirt(self) -> None:
+        libvirt.write(self.path("/etc/libvirt"), self.name)
+        for tag, argv, socket in (
+            ("virtlogd", libvirt.VIRTLOGD, libvirt.LOG_SOCKET),
+            ("libvirtd", libvirt.LIBVIRTD, libvirt.SOCKET),
+        ):
+            if self.daemon(tag) is None:
+                self.path(socket).unlink(missing_ok=True)
+                self.background(tag, argv)
+            if not wait_until(lambda: self.path(socket).exists() or self.daemon(tag) is None, 30):  # noqa: B023
+                raise BoxError(f"{tag} does not listen: see {self.directory}/log/{tag}.log")
+        # An answer means that every driver is ready.
+        done = self.run(["virsh", "-c", "lxc:///system", "uri"], timeout=60)
+        if done.returncode != 0:
+            raise BoxError(f"libvirtd does not answer: {done.stderr.strip()}; see {self.directory}/log/libvirtd.log")
+
+    def run(
+        self,
+        argv: Sequence[str | Path],
+        *,
+        timeout: float = 60,
+        input: str | None = None,
+        check: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program in the box to its end, output captured as text."""
+        return subprocess.run(
+            [*self.prefix, *map(str, argv)],
+            input=input or "",
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=check,
+            env=None if env is None else {**os.environ, **env},
+        )
+
+    def run_outside(self, argv: Sequence[str | Path], *, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run a program in the outside namespace to its end, output captured as text."""
+        return subprocess.run(
+            [*self.outside_prefix, *map(str, argv)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def popen(self, argv: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+        """Start a program in the box; signals to it reach the program itself."""
+        return subprocess.Popen([*self.prefix, *map(str, argv)], **options)
+
+
+def _become(leader: Process, members: Sequence[str], flags: int, argv: Sequence[str]) -> None:
+    here = Path.cwd()
+    try:
+        descriptor = os.pidfd_open(leader.pid)
+    except ProcessLookupError as error:
+        raise BoxError("the box has just gone") from error
+    if not leader.alive:
+        raise BoxError("the box has just gone")
+    cgroups.join([Path(member) for member in members])
+    setns(descriptor, flags)
+    os.close(descriptor)
+    try:
+        os.chdir(here)
+    except OSError:
+        os.chdir("/")
+    os.execvp(argv[0], list(argv))

@@ -1,0 +1,87 @@
+"""Addresses and links of the boxes. The host's own firewall and sysctls are never changed."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+from nodebox_linux import BoxError, command
+
+UPLINKS = IPv4Network("172.31.250.0/24")
+LANS = IPv4Network("172.31.251.0/24")
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def host_device(name: str) -> str:
+    """The host's end of a box's uplink (at most 15 characters)."""
+    return f"nb-{_digest(name)[:10]}"
+
+
+def choose(name: str, pool: IPv4Network, taken: Iterable[IPv4Network]) -> IPv4Network:
+    """A /30 of the pool that overlaps nothing taken; the same for the same name while it is free."""
+    blocks = list(pool.subnets(new_prefix=30))
+    taken = list(taken)
+    first = int(_digest(name), 16) % len(blocks)
+    for block in blocks[first:] + blocks[:first]:
+        if not any(block.overlaps(other) for other in taken):
+            return block
+    raise BoxError(f"every /30 of {pool} is taken or routed elsewhere")
+
+
+def ends(block: IPv4Network) -> tuple[IPv4Address, IPv4Address]:
+    """The two usable addresses of a /30: the outer end and the box's."""
+    return block[1], block[2]
+
+
+def parse_routes(text: str) -> list[IPv4Network]:
+    """Networks that `ip -j -4 route show table all` knows a way to; default routes are none of them."""
+    networks = []
+    for route in json.loads(text or "[]"):
+        if route["dst"] != "default" and route.get("type") not in ("unreachable", "blackhole", "prohibit"):
+            networks.append(IPv4Network(route["dst"], strict=False))
+    return [network for network in networks if network.prefixlen >= 8]
+
+
+def host_networks() -> list[IPv4Network]:
+    return parse_routes(command(["ip", "-j", "-4", "route", "show", "table", "all"]))
+
+
+def batch(pid: int | None, lines: Iterable[str]) -> None:
+    """Run `ip` commands in the network namespace of a process, or in the host's. Raises BoxError."""
+    enter = [] if pid is None else ["nsenter", f"--net=/proc/{pid}/ns/net", "--"]
+    command([*enter, "ip", "-batch", "-"], input="\n".join(lines) + "\n")
+
+
+def remove_host_device(device: str) -> None:
+    if Path("/sys/class/net", device).exists():
+        batch(None, [f"link del {device}"])
+
+
+def connect_uplink(device: str, block: IPv4Network, box: int, outside: int | None) -> None:
+    """A veth pair between the box and the host, or its outside namespace (where the end is `eth0` as well)."""
+    remove_host_device(device)
+    outer, inner = ends(block)
+    batch(None, [f"link add {device} type veth peer name eth0 netns {box}"])
+    if outside is not None:
+        batch(None, [f"link set {device} netns {outside} name eth0"])
+    far = "eth0" if outside is not None else device
+    batch(outside, [f"addr add {outer}/30 dev {far}", f"link set {far} up"])
+    batch(box, [f"addr add {inner}/30 dev eth0", "link set eth0 up", f"route add default via {outer}"])
+
+
+def connect_lan(block: IPv4Network, device: str, one: int, other: int) -> None:
+    """A veth pair between two boxes, called `device` in both; the first box gets the lower address."""
+    batch(one, [f"link add {device} type veth peer name {device} netns {other}"])
+    for pid, address in zip((one, other), ends(block), strict=True):
+        batch(pid, [f"addr add {address}/30 dev {device}", f"link set {device} up"])
+
+
+def parse_block(text: str) -> IPv4Network:
+    return ipaddress.IPv4Network(text)
