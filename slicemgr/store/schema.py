@@ -101,9 +101,7 @@ def _refuse_newer(connection: Connection) -> None:
     except exc.DBAPIError:
         writer = None
     message = f"the database was written by slicemgr {writer or 'of a newer version'} (schema {revision})"
-    raise Refused(
-        Code.UNAVAILABLE, message, hint=f"this is slicemgr {__version__}: install that version or a newer one"
-    )
+    raise StoreError(message, f"this is slicemgr {__version__}: install that version or a newer one")
 
 
 def _revision(connection: Connection) -> str | None:
