@@ -126,7 +126,7 @@ class Sliver:
     limits: Limits
     ssh_keys: tuple[str, ...]
     siblings: int = 1  # slivers in the slice
-    fingerprint: str = ""
+    host_key: str = ""  # the public half, one line, as known_hosts wants it
     generation: int = 0  # a restart asks for a domain of a newer generation
 
     @property

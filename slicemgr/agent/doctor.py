@@ -49,7 +49,7 @@ def examine(config: Config, hypervisor: Hypervisor, pool: Pool, firewall: Firewa
         lambda: _space(pool),
         lambda: _firewall(firewall),
         _forwarding,
-        *(lambda name=name, remedy=remedy: _program(name, remedy) for name, remedy in _PROGRAMS.items()),  # type: ignore[misc]
+        *(lambda name=name, remedy=remedy: _program(name, remedy) for name, remedy in _PROGRAMS.items()),
         _appliance,
         _neighbours,
         _ptys,

@@ -150,6 +150,8 @@ class Agent:
         with self._lock:
             row = self._rows.get(sliver)
         explained = self._ended(sliver, error) or _superseded(operation.row.kind, row)
+        state = OperationState.DONE if explained is None else OperationState.FAILED
+        self._journal.add(work.SliverDone(operation.row.id, sliver, state))
         with self._lock:
             if explained is not None:
                 operation.errors[sliver] = explained

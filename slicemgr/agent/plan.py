@@ -17,7 +17,6 @@ class Step(StrEnum):
     ROOT = "root"  # quota group, sliver subvolume, snapshot of the base
     IDENTITY = "identity"  # hostname, keys, resolver written into the root
     DOMAIN = "domain"  # virDomainCreateXML
-    HARDEN = "harden"  # what can only be set on the running sliver
     PUBLISH = "publish"  # NAT, DNAT and filter rules
     VERIFY = "verify"  # the kernel's limits are the ones asked for
     SSH = "ssh"  # the banner answers
@@ -51,8 +50,8 @@ class Seen:
     traces: bool = False
 
 
-_START = (Step.IDENTITY, Step.DOMAIN, Step.HARDEN, Step.PUBLISH, Step.VERIFY, Step.SSH)
-_SETTLE = (Step.HARDEN, Step.PUBLISH, Step.VERIFY, Step.SSH)
+_START = (Step.IDENTITY, Step.DOMAIN, Step.PUBLISH, Step.VERIFY, Step.SSH)
+_SETTLE = (Step.PUBLISH, Step.VERIFY, Step.SSH)
 
 
 def plan(want: Sliver, seen: Seen) -> tuple[Step, ...]:

@@ -156,7 +156,7 @@ slivers = sa.Table(
     _number("cpu_shares"),
     sa.Column("memory_soft", sa.BigInteger),
     sa.Column("io_weight", sa.BigInteger),
-    _empty("fingerprint"),
+    _empty("host_key"),
     sa.Column("usage_memory", sa.BigInteger),
     sa.Column("usage_disk", sa.BigInteger),
     sa.Column("updated_at", UtcTime, nullable=False),

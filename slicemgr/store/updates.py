@@ -18,12 +18,12 @@ def utcnow() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class SliverSeen:
-    """error: None keeps what is there, "" clears it. fingerprint: None keeps what is there."""
+    """error: None keeps what is there, "" clears it. host_key: None keeps what is there."""
 
     sliver: str
     phase: Phase
     error: str | None = None
-    fingerprint: str | None = None
+    host_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
             *(s.port_first, s.port_count, s.uid_first),
             *(s.memory, s.disk, s.pids, s.cpu, s.cpu_shares, s.memory_soft, s.io_weight),
             sa.cast(sl.ssh_keys, sa.Text),
-            *(sl.count, s.fingerprint, s.generation, s.phase, s.error),
+            *(sl.count, s.host_key, s.generation, s.phase, s.error),
         )
         .select_from(t.slivers)
         .join(t.slices, sl.id == s.slice)
@@ -163,7 +163,7 @@ def _sliver_row(row: tuple[Any, ...]) -> SliverRow:
         limits=model.Limits(*row[13:20]),
         ssh_keys=_keys(row[20]),
         siblings=row[21],
-        fingerprint=row[22],
+        host_key=row[22],
         generation=row[23],
     )
     return SliverRow(sliver, Phase(row[24]), row[25])
@@ -230,7 +230,7 @@ def _sliver_seen(c: Connection, updates: list[SliverSeen]) -> None:
         .values(
             phase=sa.bindparam("b_phase"),
             error=_kept(s.error, "b_error"),
-            fingerprint=_kept(s.fingerprint, "b_fingerprint"),
+            host_key=_kept(s.host_key, "b_host_key"),
             updated_at=sa.bindparam("b_now"),
         )
     )
@@ -239,7 +239,7 @@ def _sliver_seen(c: Connection, updates: list[SliverSeen]) -> None:
         c,
         statement,
         [
-            {"b_id": u.sliver, "b_phase": u.phase, "b_error": u.error, "b_fingerprint": u.fingerprint, "b_now": now}
+            {"b_id": u.sliver, "b_phase": u.phase, "b_error": u.error, "b_host_key": u.host_key, "b_now": now}
             for u in updates
         ],
     )

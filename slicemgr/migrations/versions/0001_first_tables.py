@@ -181,7 +181,7 @@ def upgrade() -> None:
         sa.Column("cpu_shares", sa.BigInteger(), nullable=False),
         sa.Column("memory_soft", sa.BigInteger(), nullable=True),
         sa.Column("io_weight", sa.BigInteger(), nullable=True),
-        sa.Column("fingerprint", sa.Text(), server_default=sa.text("''"), nullable=False),
+        sa.Column("host_key", sa.Text(), server_default=sa.text("''"), nullable=False),
         sa.Column("usage_memory", sa.BigInteger(), nullable=True),
         sa.Column("usage_disk", sa.BigInteger(), nullable=True),
         sa.Column("updated_at", sa.DateTime(), nullable=False),

@@ -1,0 +1,199 @@
+"""The steps, done: each is idempotent, so that it may run again after a crash anywhere inside it."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from slicemgr import names
+from slicemgr.agent import observe
+from slicemgr.agent.journal import Journal
+from slicemgr.agent.plan import Step
+from slicemgr.agent.publish import Publisher
+from slicemgr.config import Config
+from slicemgr.drivers import cgroup, launch
+from slicemgr.drivers.btrfs import Pool, QuotaMode
+from slicemgr.drivers.domain_xml import domain_xml
+from slicemgr.drivers.hypervisor import Hypervisor
+from slicemgr.drivers.identity import Identity, new_host_key, write_identity
+from slicemgr.drivers.rootfs import Root
+from slicemgr.errors import Failed, SlicemgrError
+from slicemgr.model import Phase, Sliver
+from slicemgr.store import work
+
+_SSH = 22
+_BANNER = b"SSH-"
+_LOOPBACK = ipaddress.IPv4Network("127.0.0.0/8")
+
+
+class Applier:
+    """Carries out one step of one sliver's plan. Thread-safe for different slivers."""
+
+    def __init__(
+        self,
+        config: Config,
+        hypervisor: Hypervisor,
+        pool: Pool,
+        publisher: Publisher,
+        journal: Journal,
+        stop: threading.Event,
+    ) -> None:
+        self._config = config
+        self._hypervisor = hypervisor
+        self._pool = pool
+        self._publisher = publisher
+        self._journal = journal
+        self._stop = stop
+        self._place = launch.place(config)
+        self._dns = config.network.dns or resolvers(Path("/etc/resolv.conf").read_text())
+        self._steps = {
+            Step.ROOT: self._root,
+            Step.IDENTITY: self._identity,
+            Step.DOMAIN: self._domain,
+            Step.PUBLISH: self._publish,
+            Step.VERIFY: self._verify,
+            Step.SSH: self._ssh,
+            Step.PAUSE: self._pause,
+            Step.RESUME: self._resume,
+            Step.STOP: self._clean_stop,
+            Step.KILL: self._kill,
+            Step.WITHDRAW: self._withdraw,
+            Step.REMOVE: self._remove,
+        }
+
+    def do(self, step: Step, sliver: Sliver) -> str:
+        """Do it; what is worth telling about it, or "". Raises Failed or Refused."""
+        return self._steps[step](sliver) or ""
+
+    def undo(self, step: Step, sliver: Sliver) -> None:
+        """After `step` broke: take away what nobody could use. A root with data in it always stays."""
+        with suppress(SlicemgrError):
+            if step is Step.ROOT and not names.root_dir(self._config.node.pool, sliver.id).is_dir():
+                self._remove(sliver)
+            if step in (Step.DOMAIN, Step.PUBLISH, Step.VERIFY):
+                self._publisher.withdraw(sliver.id)
+                self._hypervisor.kill(sliver.id)
+                launch.remove(self._config, sliver.id)
+
+    # towards running
+
+    def _root(self, sliver: Sliver) -> None:
+        pool, group = self._config.node.pool, names.qgroup(sliver.serial)
+        base = names.base_dir(pool, sliver.image)
+        if not base.is_dir():
+            raise Failed(f"the base of image {sliver.image[:12]} is gone", hint="import the image again")
+        directory, root = names.sliver_dir(pool, sliver.id), names.root_dir(pool, sliver.id)
+        limited: int | None = None
+        if self._pool.quota_mode() is not QuotaMode.NONE:
+            limited = group
+            self._pool.create_group(group)
+            self._pool.limit_group(group, sliver.limits.disk)
+        if not directory.exists():
+            self._pool.create_subvolume(directory, qgroup=limited)
+        unfinished = root.with_name("root.new")
+        self._pool.delete_tree(unfinished, None)
+        self._pool.snapshot(base, unfinished, qgroup=limited)
+        unfinished.rename(root)
+
+    def _identity(self, sliver: Sliver) -> None:
+        private, public = self._host_key(sliver)
+        identity = Identity(
+            hostname=sliver.hostname,
+            address=sliver.address,
+            gateway=self._config.network.gateway,
+            dns=self._dns,
+            authorized_keys=sliver.ssh_keys,
+            host_key_private=private,
+            host_key_public=public,
+        )
+        with Root(names.root_dir(self._config.node.pool, sliver.id)) as root:
+            write_identity(root, identity)
+        self._journal.add(work.SliverSeen(sliver.id, Phase.PENDING, host_key=public))
+
+    def _host_key(self, sliver: Sliver) -> tuple[bytes, str]:
+        """The sliver's key, kept beside its root where the tenant cannot change it; made at the first start."""
+        directory = names.sliver_dir(self._config.node.pool, sliver.id)
+        private, public = directory / "host_key", directory / "host_key.pub"
+        if public.exists():
+            return private.read_bytes(), public.read_text().strip()
+        made = new_host_key()
+        private.touch(mode=0o600)
+        private.write_bytes(made[0])
+        unfinished = public.with_suffix(".new")
+        unfinished.write_text(made[1])
+        unfinished.rename(public)
+        return made
+
+    def _domain(self, sliver: Sliver) -> None:
+        launch.write(self._config, sliver)
+        self._hypervisor.create(sliver.kind, domain_xml(sliver, self._place))
+
+    def _publish(self, sliver: Sliver) -> None:
+        self._publisher.publish(sliver)
+
+    def _verify(self, sliver: Sliver) -> None:
+        wrong = cgroup.verify(self._hypervisor.init_pid(sliver.id), sliver.limits)
+        if wrong:
+            raise Failed("; ".join(wrong), hint="`slicectl doctor` shows what the node's kernel can limit")
+
+    def _ssh(self, sliver: Sliver) -> str:
+        """Wait for the banner. A sliver without sshd is a sliver all the same: what was not seen is said."""
+        deadline = time.monotonic() + self._config.agent.ssh_wait.total_seconds()
+        wait, seen = 0.01, False
+        while not (seen := banner(sliver.address)) and time.monotonic() < deadline and not self._stop.wait(wait):
+            wait = min(0.25, wait * 1.5)
+        pid = getattr(self._hypervisor.domain(sliver.id), "pid", None)
+        if pid is None:
+            raise Failed("the sliver ended while it started", hint="its init or image may be broken")
+        observe.mark(self._config, sliver.id, pid).touch(mode=0o600)
+        return "" if seen else f"not verified: no ssh banner within {self._config.agent.ssh_wait.total_seconds():.0f} s"
+
+    def _pause(self, sliver: Sliver) -> None:
+        self._hypervisor.pause(sliver.id)
+
+    def _resume(self, sliver: Sliver) -> None:
+        self._hypervisor.resume(sliver.id)
+
+    # away from it
+
+    def _clean_stop(self, sliver: Sliver) -> str:
+        clean = self._hypervisor.stop(sliver.id, self._config.agent.stop_grace.total_seconds())
+        launch.remove(self._config, sliver.id)
+        return "" if clean else "did not stop in time: ended by force"
+
+    def _kill(self, sliver: Sliver) -> None:
+        self._hypervisor.kill(sliver.id)
+
+    def _withdraw(self, sliver: Sliver) -> None:
+        self._publisher.withdraw(sliver.id)
+
+    def _remove(self, sliver: Sliver) -> None:
+        launch.remove(self._config, sliver.id)
+        self._pool.delete_tree(names.sliver_dir(self._config.node.pool, sliver.id), names.qgroup(sliver.serial))
+
+
+def banner(address: str, port: int = _SSH, timeout: float = 2.0) -> bool:
+    """Whether an ssh server greets there."""
+    try:
+        with socket.create_connection((address, port), timeout) as connection:
+            connection.settimeout(timeout)
+            return connection.recv(len(_BANNER)) == _BANNER
+    except OSError:
+        return False
+
+
+def resolvers(resolv_conf: str) -> tuple[str, ...]:
+    """The IPv4 name servers a sliver can use: the node's own, without those only the node reaches."""
+    found = []
+    for line in resolv_conf.splitlines():
+        words = line.split()
+        if words[:1] == ["nameserver"] and len(words) > 1:
+            with suppress(ValueError):
+                address = ipaddress.IPv4Address(words[1])
+                if address not in _LOOPBACK:
+                    found.append(str(address))
+    return tuple(found[:3])

@@ -1,0 +1,146 @@
+"""What the kernel says of a sliver's cgroups: its limits as they hold, its usage. v1 (also hybrid) and v2.
+
+libvirt writes the limits; here they are read back. Only freezing on v2 is done here, because virDomainSuspend
+fails there. Numbers are bytes, and microseconds of CPU time in each period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slicemgr.drivers.domain_xml import CPU_PERIOD
+from slicemgr.errors import Failed
+from slicemgr.model import Limits
+
+MOUNT = Path("/sys/fs/cgroup")
+_GROUP_V1 = "slicemgr"  # our directory in the v1 pids hierarchy
+_PAGE = 4096
+
+
+def version() -> str:
+    """`v2` where the unified hierarchy is mounted alone, else `v1`."""
+    return "v2" if (MOUNT / "cgroup.controllers").exists() else "v1"
+
+
+def pids_group_v1(domain: str) -> Path | None:
+    """The directory that limits a domain's processes on v1; None on v2, where the launcher sets it on the scope."""
+    return MOUNT / "pids" / _GROUP_V1 / domain if version() == "v1" else None
+
+
+def has_swap_limit() -> bool:
+    """Whether memory and swap can be capped together (v1 with swap accounting)."""
+    return (MOUNT / "memory" / "memory.memsw.limit_in_bytes").exists()
+
+
+def has_io_weight() -> bool:
+    """Whether a block weight has an effect: a scheduler with weights is there."""
+    patterns = ("blkio/blkio*.weight", "blkio/*/blkio*.weight", "*/io*.weight", "*/*/io*.weight")
+    return any(next(MOUNT.glob(pattern), None) for pattern in patterns)
+
+
+def parse_membership(text: str) -> dict[str, str]:
+    """`/proc/PID/cgroup` as controller → path; the unified hierarchy is called ""."""
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            paths[controller.removeprefix("name=")] = path
+    return paths
+
+
+def _directory(pid: int, controller: str) -> Path:
+    """The directory of a process in a controller's hierarchy. Raises Failed if the process is gone."""
+    try:
+        paths = parse_membership(Path(f"/proc/{pid}/cgroup").read_text())
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise Failed(f"process {pid} is gone") from error
+    unified = version() == "v2"
+    path = paths.get("" if unified else controller)
+    if path is None:
+        raise Failed(f"process {pid} is in no {controller} cgroup")
+    return (MOUNT if unified else MOUNT / controller) / path.lstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """Limits as files and what they should say."""
+
+    name: str
+    wanted: str
+    files: tuple[str, ...]  # the first that exists counts
+    controller: str
+    normal: Callable[[str], str] = str
+
+
+def expected(limits: Limits, version: str) -> list[Effective]:
+    """What each limit should read as, per version of cgroups. Pure."""
+    memory = str(limits.memory // _PAGE * _PAGE)
+    quota = round(limits.cpu * CPU_PERIOD)
+    unified = version == "v2"
+    rows = [
+        Effective("memory", memory, ("memory.max" if unified else "memory.limit_in_bytes",), "memory"),
+        Effective("pids", str(limits.pids), ("pids.max", "../pids.max"), "pids"),
+    ]
+    if unified:
+        rows += [
+            Effective("cpu", f"{quota} {CPU_PERIOD}", ("cpu.max",), "cpu"),
+            Effective("cpu_shares", str(limits.cpu_shares), ("cpu.weight",), "cpu"),
+        ]
+    else:
+        rows += [
+            Effective("cpu", str(quota), ("cpu.cfs_quota_us",), "cpu"),
+            Effective("cpu_shares", str(limits.cpu_shares), ("cpu.shares",), "cpu"),
+        ]
+    if limits.memory_soft is not None:
+        file = "memory.high" if unified else "memory.soft_limit_in_bytes"
+        rows.append(Effective("memory_soft", str(limits.memory_soft // _PAGE * _PAGE), (file,), "memory"))
+    if limits.io_weight is not None:
+        files = ("io.weight", "io.bfq.weight") if unified else ("blkio.weight", "blkio.bfq.weight")
+        rows.append(Effective("io_weight", str(limits.io_weight), files, "blkio", _weight))
+    return rows
+
+
+def _weight(text: str) -> str:
+    return text.removeprefix("default ").split("\n")[0]
+
+
+def verify(pid: int, limits: Limits) -> list[str]:
+    """What the kernel says differently from `limits` for the container whose init is `pid`; [] is right."""
+    wrong = []
+    for row in expected(limits, version()):
+        directory = _directory(pid, row.controller)
+        file = next((directory / one for one in row.files if (directory / one).exists()), None)
+        held = None if file is None else row.normal(file.read_text().strip())
+        if held != row.wanted:
+            wrong.append(f"{row.name} is {held or 'not limited'} instead of {row.wanted}")
+    return wrong
+
+
+def working_set(usage: int, stat: Mapping[str, int]) -> int:
+    """Bytes that cannot be dropped without harm: usage less the page cache nobody looked at lately."""
+    return max(0, usage - stat.get("total_inactive_file", stat.get("inactive_file", 0)))
+
+
+def memory_usage(pid: int) -> int | None:
+    """Bytes of memory (working set, kernel memory included) of the cgroup of `pid`; None if it is gone."""
+    try:
+        directory = _directory(pid, "memory")
+        usage = int((directory / ("memory.current" if version() == "v2" else "memory.usage_in_bytes")).read_text())
+        stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
+    except (Failed, FileNotFoundError, OSError):
+        return None
+    return working_set(usage, {name: int(value) for name, value in stat.items() if "inactive_file" in name})
+
+
+def freeze_v2(pid: int, frozen: bool) -> None:
+    """Stop or go on with every process of the container (v2 only)."""
+    (_directory(pid, "") / "cgroup.freeze").write_text("1" if frozen else "0")
+
+
+def is_frozen_v2(pid: int) -> bool:
+    try:
+        return (_directory(pid, "") / "cgroup.freeze").read_text().strip() == "1"
+    except (Failed, FileNotFoundError):
+        return False

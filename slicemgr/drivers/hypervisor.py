@@ -1,0 +1,294 @@
+"""libvirt, for both kinds. No decisions are made here: what is asked for is done, what is there is told.
+
+All domains are transient: the database says what should be, libvirt only what is. A libvirtd that is away or hung
+turns into Failed with Code.UNAVAILABLE: keepalive closes a connection whose other end does not answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import libvirt
+
+from slicemgr import names
+from slicemgr.config import LibvirtConfig
+from slicemgr.drivers import cgroup
+from slicemgr.drivers.domain_xml import NAMESPACE
+from slicemgr.errors import Code, Failed
+from slicemgr.model import Kind
+
+log = logging.getLogger(__name__)
+
+_KEEPALIVE = (5, 2)  # seconds between probes, unanswered probes before the connection counts as dead
+_INIT_APPEARS = 5.0  # seconds until the container's init must exist after its domain was seen
+_SHORT = 0.01
+
+_events = threading.Lock()
+_events_running = False
+
+
+@dataclass(frozen=True, slots=True)
+class DomainSeen:
+    """An active domain of ours. pid: libvirt's id of it, for lxc the controller's process."""
+
+    sliver: str
+    kind: Kind
+    pid: int
+    paused: bool
+    generation: int
+
+
+class Hypervisor:
+    """Connections to libvirt's drivers, opened when first needed and again after libvirtd was away. Thread-safe."""
+
+    def __init__(self, settings: LibvirtConfig) -> None:
+        self._uris = {Kind.LXC: settings.lxc, Kind.KVM: settings.qemu}
+        self._connections: dict[Kind, Any] = {}
+        self._generations: dict[tuple[str, int], int] = {}
+        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._listeners: list[Callable[[str], None]] = []
+        _start_events()
+
+    def version(self, kind: Kind) -> str:
+        """libvirt's version with this driver. Raises Failed (UNAVAILABLE) if it cannot be reached."""
+        with self._calling(kind, "ask for the version") as connection:
+            number = connection.getLibVersion()
+        return f"libvirt {number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
+
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """`listener(sliver)` is called, from another thread, when a domain of ours came or went."""
+        self._listeners.append(listener)
+
+    def domains(self) -> dict[str, DomainSeen]:
+        """Every active domain of ours by sliver, of both kinds; a fixed number of calls, however many there are.
+
+        A kind that was never reached is left out; an lxc driver that cannot be reached raises Failed.
+        """
+        found = self._list(Kind.LXC)
+        if Kind.KVM in self._connections:
+            found |= self._list(Kind.KVM)
+        return found
+
+    def _list(self, kind: Kind) -> dict[str, DomainSeen]:
+        with self._calling(kind, "list the domains") as connection:
+            active = connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+            paused = {one.name() for one in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_PAUSED)}
+            seen = {}
+            for domain in active:
+                sliver = names.sliver_of_domain(domain.name())
+                if sliver is not None and domain.ID() > 0:
+                    seen[sliver] = self._seen(kind, sliver, domain, domain.name() in paused)
+        return seen
+
+    def domain(self, sliver: str) -> DomainSeen | None:
+        """One sliver's domain, or None if it does not run."""
+        for kind in (Kind.LXC, *([Kind.KVM] if Kind.KVM in self._connections else [])):
+            with self._calling(kind, "look for a domain") as connection:
+                domain = _lookup(connection, sliver)
+                if domain is not None:
+                    with suppress(libvirt.libvirtError):  # it may have gone since
+                        return self._seen(kind, sliver, domain, domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED)
+        return None
+
+    def _seen(self, kind: Kind, sliver: str, domain: Any, paused: bool) -> DomainSeen:
+        pid = domain.ID()
+        generation = self._generations.get((sliver, pid))
+        if generation is None:
+            text = domain.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, NAMESPACE)
+            generation = self._generations[sliver, pid] = int(ET.fromstring(text).get("generation", "0"))
+        if kind is Kind.LXC and not paused and cgroup.version() == "v2":
+            init = _child(pid)
+            paused = init is not None and cgroup.is_frozen_v2(init)
+        return DomainSeen(sliver, kind, pid, paused, generation)
+
+    def create(self, kind: Kind, xml: str) -> int:
+        """Start a transient domain; its id. Raises Failed with libvirt's reason."""
+        with self._calling(kind, "start the domain") as connection:
+            return int(connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE).ID())
+
+    def pause(self, sliver: str) -> None:
+        """Freeze every process."""
+        self._freeze(sliver, True)
+
+    def resume(self, sliver: str) -> None:
+        self._freeze(sliver, False)
+
+    def _freeze(self, sliver: str, frozen: bool) -> None:
+        seen = self._need(sliver)
+        if seen.kind is Kind.LXC and cgroup.version() == "v2":
+            cgroup.freeze_v2(self.init_pid(sliver), frozen)
+            return
+        with self._calling(seen.kind, "pause or resume the domain") as connection:
+            domain = connection.lookupByName(names.domain(sliver))
+            if frozen:
+                domain.suspend()
+            else:
+                domain.resume()
+
+    def init_pid(self, sliver: str) -> int:
+        """The container's PID 1 as the host numbers it. Raises Failed if the sliver does not run."""
+        controller = self._need(sliver).pid
+        deadline = time.monotonic() + _INIT_APPEARS
+        while (pid := _child(controller)) is None:
+            if time.monotonic() > deadline or not Path(f"/proc/{controller}").exists():
+                raise Failed(f"the init of {sliver} does not run")
+            time.sleep(_SHORT)
+        return pid
+
+    def stop(self, sliver: str, grace: float) -> bool:
+        """Ask for a clean shutdown, then end it by force after `grace` seconds; whether it was clean."""
+        seen = self.domain(sliver)
+        if seen is None:
+            return True
+        if seen.paused:
+            self.resume(sliver)
+        if seen.kind is Kind.LXC:
+            with suppress(Failed):
+                _signal(self.init_pid(sliver), signal.SIGTERM)
+        else:
+            with self._calling(seen.kind, "shut the domain down") as connection:
+                connection.lookupByName(names.domain(sliver)).shutdown()
+        if self.wait_gone(sliver, grace):
+            return True
+        self.kill(sliver)
+        return False
+
+    def kill(self, sliver: str, timeout: float = 20.0) -> None:
+        """End a domain at once and wait until libvirt has cleaned up; one that does not run is fine.
+
+        The container's init is killed and libvirt tidies by itself: virDomainDestroy takes 0.4 s each, one after
+        the other. It is the last resort.
+        """
+        seen = self.domain(sliver)
+        if seen is None:
+            return
+        if seen.kind is Kind.LXC and not seen.paused:
+            with suppress(Failed):
+                _signal(self.init_pid(sliver), signal.SIGKILL)
+            if self.wait_gone(sliver, timeout):
+                return
+        with self._calling(seen.kind, "destroy the domain") as connection:
+            domain = _lookup(connection, sliver)
+            if domain is not None:
+                domain.destroy()
+        if not self.wait_gone(sliver, timeout):
+            raise Failed(f"{names.domain(sliver)} does not end", hint=f"virsh destroy {names.domain(sliver)}")
+
+    def wait_gone(self, sliver: str, timeout: float) -> bool:
+        """Wait until libvirt has no such domain; False if that takes longer than `timeout` seconds.
+
+        Events wake it; it looks by itself now and then, because an event is lost when a connection breaks.
+        """
+        deadline = time.monotonic() + timeout
+        while self.domain(sliver) is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            with self._changed:
+                self._changed.wait(min(left, 0.25))
+        return True
+
+    def _need(self, sliver: str) -> DomainSeen:
+        seen = self.domain(sliver)
+        if seen is None:
+            raise Failed(f"{sliver} does not run")
+        return seen
+
+    # connections
+
+    @contextmanager
+    def _calling(self, kind: Kind, what: str) -> Iterator[Any]:
+        connection = self._connect(kind)
+        try:
+            yield connection
+        except libvirt.libvirtError as error:
+            if not connection.isAlive() or error.get_error_domain() == libvirt.VIR_FROM_RPC:
+                raise _unavailable(kind, error) from error
+            raise Failed(f"libvirt could not {what}: {error.get_error_message()}") from error
+
+    def _connect(self, kind: Kind) -> Any:
+        with self._lock:
+            connection = self._connections.get(kind)
+            if connection is not None and connection.isAlive():
+                return connection
+            try:
+                connection = libvirt.open(self._uris[kind])
+                with suppress(libvirt.libvirtError):  # test:/// has neither
+                    connection.setKeepAlive(*_KEEPALIVE)
+                connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._event, None)
+            except libvirt.libvirtError as error:
+                raise _unavailable(kind, error) from error
+            self._connections[kind] = connection
+            return connection
+
+    def _event(self, _connection: Any, domain: Any, event: int, _detail: int, _opaque: Any) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        sliver = names.sliver_of_domain(domain.name())
+        if sliver is not None and event in (libvirt.VIR_DOMAIN_EVENT_STARTED, libvirt.VIR_DOMAIN_EVENT_STOPPED):
+            for listener in self._listeners:
+                listener(sliver)
+
+
+def _unavailable(kind: Kind, error: Exception) -> Failed:
+    return Failed(
+        f"libvirt does not answer for {kind}: {error}",
+        hint="is libvirtd running? `slicectl doctor`",
+        code=Code.UNAVAILABLE,
+    )
+
+
+def _lookup(connection: Any, sliver: str) -> Any | None:
+    try:
+        return connection.lookupByName(names.domain(sliver))
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return None
+        raise
+
+
+def _child(pid: int) -> int | None:
+    """The first child of a process, None if it has none (yet)."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(children[0]) if children else None
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    """Signal a process through a descriptor, so that a recycled pid is never hit."""
+    with suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+
+
+def _start_events() -> None:
+    """libvirt's event loop, one for the process: it carries events and keepalive."""
+    global _events_running
+    with _events:
+        if _events_running:
+            return
+        libvirt.virEventRegisterDefaultImpl()
+        libvirt.registerErrorHandler(lambda _context, _error: None, None)  # every error is raised as well
+        threading.Thread(target=_run_events, name="libvirt-events", daemon=True).start()
+        _events_running = True
+
+
+def _run_events() -> None:
+    while True:
+        libvirt.virEventRunDefaultImpl()

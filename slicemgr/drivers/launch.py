@@ -1,0 +1,68 @@
+"""The launch file: what the confinement launcher has to know of a sliver before it becomes libvirt_lxc.
+
+One `key=value` a line, readable by root only, in the runtime directory; see tools/launcher/sliver-launcher.c.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from slicemgr import names
+from slicemgr.config import Config
+from slicemgr.drivers import cgroup
+from slicemgr.drivers.domain_xml import MASKED_DIRS, MASKED_FILES, Place
+from slicemgr.model import IDS_PER_SLIVER, Sliver
+
+INIT_DIR = Path(__file__).parent.parent / "images" / "init"
+RUN_DIR = Path("/run/slicemgr")  # the launcher is compiled for it
+
+
+def place(config: Config) -> Place:
+    """The node as a domain sees it: which of the masked files this kernel has, where things lie."""
+    return Place(
+        root=RUN_DIR / "root",
+        launcher=config.libvirt.launcher,
+        init_dir=INIT_DIR,
+        gateway=config.network.gateway,
+        masked_dirs=tuple(path for path in MASKED_DIRS if Path(path).is_dir()),
+        masked_files=tuple(path for path in MASKED_FILES if Path(path).exists()),
+        swap_limit=cgroup.has_swap_limit(),
+    )
+
+
+def write(config: Config, sliver: Sliver) -> None:
+    """Write the sliver's launch file, and on cgroup v1 make its pids group."""
+    group = cgroup.pids_group_v1(names.domain(sliver.id))
+    if group is not None:
+        group.mkdir(parents=True, exist_ok=True)
+    text = launch_text(
+        {
+            "root": str(names.root_dir(config.node.pool, sliver.id)),
+            "hostname": sliver.hostname,
+            "uid": sliver.uid_first,
+            "count": IDS_PER_SLIVER,
+            "pids": sliver.limits.pids,
+            "ptys": config.limits.ptys,
+            **({"pids_group": str(group)} if group else {"cgroup2": str(cgroup.MOUNT)}),
+        }
+    )
+    path = names.launch_file(config.node.run_dir, sliver.id)
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(text)
+
+
+def launch_text(values: Mapping[str, str | int]) -> str:
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def remove(config: Config, sliver: str) -> None:
+    """Remove launch file and pids group; absent ones are fine, a group still in use stays for the next time."""
+    names.launch_file(config.node.run_dir, sliver).unlink(missing_ok=True)
+    group = cgroup.pids_group_v1(names.domain(sliver))
+    if group is not None:
+        with contextlib.suppress(OSError):
+            group.rmdir()
