@@ -1,0 +1,327 @@
+"""The node's packet filter as plain data: what every chain `SLICEMGR-*` should hold. Pure.
+
+What passes, per packet: raw PREROUTING (nobody speaks for another) → nat PREROUTING (port block → sliver) →
+filter INPUT or FORWARD (who may reach whom) → nat POSTROUTING (the pool hides behind the node).
+
+Chains are searched as trees: by port ranges for DNAT, by the signs of the slice's tag for whatever depends on the
+slice. A new connection crosses the rules of one path, and a change of one sliver changes the chains of one path.
+
+An interface test of iptables is a prefix, and `sm+` also matches an interface that somebody called `smc0`. So what
+hurts (a drop) asks for the address pool, which is ours alone, or for the whole `smTAG-` of a published slice;
+everything else on such an interface goes on to the host's own rules. The reverse of it: the link of a sliver that is
+not published may only speak from the pool, and its IPv6 is not closed. Publish before the link exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from slicemgr import names
+from slicemgr.config import NetworkConfig
+from slicemgr.model import PortBlock
+
+PREFIX = f"{names.CHAIN_PREFIX}-"
+LINKS = f"{names.MARK}+"
+PORT_FANOUT = 8  # children of a port range
+LEAF = 8  # blocks or slices listed in one chain before it is split
+SSH = 22
+
+# Bridges whose owners (Docker, libvirt, ...) have their own rules for who may come in: a sliver's connection to one
+# is left to those rules instead of being accepted as one to the world.
+PRIVATE_BRIDGES = ("docker+", "br-+", "virbr+", "lxdbr+", "incusbr+", "lxcbr+", "podman+", "cni+")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What the firewall has to know of a sliver. siblings: slivers in its slice, itself included."""
+
+    sliver: str
+    tag: str
+    address: str
+    ports: PortBlock
+    siblings: int = 1
+
+
+class Match(NamedTuple):
+    """One `-m module` with its options; a flag's value is ""."""
+
+    module: str
+    options: tuple[tuple[str, str], ...]
+
+
+class Rule(NamedTuple):
+    """One rule. Addresses with a leading `!` are negated; links may end in `+`. "" means: any."""
+
+    target: str
+    options: tuple[tuple[str, str], ...] = ()
+    protocol: str = ""
+    source: str = ""
+    destination: str = ""
+    in_link: str = ""
+    out_link: str = ""
+    matches: tuple[Match, ...] = ()
+    goto: bool = False
+
+
+Chain = tuple[Rule, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table's share: own chains, and (built-in chain, own chain) jumps, each the first rule of the built-in one."""
+
+    ipv6: bool
+    name: str
+    jumps: tuple[tuple[str, str], ...]
+    chains: dict[str, Chain]
+
+    @property
+    def title(self) -> str:
+        return f"{'IPv6' if self.ipv6 else 'IPv4'} {self.name} table"
+
+
+ESTABLISHED = Match("conntrack", (("ctstate", "RELATED,ESTABLISHED"),))
+INVALID = Match("conntrack", (("ctstate", "INVALID"),))
+DNATED = Match("conntrack", (("ctstate", "DNAT"),))
+TO_NODE = Match("addrtype", (("dst-type", "LOCAL"),))
+NO_WAY_BACK = Match("rpfilter", (("invert", ""),))
+PING = Match("icmp", (("icmp-type", "echo-request"),))
+
+
+def tables(published: Collection[Published], network: NetworkConfig) -> tuple[Table, ...]:
+    """All tables, those that forbid before the one that opens doors."""
+    tags = {one.tag: one.siblings > 1 for one in published}
+    every = sorted(tags)
+    return (
+        _raw(network, every),
+        _filter(network, sorted(tag for tag, shared in tags.items() if shared)),
+        _filter6(every),
+        _nat(network, published),
+    )
+
+
+def _raw(network: NetworkConfig, tags: Sequence[str]) -> Table:
+    pool = network.addresses
+    chains: dict[str, Chain] = {
+        f"{PREFIX}PREROUTING": (
+            # Strict, whatever the host's rp_filter says: an address of the pool comes from its own link or not at all.
+            Rule("DROP", source=pool, matches=(NO_WAY_BACK,)),
+            Rule(f"{PREFIX}LINKS", source=f"!{pool}", in_link=LINKS, goto=True),
+        ),
+        **dict(_by_tag(f"{PREFIX}LINKS", tags, _from_slice("DROP"))),
+    }
+    return Table(False, "raw", (("PREROUTING", f"{PREFIX}PREROUTING"),), chains)
+
+
+def _filter(network: NetworkConfig, shared: Sequence[str]) -> Table:
+    pool, opened = network.addresses, Rule("ACCEPT", matches=(ESTABLISHED,))
+    chains: dict[str, Chain] = {
+        f"{PREFIX}INPUT": (Rule(f"{PREFIX}HOST", source=pool, in_link=LINKS, goto=True),),
+        # The node's own services, by whatever address: closed. DNATed connections do not come this way.
+        f"{PREFIX}HOST": (
+            opened,
+            Rule("ACCEPT", protocol="icmp", destination=f"{network.gateway}/32", matches=(PING,)),
+            Rule("DROP"),
+        ),
+        f"{PREFIX}FORWARD": (
+            Rule(f"{PREFIX}FROM", source=pool, in_link=LINKS, goto=True),
+            Rule(f"{PREFIX}TO", destination=pool, out_link=LINKS, goto=True),
+            Rule("DROP", destination=pool),  # a sliver that is gone; not to be looked for on the LAN
+        ),
+        f"{PREFIX}FROM": (
+            opened,
+            Rule("DROP", matches=(INVALID,)),  # it would leave with its private source
+            Rule(f"{PREFIX}PEER", destination=pool, goto=True),
+            *(Rule("DROP", destination=denied) for denied in network.denied),
+            *(Rule("RETURN", out_link=bridge) for bridge in PRIVATE_BRIDGES),
+            Rule("ACCEPT"),
+        ),
+        f"{PREFIX}PEER": (
+            Rule("ACCEPT", out_link=LINKS, matches=(DNATED,)),
+            Rule(f"{PREFIX}MATES"),
+            Rule("DROP"),
+        ),
+        f"{PREFIX}TO": (opened, Rule("ACCEPT", matches=(DNATED,)), Rule("DROP")),
+        **dict(_by_tag(f"{PREFIX}MATES", shared, _within_slice)),
+    }
+    return Table(False, "filter", (("INPUT", f"{PREFIX}INPUT"), ("FORWARD", f"{PREFIX}FORWARD")), chains)
+
+
+def _filter6(tags: Sequence[str]) -> Table:
+    """Slivers have no IPv6 but the link-local address every link gets: nothing of it may pass."""
+    chains: dict[str, Chain] = {
+        f"{PREFIX}INPUT": (Rule(f"{PREFIX}LINKS", in_link=LINKS, goto=True),),
+        f"{PREFIX}FORWARD": (
+            Rule(f"{PREFIX}LINKS", in_link=LINKS),
+            Rule(f"{PREFIX}OUT", out_link=LINKS, goto=True),
+        ),
+        **dict(_by_tag(f"{PREFIX}LINKS", tags, _from_slice("DROP"))),
+        **dict(_by_tag(f"{PREFIX}OUT", tags, _to_slice("DROP"), into=True)),
+    }
+    return Table(True, "filter", (("INPUT", f"{PREFIX}INPUT"), ("FORWARD", f"{PREFIX}FORWARD")), chains)
+
+
+def _nat(network: NetworkConfig, published: Collection[Published]) -> Table:
+    pool = network.addresses
+    blocks = sorted(published, key=lambda one: one.ports.first)
+    chains: dict[str, Chain] = {
+        f"{PREFIX}PREROUTING": (Rule(f"{PREFIX}DNAT", matches=(TO_NODE,), goto=True),),
+        # Not for 127.0.0.0/8: such a packet may only leave by a sliver's link with route_localnet on, which would
+        # let the sliver reach what listens on the host's loopback.
+        f"{PREFIX}OUTPUT": (Rule(f"{PREFIX}DNAT", destination="!127.0.0.0/8", matches=(TO_NODE,), goto=True),),
+        f"{PREFIX}POSTROUTING": (
+            Rule("MASQUERADE", source=pool, destination=f"!{pool}"),
+            # By way of a public port, perhaps the sliver's own: it must not see its own address come in.
+            Rule("MASQUERADE", source=pool, destination=pool, matches=(DNATED,)),
+        ),
+        f"{PREFIX}DNAT": (
+            Rule(f"{PREFIX}TCP", protocol="tcp", goto=True),
+            Rule(f"{PREFIX}UDP", protocol="udp", goto=True),
+        ),
+        **dict(_by_port(f"{PREFIX}TCP", "tcp", 0, 1 << 16, blocks)),
+        **dict(_by_port(f"{PREFIX}UDP", "udp", 0, 1 << 16, blocks)),
+    }
+    jumps = tuple((builtin, PREFIX + builtin) for builtin in ("PREROUTING", "OUTPUT", "POSTROUTING"))
+    return Table(False, "nat", jumps, chains)
+
+
+# Rules of slivers and slices are asked for again at every change of any: cached, they cost one look.
+
+
+@lru_cache(maxsize=1 << 14)
+def _port_rules(protocol: str, address: str, block: PortBlock) -> tuple[Rule, ...]:
+    """Lowest port → ssh, every other one → itself (a destination without a port keeps it)."""
+    rules = [Rule("DNAT", (("to-destination", f"{address}:{SSH}"),), protocol, matches=(_port(protocol, block.first),))]
+    if block.count > 1:
+        rest = _port(protocol, block.first + 1, block.last)
+        rules.append(Rule("DNAT", (("to-destination", address),), protocol, matches=(rest,)))
+    return tuple(rules)
+
+
+def _port(protocol: str, first: int, last: int | None = None) -> Match:
+    return Match(protocol, (("dport", str(first) if last in (None, first) else f"{first}:{last}"),))
+
+
+@lru_cache(maxsize=4)
+def _from_slice(target: str) -> Callable[[str], Rule]:
+    return lru_cache(maxsize=1 << 12)(lambda tag: Rule(target, in_link=f"{names.link_prefix(tag)}+"))
+
+
+@lru_cache(maxsize=4)
+def _to_slice(target: str) -> Callable[[str], Rule]:
+    return lru_cache(maxsize=1 << 12)(lambda tag: Rule(target, out_link=f"{names.link_prefix(tag)}+"))
+
+
+@lru_cache(maxsize=1 << 12)
+def _within_slice(tag: str) -> Rule:
+    link = f"{names.link_prefix(tag)}+"
+    return Rule("ACCEPT", in_link=link, out_link=link)
+
+
+def _by_tag(
+    name: str, tags: Sequence[str], rule: Callable[[str], Rule], depth: int = 0, into: bool = False
+) -> Iterator[tuple[str, Chain]]:
+    """A tree over the signs of the (sorted) tags; a chain with more than LEAF slices is split by the next sign.
+
+    into: it is the outgoing link that is looked at.
+    """
+    if len(tags) <= LEAF or depth == names.TAG_LENGTH:
+        yield name, tuple(rule(tag) for tag in tags)
+        return
+    groups: dict[str, list[str]] = {}
+    for tag in tags:
+        groups.setdefault(tag[depth], []).append(tag)
+    here: list[Rule] = []
+    base = name if depth else f"{name}-"
+    for sign, group in groups.items():
+        if len(group) == 1:
+            here.append(rule(group[0]))
+            continue
+        prefix = f"{names.MARK}{group[0][: depth + 1]}+"
+        child = Rule(base + sign, goto=True)
+        here.append(child._replace(out_link=prefix) if into else child._replace(in_link=prefix))
+        yield from _by_tag(base + sign, group, rule, depth + 1, into)
+    yield name, tuple(here)
+
+
+def _by_port(
+    name: str, protocol: str, first: int, width: int, blocks: Sequence[Published]
+) -> Iterator[tuple[str, Chain]]:
+    """A tree over the ports `first` up to `first + width`; a chain with more than LEAF blocks is split.
+
+    Its cuts are where they are whatever is published, so that a change stays where it is.
+    """
+    if len(blocks) <= LEAF or width < PORT_FANOUT:
+        yield name, tuple(rule for one in blocks for rule in _port_rules(protocol, one.address, one.ports))
+        return
+    here: list[Rule] = []
+    part = width // PORT_FANOUT
+    for low in range(first, first + width, part):
+        high = low + part - 1
+        inside = [one for one in blocks if one.ports.first <= high and one.ports.last >= low]
+        if not inside:
+            continue
+        child = f"{PREFIX}{protocol.upper()}-{low}-{high}"
+        here.append(Rule(child, protocol=protocol, matches=(_port(protocol, low, high),), goto=True))
+        yield from _by_port(child, protocol, low, part, inside)
+    yield name, tuple(here)
+
+
+def rule_words(rule: Rule) -> list[str]:
+    """The rule as `iptables` takes it, chain left out."""
+    words: list[str] = []
+    for flag, value in (
+        ("-s", rule.source),
+        ("-d", rule.destination),
+        ("-i", rule.in_link),
+        ("-o", rule.out_link),
+        ("-p", rule.protocol),
+    ):
+        if value:
+            words += ["!", flag, value[1:]] if value.startswith("!") else [flag, value]
+    for match in rule.matches:
+        words += ["-m", match.module]
+        for option, value in match.options:
+            words += [f"--{option}", value] if value else [f"--{option}"]
+    words += ["-g" if rule.goto else "-j", rule.target]
+    for option, value in rule.options:
+        words += [f"--{option}", value]
+    return words
+
+
+def changes(table: Table, previous: Table | None) -> tuple[set[str], set[str]]:
+    """The chains to write and the chains to delete on the way from `previous` to `table`."""
+    before = previous.chains if previous else {}
+    written = {name for name, chain in table.chains.items() if before.get(name) != chain}
+    return written, before.keys() - table.chains.keys()
+
+
+def wrong_counts(table: Table, there: Mapping[str, int]) -> list[str]:
+    """Problems with own chains, given how many rules each of those that are there has."""
+    problems = [f"{table.title}: chain {name} is missing" for name in table.chains if name not in there]
+    problems += [f"{table.title}: chain {name} is a leftover" for name in there if name not in table.chains]
+    for name, chain in table.chains.items():
+        if there.get(name, len(chain)) != len(chain):
+            problems.append(f"{table.title}: chain {name} has {there[name]} rules where {len(chain)} belong")
+    return problems
+
+
+def restore_text(
+    table: Table, written: Collection[str], stale: Collection[str], jumps: Mapping[tuple[str, str], int] | None = None
+) -> str:
+    """Input for `iptables-restore --noflush` that writes some chains and deletes others, in one commit.
+
+    jumps: how often each jump is there already (they are then put in place anew); None leaves all jumps alone.
+    """
+    lines = [f"*{table.name}", *(f":{name} - [0:0]" for name in (*sorted(written), *sorted(stale)))]
+    for (builtin, chain), count in (jumps or {}).items():
+        lines += [f"-D {builtin} -j {chain}"] * count
+    if jumps is not None:
+        lines += [f"-I {builtin} -j {chain}" for builtin, chain in table.jumps]
+    for name in sorted(written):
+        lines += [f"-A {name} {' '.join(rule_words(rule))}" for rule in table.chains[name]]
+    lines += [f"-X {name}" for name in sorted(stale)]
+    return "\n".join([*lines, "COMMIT", ""])
