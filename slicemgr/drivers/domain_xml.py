@@ -21,6 +21,7 @@ MASK_SIZE = 4 * KIB  # of the empty file system that hides a directory
 
 # Directories that hide behind an empty file system, files that read as empty: what Docker masks, and the cgroup
 # and firmware trees, which libvirt shows. All are below /proc or /sys, which are fresh mounts at every start.
+# /proc/kmsg stays: without CAP_SYSLOG nobody opens it, while rsyslogd reads an empty one in a busy loop.
 MASKED_DIRS = ("/sys/fs/cgroup", "/sys/firmware", "/sys/devices/virtual/powercap", "/proc/acpi", "/proc/scsi")
 MASKED_FILES = (
     "/proc/asound",
@@ -28,7 +29,6 @@ MASKED_FILES = (
     "/proc/kallsyms",
     "/proc/kcore",
     "/proc/keys",
-    "/proc/kmsg",
     "/proc/latency_stats",
     "/proc/sched_debug",
     "/proc/timer_list",
