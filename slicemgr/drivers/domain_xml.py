@@ -22,9 +22,15 @@ MASK_SIZE = 4 * KIB  # of the empty file system that hides a directory
 # Directories that hide behind an empty file system, files that read as empty: what Docker masks, and the cgroup
 # and firmware trees, which libvirt shows. All are below /proc or /sys, which are fresh mounts at every start.
 # /proc/kmsg stays: without CAP_SYSLOG nobody opens it, while rsyslogd reads an empty one in a busy loop.
-MASKED_DIRS = ("/sys/fs/cgroup", "/sys/firmware", "/sys/devices/virtual/powercap", "/proc/acpi", "/proc/scsi")
-MASKED_FILES = (
+MASKED_DIRS = (
+    "/sys/fs/cgroup",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+    "/proc/acpi",
     "/proc/asound",
+    "/proc/scsi",
+)
+MASKED_FILES = (
     "/proc/interrupts",
     "/proc/kallsyms",
     "/proc/kcore",
@@ -70,7 +76,7 @@ def domain_xml(sliver: Sliver, place: Place) -> str:
     match sliver.kind:
         case Kind.LXC:
             _container(domain, sliver)
-            _container_files(devices, place)
+            _container_files(devices, sliver, place)
         case Kind.KVM:
             _machine(domain, sliver)
             _machine_disk(devices, place)
@@ -129,17 +135,23 @@ def _container(domain: ET.Element, sliver: Sliver) -> None:
         _element(kept, name, state="on")
 
 
-def _container_files(devices: ET.Element, place: Place) -> None:
+def _container_files(devices: ET.Element, sliver: Sliver, place: Place) -> None:
     _element(devices, "emulator", str(place.launcher))
     _bind(devices, str(place.root), "/")
     _bind(devices, str(place.init_dir), INIT_DIR, readonly=True)
+    _ram(devices, "/dev/shm", sliver.limits.memory // 2)  # shared memory; what is in it counts as the sliver's memory
     for path in place.masked_dirs:
-        mask = _element(devices, "filesystem", type="ram")
-        _element(mask, "source", usage=MASK_SIZE, units="bytes")
-        _element(mask, "target", dir=path)
-        _element(mask, "readonly")
+        _ram(devices, path, MASK_SIZE, readonly=True)
     for path in place.masked_files:
         _bind(devices, "/dev/null", path)
+
+
+def _ram(devices: ET.Element, target: str, size: int, readonly: bool = False) -> None:
+    mount = _element(devices, "filesystem", type="ram")
+    _element(mount, "source", usage=size, units="bytes")
+    _element(mount, "target", dir=target)
+    if readonly:
+        _element(mount, "readonly")
 
 
 def _bind(devices: ET.Element, source: str, target: str, readonly: bool = False) -> None:

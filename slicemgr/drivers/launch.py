@@ -46,6 +46,7 @@ def write(config: Config, sliver: Sliver) -> None:
             "count": IDS_PER_SLIVER,
             "pids": sliver.limits.pids,
             "ptys": config.limits.ptys,
+            "compat_sockets": int(sliver.arch == "i686"),
             **({"pids_group": str(group)} if group else {"cgroup2": str(cgroup.MOUNT)}),
         }
     )

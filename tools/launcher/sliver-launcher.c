@@ -278,8 +278,8 @@ static void mount_root(const struct launch *launch)
 
 /* ---- the guard ---- */
 
-/* On v2 the limit goes above libvirt's own directory, where nothing belongs to the tenant. */
-static void limit_pids_v2(const struct launch *launch, pid_t init)
+/* On v2 limits go above libvirt's own directory, where nothing belongs to the tenant. */
+static void limit_v2(const struct launch *launch, pid_t init)
 {
     char path[PATH_MAX], group[PATH_MAX + 128], text[32];
     char line[PATH_MAX];
@@ -311,9 +311,13 @@ static void limit_pids_v2(const struct launch *launch, pid_t init)
     snprintf(group, sizeof group, "%s%s/pids.max", launch->cgroup2, path);
     snprintf(text, sizeof text, "%ld", launch->pids);
     write_file(AT_FDCWD, group, text);
+    snprintf(group, sizeof group, "%s%s/memory.swap.max", launch->cgroup2, path);
+    if (access(group, F_OK) == 0) /* libvirt would allow as much swap as memory */
+        write_file(AT_FDCWD, group, "0");
+    errno = 0;
 }
 
-static void limit_pids_v1(const struct launch *launch, pid_t init)
+static void limit_v1(const struct launch *launch, pid_t init)
 {
     char path[PATH_MAX + 16], text[32];
 
@@ -342,9 +346,9 @@ static void harden(const struct launch *launch, pid_t init)
     int user = namespace_of(init, "user");
 
     if (*launch->cgroup2)
-        limit_pids_v2(launch, init);
+        limit_v2(launch, init);
     else
-        limit_pids_v1(launch, init);
+        limit_v1(launch, init);
     enter(init, "uts");
     if (sethostname(launch->hostname, strlen(launch->hostname)) < 0)
         die("cannot set the host name");
