@@ -1,0 +1,168 @@
+"""One end of the packet filter's tests: lives in its own network namespace and does what it is told.
+
+Reads a list of tasks as one line of JSON, does them side by side, answers with the list of results.
+A try that gets no answer gives null. Every service answers `NAME ADDRESS-OF-THE-CALLER PORT-CALLED`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from slicemgr.config import NetworkConfig
+from slicemgr.drivers import conntrack
+from slicemgr.drivers.firewall import Firewall
+from slicemgr.drivers.firewall_rules import Published
+from slicemgr.errors import SlicemgrError
+from slicemgr.model import PortBlock
+
+NAME = sys.argv[1]
+heard: list[list[str]] = []  # source and text of every datagram that a service got
+firewalls: dict[str, Firewall] = {}
+kept: dict[int, socket.socket] = {}
+
+
+def serve(ports: list[int]) -> None:
+    for port in ports:
+        tcp = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        udp.bind(("0.0.0.0", port))
+        for work in (_serve_tcp, _serve_udp):
+            threading.Thread(target=work, args=(tcp if work is _serve_tcp else udp, port), daemon=True).start()
+
+
+def _serve_tcp(server: socket.socket, port: int) -> None:
+    while True:
+        caller, address = server.accept()
+        with caller:
+            caller.sendall(f"{NAME} {address[0].removeprefix('::ffff:')} {port}".encode())
+
+
+def _serve_udp(server: socket.socket, port: int) -> None:
+    while True:
+        data, address = server.recvfrom(2048)
+        heard.append([address[0], data.decode()])
+        try:
+            server.sendto(f"{NAME} {address[0]} {port}".encode(), address)
+        except OSError:
+            continue  # to a source that was made up
+
+
+def tcp(host: str, port: int, wait: float) -> str | None:
+    try:
+        with socket.create_connection((host, port), timeout=wait) as link:
+            return link.recv(100).decode()
+    except OSError:
+        return None
+
+
+def udp(host: str, port: int, wait: float, text: str = "hello", local: int = 0) -> str | None:
+    """local: send from this port, and keep the socket for the next time."""
+    link = kept.get(local) or socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    if local and local not in kept:
+        link.bind(("0.0.0.0", local))
+        kept[local] = link
+    link.settimeout(wait)
+    try:
+        link.sendto(text.encode(), (host, port))
+        return link.recvfrom(100)[0].decode()
+    except OSError:
+        return None
+    finally:
+        if not local:
+            link.close()
+
+
+def ping(host: str, wait: float) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as link:
+        link.settimeout(wait)
+        head = struct.pack("!BBHHH", 8, 0, 0, 77, 1)
+        link.sendto(head[:2] + struct.pack("!H", _checksum(head)) + head[4:], (host, 0))
+        try:
+            while True:
+                data, address = link.recvfrom(100)
+                if address[0] == host and data[20] == 0:
+                    return "pong"
+        except OSError:
+            return None
+
+
+def spoof(source: str, host: str, port: int, text: str) -> None:
+    """A datagram with a source of one's choice; the kernel fills in the rest of the IP header."""
+    body = struct.pack("!HHHH", 4000, port, 8 + len(text), 0) + text.encode()
+    addresses = socket.inet_aton(source) + socket.inet_aton(host)
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(body), 1, 0, 64, socket.IPPROTO_UDP, 0) + addresses
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as link:
+        link.sendto(head + body, (host, 0))
+
+
+def _checksum(data: bytes) -> int:
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    return ~((total >> 16) + (total & 0xFFFF)) & 0xFFFF
+
+
+def listen() -> list[list[str]]:
+    return list(heard)
+
+
+def firewall(do: str, setting: str = "auto", slivers: list[list[Any]] | None = None, **more: Any) -> Any:
+    """do: replace (slivers, full), remove, check, backend, reason. An error's text is the answer to a failed one."""
+    if setting not in firewalls:
+        network = NetworkConfig(firewall=setting, denied=("169.254.0.0/16", "203.0.113.0/24"))
+        firewalls[setting] = Firewall(network)
+    one = firewalls[setting]
+    try:
+        if do == "replace":
+            published = [
+                Published(sliver, tag, address, PortBlock(*block), siblings)
+                for sliver, tag, address, block, siblings in slivers or []
+            ]
+            return one.replace(published, full=bool(more.get("full")))
+        answer = getattr(one, do)
+        return answer() if callable(answer) else answer
+    except SlicemgrError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def remember() -> None:
+    """The weakened control: connections of an address that has a new owner are not ended."""
+    conntrack.forget = lambda meant: 0
+
+
+def forget() -> None:
+    conntrack.forget = _forget
+
+
+_forget = conntrack.forget
+
+
+def lock(path: str, timeout: float) -> None:
+    """Use another lock file, and wait no longer than this."""
+    from pathlib import Path
+
+    from slicemgr.drivers import firewall_legacy
+
+    firewall_legacy.LOCK, firewall_legacy.LOCK_TIMEOUT = Path(path), timeout
+
+
+TASKS: dict[str, Callable[..., Any]] = {
+    task.__name__: task for task in (serve, tcp, udp, ping, spoof, listen, firewall, remember, forget, lock)
+}
+
+
+def main() -> None:
+    print(json.dumps("ready"), flush=True)
+    with ThreadPoolExecutor(64) as pool:
+        for line in sys.stdin:
+            running = [pool.submit(TASKS[task.pop("task")], **task) for task in json.loads(line)]
+            print(json.dumps([one.result() for one in running]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,493 @@
+"""The packet filter by real packets: a node, two slices, a host outside, others' networks; over both back ends.
+
+Everything happens in network namespaces that live as long as the `firewall_peer` processes in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicemgr import names
+
+PEER = Path(__file__).with_name("firewall_peer.py")
+NODE, OUTSIDE, DENIED, GATEWAY = "192.0.2.1", "192.0.2.2", "203.0.113.9", "169.254.1.1"
+NO, YES = 0.4, 10.0  # seconds to wait where no answer, or one, is due
+TAG_A, TAG_B = "aaaabbbb", "aaaacccc"
+A0, A1 = [f"{TAG_A}-0", TAG_A, "10.77.0.2", [10000, 20], 2], [f"{TAG_A}-1", TAG_A, "10.77.0.3", [10020, 20], 2]
+B0 = [f"{TAG_B}-0", TAG_B, "10.77.0.4", [10040, 1], 1]
+SLIVERS: dict[str, list[Any]] = {"a0": A0, "a1": A1, "b0": B0}
+ALL = list(SLIVERS.values())
+Task = dict[str, Any]
+
+
+class Peer:
+    """A network namespace and the process in it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        argv = ["unshare", "--net", sys.executable, str(PEER), name]
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
+
+    def ready(self) -> Peer:
+        assert self._read() == "ready"
+        self.shell(
+            "ip link set lo up; cd /proc/sys/net; echo 1 > ipv4/ip_forward; echo 0 > ipv6/conf/default/accept_dad;"
+            "for file in ipv4/conf/*/rp_filter; do echo 0 > $file; done"
+        )
+        return self
+
+    def shell(self, script: str) -> str:
+        argv = ["nsenter", "-t", str(self.pid), "-n", "sh", "-ec", script]
+        return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    def tell(self, *tasks: Task) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(tasks) + "\n")
+        self._process.stdin.flush()
+
+    def heed(self) -> list[Any]:
+        answers = self._read()
+        assert isinstance(answers, list)
+        return answers
+
+    def ask(self, *tasks: Task) -> list[Any]:
+        self.tell(*tasks)
+        return self.heed()
+
+    def firewall(self, do: str, setting: str, **more: Any) -> Any:
+        return self.ask({"task": "firewall", "do": do, "setting": setting, **more})[0]
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _read(self) -> object:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+
+class Net:
+    """The node, its slivers and its neighbours. All calls of a `try` run at once."""
+
+    def __init__(self, peers: dict[str, Peer], setting: str) -> None:
+        self.peers, self.node, self.setting = peers, peers["node"], setting
+
+    def publish(self, slivers: list[list[Any]] = ALL, full: bool = False) -> None:
+        assert self.node.firewall("replace", self.setting, slivers=slivers, full=full) is None
+
+    def problems(self) -> list[str]:
+        found = self.node.firewall("check", self.setting)
+        assert isinstance(found, list)
+        return found
+
+    def try_all(self, *calls: tuple[str, Task]) -> list[Any]:
+        """What (peer, task) each gives, in order; peers and their tasks run side by side."""
+        asked: dict[str, list[Task]] = {}
+        for peer, task in calls:
+            asked.setdefault(peer, []).append(task)
+        for peer, tasks in asked.items():
+            self.peers[peer].tell(*tasks)
+        answers = {peer: iter(self.peers[peer].heed()) for peer in asked}
+        return [next(answers[peer]) for peer, _ in calls]
+
+    def save(self) -> str:
+        """All rules in the place that is in use, IPv4 and IPv6."""
+        suffix = "-legacy-save" if self.setting == "legacy" else "-save"
+        text = self.node.shell(f"iptables{suffix}; ip6tables{suffix}")
+        return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+
+    def iptables(self, *rules: str) -> None:
+        """What somebody else on the node does."""
+        program = "iptables-legacy" if self.setting == "legacy" else "iptables"
+        self.node.shell("\n".join(f"{program} -w {rule}" for rule in rules))
+
+
+def tcp(host: str, port: int, wait: float = YES) -> Task:
+    return {"task": "tcp", "host": host, "port": port, "wait": wait}
+
+
+def udp(host: str, port: int, wait: float = YES, **more: Any) -> Task:
+    return {"task": "udp", "host": host, "port": port, "wait": wait, **more}
+
+
+def ping(host: str, wait: float = YES) -> Task:
+    return {"task": "ping", "host": host, "wait": wait}
+
+
+def spoof(source: str, host: str, port: int, text: str) -> Task:
+    return {"task": "spoof", "source": source, "host": host, "port": port, "text": text}
+
+
+@contextlib.contextmanager
+def built(setting: str) -> Iterator[Net]:
+    """The topology: links are named as the real ones, and the node's rp_filter is off."""
+    with contextlib.ExitStack() as stack:
+        peers: dict[str, Peer] = {}
+        for name in ("node", "outside", "foreign", "bridged", *SLIVERS):
+            peers[name] = Peer(name)
+            stack.callback(peers[name].end)
+        for peer in peers.values():
+            peer.ready()
+        node = peers["node"]
+        # What a LAN host would need to route into the pool, the outside one has.
+        node.shell(
+            "cd /proc/sys/net/ipv4/conf\n"
+            + "".join(
+                f"ip link add {link} type veth peer name eth0 netns {peers[peer].pid}\n"
+                f"ip address add {address} dev {link}; ip link set {link} up; echo 0 > {link}/rp_filter\n"
+                for link, peer, address in (
+                    ("eth0", "outside", f"{NODE}/24"),
+                    ("smc0", "foreign", "198.51.100.1/24"),
+                    ("docker0", "bridged", "172.17.0.1/16"),
+                    *((names.link(one[0]), name, f"{GATEWAY} peer {one[2]}/32") for name, one in SLIVERS.items()),
+                )
+            )
+            + f"ip route add {DENIED} via {OUTSIDE}"
+        )
+        peers["outside"].shell(
+            f"ip address add {OUTSIDE}/24 dev eth0; ip address add {DENIED}/32 dev lo; ip link set eth0 up;"
+            f"ip route add 10.77.0.0/16 via {NODE}; ip route add 198.51.100.0/24 via {NODE}"
+        )
+        for name, address, gateway in (
+            ("foreign", "198.51.100.2/24", "198.51.100.1"),
+            ("bridged", "172.17.0.2/16", "172.17.0.1"),
+        ):
+            peers[name].shell(
+                f"ip address add {address} dev eth0; ip link set eth0 up; ip route add default via {gateway}"
+            )
+        for name, one in SLIVERS.items():
+            peers[name].shell(
+                f"ip address add {one[2]} peer {GATEWAY}/32 dev eth0; ip link set eth0 up;"
+                f"ip route add default via {GATEWAY}"
+            )
+        net = Net(peers, setting)
+        ports = {
+            "node": [2222],
+            "outside": [80],
+            "bridged": [80],
+            "a0": [22, 10001, 10019, 8080],
+            "a1": [22, 10020, 10039, 8080],
+            "b0": [22, 8080],
+        }
+        net.try_all(*((peer, {"task": "serve", "ports": some}) for peer, some in ports.items()))
+        yield net
+
+
+@pytest.fixture(scope="module", params=["legacy", "restore"])
+def topology(request: pytest.FixtureRequest) -> Iterator[Net]:
+    with built(request.param) as net:
+        yield net
+
+
+@pytest.fixture
+def net(topology: Net) -> Net:
+    """The topology with all slivers published."""
+    topology.publish(full=True)
+    return topology
+
+
+def test_every_door_leads_where_it_should_from_everywhere(net: Net) -> None:
+    doors = [(10000, "a0", 22), (10001, "a0", 10001), (10019, "a0", 10019), (10020, "a1", 22), (10039, "a1", 10039)]
+    doors.append((10040, "b0", 22))
+    # Through the node, a sliver is seen as the node; a host outside and the node itself as what they are.
+    seen = {"outside": OUTSIDE, "node": NODE, "a0": GATEWAY, "b0": GATEWAY}
+    calls = [(caller, kind(NODE, port)) for caller in seen for port, _, _ in doors for kind in (tcp, udp)]
+    wanted = [f"{to} {address} {inner}" for address in seen.values() for _, to, inner in doors for _ in (tcp, udp)]
+    assert net.try_all(*calls) == wanted
+    # Not through the loopback: that would take route_localnet. Nor beyond the block.
+    assert net.try_all(("node", tcp("127.0.0.1", 10000, NO)), ("outside", tcp(NODE, 10041, NO))) == [None, None]
+
+
+def test_slivers_of_one_slice_reach_one_another_and_the_world(net: Net) -> None:
+    assert net.try_all(
+        ("a0", tcp("10.77.0.3", 8080)),
+        ("a1", udp("10.77.0.2", 8080)),
+        ("a1", ping("10.77.0.2")),
+        ("a0", tcp(OUTSIDE, 80)),
+        ("b0", udp(OUTSIDE, 80)),
+        ("b0", ping(OUTSIDE)),
+    ) == [
+        "a1 10.77.0.2 8080",
+        "a0 10.77.0.3 8080",
+        "pong",
+        f"outside {NODE} 80",
+        f"outside {NODE} 80",
+        "pong",
+    ]
+
+
+FORBIDDEN = (
+    ("b0", tcp("10.77.0.2", 8080, NO)),
+    ("a0", tcp("10.77.0.4", 22, NO)),
+    ("a0", udp("10.77.0.4", 8080, NO)),
+    ("b0", ping("10.77.0.3", NO)),
+    ("outside", tcp("10.77.0.2", 22, NO)),
+    ("outside", udp("10.77.0.4", 8080, NO)),
+    ("outside", ping("10.77.0.2", NO)),
+    ("foreign", tcp("10.77.0.2", 22, NO)),
+    ("bridged", tcp("10.77.0.2", 22, NO)),
+    ("a0", tcp(NODE, 2222, NO)),
+    ("b0", udp(NODE, 2222, NO)),
+    ("b0", tcp(GATEWAY, 2222, NO)),
+    ("a0", tcp("198.51.100.1", 2222, NO)),
+    ("a0", ping(NODE, NO)),
+    ("a0", tcp(DENIED, 80, NO)),
+)
+
+
+def test_what_is_forbidden_gets_no_answer(net: Net) -> None:
+    assert net.try_all(*FORBIDDEN) == [None] * len(FORBIDDEN)
+    assert net.try_all(
+        ("a0", ping(GATEWAY)), ("outside", tcp(NODE, 2222)), ("outside", ping(NODE)), ("node", tcp(DENIED, 80))
+    ) == ["pong", f"node {OUTSIDE} 2222", "pong", f"outside {NODE} 80"]
+
+
+def heard(net: Net, peer: str) -> set[str]:
+    return {text for _, text in net.peers[peer].ask({"task": "listen"})[0]}
+
+
+def lies(round_: str) -> list[tuple[str, Task]]:
+    """Datagrams from addresses that are not the sender's, and two honest ones."""
+    return [
+        ("a0", spoof("10.77.0.4", OUTSIDE, 80, f"{round_} as another sliver to the world")),
+        ("a0", spoof("10.77.0.4", "10.77.0.3", 8080, f"{round_} as another sliver to a mate")),
+        ("a0", spoof("10.77.9.9", NODE, 10040, f"{round_} as nobody to a door")),
+        ("b0", spoof("8.8.8.8", OUTSIDE, 80, f"{round_} as a stranger to the world")),
+        ("b0", spoof("10.77.0.3", "10.77.0.2", 8080, f"{round_} as a mate to another slice")),
+        ("b0", spoof("8.8.8.8", NODE, 2222, f"{round_} as a stranger to the node")),
+        ("outside", spoof("10.77.0.3", NODE, 10040, f"{round_} as a sliver from outside")),
+    ]
+
+
+def test_nobody_speaks_for_another(net: Net) -> None:
+    net.try_all(*lies("closed"))
+    honest = [("a0", udp(OUTSIDE, 80, text="honest a0")), ("outside", udp(NODE, 10040, text="honest outside"))]
+    mates = [("a0", udp("10.77.0.3", 8080)), ("a1", udp("10.77.0.2", 8080))]
+    assert None not in net.try_all(*honest, *mates, ("outside", udp(NODE, 2222)))
+    for peer in ("outside", "a0", "a1", "b0", "node"):
+        assert not {text for text in heard(net, peer) if text.startswith("closed")}
+    assert "honest a0" in heard(net, "outside") and "honest outside" in heard(net, "b0")
+
+
+def link_local(net: Net, link: str) -> str:
+    words = net.node.shell(f"ip -6 -o address show dev {link} scope link").split()
+    return f"{words[words.index('inet6') + 1].split('/')[0]}%eth0"
+
+
+def test_ipv6_of_slivers_is_closed_and_that_of_others_is_not(net: Net) -> None:
+    calls = [(name, tcp(link_local(net, names.link(SLIVERS[name][0])), 2222, NO)) for name in SLIVERS]
+    assert net.try_all(*calls, ("foreign", tcp(link_local(net, "smc0"), 2222)))[:-1] == [None] * 3
+    assert net.try_all(("foreign", tcp(link_local(net, "smc0"), 2222)))[0] is not None
+
+
+def test_links_that_only_look_like_ours_are_left_alone(net: Net) -> None:
+    assert net.try_all(
+        ("foreign", tcp("198.51.100.1", 2222)),
+        ("foreign", tcp(OUTSIDE, 80)),
+        ("foreign", tcp(NODE, 10000)),
+        ("foreign", spoof("9.9.9.9", OUTSIDE, 80, "the host routes this")),
+        ("foreign", udp(OUTSIDE, 80, text="after it")),
+    )[:3] == ["node 198.51.100.2 2222", "outside 198.51.100.2 80", "a0 198.51.100.2 22"]
+    assert "the host routes this" in heard(net, "outside")
+
+
+OTHERS = (
+    "-N OTHERS",
+    "-A OTHERS -s 9.9.9.9/32 -j DROP",
+    "-A FORWARD -o docker0 -j DROP",
+    "-A FORWARD -j OTHERS",
+    "-t nat -A POSTROUTING -s 9.9.9.9/32 -j MASQUERADE",
+)
+OTHERS_SAVED = [":FORWARD DROP", ":OTHERS -", *(rule.removeprefix("-t nat ") for rule in OTHERS[1:])]
+
+
+def test_rules_of_others_survive_and_still_hold(net: Net) -> None:
+    try:
+        net.iptables("-P FORWARD DROP", *OTHERS)
+        net.publish(full=True)
+        # Ours come before a stranger's drop of all, and leave to others what is theirs.
+        assert net.try_all(
+            ("outside", tcp(NODE, 10000)),
+            ("a0", tcp("10.77.0.3", 22)),
+            ("a0", tcp(OUTSIDE, 80)),
+            ("b0", tcp("172.17.0.2", 80, NO)),
+        ) == [f"a0 {OUTSIDE} 22", "a1 10.77.0.2 22", f"outside {NODE} 80", None]
+        assert [line for line in OTHERS_SAVED if line not in net.save()] == []
+        net.node.firewall("remove", net.setting)
+        assert "SLICEMGR" not in net.save()
+        assert [line for line in OTHERS_SAVED if line not in net.save()] == []
+    finally:
+        net.iptables("-P FORWARD ACCEPT", "-F", "-X OTHERS", "-t nat -F")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        ["-F", "-t nat -F"],
+        ["-F SLICEMGR-TO"],
+        ["-D INPUT -j SLICEMGR-INPUT"],
+        ["-A FORWARD -j SLICEMGR-FORWARD"],
+        ["-I FORWARD -j ACCEPT"],
+        ["-t nat -F", "-t nat -X"],
+        ["-N SLICEMGR-OLD", "-A SLICEMGR-OLD -j SLICEMGR-TO", "-A SLICEMGR-INPUT -j SLICEMGR-OLD"],
+    ],
+)
+def test_damage_is_seen_and_healed(net: Net, damage: list[str]) -> None:
+    whole = without_counts(net.save())
+    assert net.problems() == []
+    net.iptables(*damage)
+    assert net.problems() != []
+    net.publish(full=True)
+    assert net.problems() == []
+    net.iptables("-D FORWARD -j ACCEPT 2> /dev/null || true")
+    assert without_counts(net.save()) == whole
+
+
+def test_a_change_finds_its_chains_gone_and_does_all_anew(net: Net) -> None:
+    net.iptables("-t nat -F", "-t nat -X")
+    net.publish([A0, A1])
+    net.publish([A0, A1, B0])
+    net.publish(full=True)
+    assert net.problems() == []
+
+
+def without_counts(saved: str) -> list[str]:
+    """Lines that say the same whatever was counted, whichever chain was made first."""
+    return sorted(line.split(" [")[0] for line in saved.splitlines())
+
+
+def test_many_small_changes_end_where_one_big_one_would(net: Net) -> None:
+    dice = random.Random(7)
+    tags = ["".join(dice.choice("abc") for _ in range(names.TAG_LENGTH)) for _ in range(90)]
+    crowd = [
+        [f"{tag}-{index}", tag, f"10.77.1.{2 * number + index}", [11000 + 50 * number + 20 * index, 20], 2]
+        for number, tag in enumerate(tags)
+        for index in (0, 1)
+    ]
+    for _ in range(8):
+        net.publish([*ALL, *dice.sample(crowd, dice.randint(0, len(crowd)))])
+        assert net.problems() == []
+    last = [*ALL, *dice.sample(crowd, 100)]
+    net.publish(last)
+    by_steps = without_counts(net.save())
+    net.node.firewall("remove", net.setting)
+    net.publish(last, full=True)
+    assert without_counts(net.save()) == by_steps
+    assert net.try_all(("outside", tcp(NODE, 10040)), ("b0", tcp("10.77.0.2", 8080, NO))) == [f"b0 {OUTSIDE} 22", None]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_recycled_address_inherits_nothing(net: Net, ends: bool) -> None:
+    """An old flow to the predecessor's port; the control leaves the kernel's memory of it alone."""
+    local, text = (4001, "ended") if ends else (4002, "remembered")
+    successor = ["zzzzzzzz-0", "zzzzzzzz", B0[2], [12000, 1], 1]
+    assert net.try_all(("outside", udp(NODE, 10040, local=local, text="old"))) == [f"b0 {OUTSIDE} 22"]
+    net.node.ask({"task": "forget" if ends else "remember"})
+    try:
+        net.publish([A0, A1])
+        net.publish([A0, A1, successor])
+        answer = net.try_all(("outside", udp(NODE, 10040, NO if ends else YES, local=local, text=text)))
+    finally:
+        net.node.ask({"task": "forget"})
+    assert answer == [None if ends else f"b0 {OUTSIDE} 22"]
+    assert (text in heard(net, "b0")) is not ends
+    assert net.try_all(("outside", udp(NODE, 12000))) == [f"b0 {OUTSIDE} 22"]
+
+
+def test_removal_leaves_nothing_and_then_nothing_is_closed(net: Net) -> None:
+    """Also the control of every check above: what was forbidden gets its answer once our rules are gone."""
+    assert "SLICEMGR" in net.save()
+    net.node.firewall("remove", net.setting)
+    assert "SLICEMGR" not in net.save()
+    assert net.problems() == ["the rules have not been written yet"]
+    net.node.firewall("remove", net.setting)
+    reachable = [(peer, {**task, "wait": YES}) for peer, task in FORBIDDEN]
+    assert None not in net.try_all(*reachable)
+    assert net.try_all(("outside", tcp(NODE, 10000, NO))) == [None]
+    net.try_all(*lies("open"))
+    for peer, some in (
+        ("outside", {"as another sliver to the world", "as a stranger to the world"}),
+        ("a1", {"as another sliver to a mate"}),
+        ("a0", {"as a mate to another slice"}),
+        ("node", {"as a stranger to the node"}),
+    ):
+        wanted = {f"open {what}" for what in some}
+        deadline = time.monotonic() + YES
+        while not wanted <= heard(net, peer) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert wanted <= heard(net, peer)
+    calls = [(name, tcp(link_local(net, names.link(SLIVERS[name][0])), 2222)) for name in SLIVERS]
+    assert None not in net.try_all(*calls)
+
+
+def test_a_thousand_slivers_are_taken_by_the_kernel(net: Net) -> None:
+    dice = random.Random(3)
+    crowd = []
+    for number in range(1000):
+        tag = "".join(dice.choice(names.ALPHABET) for _ in range(names.TAG_LENGTH))
+        crowd.append([f"{tag}-0", tag, f"10.77.{4 + number // 250}.{number % 250}", [11000 + 20 * number, 20], 1])
+    net.publish([*ALL, *crowd])
+    assert net.problems() == []
+    assert net.try_all(
+        ("outside", tcp(NODE, 10040)), ("a0", tcp("10.77.0.3", 22)), ("b0", tcp("10.77.0.2", 22, NO))
+    ) == [f"b0 {OUTSIDE} 22", "a1 10.77.0.2 22", None]
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[Peer]:
+    """A node with no neighbours."""
+    peer = Peer("bare")
+    try:
+        yield peer.ready()
+    finally:
+        peer.end()
+
+
+def test_the_place_is_chosen_by_who_else_is_there_and_left_clean(bare: Peer) -> None:
+    def places() -> tuple[bool, bool]:
+        return "SLICEMGR" in bare.shell("iptables-legacy-save"), "SLICEMGR" in bare.shell("iptables-nft-save")
+
+    def publish() -> str:
+        assert bare.firewall("replace", "auto", slivers=ALL, full=True) is None
+        assert bare.firewall("check", "auto") == []
+        return str(bare.firewall("backend", "auto"))
+
+    assert "nf_tables" in bare.shell("iptables --version"), "this test is for a host whose iptables is the nft one"
+    assert (publish(), places()) == ("legacy", (True, False))
+    bare.shell("iptables -N DOCKER")
+    assert (publish(), places()) == ("restore", (False, True))
+    assert "table filter" in bare.firewall("reason", "auto")
+    bare.shell("iptables -X DOCKER")
+    assert (publish(), places()) == ("legacy", (True, False))
+    bare.shell("nft add table inet firewalld")
+    assert (publish(), places()) == ("restore", (False, True))
+    assert "inet firewalld" in bare.firewall("reason", "auto")
+    assert bare.firewall("remove", "auto") is None
+    assert places() == (False, False)
+
+
+def test_others_who_change_tables_are_waited_for(bare: Peer, tmp_path: Path) -> None:
+    lock = tmp_path / "xtables.lock"
+    bare.ask({"task": "lock", "path": str(lock), "timeout": 0.2})
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert f"another program has held {lock}" in bare.firewall("replace", "legacy", slivers=ALL)
+        bare.ask({"task": "lock", "path": str(lock), "timeout": 60})
+        bare.tell({"task": "firewall", "do": "replace", "setting": "legacy", "slivers": ALL})
+        assert "SLICEMGR" not in bare.shell("iptables-legacy-save")
+        fcntl.flock(file, fcntl.LOCK_UN)
+        assert bare.heed() == [None]
+    assert bare.firewall("check", "legacy") == []
+    bare.firewall("remove", "legacy")
