@@ -114,7 +114,7 @@ def image_build(recipe: str, output: Path | None) -> None:
         click.echo(f"{phase}{'' if percent is None else f' {percent} %'}", err=True)
 
     target = output or Path(f"{recipe}.qcow2")
-    recipes.build(recipes.find(recipe), target, progress)
+    recipes.build(recipes.directory(recipe), target, progress)
     click.echo(str(target))
 
 
@@ -140,6 +140,7 @@ def _init(config: settings.Config) -> None:
 
     server.make_directories(config)
     schema.upgrade(config.store_url)
+    server.make_directories(config)  # once more: the database's files have come
     with store.open(config) as opened:
         people.ensure_local_admin(opened, config.node.run_dir / "client.json", server.url(config))
 

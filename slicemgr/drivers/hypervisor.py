@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 _KEEPALIVE = (5, 2)  # seconds between probes, unanswered probes before the connection counts as dead
 _INIT_APPEARS = 5.0  # seconds until the container's init must exist after its domain was seen
 _SHORT = 0.01
+_LOOK = 0.5  # seconds between looks for a domain's end when no event comes
 
 _events = threading.Lock()
 _events_running = False
@@ -57,6 +58,7 @@ class Hypervisor:
         self._generations: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
         self._changed = threading.Condition()
+        self._changes = 0
         self._listeners: list[Callable[[str], None]] = []
         _start_events()
 
@@ -176,8 +178,9 @@ class Hypervisor:
         if seen.kind is Kind.LXC and not seen.paused:
             with suppress(Failed):
                 _signal(self.init_pid(sliver), signal.SIGKILL)
-            if self.wait_gone(sliver, timeout):
+            if self._goes(seen, timeout):
                 return
+            log.warning("%s did not go with its init: destroying it", names.domain(sliver))
         with self._calling(seen.kind, "destroy the domain") as connection:
             domain = _lookup(connection, sliver)
             if domain is not None:
@@ -191,12 +194,27 @@ class Hypervisor:
         Events wake it; it looks by itself now and then, because an event is lost when a connection breaks.
         """
         deadline = time.monotonic() + timeout
-        while self.domain(sliver) is not None:
+        while True:
+            with self._changed:
+                known = self._changes
+            seen = self.domain(sliver)
+            if seen is None:
+                return True
+            if seen.kind is Kind.LXC:
+                # libvirt_lxc handles SIGCHLD some time after its container runs: an end before that goes unnoticed.
+                _signal(seen.pid, signal.SIGCHLD)
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             with self._changed:
-                self._changed.wait(min(left, 0.25))
+                self._changed.wait_for(lambda known=known: self._changes != known, min(left, _LOOK))  # type: ignore[misc]
+
+    def _goes(self, seen: DomainSeen, timeout: float) -> bool:
+        """Whether a domain whose init was killed goes by itself. libvirtd may miss a controller's end among many."""
+        deadline = time.monotonic() + timeout
+        while not self.wait_gone(seen.sliver, _LOOK):
+            if time.monotonic() > deadline or not Path(f"/proc/{seen.pid}").exists():
+                return False
         return True
 
     def _need(self, sliver: str) -> DomainSeen:
@@ -234,6 +252,7 @@ class Hypervisor:
 
     def _event(self, _connection: Any, domain: Any, event: int, _detail: int, _opaque: Any) -> None:
         with self._changed:
+            self._changes += 1
             self._changed.notify_all()
         sliver = names.sliver_of_domain(domain.name())
         if sliver is not None and event in (libvirt.VIR_DOMAIN_EVENT_STARTED, libvirt.VIR_DOMAIN_EVENT_STOPPED):

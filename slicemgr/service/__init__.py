@@ -1,1 +1,1 @@
-"""service"""
+"""Use-cases: each is one transaction, after which the agent is woken."""

@@ -1,1 +1,38 @@
-"""web"""
+"""The web process: pages and REST API. It has neither root nor libvirt; it reads and writes rows."""
+
+from __future__ import annotations
+
+from flask import Flask
+from flask_smorest import Api
+
+from slicemgr import __version__
+from slicemgr.config import Config
+from slicemgr.store import Store
+from slicemgr.web import problems
+from slicemgr.web.state import State
+
+_SMALL_BODY = 4 << 20  # bytes; uploads set a limit of their own
+
+
+def create_app(config: Config, store: Store) -> Flask:
+    """The WSGI application over an open store."""
+    from slicemgr.web import api, pages
+
+    app = Flask("slicemgr.web", static_folder=None)
+    app.config.update(
+        API_TITLE="slicemgr",
+        API_VERSION=__version__,
+        OPENAPI_VERSION="3.0.3",
+        OPENAPI_URL_PREFIX="/api/v1",
+        OPENAPI_JSON_PATH="openapi.json",
+        MAX_CONTENT_LENGTH=_SMALL_BODY,
+    )
+    app.extensions["slicemgr"] = State(config, store)
+    app.json.sort_keys = False  # type: ignore[attr-defined]
+    rest = Api(app)
+    rest.spec.components.security_scheme("token", {"type": "http", "scheme": "bearer"})
+    for blueprint in api.blueprints():
+        rest.register_blueprint(blueprint)
+    app.register_blueprint(pages.blueprint)
+    problems.install(app)
+    return app

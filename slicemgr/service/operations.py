@@ -1,0 +1,61 @@
+"""Ask for a change, and write down that it was asked for."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from slicemgr.model import OperationState
+from slicemgr.store import tables as t
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What an operation is about: a slice with its slivers, an image, or the node alone."""
+
+    node: str
+    slice_id: str = ""
+    slice_name: str = ""
+    image: str = ""  # sha256
+    image_name: str = ""
+    slivers: Sequence[str] = ()
+
+
+def add(
+    c: Connection, kind: str, subject: Subject, user: str, now: datetime, params: Mapping[str, Any] | None = None
+) -> str:
+    """Insert a queued operation; its id."""
+    id_ = uuid.uuid4().hex[:16]
+    c.execute(
+        t.operations.insert().values(
+            id=id_,
+            kind=kind,
+            state=OperationState.QUEUED,
+            node=subject.node,
+            slice_id=subject.slice_id,
+            slice_name=subject.slice_name,
+            image=subject.image,
+            image_name=subject.image_name,
+            user=user,
+            params=dict(params or {}),
+            created_at=now,
+        )
+    )
+    if subject.slivers:
+        c.execute(
+            t.operation_slivers.insert(),
+            [{"operation": id_, "sliver": sliver, "state": OperationState.QUEUED} for sliver in subject.slivers],
+        )
+    return id_
+
+
+def note(
+    c: Connection, user: str, action: str, now: datetime, *, slice: str = "", project: str = "", detail: str = ""
+) -> None:
+    """Insert an event."""
+    c.execute(t.events.insert().values(at=now, user=user, project=project, slice=slice, action=action, detail=detail))

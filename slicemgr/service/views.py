@@ -1,0 +1,302 @@
+"""What people are shown, made of rows: the JSON of the REST API. The number of queries never grows with the rows."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from slicemgr.config import NetworkConfig
+from slicemgr.errors import Code, Refused
+from slicemgr.model import Desired, Phase, SliceSpec
+from slicemgr.service import images as image_service
+from slicemgr.service.slices import Placement
+from slicemgr.store import tables as t
+
+Json = dict[str, Any]
+
+_SETTLED = {
+    Desired.RUNNING: Phase.RUNNING,
+    Desired.STOPPED: Phase.STOPPED,
+    Desired.PAUSED: Phase.PAUSED,
+}
+_ON_THE_WAY = {
+    (Desired.RUNNING, Phase.PENDING): "creating",
+    (Desired.RUNNING, Phase.STOPPED): "starting",
+    (Desired.RUNNING, Phase.PAUSED): "resuming",
+    (Desired.PAUSED, Phase.RUNNING): "pausing",
+}
+_SSH_BLOB = 1  # the word of a public key line that is the key
+
+
+def sliver_state(desired: Desired, phase: Phase) -> str:
+    """One word for what a sliver is, or is on its way to."""
+    if desired is Desired.ABSENT:
+        return "deleting"
+    if phase is Phase.FAILED:
+        return "failed"
+    if phase is _SETTLED[desired]:
+        return phase.value
+    return _ON_THE_WAY.get((desired, phase), "stopping" if desired is Desired.STOPPED else "starting")
+
+
+def slice_state(states: Collection[str]) -> str:
+    """One word for all slivers: theirs if they agree, else what is still moving, else `partial`."""
+    different = set(states)
+    if len(different) == 1:
+        return different.pop()
+    moving = different - {"running", "stopped", "paused", "failed"}
+    return sorted(moving)[0] if moving else "partial"
+
+
+def when(moment: datetime | None) -> str | None:
+    """RFC 3339 in UTC, to the second."""
+    return None if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def fingerprint(host_key: str) -> str | None:
+    """`SHA256:…` of a public key line, as ssh prints it; None before there is a key."""
+    words = host_key.split()
+    if len(words) <= _SSH_BLOB:
+        return None
+    digest = hashlib.sha256(base64.b64decode(words[_SSH_BLOB])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def slices(c: Connection, name: str | None = None) -> list[Json]:
+    """Every slice with its slivers, or the one called `name`."""
+    l, i = t.slices.c, t.images.c
+    query = sa.select(t.slices, i.name.label("image_name")).join(t.images, i.sha256 == l.image).order_by(l.name)
+    if name is not None:
+        query = query.where(l.name == name)
+    heads = c.execute(query).all()
+    s, n = t.slivers.c, t.nodes.c
+    members = sa.select(t.slivers, n.address.label("node_address")).join(t.nodes, n.name == s.node).order_by(s.idx)
+    if name is not None:
+        members = members.where(s.slice.in_([head.id for head in heads]))
+    slivers: dict[str, list[Json]] = defaultdict(list)
+    for row in c.execute(members):
+        slivers[row.slice].append(_sliver(row))
+    return [_slice(head, slivers[head.id]) for head in heads]
+
+
+def slice(c: Connection, name: str) -> Json:
+    """Refused(NOT_FOUND) if there is no slice called `name`."""
+    found = slices(c, name)
+    if not found:
+        raise Refused(Code.NOT_FOUND, f"there is no slice {name[:80]!r}", hint="`slicectl list` shows what there is")
+    return found[0]
+
+
+def _slice(head: Row[Any], slivers: list[Json]) -> Json:
+    return {
+        "name": head.name,
+        "type": head.kind,
+        "project": head.project,
+        "owner": head.owner,
+        "state": slice_state([one["state"] for one in slivers]) if slivers else "deleting",
+        "created_at": when(head.created_at),
+        "expires_at": when(head.expires_at),
+        "image": head.image_name,
+        "image_sha256": head.image,
+        "slivers": slivers,
+    }
+
+
+def _sliver(row: Row[Any]) -> Json:
+    key = row.host_key or None
+    return {
+        "index": row.idx,
+        "id": row.id,
+        "node": row.node,
+        "state": sliver_state(Desired(row.desired), Phase(row.phase)),
+        "address": row.address,
+        "ssh": {
+            "host": row.node_address,
+            "port": row.port_first,
+            "fingerprint": fingerprint(row.host_key),
+            "host_key": key,
+        },
+        "ports": {"first": row.port_first, "last": row.port_first + row.port_count - 1},
+        "limits": {name: getattr(row, name) for name in _LIMITS},
+        "usage": {"memory": row.usage_memory, "disk": row.usage_disk},
+        "error": row.error or None,
+    }
+
+
+_LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight")
+
+
+def plan(spec: SliceSpec, placed: Placement, address: str) -> Json:
+    """What a dry run answers: the slice as it would be."""
+    limits = {name: getattr(spec.limits, name) for name in _LIMITS}
+    return {
+        "name": spec.name,
+        "type": spec.kind.value,
+        "project": "default",
+        "owner": "",
+        "state": "planned",
+        "created_at": None,
+        "expires_at": None,
+        "image": placed.image_name,
+        "image_sha256": placed.image,
+        "slivers": [
+            {
+                "index": index,
+                "id": None,
+                "node": placed.node,
+                "state": "planned",
+                "address": grant.address,
+                "ssh": {"host": address, "port": grant.ports.first, "fingerprint": None, "host_key": None},
+                "ports": {"first": grant.ports.first, "last": grant.ports.last},
+                "limits": limits,
+                "usage": {"memory": None, "disk": None},
+                "error": None,
+            }
+            for index, grant in enumerate(placed.grants)
+        ],
+    }
+
+
+def operations(c: Connection, *, state: str = "", slice: str = "", limit: int = 50) -> list[Json]:
+    """The newest operations first, with their steps."""
+    o = t.operations.c
+    query = sa.select(t.operations).order_by(o.created_at.desc(), o.id).limit(limit)
+    if state:
+        query = query.where(o.state == state)
+    if slice:
+        query = query.where(o.slice_name == slice)
+    return _operations(c, c.execute(query).all())
+
+
+def operation(c: Connection, id: str) -> Json:
+    """Refused(NOT_FOUND) if there is no such operation."""
+    row = c.execute(sa.select(t.operations).where(t.operations.c.id == id)).first()
+    if row is None:
+        raise Refused(Code.NOT_FOUND, f"there is no operation {id[:40]!r}", hint="`slicectl op list` shows them")
+    return _operations(c, [row])[0]
+
+
+def operation_version(c: Connection, id: str) -> tuple[int, str] | None:
+    """Version and state: the little that a waiting request asks for again and again."""
+    o = t.operations.c
+    row = c.execute(sa.select(o.version, o.state).where(o.id == id)).first()
+    return None if row is None else (row.version, row.state)
+
+
+def _operations(c: Connection, rows: Sequence[Row[Any]]) -> list[Json]:
+    ids = [row.id for row in rows]
+    steps: dict[str, list[Json]] = defaultdict(list)
+    p = t.operation_steps.c
+    for one in c.execute(sa.select(t.operation_steps).where(p.operation.in_(ids)).order_by(p.started_at)):
+        step = {name: getattr(one, name) for name in ("sliver", "name", "state", "detail", "percent")}
+        steps[one.operation].append(step)
+    m = t.operation_slivers.c
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    query = sa.select(m.operation, m.state, sa.func.count()).where(m.operation.in_(ids)).group_by(m.operation, m.state)
+    for id_, state, count in c.execute(query):
+        counts[id_][state] += count
+    return [_operation(row, steps[row.id], counts[row.id]) for row in rows]
+
+
+def _operation(row: Row[Any], steps: list[Json], counts: Mapping[str, int]) -> Json:
+    ended = sum(count for state, count in counts.items() if state in ("done", "failed"))
+    return {
+        "id": row.id,
+        "kind": row.kind,
+        "state": row.state,
+        "slice": row.slice_name or None,
+        "image": row.image_name or None,
+        "user": row.user,
+        "created_at": when(row.created_at),
+        "started_at": when(row.started_at),
+        "finished_at": when(row.finished_at),
+        "error": row.error or None,
+        "hint": row.hint or None,
+        "version": row.version,
+        "progress": {"done": ended, "total": sum(counts.values())},
+        "steps": steps,
+        "result": row.result,
+    }
+
+
+def images(c: Connection, wanted: str | None = None) -> list[Json]:
+    """Every image, or the one that `wanted` (name, sha256 or its beginning) means."""
+    i, l = t.images.c, t.slices.c
+    used = sa.select(sa.func.count()).where(l.image == i.sha256).scalar_subquery().label("used_by")
+    query = sa.select(t.images, used).order_by(i.name)
+    if wanted is not None:
+        query = query.where(i.sha256 == image_service.find(c, wanted).sha256)
+    fields = ("name", "sha256", "format", "virtual_size", "file_size", "arch", "os", "state")
+    return [
+        {
+            **{name: getattr(row, name) for name in fields},
+            "created_at": when(row.created_at),
+            "used_by": row.used_by,
+        }
+        for row in c.execute(query)
+    ]
+
+
+def nodes(c: Connection, network: NetworkConfig, name: str | None = None) -> list[Json]:
+    """Every node with what it has and what of it is given. Refused(NOT_FOUND) for an unknown `name`."""
+    n, s = t.nodes.c, t.slivers.c
+    query = sa.select(t.nodes).order_by(n.name)
+    if name is not None:
+        query = query.where(n.name == name)
+    rows = c.execute(query).all()
+    if name is not None and not rows:
+        raise Refused(Code.NOT_FOUND, f"there is no node {name[:80]!r}", hint="`slicectl node list` shows them")
+    sums = sa.select(s.node, sa.func.count(), *(sa.func.sum(one) for one in (s.memory, s.disk, s.port_count)))
+    used = {row[0]: row[1:] for row in c.execute(sums.group_by(s.node))}
+    return [_node(row, used.get(row.name, (0, 0, 0, 0)), network) for row in rows]
+
+
+def _node(row: Row[Any], used: Sequence[Any], network: NetworkConfig) -> Json:
+    slivers, memory, disk, ports = (int(one or 0) for one in used)
+    facts = dict(row.facts)
+    return {
+        "name": row.name,
+        "address": row.address,
+        "agent_seen_at": when(row.agent_seen_at),
+        "facts": facts,
+        "capacity": {
+            "memory": facts.get("memory", 0),
+            "disk": facts.get("disk_total", 0),
+            "cpus": facts.get("cpus", 0),
+            "ports": network.ports_last - network.ports_first + 1,
+        },
+        "used": {
+            "slivers": slivers,
+            "memory_limits": memory,
+            "disk_limits": disk,
+            "ports": ports,
+            "addresses": slivers,
+        },
+    }
+
+
+def events(c: Connection, *, slice: str = "", limit: int = 100) -> list[Json]:
+    """The newest events first."""
+    e = t.events.c
+    query = sa.select(t.events).order_by(e.id.desc()).limit(limit)
+    if slice:
+        query = query.where(e.slice == slice)
+    rows: Iterable[Row[Any]] = c.execute(query)
+    return [
+        {
+            "id": row.id,
+            "at": when(row.at),
+            "user": row.user,
+            "action": row.action,
+            "slice": row.slice or None,
+            "detail": row.detail,
+        }
+        for row in rows
+    ]

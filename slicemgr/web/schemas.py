@@ -1,0 +1,183 @@
+"""The API's shapes for its OpenAPI description. Input is checked by service.specs, which names every wrong field."""
+
+from __future__ import annotations
+
+from marshmallow import Schema, fields
+
+_SIZE = {"description": "bytes, or text such as 512M", "oneOf": [{"type": "integer"}, {"type": "string"}]}
+
+SLICE_REQUEST = {
+    "type": "object",
+    "required": ["name", "type", "image", "ssh_keys"],
+    "properties": {
+        "name": {"type": "string", "maxLength": 40, "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"},
+        "type": {"type": "string", "enum": ["lxc", "kvm"]},
+        "image": {"type": "string", "description": "name or sha256"},
+        "count": {"type": "integer", "minimum": 1, "default": 1},
+        "cpu": {"type": "number", "description": "cores"},
+        "cpu_shares": {"type": "integer", "minimum": 2, "maximum": 262144},
+        "memory": _SIZE,
+        "memory_soft": _SIZE,
+        "disk": _SIZE,
+        "pids": {"type": "integer", "minimum": 8},
+        "io_weight": {"type": "integer", "minimum": 1, "maximum": 1000},
+        "ports": {"type": "integer", "minimum": 1},
+        "lease": {"type": "string", "example": "7d"},
+        "ssh_keys": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        "node": {"type": "string"},
+        "dry_run": {"type": "boolean", "default": False},
+    },
+}
+
+
+def body(schema: dict[str, object]) -> dict[str, object]:
+    """A JSON request body for `Blueprint.doc`."""
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
+
+
+class Problem(Schema):
+    title = fields.String()
+    status = fields.Integer()
+    code = fields.String()
+    detail = fields.String()
+    hint = fields.String()
+    field = fields.String()
+    errors = fields.List(fields.Dict())
+
+
+class Ssh(Schema):
+    host = fields.String()
+    port = fields.Integer()
+    fingerprint = fields.String(allow_none=True)
+    host_key = fields.String(allow_none=True)
+
+
+class Ports(Schema):
+    first = fields.Integer()
+    last = fields.Integer()
+
+
+class Limits(Schema):
+    cpu = fields.Float(metadata={"description": "cores"})
+    cpu_shares = fields.Integer()
+    memory = fields.Integer(metadata={"description": "bytes"})
+    memory_soft = fields.Integer(allow_none=True)
+    disk = fields.Integer(metadata={"description": "bytes"})
+    pids = fields.Integer()
+    io_weight = fields.Integer(allow_none=True)
+
+
+class Usage(Schema):
+    memory = fields.Integer(allow_none=True, metadata={"description": "bytes, working set"})
+    disk = fields.Integer(allow_none=True, metadata={"description": "bytes of its own, without the base"})
+
+
+class Sliver(Schema):
+    index = fields.Integer()
+    id = fields.String()
+    node = fields.String()
+    state = fields.String()
+    address = fields.String()
+    ssh = fields.Nested(Ssh)
+    ports = fields.Nested(Ports)
+    limits = fields.Nested(Limits)
+    usage = fields.Nested(Usage)
+    error = fields.String(allow_none=True)
+
+
+class Slice(Schema):
+    name = fields.String()
+    type = fields.String()
+    project = fields.String()
+    owner = fields.String()
+    state = fields.String()
+    created_at = fields.String()
+    expires_at = fields.String()
+    image = fields.String()
+    image_sha256 = fields.String()
+    slivers = fields.List(fields.Nested(Sliver))
+
+
+class Step(Schema):
+    sliver = fields.String(metadata={"description": "sliver id, empty for a step of the whole"})
+    name = fields.String()
+    state = fields.String()
+    detail = fields.String()
+    percent = fields.Integer(allow_none=True)
+
+
+class Operation(Schema):
+    id = fields.String()
+    kind = fields.String()
+    state = fields.String(metadata={"description": "queued, running, done or failed"})
+    slice = fields.String(allow_none=True)
+    image = fields.String(allow_none=True)
+    user = fields.String()
+    created_at = fields.String()
+    started_at = fields.String(allow_none=True)
+    finished_at = fields.String(allow_none=True)
+    error = fields.String(allow_none=True)
+    hint = fields.String(allow_none=True)
+    version = fields.Integer()
+    progress = fields.Dict()
+    steps = fields.List(fields.Nested(Step))
+    result = fields.Dict(allow_none=True)
+
+
+class Image(Schema):
+    name = fields.String()
+    sha256 = fields.String()
+    format = fields.String()
+    virtual_size = fields.Integer()
+    file_size = fields.Integer()
+    arch = fields.String()
+    os = fields.String()
+    state = fields.String()
+    created_at = fields.String()
+    used_by = fields.Integer()
+
+
+class Node(Schema):
+    name = fields.String()
+    address = fields.String()
+    agent_seen_at = fields.String()
+    facts = fields.Dict()
+    capacity = fields.Dict()
+    used = fields.Dict()
+
+
+class Event(Schema):
+    id = fields.Integer()
+    at = fields.String()
+    user = fields.String()
+    action = fields.String()
+    slice = fields.String(allow_none=True)
+    detail = fields.String()
+
+
+class Slices(Schema):
+    slices = fields.List(fields.Nested(Slice))
+
+
+class Images(Schema):
+    images = fields.List(fields.Nested(Image))
+
+
+class Nodes(Schema):
+    nodes = fields.List(fields.Nested(Node))
+
+
+class Operations(Schema):
+    operations = fields.List(fields.Nested(Operation))
+
+
+class Events(Schema):
+    events = fields.List(fields.Nested(Event))
+
+
+class Asked(Schema):
+    """The operation that was queued, and what it is about."""
+
+    operation = fields.Nested(Operation)
+    slice = fields.Nested(Slice)
+    image = fields.Nested(Image)

@@ -1,0 +1,72 @@
+"""Disk images on their way in: counted and hashed while they are written, gone again unless somebody keeps them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from flask import request
+
+from slicemgr.config import Config
+from slicemgr.errors import Code, Refused, invalid
+
+_CHUNK = 1 << 20
+_RESERVE = 64 << 20  # bytes of the file system that an upload never takes
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A spooled file, its sha256 and size in bytes."""
+
+    path: Path
+    sha256: str
+    size: int
+
+    def keep(self, target: Path) -> None:
+        """Give it its place."""
+        self.path.rename(target)
+
+
+@contextmanager
+def receive(config: Config) -> Iterator[Received]:
+    """The body of this request as a file; removed at the end unless it was kept.
+
+    Refused if it is empty, larger than `web.max_image` or than there is room, or cut off half-way.
+    """
+    expected = request.content_length
+    if expected is None:
+        raise invalid("Content-Length", "is missing", "send the size of the file")
+    _check_size(config, expected)
+    request.max_content_length = expected
+    descriptor, name = tempfile.mkstemp(dir=config.uploads_dir, prefix="incoming-")
+    path = Path(name)
+    try:
+        digest, size = hashlib.sha256(), 0
+        with os.fdopen(descriptor, "wb") as file:
+            while chunk := request.stream.read(min(_CHUNK, expected - size)):
+                digest.update(chunk)
+                size += len(chunk)
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        if size != expected:
+            raise invalid("file", f"ended after {size} of {expected} bytes", "send it again")
+        yield Received(path, digest.hexdigest(), size)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _check_size(config: Config, size: int) -> None:
+    if size == 0:
+        raise invalid("file", "is empty", "send a disk image")
+    if size > config.web.max_image.bytes:
+        raise invalid("file", f"has {size} bytes", f"at most {config.web.max_image.bytes}: web.max_image")
+    free = shutil.disk_usage(config.uploads_dir).free
+    if size + _RESERVE > free:
+        raise Refused(Code.QUOTA, f"there is no room for {size} bytes on the service's disk", field="file")

@@ -1,0 +1,37 @@
+"""What a request works with: the settings, the store, and who asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from flask import current_app, g, request
+
+from slicemgr.config import Config
+from slicemgr.errors import Code, Refused
+from slicemgr.policy.access import Principal
+from slicemgr.service import people
+from slicemgr.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    config: Config
+    store: Store
+
+
+def state() -> State:
+    return cast(State, current_app.extensions["slicemgr"])
+
+
+def authenticate() -> None:
+    """Find out who asks, by the bearer token. Refused(UNAUTHENTICATED)."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        hint = "send the header `Authorization: Bearer TOKEN`"
+        raise Refused(Code.UNAUTHENTICATED, "a token is needed", hint=hint)
+    g.principal = people.authenticate(state().store, token.strip())
+
+
+def principal() -> Principal:
+    return cast(Principal, g.principal)
