@@ -1,0 +1,267 @@
+"""The confinement of an lxc sliver, as its root sees it from inside, beside controls that lack it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_sliver import Slivers, compile_launcher, compile_probe, eventually, in_box, make_root, parse_lines
+
+from slicemgr import names
+from slicemgr.drivers import capabilities, cgroup
+from slicemgr.errors import Failed
+from slicemgr.model import Sliver
+
+PIDS, PTYS = 64, 64  # the sliver's and the default of the settings
+
+# What root may not do in a sliver, and the error it gets.
+DENIED = {
+    **dict.fromkeys(
+        [
+            "keyctl",
+            "add_key",
+            "perf_event_open",
+            "io_uring_setup",
+            "userfaultfd",
+            "setns",
+            "open_by_handle_at",
+            "fanotify_init",
+            "syslog",
+            "quotactl",
+            "move_pages",
+            "kcmp",
+            "keyctl32",
+            "unshare_mount",
+            "mknod",
+        ],
+        "EPERM",
+    ),
+    **dict.fromkeys(["bpf", "open_tree", "fsopen", "mount", "umount2", "pivot_root", "sethostname", "x32"], "ENOSYS"),
+    **dict.fromkeys(["socket_alg", "socket_vsock", "socket_rds", "socket_xdp", "socket32_alg"], "EAFNOSUPPORT"),
+    "socketcall32": "EAFNOSUPPORT",
+    "unshare_user": "ENOSPC",
+}
+# What it must be able to do.
+ALLOWED = [
+    "socket_unix",
+    "socket_inet",
+    "socket_inet6",
+    "socket_netlink",
+    "socket_packet",
+    "socket_raw",
+    "socket32_inet",
+    "chroot",
+]
+# Of DENIED, what a sliver without the launcher's filter gets to do, or another error for.
+FILTERED = ["keyctl", "add_key", "perf_event_open", "io_uring_setup", "kcmp", "keyctl32", "socket_vsock", "bpf"]
+
+
+@pytest.fixture(scope="module")
+def slivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slivers]:
+    directory = tmp_path_factory.mktemp("launcher")
+    directory.chmod(0o711)
+    launcher = compile_launcher(directory)
+    compile_probe(directory)
+    for parent in directory.parents[:3]:
+        parent.chmod(parent.stat().st_mode | 0o111)
+    with in_box("t-launcher"):
+        made = Slivers(directory, launcher)
+        yield made
+        made.end()
+
+
+@pytest.fixture(autouse=True)
+def _tidy(slivers: Slivers) -> Iterator[None]:
+    yield
+    slivers.end()
+
+
+def probe(slivers: Slivers, *, confined: bool = True) -> tuple[Sliver, int, dict[str, str]]:
+    """Boot a sliver that runs the probe, and what it found."""
+    sliver = slivers.new(pids=PIDS)
+    root = slivers.root(sliver)
+    rc = (
+        "/bin/probe all > /root/found 2>&1; hostname > /root/hostname; "
+        "wc -c /proc/keys /proc/timer_list > /root/masked; ls -A /sys/fs/cgroup /sys/firmware > /root/hidden; "
+        "cat /proc/self/status > /root/status; cat /proc/sys/user/max_user_namespaces > /root/namespaces; "
+        "touch /root/done"
+    )
+    make_root(root, rc=rc, files={"bin/probe": slivers.config.node.pool.parent / "probe"})
+    if confined:
+        init = slivers.start(sliver)
+    else:
+        root, init = _start_unconfined(slivers, sliver)
+    eventually((root / "root" / "done").exists)
+    return sliver, init, parse_lines((root / "root" / "found").read_text())
+
+
+def _start_unconfined(slivers: Slivers, sliver: Sliver) -> tuple[Path, int]:
+    """The control: the same domain without launcher, masks and idmapped mount, and libvirt's own capabilities."""
+    root = slivers.config.node.pool.parent / sliver.id
+    shutil.move(slivers.root(sliver), root)
+    subprocess.run(["chown", "-Rh", f"{sliver.uid_first}:{sliver.uid_first}", root], check=True)
+    place = replace(
+        slivers.place, root=root, launcher=Path("/usr/lib/libvirt/libvirt_lxc"), masked_dirs=(), masked_files=()
+    )
+    return root, slivers.start(sliver, place, lambda xml: xml.replace('policy="deny"', 'policy="default"'))
+
+
+def read(root: Path, name: str) -> str:
+    return (root / "root" / name).read_text()
+
+
+def test_root_inside_can_do_its_work_and_nothing_to_the_host(slivers: Slivers) -> None:
+    sliver, init, found = probe(slivers)
+    root = slivers.root(sliver)
+
+    assert {name: found[name] for name in DENIED} == DENIED
+    assert {name: found[name] for name in ALLOWED} == dict.fromkeys(ALLOWED, "ok")
+    assert [name for name, result in found.items() if name.startswith("write:") and result == "ok"] == []
+    assert int(found["ptys"]) < PTYS
+    assert 0 < int(found["forks"]) < PIDS
+    assert read(root, "hostname").strip() == sliver.hostname
+    assert read(root, "namespaces").strip() == "0"
+    assert read(root, "masked").split()[::2] == ["0", "0", "0"]
+    assert [line for line in read(root, "hidden").splitlines() if line and not line.endswith(":")] == []
+
+    status = dict(line.split(":\t", 1) for line in read(root, "status").splitlines() if ":\t" in line)
+    assert int(status["CapBnd"], 16) == capabilities.bounding_set()
+    assert int(status["CapEff"], 16) == capabilities.bounding_set()
+    assert status["Seccomp"].strip() == "2"
+    assert status["NoNewPrivs"].strip() == "0"  # sudo works
+    assert cgroup.verify(init, sliver.limits) == []
+
+
+def test_the_same_checks_fail_without_the_confinement(slivers: Slivers) -> None:
+    sliver, init, found = probe(slivers, confined=False)
+    root = slivers.config.node.pool.parent / sliver.id
+
+    assert [name for name in FILTERED if found[name] == DENIED[name]] == []
+    assert found["unshare_user"] == "ok"
+    assert int(found["ptys"]) >= PTYS
+    assert int(found["forks"]) >= PIDS
+    assert read(root, "hostname").strip() != sliver.hostname
+    assert read(root, "masked").split()[::2] != ["0", "0", "0"]
+    assert [line for line in read(root, "hidden").splitlines() if line and not line.endswith(":")] != []
+    status = dict(line.split(":\t", 1) for line in read(root, "status").splitlines() if ":\t" in line)
+    assert capabilities.excess(int(status["CapBnd"], 16)) != 0
+    assert [line for line in cgroup.verify(init, sliver.limits) if line.startswith("pids")] != []
+
+
+def test_files_stay_owned_by_root_on_disk_and_the_host_sees_no_mount(slivers: Slivers) -> None:
+    sliver, init = slivers.boot(rc="touch /root/made; echo x > /etc/other; touch /root/done")
+    root = slivers.root(sliver)
+    eventually((root / "root" / "done").exists)
+
+    assert (root / "root" / "made").stat().st_uid == 0
+    assert Path(f"/proc/{init}").stat().st_uid == sliver.uid_first
+    assert str(root) not in Path("/proc/self/mountinfo").read_text()
+    assert str(slivers.place.root) not in Path("/proc/self/mountinfo").read_text()
+    assert "idmapped" in Path(f"/proc/{init}/mounts").read_text().splitlines()[0] or "idmapped" in next(
+        line for line in Path(f"/proc/{init}/mountinfo").read_text().splitlines() if " / / " in line or " / rw" in line
+    )
+
+
+@pytest.mark.parametrize("name", ["proc", "sys", "dev", ".oldroot", ".slicemgr"])
+def test_a_mount_point_that_is_a_symlink_is_refused(slivers: Slivers, name: str) -> None:
+    sliver = slivers.new()
+    root = make_root(slivers.root(sliver))
+    if (root / name).exists():
+        (root / name).rmdir()
+    (root / name).symlink_to("/etc")
+    with pytest.raises(Failed, match=f"/{name} of the sliver's root must be a directory"):
+        slivers.start(sliver)
+    assert slivers.hypervisor.domain(sliver.id) is None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda path: path.unlink(), "cannot open"),
+        (lambda path: path.chmod(0o644), "only root can read"),
+        (lambda path: os.chown(path, 1, 1), "only root can read"),
+        (lambda path: path.write_text("root=/\n"), "is incomplete"),
+        (lambda path: path.write_text(path.read_text() + "uid=-1\n"), "not a positive number"),
+        (lambda path: path.write_text(path.read_text() + "colour=red\n"), "unknown key"),
+        (lambda path: path.write_text(path.read_text() + "root=/nowhere\n"), "cannot open the root"),
+    ],
+)
+def test_a_bad_launch_file_starts_nothing_and_says_why(slivers: Slivers, spoil: object, complaint: str) -> None:
+    sliver = slivers.new()
+    make_root(slivers.root(sliver))
+
+    def spoiled(xml: str) -> str:
+        spoil(names.launch_file(slivers.config.node.run_dir, sliver.id))  # type: ignore[operator]
+        return xml
+
+    with pytest.raises(Failed, match=complaint):
+        slivers.start(sliver, edit=spoiled)
+    assert slivers.hypervisor.domain(sliver.id) is None
+
+
+def test_a_container_whose_hardening_fails_does_not_start(slivers: Slivers) -> None:
+    sliver = slivers.new()
+    make_root(slivers.root(sliver), rc="touch /root/ran")
+
+    def without_group(xml: str) -> str:
+        path = names.launch_file(slivers.config.node.run_dir, sliver.id)
+        lines = [line for line in path.read_text().splitlines() if not line.startswith(("pids_group", "cgroup2"))]
+        path.write_text("\n".join([*lines, "pids_group=/nowhere", ""]))
+        return xml
+
+    with pytest.raises(Failed, match=r"/nowhere/pids\.max"):
+        slivers.start(sliver, edit=without_group)
+    assert not (slivers.root(sliver) / "root" / "ran").exists()
+
+
+@pytest.mark.parametrize("shell", ["busybox", "dash", "bash"])
+def test_init_reaps_and_stops_cleanly_under_every_shell(slivers: Slivers, shell: str) -> None:
+    orphans = "for i in 1 2 3 4 5 6 7 8; do (sleep 0.1 & sleep 0.05 &) ; done; sleep 0.3; touch /root/done; sleep 1000"
+    sliver, init = slivers.boot(rc=orphans, shell=shell)
+    eventually((slivers.root(sliver) / "root" / "done").exists)
+
+    namespace = Path(f"/proc/{init}/ns/pid").readlink()
+
+    def zombies() -> list[str]:
+        return [line for line in _processes(namespace) if line.endswith(" Z")]
+
+    eventually(lambda: not zombies())
+    assert len(_processes(namespace)) >= 3  # init, rc.local, the console's shell
+    assert slivers.hypervisor.stop(sliver.id, grace=30)
+    assert slivers.hypervisor.domain(sliver.id) is None
+
+
+def _processes(namespace: Path) -> list[str]:
+    """`pid state` of every process of a pid namespace."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                if (entry / "ns" / "pid").readlink() == namespace:
+                    found.append(f"{entry.name} {(entry / 'stat').read_text().rpartition(') ')[2][0]}")
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+    return found
+
+
+def test_no_guard_stays_behind(slivers: Slivers) -> None:
+    sliver, init = slivers.boot(rc="sleep 1000")
+    controller = slivers.hypervisor.domain(sliver.id)
+    assert controller is not None
+
+    def guards() -> list[str]:
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdecimal() and (entry / "cmdline").read_bytes().find(sliver.id.encode()) >= 0:
+                    found.append(entry.name)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return [pid for pid in found if int(pid) not in (controller.pid, init)]
+
+    eventually(lambda: not guards())

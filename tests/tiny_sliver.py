@@ -1,0 +1,213 @@
+"""Slivers with a root of a few megabytes, started by the drivers alone: no image, no pool, no service.
+
+`in_box` moves the calling thread into a node box, so that what it starts, opens and connects to is the box's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from nodebox_box import Box
+from nodebox_linux import CLONE_NEWCGROUP, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWUTS, setns, unshare
+
+from slicemgr import names
+from slicemgr.config import Config, LibvirtConfig, NodeConfig
+from slicemgr.drivers import launch
+from slicemgr.drivers.domain_xml import Place, domain_xml
+from slicemgr.drivers.hypervisor import Hypervisor
+from slicemgr.model import GIB, MIB, Desired, Kind, Limits, PortBlock, Sliver
+
+REPOSITORY = Path(__file__).parent.parent
+APPLETS = [
+    "cat",
+    "chmod",
+    "cp",
+    "echo",
+    "grep",
+    "hostname",
+    "id",
+    "kill",
+    "ls",
+    "mkdir",
+    "mount",
+    "mv",
+    "ps",
+    "rm",
+    "setsid",
+    "sleep",
+    "sync",
+    "touch",
+    "wc",
+]
+FIRST_UID = 3_000_000
+
+_CLONE_FS = 0x200
+
+
+@contextmanager
+def in_box(name: str) -> Iterator[Box]:
+    """Make a box, be in it, and remove it."""
+    Hypervisor(LibvirtConfig())  # starts libvirt's event thread out here: inside it would keep the box's pool busy
+    box = Box(name)
+    box.make(link="none", pool_size="1G")
+    state = box.state
+    assert state is not None
+    try:
+        unshare(_CLONE_FS)  # this thread's own root and directory: only then can it change its mount namespace
+        home, here = os.pidfd_open(os.getpid()), os.pidfd_open(state.keeper.pid)
+        original = {
+            kind: os.open(f"/proc/thread-self/ns/{kind}", os.O_RDONLY) for kind in ("cgroup", "net", "uts", "mnt")
+        }
+        cwd = Path.cwd()
+        setns(here, CLONE_NEWCGROUP | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS)
+        try:
+            yield box
+        finally:
+            for descriptor in original.values():
+                setns(descriptor, 0)
+                os.close(descriptor)
+            os.chdir(cwd)
+            os.close(home)
+            os.close(here)
+    finally:
+        box.destroy()
+
+
+def compile_probe(directory: Path) -> Path:
+    """The static program that tries what a tenant must not do."""
+    target = directory / "probe"
+    source = REPOSITORY / "tests" / "system" / "probe.c"
+    subprocess.run(["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-static", "-o", target, source], check=True)
+    return target
+
+
+def compile_launcher(directory: Path, *options: str) -> Path:
+    target = directory / "sliver-launcher"
+    source = REPOSITORY / "tools" / "launcher" / "sliver-launcher.c"
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", *options]
+    subprocess.run(["gcc", *flags, "-o", target, source, "-lseccomp"], check=True)
+    return target
+
+
+def make_root(root: Path, shell: str = "busybox", rc: str = "", files: dict[str, Path] | None = None) -> Path:
+    """A root with busybox's tools, `shell` as /bin/sh and `rc` as what the tenant runs at boot."""
+    for directory in (
+        "bin",
+        "etc",
+        "root",
+        "proc",
+        "sys",
+        "dev",
+        "tmp",
+        "run",
+        "var/log",
+        "usr/bin",
+        "usr/sbin",
+        "sbin",
+    ):
+        (root / directory).mkdir(parents=True)
+    (root / "var" / "run").symlink_to("/run")
+    _copy_program(Path("/bin/busybox"), root)
+    for applet in APPLETS:
+        (root / "bin" / applet).symlink_to("busybox")
+    if shell != "busybox":
+        _copy_program(Path("/bin") / shell, root)
+    (root / "bin" / "sh").symlink_to(shell)
+    for path, source in (files or {}).items():
+        shutil.copy(source, root / path)
+    script = root / "etc" / "rc.local"
+    script.write_text(f"#!/bin/sh\n{rc}\n")
+    script.chmod(0o755)
+    return root
+
+
+def _copy_program(program: Path, root: Path) -> None:
+    linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+    for path in [str(program.resolve()), *re.findall(r"(/\S+) \(0x", linked)]:
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    link = root / "bin" / program.name
+    if not link.exists():
+        link.symlink_to(program.resolve())
+
+
+class Slivers:
+    """Starts and ends tiny slivers on the node of the calling thread."""
+
+    def __init__(self, directory: Path, launcher: Path) -> None:
+        self.config = Config(node=NodeConfig(pool=directory / "pool"), libvirt=LibvirtConfig(launcher=launcher))
+        self.config.node.pool.mkdir(mode=0o700)
+        (self.config.node.run_dir / "launch").mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.hypervisor = Hypervisor(self.config.libvirt)
+        self.place = launch.place(self.config)
+        self._serial = 0
+        self._made: list[Sliver] = []
+
+    def new(self, arch: str = "x86_64", /, **limits: int | float | None) -> Sliver:
+        """A sliver that nothing was done for yet; its root is to be made at `root(sliver)`."""
+        self._serial += 1
+        tag, serial = names.new_tag(), self._serial
+        wanted = replace(Limits(memory=128 * MIB, disk=GIB, pids=64, cpu=0.5), **limits)  # type: ignore[arg-type]
+        sliver = Sliver(
+            id=names.sliver_id(tag, 0),
+            serial=serial,
+            tag=tag,
+            slice_name="tiny",
+            index=0,
+            kind=Kind.LXC,
+            desired=Desired.RUNNING,
+            image="0" * 64,
+            arch=arch,
+            address=f"10.99.0.{serial}",
+            ports=PortBlock(10000 + 20 * serial, 20),
+            uid_first=FIRST_UID + 65536 * serial,
+            limits=wanted,
+            ssh_keys=(),
+        )
+        self._made.append(sliver)
+        return sliver
+
+    def root(self, sliver: Sliver) -> Path:
+        return names.root_dir(self.config.node.pool, sliver.id)
+
+    def start(self, sliver: Sliver, place: Place | None = None, edit: Callable[[str], str] = lambda xml: xml) -> int:
+        """Start it as the agent does; the host's number of its init. Raises Failed."""
+        launch.write(self.config, sliver)
+        self.hypervisor.create(sliver.kind, edit(domain_xml(sliver, place or self.place)))
+        return self.hypervisor.init_pid(sliver.id)
+
+    def boot(self, rc: str = "", shell: str = "busybox", **limits: int | float | None) -> tuple[Sliver, int]:
+        sliver = self.new(**limits)
+        make_root(self.root(sliver), shell, rc)
+        return sliver, self.start(sliver)
+
+    def end(self) -> None:
+        """End every sliver that was made here."""
+        for sliver in self._made:
+            self.hypervisor.kill(sliver.id)
+            launch.remove(self.config, sliver.id)
+        self._made.clear()
+
+
+def eventually(what: Callable[[], object], seconds: float = 60) -> None:
+    """Wait until `what` is true; fails after a time that no healthy machine needs."""
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not what():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        pause.wait(0.05)
+
+
+def parse_lines(text: str) -> dict[str, str]:
+    """`name=value` lines."""
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
