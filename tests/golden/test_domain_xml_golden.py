@@ -1,0 +1,54 @@
+"""The domains that slivers become, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slicemgr.drivers.domain_xml import MASKED_DIRS, MASKED_FILES, Place, domain_xml
+from slicemgr.model import GIB, MIB, Desired, Kind, Limits, PortBlock, Sliver
+
+PLACE = Place(
+    root=Path("/run/slicemgr/root"),
+    launcher=Path("/usr/lib/slicemgr/sliver-launcher"),
+    init_dir=Path("/usr/lib/slicemgr/init"),
+    gateway="169.254.1.1",
+)
+SLIVER = Sliver(
+    id="k3wz8n2q-7",
+    serial=42,
+    tag="k3wz8n2q",
+    slice_name="exp",
+    index=7,
+    kind=Kind.LXC,
+    desired=Desired.RUNNING,
+    image="ab" * 32,
+    arch="x86_64",
+    address="10.77.0.9",
+    ports=PortBlock(10140, 20),
+    uid_first=3_000_000,
+    limits=Limits(memory=512 * MIB, disk=4 * GIB, pids=512, cpu=0.5),
+    ssh_keys=(),
+)
+CASES = {
+    "lxc": (SLIVER, PLACE),
+    "lxc-every-limit": (
+        replace(
+            SLIVER,
+            generation=3,
+            limits=replace(SLIVER.limits, cpu=2.5, cpu_shares=2048, memory_soft=256 * MIB, io_weight=500),
+        ),
+        replace(PLACE, swap_limit=True),
+    ),
+    "lxc-i686": (replace(SLIVER, arch="i686"), PLACE),
+    "lxc-few-masks": (SLIVER, replace(PLACE, masked_dirs=MASKED_DIRS[:1], masked_files=MASKED_FILES[:1])),
+    "kvm": (replace(SLIVER, kind=Kind.KVM), replace(PLACE, root=Path("/var/lib/slicemgr/pool/disk.qcow2"))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_domain_xml(name: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"domain_xml/{name}.xml", domain_xml(*CASES[name]))

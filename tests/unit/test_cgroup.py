@@ -1,0 +1,61 @@
+"""Reading cgroups: parsing, and what each limit should read as on v1 and v2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slicemgr.drivers import cgroup
+from slicemgr.model import GIB, MIB, Limits
+
+LIMITS = Limits(memory=512 * MIB + 1, disk=GIB, pids=64, cpu=0.5, memory_soft=256 * MIB, io_weight=300)
+V1 = """\
+9:name=systemd:/
+8:pids:/slicemgr/sm-k3wz8n2q-0
+6:freezer:/machine/lxc-1-x.libvirt-lxc
+4:memory:/machine/lxc-1-x.libvirt-lxc
+2:cpu,cpuacct:/machine/lxc-1-x.libvirt-lxc
+0::/
+"""
+V2 = "0::/machine.slice/machine-lxc\\x2d1\\x2dx.scope/libvirt\n"
+
+
+def test_membership() -> None:
+    v1 = cgroup.parse_membership(V1)
+    assert v1["pids"] == "/slicemgr/sm-k3wz8n2q-0"
+    assert v1["cpu"] == v1["cpuacct"] == v1["memory"] == "/machine/lxc-1-x.libvirt-lxc"
+    assert v1["systemd"] == v1[""] == "/"
+    assert cgroup.parse_membership(V2) == {"": "/machine.slice/machine-lxc\\x2d1\\x2dx.scope/libvirt"}
+
+
+def test_working_set_leaves_out_what_can_be_dropped() -> None:
+    assert cgroup.working_set(100, {"total_inactive_file": 30, "inactive_file": 10}) == 70
+    assert cgroup.working_set(100, {"inactive_file": 10}) == 90
+    assert cgroup.working_set(100, {"inactive_file": 200}) == 0
+    assert cgroup.working_set(100, {}) == 100
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_every_limit_is_expected_somewhere(version: str) -> None:
+    rows = {row.name: row for row in cgroup.expected(LIMITS, version)}
+    assert set(rows) == {"memory", "memory_soft", "pids", "cpu", "cpu_shares", "io_weight"}
+    assert rows["memory"].wanted == str(512 * MIB)  # the kernel counts whole pages
+    assert rows["pids"].wanted == "64"
+    assert rows["cpu"].wanted.split()[0] == "50000"
+    assert rows["io_weight"].normal("default 300\n8:0 500") == "300"
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_limits_that_were_not_asked_for_are_not_checked(version: str) -> None:
+    bare = Limits(memory=MIB, disk=GIB, pids=64, cpu=1)
+    assert {row.name for row in cgroup.expected(bare, version)} == {"memory", "pids", "cpu", "cpu_shares"}
+
+
+def test_the_version_is_the_mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "MOUNT", tmp_path)
+    assert cgroup.version() == "v1"
+    assert cgroup.pids_group_v1("sm-x") == tmp_path / "pids" / "slicemgr" / "sm-x"
+    (tmp_path / "cgroup.controllers").touch()
+    assert cgroup.version() == "v2"
+    assert cgroup.pids_group_v1("sm-x") is None
