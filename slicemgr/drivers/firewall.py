@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -110,6 +110,9 @@ class Firewall:
     def __init__(self, network: NetworkConfig) -> None:
         self._network = network
         self._lock = threading.Lock()
+        self._tickets = threading.Lock()
+        self._asked = 0  # calls of replace so far, and how many of them are served
+        self._served = 0
         self._choice: Choice | None = None
         self._facts: Facts | None = None
         self._backends: dict[str, Backend] = {}
@@ -129,25 +132,43 @@ class Firewall:
         with self._lock:
             return (self._choice or self._choose()).reason
 
-    def replace(self, published: Collection[Published], *, full: bool = False) -> None:
+    def replace(
+        self, published: Collection[Published] | Callable[[], Collection[Published]], *, full: bool = False
+    ) -> None:
         """Make the host's rules equal to what these slivers need.
 
+        Threads that read rows and then wait here would overwrite newer rules with older ones: give a function, which
+        is asked when the turn has come. All who wait meanwhile are then served by one write.
         full: trust nothing, choose the back end anew and write every chain and jump; otherwise only chains that
         differ from the last write of this object (the first call is always full). Raises Refused if the host has no
         way to do it, Failed if it broke: each table is then as before or complete, and the next call is full.
         """
-        wanted = {table.title: table for table in self._tables(published)}
+        with self._tickets:
+            self._asked += 1
+            ticket = self._asked
         with self._lock:
-            before, self._written = self._written, {}
-            full = full or before.keys() != wanted.keys()
-            choice = self._choose() if full or self._choice is None else self._choice
-            steps = [(table, None if full else before[title]) for title, table in wanted.items()]
-            changed = [(new, old) for new, old in steps if old is None or new.chains != old.chains]
-            self._backend(choice.name).apply(changed)
-            if full:
-                self._leave_other_place(choice)
-            self._forget_predecessors(published)
-            self._written = wanted
+            if callable(published):
+                if ticket <= self._served and not full:
+                    return
+                with self._tickets:
+                    newest = self._asked
+                self._write(published(), full)
+                self._served = newest
+            else:
+                self._write(published, full)
+
+    def _write(self, published: Collection[Published], full: bool) -> None:
+        wanted = {table.title: table for table in self._tables(published)}
+        before, self._written = self._written, {}
+        full = full or before.keys() != wanted.keys()
+        choice = self._choose() if full or self._choice is None else self._choice
+        steps = [(table, None if full else before[title]) for title, table in wanted.items()]
+        changed = [(new, old) for new, old in steps if old is None or new.chains != old.chains]
+        self._backend(choice.name).apply(changed)
+        if full:
+            self._leave_other_place(choice)
+        self._forget_predecessors(published)
+        self._written = wanted
 
     def remove(self) -> None:
         """Take away all own chains and jumps, wherever they are. Raises Failed."""

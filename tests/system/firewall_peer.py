@@ -111,6 +111,31 @@ def listen() -> list[list[str]]:
     return list(heard)
 
 
+def _published(slivers: list[list[Any]]) -> list[Published]:
+    return [
+        Published(sliver, tag, address, PortBlock(*block), siblings)
+        for sliver, tag, address, block, siblings in slivers
+    ]
+
+
+def storm(setting: str, slivers: list[list[Any]]) -> int:
+    """Every sliver's own thread adds its row, then asks for the rules; how often the rows were read."""
+    rows: list[Published] = []
+    reads: list[int] = []
+
+    def read() -> list[Published]:
+        reads.append(len(rows))
+        return list(rows)
+
+    def create(one: Published) -> None:
+        rows.append(one)
+        firewalls[setting].replace(read)
+
+    with ThreadPoolExecutor(len(slivers)) as pool:
+        list(pool.map(create, _published(slivers)))
+    return len(reads)
+
+
 def firewall(do: str, setting: str = "auto", slivers: list[list[Any]] | None = None, **more: Any) -> Any:
     """do: replace (slivers, full), remove, check, backend, reason. An error's text is the answer to a failed one."""
     if setting not in firewalls:
@@ -119,11 +144,7 @@ def firewall(do: str, setting: str = "auto", slivers: list[list[Any]] | None = N
     one = firewalls[setting]
     try:
         if do == "replace":
-            published = [
-                Published(sliver, tag, address, PortBlock(*block), siblings)
-                for sliver, tag, address, block, siblings in slivers or []
-            ]
-            return one.replace(published, full=bool(more.get("full")))
+            return one.replace(_published(slivers or []), full=bool(more.get("full")))
         answer = getattr(one, do)
         return answer() if callable(answer) else answer
     except SlicemgrError as error:
@@ -152,7 +173,7 @@ def lock(path: str, timeout: float) -> None:
 
 
 TASKS: dict[str, Callable[..., Any]] = {
-    task.__name__: task for task in (serve, tcp, udp, ping, spoof, listen, firewall, remember, forget, lock)
+    task.__name__: task for task in (serve, tcp, udp, ping, spoof, listen, firewall, remember, forget, lock, storm)
 }
 
 

@@ -388,6 +388,17 @@ def test_many_small_changes_end_where_one_big_one_would(net: Net) -> None:
     assert net.try_all(("outside", tcp(NODE, 10040)), ("b0", tcp("10.77.0.2", 8080, NO))) == [f"b0 {OUTSIDE} 22", None]
 
 
+def test_creates_at_once_share_writes_and_the_newest_rows_win(net: Net) -> None:
+    crowd = [[f"{TAG_B}-{one}", TAG_B, f"10.77.3.{one}", [13000 + 20 * one, 20], 40] for one in range(1, 41)]
+    net.publish([])
+    reads = net.node.ask({"task": "storm", "setting": net.setting, "slivers": crowd})[0]
+    assert 1 <= reads < len(crowd)
+    assert net.problems() == []
+    after_storm = without_counts(net.save())
+    net.publish(crowd, full=True)
+    assert without_counts(net.save()) == after_storm
+
+
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_recycled_address_inherits_nothing(net: Net, ends: bool) -> None:
     """An old flow to the predecessor's port; the control leaves the kernel's memory of it alone."""
