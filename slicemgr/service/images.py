@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
@@ -82,7 +83,7 @@ def register_upload(
     return upload.sha256, operation
 
 
-def find(c: Connection, wanted: str) -> Row[tuple[str, str, str]]:
+def find(c: Connection, wanted: str) -> Row[*tuple[Any, ...]]:
     """The image with this name, sha256 or beginning of its sha256. Refused(NOT_FOUND) or (CONFLICT)."""
     i = t.images.c
     columns = sa.select(i.sha256, i.name, i.state)

@@ -66,7 +66,7 @@ def place(c: Connection, config: Config, spec: SliceSpec) -> Placement:
     return Placement(node.name, image.sha256, image.name, grants, cursors)
 
 
-def _image(c: Connection, wanted: str) -> Row[tuple[str, str, str]]:
+def _image(c: Connection, wanted: str) -> Row[*tuple[Any, ...]]:
     i = t.images.c
     row = c.execute(sa.select(i.sha256, i.name, i.state).where(sa.or_(i.name == wanted, i.sha256 == wanted))).first()
     if row is None:
@@ -156,7 +156,7 @@ def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str,
     c.execute(t.ports.insert(), ports)
 
 
-def find(c: Connection, name: str) -> Row[Any]:
+def find(c: Connection, name: str) -> Row[*tuple[Any, ...]]:
     """The slice called `name`. Refused(NOT_FOUND) if there is none."""
     l = t.slices.c
     query = sa.select(l.id, l.name, l.project, l.lease_ended_at).where(l.project == DEFAULT_PROJECT, l.name == name)
@@ -186,7 +186,7 @@ def act(
 
 def change(
     c: Connection,
-    row: Row[Any],
+    row: Row[*tuple[Any, ...]],
     action: str,
     user: str,
     now: datetime,

@@ -94,7 +94,7 @@ def slice(c: Connection, name: str) -> Json:
     return found[0]
 
 
-def _slice(head: Row[Any], slivers: list[Json]) -> Json:
+def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
     return {
         "name": head.name,
         "type": head.kind,
@@ -109,7 +109,7 @@ def _slice(head: Row[Any], slivers: list[Json]) -> Json:
     }
 
 
-def _sliver(row: Row[Any]) -> Json:
+def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
     key = row.host_key or None
     return {
         "index": row.idx,
@@ -190,7 +190,7 @@ def operation_version(c: Connection, id: str) -> tuple[int, str] | None:
     return None if row is None else (row.version, row.state)
 
 
-def _operations(c: Connection, rows: Sequence[Row[Any]]) -> list[Json]:
+def _operations(c: Connection, rows: Sequence[Row[*tuple[Any, ...]]]) -> list[Json]:
     ids = [row.id for row in rows]
     steps: dict[str, list[Json]] = defaultdict(list)
     p = t.operation_steps.c
@@ -205,7 +205,7 @@ def _operations(c: Connection, rows: Sequence[Row[Any]]) -> list[Json]:
     return [_operation(row, steps[row.id], counts[row.id]) for row in rows]
 
 
-def _operation(row: Row[Any], steps: list[Json], counts: Mapping[str, int]) -> Json:
+def _operation(row: Row[*tuple[Any, ...]], steps: list[Json], counts: Mapping[str, int]) -> Json:
     ended = sum(count for state, count in counts.items() if state in ("done", "failed"))
     return {
         "id": row.id,
@@ -258,7 +258,7 @@ def nodes(c: Connection, network: NetworkConfig, name: str | None = None) -> lis
     return [_node(row, used.get(row.name, (0, 0, 0, 0)), network) for row in rows]
 
 
-def _node(row: Row[Any], used: Sequence[Any], network: NetworkConfig) -> Json:
+def _node(row: Row[*tuple[Any, ...]], used: Sequence[Any], network: NetworkConfig) -> Json:
     slivers, memory, disk, ports = (int(one or 0) for one in used)
     facts = dict(row.facts)
     return {
@@ -288,7 +288,7 @@ def events(c: Connection, *, slice: str = "", limit: int = 100) -> list[Json]:
     query = sa.select(t.events).order_by(e.id.desc()).limit(limit)
     if slice:
         query = query.where(e.slice == slice)
-    rows: Iterable[Row[Any]] = c.execute(query)
+    rows: Iterable[Row[*tuple[Any, ...]]] = c.execute(query)
     return [
         {
             "id": row.id,

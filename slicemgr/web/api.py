@@ -14,7 +14,7 @@ from slicemgr.web import schemas, spool
 from slicemgr.web.state import authenticate, principal, state
 
 Answer = Any
-_SECURED = [{"token": []}]
+_SECURED: list[dict[str, list[str]]] = [{"token": []}]
 _LONGEST_WAIT = 60.0
 _FIRST_LOOK, _SLOWEST_LOOK = 0.01, 0.2  # seconds between looks at an operation somebody waits for
 

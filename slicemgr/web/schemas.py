@@ -6,7 +6,7 @@ from marshmallow import Schema, fields
 
 _SIZE = {"description": "bytes, or text such as 512M", "oneOf": [{"type": "integer"}, {"type": "string"}]}
 
-SLICE_REQUEST = {
+SLICE_REQUEST: dict[str, object] = {
     "type": "object",
     "required": ["name", "type", "image", "ssh_keys"],
     "properties": {

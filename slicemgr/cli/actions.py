@@ -1,0 +1,59 @@
+"""slicectl start, stop, restart, pause, resume, delete: for several slices at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slicemgr.cli.shared import each, seconds
+
+if TYPE_CHECKING:
+    from slicemgr import wire
+    from slicemgr.client import Client
+
+
+def _act(names: tuple[str, ...], action: str, no_wait: bool, timeout: float | None) -> int:
+    """Ask for all of them first, so that they are worked on side by side, then wait for each."""
+    from slicemgr.cli.progress import follow
+    from slicemgr.client import Client
+
+    asked: dict[str, wire.Operation] = {}
+    with Client.local() as client:
+
+        def ask(name: str) -> None:
+            asked[name] = _request(client, name, action)
+
+        refused = each(names, ask)
+        failed = 0 if no_wait else each(asked, lambda name: _ignore(follow(client, asked[name], timeout)))
+    if refused and failed:
+        return refused if refused == failed else 1
+    some = refused or failed
+    return 1 if some and len(asked) != len(set(names)) and asked and not failed else some
+
+
+def _ignore(_operation: wire.Operation) -> None:
+    """What a follower needs to be a job."""
+
+
+def _request(client: Client, name: str, action: str) -> wire.Operation:
+    return client.delete_slice(name) if action == "delete" else client.slice_action(name, action)
+
+
+def _command(action: str, help: str) -> click.Command:
+    @click.argument("names", metavar="NAME…", nargs=-1, required=True)
+    @click.option("--no-wait", is_flag=True, help="Return when the requests are accepted.")
+    @click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting after this, such as 2m.")
+    def command(names: tuple[str, ...], no_wait: bool, timeout: float | None) -> Any:
+        return _act(names, action, no_wait, timeout)
+
+    command.__doc__ = help
+    return click.command(action)(command)
+
+
+start = _command("start", "Start slices that are stopped.")
+stop = _command("stop", "Stop slices cleanly, by force if that takes too long; their files stay.")
+restart = _command("restart", "Stop slices and start them again.")
+pause = _command("pause", "Freeze every process of slices; their memory stays.")
+resume = _command("resume", "Let paused slices go on.")
+delete = _command("delete", "Delete slices with all their files.")

@@ -1,0 +1,108 @@
+"""slicectl create."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slicemgr.cli import tables
+from slicemgr.cli.output import Output, output_options
+from slicemgr.cli.shared import seconds
+from slicemgr.errors import invalid
+
+if TYPE_CHECKING:
+    from slicemgr import wire
+
+_DEFAULT_KEYS = ("id_ed25519.pub", "id_ecdsa.pub", "id_rsa.pub")
+_LARGEST_KEY_FILE = 1 << 16  # bytes
+
+
+@click.command()
+@click.argument("name")
+@click.option("--type", "kind", required=True, metavar="lxc|kvm", help="Container or virtual machine.")
+@click.option("--image", required=True, help="Name or sha256; see `slicectl image list`.")
+@click.option("--count", type=int, help="Slivers in the slice (1).")
+@click.option("--cpu", type=float, help="Cores each may use, such as 0.5.")
+@click.option("--cpu-shares", type=int, help="Weight under contention (1024).")
+@click.option("--memory", help="Hard limit, such as 512M.")
+@click.option("--memory-soft", help="What the kernel reclaims down to under pressure.")
+@click.option("--disk", help="Bytes of its own, such as 4G.")
+@click.option("--pids", type=int, help="Processes and threads.")
+@click.option("--io-weight", type=int, help="Block I/O weight, 1 to 1000.")
+@click.option("--ports", type=int, help="Node ports of each sliver; the lowest leads to ssh.")
+@click.option("--lease", help="How long the slice lives, such as 12h or 7d.")
+@click.option("--node", help="Which node; any if left out.")
+@click.option("--ssh-key", "key_files", multiple=True, metavar="FILE", help="Public key file; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Only show what it would get.")
+@click.option("--no-wait", is_flag=True, help="Return when the request is accepted.")
+@click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting after this, such as 2m.")
+@output_options(tables.SLIVERS)
+def create(
+    name: str,
+    kind: str,
+    key_files: tuple[str, ...],
+    dry_run: bool,
+    no_wait: bool,
+    timeout: float | None,
+    output: Output,
+    **wanted: Any,
+) -> None:
+    """Make a slice NAME and wait until its slivers can be logged into."""
+    from slicemgr.cli.progress import follow
+    from slicemgr.client import Client
+
+    request: wire.SliceRequest = {"name": name, "type": kind, "ssh_keys": _keys(key_files)}
+    request.update({key: value for key, value in wanted.items() if value is not None})  # type: ignore[typeddict-item]
+    with Client.local() as client:
+        if dry_run:
+            planned = client.create_slice({**request, "dry_run": True})["plan"]
+            output.show(planned["slivers"], planned)
+            return
+        created = client.create_slice(request)
+        if not no_wait:
+            follow(client, created["operation"], timeout)
+            _tell_unverified(client.operation(created["operation"]["id"]))
+        made = client.slice(name)
+        output.show(made["slivers"], made)
+
+
+def _tell_unverified(operation: wire.Operation) -> None:
+    from slicemgr.cli.complaint import say
+
+    for step in operation["steps"]:
+        if step["detail"] and step["name"] == "ssh":
+            say(f"{step['sliver']}: {step['detail']}")
+
+
+def _keys(files: tuple[str, ...]) -> list[str]:
+    """The texts of the key files; without any, of those the user has."""
+    if files:
+        return [_read(Path(file).expanduser()) for file in files]
+    from slicemgr.client_settings import find_settings
+
+    candidates = [Path.home() / ".ssh" / name for name in _DEFAULT_KEYS]
+    identity = find_settings().identity
+    if identity:
+        candidates = [Path(f"{identity}.pub")]
+    found = [_read(path) for path in candidates if path.is_file()]
+    if not found:
+        raise invalid("--ssh-key", "no public key in ~/.ssh", "make one with `ssh-keygen -t ed25519`, or name a file")
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_KEY_FILE + 1)
+        if len(data) > _LARGEST_KEY_FILE:
+            raise invalid("--ssh-key", f"{path} is too large for a public key", "give the .pub file")
+        text = data.decode()
+    except OSError as error:
+        raise invalid("--ssh-key", f"cannot read {path}: {error.strerror}", "give the .pub file") from error
+    except UnicodeDecodeError as error:
+        raise invalid("--ssh-key", f"{path} is not a public key", "give the .pub file") from error
+    if "PRIVATE KEY" in text:
+        raise invalid("--ssh-key", f"{path} is a private key", "give the .pub file; nothing was sent")
+    return text

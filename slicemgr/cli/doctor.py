@@ -1,0 +1,47 @@
+"""slicectl doctor and gc."""
+
+from __future__ import annotations
+
+import click
+
+from slicemgr.cli import tables
+from slicemgr.cli.output import Output, output_options
+from slicemgr.errors import Code, SlicemgrError
+
+
+@click.command()
+@click.option("--node", "name", help="Which node, if there are several.")
+@output_options(tables.CHECKS)
+def doctor(name: str | None, output: Output) -> int:
+    """Check everything the node needs and say how to mend it; exit status 1 if something is missing."""
+    from slicemgr.cli.node import the_node
+    from slicemgr.cli.progress import follow
+    from slicemgr.client import Client
+
+    try:
+        with Client.local() as client:
+            result = follow(client, client.doctor(name or the_node(client)))["result"] or {}
+    except SlicemgrError as error:
+        if error.code is Code.UNAVAILABLE:
+            error.hint = f"{error.hint}; `slicemgr doctor` as root checks the node without the service"
+        raise
+    checks = result.get("checks", [])
+    output.show(checks, checks)
+    return 1 if any(one["ok"] is False for one in checks) else 0
+
+
+@click.command()
+@click.option("--node", "name", help="Which node, if there are several.")
+@click.option("--yes", is_flag=True, help="Remove it.")
+@output_options(tables.LEFTOVERS)
+def gc(name: str | None, yes: bool, output: Output) -> int:
+    """Show what carries our mark but nobody wants; with --yes, remove it."""
+    from slicemgr.cli.node import the_node
+    from slicemgr.cli.progress import follow
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        result = follow(client, client.gc(name or the_node(client), apply=yes))["result"] or {}
+    items = result.get("items", [])
+    output.show(items, items)
+    return 1 if yes and not all(one["removed"] for one in items) else 0

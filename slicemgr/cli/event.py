@@ -1,0 +1,25 @@
+"""slicectl event list."""
+
+from __future__ import annotations
+
+import click
+
+from slicemgr.cli import tables
+from slicemgr.cli.output import Output, output_options
+
+
+@click.group()
+def event() -> None:
+    """Who did what, and when."""
+
+
+@event.command("list")
+@click.option("--slice", "slice_name", help="Only those about this slice.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@output_options(tables.EVENTS)
+def list_events(slice_name: str | None, limit: int, output: Output) -> None:
+    """The newest events."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        output.show(client.events(slice=slice_name, limit=limit))

@@ -1,0 +1,123 @@
+"""slicectl image: list, show, build, import, delete."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from slicemgr.cli import tables
+from slicemgr.cli.output import Output, output_options
+from slicemgr.cli.shared import each
+from slicemgr.errors import Failed, invalid
+
+if TYPE_CHECKING:
+    from slicemgr import wire
+    from slicemgr.client import Client
+
+_QCOW2 = b"QFI\xfb"
+
+
+@click.group()
+def image() -> None:
+    """VM disk images: what slices are made of."""
+
+
+@image.command("list")
+@output_options(tables.IMAGES)
+def list_images(output: Output) -> None:
+    """All images."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        output.show(client.images())
+
+
+@image.command("show")
+@click.argument("name")
+@output_options(tables.IMAGES)
+def show_image(name: str, output: Output) -> None:
+    """One image, by name, sha256 or the beginning of that."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        found = client.image(name)
+        output.show([found], found)
+
+
+@image.command("delete")
+@click.argument("names", metavar="NAME…", nargs=-1, required=True)
+def delete_image(names: tuple[str, ...]) -> int:
+    """Delete images that no slice uses."""
+    from slicemgr.cli.progress import follow
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+
+        def delete(name: str) -> None:
+            follow(client, client.delete_image(name))
+
+        return each(names, delete)
+
+
+@image.command("build")
+@click.argument("recipe")
+@click.option("--output", "target", metavar="FILE", help="Where the disk image goes (RECIPE.qcow2).")
+def build_image(recipe: str, target: str | None) -> None:
+    """Make a bootable VM disk image from a recipe, on this machine (root). Import it afterwards."""
+    program = str(Path(sys.argv[0]).resolve().with_name("slicemgr"))
+    words = [program, "image-build", recipe, *(["--output", target] if target else [])]
+    try:
+        os.execv(program, words)
+    except OSError as error:
+        raise Failed(f"cannot run {program}: {error.strerror}", hint="install slicemgr on this machine") from error
+
+
+@image.command("import")
+@click.argument("file")
+@click.option("--name", required=True, help="What slices will call it.")
+@click.option("--format", "disk_format", type=click.Choice(["qcow2", "raw"]), help="Found from the file if left out.")
+@click.option("--no-wait", is_flag=True, help="Return when the file is sent.")
+@output_options(tables.IMAGES)
+def import_image(file: str, name: str, disk_format: str | None, no_wait: bool, output: Output) -> None:
+    """Import the disk image FILE; the same file again is the same image."""
+    from slicemgr.cli.progress import follow
+    from slicemgr.client import Client
+
+    with _open(file) as opened, Client.local() as client:
+        sent = _send(client, opened, name, disk_format)
+        if "operation" in sent and not no_wait:
+            follow(client, sent["operation"])
+        found = client.image(sent["image"]["sha256"])
+        output.show([found], found)
+
+
+def _open(file: str) -> IO[bytes]:
+    path = Path(file)
+    try:
+        if not path.is_file():
+            raise invalid("FILE", f"{file} is not a file" if path.exists() else f"{file} does not exist")
+        return path.open("rb")
+    except OSError as error:
+        raise invalid("FILE", f"cannot read {file}: {error.strerror}") from error
+
+
+def _send(client: Client, file: IO[bytes], name: str, disk_format: str | None) -> wire.Imported:
+    size = os.fstat(file.fileno()).st_size
+    chosen = disk_format or ("qcow2" if file.read(len(_QCOW2)) == _QCOW2 else "raw")
+    file.seek(0)
+    if not sys.stderr.isatty():
+        return client.import_image(file, size, name=name, format=chosen)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("sending", total=size)
+
+        def draw(sent: int, _size: int) -> None:
+            progress.update(task, completed=sent)
+
+        return client.import_image(file, size, name=name, format=chosen, on_progress=draw)

@@ -1,0 +1,57 @@
+"""slicectl op: list, show, wait."""
+
+from __future__ import annotations
+
+import click
+
+from slicemgr.cli import tables
+from slicemgr.cli.output import Output, output_options
+from slicemgr.cli.shared import seconds
+
+
+@click.group()
+def op() -> None:
+    """Operations: the changes that were asked for, and how far they are."""
+
+
+@op.command("list")
+@click.option("--state", type=click.Choice(["queued", "running", "done", "failed"]), help="Only those.")
+@click.option("--slice", "slice_name", help="Only those on this slice.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
+@output_options(tables.OPERATIONS)
+def list_operations(state: str | None, slice_name: str | None, limit: int, output: Output) -> None:
+    """The newest operations."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        output.show(client.operations(state=state, slice=slice_name, limit=limit))
+
+
+@op.command("show")
+@click.argument("id")
+@output_options(tables.STEPS)
+def show_operation(id: str, output: Output) -> None:
+    """One operation with its steps."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        found = client.operation(id)
+        if output.for_people and output.header and not output.chosen:
+            from slicemgr.cli.human import text
+
+            subject = found["slice"] or found["image"]
+            error = f": {text(found['error'])}" if found["error"] else ""
+            click.echo(f"{text(found['kind'])} {text(subject)} by {text(found['user'])}: {text(found['state'])}{error}")
+        output.show(found["steps"], found)
+
+
+@op.command("wait")
+@click.argument("id")
+@click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting after this, such as 2m; exit 6.")
+def wait_operation(id: str, timeout: float | None) -> None:
+    """Wait until an operation has ended; exit status 1 if it failed."""
+    from slicemgr.cli.progress import follow
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        follow(client, client.operation(id), timeout)

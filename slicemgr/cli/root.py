@@ -1,0 +1,62 @@
+"""The tree of commands. A command's module is imported when the command is named, or all of them for the help."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+COMMANDS = {
+    "create": "create:create",
+    "list": "slices:list_slices",
+    "show": "slices:show",
+    "start": "actions:start",
+    "stop": "actions:stop",
+    "restart": "actions:restart",
+    "pause": "actions:pause",
+    "resume": "actions:resume",
+    "delete": "actions:delete",
+    "renew": "slices:renew",
+    "ssh": "ssh:ssh",
+    "wait": "wait:wait",
+    "image": "image:image",
+    "node": "node:node",
+    "op": "op:op",
+    "event": "event:event",
+    "doctor": "doctor:doctor",
+    "gc": "doctor:gc",
+    "completion": "shell:completion",
+    "version": "shell:version",
+}
+
+
+class LazyGroup(click.Group):
+    """The commands of COMMANDS, in that order."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name].split(":")
+        command: click.Command = getattr(importlib.import_module(f"slicemgr.cli.{module}"), name)
+        return command
+
+
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from slicemgr import __version__
+
+        click.echo(f"slicectl {__version__}")
+        context.exit()
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print it.")
+def root() -> None:
+    """Slices of containers (lxc) and virtual machines (kvm) on a testbed node.
+
+    The service is found by SLICEMGR_URL and SLICEMGR_TOKEN (or SLICEMGR_TOKEN_FILE), or by
+    ~/.config/slicemgr/client.json, or by what `slicemgr up` left on this machine.
+    """

@@ -1,0 +1,47 @@
+"""What several commands need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slicemgr.errors import SlicemgrError, invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import click
+
+FAILED = 1
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(_context: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Callback of an option that takes `90`, `30s`, `2m`, `1h`; seconds."""
+    if value is None:
+        return None
+    text = value.strip()
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
+    try:
+        amount = float(number) * _UNITS[unit]
+    except ValueError:
+        amount = -1.0
+    if not 0 < amount < 1e9:
+        raise invalid(f"--{param.name}", f"{value!r} is not a time", "write it as 30s, 2m or 1h")
+    return amount
+
+
+def each(names: Iterable[str], job: Callable[[str], None]) -> int:
+    """Do it for every name, past those that fail; the exit status: theirs if they agree, 1 if they do not."""
+    from slicemgr.cli.complaint import complain
+
+    names = list(dict.fromkeys(names))
+    statuses = []
+    for name in names:
+        try:
+            job(name)
+        except SlicemgrError as error:
+            complain(error, name if len(names) > 1 else "")
+            statuses.append(error.code.exit_status)
+    if not statuses:
+        return 0
+    return statuses[0] if len(set(statuses)) == 1 and len(statuses) == len(names) else FAILED

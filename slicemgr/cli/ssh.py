@@ -1,0 +1,80 @@
+"""slicectl ssh: becomes ssh, which then verifies the host key that the service recorded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slicemgr.errors import Code, Failed, Refused, invalid
+
+if TYPE_CHECKING:
+    from slicemgr import wire
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("-i", "--identity", metavar="FILE", help="Private key to log in with.")
+@click.option("-l", "--login", default="root", show_default=True, help="User inside.")
+@click.argument("target", metavar="NAME[/N]")
+@click.argument("command", metavar="[-- COMMAND]", nargs=-1, type=click.UNPROCESSED)
+def ssh(identity: str | None, login: str, target: str, command: tuple[str, ...]) -> None:
+    """Log into sliver N (0) of slice NAME, or run COMMAND there; exit status and output are the command's."""
+    from slicemgr.client import Client
+    from slicemgr.client_settings import find_settings
+
+    with Client.local() as client:
+        sliver = find_sliver(client.slice(target.partition("/")[0]), target)
+    identity = identity or find_settings().identity
+    words = [*ssh_words(sliver, _known_hosts(target, sliver), identity, login), *command]
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        raise Failed(f"cannot run ssh: {error.strerror}", hint="apt-get install openssh-client") from error
+
+
+def find_sliver(slice: wire.Slice, target: str) -> wire.Sliver:
+    """The sliver that `NAME/N` means. Refused if there is no such one."""
+    _, slash, index = target.partition("/")
+    wanted = index if slash else "0"
+    for sliver in slice["slivers"]:
+        if str(sliver["index"]) == wanted:
+            return sliver
+    raise Refused(Code.NOT_FOUND, f"slice {slice['name']} has no sliver {wanted!r}", hint="`slicectl show` lists them")
+
+
+def _known_hosts(target: str, sliver: wire.Sliver) -> Path:
+    """A file with the recorded key and no other."""
+    key = sliver["ssh"].get("host_key")
+    if not key:
+        raise Refused(Code.CONFLICT, f"{target} has no host key yet", hint="wait until it runs: `slicectl wait`")
+    if any(not character.isprintable() for character in key):
+        raise invalid("host_key", "the service sent something that is not a key")
+    directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slicemgr" / "known_hosts"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = directory / sliver["id"]
+    fresh = path.with_suffix(f".{os.getpid()}")
+    fresh.touch(mode=0o600)
+    fresh.write_text(f"[{sliver['ssh']['host']}]:{sliver['ssh']['port']} {key}\n")
+    fresh.replace(path)
+    return path
+
+
+def ssh_words(sliver: wire.Sliver, known_hosts: Path, identity: str | None, login: str) -> list[str]:
+    """The command line: only the recorded key counts, whatever the user's own known_hosts says."""
+    options = {
+        "StrictHostKeyChecking": "yes",
+        "UserKnownHostsFile": str(known_hosts),
+        "GlobalKnownHostsFile": "/dev/null",
+        "HostKeyAlgorithms": "ssh-ed25519",
+        "CheckHostIP": "no",
+        "UpdateHostKeys": "no",
+        "LogLevel": "ERROR",
+    }
+    words = ["ssh", "-p", str(sliver["ssh"]["port"])]
+    for name, value in options.items():
+        words += ["-o", f"{name}={value}"]
+    if identity:
+        words += ["-i", identity, "-o", "IdentitiesOnly=yes"]
+    return [*words, "--", f"{login}@{sliver['ssh']['host']}"]

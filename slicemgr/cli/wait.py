@@ -1,0 +1,62 @@
+"""slicectl wait."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from slicemgr.cli.shared import seconds
+from slicemgr.errors import Code, Failed, SlicemgrError
+
+if TYPE_CHECKING:
+    from slicemgr import wire
+    from slicemgr.client import Client
+
+GOALS = ("running", "stopped", "paused", "ssh", "gone")
+_BETWEEN = 0.25  # seconds
+
+
+@click.command()
+@click.argument("name")
+@click.option("--for", "goal", type=click.Choice(GOALS), default="ssh", show_default=True, help="What to wait for.")
+@click.option("--timeout", callback=seconds, default="5m", show_default=True, metavar="TIME", help="Then exit 6.")
+def wait(name: str, goal: str, timeout: float) -> None:
+    """Wait until slice NAME is in a state, its slivers answer by ssh, or it is gone."""
+    from slicemgr.client import Client
+
+    end = time.monotonic() + timeout
+    with Client.local() as client:
+        while not _reached(client, name, goal):
+            if time.monotonic() > end:
+                raise Failed(
+                    f"{name} is not {goal} after {timeout:g} s", code=Code.TIMEOUT, hint=f"`slicectl show {name}`"
+                )
+            time.sleep(_BETWEEN)
+
+
+def _reached(client: Client, name: str, goal: str) -> bool:
+    try:
+        slice = client.slice(name)
+    except SlicemgrError as error:
+        if goal == "gone" and error.code is Code.NOT_FOUND:
+            return True
+        raise
+    if slice["state"] == "failed" and goal != "gone":
+        reasons = [one["error"] for one in slice["slivers"] if one["error"]]
+        raise Failed(f"{name} failed", hint=reasons[0] if reasons else "")
+    if goal == "ssh":
+        return slice["state"] == "running" and all(map(greets, slice["slivers"]))
+    return slice["state"] == goal
+
+
+def greets(sliver: wire.Sliver, timeout: float = 2.0) -> bool:
+    """Whether an ssh server answers at the sliver's port."""
+    try:
+        with socket.create_connection((sliver["ssh"]["host"], sliver["ssh"]["port"]), timeout) as connection:
+            connection.settimeout(timeout)
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False

@@ -1,0 +1,357 @@
+"""The REST client that slicectl uses and a script can import.
+
+    from slicemgr.client import Client
+    with Client.local() as client:
+        for one in client.slices():
+            print(one["name"], one["state"])
+
+Answers are the API's own JSON: times are RFC 3339 text in UTC, sizes bytes. Every method raises `Refused` (nothing
+happened) or `Failed` (it may have) with the service's code, hint and field, and one note for each further field;
+code UNAVAILABLE means that the service cannot be reached. A client is for one thread at a time.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import select
+import sys
+import time
+from typing import IO, TYPE_CHECKING, Any, cast
+from urllib.parse import quote, urlencode, urlsplit
+
+from slicemgr.client_settings import START_HINT, Settings, find_settings, settings_files
+from slicemgr.errors import Code, Failed, Refused, SlicemgrError, invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Self
+
+    from slicemgr import wire
+
+__all__ = ["Client", "Settings", "find_settings", "settings_files"]
+
+API = "/api/v1"
+_OTHER_VERSION = "is it of another version than this client?"
+_CHUNK = 1 << 20  # bytes of an upload between two looks at the progress
+_LONGEST_POLL = 30  # seconds; the service allows 60, what stands between may not
+_UPLOAD_TIMEOUT = 600.0  # seconds for the answer after the last byte: the service still writes it to disk
+_BY_STATUS = {400: Code.INVALID, 413: Code.INVALID, 502: Code.UNAVAILABLE, 403: Code.DENIED}
+
+
+class Client:
+    """A connection to one service, kept open between calls.
+
+    url: such as http://127.0.0.1:8480. token: of the caller. timeout: seconds for connecting and for each answer.
+    source: where the token came from, for the error that says it is wrong.
+    """
+
+    def __init__(self, url: str, token: str, timeout: float = 30.0, *, source: str = "") -> None:
+        parts = urlsplit(url.strip())
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise invalid("SLICEMGR_URL", f"{url!r}: {error}") from error
+        if parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable() or " " in url.strip():
+            raise invalid("SLICEMGR_URL", f"{url!r} is not an http or https URL", "such as http://127.0.0.1:8480")
+        if not (token.isascii() and token.isprintable()):
+            raise invalid("SLICEMGR_TOKEN", "holds characters that no token has")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self.url = url.strip().rstrip("/")
+        self.timeout = timeout
+        self.source = source
+        self._prefix = parts.path.rstrip("/") + API
+        self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", "User-Agent": "slicectl"}
+        self._connection = kind(parts.hostname, port, timeout=timeout)
+
+    @classmethod
+    def local(cls, timeout: float = 30.0) -> Client:
+        """A client for the service that `find_settings` finds."""
+        found = find_settings()
+        return cls(found.url, found.token, timeout, source=found.source)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # slices
+
+    def create_slice(self, request: wire.SliceRequest) -> wire.Created:
+        """`{"operation", "slice"}`, or `{"plan"}` when the request says dry_run."""
+        return cast("wire.Created", self._call("POST", "/slices", request))
+
+    def slices(self, **filters: str | None) -> list[wire.Slice]:
+        """filters: state, type, image."""
+        return _items(self._call("GET", "/slices" + _query(filters)), "slices")
+
+    def slice(self, name: str) -> wire.Slice:
+        return cast("wire.Slice", self._call("GET", f"/slices/{_segment('NAME', name)}"))
+
+    def slice_action(self, name: str, action: str, *, force: bool = False) -> wire.Operation:
+        """The operation that does start, stop, restart, pause or resume. force: stop without asking the guest."""
+        body = {"force": True} if force else {}
+        return _operation(self._call("POST", f"/slices/{_segment('NAME', name)}/{action}", body))
+
+    def renew_slice(self, name: str, lease: str) -> wire.Slice:
+        """The slice, with the end of the lease as granted. lease: such as `7d`, from now on."""
+        return cast("wire.Slice", self._call("POST", f"/slices/{_segment('NAME', name)}/renew", {"lease": lease}))
+
+    def delete_slice(self, name: str) -> wire.Operation:
+        return _operation(self._call("DELETE", f"/slices/{_segment('NAME', name)}"))
+
+    # images
+
+    def images(self) -> list[wire.Image]:
+        return _items(self._call("GET", "/images"), "images")
+
+    def image(self, name: str) -> wire.Image:
+        """name: the image's name, its sha256 or the unique beginning of that."""
+        return cast("wire.Image", self._call("GET", f"/images/{_segment('NAME', name)}"))
+
+    def delete_image(self, name: str) -> wire.Operation:
+        return _operation(self._call("DELETE", f"/images/{_segment('NAME', name)}"))
+
+    def import_image(
+        self,
+        file: IO[bytes],
+        size: int,
+        *,
+        name: str,
+        format: str,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> wire.Imported:
+        """Send `size` bytes of `file`; `{"image"}`, with an `"operation"` unless the image is already known.
+
+        on_progress: called with (bytes sent, size). Refused if the file is shorter than `size`.
+        """
+        path = "/images" + _query({"name": name, "format": format})
+        self._open(self.timeout)
+        connection = self._connection
+        try:
+            connection.putrequest("POST", self._prefix + path)
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+            for key, value in {**self._headers, **headers}.items():
+                connection.putheader(key, value)
+            connection.endheaders()
+            complete = self._stream(file, size, on_progress)
+            connection.sock.settimeout(_UPLOAD_TIMEOUT)
+            response = connection.getresponse()
+            status, payload = response.status, response.read()
+        except TimeoutError as error:
+            raise self._silent(self.timeout) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise self._lost(error) from error
+        finally:
+            if sys.exc_info()[0] is not None:
+                self.close()
+        if not complete:
+            self.close()
+        return cast("wire.Imported", self._answer(status, payload))
+
+    def _stream(self, file: IO[bytes], size: int, on_progress: Callable[[int, int], None] | None) -> bool:
+        """False if the service answered or hung up before everything was sent."""
+        sent = 0
+        while sent < size:
+            chunk = file.read(min(_CHUNK, size - sent))
+            if not chunk:
+                raise invalid("FILE", f"ended after {sent} of {size} bytes", "it changed while it was read")
+            if _readable(self._connection):
+                return False
+            try:
+                self._connection.send(chunk)
+            except (BrokenPipeError, ConnectionResetError):
+                return False
+            sent += len(chunk)
+            if on_progress is not None:
+                on_progress(sent, size)
+        return True
+
+    # nodes
+
+    def nodes(self) -> list[wire.Node]:
+        return _items(self._call("GET", "/nodes"), "nodes")
+
+    def node(self, name: str) -> wire.Node:
+        return cast("wire.Node", self._call("GET", f"/nodes/{_segment('NODE', name)}"))
+
+    def doctor(self, node: str) -> wire.Operation:
+        """The operation whose result has `checks`."""
+        return _operation(self._call("POST", f"/nodes/{_segment('NODE', node)}/doctor", {}))
+
+    def gc(self, node: str, *, apply: bool = False) -> wire.Operation:
+        """The operation whose result has `items`: what carries our mark and nobody wants; apply: remove it."""
+        return _operation(self._call("POST", f"/nodes/{_segment('NODE', node)}/gc", {"apply": apply}))
+
+    # operations and events
+
+    def operations(
+        self, *, state: str | None = None, slice: str | None = None, limit: int | None = None
+    ) -> list[wire.Operation]:
+        query = _query({"state": state, "slice": slice, "limit": limit})
+        return _items(self._call("GET", "/operations" + query), "operations")
+
+    def operation(self, operation_id: str | int, *, wait: int | None = None, seen: int | None = None) -> wire.Operation:
+        """wait: seconds to hold the answer back until the operation ended or its version is beyond `seen`."""
+        path = f"/operations/{_segment('ID', str(operation_id))}" + _query({"wait": wait, "seen": seen})
+        return cast("wire.Operation", self._call("GET", path, timeout=self.timeout + (wait or 0)))
+
+    def events(self, *, slice: str | None = None, limit: int | None = None) -> list[wire.Event]:
+        return _items(self._call("GET", "/events" + _query({"slice": slice, "limit": limit})), "events")
+
+    def wait(
+        self,
+        operation_id: str | int,
+        timeout: float | None = None,
+        on_progress: Callable[[wire.Operation], None] | None = None,
+        *,
+        patience: float = 15.0,
+    ) -> wire.Operation:
+        """The operation, once it has ended (`done` or `failed`: look at its state).
+
+        timeout: seconds, None for ever; then Failed with code TIMEOUT, and the operation goes on. on_progress: called
+        with the operation each time it has changed. patience: seconds for which a service that restarts is missed.
+        """
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        lost_since: float | None = None
+        seen: int | None = None
+        while True:
+            left = end - time.monotonic()
+            began = time.monotonic()
+            try:
+                poll = max(0, math.ceil(min(left, _LONGEST_POLL)))
+                operation = self.operation(operation_id, wait=poll, seen=seen)
+            except SlicemgrError as error:
+                lost_since = lost_since or began
+                if error.code is not Code.UNAVAILABLE or time.monotonic() - lost_since > min(patience, left):
+                    raise
+                time.sleep(min(0.5, patience))
+                continue
+            lost_since = None
+            if operation["version"] != seen and on_progress is not None:
+                on_progress(operation)
+            if operation["state"] in ("done", "failed"):
+                return operation
+            if time.monotonic() >= end:
+                raise Failed(
+                    f"operation {operation_id} has not ended within {timeout:g} s", hint="it goes on", code=Code.TIMEOUT
+                )
+            if operation["version"] == seen and time.monotonic() - began < min(0.1, poll):
+                time.sleep(0.2)  # a service that does not hold its answer back is not asked in a busy loop
+            seen = operation["version"]
+
+    # transport
+
+    def _call(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
+        """One request. A GET that finds the kept connection closed is sent once more on a new one."""
+        timeout = timeout or self.timeout
+        data = None if body is None else json.dumps(body, allow_nan=False).encode()
+        headers = self._headers if data is None else {**self._headers, "Content-Type": "application/json"}
+        while True:
+            reused = self._open(timeout)
+            try:
+                self._connection.request(method, self._prefix + path, data, headers)
+                response = self._connection.getresponse()
+                status, payload = response.status, response.read()
+            except TimeoutError as error:
+                self.close()
+                raise self._silent(timeout) from error
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                if not (reused and method == "GET"):
+                    raise self._lost(error) from error
+            except BaseException:
+                self.close()  # an answer half read must not be taken for the next one's
+                raise
+            else:
+                return self._answer(status, payload)
+
+    def _open(self, timeout: float) -> bool:
+        """True if the connection was open already and the service has not hung up on it."""
+        connection = self._connection
+        connection.timeout = timeout
+        if connection.sock is not None and not _readable(connection):
+            connection.sock.settimeout(timeout)
+            return True
+        connection.close()
+        try:
+            connection.connect()
+        except OSError as error:
+            why = error.strerror or str(error) or "no answer"
+            raise Refused(Code.UNAVAILABLE, f"cannot reach {self.url}: {why}", hint=START_HINT) from error
+        return False
+
+    def _silent(self, timeout: float) -> Failed:
+        return Failed(f"no answer from {self.url} within {timeout:g} s", code=Code.TIMEOUT)
+
+    def _lost(self, error: Exception) -> Failed:
+        message = f"the connection to {self.url} broke: {error or type(error).__name__}"
+        return Failed(
+            message, hint="what was asked for may have been done: look before you repeat", code=Code.UNAVAILABLE
+        )
+
+    def _answer(self, status: int, payload: bytes) -> dict[str, Any]:
+        try:
+            answer = json.loads(payload)
+        except ValueError:
+            answer = None
+        if status >= 300:
+            raise self._problem(status, answer if isinstance(answer, dict) else {})
+        if not isinstance(answer, dict):
+            raise Failed(f"{self.url} answered with something that is not of slicemgr", hint="is SLICEMGR_URL right?")
+        return answer
+
+    def _problem(self, status: int, problem: dict[str, Any]) -> SlicemgrError:
+        """The error that a problem+json body tells, or what the bare status means (a proxy's page, for one)."""
+        by_status = _BY_STATUS.get(status) or next((one for one in Code if one.status == status), Code.FAILED)
+        code = Code.from_wire(str(problem["code"])) if problem.get("code") else by_status
+        message = str(problem.get("detail") or problem.get("title") or f"{self.url} answered with HTTP status {status}")
+        errors = [one for one in problem.get("errors") or () if isinstance(one, dict)]
+        field = str(problem.get("field") or (errors[0].get("field") if errors else "") or "")
+        hint = str(problem.get("hint") or "")
+        if code is Code.UNAUTHENTICATED and self.source:
+            hint = hint or f"the token came from {self.source}"
+        failed = code is Code.FAILED
+        error = Failed(message, hint=hint) if failed else Refused(code, message, hint=hint, field=field)
+        for one in errors:
+            if one.get("field") != field:
+                error.add_note(f"{one.get('field')}: {one.get('message')}")
+        return error
+
+
+def _readable(connection: http.client.HTTPConnection) -> bool:
+    """Between two requests nothing is to be read: if something is, it is the end or an early answer."""
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _segment(field: str, text: str) -> str:
+    """`text` as one segment of a path. Refused if it could mean another path, or nothing."""
+    if not text or not text.isprintable() or "/" in text or text in (".", ".."):
+        raise invalid(field, f"{text!r} cannot be a name", "letters, digits and dashes")
+    return quote(text, safe="")
+
+
+def _query(values: Mapping[str, object]) -> str:
+    given = {key: value for key, value in values.items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _operation(answer: dict[str, Any]) -> wire.Operation:
+    value = answer.get("operation")
+    if not isinstance(value, dict):
+        raise Failed("the service's answer has no operation", hint=_OTHER_VERSION)
+    return cast("wire.Operation", value)
+
+
+def _items(answer: dict[str, Any], key: str) -> list[Any]:
+    value = answer.get(key)
+    if not isinstance(value, list):
+        raise Failed(f"the service's answer has no {key}", hint=_OTHER_VERSION)
+    return value

@@ -1,0 +1,87 @@
+"""Where a client finds the service's URL and a token that opens it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from slicemgr.errors import Code, Refused, invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+START_HINT = "start it with `slicemgr up`, or set SLICEMGR_URL and SLICEMGR_TOKEN for a service elsewhere"
+
+
+class Settings(NamedTuple):
+    """Where the service is, what opens it, and which file or variable said so."""
+
+    url: str
+    token: str
+    source: str
+    identity: str | None = None  # private key for `slicectl ssh`; its `.pub` is the default key of `create`
+
+
+def settings_files() -> list[Path]:
+    """Where `{"url": …, "token": …}` is looked for, first match wins: the user's, the install's, the node's."""
+    files = [Path(sys.prefix) / "etc/slicemgr/client.json", Path("/run/slicemgr/client.json")]
+    with contextlib.suppress(RuntimeError):  # no home directory
+        files.insert(0, Path.home() / ".config/slicemgr/client.json")
+    return files
+
+
+def find_settings(environ: Mapping[str, str] | None = None, files: Sequence[Path] | None = None) -> Settings:
+    """The service's URL and token from SLICEMGR_URL and SLICEMGR_TOKEN or SLICEMGR_TOKEN_FILE, else from a file.
+
+    A token from a file is never sent to the URL of a variable. Refused: UNAVAILABLE if nothing says where the
+    service is, DENIED if the only file that does is not for this user, INVALID if what it says makes no sense.
+    """
+    environ = os.environ if environ is None else environ
+    token, source = _token_of_environment(environ)
+    if url := environ.get("SLICEMGR_URL", ""):
+        if not token:
+            raise invalid("SLICEMGR_TOKEN", "not set, though SLICEMGR_URL is", "set it or SLICEMGR_TOKEN_FILE")
+        return Settings(url, token, source)
+    locked: Path | None = None
+    for file in settings_files() if files is None else files:
+        try:
+            text = file.read_text()
+        except PermissionError:
+            locked = locked or file
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise invalid(str(file), f"cannot be read: {error}") from error
+        else:
+            found = _parse_settings(text, file)
+            return found._replace(token=token, source=source) if token else found
+    if locked is not None:
+        raise Refused(
+            Code.DENIED, f"{locked} is not readable for you", hint="run as root, or ask the admin for a token"
+        )
+    raise Refused(Code.UNAVAILABLE, "nothing says where the service is", hint=START_HINT)
+
+
+def _token_of_environment(environ: Mapping[str, str]) -> tuple[str, str]:
+    if token := environ.get("SLICEMGR_TOKEN", "").strip():
+        return token, "SLICEMGR_TOKEN"
+    if name := environ.get("SLICEMGR_TOKEN_FILE", ""):
+        try:
+            return Path(name).read_text().strip(), name
+        except (OSError, UnicodeDecodeError) as error:
+            raise invalid("SLICEMGR_TOKEN_FILE", f"{name} cannot be read: {error}") from error
+    return "", ""
+
+
+def _parse_settings(text: str, file: Path) -> Settings:
+    try:
+        raw = json.loads(text)
+        url, token = raw["url"], raw["token"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise invalid(str(file), "does not hold the service's address", '{"url": "…", "token": "…"}') from error
+    identity = raw.get("identity")
+    return Settings(str(url), str(token), str(file), None if identity is None else str(identity))

@@ -1,0 +1,182 @@
+"""The REST API's JSON as types, for the client and whoever writes against it. Nothing to import at run time.
+
+Times are RFC 3339 text in UTC, sizes bytes, cpu cores; `None` means: not known (yet) or not limited.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired, TypedDict
+
+State = Literal["queued", "running", "done", "failed"]
+
+
+class Ssh(TypedDict):
+    """Where the sliver's sshd is reached; `host_key` is the line that known_hosts wants, `fingerprint` its SHA256."""
+
+    host: str
+    port: int
+    fingerprint: str | None
+    host_key: NotRequired[str | None]
+
+
+class Ports(TypedDict):
+    first: int
+    last: int
+
+
+class Limits(TypedDict):
+    cpu: float | None
+    cpu_shares: int | None
+    memory: int | None
+    memory_soft: int | None
+    disk: int | None
+    pids: int | None
+    io_weight: int | None
+
+
+class Usage(TypedDict):
+    memory: int | None
+    disk: int | None
+
+
+class Sliver(TypedDict):
+    index: int
+    id: str
+    node: str
+    state: str
+    address: str
+    ssh: Ssh
+    ports: Ports
+    limits: Limits
+    usage: Usage
+    error: str | None
+
+
+class Slice(TypedDict):
+    name: str
+    type: str
+    project: str
+    owner: str
+    state: str
+    created_at: str
+    expires_at: str | None
+    image: str
+    image_sha256: str
+    slivers: list[Sliver]
+
+
+class SliceRequest(TypedDict, total=False):
+    """What creates a slice; sizes are bytes or text like `512M`. A field left out takes the node's default."""
+
+    name: str
+    type: str
+    image: str
+    count: int
+    cpu: float
+    cpu_shares: int
+    memory: int | str
+    memory_soft: int | str
+    disk: int | str
+    pids: int
+    io_weight: int
+    ports: int
+    lease: str
+    ssh_keys: list[str]
+    node: str
+    dry_run: bool
+
+
+class Step(TypedDict):
+    sliver: str
+    name: str
+    state: State
+    detail: str
+    percent: int | None
+
+
+class OperationProgress(TypedDict):
+    done: int
+    total: int
+
+
+class Check(TypedDict):
+    name: str
+    ok: bool | None
+    detail: str
+    remedy: str
+
+
+class GcItem(TypedDict):
+    what: str
+    name: str
+    detail: str
+    removed: bool
+
+
+class Result(TypedDict, total=False):
+    checks: list[Check]
+    items: list[GcItem]
+
+
+class Operation(TypedDict):
+    id: int | str
+    kind: str
+    state: State
+    slice: str | None
+    image: str | None
+    user: str
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    error: str | None
+    hint: str | None
+    version: int
+    progress: OperationProgress
+    steps: list[Step]
+    result: Result | None
+
+
+class Image(TypedDict):
+    name: str
+    sha256: str
+    format: str
+    virtual_size: int
+    file_size: int
+    arch: str
+    os: str
+    state: str
+    created_at: str
+    used_by: int
+
+
+class Node(TypedDict):
+    name: str
+    address: str
+    agent_seen_at: str | None
+    facts: dict[str, object]
+    capacity: dict[str, int]
+    used: dict[str, int]
+
+
+class Event(TypedDict):
+    id: int
+    at: str
+    user: str
+    action: str
+    slice: str | None
+    detail: str
+
+
+class Created(TypedDict):
+    """The answer to a SliceRequest: `plan` alone for a dry run, the others otherwise."""
+
+    operation: NotRequired[Operation]
+    slice: NotRequired[Slice]
+    plan: NotRequired[Slice]
+
+
+class Imported(TypedDict):
+    """`operation` is left out when the image was known already."""
+
+    image: Image
+    operation: NotRequired[Operation]
