@@ -89,7 +89,7 @@ def ensure_service(key: Path) -> str:
         say("starting web and agent in the box")
         settings = SETTINGS.format(address=address, port=PORT)
         nodebox("enter", BOX, "--", "sh", "-c", f"cat > /etc/slicemgr/slicemgr.toml <<'E'\n{settings}E")
-        nodebox("enter", BOX, "--background", "slicemgr", "--", str(VENV / "bin/slicemgr"), "up")
+        nodebox("enter", "--background", "slicemgr", BOX, "--", str(VENV / "bin/slicemgr"), "up")
         deadline = time.monotonic() + READY_SECONDS
         while not answers(url):
             if time.monotonic() > deadline:

@@ -74,8 +74,7 @@ class Applier:
         with suppress(SlicemgrError):
             if step is Step.ROOT and not names.root_dir(self._config.node.pool, sliver.id).is_dir():
                 self._remove(sliver)
-            if step in (Step.DOMAIN, Step.PUBLISH, Step.VERIFY):
-                self._publisher.withdraw(sliver.id)
+            if step in (Step.DOMAIN, Step.VERIFY):
                 self._hypervisor.kill(sliver.id)
                 launch.remove(self._config, sliver.id)
 

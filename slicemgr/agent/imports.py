@@ -90,7 +90,7 @@ class Importer:
         self._journal.add(
             work.ImageSeen(sha256, ImageState.READY, arch=tree.arch, os=tree.os_name, virtual_size=facts.virtual_size)
         )
-        return {"sha256": sha256, "arch": tree.arch, "os": tree.os_name, "bytes": tree.bytes, "files": tree.files}
+        return {"sha256": sha256, "arch": tree.arch, "os": tree.os_name, "bytes": tree.bytes}
 
     def remove(self, operation: work.Operation) -> dict[str, object]:
         """Delete an image's base and disk file. The service made sure that nobody uses it."""

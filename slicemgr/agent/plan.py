@@ -50,7 +50,7 @@ class Seen:
     traces: bool = False
 
 
-_START = (Step.IDENTITY, Step.DOMAIN, Step.PUBLISH, Step.VERIFY, Step.SSH)
+_START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN, Step.VERIFY, Step.SSH)
 _SETTLE = (Step.PUBLISH, Step.VERIFY, Step.SSH)
 
 
@@ -60,7 +60,7 @@ def plan(want: Sliver, seen: Seen) -> tuple[Step, ...]:
         case Desired.ABSENT:
             return _away(seen)
         case Desired.STOPPED:
-            return (Step.WITHDRAW, Step.STOP) if seen.domain else ()
+            return (Step.STOP,) if seen.domain else ()
         case Desired.RUNNING:
             return _run(want, seen, pause=False)
         case Desired.PAUSED:
@@ -68,13 +68,10 @@ def plan(want: Sliver, seen: Seen) -> tuple[Step, ...]:
 
 
 def _away(seen: Seen) -> tuple[Step, ...]:
-    """Rules first, so that a new connection never meets half a sliver."""
-    steps = [Step.WITHDRAW]
-    if seen.domain:
-        steps.append(Step.KILL)
-    if seen.root or seen.traces:
-        steps.append(Step.REMOVE)
-    return tuple(steps)
+    """The rules stand as long as the link does: an unpublished link would be treated as a stranger's."""
+    kill = (Step.KILL,) if seen.domain else ()
+    remove = (Step.REMOVE,) if seen.root or seen.traces else ()
+    return (*kill, Step.WITHDRAW, *remove)
 
 
 def _run(want: Sliver, seen: Seen, *, pause: bool) -> tuple[Step, ...]:

@@ -1,6 +1,7 @@
-"""Slivers whose ports are open, and the group commit that brings the firewall there.
+"""The slivers that the packet filter knows: every one that has a row, whether it runs or not.
 
-Rewriting a table costs the same for one sliver or fifty: whoever comes while a commit runs shares the next one.
+A sliver is published before its link exists and withdrawn after it is gone. Rewriting a table costs the same for one
+sliver or fifty: the firewall reads the slivers when its turn comes, so that all who wait share one write.
 """
 
 from __future__ import annotations
@@ -10,9 +11,7 @@ from collections.abc import Iterable
 
 from slicemgr.drivers.firewall import Firewall
 from slicemgr.drivers.firewall_rules import Published
-from slicemgr.model import Desired, Sliver
-
-_OPEN = (Desired.RUNNING, Desired.PAUSED)
+from slicemgr.model import Sliver
 
 
 def published(sliver: Sliver) -> Published:
@@ -28,49 +27,31 @@ class Publisher:
         self._firewall = firewall
         self._open: dict[str, Published] = {}
         self._lock = threading.Lock()
-        self._committing = threading.Lock()
-        self._asked = 0
-        self._done = 0
 
     def reset(self, slivers: Iterable[Sliver]) -> None:
         """Make the rules anew from the rows, whatever is in the kernel."""
-        with self._committing:
-            with self._lock:
-                self._open = {one.id: published(one) for one in slivers if one.desired in _OPEN}
-                self._asked += 1
-                asked, wanted = self._asked, tuple(self._open.values())
-            self._firewall.replace(wanted, full=True)
-            self._done = asked
+        with self._lock:
+            self._open = {one.id: published(one) for one in slivers}
+        self._firewall.replace(self._all, full=True)
 
     def heal(self) -> None:
         """Write everything again if somebody else changed our chains."""
-        with self._committing:
-            if self._firewall.check():
-                with self._lock:
-                    wanted = tuple(self._open.values())
-                self._firewall.replace(wanted, full=True)
+        if self._firewall.check():
+            self._firewall.replace(self._all, full=True)
 
     def publish(self, sliver: Sliver) -> None:
         with self._lock:
             if self._open.get(sliver.id) == published(sliver):
                 return
             self._open[sliver.id] = published(sliver)
-        self._commit()
+        self._firewall.replace(self._all)
 
     def withdraw(self, sliver: str) -> None:
         with self._lock:
             if self._open.pop(sliver, None) is None:
                 return
-        self._commit()
+        self._firewall.replace(self._all)
 
-    def _commit(self) -> None:
+    def _all(self) -> tuple[Published, ...]:
         with self._lock:
-            self._asked += 1
-            ticket = self._asked
-        with self._committing:
-            if self._done >= ticket:
-                return
-            with self._lock:
-                asked, wanted = self._asked, tuple(self._open.values())
-            self._firewall.replace(wanted)
-            self._done = asked
+            return tuple(self._open.values())

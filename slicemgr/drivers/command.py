@@ -12,7 +12,9 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -88,7 +90,86 @@ def run(
     return out or b""
 
 
+class Conversation:
+    """A program that is told one line at a time. Its output is read by lines, too; it ends with the context."""
+
+    def __init__(self, process: subprocess.Popen[bytes], complaints: IO[bytes]) -> None:
+        self._process = process
+        self._complaints = complaints
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def say(self, line: str) -> None:
+        """Raises CommandFailed if the program has ended."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise self.failure() from error
+
+    def until(self, mark: str) -> list[str]:
+        """The lines up to the one that says `mark`. Raises CommandFailed if the program ends before."""
+        assert self._process.stdout is not None
+        lines: list[str] = []
+        while (line := self._process.stdout.readline().decode(errors="replace")) != f"{mark}\n":
+            if not line:
+                raise self.failure()
+            lines.append(line.rstrip("\n"))
+        return lines
+
+    def failure(self) -> CommandFailed:
+        """What the program said before it ended."""
+        status = self._process.wait()
+        self._complaints.seek(0)
+        tail = self._complaints.read().decode(errors="replace")[-_TAIL:]
+        return CommandFailed(self._process.args, status, tail)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def converse(
+    argv: Sequence[str | Path],
+    *,
+    timeout: float,
+    env: Mapping[str, str] | None = None,
+    stdin: IO[bytes] | None = None,
+) -> Iterator[Conversation]:
+    """Start a program to talk to. It and its children are killed when the context ends or `timeout` seconds are over.
+
+    stdin: where it reads from if it is not told anything.
+    """
+    words = [str(word) for word in argv]
+    log.debug("converse with %s", shlex.join(words))
+    with tempfile.TemporaryFile() as complaints:
+        try:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE if stdin is None else stdin,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                env=environment(env),
+                start_new_session=True,
+            )
+        except OSError as error:
+            log.error("cannot start %s: %s", words[0], error)
+            raise CommandFailed(words, -1, str(error)) from error
+        limit = threading.Timer(timeout, _kill_group, (process,))
+        limit.daemon = True
+        limit.start()
+        try:
+            yield Conversation(process, complaints)
+        finally:
+            limit.cancel()
+            _kill_group(process)
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        stream.close()
+
+
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.wait()

@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 _KEEPALIVE = (5, 2)  # seconds between probes, unanswered probes before the connection counts as dead
 _INIT_APPEARS = 5.0  # seconds until the container's init must exist after its domain was seen
 _SHORT = 0.01
-_LOOK = 0.5  # seconds between looks for a domain's end when no event comes
+_LOOK = 0.5  # seconds, at most, between looks for a domain's end when no event comes
+_ASK_AGAIN = 1.0  # seconds between requests for a clean shutdown
 
 _events = threading.Lock()
 _events_running = False
@@ -54,8 +55,10 @@ class Hypervisor:
 
     def __init__(self, settings: LibvirtConfig) -> None:
         self._uris = {Kind.LXC: settings.lxc, Kind.KVM: settings.qemu}
+        self._call_timeout = settings.call_timeout.total_seconds()
         self._connections: dict[Kind, Any] = {}
-        self._generations: dict[tuple[str, int], int] = {}
+        self._attempts: dict[Kind, _Attempt] = {}
+        self._generations: dict[Kind, dict[tuple[str, int], int]] = {kind: {} for kind in Kind}
         self._lock = threading.Lock()
         self._changed = threading.Condition()
         self._changes = 0
@@ -90,7 +93,12 @@ class Hypervisor:
             for domain in active:
                 sliver = names.sliver_of_domain(domain.name())
                 if sliver is not None and domain.ID() > 0:
-                    seen[sliver] = self._seen(kind, sliver, domain, domain.name() in paused)
+                    with _may_be_gone():
+                        seen[sliver] = self._seen(kind, sliver, domain, domain.name() in paused)
+        known = self._generations[kind]
+        for sliver, pid in list(known):
+            if sliver not in seen or seen[sliver].pid != pid:
+                known.pop((sliver, pid), None)
         return seen
 
     def domain(self, sliver: str) -> DomainSeen | None:
@@ -99,16 +107,16 @@ class Hypervisor:
             with self._calling(kind, "look for a domain") as connection:
                 domain = _lookup(connection, sliver)
                 if domain is not None:
-                    with suppress(libvirt.libvirtError):  # it may have gone since
+                    with _may_be_gone():
                         return self._seen(kind, sliver, domain, domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED)
         return None
 
     def _seen(self, kind: Kind, sliver: str, domain: Any, paused: bool) -> DomainSeen:
-        pid = domain.ID()
-        generation = self._generations.get((sliver, pid))
+        pid, known = domain.ID(), self._generations[kind]
+        generation = known.get((sliver, pid))
         if generation is None:
             text = domain.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, NAMESPACE)
-            generation = self._generations[sliver, pid] = int(ET.fromstring(text).get("generation", "0"))
+            generation = known[sliver, pid] = int(ET.fromstring(text).get("generation", "0"))
         if kind is Kind.LXC and not paused and cgroup.version() == "v2":
             init = _child(pid)
             paused = init is not None and cgroup.is_frozen_v2(init)
@@ -155,16 +163,25 @@ class Hypervisor:
             return True
         if seen.paused:
             self.resume(sliver)
+        deadline = time.monotonic() + grace
+        while True:
+            self._ask_to_stop(seen)  # again and again: PID 1 does not hear what comes before its traps are set
+            left = deadline - time.monotonic()
+            if self.wait_gone(sliver, max(0.0, min(left, _ASK_AGAIN))):
+                return True
+            if left <= 0:
+                self.kill(sliver)
+                return False
+
+    def _ask_to_stop(self, seen: DomainSeen) -> None:
         if seen.kind is Kind.LXC:
             with suppress(Failed):
-                _signal(self.init_pid(sliver), signal.SIGTERM)
-        else:
-            with self._calling(seen.kind, "shut the domain down") as connection:
-                connection.lookupByName(names.domain(sliver)).shutdown()
-        if self.wait_gone(sliver, grace):
-            return True
-        self.kill(sliver)
-        return False
+                _signal(self.init_pid(seen.sliver), signal.SIGTERM)
+            return
+        with self._calling(seen.kind, "shut the domain down") as connection:
+            domain = _lookup(connection, seen.sliver)
+            if domain is not None:
+                domain.shutdown()
 
     def kill(self, sliver: str, timeout: float = 20.0) -> None:
         """End a domain at once and wait until libvirt has cleaned up; one that does not run is fine.
@@ -193,7 +210,7 @@ class Hypervisor:
 
         Events wake it; it looks by itself now and then, because an event is lost when a connection breaks.
         """
-        deadline = time.monotonic() + timeout
+        deadline, pause = time.monotonic() + timeout, _SHORT
         while True:
             with self._changed:
                 known = self._changes
@@ -207,7 +224,8 @@ class Hypervisor:
             if left <= 0:
                 return False
             with self._changed:
-                self._changed.wait_for(lambda known=known: self._changes != known, min(left, _LOOK))  # type: ignore[misc]
+                self._changed.wait_for(lambda known=known: self._changes != known, min(left, pause))  # type: ignore[misc]
+            pause = min(2 * pause, _LOOK)
 
     def _goes(self, seen: DomainSeen, timeout: float) -> bool:
         """Whether a domain whose init was killed goes by itself. libvirtd may miss a controller's end among many."""
@@ -236,19 +254,24 @@ class Hypervisor:
             raise Failed(f"libvirt could not {what}: {error.get_error_message()}") from error
 
     def _connect(self, kind: Kind) -> Any:
+        """A connection that was alive a moment ago. Opening has no keepalive yet, so it is given a time limit."""
         with self._lock:
             connection = self._connections.get(kind)
             if connection is not None and connection.isAlive():
                 return connection
-            try:
-                connection = libvirt.open(self._uris[kind])
-                with suppress(libvirt.libvirtError):  # test:/// has neither
-                    connection.setKeepAlive(*_KEEPALIVE)
-                connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._event, None)
-            except libvirt.libvirtError as error:
-                raise _unavailable(kind, error) from error
-            self._connections[kind] = connection
-            return connection
+            attempt = self._attempts.get(kind)
+            if attempt is None:
+                attempt = self._attempts[kind] = _Attempt(self._uris[kind], self._event)
+        if not attempt.ended.wait(self._call_timeout):
+            raise _unavailable(kind, f"no answer in {self._call_timeout:g} s")
+        with self._lock:
+            if self._attempts.get(kind) is attempt:
+                del self._attempts[kind]
+                if attempt.connection is not None:
+                    self._connections[kind] = attempt.connection
+        if attempt.connection is None:
+            raise _unavailable(kind, attempt.error) from attempt.error
+        return attempt.connection
 
     def _event(self, _connection: Any, domain: Any, event: int, _detail: int, _opaque: Any) -> None:
         with self._changed:
@@ -260,7 +283,39 @@ class Hypervisor:
                 listener(sliver)
 
 
-def _unavailable(kind: Kind, error: Exception) -> Failed:
+class _Attempt:
+    """One attempt to connect, in a thread of its own: libvirt.open waits without end for a libvirtd that hangs."""
+
+    def __init__(self, uri: str, listener: Callable[..., None]) -> None:
+        self.ended = threading.Event()
+        self.connection: Any = None
+        self.error: libvirt.libvirtError | None = None
+        threading.Thread(target=self._open, args=(uri, listener), name="libvirt-open", daemon=True).start()
+
+    def _open(self, uri: str, listener: Callable[..., None]) -> None:
+        try:
+            connection = libvirt.open(uri)
+            with suppress(libvirt.libvirtError):  # test:/// has none
+                connection.setKeepAlive(*_KEEPALIVE)
+            connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, listener, None)
+            self.connection = connection
+        except libvirt.libvirtError as error:
+            self.error = error
+        finally:
+            self.ended.set()
+
+
+@contextmanager
+def _may_be_gone() -> Iterator[None]:
+    """A domain that was there a moment ago may have ended since."""
+    try:
+        yield
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+            raise
+
+
+def _unavailable(kind: Kind, error: object) -> Failed:
     return Failed(
         f"libvirt does not answer for {kind}: {error}",
         hint="is libvirtd running? `slicectl doctor`",

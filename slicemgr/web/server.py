@@ -79,6 +79,8 @@ class _Server(BaseApplication):  # type: ignore[misc]
             "timeout": 120,
             "graceful_timeout": 5,
             "keepalive": 75,
+            "user": os.geteuid(),  # gunicorn's own default is who imported it
+            "group": os.getegid(),
             "worker_tmp_dir": "/dev/shm",
             "proc_name": "slicemgr-web",
             "accesslog": None,

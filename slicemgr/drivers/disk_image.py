@@ -1,0 +1,319 @@
+"""VM disk images: is the file what it says it is, and the files inside it.
+
+The node's kernel never mounts an image that somebody brought: libguestfs reads it in its appliance, and tar unpacks
+the stream in a mount namespace (bubblewrap) where nothing but the target can be written, whatever the archive says.
+Device nodes are unpacked as they are: roots are mounted nodev, and a sliver's cgroup allows no devices but its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from oslo_utils.imageutils import format_inspector
+
+from slicemgr.drivers import command
+from slicemgr.drivers.command import CommandFailed, Conversation
+from slicemgr.drivers.rootfs import Root
+from slicemgr.errors import Code, Failed, Refused, invalid
+
+FORMATS = ("qcow2", "raw")
+
+Progress = Callable[[str, int | None], None]
+
+_CHUNK = 1 << 20
+_CHECK_SECONDS = 600.0
+_APPLIANCE_SECONDS = 1800.0
+_APPLIANCE = {"LIBGUESTFS_BACKEND": "direct", "LIBGUESTFS_BACKEND_SETTINGS": "force_tcg"}
+_DONE = "-- slicemgr --"
+_SECTOR = 512
+_MACHINES = {3: "i686", 62: "x86_64", 183: "aarch64", 40: "armv7l", 243: "riscv64"}  # e_machine of ELF
+_PROGRAMS = ("bin/sh", "usr/bin/sh", "bin/busybox", "sbin/init", "usr/bin/env", "usr/lib/systemd/systemd")
+_NO_ROOT = "has no root filesystem"
+_LARGEST_PROGRAM = 1 << 24  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFacts:
+    """Sizes in bytes."""
+
+    format: str
+    virtual_size: int
+    file_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFacts:
+    """What was found in a tree. bytes: as streamed, headers included."""
+
+    arch: str
+    os_name: str
+    bytes: int
+
+
+def detect_and_check(path: Path, declared: str, *, max_virtual_size: int) -> DiskFacts:
+    """Look at a file before anything else reads it. Refused, with what is wrong with it.
+
+    declared: qcow2 or raw; the content must agree, or somebody is playing tricks (CVE-2026-24708). No backing file, no
+    external data file, whole, not larger than `max_virtual_size` bytes.
+    """
+    if declared not in FORMATS:
+        raise invalid("format", f"{declared[:40]!r} is unknown", " or ".join(FORMATS))
+    size = path.stat().st_size
+    try:
+        inspector = format_inspector.detect_file_format(str(path))
+    except format_inspector.ImageFormatError as error:
+        raise invalid("file", f"is several formats at once: {error}", "send a plain qcow2 or raw disk image") from error
+    if inspector is None:
+        raise invalid("file", "is not a disk image", "send a qcow2 or raw disk image")
+    found = str(inspector)
+    if (declared == "qcow2") != (found == "qcow2") or (declared == "raw" and found not in ("raw", "gpt")):
+        what = "not a disk image" if found == "raw" else found
+        raise invalid("file", f"is {what}, not {declared}", "send it with the format that it has")
+    try:
+        inspector.safety_check()
+    except format_inspector.SafetyCheckFailed as error:
+        reasons = ", ".join(sorted(map(_reason, error.failures)))
+        raise invalid("file", reasons, "`qemu-img convert -O qcow2` makes a plain image of it") from error
+    virtual = int(inspector.virtual_size) if declared == "qcow2" else size
+    if not 0 < virtual <= max_virtual_size:
+        raise invalid("file", f"is a disk of {virtual} bytes", f"at most {max_virtual_size}: web.max_image")
+    if declared == "qcow2":
+        _check_qcow2(path)
+    else:
+        _check_raw(path, size)
+    return DiskFacts(declared, virtual, size)
+
+
+def _reason(failure: str) -> str:
+    return {
+        "backing_file": "it has a backing file",
+        "data_file": "it has an external data file",
+        "unknown_features": "it uses features that are not known",
+    }.get(failure, f"the check {failure!r} fails")
+
+
+def _check_qcow2(path: Path) -> None:
+    try:
+        command.run(["qemu-img", "check", "-q", "-f", "qcow2", path], timeout=_CHECK_SECONDS)
+    except CommandFailed as error:
+        raise invalid("file", "is damaged or truncated", "send it again, whole") from error
+
+
+def _check_raw(path: Path, size: int) -> None:
+    """A partition table that speaks of more than the file has: truncated. Neither table nor filesystem: no disk."""
+    with path.open("rb") as file:
+        head = file.read(2 * _SECTOR)
+    if len(head) < 2 * _SECTOR:
+        raise invalid("file", "is not a disk image: it is too short", "send a qcow2 or raw disk image")
+    needed = 0
+    if head[_SECTOR : _SECTOR + 8] == b"EFI PART":
+        needed = (int(struct.unpack_from("<Q", head, _SECTOR + 32)[0]) + 1) * _SECTOR
+    elif head[510:512] == b"\x55\xaa":
+        entries = (struct.unpack_from("<II", head, 446 + 16 * number + 8) for number in range(4))
+        needed = max(first + count for first, count in entries) * _SECTOR
+    if needed > size:
+        raise invalid("file", f"is truncated: {size} bytes of {needed}", "send it again, whole")
+
+
+def sha256_of(path: Path, progress: Callable[[int], None]) -> str:
+    """Hexadecimal digest; `progress` is called with percents."""
+    digest, done, size = hashlib.sha256(), 0, max(1, path.stat().st_size)
+    told = -1
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            done += len(chunk)
+            if (percent := done * 100 // size) != told:
+                told = percent
+                progress(percent)
+    return digest.hexdigest()
+
+
+def extract(
+    disk: Path, format: str, target: Path, *, progress: Progress, size_limit: int, cancelled: threading.Event
+) -> TreeFacts:
+    """Unpack the files of the disk's one root filesystem, with what its fstab mounts, into the empty `target`.
+
+    Owners, modes, xattrs, ACLs, hard links and device nodes are kept. Refused if there is no root filesystem, or two,
+    or if it streams more than `size_limit` bytes; Failed if it broke or was cancelled. The caller removes `target`.
+    """
+    argv = ["guestfish", "--ro", f"--format={format}", "-a", str(disk)]
+    progress("inspect", None)
+    try:
+        with command.converse(argv, timeout=_APPLIANCE_SECONDS, env=_APPLIANCE) as guestfish:
+            root = _find_root(guestfish)
+            os_name = (_ask(guestfish, f"-inspect-get-product-name {root}") or [""])[0]
+            _mount(guestfish, root)
+            expected = _used_bytes(_ask(guestfish, "statvfs /"))
+            streamed = _stream(guestfish, target, _Meter(progress, expected, size_limit, cancelled))
+    except CommandFailed as error:
+        if "no operating system" in error.stderr:
+            raise invalid("file", _NO_ROOT) from error
+        raise Failed(f"the image's files cannot be read: {error.stderr.strip()[-300:]}") from error
+    return TreeFacts(arch_of(target), os_name, streamed)
+
+
+def facts_of(tree: Path) -> TreeFacts:
+    """What can be told of a tree that was unpacked before."""
+    name = ""
+    for path in ("etc/os-release", "usr/lib/os-release"):
+        with suppress(OSError, UnicodeDecodeError):
+            if not (tree / path).is_symlink():
+                lines = (tree / path).read_text()[:65536].splitlines()
+                name = next((line[12:].strip("\"'") for line in lines if line.startswith("PRETTY_NAME=")), "")
+                break
+    return TreeFacts(arch_of(tree), name, 0)
+
+
+def arch_of(tree: Path) -> str:
+    """The architecture of the programs in a tree. Refused if there is none that says so."""
+    with Root(tree) as inside:
+        for program in _PROGRAMS:
+            arch = elf_arch(inside.read(program, _LARGEST_PROGRAM) or b"")
+            if arch:
+                return arch
+    raise invalid("file", f"{_NO_ROOT}: no program in it says for which machine it is")
+
+
+def elf_arch(head: bytes) -> str:
+    """The machine an ELF file is for, as `uname -m` says it; "" if it is no ELF file or another machine."""
+    if head[:4] != b"\x7fELF" or len(head) < 20:
+        return ""
+    order = "<" if head[5] == 1 else ">"
+    return _MACHINES.get(struct.unpack_from(f"{order}H", head, 18)[0], "")
+
+
+def _ask(guestfish: Conversation, line: str) -> list[str]:
+    guestfish.say(line)
+    guestfish.say(f"echo '{_DONE}'")
+    return guestfish.until(_DONE)
+
+
+def _find_root(guestfish: Conversation) -> str:
+    _ask(guestfish, "run")
+    roots = _ask(guestfish, "inspect-os")
+    if len(roots) == 1:
+        return roots[0]
+    if not roots:
+        raise invalid("file", _NO_ROOT, "an image with one installed Linux is needed")
+    raise invalid(
+        "file", f"has {'two' if len(roots) == 2 else len(roots)} root filesystems: {', '.join(roots)}", "one is needed"
+    )
+
+
+def mounts_of(lines: list[str]) -> list[tuple[str, str]]:
+    """`inspect-get-mountpoints` as (mount point, device), outer first."""
+    pairs = [line.partition(": ") for line in lines if ": " in line]
+    return sorted(((where, device) for where, _, device in pairs), key=lambda pair: (len(pair[0]), pair[0]))
+
+
+def _mount(guestfish: Conversation, root: str) -> None:
+    """The root must mount; what else fstab names may be missing."""
+    for where, device in mounts_of(_ask(guestfish, f"inspect-get-mountpoints {root}")):
+        _ask(guestfish, f"{'' if where == '/' else '-'}mount-ro {_quoted(device)} {_quoted(where)}")
+
+
+def _quoted(text: str) -> str:
+    """One word for guestfish; what fstab says is the image's, so nothing else may come out of it."""
+    if not text.isprintable() or any(sign in text for sign in "\"'\\$`|<>;"):
+        raise Refused(Code.INVALID, f"its fstab names {text[:80]!a}", field="file")
+    return f'"{text}"'
+
+
+def _used_bytes(statvfs: list[str]) -> int:
+    values = dict(line.split(": ", 1) for line in statvfs if ": " in line)
+    return max(1, (int(values["blocks"]) - int(values["bfree"])) * int(values["frsize"]))
+
+
+class _Meter:
+    """Counts what streams by; stops it when it is too much or no longer wanted."""
+
+    def __init__(self, progress: Progress, expected: int, limit: int, cancelled: threading.Event) -> None:
+        self._progress = progress
+        self._expected = expected
+        self._limit = limit
+        self._cancelled = cancelled
+        self._told = -1
+        self.count = 0
+
+    def add(self, amount: int) -> None:
+        self.count += amount
+        if self.count > self._limit:
+            raise Refused(
+                Code.INVALID,
+                "the image's files outgrow the pool",
+                hint=f"{self._limit >> 20} MiB are free for it",
+                field="file",
+            )
+        if self._cancelled.is_set():
+            raise Failed("the import was interrupted", hint="it begins again with the agent")
+        percent = min(99, self.count * 100 // self._expected)
+        if percent != self._told:
+            self._told = percent
+            self._progress("extract", percent)
+
+
+def _stream(guestfish: Conversation, target: Path, meter: _Meter) -> int:
+    """From the appliance through us into tar; the bytes of the stream."""
+    with _pipe() as (from_appliance, to_us), _pipe() as (for_tar, from_us):
+        guestfish.say(f"tar-out / /proc/{os.getpid()}/fd/{to_us.fileno()} numericowner:true xattrs:true acls:true")
+        guestfish.say(f"echo '{_DONE}'")
+        with command.converse(unpack_argv(target), timeout=_APPLIANCE_SECONDS, stdin=for_tar) as tar:
+            for_tar.close()
+            waiter = threading.Thread(target=_close_after, args=(guestfish, to_us), daemon=True)
+            waiter.start()
+            _pump(from_appliance, from_us, meter, tar)
+            waiter.join()
+            from_us.close()
+            tar.until("unpacked")
+        if guestfish.ended:
+            raise guestfish.failure()
+    return meter.count
+
+
+def _close_after(guestfish: Conversation, stream: FileIO) -> None:
+    """The end of the stream is the appliance's word that it is done, or its end."""
+    with stream, suppress(CommandFailed):
+        guestfish.until(_DONE)
+
+
+def _pump(source: FileIO, sink: FileIO, meter: _Meter, tar: Conversation) -> None:
+    while chunk := source.read(_CHUNK):
+        meter.add(len(chunk))
+        view = memoryview(chunk)
+        try:
+            while view:
+                view = view[sink.write(view) :]
+        except BrokenPipeError as error:
+            failure = tar.failure()
+            if "No space left" in failure.stderr:
+                raise Refused(Code.INVALID, "the image's files outgrow the pool", field="file") from failure
+            raise failure from error
+
+
+@contextmanager
+def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
+    source, sink = os.pipe()
+    with FileIO(source, "r") as reader, FileIO(sink, "w") as writer:
+        yield reader, writer
+
+
+def unpack_argv(target: Path) -> list[str]:
+    """tar, in a place where `target` is all that can be written, without a network or other processes to see."""
+    confine = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--die-with-parent", "--cap-add", "ALL"]
+    system = ["--ro-bind", "/usr", "/usr"]
+    for name in ("bin", "sbin", "lib", "lib64"):
+        system += ["--symlink", f"usr/{name}", f"/{name}"]
+    unpack = (
+        "tar --extract --file=- --numeric-owner --same-owner --same-permissions --xattrs --xattrs-include='*' --acls"
+    )
+    script = f"{unpack} --directory=/target && echo unpacked"
+    return [*confine, *system, "--bind", str(target), "/target", "--", "/usr/bin/sh", "-c", script]
