@@ -27,6 +27,7 @@ from slicemgr.store.wake import Listener
 log = logging.getLogger(__name__)
 
 _TICK = 1.0  # seconds between looks at the operations when nobody wakes us
+_MEASURE = 3.0  # seconds after an operation ended before what it made is measured
 _SETTLING = 0.2  # seconds after a domain came or went before looking, so that a storm is one look
 
 
@@ -64,6 +65,7 @@ class Agent:
         self._turns = Turns(config.agent.workers)
         self._slow = ThreadPoolExecutor(2, "slow")
         self._look = threading.Event()
+        self._ended_some = threading.Event()
 
     def run(self, reconcile: Callable[[Agent, Sequence[work.SliverRow]], None]) -> None:
         """Work until stopped. `reconcile` gets every row now and then, and when a domain came or went."""
@@ -74,9 +76,10 @@ class Agent:
             due = 0.0
             while not self._stop.is_set():
                 self._take()
-                if self._look.is_set():
-                    self._look.clear()
-                    due = min(due, time.monotonic() + _SETTLING)
+                for event, soon in ((self._look, _SETTLING), (self._ended_some, _MEASURE)):
+                    if event.is_set():
+                        event.clear()
+                        due = min(due, time.monotonic() + soon)
                 if time.monotonic() >= due:
                     reconcile(self, self._all_rows())
                     due = time.monotonic() + self._config.agent.reconcile.total_seconds()
@@ -170,6 +173,7 @@ class Agent:
                 message = f"{len(operation.errors)} of {len(operation.row.slivers)} slivers: {first}: {message}"
         self._journal.add(work.OperationEnded(operation.row.id, state, message, hint, result))
         operation.ended = True
+        self._ended_some.set()
 
     # one sliver's turn
 

@@ -79,7 +79,7 @@ def build_image(recipe: str, target: str | None) -> None:
 @image.command("import")
 @click.argument("file")
 @click.option("--name", required=True, help="What slices will call it.")
-@click.option("--format", "disk_format", type=click.Choice(["qcow2", "raw"]), help="Found from the file if left out.")
+@click.option("--disk-format", type=click.Choice(["qcow2", "raw"]), help="Found from the file if left out.")
 @click.option("--no-wait", is_flag=True, help="Return when the file is sent.")
 @output_options(tables.IMAGES)
 def import_image(file: str, name: str, disk_format: str | None, no_wait: bool, output: Output) -> None:

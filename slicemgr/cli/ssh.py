@@ -27,6 +27,7 @@ def ssh(identity: str | None, login: str, target: str, command: tuple[str, ...])
     with Client.local() as client:
         sliver = find_sliver(client.slice(target.partition("/")[0]), target)
     identity = identity or find_settings().identity
+    command = command[1:] if command[:1] == ("--",) else command
     words = [*ssh_words(sliver, _known_hosts(target, sliver), identity, login), *command]
     try:
         os.execvp(words[0], words)

@@ -37,7 +37,7 @@ _SECTOR = 512
 _MACHINES = {3: "i686", 62: "x86_64", 183: "aarch64", 40: "armv7l", 243: "riscv64"}  # e_machine of ELF
 _PROGRAMS = ("bin/sh", "usr/bin/sh", "bin/busybox", "sbin/init", "usr/bin/env", "usr/lib/systemd/systemd")
 _NO_ROOT = "has no root filesystem"
-_LARGEST_PROGRAM = 1 << 24  # bytes
+_LARGEST_PROGRAM, _LARGEST_RELEASE = 1 << 24, 1 << 16  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,6 @@ def extract(
     try:
         with command.converse(argv, timeout=_APPLIANCE_SECONDS, env=_APPLIANCE) as guestfish:
             root = _find_root(guestfish)
-            os_name = (_ask(guestfish, f"-inspect-get-product-name {root}") or [""])[0]
             _mount(guestfish, root)
             expected = _used_bytes(_ask(guestfish, "statvfs /"))
             streamed = _stream(guestfish, target, _Meter(progress, expected, size_limit, cancelled))
@@ -158,19 +157,22 @@ def extract(
         if "no operating system" in error.stderr:
             raise invalid("file", _NO_ROOT) from error
         raise Failed(f"the image's files cannot be read: {error.stderr.strip()[-300:]}") from error
-    return TreeFacts(arch_of(target), os_name, streamed)
+    return facts_of(target, streamed)
 
 
-def facts_of(tree: Path) -> TreeFacts:
-    """What can be told of a tree that was unpacked before."""
-    name = ""
-    for path in ("etc/os-release", "usr/lib/os-release"):
-        with suppress(OSError, UnicodeDecodeError):
-            if not (tree / path).is_symlink():
-                lines = (tree / path).read_text()[:65536].splitlines()
-                name = next((line[12:].strip("\"'") for line in lines if line.startswith("PRETTY_NAME=")), "")
-                break
-    return TreeFacts(arch_of(tree), name, 0)
+def facts_of(tree: Path, streamed: int = 0) -> TreeFacts:
+    """What can be told of an unpacked tree. streamed: bytes that it came as, if known."""
+    with Root(tree) as root:
+        release = (root.read("etc/os-release", _LARGEST_RELEASE) or b"").decode(errors="replace")
+    return TreeFacts(arch_of(tree), pretty_name(release), streamed)
+
+
+def pretty_name(os_release: str) -> str:
+    """What an os-release file calls its system; "" if it does not say."""
+    for line in os_release.splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip("\"'")[:100]
+    return ""
 
 
 def arch_of(tree: Path) -> str:

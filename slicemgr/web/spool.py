@@ -43,13 +43,13 @@ def receive(config: Config) -> Iterator[Received]:
     if expected is None:
         raise invalid("Content-Length", "is missing", "send the size of the file")
     _check_size(config, expected)
-    request.max_content_length = expected
+    request.max_content_length = expected + 1
     descriptor, name = tempfile.mkstemp(dir=config.uploads_dir, prefix="incoming-")
     path = Path(name)
     try:
         digest, size = hashlib.sha256(), 0
         with os.fdopen(descriptor, "wb") as file:
-            while chunk := request.stream.read(min(_CHUNK, expected - size)):
+            while size < expected and (chunk := request.stream.read(min(_CHUNK, expected - size))):
                 digest.update(chunk)
                 size += len(chunk)
                 file.write(chunk)
