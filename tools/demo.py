@@ -112,14 +112,14 @@ def up() -> None:
     if not any(one["name"] == RECIPE and one["state"] == "ready" for one in listing):
         say(f"importing {image.name}")
         slicectl("image", "import", image, "--name", RECIPE)
-    if slicectl("show", "demo", "-f", "json", check=False).returncode == 0:
+    if any(one["name"] == "demo" for one in json.loads(slicectl("list", "-f", "json").stdout)):
         say("deleting the slice of the last time")
         slicectl("delete", "demo")
     say("slicectl create demo --type lxc")
     slicectl("create", "demo", "--type", "lxc", "--image", RECIPE, "--ssh-key", f"{key}.pub")
     say("slicectl ssh demo")
     inside = slicectl(
-        "ssh", "demo", "--", "id -un; hostname; . /etc/os-release; echo $PRETTY_NAME; nproc; free -m"
+        "ssh", "demo", "--", "id -un; hostname; . /etc/os-release; echo $PRETTY_NAME; grep MemTotal /proc/meminfo"
     ).stdout
     print(inside, end="")
     if inside.splitlines()[:1] != ["root"]:
