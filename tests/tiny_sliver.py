@@ -55,31 +55,63 @@ _CLONE_FS = 0x200
 
 @contextmanager
 def in_box(name: str) -> Iterator[Box]:
-    """Make a box, be in it, and remove it."""
+    """Make a box, be in it, and remove it. What the box itself does is to be called under `outside`."""
     Hypervisor(LibvirtConfig())  # starts libvirt's event thread out here: inside it would keep the box's pool busy
     box = Box(name)
+    if box.exists:  # of a run that was killed
+        box.destroy()
     box.make(link="none", pool_size="1G")
-    state = box.state
-    assert state is not None
     try:
         unshare(_CLONE_FS)  # this thread's own root and directory: only then can it change its mount namespace
-        home, here = os.pidfd_open(os.getpid()), os.pidfd_open(state.keeper.pid)
-        original = {
-            kind: os.open(f"/proc/thread-self/ns/{kind}", os.O_RDONLY) for kind in ("cgroup", "net", "uts", "mnt")
-        }
-        cwd = Path.cwd()
-        setns(here, CLONE_NEWCGROUP | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS)
-        try:
+        with _moved(box):
             yield box
-        finally:
-            for descriptor in original.values():
-                setns(descriptor, 0)
-                os.close(descriptor)
-            os.chdir(cwd)
-            os.close(home)
-            os.close(here)
     finally:
         box.destroy()
+
+
+@contextmanager
+def outside(box: Box) -> Iterator[None]:
+    """Out of the box for a moment: from the host it is controlled."""
+    home = _homes[box.name]
+    _move(home)
+    try:
+        yield
+    finally:
+        _move_in(box)
+
+
+_homes: dict[str, tuple[int, ...]] = {}
+
+
+@contextmanager
+def _moved(box: Box) -> Iterator[None]:
+    cwd = Path.cwd()
+    home = tuple(os.open(f"/proc/thread-self/ns/{kind}", os.O_RDONLY) for kind in ("cgroup", "net", "uts", "mnt"))
+    _homes[box.name] = home
+    _move_in(box)
+    try:
+        yield
+    finally:
+        _move(home)
+        os.chdir(cwd)
+        del _homes[box.name]
+        for descriptor in home:
+            os.close(descriptor)
+
+
+def _move(namespaces: tuple[int, ...]) -> None:
+    for descriptor in namespaces:
+        setns(descriptor, 0)
+
+
+def _move_in(box: Box) -> None:
+    state = box.state
+    assert state is not None
+    keeper = os.pidfd_open(state.keeper.pid)
+    try:
+        setns(keeper, CLONE_NEWCGROUP | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS)
+    finally:
+        os.close(keeper)
 
 
 def compile_probe(directory: Path) -> Path:

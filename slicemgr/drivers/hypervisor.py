@@ -33,6 +33,7 @@ _KEEPALIVE = (5, 2)  # seconds between probes, unanswered probes before the conn
 _INIT_APPEARS = 5.0  # seconds until the container's init must exist after its domain was seen
 _SHORT = 0.01
 _LOOK = 0.5  # seconds, at most, between looks for a domain's end when no event comes
+_UNNOTICED = 0.25  # seconds after which an ended libvirt_lxc counts as not noticed by libvirtd
 _ASK_AGAIN = 1.0  # seconds between requests for a clean shutdown
 
 _events = threading.Lock()
@@ -94,6 +95,9 @@ class Hypervisor:
                 sliver = names.sliver_of_domain(domain.name())
                 if sliver is not None and domain.ID() > 0:
                     with _may_be_gone():
+                        if kind is Kind.LXC and not _controls(domain.ID(), sliver):
+                            domain.destroy()  # see wait_gone
+                            continue
                         seen[sliver] = self._seen(kind, sliver, domain, domain.name() in paused)
         known = self._generations[kind]
         for sliver, pid in list(known):
@@ -151,7 +155,7 @@ class Hypervisor:
         controller = self._need(sliver).pid
         deadline = time.monotonic() + _INIT_APPEARS
         while (pid := _child(controller)) is None:
-            if time.monotonic() > deadline or not Path(f"/proc/{controller}").exists():
+            if time.monotonic() > deadline or not _controls(controller, sliver):
                 raise Failed(f"the init of {sliver} does not run")
             time.sleep(_SHORT)
         return pid
@@ -195,22 +199,21 @@ class Hypervisor:
         if seen.kind is Kind.LXC and not seen.paused:
             with suppress(Failed):
                 _signal(self.init_pid(sliver), signal.SIGKILL)
-            if self._goes(seen, timeout):
+            if self.wait_gone(sliver, timeout):
                 return
             log.warning("%s did not go with its init: destroying it", names.domain(sliver))
-        with self._calling(seen.kind, "destroy the domain") as connection:
-            domain = _lookup(connection, sliver)
-            if domain is not None:
-                domain.destroy()
+        self._destroy(seen)
         if not self.wait_gone(sliver, timeout):
             raise Failed(f"{names.domain(sliver)} does not end", hint=f"virsh destroy {names.domain(sliver)}")
 
     def wait_gone(self, sliver: str, timeout: float) -> bool:
         """Wait until libvirt has no such domain; False if that takes longer than `timeout` seconds.
 
-        Events wake it; it looks by itself now and then, because an event is lost when a connection breaks.
+        Events wake it; it looks by itself as well, for there is more than one way to miss an end: an event is lost
+        with its connection, libvirt_lxc is deaf to SIGCHLD until some time after its container runs, and libvirtd
+        now and then does not notice that libvirt_lxc has ended (1 of 25, libvirt 9.0): that domain is destroyed.
         """
-        deadline, pause = time.monotonic() + timeout, _SHORT
+        deadline, pause, ended = time.monotonic() + timeout, _SHORT, 0.0
         while True:
             with self._changed:
                 known = self._changes
@@ -218,8 +221,10 @@ class Hypervisor:
             if seen is None:
                 return True
             if seen.kind is Kind.LXC:
-                # libvirt_lxc handles SIGCHLD some time after its container runs: an end before that goes unnoticed.
-                _signal(seen.pid, signal.SIGCHLD)
+                if _controls(seen.pid, sliver):
+                    _signal(seen.pid, signal.SIGCHLD)
+                elif time.monotonic() - (ended := ended or time.monotonic()) > _UNNOTICED:
+                    self._destroy(seen)
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
@@ -227,13 +232,11 @@ class Hypervisor:
                 self._changed.wait_for(lambda known=known: self._changes != known, min(left, pause))  # type: ignore[misc]
             pause = min(2 * pause, _LOOK)
 
-    def _goes(self, seen: DomainSeen, timeout: float) -> bool:
-        """Whether a domain whose init was killed goes by itself. libvirtd may miss a controller's end among many."""
-        deadline = time.monotonic() + timeout
-        while not self.wait_gone(seen.sliver, _LOOK):
-            if time.monotonic() > deadline or not Path(f"/proc/{seen.pid}").exists():
-                return False
-        return True
+    def _destroy(self, seen: DomainSeen) -> None:
+        with self._calling(seen.kind, "destroy the domain") as connection, _may_be_gone():
+            domain = _lookup(connection, seen.sliver)
+            if domain is not None:
+                domain.destroy()
 
     def _need(self, sliver: str) -> DomainSeen:
         seen = self.domain(sliver)
@@ -339,6 +342,14 @@ def _child(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return int(children[0]) if children else None
+
+
+def _controls(pid: int, sliver: str) -> bool:
+    """Whether the process is there, alive, and the sliver's libvirt_lxc (or our launcher, about to be it)."""
+    try:
+        return names.domain(sliver).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

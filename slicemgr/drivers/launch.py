@@ -18,6 +18,7 @@ from slicemgr.model import IDS_PER_SLIVER, Sliver
 
 INIT_DIR = Path(__file__).parent.parent / "images" / "init"
 RUN_DIR = Path("/run/slicemgr")  # the launcher is compiled for it
+LIBVIRT_DIR = Path("/run/libvirt/lxc")  # where libvirt_lxc leaves mount points and its socket behind
 
 
 def place(config: Config) -> Place:
@@ -61,9 +62,13 @@ def launch_text(values: Mapping[str, str | int]) -> str:
 
 
 def remove(config: Config, sliver: str) -> None:
-    """Remove launch file and pids group; absent ones are fine, a group still in use stays for the next time."""
+    """Remove launch file, pids group and what libvirt forgets; absent ones are fine, what is in use stays."""
     names.launch_file(config.node.run_dir, sliver).unlink(missing_ok=True)
-    group = cgroup.pids_group_v1(names.domain(sliver))
-    if group is not None:
+    name = names.domain(sliver)
+    group = cgroup.pids_group_v1(name)
+    directories = [LIBVIRT_DIR / f"{name}.{one}" for one in ("dev", "devpts", "fuse")]
+    for directory in [*directories, *([group] if group else [])]:
         with contextlib.suppress(OSError):
-            group.rmdir()
+            directory.rmdir()
+    with contextlib.suppress(OSError):
+        (LIBVIRT_DIR / f"{name}.sock").unlink()
