@@ -1,7 +1,6 @@
 # Every target can be run again at any time. `demo` and `test` work inside node boxes: see tools/nodebox.
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
-DEMO_STATE := .run
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo down check unit test bench clean

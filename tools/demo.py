@@ -6,6 +6,7 @@ Everything is kept below `.run/` and in the box. Each step looks first whether i
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -20,7 +21,8 @@ HERE = Path(__file__).resolve().parent
 REPO = HERE.parent
 RUN = REPO / ".run"
 VENV = REPO / ".venv"
-BOX = "demo"
+CLONE = hashlib.sha256(str(REPO).encode()).hexdigest()[:6]  # boxes of two clones do not meet
+BOX = f"demo-{CLONE}"
 RECIPE = "debian-12"
 PORT = 8480
 READY_SECONDS = 60
@@ -93,7 +95,7 @@ def ensure_service(key: Path) -> str:
         deadline = time.monotonic() + READY_SECONDS
         while not answers(url):
             if time.monotonic() > deadline:
-                sys.exit("demo: the service does not answer; see the log: tools/nodebox show demo")
+                sys.exit(f"demo: the service does not answer; see its log: tools/nodebox show {BOX}")
             time.sleep(0.1)
     client = json.loads(nodebox("enter", BOX, "--", "cat", "/run/slicemgr/client.json"))
     target = VENV / "etc/slicemgr/client.json"
@@ -131,8 +133,11 @@ def up() -> None:
 
 
 def down() -> None:
-    """Destroy every box and remove what demo and test wrote; what `tools/setup` installed stays."""
-    subprocess.run([HERE / "nodebox", "destroy", "--all"], check=True)
+    """Destroy this clone's boxes and remove what demo and test wrote; what `tools/setup` installed stays."""
+    for line in nodebox("list").splitlines():
+        box = line.split()[0]
+        if box.endswith(f"-{CLONE}"):
+            nodebox("destroy", box)
     shutil.rmtree(RUN, ignore_errors=True)
     shutil.rmtree(VENV / "etc/slicemgr", ignore_errors=True)
 
