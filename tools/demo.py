@@ -102,6 +102,8 @@ def ensure_service(key: Path) -> str:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.touch(mode=0o600)
     target.write_text(json.dumps({**client, "identity": str(key)}))
+    while not json.loads(slicectl("node", "list", "-f", "json").stdout):
+        time.sleep(0.1)
     return url
 
 
@@ -127,9 +129,8 @@ def up() -> None:
     if inside.splitlines()[:1] != ["root"]:
         sys.exit("demo: the login did not end in a root shell")
     print(slicectl("show", "demo").stdout, end="")
-    print(
-        f"\nThe web page: {url}/\nLog in:       {VENV}/bin/slicectl ssh demo\nIn all:       {time.monotonic() - started:.0f} s"
-    )
+    print(f"\nThe web page: {url}/\nLog in:       {VENV}/bin/slicectl ssh demo")
+    print(f"In all:       {time.monotonic() - started:.0f} s")
 
 
 def down() -> None:

@@ -1,0 +1,138 @@
+"""The main path, over slicectl and ssh: what is asked for is what the tenant gets, and what the kernel says."""
+
+from __future__ import annotations
+
+import json
+
+from testbed import Node, eventually
+
+MIB = 1 << 20
+
+
+def test_a_slice_from_request_to_root_shell(node: Node) -> None:
+    made = node.create("exp", "--count", "2", "--memory", "256M", "--disk", "1G", "--pids", "200", "--cpu", "0.5")
+    assert (made["state"], made["type"], made["project"], made["image"]) == ("running", "lxc", "default", "debian-12")
+    first, second = made["slivers"]
+    assert first["ports"]["first"] == first["ssh"]["port"]
+    assert second["ports"]["first"] == first["ports"]["last"] + 1
+    assert first["limits"]["memory"] == 256 * MIB
+    assert first["ssh"]["fingerprint"].startswith("SHA256:")
+    told = node.inside(
+        "exp/1", "id -u; hostname; cat /etc/hostname; grep -c 10.77 /etc/hosts; sed -n 's/^ID=//p' /etc/os-release"
+    )
+    assert told.split() == ["0", "exp-1", "exp-1", "1", "debian"]
+    usage = eventually(lambda: (node.show("exp")["slivers"][0]["usage"]["memory"] or 0) > 0, "usage is measured", 20)
+    assert usage
+    node.agrees()
+
+
+def test_ssh_passes_exit_status_and_checks_the_recorded_key(node: Node) -> None:
+    node.create("exp")
+    assert node.ssh("exp", "exit 42").returncode == 42
+    node.inside(
+        "exp",
+        "ssh-keygen -q -t ed25519 -N '' -f /tmp/other && cp /tmp/other /etc/ssh/ssh_host_ed25519_key && pkill -HUP -o sshd; sleep 1",
+    )
+    refused = node.ssh("exp", "true")
+    assert refused.returncode == 255
+    assert "host key" in refused.stderr.lower()
+
+
+def test_stop_start_restart_keep_files_and_key(node: Node) -> None:
+    before = node.create("exp")["slivers"][0]
+    node.inside("exp", "echo precious > /root/data; sync")
+    node.ok("stop", "exp")
+    assert node.show("exp")["state"] == "stopped"
+    node.agrees()
+    node.ok("start", "exp")
+    boot = node.inside("exp", "cat /root/data; stat -c %Y /proc/1").split()
+    assert boot[0] == "precious"
+    node.ok("restart", "exp")
+    again = node.inside("exp", "cat /root/data; stat -c %Y /proc/1").split()
+    assert again[0] == "precious"
+    after = node.show("exp")["slivers"][0]
+    assert (after["ssh"], after["ports"], after["address"]) == (before["ssh"], before["ports"], before["address"])
+
+
+def test_pause_freezes_and_resume_goes_on(node: Node) -> None:
+    node.create("exp")
+    node.inside(
+        "exp", "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i > /tmp/count; sleep 0.1; done' >/dev/null 2>&1 &"
+    )
+    node.ok("pause", "exp")
+    assert node.show("exp")["state"] == "paused"
+    counter = (
+        node.box.path("/var/lib/slicemgr/pool") / "slivers" / node.show("exp")["slivers"][0]["id"] / "root/tmp/count"
+    )
+    frozen = node.box.run(["sh", "-c", f"cat {counter}; sleep 1; cat {counter}"]).stdout.split()
+    assert frozen[0:1] == frozen[1:2]
+    node.ok("resume", "exp")
+    assert node.show("exp")["state"] == "running"
+    assert (
+        node.inside("exp", "a=$(cat /tmp/count); sleep 1; b=$(cat /tmp/count); test $b -gt $a && echo moves")
+        == "moves\n"
+    )
+
+
+def test_every_port_of_the_block_leads_to_itself(node: Node) -> None:
+    sliver = node.create("exp", "--ports", "5")["slivers"][0]
+    last = sliver["ports"]["last"]
+    serve = f"python3 -m http.server {last} --directory /etc"
+    node.inside("exp", f"nohup {serve} >/dev/null 2>&1 &")
+    url = f"http://{node.box.address}:{last}/hostname"
+    fetch = ["python3", "-c", f"import urllib.request as u; print(u.urlopen('{url}', timeout=5).read().decode())"]
+    eventually(lambda: "exp-0" in node.box.run(fetch).stdout, "the server answers at its own port, from the node", 20)
+
+
+def test_slices_are_apart_and_a_slice_is_together(node: Node) -> None:
+    ours = node.create("ours", "--count", "2")["slivers"]
+    theirs = node.create("theirs")["slivers"][0]
+
+    def reaches(address: str, port: int) -> bool:
+        probe = f"timeout 3 bash -c 'exec 3<>/dev/tcp/{address}/{port} && head -c 4 <&3'"
+        return "SSH-" in node.ssh("ours", probe).stdout
+
+    assert reaches(ours[1]["address"], 22), "a sliver of the same slice"
+    assert not reaches(theirs["address"], 22), "another slice's private address"
+    assert reaches(theirs["ssh"]["host"], theirs["ssh"]["port"]), "another slice's public port"
+    assert reaches(ours[0]["ssh"]["host"], ours[0]["ssh"]["port"]), "its own public port"
+    closed = node.ssh("ours", f"timeout 3 bash -c 'exec 3<>/dev/tcp/{node.box.address}/8480'")
+    assert closed.returncode != 0, "the node's own service"
+
+
+def test_dry_run_and_no_wait(node: Node) -> None:
+    key = f"{node.key}.pub"
+    planned = json.loads(
+        node.ok("create", "exp", "--type", "lxc", "--image", "debian-12", "--ssh-key", key, "--dry-run", "-f", "json")
+    )
+    assert planned["slivers"][0]["ports"]["first"] >= 10000
+    assert json.loads(node.ok("list", "-f", "json")) == []
+    node.ok("create", "exp", "--type", "lxc", "--image", "debian-12", "--ssh-key", key, "--no-wait")
+    node.ok("wait", "exp", "--timeout", "60s")
+    assert node.inside("exp", "echo here") == "here\n"
+
+
+def test_bulk_commands_go_on_past_a_failure(node: Node) -> None:
+    node.create("exp")
+    done = node.slicectl("delete", "missing", "exp")
+    assert done.returncode == 1
+    assert "missing" in done.stderr
+    assert json.loads(node.ok("list", "-f", "json")) == []
+
+
+def test_the_same_image_twice_is_one_and_one_in_use_stays(node: Node) -> None:
+    from testbed import ensure_image
+
+    before = json.loads(node.ok("image", "list", "-f", "json"))
+    node.ok("image", "import", ensure_image(), "--name", "another")
+    assert json.loads(node.ok("image", "list", "-f", "json")) == before
+    node.create("exp")
+    refused = node.slicectl("image", "delete", "debian-12")
+    assert refused.returncode == 4
+    assert "in use" in refused.stderr
+
+
+def test_doctor_finds_nothing_missing(node: Node) -> None:
+    checks = json.loads(node.ok("doctor", "-f", "json"))
+    assert {one["name"] for one in checks} >= {"launcher", "disk quota", "firewall", "libvirt lxc driver"}
+    assert [one for one in checks if one["ok"] is False] == []
