@@ -324,6 +324,14 @@ def test_many_come_and_go_at_once(lxc: LxcDriver) -> None:
     assert lxc.hypervisor.domains() == {}
 
 
+def test_many_can_be_killed_in_one_go(lxc: LxcDriver) -> None:
+    made, spared = [lxc.start() for _ in range(3)], lxc.start()
+    lxc.hypervisor.begin_kill([*(one.id for one in made), "unknown-0"])
+    for one in made:
+        assert lxc.hypervisor.wait_gone(one.id, 30)
+    assert set(lxc.hypervisor.domains()) == {spared.id}
+
+
 def test_a_sliver_that_ignores_the_shutdown_is_ended_by_force(lxc: LxcDriver) -> None:
     sliver = lxc.start()
     os.kill(lxc.hypervisor.init_pid(sliver.id), signal.SIGSTOP)  # from outside: PID 1 stops, and hears nothing

@@ -15,7 +15,7 @@ from tiny_sliver import Slivers, compile_launcher, compile_probe, eventually, in
 from slicemgr import names
 from slicemgr.drivers import capabilities, cgroup
 from slicemgr.errors import Failed
-from slicemgr.model import Sliver
+from slicemgr.model import MIB, Sliver
 
 PIDS, PTYS = 64, 64  # the sliver's and the default of the settings
 
@@ -151,6 +151,18 @@ def test_the_same_checks_fail_without_the_confinement(slivers: Slivers) -> None:
     status = dict(line.split(":\t", 1) for line in read(root, "status").splitlines() if ":\t" in line)
     assert capabilities.excess(int(status["CapBnd"], 16)) != 0
     assert [line for line in cgroup.verify(init, sliver.limits) if line.startswith("pids")] != []
+
+
+def test_every_limit_that_can_be_asked_for_holds(slivers: Slivers) -> None:
+    weight = 300 if cgroup.has_io_weight() else None
+    sliver, init = slivers.boot(
+        memory=96 * MIB, memory_soft=48 * MIB, pids=33, cpu=1.25, cpu_shares=512, io_weight=weight
+    )
+    assert cgroup.verify(init, sliver.limits) == []
+    other = replace(sliver.limits, memory=95 * MIB, memory_soft=47 * MIB, pids=34, cpu=1.5, cpu_shares=513)
+    assert {line.split()[0] for line in cgroup.verify(init, other)} == {
+        "memory", "memory_soft", "pids", "cpu", "cpu_shares",
+    }  # fmt: skip
 
 
 def test_files_stay_owned_by_root_on_disk_and_the_host_sees_no_mount(slivers: Slivers) -> None:
