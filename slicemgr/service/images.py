@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,34 +54,45 @@ def register_upload(
     Refused(CONFLICT): the name is taken by another image, or this one is being deleted.
     """
     target = config.uploads_dir / f"{upload.sha256}.{upload.format}"
-    with store.write() as c:
-        known = c.execute(sa.select(t.images.c.state).where(t.images.c.sha256 == upload.sha256)).first()
-        if known is not None:
-            if known.state == ImageState.DELETING:
-                raise Refused(Code.CONFLICT, "this image is being deleted", hint="try again when it is gone")
-            return upload.sha256, None
-        if c.scalar(sa.select(t.images.c.name).where(t.images.c.name == upload.name)) is not None:
-            message = f"another image is called {upload.name!r} already"
-            raise Refused(Code.CONFLICT, message, hint="choose another name", field="name")
-        now = utcnow()
-        c.execute(
-            t.images.insert().values(
-                sha256=upload.sha256,
-                name=upload.name,
-                format=upload.format,
-                virtual_size=0,
-                file_size=upload.size,
-                state=ImageState.UPLOADED,
-                created_at=now,
-            )
-        )
-        subject = operations.Subject(nodes.choose(c, None).name, image=upload.sha256, image_name=upload.name)
-        params = {"format": upload.format, "upload": str(target)}
-        operation = operations.add(c, "image-import", subject, by.user, now, params)
-        operations.note(c, by.user, "image import", now, detail=f"{upload.name} ({upload.sha256})")
-        keep(target)
+    with ExitStack() as undo:
+        with store.write() as c:
+            if _is_known(c, upload):
+                return upload.sha256, None
+            operation = _insert(c, upload, target, by)
+            undo.callback(target.unlink, missing_ok=True)
+            keep(target)
+        undo.pop_all()
     wake(config.wake_socket)
     return upload.sha256, operation
+
+
+def _is_known(c: Connection, upload: Upload) -> bool:
+    known = c.execute(sa.select(t.images.c.state).where(t.images.c.sha256 == upload.sha256)).first()
+    if known is not None and known.state == ImageState.DELETING:
+        raise Refused(Code.CONFLICT, "this image is being deleted", hint="try again when it is gone")
+    if known is None and c.scalar(sa.select(t.images.c.name).where(t.images.c.name == upload.name)) is not None:
+        message = f"another image is called {upload.name!r} already"
+        raise Refused(Code.CONFLICT, message, hint="choose another name", field="name")
+    return known is not None
+
+
+def _insert(c: Connection, upload: Upload, target: Path, by: Principal) -> str:
+    now = utcnow()
+    c.execute(
+        t.images.insert().values(
+            sha256=upload.sha256,
+            name=upload.name,
+            format=upload.format,
+            virtual_size=0,
+            file_size=upload.size,
+            state=ImageState.UPLOADED,
+            created_at=now,
+        )
+    )
+    subject = operations.Subject(nodes.choose(c, None).name, image=upload.sha256, image_name=upload.name)
+    operations.note(c, by.user, "image import", now, detail=f"{upload.name} ({upload.sha256})")
+    params = {"format": upload.format, "upload": str(target)}
+    return operations.add(c, "image-import", subject, by.user, now, params)
 
 
 def find(c: Connection, wanted: str) -> Row[*tuple[Any, ...]]:

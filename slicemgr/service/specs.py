@@ -25,10 +25,8 @@ MOST_BYTES = 1 << 50
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_FIELDS = frozenset(
-    ("name", "type", "image", "count", "cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids")
-    + ("io_weight", "ports", "lease", "ssh_keys", "node")
-)
+_LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight")
+_FIELDS = frozenset(("name", "type", "image", "count", *_LIMITS, "ports", "lease", "ssh_keys", "node"))
 
 
 class InvalidSpec(Refused):
