@@ -1,234 +1,212 @@
-"""Rows as the REST API's JSON. The number of queries does not grow with the number of rows."""
+"""What people are shown, made of rows: the JSON of the REST API. The number of queries never grows with the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import base64
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from slicemgr.config import Config
+from slicemgr.config import NetworkConfig
 from slicemgr.errors import Code, Refused
-from slicemgr.model import Desired, ImageState, OperationState, Phase, SliceSpec
-from slicemgr.policy import allocate, leases
-from slicemgr.policy.access import Principal
-from slicemgr.service import images, slices
-from slicemgr.service.states import slice_state, sliver_state
+from slicemgr.model import Desired, Phase, SliceSpec
+from slicemgr.service import images as image_service
+from slicemgr.service.slices import Placement
 from slicemgr.store import tables as t
-from slicemgr.store.schema import DEFAULT_PROJECT
 
 Json = dict[str, Any]
-AnyRow = Row[*tuple[Any, ...]]
 
-_ALL_STEPS = 20  # of an operation on more slivers, only steps that are not done are listed
+_SETTLED = {
+    Desired.RUNNING: Phase.RUNNING,
+    Desired.STOPPED: Phase.STOPPED,
+    Desired.PAUSED: Phase.PAUSED,
+}
+_ON_THE_WAY = {
+    (Desired.RUNNING, Phase.PENDING): "creating",
+    (Desired.RUNNING, Phase.STOPPED): "starting",
+    (Desired.RUNNING, Phase.PAUSED): "resuming",
+    (Desired.PAUSED, Phase.RUNNING): "pausing",
+}
+_SSH_BLOB = 1  # the word of a public key line that is the key
 
 
-def time_text(at: datetime | None) -> str | None:
-    """RFC 3339, to the second."""
-    return None if at is None else at.strftime("%Y-%m-%dT%H:%M:%SZ")
+def sliver_state(desired: Desired, phase: Phase) -> str:
+    """One word for what a sliver is, or is on its way to."""
+    if desired is Desired.ABSENT:
+        return "deleting"
+    if phase is Phase.FAILED:
+        return "failed"
+    if phase is _SETTLED[desired]:
+        return phase.value
+    return _ON_THE_WAY.get((desired, phase), "stopping" if desired is Desired.STOPPED else "starting")
 
 
-# slices
+def slice_state(states: Collection[str]) -> str:
+    """One word for all slivers: theirs if they agree, else what is still moving, else `partial`."""
+    different = set(states)
+    if len(different) == 1:
+        return different.pop()
+    moving = different - {"running", "stopped", "paused", "failed"}
+    return sorted(moving)[0] if moving else "partial"
 
 
-def slice_list(c: Connection, *, kind: str = "", image: str = "", state: str = "") -> list[Json]:
-    """All slices, by name; filtered by what is given."""
+def when(moment: datetime | None) -> str | None:
+    """RFC 3339 in UTC, to the second."""
+    return None if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def fingerprint(host_key: str) -> str | None:
+    """`SHA256:…` of a public key line, as ssh prints it; None before there is a key."""
+    words = host_key.split()
+    if len(words) <= _SSH_BLOB:
+        return None
+    digest = hashlib.sha256(base64.b64decode(words[_SSH_BLOB])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def slices(c: Connection, name: str | None = None) -> list[Json]:
+    """Every slice with its slivers, or the one called `name`."""
     l, i = t.slices.c, t.images.c
-    conditions = [l.kind == kind] if kind else []
-    if image:
-        conditions.append(sa.or_(i.name == image, l.image == image))
-    found = _slices(c, conditions)
-    return [one for one in found if one["state"] == state] if state else found
+    query = sa.select(t.slices, i.name.label("image_name")).join(t.images, i.sha256 == l.image).order_by(l.name)
+    if name is not None:
+        query = query.where(l.name == name)
+    heads = c.execute(query).all()
+    s, n = t.slivers.c, t.nodes.c
+    members = sa.select(t.slivers, n.address.label("node_address")).join(t.nodes, n.name == s.node).order_by(s.idx)
+    if name is not None:
+        members = members.where(s.slice.in_([head.id for head in heads]))
+    slivers: dict[str, list[Json]] = defaultdict(list)
+    for row in c.execute(members):
+        slivers[row.slice].append(_sliver(row))
+    return [_slice(head, slivers[head.id]) for head in heads]
 
 
-def slice_view(c: Connection, name: str) -> Json:
-    """Refused(NOT_FOUND) if there is none of this name."""
-    row = slices.find(c, name)
-    return next(iter(_slices(c, [t.slices.c.id == row.id])))
+def slice(c: Connection, name: str) -> Json:
+    """Refused(NOT_FOUND) if there is no slice called `name`."""
+    found = slices(c, name)
+    if not found:
+        raise Refused(Code.NOT_FOUND, f"there is no slice {name[:80]!r}", hint="`slicectl list` shows what there is")
+    return found[0]
 
 
-def _slices(c: Connection, conditions: Sequence[sa.ColumnElement[bool]]) -> list[Json]:
-    l, s, i, n = t.slices.c, t.slivers.c, t.images.c, t.nodes.c
-    query = (
-        sa.select(
-            *(l.id, l.name, l.kind, l.project, l.owner, l.created_at, l.expires_at, l.lease_ended_at),
-            *(i.name.label("image_name"), l.image, n.address.label("host")),
-            *(s.idx, s.id.label("sliver"), s.node, s.desired, s.phase, s.address, s.fingerprint, s.error),
-            *(s.port_first, s.port_count, s.cpu, s.cpu_shares, s.memory, s.memory_soft, s.disk, s.pids, s.io_weight),
-            *(s.usage_memory, s.usage_disk),
-        )
-        .select_from(t.slices)
-        .join(t.images, i.sha256 == l.image)
-        .join(t.slivers, s.slice == l.id)
-        .join(t.nodes, n.name == s.node)
-        .where(*conditions)
-        .order_by(l.name, l.id, s.idx)
-    )
-    return [_slice(list(rows)) for _, rows in groupby(c.execute(query), key=lambda row: row.id)]
-
-
-def _slice(rows: Sequence[AnyRow]) -> Json:
-    first = rows[0]
-    slivers = [_sliver(row) for row in rows]
+def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
     return {
-        "name": first.name,
-        "type": first.kind,
-        "project": first.project,
-        "owner": first.owner,
-        "state": slice_state([sliver["state"] for sliver in slivers]),
-        "created_at": time_text(first.created_at),
-        "expires_at": time_text(first.expires_at),
-        "lease_ended_at": time_text(first.lease_ended_at),
-        "image": first.image_name,
-        "image_sha256": first.image,
+        "name": head.name,
+        "type": head.kind,
+        "project": head.project,
+        "owner": head.owner,
+        "state": slice_state([one["state"] for one in slivers]) if slivers else "deleting",
+        "created_at": when(head.created_at),
+        "expires_at": when(head.expires_at),
+        "image": head.image_name,
+        "image_sha256": head.image,
         "slivers": slivers,
     }
 
 
-def _sliver(row: AnyRow) -> Json:
+def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
+    key = row.host_key or None
     return {
         "index": row.idx,
-        "id": row.sliver,
+        "id": row.id,
         "node": row.node,
         "state": sliver_state(Desired(row.desired), Phase(row.phase)),
         "address": row.address,
-        "ssh": {"host": row.host, "port": row.port_first, "fingerprint": row.fingerprint or None},
-        "ports": {"first": row.port_first, "last": row.port_first + row.port_count - 1},
-        "limits": {
-            "cpu": row.cpu,
-            "cpu_shares": row.cpu_shares,
-            "memory": row.memory,
-            "memory_soft": row.memory_soft,
-            "disk": row.disk,
-            "pids": row.pids,
-            "io_weight": row.io_weight,
+        "ssh": {
+            "host": row.node_address,
+            "port": row.port_first,
+            "fingerprint": fingerprint(row.host_key),
+            "host_key": key,
         },
+        "ports": {"first": row.port_first, "last": row.port_first + row.port_count - 1},
+        "limits": {name: getattr(row, name) for name in _LIMITS},
         "usage": {"memory": row.usage_memory, "disk": row.usage_disk},
         "error": row.error or None,
     }
 
 
-def plan(c: Connection, config: Config, spec: SliceSpec, by: Principal, now: datetime) -> Json:
-    """What `create` would make of the request, if nothing comes in between. Refused like `create`."""
-    placed = slices.place(c, config, spec)
-    host = c.scalar(sa.select(t.nodes.c.address).where(t.nodes.c.name == placed.node))
-    limits = spec.limits
-    slivers = [
-        {
-            "index": index,
-            "id": None,
-            "node": placed.node,
-            "state": "planned",
-            "address": grant.address,
-            "ssh": {"host": host, "port": grant.ports.first, "fingerprint": None},
-            "ports": {"first": grant.ports.first, "last": grant.ports.last},
-            "limits": {name: getattr(limits, name) for name in limits.__slots__},
-            "usage": {"memory": None, "disk": None},
-            "error": None,
-        }
-        for index, grant in enumerate(placed.grants)
-    ]
+_LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight")
+
+
+def plan(spec: SliceSpec, placed: Placement, address: str) -> Json:
+    """What a dry run answers: the slice as it would be."""
+    limits = {name: getattr(spec.limits, name) for name in _LIMITS}
     return {
         "name": spec.name,
         "type": spec.kind.value,
-        "project": DEFAULT_PROJECT,
-        "owner": by.user,
+        "project": "default",
+        "owner": "",
         "state": "planned",
         "created_at": None,
-        "expires_at": time_text(leases.grant(spec.lease, now, config.lease)),
-        "lease_ended_at": None,
+        "expires_at": None,
         "image": placed.image_name,
         "image_sha256": placed.image,
-        "slivers": slivers,
+        "slivers": [
+            {
+                "index": index,
+                "id": None,
+                "node": placed.node,
+                "state": "planned",
+                "address": grant.address,
+                "ssh": {"host": address, "port": grant.ports.first, "fingerprint": None, "host_key": None},
+                "ports": {"first": grant.ports.first, "last": grant.ports.last},
+                "limits": limits,
+                "usage": {"memory": None, "disk": None},
+                "error": None,
+            }
+            for index, grant in enumerate(placed.grants)
+        ],
     }
 
 
-# operations
-
-
-@dataclass(frozen=True, slots=True)
-class OperationFilter:
-    """ "" means any."""
-
-    state: str = ""
-    slice: str = ""
-    limit: int = 50
-
-
-def operation_list(c: Connection, wanted: OperationFilter) -> list[Json]:
-    """The newest operations first."""
+def operations(c: Connection, *, state: str = "", slice: str = "", limit: int = 50) -> list[Json]:
+    """The newest operations first, with their steps."""
     o = t.operations.c
-    query = sa.select(t.operations).order_by(o.created_at.desc(), o.id).limit(wanted.limit)
-    if wanted.state:
-        query = query.where(o.state == wanted.state)
-    if wanted.slice:
-        query = query.where(o.slice_name == wanted.slice)
+    query = sa.select(t.operations).order_by(o.created_at.desc(), o.id).limit(limit)
+    if state:
+        query = query.where(o.state == state)
+    if slice:
+        query = query.where(o.slice_name == slice)
     return _operations(c, c.execute(query).all())
 
 
-def operation_view(c: Connection, id_: str) -> Json:
-    """Refused(NOT_FOUND) if there is none."""
-    rows = c.execute(sa.select(t.operations).where(t.operations.c.id == id_)).all()
-    if not rows:
-        raise Refused(Code.NOT_FOUND, f"there is no operation {id_[:40]!r}", hint="`slicectl op list` shows some")
-    return _operations(c, rows)[0]
+def operation(c: Connection, id: str) -> Json:
+    """Refused(NOT_FOUND) if there is no such operation."""
+    row = c.execute(sa.select(t.operations).where(t.operations.c.id == id)).first()
+    if row is None:
+        raise Refused(Code.NOT_FOUND, f"there is no operation {id[:40]!r}", hint="`slicectl op list` shows them")
+    return _operations(c, [row])[0]
 
 
-def operation_version(c: Connection, id_: str) -> tuple[int, bool] | None:
-    """Its version and whether it has ended; None if there is none. Cheap, for who waits."""
+def operation_version(c: Connection, id: str) -> tuple[int, str] | None:
+    """Version and state: the little that a waiting request asks for again and again."""
     o = t.operations.c
-    row = c.execute(sa.select(o.version, o.state).where(o.id == id_)).first()
-    return None if row is None else (row.version, OperationState(row.state).ended)
+    row = c.execute(sa.select(o.version, o.state).where(o.id == id)).first()
+    return None if row is None else (row.version, row.state)
 
 
-def _operations(c: Connection, rows: Sequence[AnyRow]) -> list[Json]:
+def _operations(c: Connection, rows: Sequence[Row[*tuple[Any, ...]]]) -> list[Json]:
     ids = [row.id for row in rows]
-    progress = _progress(c, ids)
-    steps = _steps(c, progress, ids)
-    return [_operation(row, *progress.get(row.id, (0, 0)), steps.get(row.id, [])) for row in rows]
-
-
-def _progress(c: Connection, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """How many slivers are dealt with, and how many there are, by operation."""
-    m = t.operation_slivers.c
-    ended = sa.func.count().filter(m.state.in_([OperationState.DONE, OperationState.FAILED]))
-    query = sa.select(m.operation, ended, sa.func.count()).where(m.operation.in_(ids)).group_by(m.operation)
-    return {operation: (done, total) for operation, done, total in c.execute(query)}
-
-
-def _steps(c: Connection, progress: Mapping[str, tuple[int, int]], ids: Sequence[str]) -> dict[str, list[Json]]:
+    steps: dict[str, list[Json]] = defaultdict(list)
     p = t.operation_steps.c
-    large = [id_ for id_ in ids if progress.get(id_, (0, 0))[1] > _ALL_STEPS]
-    columns = (p.operation, p.sliver, p.name, p.state, p.detail, p.percent, p.started_at, p.finished_at)
-    query = sa.select(*columns).where(p.operation.in_(ids)).order_by(p.operation, p.started_at, p.sliver)
-    if large:
-        query = query.where(sa.or_(p.operation.not_in(large), p.state != OperationState.DONE))
-    grouped: dict[str, list[Json]] = {}
-    for operation, sliver, name, state, detail, percent, started, finished in c.execute(query):
-        grouped.setdefault(operation, []).append(
-            {
-                "sliver": sliver,
-                "name": name,
-                "state": state,
-                "detail": detail,
-                "percent": percent,
-                "started_at": _precise(started),
-                "finished_at": _precise(finished),
-            }
-        )
-    return grouped
+    for one in c.execute(sa.select(t.operation_steps).where(p.operation.in_(ids)).order_by(p.started_at)):
+        step = {name: getattr(one, name) for name in ("sliver", "name", "state", "detail", "percent")}
+        steps[one.operation].append(step)
+    m = t.operation_slivers.c
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    query = sa.select(m.operation, m.state, sa.func.count()).where(m.operation.in_(ids)).group_by(m.operation, m.state)
+    for id_, state, count in c.execute(query):
+        counts[id_][state] += count
+    return [_operation(row, steps[row.id], counts[row.id]) for row in rows]
 
 
-def _precise(at: datetime | None) -> str | None:
-    """RFC 3339 to the millisecond: steps are short."""
-    return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _operation(row: AnyRow, done: int, total: int, steps: list[Json]) -> Json:
+def _operation(row: Row[*tuple[Any, ...]], steps: list[Json], counts: Mapping[str, int]) -> Json:
+    ended = sum(count for state, count in counts.items() if state in ("done", "failed"))
     return {
         "id": row.id,
         "kind": row.kind,
@@ -236,77 +214,62 @@ def _operation(row: AnyRow, done: int, total: int, steps: list[Json]) -> Json:
         "slice": row.slice_name or None,
         "image": row.image_name or None,
         "user": row.user,
-        "created_at": _precise(row.created_at),
-        "started_at": _precise(row.started_at),
-        "finished_at": _precise(row.finished_at),
+        "created_at": when(row.created_at),
+        "started_at": when(row.started_at),
+        "finished_at": when(row.finished_at),
         "error": row.error or None,
         "hint": row.hint or None,
         "version": row.version,
-        "progress": {"done": total if row.state == OperationState.DONE else done, "total": total},
+        "progress": {"done": ended, "total": sum(counts.values())},
         "steps": steps,
         "result": row.result,
     }
 
 
-# images, nodes, events
-
-
-def image_list(c: Connection) -> list[Json]:
-    return _images(c, [])
-
-
-def image_view(c: Connection, wanted: str) -> Json:
-    """By name, sha256 or its beginning. Refused(NOT_FOUND) or (CONFLICT)."""
-    return _images(c, [t.images.c.sha256 == images.find(c, wanted).sha256])[0]
-
-
-def _images(c: Connection, conditions: Iterable[sa.ColumnElement[bool]]) -> list[Json]:
-    i = t.images.c
-    used = sa.select(sa.func.count()).where(t.slices.c.image == i.sha256).scalar_subquery().label("used_by")
-    query = sa.select(t.images, used).where(*conditions).order_by(i.name)
+def images(c: Connection, wanted: str | None = None) -> list[Json]:
+    """Every image, or the one that `wanted` (name, sha256 or its beginning) means."""
+    i, l = t.images.c, t.slices.c
+    used = sa.select(sa.func.count()).where(l.image == i.sha256).scalar_subquery().label("used_by")
+    query = sa.select(t.images, used).order_by(i.name)
+    if wanted is not None:
+        query = query.where(i.sha256 == image_service.find(c, wanted).sha256)
+    fields = ("name", "sha256", "format", "virtual_size", "file_size", "arch", "os", "state")
     return [
         {
-            "name": row.name,
-            "sha256": row.sha256,
-            "format": row.format,
-            "virtual_size": row.virtual_size,
-            "file_size": row.file_size,
-            "arch": row.arch,
-            "os": row.os,
-            "state": ImageState(row.state).value,
-            "created_at": time_text(row.created_at),
+            **{name: getattr(row, name) for name in fields},
+            "created_at": when(row.created_at),
             "used_by": row.used_by,
         }
         for row in c.execute(query)
     ]
 
 
-def node_list(c: Connection, config: Config, name: str | None = None) -> list[Json]:
-    """All nodes, or the one called `name`. Refused(NOT_FOUND) if there is none of this name."""
+def nodes(c: Connection, network: NetworkConfig, name: str | None = None) -> list[Json]:
+    """Every node with what it has and what of it is given. Refused(NOT_FOUND) for an unknown `name`."""
     n, s = t.nodes.c, t.slivers.c
-    sums = [sa.func.coalesce(sa.func.sum(column), 0) for column in (s.memory, s.disk, s.port_count)]
-    usage = sa.select(s.node, sa.func.count(), *sums).group_by(s.node)
-    used = {row[0]: tuple(row[1:]) for row in c.execute(usage)}
-    query = sa.select(n.name, n.address, n.agent_seen_at, n.facts).order_by(n.name)
-    rows = c.execute(query if name is None else query.where(n.name == name)).all()
+    query = sa.select(t.nodes).order_by(n.name)
+    if name is not None:
+        query = query.where(n.name == name)
+    rows = c.execute(query).all()
     if name is not None and not rows:
         raise Refused(Code.NOT_FOUND, f"there is no node {name[:80]!r}", hint="`slicectl node list` shows them")
-    return [_node(row, config, used.get(row.name, (0, 0, 0, 0))) for row in rows]
+    sums = sa.select(s.node, sa.func.count(), *(sa.func.sum(one) for one in (s.memory, s.disk, s.port_count)))
+    used = {row[0]: row[1:] for row in c.execute(sums.group_by(s.node))}
+    return [_node(row, used.get(row.name, (0, 0, 0, 0)), network) for row in rows]
 
 
-def _node(row: AnyRow, config: Config, used: tuple[Any, ...]) -> Json:
-    network, limits = config.network, config.limits
-    slivers, memory, disk, ports = (int(number) for number in used)
+def _node(row: Row[*tuple[Any, ...]], used: Sequence[Any], network: NetworkConfig) -> Json:
+    slivers, memory, disk, ports = (int(one or 0) for one in used)
+    facts = dict(row.facts)
     return {
         "name": row.name,
         "address": row.address,
-        "agent_seen_at": time_text(row.agent_seen_at),
-        "facts": row.facts,
+        "agent_seen_at": when(row.agent_seen_at),
+        "facts": facts,
         "capacity": {
-            "memory": int(row.facts.get("memory", 0) * limits.memory_overcommit),
-            "disk": int(row.facts.get("disk_total", 0) * limits.disk_overcommit),
-            "cpus": row.facts.get("cpus", 0),
-            "addresses": len(allocate.address_pool(network)),
+            "memory": facts.get("memory", 0),
+            "disk": facts.get("disk_total", 0),
+            "cpus": facts.get("cpus", 0),
             "ports": network.ports_last - network.ports_first + 1,
         },
         "used": {
@@ -319,20 +282,21 @@ def _node(row: AnyRow, config: Config, used: tuple[Any, ...]) -> Json:
     }
 
 
-def event_list(c: Connection, slice: str, limit: int) -> list[Json]:
+def events(c: Connection, *, slice: str = "", limit: int = 100) -> list[Json]:
     """The newest events first."""
     e = t.events.c
     query = sa.select(t.events).order_by(e.id.desc()).limit(limit)
     if slice:
         query = query.where(e.slice == slice)
+    rows: Iterable[Row[*tuple[Any, ...]]] = c.execute(query)
     return [
         {
             "id": row.id,
-            "at": time_text(row.at),
+            "at": when(row.at),
             "user": row.user,
             "action": row.action,
             "slice": row.slice or None,
             "detail": row.detail,
         }
-        for row in c.execute(query)
+        for row in rows
     ]
