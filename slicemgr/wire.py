@@ -113,7 +113,17 @@ class GcItem(TypedDict):
     removed: bool
 
 
+class Baseline(TypedDict):
+    """Seconds for each raw sliver, and for all of them: until started, until ssh answered, until gone."""
+
+    started: list[float]
+    answered: list[float]
+    create: float
+    delete: float
+
+
 class Result(TypedDict, total=False):
+    baseline: Baseline
     checks: list[Check]
     items: list[GcItem]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -42,7 +42,10 @@ class _Operation:
 
 
 class Agent:
-    """The node's agent. `run` returns after `stop`; killing it at any moment loses nothing."""
+    """The node's agent. `run` returns after `stop`; killing it at any moment loses nothing.
+
+    hasten: gets the slivers that are about to be deleted together, to end them all at once.
+    """
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class Agent:
         journal: Journal,
         converger: Converger,
         special: Callable[[work.Operation], dict[str, object]],
+        hasten: Callable[[Collection[str]], None],
         stop: threading.Event,
     ) -> None:
         self._config = config
@@ -58,6 +62,7 @@ class Agent:
         self._journal = journal
         self._converger = converger
         self._special = special
+        self._hasten = hasten
         self._stop = stop
         self._lock = threading.Lock()
         self._rows: dict[str, Sliver] = {}
@@ -119,6 +124,10 @@ class Agent:
             for sliver in concerned - set(rows):
                 self._rows.pop(sliver, None)
             self._rows.update(rows)
+        doomed = {sliver for row in fresh if row.kind == "delete" for sliver in row.slivers}
+        idle = [sliver for sliver in doomed if not self._turns.busy(sliver)]
+        if len(idle) > 1:
+            self._hasten(idle)
         for row in fresh:
             self._start(row)
 

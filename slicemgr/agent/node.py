@@ -7,12 +7,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from slicemgr import names
-from slicemgr.agent import doctor, leftovers, observe
+from slicemgr.agent import baseline, doctor, leftovers, observe
 from slicemgr.agent.apply import Applier
 from slicemgr.agent.converge import Converger
 from slicemgr.agent.imports import Importer
@@ -73,9 +73,16 @@ class Node:
                 return self._importer.remove(operation)
             case "doctor":
                 return doctor.report(doctor.examine(self._config, self.hypervisor, self._pool, self._firewall))
+            case "baseline":
+                return baseline.measure(self._config, self.hypervisor, self._pool, operation.params)
             case "gc":
                 return leftovers.collect(self._leftovers(), apply=bool(operation.params.get("apply")))
         raise Refused(Code.INVALID, f"this agent does not know the operation {operation.kind!r}", hint="update it")
+
+    def hasten(self, slivers: Collection[str]) -> None:
+        """End many containers at once; each one's own turn finishes it, and says what is wrong if this did not work."""
+        with suppress(SlicemgrError):
+            self.hypervisor.begin_kill(slivers)
 
     def reconcile(self, agent: Agent, rows: Sequence[work.SliverRow]) -> None:
         """Look at everything; repair what is not as desired, measure, tidy."""
@@ -134,7 +141,7 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         journal = stack.enter_context(Journal(store))
         node = Node(config, store, journal, stop)
         node.begin()
-        agent = Agent(config, store, journal, node.converger, node.special, stop)
+        agent = Agent(config, store, journal, node.converger, node.special, node.hasten, stop)
         node.hypervisor.on_change(agent.changed)
         ready()
         agent.run(node.reconcile)

@@ -25,6 +25,7 @@ COMMANDS = {
     "event": "event:event",
     "doctor": "doctor:doctor",
     "gc": "doctor:gc",
+    "bench": "bench:bench",
     "completion": "shell:completion",
     "version": "shell:version",
 }

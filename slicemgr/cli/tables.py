@@ -117,3 +117,23 @@ CHECKS = Table(
 LEFTOVERS = Table(
     (field("what"), field("name", whole=True), field("removed"), field("detail")), ("what", "name", "removed", "detail")
 )
+
+
+def _seconds(value: object) -> str:
+    return f"{value:.3f} s" if isinstance(value, int | float) else "-"
+
+
+def _ratio(value: object) -> str:
+    return f"{value:.2f} × raw" if isinstance(value, int | float) else "-"
+
+
+PHASES = Table(
+    (
+        field("phase", whole=True),
+        field("p50", _seconds),
+        field("p95", _seconds),
+        field("max", _seconds),
+        field("ratio", _ratio),
+    ),
+    ("phase", "p50", "p95", "max", "ratio"),
+)

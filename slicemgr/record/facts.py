@@ -21,6 +21,7 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor) -> dict[str, obje
         "kernel": os.uname().release,
         "cpus": os.cpu_count() or 1,
         "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "memory_available": memory_available(Path("/proc/meminfo").read_text()),
         "cgroup": cgroup.version(),
         "io_weight": cgroup.has_io_weight(),
         "addresses": config.network.addresses,
@@ -38,3 +39,11 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor) -> dict[str, obje
             kinds[kind.value] = False
     facts["kinds"] = kinds
     return facts
+
+
+def memory_available(meminfo: str) -> int:
+    """Bytes that could be used without swapping, by /proc/meminfo."""
+    for line in meminfo.splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0

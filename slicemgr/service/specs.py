@@ -192,3 +192,12 @@ def _keys(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise invalid(keys.FIELD, "must be a list of texts, each the content of a .pub file")
     return keys.parse(value)
+
+
+def baseline(raw: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """What to measure without the service: image (sha256), count, parallel."""
+    return {
+        "image": _text("image", raw.get("image")),
+        "count": _whole("count", raw.get("count", 1), 1, config.limits.slivers_per_slice),
+        "parallel": _whole("parallel", raw.get("parallel", 1), 1, 64),
+    }

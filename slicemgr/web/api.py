@@ -234,6 +234,15 @@ def collect_garbage(name: str) -> Answer:
     return _asked(nodes.request(state().store, state().config, name, "gc", principal(), {"apply": apply})), 202
 
 
+@node_routes.route("/<name>/baseline", methods=["POST"])
+@node_routes.doc(security=_SECURED)
+@node_routes.alt_response(202, schema=schemas.Asked)
+def measure_baseline(name: str) -> Answer:
+    """Ask the node to measure the same work without slicemgr around it: the baseline of `slicectl bench`."""
+    params = specs.baseline(_json(), state().config)
+    return _asked(nodes.request(state().store, state().config, name, "baseline", principal(), params)), 202
+
+
 @log_routes.route("/operations", methods=["GET"])
 @log_routes.doc(security=_SECURED)
 @log_routes.alt_response(200, schema=schemas.Operations)

@@ -29,10 +29,8 @@ def test_a_slice_from_request_to_root_shell(node: Node) -> None:
 def test_ssh_passes_exit_status_and_checks_the_recorded_key(node: Node) -> None:
     node.create("exp")
     assert node.ssh("exp", "exit 42").returncode == 42
-    node.inside(
-        "exp",
-        "ssh-keygen -q -t ed25519 -N '' -f /tmp/other && cp /tmp/other /etc/ssh/ssh_host_ed25519_key && pkill -HUP -o sshd; sleep 1",
-    )
+    change = "ssh-keygen -q -t ed25519 -N '' -f /tmp/k && cp /tmp/k /etc/ssh/ssh_host_ed25519_key && pkill -HUP -o sshd"
+    node.inside("exp", f"{change}; sleep 1")
     refused = node.ssh("exp", "true")
     assert refused.returncode == 255
     assert "host key" in refused.stderr.lower()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -164,9 +163,14 @@ class Node:
     # what is there, and what should be
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        path = self.box.path("/var/lib/slicemgr/db/slicemgr.db")
-        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
-            return connection.execute(query).fetchall()
+        """What the database says, whether the service runs or not."""
+        script = (
+            "import json, sqlite3, sys\n"
+            "rows = sqlite3.connect('/var/lib/slicemgr/db/slicemgr.db').execute(sys.argv[1]).fetchall()\n"
+            "print(json.dumps(rows))"
+        )
+        told = self.box.run([sys.executable, "-c", script, query], check=True).stdout
+        return [tuple(row) for row in json.loads(told)]
 
     def host(self) -> dict[str, set[str]]:
         """Everything on the host that carries our mark, by kind, as sliver ids."""
