@@ -338,7 +338,7 @@ def _log_end(c: Connection, end: OperationEnded) -> None:
         return
     o = t.operations.c
     row = c.execute(sa.select(o.user, o.slice_name, o.image_name, o.kind).where(o.id == end.operation)).one()
-    detail = f"{row.image_name + ': ' if row.image_name else ''}{end.error}"
+    detail = end.error if row.slice_name or not row.image_name else f"{row.image_name}: {end.error}"
     c.execute(
         t.events.insert().values(
             at=end.at, user=row.user, slice=row.slice_name, action=f"{row.kind} failed", detail=detail
