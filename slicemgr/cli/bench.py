@@ -47,7 +47,8 @@ def lifecycle(kind: str, image: str, count: int, parallel: int, memory: str, nam
 
 def _tell(summary: dict[str, float], outcome: Outcome) -> str:
     return (
-        f"create: {summary['count']} in {summary['create_seconds']:.1f} s, {summary['create_per_second']:.1f} a second, "
+        f"create: {summary['count']} in {summary['create_seconds']:.1f} s, "
+        f"{summary['create_per_second']:.1f} a second, "
         f"{summary['create_ratio']:.2f} × raw; last to first: {summary['last_to_first']:.2f}\n"
         f"delete: {summary['delete_seconds']:.1f} s, {summary['delete_ratio']:.2f} × raw\n"
         f"each:   {size(outcome.memory)} of host memory, {size(outcome.disk)} of disk"

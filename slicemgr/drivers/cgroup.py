@@ -25,7 +25,7 @@ def version() -> str:
 
 
 def pids_group_v1(domain: str) -> Path | None:
-    """The directory that limits a domain's processes on v1; None on v2, where the launcher sets it on the scope."""
+    """The directory that limits a domain's processes on v1; None on v2: the container's own is limited there."""
     return MOUNT / "pids" / _GROUP_V1 / domain if version() == "v1" else None
 
 
@@ -69,7 +69,7 @@ class Effective:
 
     name: str
     wanted: str
-    files: tuple[str, ...]  # the first that exists counts
+    files: tuple[str, ...]  # one of them must say so; systemd keeps weights in the scope above libvirt's directory
     controller: str
     normal: Callable[[str], str] = str
 
@@ -81,12 +81,12 @@ def expected(limits: Limits, version: str) -> list[Effective]:
     unified = version == "v2"
     rows = [
         Effective("memory", memory, ("memory.max" if unified else "memory.limit_in_bytes",), "memory"),
-        Effective("pids", str(limits.pids), ("pids.max", "../pids.max"), "pids"),
+        Effective("pids", str(limits.pids), ("pids.max",), "pids"),
     ]
     if unified:
         rows += [
             Effective("cpu", f"{quota} {CPU_PERIOD}", ("cpu.max",), "cpu"),
-            Effective("cpu_shares", str(limits.cpu_shares), ("cpu.weight",), "cpu"),
+            Effective("cpu_shares", str(limits.cpu_shares), ("cpu.weight", "../cpu.weight"), "cpu"),
         ]
     else:
         rows += [
@@ -97,7 +97,8 @@ def expected(limits: Limits, version: str) -> list[Effective]:
         file = "memory.high" if unified else "memory.soft_limit_in_bytes"
         rows.append(Effective("memory_soft", str(limits.memory_soft // _PAGE * _PAGE), (file,), "memory"))
     if limits.io_weight is not None:
-        files = ("io.weight", "io.bfq.weight") if unified else ("blkio.weight", "blkio.bfq.weight")
+        own = ("io.weight", "io.bfq.weight")
+        files = (*own, *(f"../{one}" for one in own)) if unified else ("blkio.weight", "blkio.bfq.weight")
         rows.append(Effective("io_weight", str(limits.io_weight), files, "blkio", _weight))
     return rows
 
@@ -111,10 +112,10 @@ def verify(pid: int, limits: Limits) -> list[str]:
     wrong = []
     for row in expected(limits, version()):
         directory = _directory(pid, row.controller)
-        file = next((directory / one for one in row.files if (directory / one).exists()), None)
-        held = None if file is None else row.normal(file.read_text().strip())
-        if held != row.wanted:
-            wrong.append(f"{row.name} is {held or 'not limited'} instead of {row.wanted}")
+        files = [directory / one for one in row.files if (directory / one).exists()]
+        held = [row.normal(file.read_text().strip()) for file in files]
+        if row.wanted not in held:
+            wrong.append(f"{row.name} is {' or '.join(held) or 'not limited'} instead of {row.wanted}")
     return wrong
 
 

@@ -112,7 +112,7 @@ def fstab(ids: DiskIds) -> str:
 
 
 def grub_config(ids: DiskIds, kernel_options: str) -> str:
-    """The first grub.cfg: names the kernel by the links Debian keeps; `update-grub` in the guest writes a fuller one."""
+    """The first grub.cfg: names the kernel by Debian's links; `update-grub` in the guest writes a fuller one."""
     return (
         "set timeout=1\n"
         "serial --speed=115200\n"
@@ -155,7 +155,7 @@ def core_image(core: bytes) -> bytes:
 
 
 def _install_grub(tree: Path, ids: DiskIds, kernel_options: str) -> bytes:
-    """What grub-install would put into /boot/grub; the modules share their bytes with the package's. Returns core.img."""
+    """What grub-install would put into /boot/grub; the modules share the package's bytes. Returns core.img."""
     modules, target = tree / "usr/lib/grub/i386-pc", tree / "boot/grub/i386-pc"
     target.mkdir(parents=True)
     (tree / "boot/efi").mkdir()

@@ -13,6 +13,8 @@ from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.errors import SlicemgrError
 from slicemgr.model import Kind
 
+_MADE = (Kind.LXC,)
+
 
 def gather(config: Config, pool: Pool, hypervisor: Hypervisor) -> dict[str, object]:
     """Facts by name; sizes in bytes. What cannot be found out is left out."""
@@ -30,14 +32,15 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor) -> dict[str, obje
     space = pool.space()
     facts["disk_total"], facts["disk_free"] = space.total, space.free
     facts["quota"] = pool.quota_mode().value
-    kinds: dict[str, bool] = {}
+    kinds = {kind.value: False for kind in Kind}
     for kind in Kind:
         try:
             facts[f"libvirt_{kind}"] = hypervisor.version(kind)
-            kinds[kind.value] = True
+            kinds[kind.value] = kind in _MADE
         except SlicemgrError:
-            kinds[kind.value] = False
+            continue
     facts["kinds"] = kinds
+    facts["kinds_reason"] = {kind.value: "this version makes lxc slivers only" for kind in Kind if kind not in _MADE}
     return facts
 
 

@@ -9,7 +9,7 @@ from testbed import Node
 FILL_NESTED = """
 import fcntl, os, struct
 root = os.open("/root", os.O_RDONLY)
-fcntl.ioctl(root, 0x5000940E, struct.pack("q4088s", 0, b"nested"))
+fcntl.ioctl(root, 0x5000940E, bytearray(struct.pack("q4088s", 0, b"nested")))
 total = 0
 with open("/root/nested/fill", "wb", buffering=0) as file:
     block = os.urandom(1 << 20)
