@@ -118,6 +118,15 @@ def image_build(recipe: str, output: Path | None) -> None:
     click.echo(str(target))
 
 
+@cli.command()
+@click.pass_obj
+def uninstall(config: settings.Config) -> None:
+    """Take our chains out of the packet filter, after the last slice is gone and the agent is stopped."""
+    from slicemgr.drivers.firewall import Firewall
+
+    Firewall(config.network).remove()
+
+
 @cli.group()
 def db() -> None:
     """The database's schema."""
