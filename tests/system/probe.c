@@ -113,7 +113,6 @@ static void files(void)
                                         "/proc/sys/kernel/hostname",
                                         "/proc/sys/vm/drop_caches",
                                         "/proc/sys/user/max_user_namespaces",
-                                        "/proc/kcore",
                                         "/proc/irq/default_smp_affinity",
                                         "/sys/kernel/uevent_helper",
                                         "/sys/power/state",

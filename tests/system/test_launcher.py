@@ -165,6 +165,26 @@ def test_every_limit_that_can_be_asked_for_holds(slivers: Slivers) -> None:
     }  # fmt: skip
 
 
+def test_a_32_bit_sliver_says_so_and_may_use_the_old_socket_call(slivers: Slivers) -> None:
+    sliver = slivers.new("i686")
+    root = slivers.root(sliver)
+    rc = "uname -m > /root/machine; /bin/probe > /root/found; touch /root/done"
+    make_root(root, rc=rc, files={"bin/probe": slivers.config.node.pool.parent / "probe"})
+    slivers.start(sliver)
+    eventually((root / "root" / "done").exists)
+    assert read(root, "machine").strip() == "i686"
+    found = parse_lines(read(root, "found"))
+    assert found["socketcall32"] == "EINVAL"  # the kernel's own answer
+    assert {found[name] for name in ("keyctl32", "keyctl")} == {"EPERM"}
+
+
+@pytest.mark.skipif(not Path("/run/systemd/system").exists(), reason="there is no systemd on this node")
+def test_limits_outlive_a_reload_of_systemd(slivers: Slivers) -> None:
+    sliver, init = slivers.boot()
+    subprocess.run(["systemctl", "daemon-reload"], check=True)
+    assert cgroup.verify(init, sliver.limits) == []
+
+
 def test_files_stay_owned_by_root_on_disk_and_the_host_sees_no_mount(slivers: Slivers) -> None:
     sliver, init = slivers.boot(rc="touch /root/made; echo x > /etc/other; touch /root/done")
     root = slivers.root(sliver)

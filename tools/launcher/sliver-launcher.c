@@ -278,42 +278,41 @@ static void mount_root(const struct launch *launch)
 
 /* ---- the guard ---- */
 
-/* On v2 limits go above libvirt's own directory, where nothing belongs to the tenant. */
+/*
+ * In the directory of libvirt's that holds the container's processes, not in the systemd scope above it: systemd
+ * writes its own defaults there again at each daemon-reload. Nobody in the container sees either.
+ */
 static void limit_v2(const struct launch *launch, pid_t init)
 {
-    char path[PATH_MAX], group[PATH_MAX + 128], text[32];
-    char line[PATH_MAX];
-    FILE *file;
-    char *end, *part;
+    char path[PATH_MAX] = "", file[PATH_MAX + 128], line[PATH_MAX], text[32];
+    FILE *membership;
 
-    snprintf(path, sizeof path, "/proc/%d/cgroup", init);
-    if ((file = fopen(path, "re")) == NULL)
-        die("cannot open %s", path);
-    *path = '\0';
-    while (fgets(line, sizeof line, file))
+    snprintf(file, sizeof file, "/proc/%d/cgroup", init);
+    if ((membership = fopen(file, "re")) == NULL)
+        die("cannot open %s", file);
+    while (fgets(line, sizeof line, membership))
         if (strncmp(line, "0::/", 4) == 0)
             snprintf(path, sizeof path, "%.*s", (int)strcspn(line + 3, "\n"), line + 3);
-    fclose(file);
+    fclose(membership);
     errno = 0;
-    if ((end = strrchr(path, '/')) == NULL || end == path)
+    if (strlen(path) < 2)
         die("the container has no cgroup of its own: '%s'", path);
-    *end = '\0';
-    for (part = path; part; part = strchr(part + 1, '/')) { /* hand the controller down; systemd already has */
+    for (char *part = path; part; part = strchr(part + 1, '/')) { /* hand the controller down to it */
         int fd;
 
-        snprintf(group, sizeof group, "%s%.*s/cgroup.subtree_control", launch->cgroup2, (int)(part - path), path);
-        if ((fd = open(group, O_WRONLY | O_CLOEXEC)) >= 0) {
+        snprintf(file, sizeof file, "%s%.*s/cgroup.subtree_control", launch->cgroup2, (int)(part - path), path);
+        if ((fd = open(file, O_WRONLY | O_CLOEXEC)) >= 0) {
             if (write(fd, "+pids", 5) < 0)
-                errno = 0;
+                errno = 0; /* where it is missing, the next write says so */
             close(fd);
         }
     }
-    snprintf(group, sizeof group, "%s%s/pids.max", launch->cgroup2, path);
+    snprintf(file, sizeof file, "%s%s/pids.max", launch->cgroup2, path);
     snprintf(text, sizeof text, "%ld", launch->pids);
-    write_file(AT_FDCWD, group, text);
-    snprintf(group, sizeof group, "%s%s/memory.swap.max", launch->cgroup2, path);
-    if (access(group, F_OK) == 0) /* libvirt would allow as much swap as memory */
-        write_file(AT_FDCWD, group, "0");
+    write_file(AT_FDCWD, file, text);
+    snprintf(file, sizeof file, "%s%s/memory.swap.max", launch->cgroup2, path);
+    if (access(file, F_OK) == 0) /* or the memory cap would only move memory to the swap */
+        write_file(AT_FDCWD, file, "0");
     errno = 0;
 }
 
