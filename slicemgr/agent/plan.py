@@ -76,10 +76,11 @@ def _away(seen: Seen) -> tuple[Step, ...]:
 
 def _run(want: Sliver, seen: Seen, *, pause: bool) -> tuple[Step, ...]:
     last = (Step.PAUSE,) if pause else ()
+    root = () if seen.root else (Step.ROOT,)
     if seen.domain is None:
-        return (*(() if seen.root else (Step.ROOT,)), *_START, *last)
+        return (*root, *_START, *last)
     if seen.generation != want.generation:
-        return (Step.STOP, *_START, *last)
+        return (Step.STOP, *root, *_START, *last)
     wake = (Step.RESUME,) if seen.domain is DomainState.PAUSED else ()
     if not seen.settled:
         return (*wake, *_SETTLE, *last)
