@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from testbed import IMAGE, Node, ensure_image
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -26,3 +27,24 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(), f"{name} differs; if that is meant: pytest tests/golden --regenerate"
 
     return compare
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[Node]:
+    """A box with the service in it and the recipe's image imported. Destroyed at the end, whatever happened."""
+    image = ensure_image()
+    with Node("test") as made:
+        made.start()
+        made.ok("image", "import", image, "--name", IMAGE)
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test that used the node: no slice, and the host has exactly what the rows name."""
+    yield
+    if "node" in request.fixturenames:
+        used: Node = request.getfixturevalue("node")
+        used.mend()
+        used.delete_all()
+        used.agrees()

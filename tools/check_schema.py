@@ -10,6 +10,7 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
+
 from slicemgr.config import PACKAGE
 from slicemgr.store import schema
 

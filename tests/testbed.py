@@ -18,7 +18,6 @@ from nodebox_box import Box
 from slicemgr import names
 from slicemgr.client import Client
 
-REPOSITORY = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 IMAGE = "debian-12"
 PORT = 8480
