@@ -1,4 +1,4 @@
-"""Whether the migrations make the tables that the code describes: exit status 1 if `alembic check` sees a difference."""
+"""Do the migrations make the tables that the code describes? Exit status 1 if `alembic check` finds a difference."""
 
 from __future__ import annotations
 

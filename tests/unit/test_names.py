@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from slicemgr import names
 
 IDS = st.builds(names.sliver_id, st.text(names.ALPHABET, min_size=8, max_size=8), st.integers(0, names.MAX_INDEX))

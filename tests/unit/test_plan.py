@@ -8,6 +8,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from slicemgr.agent.plan import DomainState, Seen, Step, phase_after, plan
 from slicemgr.model import GIB, MIB, Desired, Kind, Limits, Phase, PortBlock, Sliver
 

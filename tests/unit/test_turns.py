@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+
 from slicemgr.agent.turns import Turns
 
 PATIENCE = 20.0  # seconds after which a test gives up
