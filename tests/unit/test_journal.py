@@ -1,0 +1,66 @@
+"""The agent's writer: everything queued is written, in order, also past a database that is locked for a while."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import sqlalchemy as sa
+from world import service, settings
+
+from slicemgr.agent.journal import Journal
+from slicemgr.store import tables as t
+from slicemgr.store import updates
+from slicemgr.store.engine import Store, make_engine
+
+
+def actions(store: Store) -> list[str]:
+    with store.read() as c:
+        return list(c.scalars(sa.select(t.events.c.action).order_by(t.events.c.id)))
+
+
+def test_all_is_written_in_order(tmp_path: Path) -> None:
+    with service(settings(tmp_path)) as store, Journal(store) as journal:
+        for number in range(50):
+            journal.add(updates.EventSeen("x", str(number)))
+        assert journal.flush()
+        assert actions(store) == [str(number) for number in range(50)]
+
+
+def test_leaving_writes_what_is_queued(tmp_path: Path) -> None:
+    with service(settings(tmp_path)) as store:
+        with Journal(store) as journal:
+            journal.add(updates.EventSeen("x", "a"), updates.EventSeen("x", "b"))
+        assert actions(store) == ["a", "b"]
+
+
+def test_many_threads_lose_nothing(tmp_path: Path) -> None:
+    with service(settings(tmp_path)) as store, Journal(store) as journal:
+        threads = [
+            threading.Thread(target=lambda n=n: [journal.add(updates.EventSeen("x", f"{n} {i}")) for i in range(20)])  # type: ignore[misc]
+            for n in range(8)
+        ]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        assert journal.flush()
+        written = actions(store)
+        for n in range(8):
+            assert [one for one in written if one.startswith(f"{n} ")] == [f"{n} {i}" for i in range(20)]
+
+
+def test_a_lock_is_waited_for(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    with service(config) as ready:
+        other = sqlite3.connect(config.store_url.removeprefix("sqlite:///"), isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with Store(make_engine(config.store_url, timedelta(milliseconds=20))) as store, Journal(store) as journal:
+            journal.add(updates.EventSeen("x", "a"))
+            assert not journal.flush(0.2)
+            other.execute("ROLLBACK")
+            other.close()
+            assert journal.flush()
+        assert actions(ready) == ["a"]
