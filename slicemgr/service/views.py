@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import NetworkConfig
 from slicemgr.errors import Code, Refused
-from slicemgr.model import Desired, Phase, SliceSpec
+from slicemgr.model import Desired, OperationState, Phase, SliceSpec
 from slicemgr.service import images as image_service
 from slicemgr.service.slices import Placement
 from slicemgr.store import tables as t
@@ -32,6 +32,7 @@ _ON_THE_WAY = {
     (Desired.RUNNING, Phase.PAUSED): "resuming",
     (Desired.PAUSED, Phase.RUNNING): "pausing",
 }
+_ALL_STEPS = 20  # of an operation on more slivers, only the steps that are not done are shown
 _SSH_BLOB = 1  # the word of a public key line that is the key
 
 
@@ -103,6 +104,7 @@ def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
         "state": slice_state([one["state"] for one in slivers]) if slivers else "deleting",
         "created_at": when(head.created_at),
         "expires_at": when(head.expires_at),
+        "lease_ended_at": when(head.lease_ended_at),
         "image": head.image_name,
         "image_sha256": head.image,
         "slivers": slivers,
@@ -133,17 +135,18 @@ def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
 _LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight")
 
 
-def plan(spec: SliceSpec, placed: Placement, address: str) -> Json:
-    """What a dry run answers: the slice as it would be."""
+def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_at: datetime) -> Json:
+    """What a dry run answers: the slice as it would be. address: the node's."""
     limits = {name: getattr(spec.limits, name) for name in _LIMITS}
     return {
         "name": spec.name,
         "type": spec.kind.value,
         "project": "default",
-        "owner": "",
+        "owner": owner,
         "state": "planned",
         "created_at": None,
-        "expires_at": None,
+        "expires_at": when(expires_at),
+        "lease_ended_at": None,
         "image": placed.image_name,
         "image_sha256": placed.image,
         "slivers": [
@@ -192,17 +195,27 @@ def operation_version(c: Connection, id: str) -> tuple[int, str] | None:
 
 def _operations(c: Connection, rows: Sequence[Row[*tuple[Any, ...]]]) -> list[Json]:
     ids = [row.id for row in rows]
-    steps: dict[str, list[Json]] = defaultdict(list)
-    p = t.operation_steps.c
-    for one in c.execute(sa.select(t.operation_steps).where(p.operation.in_(ids)).order_by(p.started_at)):
-        step = {name: getattr(one, name) for name in ("sliver", "name", "state", "detail", "percent")}
-        steps[one.operation].append(step)
     m = t.operation_slivers.c
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     query = sa.select(m.operation, m.state, sa.func.count()).where(m.operation.in_(ids)).group_by(m.operation, m.state)
     for id_, state, count in c.execute(query):
         counts[id_][state] += count
+    steps = _steps(c, ids, [id_ for id_ in ids if sum(counts[id_].values()) > _ALL_STEPS])
     return [_operation(row, steps[row.id], counts[row.id]) for row in rows]
+
+
+def _steps(c: Connection, ids: Sequence[str], large: Sequence[str]) -> dict[str, list[Json]]:
+    """The steps of each operation, of the `large` ones only those that are not done."""
+    p = t.operation_steps.c
+    columns = (p.operation, p.sliver, p.name, p.state, p.detail, p.percent)
+    query = sa.select(*columns).where(p.operation.in_(ids)).order_by(p.started_at)
+    if large:
+        query = query.where(sa.or_(p.operation.not_in(large), p.state != OperationState.DONE))
+    steps: dict[str, list[Json]] = defaultdict(list)
+    for row in c.execute(query):
+        step = {"sliver": row.sliver, "name": row.name, "state": row.state}
+        steps[row.operation].append({**step, "detail": row.detail, "percent": row.percent})
+    return steps
 
 
 def _operation(row: Row[*tuple[Any, ...]], steps: list[Json], counts: Mapping[str, int]) -> Json:

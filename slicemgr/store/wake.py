@@ -42,7 +42,7 @@ class Listener:
         self._socket.settimeout(timeout)
         try:
             self._socket.recv(16)
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):  # the latter if there was no time at all
             return False
         self._socket.setblocking(False)
         with contextlib.suppress(BlockingIOError):

@@ -9,7 +9,9 @@ from flask import request
 from flask_smorest import Blueprint
 
 from slicemgr.errors import invalid
+from slicemgr.policy import leases
 from slicemgr.service import images, nodes, slices, specs, views
+from slicemgr.store.updates import utcnow
 from slicemgr.web import schemas, spool
 from slicemgr.web.state import authenticate, principal, state
 
@@ -98,7 +100,8 @@ def create_slice() -> Answer:
         with store.read() as c:
             placed = slices.place(c, config, spec)
             address = views.nodes(c, config.network, placed.node)[0]["address"]
-        return {"plan": views.plan(spec, placed, address)}
+        expires = leases.grant(spec.lease, utcnow(), config.lease)
+        return {"plan": views.plan(spec, placed, address, principal().user, expires)}
     return _asked(slices.create(store, config, spec, principal()), spec.name), 202
 
 

@@ -93,6 +93,7 @@ class Slice(Schema):
     state = fields.String()
     created_at = fields.String()
     expires_at = fields.String()
+    lease_ended_at = fields.String(allow_none=True)
     image = fields.String()
     image_sha256 = fields.String()
     slivers = fields.List(fields.Nested(Sliver))

@@ -15,6 +15,7 @@ def test_a_wake_up_is_heard_and_many_are_one(tmp_path: Path) -> None:
             wake(path)
         assert listener.wait(5)
         assert not listener.wait(0.01)
+        assert not listener.wait(0)
     assert not path.exists()
 
 
