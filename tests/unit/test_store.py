@@ -6,6 +6,7 @@ import dataclasses
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 
@@ -78,14 +79,14 @@ def test_a_read_only_database_is_said_so(tmp_path: Path) -> None:
     assert "writable" in caught.value.hint
 
 
-def test_a_database_of_another_user_is_said_so(tmp_path: Path) -> None:
-    config = settings(tmp_path)
-    with service(config):
-        pass
-    for directory in (tmp_path, *tmp_path.parents[:2]):
-        directory.chmod(0o755)
-    argv = [sys.executable, "-c", READ_ONLY, config.store_url]
-    found = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+def test_a_database_of_another_user_is_said_so() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        config = settings(Path(directory))
+        with service(config):
+            pass
+        Path(directory).chmod(0o755)
+        argv = [sys.executable, "-c", READ_ONLY, config.store_url]
+        found = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
     assert "the database" in found.stdout and "writable for this user" in found.stdout
 
 
