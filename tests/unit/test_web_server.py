@@ -1,0 +1,205 @@
+"""The web process as it is run: gunicorn, an unprivileged user, real sockets on the loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bare_service import Service
+
+from slicemgr import config as settings
+from slicemgr.config import PACKAGE
+from slicemgr.errors import Refused
+from slicemgr.model import OperationState
+from slicemgr.service import images
+from slicemgr.store import work
+from slicemgr.web import server
+
+USER = 64123  # of nobody else
+SERVE = """
+import sys
+from pathlib import Path
+from slicemgr.config import load
+from slicemgr.web import server
+server.serve(load(Path(sys.argv[1])))
+"""
+
+
+@dataclass
+class Web:
+    """The running process, and the service behind it for what the agent would do."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    service: Service
+    token: str
+
+    def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            data = body if body is None or isinstance(body, bytes) else json.dumps(body)
+            connection.request(method, path, data, {"Authorization": f"Bearer {self.token}", **(headers or {})})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+
+    def spooled(self) -> list[str]:
+        return [path.name for path in self.service.config.uploads_dir.iterdir()]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Web]:
+    folder = Path(tempfile.mkdtemp(prefix="slicemgr-web-"))
+    folder.chmod(0o755)
+    port = free_port()
+    file = folder / "slicemgr.toml"
+    file.write_text(
+        f'[node]\nstate_dir = "{folder}/state"\nrun_dir = "{folder}/run"\n'
+        f'[web]\nport = {port}\nuser = "{USER}:{USER}"\nthreads = 16\n'
+    )
+    try:
+        with Service(folder) as service:
+            token = service.token()
+            server.make_directories(settings.load(file))
+            with _running(file, port) as process:
+                yield Web(process, port, service, token)
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _running(file: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", SERVE, str(file)], cwd=PACKAGE.parent)
+    try:
+        for _ in range(1200):
+            assert process.poll() is None, "the web process ended"
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=30)
+        finally:
+            process.kill()
+
+
+def _status(pid: int) -> dict[str, list[str]]:
+    lines = (line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {name: values.split() for name, values in lines}
+
+
+def test_no_process_of_it_is_root_or_can_be_again(web: Web) -> None:
+    children = Path(f"/proc/{web.process.pid}/task/{web.process.pid}/children").read_text().split()
+    assert children
+    for pid in (web.process.pid, *map(int, children)):
+        status = _status(pid)
+        assert status["Uid"] == status["Gid"] == [str(USER)] * 4
+        assert status["Groups"] == []
+        assert int(status["CapEff"][0], 16) == int(status["CapPrm"][0], 16) == 0
+
+
+def test_a_request_reaches_the_rows_that_the_agent_reads(web: Web) -> None:
+    status, answer = web.ask("POST", "/api/v1/slices", web.service.request("real"))
+    assert (status, answer["slice"]["state"]) == (202, "creating")
+    assert "real" in {row.sliver.slice_name for row in web.service.rows()}
+    assert web.service.database.stat().st_uid == USER
+
+
+def test_waiting_requests_neither_hold_the_database_nor_the_others(web: Web) -> None:
+    """More wait than half of the threads; everything else goes on, and the end is told to all."""
+    id_ = web.ask("POST", "/api/v1/slices", web.service.request("waited"))[1]["operation"]["id"]
+    with ThreadPoolExecutor(10) as pool:
+        waiting = [pool.submit(web.ask, "GET", f"/api/v1/operations/{id_}?wait=50") for _ in range(10)]
+        assert web.ask("GET", "/api/v1/slices")[0] == 200
+        assert web.ask("DELETE", "/api/v1/slices/waited")[0] == 202
+        assert not any(one.done() for one in waiting)
+        web.service.record(work.OperationStarted(id_), work.OperationEnded(id_, OperationState.DONE))
+        assert {one.result()[1]["state"] for one in waiting} == {"done"}
+
+
+def test_news_are_told_before_the_end(web: Web) -> None:
+    operation = web.ask("POST", "/api/v1/slices", web.service.request("news"))[1]["operation"]
+    path = f"/api/v1/operations/{operation['id']}?wait=50&seen={operation['version']}"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(web.ask, "GET", path)
+        web.service.record(work.StepSeen(operation["id"], "", "root", OperationState.RUNNING))
+        seen = waiting.result()[1]
+    assert (seen["state"], [step["name"] for step in seen["steps"]]) == ("queued", ["root"])
+
+
+def test_an_image_is_spooled_for_the_agent(web: Web) -> None:
+    data = os.urandom(3 << 20)
+    headers = {"Content-Type": "application/octet-stream"}
+    status, answer = web.ask("POST", "/api/v1/images?name=big&format=raw", data, headers)
+    assert status == 202
+    (name,) = web.spooled()
+    assert name == f"{answer['image']['sha256']}.raw"
+    assert (web.service.config.uploads_dir / name).read_bytes() == data
+    assert web.ask("POST", "/api/v1/images?name=other&format=raw", data, headers)[0] == 200
+    web.service.record(work.ImageGone(answer["image"]["sha256"]))
+    (web.service.config.uploads_dir / name).unlink()
+
+
+def test_an_upload_whose_sender_goes_away_leaves_nothing(web: Web) -> None:
+    before = web.service.count("images")
+    with socket.create_connection(("127.0.0.1", web.port)) as sender:
+        head = f"POST /api/v1/images?name=cut&format=raw HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {web.token}\r\n"
+        sender.sendall(f"{head}Content-Length: {8 << 20}\r\n\r\n".encode() + bytes(2 << 20))
+        _until(lambda: web.spooled())
+    _until(lambda: not web.spooled())
+    assert web.service.count("images") == before
+
+
+def test_a_body_beyond_the_limit_is_refused_before_it_is_sent(web: Web) -> None:
+    with socket.create_connection(("127.0.0.1", web.port)) as sender:
+        head = f"POST /api/v1/slices HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {web.token}\r\n"
+        sender.sendall(f"{head}Content-Length: {5 << 20}\r\n\r\n".encode())
+        answer = http.client.HTTPResponse(sender)
+        answer.begin()
+        assert answer.status == 413
+        assert json.loads(answer.read())["code"] == "invalid"
+
+
+def test_a_killed_predecessors_leavings_are_swept(tmp_path: Path) -> None:
+    with Service(tmp_path) as service:
+        (service.config.uploads_dir / "incoming-abc").write_bytes(b"x")
+        (service.config.uploads_dir / f"{'0' * 64}.raw").write_bytes(b"x")
+        assert len(images.sweep_uploads(service.store, service.config)) == 2
+        assert list(service.config.uploads_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize("user", ["root", "0:0", "0:5", "nobody-of-this-name", "a:b", ""])
+def test_users_that_the_web_process_must_not_be(user: str) -> None:
+    with pytest.raises(Refused) as caught:
+        server.user_ids(user)
+    assert caught.value.field == "web.user"
+
+
+def _until(condition: Any) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        time.sleep(0.02)
+    pytest.fail("it did not happen")
