@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from slicemgr.store import Store, StoreError, work
 
@@ -19,10 +19,15 @@ _RETRY = 0.5  # seconds between attempts while the database does not take a writ
 
 
 class Journal:
-    """Queue of updates with its writer thread. Use as a context manager; leaving it writes what is queued."""
+    """Queue of updates with its writer thread. Use as a context manager; leaving it writes what is queued.
 
-    def __init__(self, store: Store) -> None:
+    broken: called if the writer ends by an error that waiting does not mend: nobody may work on unheard.
+    """
+
+    def __init__(self, store: Store, broken: Callable[[], None] = lambda: None) -> None:
         self._store = store
+        self._broken = broken
+        self.broke = False
         self._queued: list[work.Update] = []
         self._changed = threading.Condition()
         self._written = 0
@@ -54,12 +59,17 @@ class Journal:
             return self._changed.wait_for(lambda: self._written >= target, timeout)
 
     def _run(self) -> None:
-        while batch := self._next():
-            if not self._write(batch):
-                return
-            with self._changed:
-                self._written += len(batch)
-                self._changed.notify_all()
+        try:
+            while batch := self._next():
+                if not self._write(batch):
+                    return
+                with self._changed:
+                    self._written += len(batch)
+                    self._changed.notify_all()
+        finally:
+            if not self._closing:
+                self.broke = True
+                self._broken()
 
     def _next(self) -> Sequence[work.Update]:
         with self._changed:

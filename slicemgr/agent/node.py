@@ -24,7 +24,7 @@ from slicemgr.config import Config
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.firewall import Firewall
 from slicemgr.drivers.hypervisor import Hypervisor
-from slicemgr.errors import Code, Refused, SlicemgrError
+from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.record import facts, sampler
 from slicemgr.store import Store, work
 
@@ -138,13 +138,15 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
     """Be the node's agent until `stop` is set. Refused if another agent runs on this node."""
     with ExitStack() as stack:
         stack.enter_context(_only_one(config.node.run_dir / "agent.lock"))
-        journal = stack.enter_context(Journal(store))
+        journal = stack.enter_context(Journal(store, stop.set))
         node = Node(config, store, journal, stop)
         node.begin()
         agent = Agent(config, store, journal, node.converger, node.special, node.hasten, stop)
         node.hypervisor.on_change(agent.changed)
         ready()
         agent.run(node.reconcile)
+        if journal.broke:
+            raise Failed("the agent could not write its reports", hint="its log says why; start it again")
 
 
 @contextmanager

@@ -314,7 +314,7 @@ def _operation_started(c: Connection, updates: list[OperationStarted]) -> None:
     o = t.operations.c
     statement = (
         t.operations.update()
-        .where(o.id == sa.bindparam("b_id"), o.state.not_in(_ENDED))
+        .where(o.id == sa.bindparam("b_id"), *(o.state != ended for ended in _ENDED))  # no IN: executemany has none
         .values(
             state=OperationState.RUNNING,
             started_at=sa.func.coalesce(o.started_at, sa.bindparam("b_at", type_=o.started_at.type)),

@@ -1,0 +1,41 @@
+"""Every kind of report in a batch of several: the agent's writer puts whatever came in into one transaction."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from slicemgr.model import ImageState, OperationState, Phase
+from slicemgr.store import Store, schema, work
+from slicemgr.store.engine import make_engine
+
+UPDATES: list[work.Update] = [
+    work.SliverSeen("a-0", Phase.RUNNING, "", "ssh-ed25519 AAAA"),
+    work.Usage("a-0", 1, 2),
+    work.SliverGone("a-0"),
+    work.StepSeen("op", "a-0", "root", OperationState.RUNNING),
+    work.SliverDone("op", "a-0", OperationState.DONE),
+    work.OperationStarted("op"),
+    work.OperationEnded("op", OperationState.DONE),
+    work.ImageSeen("00", ImageState.READY),
+    work.ImageGone("00"),
+    work.NodeSeen("node", "192.0.2.1", {"cpus": 2}),
+    work.EventSeen("agent", "repair"),
+]
+
+
+@pytest.mark.parametrize("update", UPDATES, ids=lambda update: type(update).__name__)
+def test_two_of_a_kind_are_written(update: work.Update, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/test.db"
+    schema.upgrade(url)
+    with Store(make_engine(url, timedelta(seconds=1))) as store:
+        with store.write() as connection:
+            work.record(connection, [update, update])
+        with store.read() as connection:
+            assert work.slivers(connection, "node") == []
+
+
+def test_the_list_above_is_complete() -> None:
+    assert {type(one) for one in UPDATES} == set(work.Update.__args__)
