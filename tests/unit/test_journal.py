@@ -38,10 +38,12 @@ def test_leaving_writes_what_is_queued(tmp_path: Path) -> None:
 
 def test_many_threads_lose_nothing(tmp_path: Path) -> None:
     with service(settings(tmp_path)) as store, Journal(store) as journal:
-        threads = [
-            threading.Thread(target=lambda n=n: [journal.add(updates.EventSeen("x", f"{n} {i}")) for i in range(20)])  # type: ignore[misc]
-            for n in range(8)
-        ]
+
+        def write(n: int) -> None:
+            for i in range(20):
+                journal.add(updates.EventSeen("x", f"{n} {i}"))
+
+        threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
         for one in threads:
             one.start()
         for one in threads:

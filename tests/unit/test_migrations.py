@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from world import ADMIN, request, service, settings
 
 from slicemgr import store as stores
+from slicemgr.config import PACKAGE
 from slicemgr.service import slices, specs
 from slicemgr.store import StoreError, schema
 from slicemgr.store import tables as t
@@ -62,7 +63,7 @@ def test_down_and_up_again_with_rows(filled: Path) -> None:
 
 def test_a_migration_that_breaks_leaves_all_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "package"
-    shutil.copytree(schema.PACKAGE / "migrations", package / "migrations")
+    shutil.copytree(PACKAGE / "migrations", package / "migrations")
     text = 'revision = "0002"\ndown_revision = "0001"\n\n\ndef upgrade() -> None:\n'
     text += '    from alembic import op\n\n    op.drop_table("events")\n    raise ValueError("half way")\n'
     (package / "migrations/versions/0002_breaks.py").write_text(text)

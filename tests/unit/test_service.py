@@ -52,7 +52,7 @@ def settle(store: Store, phase: Phase) -> None:
 def test_fifty_creates_at_once_for_the_last_ten_blocks(tmp_path: Path) -> None:
     config = settings(tmp_path, ports_first=20000, ports_last=20000 + 10 * 20 - 1)
 
-    def attempt(number: int) -> Refused | None:
+    def attempt(store: Store, number: int) -> Refused | None:
         try:
             create(store, config, f"exp-{number}")
         except Refused as error:
@@ -61,7 +61,7 @@ def test_fifty_creates_at_once_for_the_last_ten_blocks(tmp_path: Path) -> None:
 
     with service(config) as store:
         with ThreadPoolExecutor(50) as pool:
-            results = list(pool.map(attempt, range(50)))
+            results = list(pool.map(lambda number: attempt(store, number), range(50)))
         refused = [one for one in results if one is not None]
         assert len(results) - len(refused) == 10
         assert {one.code for one in refused} == {Code.QUOTA}
@@ -149,7 +149,10 @@ def test_only_an_admin_may(store: Store, config: Config) -> None:
 
 def test_actions_and_states(store: Store, config: Config) -> None:
     create(store, config, count=2)
-    state = lambda: shown(store)["state"]  # noqa: E731
+
+    def state() -> str:
+        return str(shown(store)["state"])
+
     assert state() == "creating"
     settle(store, Phase.RUNNING)
     assert state() == "running"

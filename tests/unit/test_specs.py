@@ -12,9 +12,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from world import public_key, request, settings
 
-from slicemgr.errors import Code
+from slicemgr.errors import Code, Refused
 from slicemgr.model import GIB, MIB
 from slicemgr.service import specs
+
+WRONG_TYPES: tuple[Any, ...] = ("x", 1.5, True)
+NO_SIZES: tuple[Any, ...] = ("much", "", True, [], "1" * 40)
+OUT_OF_RANGE: tuple[Any, ...] = (0, -1, 10**9, "-5")
 
 BAD: list[tuple[str, Any, str]] = [
     ("name", "", "is empty"),
@@ -45,12 +49,12 @@ BAD: list[tuple[str, Any, str]] = [
     ("cpu", "nan", "is not a number of cores"),
     ("cpu", "two", "is not a number of cores"),
     ("cpu", True, "is not a number of cores"),
-    *((field, value, "out of range") for field in ("count", "ports", "pids") for value in (0, -1, 10**9, "-5")),
-    *((field, value, "is not a whole number") for field in ("count", "ports", "pids") for value in ("x", 1.5, True)),
+    *((field, value, "out of range") for field in ("count", "ports", "pids") for value in OUT_OF_RANGE),
+    *((field, value, "is not a whole number") for field in ("count", "ports", "pids") for value in WRONG_TYPES),
     *((field, 0, "is too little") for field in ("memory", "disk", "memory_soft")),
     *((field, "-1G", "is negative") for field in ("memory", "disk")),
     *((field, -1, "is negative") for field in ("memory", "disk")),
-    *((field, value, "is not a size") for field in ("memory", "disk") for value in ("much", "", True, [], "1" * 40)),
+    *((field, value, "is not a size") for field in ("memory", "disk") for value in NO_SIZES),
     *((field, "99999999T", "more than any node has") for field in ("memory", "disk")),
     ("memory_soft", "1G", "is above the hard limit"),
     ("io_weight", 1001, "out of range"),
@@ -141,6 +145,6 @@ def test_what_is_said_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", "-rf", "a" * 65, "a\n"])
 def test_image_names(name: str) -> None:
-    with pytest.raises(specs.Refused) as caught:
+    with pytest.raises(Refused) as caught:
         specs.image_name(name)
     assert caught.value.field == "name" and caught.value.code is Code.INVALID

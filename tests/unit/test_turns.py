@@ -54,7 +54,12 @@ def test_what_fails_is_told_and_the_next_one_runs(turns: Turns) -> None:
 
     turns.add("a", breaks, ends.append)
     turns.add("a", lambda: breaks, ends.append)
-    turns.add("a", lambda: None, lambda error: (ends.append(error), over.set())[1])
+
+    def last(error: BaseException | None) -> None:
+        ends.append(error)
+        over.set()
+
+    turns.add("a", lambda: None, last)
     assert over.wait(PATIENCE)
     assert [type(one) for one in ends] == [ValueError, ValueError, type(None)]
 
