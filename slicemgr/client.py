@@ -93,10 +93,9 @@ class Client:
     def slice(self, name: str) -> wire.Slice:
         return cast("wire.Slice", self._call("GET", f"/slices/{_segment('NAME', name)}"))
 
-    def slice_action(self, name: str, action: str, *, force: bool = False) -> wire.Operation:
-        """The operation that does start, stop, restart, pause or resume. force: stop without asking the guest."""
-        body = {"force": True} if force else {}
-        return _operation(self._call("POST", f"/slices/{_segment('NAME', name)}/{action}", body))
+    def slice_action(self, name: str, action: str) -> wire.Operation:
+        """The operation that does start, stop, restart, pause or resume."""
+        return _operation(self._call("POST", f"/slices/{_segment('NAME', name)}/{action}", {}))
 
     def renew_slice(self, name: str, lease: str) -> wire.Slice:
         """The slice, with the end of the lease as granted. lease: such as `7d`, from now on."""
@@ -325,7 +324,8 @@ class Client:
         error = Failed(message, hint=hint) if failed else Refused(code, message, hint=hint, field=field)
         for one in errors:
             if one.get("field") != field:
-                error.add_note(f"{one.get('field')}: {one.get('message')}")
+                more = f" ({one['hint']})" if one.get("hint") else ""
+                error.add_note(f"{one.get('field')}: {one.get('message')}{more}")
         return error
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -15,11 +16,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 INTERRUPTED = 130
+_GARBAGE_THRESHOLD = 100_000  # objects; imports alone make tens of thousands, none of them garbage
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run slicectl; the exit status. args: without the program's name, None means the process's own."""
     sys.excepthook = _say_bug
+    gc.set_threshold(_GARBAGE_THRESHOLD)
     try:
         status = _run(args)
         if sys.stdout is not None:
@@ -30,6 +33,9 @@ def main(args: Sequence[str] | None = None) -> int:
     except OSError as error:
         sys.stderr.write(f"slicectl: {error}\n")
         return 1
+    finally:
+        if args is None:
+            gc.freeze()  # the process ends: the interpreter need not search all it holds for cycles
     return status
 
 

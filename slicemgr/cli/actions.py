@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slicemgr.cli.shared import each, seconds
+from slicemgr.cli.shared import FAILED, each, seconds, slice_names
 
 if TYPE_CHECKING:
     from slicemgr import wire
@@ -25,15 +25,8 @@ def _act(names: tuple[str, ...], action: str, no_wait: bool, timeout: float | No
             asked[name] = _request(client, name, action)
 
         refused = each(names, ask)
-        failed = 0 if no_wait else each(asked, lambda name: _ignore(follow(client, asked[name], timeout)))
-    if refused and failed:
-        return refused if refused == failed else 1
-    some = refused or failed
-    return 1 if some and len(asked) != len(set(names)) and asked and not failed else some
-
-
-def _ignore(_operation: wire.Operation) -> None:
-    """What a follower needs to be a job."""
+        failed = 0 if no_wait else each(asked, lambda name: follow(client, asked[name], timeout))
+    return FAILED if refused and failed else refused or failed
 
 
 def _request(client: Client, name: str, action: str) -> wire.Operation:
@@ -41,7 +34,7 @@ def _request(client: Client, name: str, action: str) -> wire.Operation:
 
 
 def _command(action: str, help: str) -> click.Command:
-    @click.argument("names", metavar="NAME…", nargs=-1, required=True)
+    @click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=slice_names)
     @click.option("--no-wait", is_flag=True, help="Return when the requests are accepted.")
     @click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting after this, such as 2m.")
     def command(names: tuple[str, ...], no_wait: bool, timeout: float | None) -> Any:

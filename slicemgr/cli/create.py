@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,21 @@ import click
 from slicemgr.cli import tables
 from slicemgr.cli.output import Output, output_options
 from slicemgr.cli.shared import seconds
-from slicemgr.errors import invalid
+from slicemgr.errors import SlicemgrError, invalid
 
 if TYPE_CHECKING:
     from slicemgr import wire
+    from slicemgr.client import Client
 
 _DEFAULT_KEYS = ("id_ed25519.pub", "id_ecdsa.pub", "id_rsa.pub")
 _LARGEST_KEY_FILE = 1 << 16  # bytes
+_KEY_TYPES = ("ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-")
+
+
+def _cores(_context: click.Context, _param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise invalid("--cpu", f"{value} is not a number of cores", "such as 0.5")
+    return value
 
 
 @click.command()
@@ -24,7 +33,7 @@ _LARGEST_KEY_FILE = 1 << 16  # bytes
 @click.option("--type", "kind", required=True, metavar="lxc|kvm", help="Container or virtual machine.")
 @click.option("--image", required=True, help="Name or sha256; see `slicectl image list`.")
 @click.option("--count", type=int, help="Slivers in the slice (1).")
-@click.option("--cpu", type=float, help="Cores each may use, such as 0.5.")
+@click.option("--cpu", type=float, callback=_cores, help="Cores each may use, such as 0.5.")
 @click.option("--cpu-shares", type=int, help="Weight under contention (1024).")
 @click.option("--memory", help="Hard limit, such as 512M.")
 @click.option("--memory-soft", help="What the kernel reclaims down to under pressure.")
@@ -57,15 +66,31 @@ def create(
     request.update({key: value for key, value in wanted.items() if value is not None})  # type: ignore[typeddict-item]
     with Client.local() as client:
         if dry_run:
-            planned = client.create_slice({**request, "dry_run": True})["plan"]
+            planned = _ask(client, {**request, "dry_run": True})["plan"]
             output.show(planned["slivers"], planned)
             return
-        created = client.create_slice(request)
+        created = _ask(client, request)
         if not no_wait:
-            follow(client, created["operation"], timeout)
+            follow(client, created["operation"], timeout, cancel=f"slicectl delete {name}")
             _tell_unverified(client.operation(created["operation"]["id"]))
         made = client.slice(name)
         output.show(made["slivers"], made)
+
+
+def _ask(client: Client, request: wire.SliceRequest) -> wire.Created:
+    """A refusal names the fields as the user wrote them."""
+    try:
+        return client.create_slice(request)
+    except SlicemgrError as error:
+        error.field = _option(error.field)
+        notes = [note.partition(": ") for note in getattr(error, "__notes__", ())]
+        error.__notes__ = [f"{_option(field)}: {message}" for field, _, message in notes]
+        raise
+
+
+def _option(field: str) -> str:
+    special = {"": "", "name": "NAME", "ssh_keys": "--ssh-key"}
+    return special.get(field, f"--{field.replace('_', '-')}")
 
 
 def _tell_unverified(operation: wire.Operation) -> None:
@@ -103,6 +128,12 @@ def _read(path: Path) -> str:
         raise invalid("--ssh-key", f"cannot read {path}: {error.strerror}", "give the .pub file") from error
     except UnicodeDecodeError as error:
         raise invalid("--ssh-key", f"{path} is not a public key", "give the .pub file") from error
-    if "PRIVATE KEY" in text:
+    if "PRIVATE KEY" in text or text.startswith("PuTTY-User-Key-File"):
         raise invalid("--ssh-key", f"{path} is a private key", "give the .pub file; nothing was sent")
+    lines = [line.strip() for line in text.splitlines()]
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise invalid("--ssh-key", f"{path} is empty", "give the .pub file")
+    if not all(line.startswith(_KEY_TYPES) for line in keys):
+        raise invalid("--ssh-key", f"{path} is not a public key", "give the .pub file; nothing was sent")
     return text

@@ -6,13 +6,19 @@ import click
 
 from slicemgr.cli import tables
 from slicemgr.cli.output import Output, output_options
+from slicemgr.cli.shared import seconds
 from slicemgr.errors import Code, SlicemgrError
+
+_timeout = click.option(
+    "--timeout", callback=seconds, default="3m", show_default=True, metavar="TIME", help="Stop waiting after this."
+)
 
 
 @click.command()
 @click.option("--node", "name", help="Which node, if there are several.")
+@_timeout
 @output_options(tables.CHECKS)
-def doctor(name: str | None, output: Output) -> int:
+def doctor(name: str | None, timeout: float, output: Output) -> int:
     """Check everything the node needs and say how to mend it; exit status 1 if something is missing."""
     from slicemgr.cli.node import the_node
     from slicemgr.cli.progress import follow
@@ -20,9 +26,9 @@ def doctor(name: str | None, output: Output) -> int:
 
     try:
         with Client.local() as client:
-            result = follow(client, client.doctor(name or the_node(client)))["result"] or {}
+            result = follow(client, client.doctor(name or the_node(client)), timeout)["result"] or {}
     except SlicemgrError as error:
-        if error.code is Code.UNAVAILABLE:
+        if error.code in (Code.UNAVAILABLE, Code.TIMEOUT):
             error.hint = f"{error.hint}; `slicemgr doctor` as root checks the node without the service"
         raise
     checks = result.get("checks", [])
@@ -33,15 +39,16 @@ def doctor(name: str | None, output: Output) -> int:
 @click.command()
 @click.option("--node", "name", help="Which node, if there are several.")
 @click.option("--yes", is_flag=True, help="Remove it.")
+@_timeout
 @output_options(tables.LEFTOVERS)
-def gc(name: str | None, yes: bool, output: Output) -> int:
+def gc(name: str | None, yes: bool, timeout: float, output: Output) -> int:
     """Show what carries our mark but nobody wants; with --yes, remove it."""
     from slicemgr.cli.node import the_node
     from slicemgr.cli.progress import follow
     from slicemgr.client import Client
 
     with Client.local() as client:
-        result = follow(client, client.gc(name or the_node(client), apply=yes))["result"] or {}
+        result = follow(client, client.gc(name or the_node(client), apply=yes), timeout)["result"] or {}
     items = result.get("items", [])
     output.show(items, items)
     return 1 if yes and not all(one["removed"] for one in items) else 0

@@ -11,7 +11,7 @@ import click
 
 from slicemgr.cli import tables
 from slicemgr.cli.output import Output, output_options
-from slicemgr.cli.shared import each
+from slicemgr.cli.shared import each, seconds
 from slicemgr.errors import Failed, invalid
 
 if TYPE_CHECKING:
@@ -56,11 +56,7 @@ def delete_image(names: tuple[str, ...]) -> int:
     from slicemgr.client import Client
 
     with Client.local() as client:
-
-        def delete(name: str) -> None:
-            follow(client, client.delete_image(name))
-
-        return each(names, delete)
+        return each(names, lambda name: follow(client, client.delete_image(name)))
 
 
 @image.command("build")
@@ -79,10 +75,19 @@ def build_image(recipe: str, target: str | None) -> None:
 @image.command("import")
 @click.argument("file")
 @click.option("--name", required=True, help="What slices will call it.")
-@click.option("--disk-format", type=click.Choice(["qcow2", "raw"]), help="Found from the file if left out.")
+@click.option(
+    "--format",
+    "--disk-format",
+    "disk_format",
+    type=click.Choice(["qcow2", "raw"]),
+    help="Found from the file if left out.",
+)
 @click.option("--no-wait", is_flag=True, help="Return when the file is sent.")
-@output_options(tables.IMAGES)
-def import_image(file: str, name: str, disk_format: str | None, no_wait: bool, output: Output) -> None:
+@click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting this long after it is sent.")
+@output_options(tables.IMAGES, long="--output-format")
+def import_image(
+    file: str, name: str, disk_format: str | None, no_wait: bool, timeout: float | None, output: Output
+) -> None:
     """Import the disk image FILE; the same file again is the same image."""
     from slicemgr.cli.progress import follow
     from slicemgr.client import Client
@@ -90,7 +95,7 @@ def import_image(file: str, name: str, disk_format: str | None, no_wait: bool, o
     with _open(file) as opened, Client.local() as client:
         sent = _send(client, opened, name, disk_format)
         if "operation" in sent and not no_wait:
-            follow(client, sent["operation"])
+            follow(client, sent["operation"], timeout)
         found = client.image(sent["image"]["sha256"])
         output.show([found], found)
 
@@ -100,6 +105,8 @@ def _open(file: str) -> IO[bytes]:
     try:
         if not path.is_file():
             raise invalid("FILE", f"{file} is not a file" if path.exists() else f"{file} does not exist")
+        if path.stat().st_size == 0:
+            raise invalid("FILE", f"{file} is empty", "a qcow2 or raw disk image is wanted")
         return path.open("rb")
     except OSError as error:
         raise invalid("FILE", f"cannot read {file}: {error.strerror}") from error

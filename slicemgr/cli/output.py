@@ -91,8 +91,11 @@ class Output:
         return [known[name] for name in names]
 
 
-def output_options(table: Table) -> Callable[[Command], Command]:
-    """`-f`, `-c` and `--no-header`; the command gets them as one argument, `output`."""
+def output_options(table: Table, *, long: str = "--format") -> Callable[[Command], Command]:
+    """`-f`, `-c` and `--no-header`; the command gets them as one argument, `output`.
+
+    long: what `-f` is called in full, for a command whose `--format` means something else.
+    """
     known = [one.name for one in table.columns]
 
     def choose(context: click.Context, _: click.Parameter, value: str | None) -> tuple[str, ...] | None:
@@ -109,13 +112,13 @@ def output_options(table: Table) -> Callable[[Command], Command]:
         from functools import wraps
 
         @wraps(command)
-        def with_output(*args: Any, format: str, columns: tuple[str, ...] | None, no_header: bool, **rest: Any) -> Any:
-            return command(*args, output=Output(table, format, columns, not no_header), **rest)
+        def with_output(*args: Any, how: str, columns: tuple[str, ...] | None, no_header: bool, **rest: Any) -> Any:
+            return command(*args, output=Output(table, how, columns, not no_header), **rest)
 
         for option in (
             click.option("--no-header", is_flag=True, help="Leave the line with the columns' names out."),
             click.option("-c", "--columns", callback=choose, metavar="COLUMNS", help=f"Of {','.join(known)}."),
-            click.option("-f", "--format", type=click.Choice(FORMATS), default="table", help="How to print it."),
+            click.option("-f", long, "how", type=click.Choice(FORMATS), default="table", help="How to print it."),
         ):
             with_output = option(with_output)
         return with_output  # type: ignore[return-value]  # the wrapped command, with three options more

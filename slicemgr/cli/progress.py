@@ -13,9 +13,15 @@ if TYPE_CHECKING:
     from slicemgr.client import Client
 
 
-def follow(client: Client, operation: wire.Operation, timeout: float | None = None) -> wire.Operation:
-    """The operation once it is done. Raises Failed with its error and hint; TIMEOUT and Ctrl-C leave it going on."""
+def follow(
+    client: Client, operation: wire.Operation, timeout: float | None = None, *, cancel: str = ""
+) -> wire.Operation:
+    """The operation once it is done. Raises Failed with its error and hint; TIMEOUT and Ctrl-C leave it going on.
+
+    cancel: the command that calls it off, where there is one.
+    """
     where = f"watch it with `slicectl op wait {operation['id']}`"
+    where += f", cancel it with `{cancel}`" if cancel else ""
     try:
         ended = _watch(client, operation, timeout)
     except KeyboardInterrupt:

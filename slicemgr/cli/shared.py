@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import click
 
 FAILED = 1
+_COMPLETION_TIMEOUT = 2.0  # seconds somebody waits for after pressing Tab
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -30,7 +31,18 @@ def seconds(_context: click.Context, param: click.Parameter, value: str | None) 
     return amount
 
 
-def each(names: Iterable[str], job: Callable[[str], None]) -> int:
+def slice_names(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """What the shell offers for a slice's name; nothing when the service is not there."""
+    from slicemgr.client import Client
+
+    try:
+        with Client.local(timeout=_COMPLETION_TIMEOUT) as client:
+            return [one["name"] for one in client.slices() if one["name"].startswith(incomplete)]
+    except SlicemgrError:
+        return []
+
+
+def each(names: Iterable[str], job: Callable[[str], object]) -> int:
     """Do it for every name, past those that fail; the exit status: theirs if they agree, 1 if they do not."""
     from slicemgr.cli.complaint import complain
 

@@ -9,14 +9,15 @@ import click
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the completion script: `eval "$(slicectl completion bash)"`."""
-    from click.shell_completion import get_completion_class
+    from click.shell_completion import ShellComplete, get_completion_class
 
     from slicemgr.cli.root import root
 
     kind = get_completion_class(shell)
     if kind is None:
         raise click.BadParameter(f"there is no completion for {shell}")
-    click.echo(kind(root, {}, "slicectl", "_SLICECTL_COMPLETE").source())
+    script = kind(root, {}, "slicectl", "_SLICECTL_COMPLETE")
+    click.echo(ShellComplete.source(script))  # bash's own would first start a bash to ask for its version
 
 
 @click.command()

@@ -8,6 +8,7 @@ import click
 
 from slicemgr.cli import tables
 from slicemgr.cli.output import Output, output_options
+from slicemgr.cli.shared import slice_names
 
 if TYPE_CHECKING:
     from slicemgr import wire
@@ -27,7 +28,7 @@ def list_slices(state: str | None, kind: str | None, image: str | None, output: 
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=slice_names)
 @output_options(tables.SLIVERS)
 def show(name: str, output: Output) -> None:
     """One slice and its slivers."""
@@ -38,7 +39,7 @@ def show(name: str, output: Output) -> None:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=slice_names)
 @click.option("--lease", required=True, help="From now on, such as 7d; policy may grant less.")
 @output_options(tables.SLICES)
 def renew(name: str, lease: str, output: Output) -> None:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import click
 
-from slicemgr.errors import Code, Failed, Refused, invalid
+from slicemgr.cli.shared import slice_names
+from slicemgr.errors import Code, Failed, Refused
 
 if TYPE_CHECKING:
     from slicemgr import wire
+
+_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]+={0,2}")
+_ASLEEP = {"stopped": "start", "paused": "resume"}
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]*")
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-i", "--identity", metavar="FILE", help="Private key to log in with.")
 @click.option("-l", "--login", default="root", show_default=True, help="User inside.")
-@click.argument("target", metavar="NAME[/N]")
+@click.argument("target", metavar="NAME[/N]", shell_complete=slice_names)
 @click.argument("command", metavar="[-- COMMAND]", nargs=-1, type=click.UNPROCESSED)
 def ssh(identity: str | None, login: str, target: str, command: tuple[str, ...]) -> None:
     """Log into sliver N (0) of slice NAME, or run COMMAND there; exit status and output are the command's."""
@@ -29,6 +38,8 @@ def ssh(identity: str | None, login: str, target: str, command: tuple[str, ...])
     identity = identity or find_settings().identity
     command = command[1:] if command[:1] == ("--",) else command
     words = [*ssh_words(sliver, _known_hosts(target, sliver), identity, login), *command]
+    sys.stdout.flush()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and ssh would inherit that
     try:
         os.execvp(words[0], words)
     except OSError as error:
@@ -41,23 +52,27 @@ def find_sliver(slice: wire.Slice, target: str) -> wire.Sliver:
     wanted = index if slash else "0"
     for sliver in slice["slivers"]:
         if str(sliver["index"]) == wanted:
+            if sliver["state"] in _ASLEEP:
+                hint = f"`slicectl {_ASLEEP[sliver['state']]} {slice['name']}`"
+                raise Refused(Code.CONFLICT, f"{slice['name']}/{wanted} is {sliver['state']}", hint=hint)
             return sliver
     raise Refused(Code.NOT_FOUND, f"slice {slice['name']} has no sliver {wanted!r}", hint="`slicectl show` lists them")
 
 
 def _known_hosts(target: str, sliver: wire.Sliver) -> Path:
-    """A file with the recorded key and no other."""
+    """A file with the recorded key and no other; one for each NAME/N, so that they do not pile up."""
     key = sliver["ssh"].get("host_key")
     if not key:
         raise Refused(Code.CONFLICT, f"{target} has no host key yet", hint="wait until it runs: `slicectl wait`")
-    if any(not character.isprintable() for character in key):
-        raise invalid("host_key", "the service sent something that is not a key")
+    line = _KEY.match(key)
+    if line is None or not _HOST.fullmatch(sliver["ssh"]["host"]):
+        raise Failed("the service sent something that is not a host and its ed25519 key")
     directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slicemgr" / "known_hosts"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = directory / sliver["id"]
-    fresh = path.with_suffix(f".{os.getpid()}")
+    path = directory / f"{quote(target.partition('/')[0], safe='')}-{sliver['index']}"
+    fresh = directory / f".{os.getpid()}"
     fresh.touch(mode=0o600)
-    fresh.write_text(f"[{sliver['ssh']['host']}]:{sliver['ssh']['port']} {key}\n")
+    fresh.write_text(f"[{sliver['ssh']['host']}]:{sliver['ssh']['port']} {line[0]}\n")
     fresh.replace(path)
     return path
 
@@ -66,10 +81,12 @@ def ssh_words(sliver: wire.Sliver, known_hosts: Path, identity: str | None, logi
     """The command line: only the recorded key counts, whatever the user's own known_hosts says."""
     options = {
         "StrictHostKeyChecking": "yes",
-        "UserKnownHostsFile": str(known_hosts),
+        "UserKnownHostsFile": '"' + str(known_hosts).replace("%", "%%") + '"',
         "GlobalKnownHostsFile": "/dev/null",
         "HostKeyAlgorithms": "ssh-ed25519",
         "CheckHostIP": "no",
+        "VerifyHostKeyDNS": "no",
+        "ControlPath": "none",  # a connection left from who had the port before would not be verified
         "UpdateHostKeys": "no",
         "LogLevel": "ERROR",
     }
