@@ -112,11 +112,11 @@ def test_formats(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "name", "message"),
     [
-        ((), "../x", ": "),
-        ((), "a b", ": "),
-        ((), "-rf", ": "),
-        ((), "", ": "),
-        ((), "a\n", ": "),
+        ((), "../x", "cannot be a slice's name"),
+        ((), "a b", "cannot be a slice's name"),
+        ((), "-rf", "cannot be a slice's name"),
+        ((), "", ": is empty"),
+        ((), "a\n", "cannot be a slice's name"),
         ((), "a" * 64, ": 64 characters are too long"),
         (("--type", "vm"), "x", "type: 'vm' is unknown"),
         (("--image", "nope"), "x", "image: there is no image 'nope'"),
