@@ -6,6 +6,9 @@ The base is made under a name of its own and gets its place by one rename, so th
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import stat
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,10 +19,12 @@ from slicemgr.agent.journal import Journal
 from slicemgr.config import Config
 from slicemgr.drivers import disk_image
 from slicemgr.drivers.btrfs import Pool
-from slicemgr.errors import Failed, SlicemgrError
+from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.model import ImageState, OperationState
 from slicemgr.store import work
 
+_SHA256 = re.compile("[0-9a-f]{64}")
+_CHUNK = 1 << 20
 _RESERVE = 256 << 20  # bytes of the pool that an import never takes
 
 
@@ -29,6 +34,29 @@ def incoming_dir(pool: Path, sha256: str) -> Path:
 
 def disk_file(config: Config, sha256: str, format: str) -> Path:
     return config.images_dir / f"{sha256}.{format}"
+
+
+def take_over(upload: Path, disk: Path) -> None:
+    """Copy what the web process spooled to a file of root's own.
+
+    A copy, because the web process may still hold its file open; read without following a link, because that process
+    may not decide what root reads. Raises Failed if there is no plain file.
+    """
+    unfinished = disk.with_suffix(".new")
+    try:
+        with os.fdopen(os.open(upload, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as source:
+            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+                raise Failed("what was uploaded is not a file", hint="import the image again")
+            unfinished.unlink(missing_ok=True)
+            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as target:
+                shutil.copyfileobj(source, target, _CHUNK)
+        unfinished.rename(disk)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise Failed(
+            f"the uploaded file cannot be taken over: {error.strerror}", hint="import the image again"
+        ) from error
 
 
 class Importer:
@@ -46,7 +74,9 @@ class Importer:
         Raises Refused for a file that is not a usable image, Failed if the extraction broke; nothing is left then.
         """
         sha256, format = operation.image, str(operation.params["format"])
-        upload = Path(str(operation.params["upload"]))
+        if not _SHA256.fullmatch(sha256) or format not in disk_image.FORMATS:
+            raise Refused(Code.INVALID, "the request names no file that could have been uploaded")
+        upload = self._config.uploads_dir / f"{sha256}.{format}"
         try:
             return self._add(operation.id, sha256, format, upload)
         except SlicemgrError:
@@ -61,12 +91,9 @@ class Importer:
         with ExitStack() as revert:
             self._config.images_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             revert.callback(self._drop, upload, disk)
-            if upload.exists():
-                upload.replace(disk)
-                os.chown(disk, 0, 0)
-                disk.chmod(0o600)
-            elif not disk.exists():
-                raise Failed("the uploaded file is gone", hint="import the image again")
+            if not disk.exists():
+                take_over(upload, disk)
+            upload.unlink(missing_ok=True)
             if disk_image.sha256_of(disk, lambda percent: progress("check", percent)) != sha256:
                 raise Failed("the uploaded file changed on its way", hint="import the image again")
             facts = disk_image.detect_and_check(disk, format, max_virtual_size=self._config.web.max_image.bytes)
