@@ -94,7 +94,10 @@ class Node:
         eventually(lambda: self.log().count("is ready") > since, "the agent is ready")
 
     def kill(self, daemon: str) -> None:
+        """SIGKILL. gunicorn's worker outlives its master for a moment: that is waited for."""
         self.box.signal_daemon(daemon, signal.SIGKILL)
+        if daemon == "web":
+            eventually(lambda: not demo.answers(self.url), "nothing answers any more", 150)
 
     def mend(self) -> None:
         """Start what a test left killed."""

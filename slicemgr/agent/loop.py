@@ -66,6 +66,7 @@ class Agent:
         self._stop = stop
         self._lock = threading.Lock()
         self._rows: dict[str, Sliver] = {}
+        self._worked: dict[str, Sliver] = {}  # what the turn under way was planned for; the row may be newer
         self._operations: dict[str, _Operation] = {}
         self._turns = Turns(config.agent.workers)
         self._slow = ThreadPoolExecutor(2, "slow")
@@ -189,8 +190,9 @@ class Agent:
     def _turn(self, sliver_id: str, operation: _Operation | None) -> Rest | None:
         with self._lock:
             sliver = self._rows.get(sliver_id)
-        if sliver is None:
-            return None
+            if sliver is None:
+                return None
+            self._worked[sliver_id] = sliver
         steps = self._converger.steps(sliver)
         if operation is None and steps:
             detail = f"{sliver.id}: {', '.join(steps)}"
@@ -207,7 +209,7 @@ class Agent:
     def _ended(self, sliver_id: str, error: BaseException | None) -> SlicemgrError | None:
         """Write what became of a sliver; the error as people shall read it."""
         with self._lock:
-            sliver = self._rows.get(sliver_id)
+            sliver = self._worked.pop(sliver_id, None)
         if error is not None:
             explained = _explain(error)
             self._journal.add(work.SliverSeen(sliver_id, Phase.FAILED, str(explained)))
