@@ -36,6 +36,7 @@ API = "/api/v1"
 _OTHER_VERSION = "is it of another version than this client?"
 _CHUNK = 1 << 20  # bytes of an upload between two looks at the progress
 _LONGEST_POLL = 30  # seconds; the service allows 60, what stands between may not
+_LONGEST_IDLE = 30.0  # seconds; a connection idle for longer may be closed by the service just as it is used again
 _UPLOAD_TIMEOUT = 600.0  # seconds for the answer after the last byte: the service still writes it to disk
 _BY_STATUS = {400: Code.INVALID, 413: Code.INVALID, 502: Code.UNAVAILABLE, 403: Code.DENIED}
 
@@ -64,6 +65,7 @@ class Client:
         self._prefix = parts.path.rstrip("/") + API
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", "User-Agent": "slicectl"}
         self._connection = kind(parts.hostname, port, timeout=timeout)
+        self._used_at = 0.0
 
     @classmethod
     def local(cls, timeout: float = 30.0) -> Client:
@@ -273,13 +275,15 @@ class Client:
                 self.close()  # an answer half read must not be taken for the next one's
                 raise
             else:
+                self._used_at = time.monotonic()
                 return self._answer(status, payload)
 
     def _open(self, timeout: float) -> bool:
         """True if the connection was open already and the service has not hung up on it."""
         connection = self._connection
         connection.timeout = timeout
-        if connection.sock is not None and not _readable(connection):
+        idle = time.monotonic() - self._used_at
+        if connection.sock is not None and idle < _LONGEST_IDLE and not _readable(connection):
             connection.sock.settimeout(timeout)
             return True
         connection.close()
