@@ -8,6 +8,7 @@ Device nodes are unpacked as they are: roots are mounted nodev, and a sliver's c
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import struct
 import threading
@@ -86,7 +87,7 @@ def detect_and_check(path: Path, declared: str, *, max_virtual_size: int) -> Dis
     if not 0 < virtual <= max_virtual_size:
         raise invalid("file", f"is a disk of {virtual} bytes", f"at most {max_virtual_size}: web.max_image")
     if declared == "qcow2":
-        _check_qcow2(path)
+        _check_qcow2(path, size)
     else:
         _check_raw(path, size)
     return DiskFacts(declared, virtual, size)
@@ -100,11 +101,15 @@ def _reason(failure: str) -> str:
     }.get(failure, f"the check {failure!r} fails")
 
 
-def _check_qcow2(path: Path) -> None:
+def _check_qcow2(path: Path, size: int) -> None:
+    """Consistent, and as long as its own tables say."""
+    damaged = invalid("file", "is damaged or truncated", "send it again, whole")
     try:
-        command.run(["qemu-img", "check", "-q", "-f", "qcow2", path], timeout=_CHECK_SECONDS)
+        told = command.run(["qemu-img", "check", "--output=json", "-f", "qcow2", path], timeout=_CHECK_SECONDS)
     except CommandFailed as error:
-        raise invalid("file", "is damaged or truncated", "send it again, whole") from error
+        raise damaged from error
+    if json.loads(told).get("image-end-offset", 0) > size:
+        raise damaged
 
 
 def _check_raw(path: Path, size: int) -> None:
