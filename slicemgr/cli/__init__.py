@@ -27,11 +27,11 @@ def main(args: Sequence[str] | None = None) -> int:
         status = _run(args)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains when it flushes at its end
-        return 1
     except OSError as error:
-        sys.stderr.write(f"slicectl: {error}\n")
+        if args is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains when it flushes at its end
+        if not isinstance(error, BrokenPipeError):  # whoever reads us may leave
+            sys.stderr.write(f"slicectl: {error}\n")
         return 1
     finally:
         if args is None:

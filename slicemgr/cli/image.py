@@ -11,8 +11,8 @@ import click
 
 from slicemgr.cli import tables
 from slicemgr.cli.output import Output, output_options
-from slicemgr.cli.shared import each, seconds
-from slicemgr.errors import Failed, invalid
+from slicemgr.cli.shared import become, each, seconds
+from slicemgr.errors import invalid
 
 if TYPE_CHECKING:
     from slicemgr import wire
@@ -66,10 +66,7 @@ def build_image(recipe: str, target: str | None) -> None:
     """Make a bootable VM disk image from a recipe, on this machine (root). Import it afterwards."""
     program = str(Path(sys.argv[0]).resolve().with_name("slicemgr"))
     words = [program, "image-build", recipe, *(["--output", target] if target else [])]
-    try:
-        os.execv(program, words)
-    except OSError as error:
-        raise Failed(f"cannot run {program}: {error.strerror}", hint="install slicemgr on this machine") from error
+    become(words, "install slicemgr on this machine")
 
 
 @image.command("import")

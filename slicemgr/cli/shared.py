@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, NoReturn
 
-from slicemgr.errors import SlicemgrError, invalid
+from slicemgr.errors import Failed, SlicemgrError, invalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,6 +43,16 @@ def slice_names(_context: click.Context, _param: click.Parameter, incomplete: st
             return [one["name"] for one in client.slices() if one["name"].startswith(incomplete)]
     except SlicemgrError:
         return []
+
+
+def become(words: list[str], hint: str) -> NoReturn:
+    """Be that program from here on; its exit status is ours. hint: how to get it if it is not there."""
+    sys.stdout.flush()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and the program would inherit that
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        raise Failed(f"cannot run {words[0]}: {error.strerror}", hint=hint) from error
 
 
 def each(names: Iterable[str], job: Callable[[str], object]) -> int:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import click
 
-from slicemgr.cli.shared import slice_names
+from slicemgr.cli.shared import become, slice_names
 from slicemgr.errors import Code, Failed, Refused
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ _ASLEEP = {"stopped": "start", "paused": "resume"}
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]*")
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-i", "--identity", metavar="FILE", help="Private key to log in with.")
 @click.option("-l", "--login", default="root", show_default=True, help="User inside.")
 @click.argument("target", metavar="NAME[/N]", shell_complete=slice_names)
@@ -33,17 +31,14 @@ def ssh(identity: str | None, login: str, target: str, command: tuple[str, ...])
     from slicemgr.client import Client
     from slicemgr.client_settings import find_settings
 
+    if command and command[0].startswith("-") and command[0] != "--":
+        raise click.UsageError(f"{command[0]} after NAME: options come before NAME, the command after --")
     with Client.local() as client:
         sliver = find_sliver(client.slice(target.partition("/")[0]), target)
     identity = identity or find_settings().identity
     command = command[1:] if command[:1] == ("--",) else command
     words = [*ssh_words(sliver, _known_hosts(target, sliver), identity, login), *command]
-    sys.stdout.flush()
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and ssh would inherit that
-    try:
-        os.execvp(words[0], words)
-    except OSError as error:
-        raise Failed(f"cannot run ssh: {error.strerror}", hint="apt-get install openssh-client") from error
+    become(words, "apt-get install openssh-client")
 
 
 def find_sliver(slice: wire.Slice, target: str) -> wire.Sliver:
