@@ -27,6 +27,7 @@ from slicemgr.errors import Code, Failed, Refused
 from slicemgr.model import IDS_PER_SLIVER, Desired, Kind, Limits, PortBlock, Sliver
 
 _ANSWER_SECONDS = 120.0
+_CLEANED_SECONDS = 60.0
 _LAST_IDS = 65000 * IDS_PER_SLIVER  # far from what allocation gives
 _PATTERN = 900  # index of the snapshot that the others are made of
 
@@ -39,6 +40,7 @@ def measure(config: Config, hypervisor: Hypervisor, pool: Pool, params: Mapping[
     tag, count = names.new_tag(), int(params["count"])
     raw = [_sliver(config, tag, index) for index in range(count)]
     with ExitStack() as undo:
+        undo.callback(pool.wait_cleaned, _CLEANED_SECONDS)  # what is measured next must not pay for it
         pattern = names.sliver_dir(config.node.pool, names.sliver_id(tag, _PATTERN))
         undo.callback(pool.delete_tree, pattern, None)
         pool.snapshot(base, pattern)

@@ -1,7 +1,7 @@
 """The agent's one writer to the store.
 
-What workers report is queued and written by one thread, a transaction for all that came in while the last one
-was being committed: a lone report is written at once, a storm of them in few transactions, in order.
+What workers report is queued and written by one thread, in order. A report that somebody waits for is written at
+once, with all that was queued before; steps on the way there are only looked at, and wait a moment for company.
 A report that is lost in a crash is found again by looking at the host.
 """
 
@@ -15,6 +15,8 @@ from slicemgr.store import Store, StoreError, work
 
 log = logging.getLogger(__name__)
 
+_COMPANY = 0.05  # seconds that the report of a step waits for others, to share a transaction
+_ON_THE_WAY = (work.StepSeen, work.SliverSeen)
 _RETRY = 0.5  # seconds between attempts while the database does not take a write
 
 
@@ -32,6 +34,7 @@ class Journal:
         self._changed = threading.Condition()
         self._written = 0
         self._accepted = 0
+        self._flushing = 0
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
 
@@ -56,7 +59,12 @@ class Journal:
         """Wait until everything queued so far is committed; False if that took longer than `timeout` seconds."""
         with self._changed:
             target = self._accepted
-            return self._changed.wait_for(lambda: self._written >= target, timeout)
+            self._flushing += 1
+            self._changed.notify_all()
+            try:
+                return self._changed.wait_for(lambda: self._written >= target, timeout)
+            finally:
+                self._flushing -= 1
 
     def _run(self) -> None:
         try:
@@ -74,8 +82,12 @@ class Journal:
     def _next(self) -> Sequence[work.Update]:
         with self._changed:
             self._changed.wait_for(lambda: self._queued or self._closing)
+            self._changed.wait_for(self._hurries, _COMPANY)
             batch, self._queued = self._queued, []
             return batch
+
+    def _hurries(self) -> bool:
+        return self._closing or self._flushing > 0 or not all(isinstance(one, _ON_THE_WAY) for one in self._queued)
 
     def _write(self, batch: Sequence[work.Update]) -> bool:
         """Write until it works; False when the agent is being stopped and the database still refuses."""

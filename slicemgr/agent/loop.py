@@ -7,6 +7,7 @@ meanwhile. Between operations everything is looked at from time to time, and wha
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -27,7 +28,7 @@ from slicemgr.store.wake import Listener
 log = logging.getLogger(__name__)
 
 _TICK = 1.0  # seconds between looks at the operations when nobody wakes us
-_MEASURE = 3.0  # seconds after an operation ended before what it made is measured
+_MEASURE = 3.0  # seconds of quiet after the last operation ended before what it made is measured
 _SETTLING = 0.2  # seconds after a domain came or went before looking, so that a storm is one look
 
 
@@ -44,7 +45,7 @@ class _Operation:
 class Agent:
     """The node's agent. `run` returns after `stop`; killing it at any moment loses nothing.
 
-    hasten: gets the slivers that are about to be deleted together, to end them all at once.
+    hasten: gets the slivers that are about to be deleted, to end them all at once.
     """
 
     def __init__(
@@ -79,17 +80,19 @@ class Agent:
             listener = stack.enter_context(Listener(self._config.wake_socket))
             stack.callback(self._slow.shutdown, wait=False, cancel_futures=True)
             stack.callback(self._turns.shutdown)
-            due = 0.0
+            due, quiet = 0.0, math.inf
             while not self._stop.is_set():
                 self._take()
-                for event, soon in ((self._look, _SETTLING), (self._ended_some, _MEASURE)):
-                    if event.is_set():
-                        event.clear()
-                        due = min(due, time.monotonic() + soon)
-                if time.monotonic() >= due:
+                if self._look.is_set():
+                    self._look.clear()
+                    due = min(due, time.monotonic() + _SETTLING)
+                if self._ended_some.is_set():
+                    self._ended_some.clear()
+                    quiet = time.monotonic() + _MEASURE
+                if time.monotonic() >= min(due, quiet):
                     reconcile(self, self._all_rows())
-                    due = time.monotonic() + self._config.agent.reconcile.total_seconds()
-                listener.wait(min(_TICK, max(0.0, due - time.monotonic())))
+                    due, quiet = time.monotonic() + self._config.agent.reconcile.total_seconds(), math.inf
+                listener.wait(min(_TICK, max(0.0, min(due, quiet) - time.monotonic())))
 
     def changed(self, sliver: str) -> None:
         """A domain came or went: if nobody is at work on it, look soon."""
@@ -127,10 +130,10 @@ class Agent:
             self._rows.update(rows)
         doomed = {sliver for row in fresh if row.kind == "delete" for sliver in row.slivers}
         idle = [sliver for sliver in doomed if not self._turns.busy(sliver)]
-        if len(idle) > 1:
-            self._hasten(idle)
         for row in fresh:
             self._start(row)
+        if idle:
+            self._hasten(idle)
 
     def _forget(self, pending: set[str]) -> None:
         for operation in [one for one in self._operations.values() if one.ended and one.row.id not in pending]:

@@ -57,7 +57,7 @@ def run(plan: Plan, progress: Progress) -> Outcome:
         if ended["state"] == "failed":
             raise Failed(f"the baseline: {ended['error']}")
         outcome.baseline = dict((ended["result"] or {})["baseline"])
-        before = _available(client, plan.node)
+        before = _next_look(client, plan.node)
         try:
             _create(plan, names, outcome, progress)
             _weigh(client, plan, names, before, outcome)
@@ -128,19 +128,24 @@ def _delete(plan: Plan, client: Client, names: Iterable[str], progress: Progress
     return time.monotonic() - begun
 
 
-def _available(client: Client, node: str) -> tuple[str, float]:
-    shown = client.node(node)
-    value = shown["facts"].get("memory_available", 0)
-    return str(shown["agent_seen_at"]), float(value) if isinstance(value, int | float) else 0.0
-
-
-def _weigh(client: Client, plan: Plan, names: Sequence[str], before: tuple[str, float], outcome: Outcome) -> None:
-    """The node's next look at itself, taken after the last sliver was up, says what they cost."""
+def _next_look(client: Client, node: str) -> float:
+    """Bytes of memory that the node says are available when it looks at itself next."""
     end = time.monotonic() + _MEASURED_SECONDS
-    seen = _available(client, plan.node)[0]
-    while (after := _available(client, plan.node))[0] == seen and time.monotonic() < end:
+    first = shown = client.node(node)
+    while shown["agent_seen_at"] == first["agent_seen_at"]:
+        if time.monotonic() > end:
+            raise Failed(f"the agent of {node} has not looked at its node for {_MEASURED_SECONDS:g} s")
         time.sleep(0.5)
-    outcome.memory = (before[1] - after[1]) / plan.count
+        shown = client.node(node)
+    value = shown["facts"].get("memory_available")
+    if not isinstance(value, int):
+        raise Failed(f"the agent of {node} does not say how much memory is available")
+    return float(value)
+
+
+def _weigh(client: Client, plan: Plan, names: Sequence[str], before: float, outcome: Outcome) -> None:
+    """The node's next look at itself, taken after the last sliver was up, says what they cost."""
+    outcome.memory = (before - _next_look(client, plan.node)) / plan.count
     disks = [client.slice(name)["slivers"][0]["usage"]["disk"] for name in (names[0], names[-1])]
     known = [one for one in disks if one is not None]
     outcome.disk = sum(known) / len(known) if known else None

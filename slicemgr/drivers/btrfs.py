@@ -14,6 +14,7 @@ import errno
 import logging
 import os
 import stat
+import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 _LEVEL_1 = 1 << 48
 _DELETE_PASSES = 8  # a process that still makes subvolumes while they are deleted is outrun or reported
+_CLEANER_LOOK = 0.1  # seconds between looks at what it has left
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -264,6 +266,17 @@ class Pool:
         """Commit what was written and wake the cleaner of deleted subvolumes."""
         with _step(f"sync {self.path}"), _directory(self.path) as fd:
             ioctl.sync(fd)
+
+    def wait_cleaned(self, timeout: float) -> bool:
+        """Wait until the space of all deleted subvolumes is free again; False after `timeout` seconds."""
+        end = time.monotonic() + timeout
+        with _step(f"wait for the cleaner of {self.path}"), _directory(self.path) as fd:
+            while ioctl.deleted_subvolumes(fd):
+                if time.monotonic() > end:
+                    return False
+                ioctl.sync(fd)
+                time.sleep(_CLEANER_LOOK)
+        return True
 
     def _delete_from(self, parent: int, path: Path, pool: int) -> None:
         name = os.fsencode(path.name)

@@ -7,7 +7,6 @@ as the kernel's own _IOW and _IOR macros do. Everything but `sync` needs CAP_SYS
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -19,8 +18,8 @@ _NONE, _WRITE, _READ = 0, 1, 2
 FIRST_FREE_ID = 256  # both the smallest subvolume id and the inode number of every subvolume's own directory
 MAX_U64 = (1 << 64) - 1
 
-ROOT_TREE, QUOTA_TREE = 1, 8
-INODE_REF, ROOT_ITEM, ROOT_BACKREF, ROOT_REF = 12, 132, 144, 156
+ROOT_TREE, QUOTA_TREE, ORPHANS = 1, 8, MAX_U64 - 4
+INODE_REF, ORPHAN_ITEM, ROOT_ITEM, ROOT_BACKREF, ROOT_REF = 12, 48, 132, 144, 156
 QGROUP_STATUS, QGROUP_INFO, QGROUP_LIMIT, QGROUP_RELATION = 240, 242, 244, 246
 QUOTA_ENABLE, QUOTA_DISABLE, QUOTA_ENABLE_SIMPLE = 1, 2, 4
 STATUS_ON, STATUS_SIMPLE = 1 << 0, 1 << 3
@@ -105,16 +104,22 @@ class GroupLimit:
     max_bytes: int | None
 
 
-def call(fd: int, number: int, argument: bytes = b"") -> bytearray:
-    """One ioctl; the argument as the kernel left it."""
-    buffer = bytearray(argument)
-    fcntl.ioctl(fd, number, buffer, True)
-    return buffer
+def call(fd: int, number: int, argument: bytes = b"") -> bytes:
+    """One ioctl; the argument as the kernel left it.
+
+    Not by fcntl.ioctl, which keeps all other threads from running during a call with more than 1024 bytes: a
+    snapshot waits for a commit, and every worker would wait with it.
+    """
+    buffer = ctypes.create_string_buffer(argument, len(argument))
+    if _libc.ioctl(fd, ctypes.c_ulong(number), buffer) < 0:
+        failed = ctypes.get_errno()
+        raise OSError(failed, os.strerror(failed))
+    return buffer.raw
 
 
 def sync(fd: int) -> None:
     """Commit the running transaction and wake the cleaner of deleted subvolumes."""
-    fcntl.ioctl(fd, SYNC)
+    call(fd, SYNC)
 
 
 def create_subvolume(parent: int, name: bytes, group: int | None) -> None:
@@ -218,7 +223,7 @@ def search(fd: int, tree: int, first: tuple[int, int, int], last: tuple[int, int
         first = after
 
 
-def parse_items(buffer: bytes | bytearray, start: int, count: int) -> tuple[list[Item], int]:
+def parse_items(buffer: bytes, start: int, count: int) -> tuple[list[Item], int]:
     """`count` items from offset `start` of a search's answer, and how many bytes they took."""
     items, at = [], start
     for _ in range(count):
@@ -301,6 +306,12 @@ def quota_status(fd: int) -> int:
     for item in search(fd, QUOTA_TREE, (0, QGROUP_STATUS, 0), (0, QGROUP_STATUS, 0)):
         return int(_STATUS_HEAD.unpack_from(item.data)[2])
     return 0
+
+
+def deleted_subvolumes(fd: int) -> int:
+    """How many deleted subvolumes the cleaner has not freed yet."""
+    span = (ORPHANS, ORPHAN_ITEM, 0), (ORPHANS, ORPHAN_ITEM, MAX_U64)
+    return sum(1 for _ in search(fd, ROOT_TREE, *span))
 
 
 def group_usage(fd: int, first: int, last: int) -> dict[int, int]:

@@ -14,11 +14,11 @@ from slicemgr import names
 from slicemgr.config import Config
 from slicemgr.drivers import cgroup
 from slicemgr.drivers.domain_xml import MASKED_DIRS, MASKED_FILES, Place
+from slicemgr.drivers.hypervisor import LXC_DIR
 from slicemgr.model import IDS_PER_SLIVER, Sliver
 
 INIT_DIR = Path(__file__).parent.parent / "images" / "init"
 RUN_DIR = Path("/run/slicemgr")  # the launcher is compiled for it
-LIBVIRT_DIR = Path("/run/libvirt/lxc")  # where libvirt_lxc leaves mount points and its socket behind
 
 
 def place(config: Config) -> Place:
@@ -66,9 +66,9 @@ def remove(config: Config, sliver: str) -> None:
     names.launch_file(config.node.run_dir, sliver).unlink(missing_ok=True)
     name = names.domain(sliver)
     group = cgroup.pids_group_v1(name)
-    directories = [LIBVIRT_DIR / f"{name}.{one}" for one in ("dev", "devpts", "fuse")]
+    directories = [LXC_DIR / f"{name}.{one}" for one in ("dev", "devpts", "fuse")]
     for directory in [*directories, *([group] if group else [])]:
         with contextlib.suppress(OSError):
             directory.rmdir()
     with contextlib.suppress(OSError):
-        (LIBVIRT_DIR / f"{name}.sock").unlink()
+        (LXC_DIR / f"{name}.sock").unlink()

@@ -186,11 +186,12 @@ def operation(c: Connection, id: str) -> Json:
     return _operations(c, [row])[0]
 
 
-def operation_version(c: Connection, id: str) -> tuple[int, str] | None:
-    """Version and state: the little that a waiting request asks for again and again."""
+def operation_versions(c: Connection, ids: Collection[str]) -> dict[str, tuple[int, str]]:
+    """Version and state of those that are there: the little that waiting requests ask for again and again."""
     o = t.operations.c
-    row = c.execute(sa.select(o.version, o.state).where(o.id == id)).first()
-    return None if row is None else (row.version, row.state)
+    return {
+        row.id: (row.version, row.state) for row in c.execute(sa.select(o.id, o.version, o.state).where(o.id.in_(ids)))
+    }
 
 
 def _operations(c: Connection, rows: Sequence[Row[*tuple[Any, ...]]]) -> list[Json]:

@@ -9,6 +9,7 @@ from slicemgr import __version__
 from slicemgr.config import Config
 from slicemgr.store import Store
 from slicemgr.web import problems
+from slicemgr.web.news import News
 from slicemgr.web.state import State
 
 _SMALL_BODY = 4 << 20  # bytes; uploads set a limit of their own
@@ -27,7 +28,7 @@ def create_app(config: Config, store: Store) -> Flask:
         OPENAPI_JSON_PATH="openapi.json",
         MAX_CONTENT_LENGTH=_SMALL_BODY,
     )
-    app.extensions["slicemgr"] = State(config, store)
+    app.extensions["slicemgr"] = State(config, store, News(store))
     app.json.sort_keys = False  # type: ignore[attr-defined]
     rest = Api(app)
     rest.spec.components.security_scheme("token", {"type": "http", "scheme": "bearer"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from flask import request
@@ -18,7 +17,6 @@ from slicemgr.web.state import authenticate, principal, state
 Answer = Any
 _SECURED: list[dict[str, list[str]]] = [{"token": []}]
 _LONGEST_WAIT = 60.0
-_FIRST_LOOK, _SLOWEST_LOOK = 0.01, 0.2  # seconds between looks at an operation somebody waits for
 
 health = Blueprint("health", __name__, description="Whether the service is there")
 slice_routes = Blueprint("slices", __name__, url_prefix="/api/v1/slices", description="Slices")
@@ -262,20 +260,11 @@ def list_operations() -> Answer:
 @log_routes.alt_response(200, schema=schemas.Operation)
 def show_operation(id: str) -> Answer:
     """One operation. `wait`: hold the answer back (seconds) until it ended or its version is beyond `seen`."""
-    _wait_for_news(id, _number("wait", 0, _LONGEST_WAIT), _number("seen", 2**53, 2**53))
+    wait, seen = _number("wait", 0, _LONGEST_WAIT), _number("seen", 2**53, 2**53)
+    if wait:
+        state().news.wait(id, int(seen), wait)
     with state().store.read() as c:
         return views.operation(c, id)
-
-
-def _wait_for_news(id: str, wait: float, seen: float) -> None:
-    end, pause = time.monotonic() + wait, _FIRST_LOOK
-    while time.monotonic() < end:
-        with state().store.read() as c:
-            now = views.operation_version(c, id)
-        if now is None or now[1] in ("done", "failed") or now[0] > seen:
-            return
-        time.sleep(min(pause, max(0.0, end - time.monotonic())))
-        pause = min(_SLOWEST_LOOK, pause * 1.3)
 
 
 @log_routes.route("/events", methods=["GET"])

@@ -12,12 +12,14 @@ from slicemgr.errors import Code, Refused
 from slicemgr.policy.access import Principal
 from slicemgr.service import people
 from slicemgr.store import Store
+from slicemgr.web.news import News
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     config: Config
     store: Store
+    news: News
 
 
 def state() -> State:
