@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -147,11 +150,21 @@ def _init(config: settings.Config) -> None:
     from slicemgr.store import schema
     from slicemgr.web import server
 
-    server.make_directories(config)
-    schema.upgrade(config.store_url)
-    server.make_directories(config)  # once more: the database's files have come
-    with store.open(config) as opened:
-        people.ensure_local_admin(opened, config.node.run_dir / "client.json", server.url(config))
+    with _alone(config.node.run_dir / "init.lock"):  # the units of web and agent start together
+        server.make_directories(config)
+        schema.upgrade(config.store_url)
+        server.make_directories(config)  # once more: the database's files have come
+        with store.open(config) as opened:
+            people.ensure_local_admin(opened, config.node.run_dir / "client.json", server.url(config))
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until nobody else is at it."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _agent(config: settings.Config, stop: threading.Event | None = None) -> None:
@@ -163,7 +176,16 @@ def _agent(config: settings.Config, stop: threading.Event | None = None) -> None
     with store.open(config) as opened:
         keeper = threading.Thread(target=_keep_leases, args=(config, opened, stop, leases.expire), daemon=True)
         keeper.start()
-        node.run(config, opened, stop, ready=lambda: log.info("agent of %s is ready", config.node.name))
+        node.run(config, opened, stop, ready=lambda: _ready(config.node.name))
+
+
+def _ready(name: str) -> None:
+    """Say so in the log, and to systemd if it waits for it (sd_notify(3))."""
+    log.info("agent of %s is ready", name)
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifier:
+            notifier.sendto(b"READY=1", "\0" + address[1:] if address.startswith("@") else address)
 
 
 def _keep_leases(config: settings.Config, opened: object, stop: threading.Event, expire: Callable[..., object]) -> None:

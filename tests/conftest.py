@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from host_node import HostNode
 from testbed import IMAGE, Node, ensure_image
 
 GOLDEN = Path(__file__).parent / "golden"
+PRODUCTION = bool(os.environ.get("SLICEMGR_NO_BOX"))  # this machine is a node, made for the tests
+collect_ignore = [] if PRODUCTION else ["production"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate", action="store_true", help="rewrite the golden files; look at the diff")
+    parser.addoption("--debian", choices=("12", "13"), default="12", help="of the production-like host")
 
 
 @pytest.fixture
@@ -32,6 +37,11 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 @pytest.fixture(scope="session")
 def node() -> Iterator[Node]:
     """A box with the service in it and the recipe's image imported. Destroyed at the end, whatever happened."""
+    if PRODUCTION:
+        with HostNode() as host:
+            host.start()
+            yield host
+        return
     image = ensure_image()
     with Node("test") as made:
         made.start()

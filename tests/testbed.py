@@ -178,7 +178,7 @@ class Node:
         """Everything on the host that carries our mark, by kind, as sliver ids."""
         domains = self.box.run(["virsh", "-c", "lxc:///system", "list", "--name"], check=True).stdout.split()
         links = self.box.run(["ip", "-o", "link"], check=True).stdout
-        rules = self.box.run(["iptables-legacy-save"], check=True).stdout
+        rules = "".join(self.box.run([f"iptables-{kind}-save"]).stdout for kind in ("legacy", "nft"))
         groups = self.box.run(["btrfs", "qgroup", "show", "--raw", "/var/lib/slicemgr/pool"]).stdout
         return {
             "domains": set(filter(None, map(names.sliver_of_domain, domains))),
@@ -204,6 +204,9 @@ class Node:
     def _names(self, directory: str) -> set[str]:
         return set(self.box.run(["ls", "-A", directory]).stdout.split())
 
+    def _cgroup_v1(self) -> bool:
+        return self.box.run(["test", "-e", "/sys/fs/cgroup/cgroup.controllers"]).returncode != 0
+
     def _cgroups(self) -> set[str]:
         return set(
             self.box.run(["sh", "-c", "cd /sys/fs/cgroup/pids/slicemgr 2>/dev/null && ls -d sm-*"]).stdout.split()
@@ -222,7 +225,7 @@ class Node:
             "directories": every,
             "launch files": running,
             "marks": running,
-            "pids groups": running,
+            "pids groups": running if self._cgroup_v1() else set(),
             "groups": {f"1/{row[1]}" for row in rows},
             "addresses": {row[2] for row in rows},
         }

@@ -7,6 +7,7 @@ as the kernel's own _IOW and _IOR macros do. Everything but `sync` needs CAP_SYS
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ FIRST_FREE_ID = 256  # both the smallest subvolume id and the inode number of ev
 MAX_U64 = (1 << 64) - 1
 
 ROOT_TREE, QUOTA_TREE, ORPHANS = 1, 8, MAX_U64 - 4
-INODE_REF, ORPHAN_ITEM, ROOT_ITEM, ROOT_BACKREF, ROOT_REF = 12, 48, 132, 144, 156
+INODE_ITEM, INODE_REF, ORPHAN_ITEM, ROOT_ITEM, ROOT_BACKREF, ROOT_REF = 1, 12, 48, 132, 144, 156
 QGROUP_STATUS, QGROUP_INFO, QGROUP_LIMIT, QGROUP_RELATION = 240, 242, 244, 246
 QUOTA_ENABLE, QUOTA_DISABLE, QUOTA_ENABLE_SIMPLE = 1, 2, 4
 STATUS_ON, STATUS_SIMPLE = 1 << 0, 1 << 3
@@ -45,6 +46,7 @@ FLAGS = struct.Struct("=Q")
 FILE_HANDLE = struct.Struct("=IiQQI")
 
 _ROOT_REF_HEAD = struct.Struct("=QQH")  # directory's inode, sequence, length of the name
+_INODE_ITEM_HEAD = struct.Struct("=Q")  # generation
 _INODE_REF_HEAD = struct.Struct("=QH")
 _STATUS_HEAD = struct.Struct("=QQQQ")
 _INFO_ITEM = struct.Struct("=5Q")  # generation, referenced, its compressed size, exclusive, its compressed size
@@ -193,15 +195,22 @@ def limit_group(fd: int, group: int, max_bytes: int | None) -> None:
 def open_inode(mount: int, subvolume: int, inode: int = FIRST_FREE_ID) -> int:
     """A descriptor of a directory by its numbers, so that neither names nor symlinks matter.
 
-    mount: any open file of the file system. Needs CAP_DAC_READ_SEARCH. OSError ESTALE if it is gone.
+    mount: any open file of the file system. Needs CAP_DAC_READ_SEARCH. OSError ESTALE or ENOENT if it is gone.
     """
-    handle = FILE_HANDLE.pack(20, _HANDLE_WITHOUT_PARENT, inode, subvolume, 0)
+    handle = FILE_HANDLE.pack(20, _HANDLE_WITHOUT_PARENT, inode, subvolume, _generation(mount, subvolume, inode))
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     fd = int(_libc.open_by_handle_at(mount, ctypes.create_string_buffer(handle, len(handle)), flags))
     if fd < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), f"subvolume {subvolume} inode {inode}")
     return fd
+
+
+def _generation(fd: int, subvolume: int, inode: int) -> int:
+    """A number's incarnation. Linux 6.1 opens no handle without it."""
+    for item in search(fd, subvolume, (inode, INODE_ITEM, 0), (inode, INODE_ITEM, 0)):
+        return int(_INODE_ITEM_HEAD.unpack_from(item.data)[0]) & 0xFFFFFFFF
+    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), f"subvolume {subvolume} inode {inode}")
 
 
 def search(fd: int, tree: int, first: tuple[int, int, int], last: tuple[int, int, int]) -> Iterator[Item]:

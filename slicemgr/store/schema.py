@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -59,9 +60,14 @@ def _migrate(url: str, revision: str, *, down: bool) -> None:
 
 
 def _outside_transaction(connection: Connection, statement: str) -> None:
+    """Errors as SQLAlchemy gives them for its own statements."""
     cursor = connection.connection.cursor()
-    cursor.execute(statement)
-    cursor.close()
+    try:
+        cursor.execute(statement)
+    except sqlite3.Error as error:
+        raise exc.OperationalError(statement, None, error) from error
+    finally:
+        cursor.close()
 
 
 def _seed(connection: Connection) -> None:

@@ -178,13 +178,6 @@ def test_a_32_bit_sliver_says_so_and_may_use_the_old_socket_call(slivers: Sliver
     assert {found[name] for name in ("keyctl32", "keyctl")} == {"EPERM"}
 
 
-@pytest.mark.skipif(not Path("/run/systemd/system").exists(), reason="there is no systemd on this node")
-def test_limits_outlive_a_reload_of_systemd(slivers: Slivers) -> None:
-    sliver, init = slivers.boot()
-    subprocess.run(["systemctl", "daemon-reload"], check=True)
-    assert cgroup.verify(init, sliver.limits) == []
-
-
 def test_files_stay_owned_by_root_on_disk_and_the_host_sees_no_mount(slivers: Slivers) -> None:
     sliver, init = slivers.boot(rc="touch /root/made; echo x > /etc/other; touch /root/done")
     root = slivers.root(sliver)

@@ -1,0 +1,96 @@
+"""The machine itself as the node: for a production-like machine made for the tests, set up as the README says.
+
+`SLICEMGR_NO_BOX` says that this is such a machine, `SLICEMGR_TEST_BASE` where the row of the base is that came with
+its pool (an import inside an emulated machine would emulate the appliance once more).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Self
+
+from testbed import Node, eventually
+
+ADDRESS = "192.0.2.10"
+DATABASE = "/var/lib/slicemgr/db/slicemgr.db"
+
+
+class Host:
+    """What tests ask of a box, of the machine itself."""
+
+    address = ADDRESS
+
+    def run(
+        self,
+        argv: Sequence[str | Path],
+        *,
+        timeout: float = 60,
+        input: str | None = None,
+        check: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        environment = None if env is None else {**os.environ, **env}
+        words = [str(word) for word in argv]
+        return subprocess.run(
+            words, input=input or "", capture_output=True, text=True, timeout=timeout, check=check, env=environment
+        )
+
+    def path(self, inside: str | Path) -> Path:
+        return Path(inside)
+
+    def problem(self) -> str:
+        return ""
+
+    def daemon(self, tag: str) -> int | None:
+        """The main process of a unit of ours; None if it does not run."""
+        shown = self.run(["systemctl", "show", "-p", "MainPID", "--value", f"slicemgr-{tag}"], check=True).stdout
+        return int(shown) or None
+
+
+class HostNode(Node):
+    """The service runs by its units; only what the tests of a running service need is there."""
+
+    def __init__(self) -> None:
+        self.box: Any = Host()
+        self.key = Path("/root/test_ed25519")
+
+    def __enter__(self) -> Self:
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)], check=True)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.key.unlink()
+        self.key.with_suffix(".pub").unlink()
+
+    @property
+    def url(self) -> str:
+        return "http://127.0.0.1:8480"
+
+    def start(self) -> None:
+        """Wait for the units, and tell the database of the base that came with the pool."""
+        eventually(lambda: self.box.daemon("web") and self.box.daemon("agent"), "the units run", 120)
+        eventually(self._listens, "the web process listens", 120)
+        eventually(lambda: json.loads(self.ok("node", "list", "-f", "json")), "the agent has announced the node", 120)
+        row = json.loads(Path(os.environ["SLICEMGR_TEST_BASE"]).read_text())
+        marks = ", ".join("?" * len(row))
+        with closing(sqlite3.connect(DATABASE)) as database, database:
+            database.execute(f"insert or ignore into images ({', '.join(row)}) values ({marks})", list(row.values()))
+
+    def mend(self) -> None:
+        """Nothing here ends a unit for good: systemd starts it again."""
+        self.start()
+
+    @staticmethod
+    def _listens() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", 8480), 2).close()
+        except OSError:
+            return False
+        return True
