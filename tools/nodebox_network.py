@@ -60,8 +60,14 @@ def batch(pid: int | None, lines: Iterable[str]) -> None:
 
 
 def remove_host_device(device: str) -> None:
-    if Path("/sys/class/net", device).exists():
-        batch(None, [f"link del {device}"])
+    """Remove it if it is there; it also goes by itself, some time after the namespace of its other end."""
+    link = Path("/sys/class/net", device)
+    if link.exists():
+        try:
+            batch(None, [f"link del {device}"])
+        except BoxError:
+            if link.exists():
+                raise
 
 
 def connect_uplink(device: str, block: IPv4Network, box: int, outside: int | None) -> None:

@@ -1,0 +1,150 @@
+"""Node boxes: made once however often they are asked for, apart from each other, and gone without a trace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import demo
+import nodebox_box
+import pytest
+from nodebox_box import Box, BoxError
+from testbed import eventually
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def traces(*names: str) -> dict[str, set[str]]:
+    """What a box may leave on the host: by kind, everything that bears one of the names or is of an unknown owner."""
+    processes = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            where = (process / "cgroup").read_text() + (process / "cmdline").read_text()
+            ended = (process / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"  # only waits for its parent
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if any(name in where for name in names) and not ended and int(process.name) != os.getpid():
+            processes.add(process.name)
+    loops = (file.read_text().strip() for file in Path("/sys/block").glob("loop*/loop/backing_file"))
+    return {
+        "processes": processes,
+        "mounts": {line for line in Path("/proc/self/mountinfo").read_text().splitlines() if _names(line, names)},
+        "loops": {line for line in loops if _names(line, names)},
+        "links": {path.name for path in Path("/sys/class/net").iterdir()},
+        "cgroups": {str(path) for path in CGROUPS.glob("*/*") if _names(path.name, names)}
+        | {str(path) for path in CGROUPS.glob("*/*/*") if _names(path.name, names)},
+        "files": {path.name for path in nodebox_box.BOXES.glob("*") if _names(path.name, names)},
+    }
+
+
+def _names(text: str, names: tuple[str, ...]) -> bool:
+    return any(name in text for name in names)
+
+
+def host_settings() -> str:
+    """What of the host's network a box might touch."""
+    saved = [subprocess.run([f"iptables-{kind}-save"], capture_output=True, text=True) for kind in ("legacy", "nft")]
+    rules = [line for one in saved for line in one.stdout.splitlines() if not line.startswith("#")]
+    return "\n".join([*rules, *(Path(f"/proc/sys/net/ipv4/{name}").read_text() for name in ("ip_forward",))])
+
+
+@pytest.fixture
+def box() -> Iterator[Box]:
+    made = Box(f"one-{demo.CLONE}")
+    made.destroy()
+    yield made
+    made.destroy()
+
+
+def shell(box: Box, script: str) -> str:
+    return box.run(["sh", "-c", script], check=True).stdout
+
+
+def test_made_twice_it_is_the_same_box(box: Box) -> None:
+    first = box.make(link="host", pool_size="1G")
+    shell(box, "echo here > /var/lib/slicemgr/pool/file")
+    again = box.make(link="host", pool_size="1G")
+    assert (again.keeper, again.libvirtd, again.address) == (first.keeper, first.libvirtd, first.address)
+    with pytest.raises(BoxError, match=r"pool_size=1G.*destroy it first"):
+        box.make(pool_size="2G")
+    assert shell(box, "cat /var/lib/slicemgr/pool/file") == "here\n"
+
+
+def test_a_program_in_it_has_its_exit_status_and_sees_no_host(box: Box) -> None:
+    facts = box.make(link="host", pool_size="1G")
+    assert box.run(["sh", "-c", "exit 7"]).returncode == 7
+    assert shell(box, "ls /sys/class/net | tr '\\n' ' '").split() == ["eth0", "lo"]
+    assert shell(box, "virsh -c lxc:///system list --all --name").strip() == ""
+    assert "refused" in shell(box, f"bash -c ': <>/dev/tcp/{facts.gateway}/9' 2>&1 || true")  # it answers
+
+
+def test_two_boxes_are_apart(box: Box) -> None:
+    other = Box(f"two-{demo.CLONE}")
+    other.destroy()
+    try:
+        box.make(link="none", pool_size="1G")
+        other.make(link="none", pool_size="1G")
+        shell(
+            box, "echo mine > /var/lib/slicemgr/pool/file; ip link add only type veth peer name other; iptables -N MINE"
+        )
+        assert not shell(other, "ls /var/lib/slicemgr/pool").strip()
+        assert "only" not in shell(other, "ls /sys/class/net")
+        assert "MINE" not in shell(other, "iptables -S")
+        assert other.facts().libvirtd != box.facts().libvirtd
+        other.destroy()
+        assert shell(box, "cat /var/lib/slicemgr/pool/file") == "mine\n"
+        assert box.facts().healthy
+    finally:
+        other.destroy()
+
+
+def test_a_reboot_keeps_what_is_on_disk_and_nothing_else(box: Box) -> None:
+    before = box.make(link="host", pool_size="1G")
+    shell(box, "echo kept > /var/lib/slicemgr/pool/file; touch /run/gone; ip link add gone type veth peer name gone2")
+    after = box.reboot()
+    assert after.healthy
+    assert (after.address, after.keeper != before.keeper) == (before.address, True)
+    assert shell(box, "cat /var/lib/slicemgr/pool/file; ls /run/gone 2>&1; ls /sys/class/net").split() == [
+        "kept", "ls:", "cannot", "access", "'/run/gone':", "No", "such", "file", "or", "directory", "eth0", "lo",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("killed", ["nobody", "keeper", "libvirtd", "both"])
+def test_destroyed_it_leaves_nothing(box: Box, killed: str) -> None:
+    before, settings = traces(box.name), host_settings()
+    facts = box.make(link="host", pool_size="1G")
+    box.background("sleeper", ["sleep", "1000"])
+    assert host_settings() == settings
+    assert traces(box.name) != before  # or the comparison below says nothing
+    for name, pid in (("keeper", facts.keeper), ("libvirtd", facts.libvirtd)):
+        if killed in (name, "both"):
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+    box.destroy()
+    assert traces(box.name) == before
+    assert host_settings() == settings
+    box.destroy()  # of none: fine
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.3, 0.6, 1.2])
+def test_a_maker_killed_midway_leaves_what_destroy_removes(box: Box, seconds: float) -> None:
+    before = traces(box.name)
+    words = [sys.executable, Path(demo.HERE) / "nodebox", "make", box.name, "--link", "host", "--pool-size", "1G"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as maker:
+        time.sleep(seconds)
+        maker.kill()
+    box.destroy()
+    assert traces(box.name) == before
+
+
+def test_a_maker_killed_midway_leaves_what_make_mends(box: Box) -> None:
+    words = [sys.executable, Path(demo.HERE) / "nodebox", "make", box.name, "--link", "host", "--pool-size", "1G"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as maker:
+        eventually(lambda: box.exists, "the box is registered", 20)
+        maker.kill()
+    assert box.make(link="host", pool_size="1G").healthy
