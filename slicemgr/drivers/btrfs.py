@@ -244,17 +244,13 @@ class Pool:
             return group is None or self._destroy_group(fd, group)
 
     def collect_groups(self, wanted: Collection[int]) -> frozenset[int]:
-        """Remove the level-1 groups that are empty and not wanted; the ids removed. Never waits for the cleaner.
+        """Remove the level-1 groups that are not wanted and without a living subvolume; the ids removed.
 
+        Never waits for the cleaner. How much a group holds says nothing: full quotas may keep a count of what is gone.
         1/0 is left alone: serials begin at 1, and other programs keep a group of that name.
         """
-        removed = set()
-        for group, used in self.usage().items():
-            if group in wanted or group == _LEVEL_1 or used:
-                continue
-            if self.destroy_group(group):
-                removed.add(group)
-        return frozenset(removed)
+        unwanted = self.groups() - set(wanted) - {_LEVEL_1}
+        return frozenset(group for group in sorted(unwanted) if self.destroy_group(group))
 
     def space(self) -> Space:
         with _step(f"measure {self.path}"):

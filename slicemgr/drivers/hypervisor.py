@@ -145,7 +145,9 @@ class Hypervisor:
             cgroup.freeze_v2(self.init_pid(sliver), frozen)
             return
         with self._calling(seen.kind, "pause or resume the domain") as connection:
-            domain = connection.lookupByName(names.domain(sliver))
+            domain = _lookup(connection, sliver)
+            if domain is None:
+                raise Failed(f"{sliver} does not run")
             if frozen:
                 domain.suspend()
             else:
@@ -341,12 +343,14 @@ def _unavailable(kind: Kind, error: object) -> Failed:
 
 
 def _lookup(connection: Any, sliver: str) -> Any | None:
+    """The active domain. One whose end a libvirtd missed while it was away stays in its list, shut off, for good."""
     try:
-        return connection.lookupByName(names.domain(sliver))
+        domain = connection.lookupByName(names.domain(sliver))
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
             return None
         raise
+    return domain if domain.ID() > 0 else None
 
 
 def _child(pid: int) -> int | None:

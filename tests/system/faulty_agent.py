@@ -1,4 +1,7 @@
-"""The agent, which kills itself with SIGKILL right before or right after a step. Arguments: STEP before|after."""
+"""The agent, which kills itself or another process with SIGKILL right before or right after a step, once.
+
+Arguments: STEP before|after [PID].
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,21 @@ from slicemgr.main import cli
 from slicemgr.model import Sliver
 
 STEP, MOMENT = Step(sys.argv[1]), sys.argv[2]
+victims = [int(sys.argv[3]) if len(sys.argv) > 3 else os.getpid()]
 honest = Applier.do
+
+
+def strike() -> None:
+    if victims:
+        os.kill(victims.pop(), signal.SIGKILL)
 
 
 def fatal(self: Applier, step: Step, sliver: Sliver) -> str:
     if step is STEP and MOMENT == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
+        strike()
     said = honest(self, step, sliver)
     if step is STEP:
-        os.kill(os.getpid(), signal.SIGKILL)
+        strike()
     return said
 
 

@@ -25,9 +25,9 @@ def ask(node: Node, *words: str) -> str:
     return words[1]
 
 
-def start_faulty(node: Node, step: str, moment: str) -> None:
+def start_faulty(node: Node, step: str, moment: str, *victim: int) -> None:
     node.kill("agent")
-    node.start_agent((str(BIN / "python"), str(FAULTY), step, moment))
+    node.start_agent((str(BIN / "python"), str(FAULTY), step, moment, *map(str, victim)))
 
 
 def wait_for_death(node: Node) -> None:
@@ -55,6 +55,40 @@ def test_agent_killed_around_each_step_of_delete(node: Node, step: str, moment: 
     wait_for_death(node)
     node.start_agent()
     node.ok("wait", "exp", "--for", "gone", "--timeout", "60s")
+    node.agrees()
+
+
+def start_fatal_for_libvirtd(node: Node, step: str, moment: str) -> None:
+    daemon = node.box.facts().libvirtd
+    assert daemon is not None
+    start_faulty(node, step, moment, daemon)
+
+
+def libvirtd_comes_back(node: Node) -> None:
+    eventually(lambda: node.box.facts().libvirtd is None, "libvirtd was killed", 30)
+    node.box.libvirtd("start")
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("step", CREATE_STEPS)
+def test_libvirtd_killed_around_each_step_of_create(node: Node, step: str, moment: str) -> None:
+    start_fatal_for_libvirtd(node, step, moment)
+    ask(node, "create", "exp")
+    libvirtd_comes_back(node)
+    eventually(lambda: node.show("exp")["state"] == "running", "it is made with the new libvirtd", 90)
+    node.ok("wait", "exp", "--timeout", "60s")
+    assert node.inside("exp", "id -u") == "0\n"
+    node.agrees()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("step", DELETE_STEPS)
+def test_libvirtd_killed_around_each_step_of_delete(node: Node, step: str, moment: str) -> None:
+    node.create("exp")
+    start_fatal_for_libvirtd(node, step, moment)
+    ask(node, "delete", "exp")
+    libvirtd_comes_back(node)
+    node.ok("wait", "exp", "--for", "gone", "--timeout", "90s")
     node.agrees()
 
 
