@@ -204,6 +204,10 @@ class Node:
     def _names(self, directory: str) -> set[str]:
         return set(self.box.run(["ls", "-A", directory]).stdout.split())
 
+    def simple_quotas(self) -> bool:
+        checks = {one["name"]: one["detail"] for one in json.loads(self.slicectl("doctor", "-f", "json").stdout)}
+        return "simple" in checks["disk quota"]
+
     def _cgroup_v1(self) -> bool:
         return self.box.run(["test", "-e", "/sys/fs/cgroup/cgroup.controllers"]).returncode != 0
 
@@ -226,7 +230,7 @@ class Node:
             "launch files": running,
             "marks": running,
             "pids groups": running if self._cgroup_v1() else set(),
-            "groups": {f"1/{row[1]}" for row in rows},
+            "groups": {f"1/{row[1]}" for row in rows} if self.simple_quotas() else set(),
             "addresses": {row[2] for row in rows},
         }
         return {kind: (have[kind] - want, want - have[kind]) for kind, want in wanted.items() if have[kind] != want}

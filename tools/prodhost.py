@@ -181,6 +181,9 @@ def in_tree(root: Path, script: str) -> None:
 
 # the boot
 
+# Tests look soon for what takes its time, and everything takes its time in emulation.
+SETTINGS = r"""printf '\n[agent]\nreconcile = "3s"\nssh_wait = "120s"\n' >>/etc/slicemgr/slicemgr.toml"""
+
 RUN = """\
 #!/bin/sh
 # Run at boot by slicemgr-tests.service: what the README says for a running system, then the tests.
@@ -201,6 +204,7 @@ ip addr add {address}/24 dev lan && ip link set lan up
 ip -n users addr add 192.0.2.99/24 dev eth0 && ip -n users link set eth0 up && ip -n users link set lo up
 mark setting up
 set -ex
+{settings}
 {start}
 set +ex
 mark testing
@@ -231,7 +235,7 @@ def prepare_boot(root: Path, commands: Commands, base: str, tests: Sequence[str]
     """What a running machine needs besides, and the tests as a unit."""
     runner = root / "opt" / "tests" / "run"
     start = "\n".join(commands.start).replace("/dev/YOUR-DISK", "/dev/vdb")
-    runner.write_text(RUN.format(address=ADDRESS, start=start, tests=shlex.join(tests)))
+    runner.write_text(RUN.format(address=ADDRESS, start=start, settings=SETTINGS, tests=shlex.join(tests)))
     runner.chmod(0o755)
     (root / "opt" / "tests" / "base.json").write_text(base)
     (root / "etc" / "systemd" / "system" / "slicemgr-tests.service").write_text(UNIT)
@@ -257,7 +261,7 @@ def boot(kernel: Path, initrd: Path, root_disk: Path, pool_disk: Path, work: Pat
         "-kernel", str(kernel), "-initrd", str(initrd),
         "-append", "root=/dev/vda rw console=ttyS0 quiet systemd.show_status=false loglevel=3",
         "-drive", f"file={root_disk},format=raw,if=virtio,cache=unsafe",
-        "-drive", f"file={pool_disk},format=raw,if=virtio,cache=unsafe",
+        "-drive", f"file={pool_disk},format=raw,if=virtio,cache=unsafe,snapshot=on",
         "-object", "rng-random,filename=/dev/urandom,id=rng", "-device", "virtio-rng-pci,rng=rng",
         "-chardev", f"file,id=console,path={console}", "-serial", "chardev:console",
         "-chardev", f"file,id=results,path={results}", "-serial", "chardev:results",

@@ -86,8 +86,8 @@ class Applier:
         if not base.is_dir():
             raise Failed(f"the base of image {sliver.image[:12]} is gone", hint="import the image again")
         directory, root = names.sliver_dir(pool, sliver.id), names.root_dir(pool, sliver.id)
-        limited: int | None = None
-        if self._pool.quota_mode() is not QuotaMode.NONE:
+        limited, mode = None, self._pool.quota_mode()
+        if mode is QuotaMode.SIMPLE:
             limited = group
             self._pool.create_group(group)
             self._pool.limit_group(group, sliver.limits.disk)
@@ -96,6 +96,8 @@ class Applier:
         unfinished = root.with_name("root.new")
         self._pool.delete_tree(unfinished, None)
         self._pool.snapshot(base, unfinished, qgroup=limited)
+        if mode is QuotaMode.FULL:
+            self._pool.limit_subvolume(unfinished, sliver.limits.disk)
         unfinished.rename(root)
 
     def _identity(self, sliver: Sliver) -> None:
@@ -128,7 +130,7 @@ class Applier:
         return made
 
     def _domain(self, sliver: Sliver) -> None:
-        launch.write(self._config, sliver)
+        launch.write(self._config, sliver, subvolumes=self._pool.quota_mode() is not QuotaMode.FULL)
         self._hypervisor.create(sliver.kind, domain_xml(sliver, self._place))
 
     def _publish(self, sliver: Sliver) -> None:

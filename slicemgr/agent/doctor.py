@@ -121,7 +121,8 @@ def _quota(pool: Pool) -> Check:
             return Check(
                 "disk quota",
                 None,
-                f"full quota groups on Linux {release}: each snapshot gets slower as slivers grow",
+                f"full quota groups on Linux {release}: snapshots get slower as slivers grow, and tenants cannot make "
+                "subvolumes",
                 f"Linux {_OLD_KERNEL[0]}.{_OLD_KERNEL[1]} or newer has simple quotas",
             )
         case QuotaMode.NONE:

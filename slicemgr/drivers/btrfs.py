@@ -3,8 +3,10 @@
 Layout, both plain directories of root's with mode 0700, because slivers hold setuid files that no user of the
 host may reach: `bases/SHA256` (read-only) and `slivers/ID` (a subvolume; `root` in it is a snapshot of a base).
 
-A sliver's limit sits on its own parent group `1/SERIAL`; a limit on a subvolume's own group would be escaped
-by a subvolume made inside. All calls may be made from many threads.
+With simple quotas a sliver's limit sits on its own parent group `1/SERIAL`; a limit on a subvolume's own group would
+be escaped by a subvolume made inside. Full quotas cannot count a snapshot in a parent group without a rescan of
+everything, and until then nothing is limited: there the limit sits on the root's own group, and slivers may not make
+subvolumes. All calls may be made from many threads.
 """
 
 from __future__ import annotations
@@ -188,6 +190,20 @@ class Pool:
         with _step(f"limit the quota group {name_of(group)}"), _directory(self.path) as fd:
             _tolerate((errno.ENOTCONN,), ioctl.limit_group, fd, group, max_bytes)
 
+    def limit_subvolume(self, path: Path, max_bytes: int | None) -> None:
+        """Limit what the subvolume's own group holds, without subvolumes in it. Nothing where quotas are off."""
+        with _step(f"limit {path}"), _directory(path) as fd:
+            _tolerate((errno.ENOTCONN,), ioctl.limit_group, fd, ioctl.subvolume_id(fd), max_bytes)
+
+    def own_usage(self, path: Path) -> int | None:
+        """Bytes that the subvolume alone holds, as of the last commit; None if nobody counts."""
+        with _step(f"measure {path}"), _directory(path) as fd:
+            own = ioctl.subvolume_id(fd)
+            try:
+                return ioctl.group_usage(fd, own, own).get(own)
+            except FileNotFoundError:
+                return None
+
     def destroy_group(self, group: int) -> bool:
         """Remove the group; False if the kernel's cleaner still has members of it to free. Absent is fine."""
         with _step(f"remove the quota group {name_of(group)}"), _directory(self.path) as fd:
@@ -250,7 +266,16 @@ class Pool:
         1/0 is left alone: serials begin at 1, and other programs keep a group of that name.
         """
         unwanted = self.groups() - set(wanted) - {_LEVEL_1}
+        if self.quota_mode() is QuotaMode.FULL:
+            self._collect_subvolume_groups()
         return frozenset(group for group in sorted(unwanted) if self.destroy_group(group))
+
+    def _collect_subvolume_groups(self) -> None:
+        """Linux before 6.11 keeps the group of a subvolume that is gone."""
+        with _step(f"tidy the quota groups of {self.path}"), _directory(self.path) as fd:
+            alive = {ref.id for ref in ioctl.all_subvolumes(fd)}
+            for group in ioctl.group_usage(fd, ioctl.FIRST_FREE_ID, _LEVEL_1 - 1).keys() - alive:
+                _drop_dead_member(fd, group)
 
     def space(self) -> Space:
         with _step(f"measure {self.path}"):
@@ -280,6 +305,8 @@ class Pool:
             if not _is_subvolume(fd):
                 raise PoolFailed(f"{path} is not a subvolume", errno.EINVAL, hint="remove it by hand")
             top = ioctl.subvolume_id(fd)
+        for ref in (Ref(top, 0, 0, b""), *inner_first(top, lambda subvolume: ioctl.children(pool, subvolume))):
+            _tolerate((errno.ENOENT, errno.ENOTCONN), ioctl.limit_group, pool, ref.id, None)
         for left in reversed(range(_DELETE_PASSES)):
             for ref in inner_first(top, lambda subvolume: ioctl.children(pool, subvolume)):
                 _destroy_nested(pool, ref)

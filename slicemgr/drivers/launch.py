@@ -34,8 +34,11 @@ def place(config: Config) -> Place:
     )
 
 
-def write(config: Config, sliver: Sliver) -> None:
-    """Write the sliver's launch file, and on cgroup v1 make its pids group."""
+def write(config: Config, sliver: Sliver, *, subvolumes: bool = True) -> None:
+    """Write the sliver's launch file, and on cgroup v1 make its pids group.
+
+    subvolumes: whether the tenant may make some: only where the disk limit holds for them.
+    """
     group = cgroup.pids_group_v1(names.domain(sliver.id))
     if group is not None:
         group.mkdir(parents=True, exist_ok=True)
@@ -48,6 +51,7 @@ def write(config: Config, sliver: Sliver) -> None:
             "pids": sliver.limits.pids,
             "ptys": config.limits.ptys,
             "compat_sockets": int(sliver.arch == "i686"),
+            "no_subvolumes": int(not subvolumes),
             **({"pids_group": str(group)} if group else {"cgroup2": str(cgroup.MOUNT)}),
         }
     )

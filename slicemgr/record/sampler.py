@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from slicemgr import names
 from slicemgr.config import Config
 from slicemgr.drivers import cgroup
-from slicemgr.drivers.btrfs import Pool
+from slicemgr.drivers.btrfs import Pool, PoolFailed, QuotaMode
 from slicemgr.drivers.hypervisor import DomainSeen
 from slicemgr.model import Sliver
 from slicemgr.store import work
@@ -19,11 +19,19 @@ def usage(config: Config, pool: Pool, domains: Mapping[str, DomainSeen], slivers
     One tree search for all quota groups, one file read for each running sliver.
     """
     charged = pool.usage()
+    whole = pool.quota_mode() is not QuotaMode.FULL
     return [
         work.Usage(
             one.id,
             cgroup.memory_usage(domains[one.id].pid) if one.id in domains else None,
-            charged.get(names.qgroup(one.serial)),
+            charged.get(names.qgroup(one.serial)) if whole else _own(config, pool, one),
         )
         for one in slivers
     ]
+
+
+def _own(config: Config, pool: Pool, sliver: Sliver) -> int | None:
+    try:
+        return pool.own_usage(names.root_dir(config.node.pool, sliver.id))
+    except PoolFailed:  # no root yet, or no longer
+        return None

@@ -13,7 +13,8 @@ from pathlib import Path
 import demo
 import nodebox_box
 import pytest
-from nodebox_box import Box, BoxError
+from nodebox_box import Box
+from nodebox_linux import BoxError
 from testbed import eventually
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -134,7 +135,7 @@ def test_destroyed_it_leaves_nothing(box: Box, killed: str) -> None:
 @pytest.mark.parametrize("seconds", [0.05, 0.3, 0.6, 1.2])
 def test_a_maker_killed_midway_leaves_what_destroy_removes(box: Box, seconds: float) -> None:
     before = traces(box.name)
-    words = [sys.executable, Path(demo.HERE) / "nodebox", "make", box.name, "--link", "host", "--pool-size", "1G"]
+    words = [sys.executable, str(demo.HERE / "nodebox"), "make", box.name, "--link", "host", "--pool-size", "1G"]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as maker:
         time.sleep(seconds)
         maker.kill()
@@ -143,7 +144,7 @@ def test_a_maker_killed_midway_leaves_what_destroy_removes(box: Box, seconds: fl
 
 
 def test_a_maker_killed_midway_leaves_what_make_mends(box: Box) -> None:
-    words = [sys.executable, Path(demo.HERE) / "nodebox", "make", box.name, "--link", "host", "--pool-size", "1G"]
+    words = [sys.executable, str(demo.HERE / "nodebox"), "make", box.name, "--link", "host", "--pool-size", "1G"]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as maker:
         eventually(lambda: box.exists, "the box is registered", 20)
         maker.kill()

@@ -84,6 +84,7 @@ struct launch {
     long uid, count;          /* host ids uid..uid+count-1 are the sliver's 0..count-1 */
     long pids, ptys;
     int compat_sockets;       /* socketcall(2), which cannot be filtered by family: 32-bit slivers need it */
+    int no_subvolumes;        /* where the disk limit would not hold for what lies in a subvolume of the tenant's */
 };
 
 static void __attribute__((noreturn, format(printf, 1, 2))) die(const char *format, ...)
@@ -168,6 +169,8 @@ static void set_key(struct launch *launch, const char *key, const char *value)
         set_number(&launch->ptys, key, value);
     else if (strcmp(key, "compat_sockets") == 0)
         launch->compat_sockets = strcmp(value, "1") == 0;
+    else if (strcmp(key, "no_subvolumes") == 0)
+        launch->no_subvolumes = strcmp(value, "1") == 0;
     else {
         errno = 0;
         die("unknown key '%s' in the launch file", key);
@@ -470,6 +473,9 @@ static int start_guard(const struct launch *launch)
 
 /* ---- the filter ---- */
 
+/* BTRFS_IOC_SNAP_CREATE, SUBVOL_CREATE and their second versions. */
+static const uint32_t subvolume_requests[] = {0x50009401, 0x5000940e, 0x50009417, 0x50009418};
+
 /* A call that this libseccomp or architecture does not know is no reason to fail. */
 static void add_rules(scmp_filter_ctx filter, uint32_t action, const char *const *names, size_t count)
 {
@@ -523,7 +529,7 @@ static void filter_sockets(const struct launch *launch)
         die("cannot filter socket families");
 }
 
-static int install_filter(void)
+static int install_filter(const struct launch *launch)
 {
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
     uint32_t native = seccomp_arch_native();
@@ -537,6 +543,10 @@ static int install_filter(void)
     if ((native == SCMP_ARCH_X86_64 && seccomp_arch_add(filter, SCMP_ARCH_X86) != 0) ||
         (native == SCMP_ARCH_AARCH64 && seccomp_arch_add(filter, SCMP_ARCH_ARM) != 0))
         die("cannot filter 32-bit programs");
+    for (size_t i = 0; launch->no_subvolumes && i < LENGTH(subvolume_requests); i++)
+        if ((errno = -seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(ioctl), 1,
+                                       SCMP_A1(SCMP_CMP_MASKED_EQ, UINT32_MAX, subvolume_requests[i]))) != 0)
+            die("cannot make the seccomp filter");
     add_rules(filter, SCMP_ACT_NOTIFY, setup_calls, LENGTH(setup_calls));
     add_rules(filter, SCMP_ACT_ERRNO(EPERM), denied_calls, LENGTH(denied_calls));
     add_rules(filter, SCMP_ACT_ERRNO(ENOSYS), absent_calls, LENGTH(absent_calls));
@@ -556,7 +566,7 @@ int main(int argc, char **argv)
     mount_root(&launch);
     guard = start_guard(&launch);
     filter_sockets(&launch);
-    listener = install_filter();
+    listener = install_filter(&launch);
     send_fd(guard, listener);
     close(listener);
     close(guard);
