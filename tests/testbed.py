@@ -57,14 +57,15 @@ def eventually(check: Callable[[], Any], what: str, seconds: float = 60) -> Any:
 class Node:
     """A box with web and agent as daemons of their own, so that each can be killed."""
 
-    def __init__(self, name: str, more: str = "") -> None:
+    def __init__(self, name: str, more: str = "", pool_size: str | None = None) -> None:
         self.box = Box(f"{name}-{demo.CLONE}")
         self._more = more
+        self._pool_size = pool_size
         self.key = demo.RUN / f"{name}_ed25519"
 
     def __enter__(self) -> Self:
         self.box.destroy()
-        self.box.make(link="host")
+        self.box.make(link="host", pool_size=self._pool_size)
         settings = SETTINGS.format(address=self.box.address, port=PORT, more=self._more)
         self.box.run(["sh", "-c", "cat > /etc/slicemgr/slicemgr.toml"], input=settings, check=True)
         if not self.key.exists():

@@ -181,7 +181,8 @@ class Agent:
         if operation.errors:
             state = OperationState.FAILED
             first = min(operation.errors)
-            message, hint = operation.errors[first].message, operation.errors[first].hint
+            error = operation.errors[first]
+            message, hint = f"{error.field}: {error.message}" if error.field else error.message, error.hint
             if len(operation.row.slivers) > 1:
                 message = f"{len(operation.errors)} of {len(operation.row.slivers)} slivers: {first}: {message}"
         self._journal.add(work.OperationEnded(operation.row.id, state, message, hint, result))

@@ -1,0 +1,194 @@
+"""Disk images of strangers, imported for real: what is kept, what is refused, and that nothing is left of a failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from testbed import Node, eventually
+
+MIB = 1 << 20
+SECTOR = 512
+FIRST = 2048  # sector of the first partition
+CAPABILITY = bytes.fromhex("0100000200040000000000000000000000000000")  # cap_net_bind_service, effective
+
+
+def make_tree(root: Path) -> Path:
+    """What libguestfs takes for an installed system, of one program."""
+    for name in ("bin", "etc", "root", "proc", "sys", "dev", "tmp", "run", "usr", "var/log"):
+        (root / name).mkdir(parents=True)
+    shutil.copy("/bin/busybox", root / "bin/busybox")
+    (root / "bin/sh").symlink_to("busybox")
+    (root / "etc/fstab").write_text("/dev/sda1 / ext4 defaults 0 1\n")
+    (root / "etc/hostname").write_text("strange\n")
+    (root / "etc/os-release").write_text('ID=debian\nPRETTY_NAME="Strange 1"\n')
+    return root
+
+
+def make_disk(path: Path, *trees: Path, size: int = 64 * MIB) -> Path:
+    """A raw disk with a partition of `size` bytes for each tree."""
+    table = bytearray(SECTOR)
+    sectors = size // SECTOR
+    with path.open("wb") as file:
+        file.truncate(FIRST * SECTOR + len(trees) * size)
+    for number, tree in enumerate(trees):
+        first = FIRST + number * sectors
+        entry = 446 + 16 * number
+        table[entry + 4] = 0x83
+        table[entry + 8 : entry + 16] = struct.pack("<II", first, sectors)
+        where = ["-E", f"offset={first * SECTOR}", str(path), f"{size // 1024}k"]
+        subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", str(tree), *where], check=True, capture_output=True)
+    table[510:512] = b"\x55\xaa"
+    with path.open("r+b") as file:
+        file.write(table)
+    return path
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def pool_of(node: Node) -> Path:
+    return node.box.path("/var/lib/slicemgr/pool")
+
+
+def held(node: Node) -> dict[str, set[str]]:
+    """Everything that an import writes to."""
+    state = node.box.path("/var/lib/slicemgr")
+    return {
+        "bases": names(state / "pool/bases"),
+        "disks": names(state / "images"),
+        "uploads": names(state / "uploads"),
+        "rows": {one["name"] for one in json.loads(node.ok("image", "list", "-f", "json"))},
+    }
+
+
+def ready(node: Node, name: str) -> dict[str, str] | None:
+    found = [one for one in json.loads(node.ok("image", "list", "-f", "json")) if one["name"] == name]
+    return found[0] if found and found[0]["state"] == "ready" else None
+
+
+def refused(node: Node, disk: Path, *says: str) -> None:
+    before = held(node)
+    done = node.slicectl("image", "import", disk, "--name", "strange")
+    assert done.returncode == 1, done.stderr
+    for text in ("file: ", *says):
+        assert text in done.stderr
+    assert held(node) == before
+
+
+@pytest.fixture
+def kept(node: Node) -> Iterator[Node]:
+    """The node; an image called strange is deleted afterwards."""
+    yield node
+    node.delete_all()
+    node.slicectl("image", "delete", "strange")
+
+
+def test_what_a_file_is_survives_and_links_lead_nowhere(kept: Node, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree")
+    tool = tree / "bin/tool"
+    tool.write_bytes(b"#!/bin/sh\n")
+    os.chown(tool, 7, 9)
+    tool.chmod(0o4755)
+    (tree / "bin/same").hardlink_to(tool)
+    plain = tree / "root/plain"
+    plain.write_bytes(b"x")
+    os.setxattr(plain, "user.note", b"kept")
+    os.setxattr(plain, "security.capability", CAPABILITY)
+    subprocess.run(["setfacl", "-m", "u:1234:rw", plain], check=True)
+    os.mknod(tree / "dev/zero", 0o666 | stat.S_IFCHR, os.makedev(1, 5))
+    (tree / "root/.ssh").symlink_to("/etc")
+    (tree / "etc/ssh").symlink_to("../../../../../../etc")
+    (tree / "tmp/outside").symlink_to("/")
+    outside = names(kept.box.path("/etc"))
+    kept.ok("image", "import", make_disk(tmp_path / "disk.raw", tree), "--name", "strange")
+    shown = json.loads(kept.ok("image", "show", "strange", "-f", "json"))
+    assert (shown["arch"], shown["os"]) == ("x86_64", "Strange 1")
+    base = pool_of(kept) / "bases" / shown["sha256"]
+    unpacked = (base / "bin/tool").stat()
+    assert (stat.S_IMODE(unpacked.st_mode), unpacked.st_uid, unpacked.st_gid, unpacked.st_nlink) == (0o4755, 7, 9, 2)
+    assert os.getxattr(base / "root/plain", "user.note") == b"kept"
+    assert os.getxattr(base / "root/plain", "security.capability") == CAPABILITY
+    assert (
+        "user:1234:rw-" in subprocess.run(["getfacl", "-n", base / "root/plain"], capture_output=True, text=True).stdout
+    )
+    assert (base / "dev/zero").stat().st_rdev == os.makedev(1, 5)
+    with pytest.raises(OSError, match="Read-only"):
+        (base / "new").touch()
+
+    key = f"{kept.key}.pub"
+    kept.ok("create", "exp", "--type", "lxc", "--image", "strange", "--ssh-key", key, "--no-wait")
+    sliver = kept.show("exp")["slivers"][0]["id"]
+    root = pool_of(kept) / "slivers" / sliver / "root"
+    eventually(
+        lambda: (root / "etc/hostname").exists() and "exp-0" in (root / "etc/hostname").read_text(), "it is named"
+    )
+    written = kept.key.with_suffix(".pub").read_text().split()[1]
+    places = [path for path in (root / "etc/authorized_keys", root / "root/.ssh/authorized_keys") if path.exists()]
+    assert [path for path in places if written in path.read_text()]
+    assert names(kept.box.path("/etc")) == outside
+    assert not (base / "etc/authorized_keys").exists()
+
+
+def test_a_disk_without_a_system_is_refused(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/data").write_text("only data")
+    refused(node, make_disk(tmp_path / "disk.raw", tmp_path / "tree", size=8 * MIB), "no root filesystem")
+
+
+def test_a_disk_with_two_systems_is_refused(node: Node, tmp_path: Path) -> None:
+    trees = [make_tree(tmp_path / name) for name in ("one", "two")]
+    refused(node, make_disk(tmp_path / "disk.raw", *trees, size=16 * MIB), "two root filesystems", "/dev/sda1")
+
+
+def test_etc_that_leads_outside_is_no_system(node: Node, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree")
+    shutil.rmtree(tree / "etc")
+    (tree / "etc").symlink_to("/")
+    refused(node, make_disk(tmp_path / "disk.raw", tree, size=16 * MIB), "no root filesystem")
+
+
+@pytest.mark.parametrize("fault", ["backing", "truncated", "text"])
+def test_what_is_no_whole_image_is_refused_at_once(node: Node, tmp_path: Path, fault: str) -> None:
+    disk = tmp_path / "disk.qcow2"
+    if fault == "text":
+        disk.write_text("this is no disk image\n" * 100)
+    else:
+        backing = ("-F", "raw", "-b", "/etc/passwd") if fault == "backing" else ()
+        words = ["qemu-img", "create", "-f", "qcow2", *backing, disk, "64M"]
+        subprocess.run(words, check=True, capture_output=True)
+    if fault == "truncated":
+        os.truncate(disk, 100_000)
+    refused(node, disk)
+
+
+def test_an_interrupted_import_is_finished_by_the_next_agent(kept: Node, tmp_path: Path) -> None:
+    before = held(kept)
+    disk = make_disk(tmp_path / "disk.raw", make_tree(tmp_path / "tree"), size=16 * MIB)
+    kept.ok("image", "import", disk, "--name", "strange", "--no-wait")
+    bases = pool_of(kept) / "bases"
+    eventually(lambda: any(name.startswith(".incoming-") for name in names(bases)), "the import is under way")
+    kept.kill("agent")
+    kept.start_agent()
+    shown = eventually(lambda: ready(kept, "strange"), "the image is there", 120)
+    assert (bases / shown["sha256"] / "bin/busybox").exists()
+    kept.ok("image", "delete", "strange")
+    assert held(kept) == before
+
+
+def test_files_that_outgrow_the_pool_are_refused(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree")
+    with (tree / "root/zeros").open("wb") as file:
+        file.truncate(900 * MIB)
+    disk = make_disk(tmp_path / "disk.raw", tree, size=1024 * MIB)
+    with Node("narrow", pool_size="1G") as node:
+        node.start()
+        refused(node, disk, "outgrow the pool")
