@@ -1,0 +1,145 @@
+"""The pool on a real btrfs: limits that a tenant tries to escape, and trees that a tenant made hard to delete."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import demo
+import pytest
+from tiny_sliver import in_box
+
+from slicemgr import names
+from slicemgr.drivers.btrfs import Pool, QuotaMode
+from slicemgr.drivers.identity import Identity, new_host_key, write_identity
+from slicemgr.drivers.rootfs import Root
+from slicemgr.errors import Failed
+
+MIB = 1 << 20
+LIMIT = 16 * MIB
+SERIALS = itertools.count(7)  # like the service's, never used twice
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with in_box(f"btrfs-{demo.CLONE}"):
+        made = Pool(Path("/var/lib/slicemgr/pool"))
+        made.ensure_layout()
+        assert made.enable_quota() is QuotaMode.SIMPLE
+        made.create_subvolume(made.path / "bases" / "empty")
+        yield made
+
+
+@pytest.fixture
+def group() -> int:
+    return names.qgroup(next(SERIALS))
+
+
+@pytest.fixture
+def sliver(pool: Pool, group: int) -> Iterator[Path]:
+    """A sliver's subvolume with its root, limited as the agent does it."""
+    directory = pool.path / "slivers" / "one"
+    pool.create_group(group)
+    pool.limit_group(group, LIMIT)
+    pool.create_subvolume(directory, qgroup=group)
+    pool.snapshot(pool.path / "bases" / "empty", directory / "root", qgroup=group)
+    yield directory
+    pool.delete_tree(directory, group)
+
+
+def fill(file: Path, most: int = 4 * LIMIT) -> int:
+    """Write until the kernel refuses or `most` bytes are there; the bytes written."""
+    written = 0
+    with file.open("wb", buffering=0) as stream:
+        try:
+            while written < most:
+                stream.write(os.urandom(MIB))
+                os.fsync(stream.fileno())
+                written += MIB
+        except OSError as error:
+            assert error.errno == errno.EDQUOT
+    return written
+
+
+def test_the_limit_counts_what_lies_in_a_subvolume_of_the_tenants(pool: Pool, sliver: Path) -> None:
+    pool.create_subvolume(sliver / "root" / "mine")
+    assert fill(sliver / "root" / "mine" / "file") <= LIMIT
+
+
+def test_a_limit_on_the_roots_own_group_is_escaped_that_way(pool: Pool) -> None:
+    directory = pool.path / "slivers" / "weak"
+    pool.snapshot(pool.path / "bases" / "empty", directory)
+    pool.limit_subvolume(directory, LIMIT)
+    try:
+        pool.create_subvolume(directory / "mine")
+        assert fill(directory / "mine" / "file") > LIMIT
+        assert fill(directory / "file") <= LIMIT
+    finally:
+        pool.delete_tree(directory)
+
+
+def test_a_sliver_over_its_limit_with_all_it_made_is_deleted(pool: Pool, sliver: Path, group: int) -> None:
+    root = sliver / "root"
+    fill(root / "file")
+    pool.limit_group(group, 64 * MIB)
+    for name in (b"line\nbreak", b"\xff\xfe", b"." * 3, b"x" * 255):
+        pool.create_subvolume(Path(os.fsdecode(os.fsencode(root) + b"/" + name)))
+    deep = root / "/".join(["d" * 200] * 15)
+    deep.mkdir(parents=True)
+    pool.create_subvolume(deep / "deep")
+    pool.snapshot(root, root / "copy", readonly=True)
+    pool.create_subvolume(root / "holder")
+    pool.create_subvolume(root / "holder" / "inner")
+    pool.set_readonly(root / "holder", True)
+    (root / "link").symlink_to(pool.path / "bases" / "empty")
+    pool.limit_group(group, MIB)
+    pool.delete_tree(sliver, group)
+    assert not sliver.exists()
+    assert pool.is_subvolume(pool.path / "bases" / "empty")
+    assert pool.wait_cleaned(60)
+    pool.collect_groups(())
+    assert group not in pool.groups()
+
+
+def trap(root: Path, outside: Path) -> None:
+    """A root whose files that the agent writes lead outside."""
+    (root / "etc").mkdir()
+    for name in ("hostname", "hosts", "resolv.conf"):
+        (root / "etc" / name).symlink_to(outside / name)
+        (outside / name).write_text("precious\n")
+
+
+def identity() -> Identity:
+    private, public = new_host_key()
+    return Identity("exp-0", "10.77.0.1", "169.254.1.1", ("192.0.2.53",), ("ssh-ed25519 AAAA",), private, public)
+
+
+def test_identity_is_written_without_being_led_outside(sliver: Path, tmp_path: Path) -> None:
+    trap(sliver / "root", tmp_path)
+    with Root(sliver / "root") as root:
+        write_identity(root, identity())
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"precious\n"}
+    assert (sliver / "root/etc/hostname").read_text() == "exp-0\n"
+
+
+@pytest.mark.parametrize("place", ["etc/ssh", "root/.ssh", "etc"])
+def test_a_directory_that_leads_outside_is_refused(sliver: Path, tmp_path: Path, place: str) -> None:
+    link = sliver / "root" / place
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(tmp_path)
+    with Root(sliver / "root") as root, contextlib.suppress(Failed):
+        write_identity(root, identity())
+    assert list(tmp_path.iterdir()) == []
+    if link.is_symlink():  # /root/.ssh is replaced by a real one
+        with Root(sliver / "root") as root, pytest.raises(Failed, match="symbolic link"):
+            write_identity(root, identity())
+
+
+def test_a_naive_writer_is_led_outside(sliver: Path, tmp_path: Path) -> None:
+    trap(sliver / "root", tmp_path)
+    (sliver / "root/etc/hostname").write_text("exp-0\n")
+    assert (tmp_path / "hostname").read_text() == "exp-0\n"
