@@ -6,17 +6,18 @@ import dataclasses
 import functools
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import slicemgr.store
-from slicemgr.config import Config, NodeConfig
+from slicemgr.config import Config, NetworkConfig, NodeConfig
 from slicemgr.model import GIB, ImageState, SliceSpec
 from slicemgr.policy.access import Principal
 from slicemgr.service import people, slices, specs
-from slicemgr.store import schema, tables, work
+from slicemgr.store import Store, schema, tables, work
 from slicemgr.store.updates import utcnow
 
 ADMIN = Principal("admin", True)
@@ -26,7 +27,7 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDZL+rD/vRwJyc8ynlZ34fozFD0H1+ae81XD1
 FACTS = {
     "cpus": 4,
     "memory": 8 * GIB,
-    "disk_total": 100 * GIB,
+    "disk_total": 64 * GIB,
     "kinds": {"lxc": True, "kvm": False},
     "io_weight": False,
 }
@@ -48,20 +49,38 @@ def _template() -> bytes:
 
 
 def fresh_database(config: Config) -> Path:
-    """An empty database at its present schema where `config` wants it."""
+    """A database at its present schema where `config` wants it, empty if there was none."""
     path = config.node.state_dir / "db" / "slicemgr.db"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(_template())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        path.write_bytes(_template())
     return path
+
+
+def settings(folder: Path, **network: Any) -> Config:
+    """Settings below `folder` with other pools of addresses or ports."""
+    return config_in(folder, network=dataclasses.replace(NetworkConfig(), **network))
+
+
+def request(name: str = "exp", **fields: Any) -> dict[str, Any]:
+    """The JSON of a request that is fine, changed by `fields`."""
+    return {"name": name, "type": "lxc", "image": IMAGE, "ssh_keys": [KEY], **fields}
+
+
+@contextmanager
+def service(config: Config, **facts: Any) -> Iterator[Store]:
+    """The open store of a service whose node says `facts` besides."""
+    with Service(config, {**FACTS, **facts}) as made:
+        yield made.store
 
 
 class Service:
     """Use as a context manager. `facts` None: no agent has announced its node."""
 
-    def __init__(self, folder: Path, facts: Mapping[str, Any] | None = FACTS, **sections: Any) -> None:
-        self.config = config_in(folder, **sections)
+    def __init__(self, place: Path | Config, facts: Mapping[str, Any] | None = FACTS, **sections: Any) -> None:
+        self.config = place if isinstance(place, Config) else config_in(place, **sections)
         for directory in (self.config.uploads_dir, self.config.node.run_dir):
-            directory.mkdir(parents=True)
+            directory.mkdir(parents=True, exist_ok=True)
         self.database = fresh_database(self.config)
         self.store = slicemgr.store.open(self.config)
         if facts is not None:
@@ -81,8 +100,7 @@ class Service:
             c.execute(tables.images.insert().values(**row, os="Debian 12", state=state, created_at=utcnow()))
 
     def request(self, name: str = "exp", **fields: Any) -> dict[str, Any]:
-        """The JSON of a request that is fine."""
-        return {"name": name, "type": "lxc", "image": IMAGE, "ssh_keys": [KEY], **fields}
+        return request(name, **fields)
 
     def spec(self, name: str = "exp", **fields: Any) -> SliceSpec:
         return specs.slice_spec(self.request(name, **fields), self.config)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from world import public_key, service
+from bare_service import KEY, service
 
 from slicemgr import cli
 from slicemgr import config as configs
@@ -81,7 +81,7 @@ def run(
     monkeypatch.setenv("SLICEMGR_TOKEN", token)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    (tmp_path / "key.pub").write_text(public_key())
+    (tmp_path / "key.pub").write_text(KEY)
 
     def run(*args: str) -> tuple[int, str, str]:
         status = cli.main(args)
@@ -91,7 +91,7 @@ def run(
 
 
 def create(run: Run, tmp_path: Path, name: str, *more: str) -> tuple[int, str, str]:
-    given = ("--type", "lxc", "--image", "debian", "--ssh-key", str(tmp_path / "key.pub"), "--no-wait")
+    given = ("--type", "lxc", "--image", "debian-12", "--ssh-key", str(tmp_path / "key.pub"), "--no-wait")
     return run("create", *given, *more, "--", name)
 
 

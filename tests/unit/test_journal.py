@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import sqlalchemy as sa
-from world import service, settings
+from bare_service import service, settings
 
 from slicemgr.agent.journal import Journal
 from slicemgr.store import tables as t

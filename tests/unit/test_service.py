@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from world import ADMIN, SHA256, request, service, settings
+from bare_service import ADMIN, SHA, request, service, settings
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
@@ -230,13 +230,13 @@ def test_an_upload_is_kept_or_nothing_is(store: Store, config: Config) -> None:
     sha256, operation = images.register_upload(store, config, one, ADMIN, lambda to: (path.rename(to), None)[1])
     assert operation is not None and sha256 == one.sha256
     assert [each.name for each in config.uploads_dir.iterdir()] == [f"{sha256}.raw"]
-    other, path = upload(config, "debian", "ef" * 32)
+    other, path = upload(config, "debian-12", "ef" * 32)
     with pytest.raises(Refused) as caught:
         images.register_upload(store, config, other, ADMIN, lambda to: (path.rename(to), None)[1])
     assert (caught.value.code, caught.value.field) == (Code.CONFLICT, "name")
     assert images.sweep_uploads(store, config) == [path]
     with store.read() as c:
-        assert {each["name"] for each in views.images(c)} == {"debian", "new"}
+        assert {each["name"] for each in views.images(c)} == {"debian-12", "new"}
 
 
 def test_an_upload_that_cannot_be_kept_leaves_no_row(store: Store, config: Config) -> None:
@@ -248,31 +248,31 @@ def test_an_upload_that_cannot_be_kept_leaves_no_row(store: Store, config: Confi
     with pytest.raises(OSError, match="disk full"):
         images.register_upload(store, config, one, ADMIN, breaks)
     with store.read() as c:
-        assert [each["name"] for each in views.images(c)] == ["debian"]
+        assert [each["name"] for each in views.images(c)] == ["debian-12"]
         assert views.operations(c) == []
 
 
 def test_the_same_file_again_is_the_same_image(store: Store, config: Config) -> None:
-    again = images.Upload("another", "qcow2", SHA256, 1000)
-    assert images.register_upload(store, config, again, ADMIN, lambda _: pytest.fail("kept")) == (SHA256, None)
+    again = images.Upload("another", "qcow2", SHA, 1000)
+    assert images.register_upload(store, config, again, ADMIN, lambda _: pytest.fail("kept")) == (SHA, None)
 
 
 def test_an_image_in_use_stays(store: Store, config: Config) -> None:
     create(store, config)
     with pytest.raises(Refused) as caught:
-        images.delete(store, config, "debian", ADMIN)
+        images.delete(store, config, "debian-12", ADMIN)
     assert caught.value.code is Code.CONFLICT and "exp" in caught.value.hint
     with store.read() as c:
-        assert views.images(c, SHA256[:8])[0]["used_by"] == 1
+        assert views.images(c, SHA[:8])[0]["used_by"] == 1
     with pytest.raises(Refused) as caught, store.read() as c:
-        images.find(c, SHA256[:7])
+        images.find(c, SHA[:7])
     assert caught.value.code is Code.NOT_FOUND
 
 
 def test_an_unused_image_is_deleted_once(store: Store, config: Config) -> None:
-    images.delete(store, config, "debian", ADMIN)
+    images.delete(store, config, "debian-12", ADMIN)
     with pytest.raises(Refused, match="being deleted already"):
-        images.delete(store, config, "debian", ADMIN)
+        images.delete(store, config, "debian-12", ADMIN)
 
 
 def test_a_request_to_an_unknown_node(store: Store, config: Config) -> None:

@@ -149,7 +149,7 @@ def test_a_taken_name(service: Service) -> None:
         ({"memory": "9G"}, Code.QUOTA, "memory", "more than node node1 has"),
         ({"disk": "101G"}, Code.QUOTA, "disk", "more than node node1 has"),
         ({"memory": "8G", "count": 33}, Code.QUOTA, "memory", "not enough memory left"),
-        ({"disk": "100G", "count": 65}, Code.QUOTA, "disk", "not enough disk left"),
+        ({"disk": "64G", "count": 65}, Code.QUOTA, "disk", "not enough disk left"),
         ({"count": 50, "ports": 1000}, Code.QUOTA, "ports", "not enough blocks of 1000 ports left: 50 wanted, 22 left"),
     ],
 )

@@ -121,6 +121,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("ssh_keys", [f'command="rm -rf /" {KEY}'], "options before a key"),
     ("ssh_keys", ["ssh-dss AAAAB3NzaC1kc3MAAACBAP"], "DSA keys are not accepted"),
     ("ssh_keys", ["\0" * 100], "not an ssh public key"),
+    ("ssh_keys", ["ssh-ed25519 " + "A" * 20000], "too long"),
     ("surprise", 1, "unknown field"),
 ]
 

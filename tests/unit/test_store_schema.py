@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import check_schema
 import pytest
 import sqlalchemy as sa
 from alembic.script import ScriptDirectory
@@ -209,3 +212,35 @@ def test_more_readers_than_connections_wait_for_one_another(tmp_path: Path) -> N
             one.close()
         with store.read() as c:
             assert c.scalar(sa.select(tables.users.c.name)) == schema.ADMIN
+
+
+def test_the_tables_are_those_of_the_code(database: Path) -> None:
+    url = f"sqlite:///{database}"
+    assert check_schema.difference(url) == ""
+    with sqlite3.connect(database) as connection:
+        connection.execute("DROP INDEX ix_slices_image")
+    connection.close()
+    assert "ix_slices_image" in check_schema.difference(url)
+
+
+def test_a_migration_that_breaks_leaves_all_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "package"
+    shutil.copytree(PACKAGE / "migrations", package / "migrations")
+    text = 'revision = "0002"\ndown_revision = "0001"\n\n\ndef upgrade() -> None:\n'
+    text += '    from alembic import op\n\n    op.drop_table("events")\n    raise ValueError("half way")\n'
+    (package / "migrations/versions/0002_breaks.py").write_text(text)
+    url = f"sqlite:///{tmp_path}/x.db"
+    schema.upgrade(url, "0001")
+    monkeypatch.setattr(schema, "PACKAGE", package)
+    with pytest.raises(ValueError, match="half way"):
+        schema.upgrade(url)
+    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("0001",)]
+        assert connection.execute("SELECT count(*) FROM events").fetchall() == [(0,)]
+
+
+def test_the_built_in_rows_come_once(config: Config, database: Path) -> None:
+    schema.upgrade(config.store_url)
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("SELECT name FROM users").fetchall() == [(schema.ADMIN,)]
+        assert connection.execute("SELECT name FROM projects").fetchall() == [(schema.DEFAULT_PROJECT,)]

@@ -264,3 +264,11 @@ def test_actions_are_seen_by_the_agent(service: Service) -> None:
         ("restart", {}),
         ("stop", {"force": True}),
     ]
+
+
+def test_an_exception_undoes_the_transaction(service: Service) -> None:
+    before = service.dump()
+    with pytest.raises(KeyError), service.store.write() as c:
+        c.execute(tables.images.delete())
+        raise KeyError
+    assert service.dump() == before

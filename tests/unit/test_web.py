@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bare_service import SHA, request, service, settings
 from flask.testing import FlaskClient
-from world import SHA256, request, service, settings
 
 from slicemgr.config import Config
 from slicemgr.service import people
@@ -160,7 +160,7 @@ def test_an_upload(client: FlaskClient, config: Config) -> None:
         ("name=../x&format=raw", b"x", "invalid"),
         ("name=&format=raw", b"x", "invalid"),
         ("name=new&format=vmdk", b"x", "invalid"),
-        ("name=debian&format=raw", b"x", "conflict"),
+        ("name=debian-12&format=raw", b"x", "conflict"),
     ],
 )
 def test_a_refused_upload_leaves_nothing(
@@ -169,7 +169,7 @@ def test_a_refused_upload_leaves_nothing(
     status = {"invalid": 422, "conflict": 409}[code]
     problem(client.post(f"{API}/images?{query}", data=data), status, code)
     assert list(config.uploads_dir.iterdir()) == []
-    assert [one["sha256"] for one in client.get(f"{API}/images").get_json()["images"]] == [SHA256]
+    assert [one["sha256"] for one in client.get(f"{API}/images").get_json()["images"]] == [SHA]
 
 
 def test_an_upload_that_is_cut_off_leaves_nothing(client: FlaskClient, config: Config) -> None:
