@@ -66,6 +66,8 @@ class NodeConfig:
 class StoreConfig:
     url: str = ""  # "" means SQLite in state_dir
     lock_timeout: timedelta = timedelta(seconds=10)
+    keep_operations: timedelta = timedelta(days=90)
+    keep_events: timedelta = timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -170,12 +170,12 @@ def _alone(path: Path) -> Iterator[None]:
 def _agent(config: settings.Config, stop: threading.Event | None = None) -> None:
     from slicemgr import store
     from slicemgr.agent import node
-    from slicemgr.service import leases
+    from slicemgr.service import history, leases
 
     stop = stop or _stop_on_signals()
     with store.open(config) as opened:
-        keeper = threading.Thread(target=_keep_leases, args=(config, opened, stop, leases.expire), daemon=True)
-        keeper.start()
+        chores = (leases.expire, history.forget)
+        threading.Thread(target=_every_minute, args=(config, opened, stop, chores), daemon=True).start()
         node.run(config, opened, stop, ready=lambda: _ready(config.node.name))
 
 
@@ -188,12 +188,15 @@ def _ready(name: str) -> None:
             notifier.sendto(b"READY=1", "\0" + address[1:] if address.startswith("@") else address)
 
 
-def _keep_leases(config: settings.Config, opened: object, stop: threading.Event, expire: Callable[..., object]) -> None:
+def _every_minute(
+    config: settings.Config, opened: object, stop: threading.Event, chores: Sequence[Callable[..., object]]
+) -> None:
     while not stop.wait(60):
-        try:
-            expire(opened, config)
-        except SlicemgrError as error:
-            log.error("leases: %s", error)
+        for chore in chores:
+            try:
+                chore(opened, config)
+            except SlicemgrError as error:
+                log.error("%s: %s", chore.__name__, error)
 
 
 def _web(config: settings.Config) -> None:
