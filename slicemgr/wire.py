@@ -60,6 +60,7 @@ class Slice(TypedDict):
     state: str
     created_at: str
     expires_at: str | None
+    lease_ended_at: str | None
     image: str
     image_sha256: str
     slivers: list[Sliver]
