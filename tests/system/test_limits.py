@@ -72,7 +72,8 @@ def test_disk_limit_holds_for_a_nested_subvolume(limited: Node) -> None:
     ).split("\n")
     assert told[0] == ("made" if limited.simple_quotas() else "refused")
     assert "quota" in told[1].lower(), told
-    assert int(told[2]) <= 64
+    # Full quotas count at commits: what is written between two of them may go a little beyond.
+    assert int(told[2]) <= (64 if limited.simple_quotas() else 80)
 
 
 def test_cpu_quota_holds(limited: Node) -> None:
