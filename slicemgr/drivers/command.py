@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TAIL = 2000  # characters of stderr kept for the error
+_FAREWELL = 10.0  # seconds that a program which is told nothing more has to tidy up after itself
 
 
 class CommandFailed(Exception):
@@ -136,9 +137,10 @@ def converse(
     env: Mapping[str, str] | None = None,
     stdin: IO[bytes] | None = None,
 ) -> Iterator[Conversation]:
-    """Start a program to talk to. It and its children are killed when the context ends or `timeout` seconds are over.
+    """Start a program to talk to. It and its children are killed when `timeout` seconds are over.
 
-    stdin: where it reads from if it is not told anything.
+    When the context ends it is told nothing more, has a moment to remove its temporary files, and is killed, too.
+    stdin: where it reads from if it is not told anything; then it is killed at once.
     """
     words = [str(word) for word in argv]
     log.debug("converse with %s", shlex.join(words))
@@ -161,12 +163,15 @@ def converse(
         try:
             yield Conversation(process, complaints)
         finally:
+            if process.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_FAREWELL)
             limit.cancel()
             _kill_group(process)
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        stream.close()
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
