@@ -30,7 +30,8 @@ from slicemgr.model import Kind
 log = logging.getLogger(__name__)
 
 LXC_DIR = Path("/run/libvirt/lxc")  # libvirt's notes on running containers
-_KEEPALIVE = (5, 2)  # seconds between probes, unanswered probes before the connection counts as dead
+_PROBES = 2  # unanswered probes before a connection counts as dead, and as long again after the last
+_NO_DRIVER = (libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED)
 _INIT_APPEARS = 5.0  # seconds until the container's init must exist after its domain was seen
 _SHORT = 0.01
 _LOOK = 0.5  # seconds, at most, between looks for a domain's end when no event comes
@@ -273,15 +274,18 @@ class Hypervisor:
             raise Failed(f"libvirt could not {what}: {error.get_error_message()}") from error
 
     def _connect(self, kind: Kind) -> Any:
-        """A connection that was alive a moment ago. Opening has no keepalive yet, so it is given a time limit."""
+        """A connection that was alive a moment ago. Opening has no keepalive yet, so it is given a time limit.
+
+        Whoever comes while it hangs shares that limit: not every caller waits for as long.
+        """
         with self._lock:
             connection = self._connections.get(kind)
             if connection is not None and connection.isAlive():
                 return connection
             attempt = self._attempts.get(kind)
             if attempt is None:
-                attempt = self._attempts[kind] = _Attempt(self._uris[kind], self._event)
-        if not attempt.ended.wait(self._call_timeout):
+                attempt = self._attempts[kind] = _Attempt(self._uris[kind], self._event, self._call_timeout)
+        if not attempt.ended.wait(max(0.0, attempt.deadline - time.monotonic())):
             raise _unavailable(kind, f"no answer in {self._call_timeout:g} s")
         with self._lock:
             if self._attempts.get(kind) is attempt:
@@ -289,6 +293,9 @@ class Hypervisor:
                 if attempt.connection is not None:
                     self._connections[kind] = attempt.connection
         if attempt.connection is None:
+            if attempt.error is not None and attempt.error.get_error_code() in _NO_DRIVER:
+                message = f"libvirt has no driver for {kind}: {attempt.error}"
+                raise Failed(message, hint="`slicectl doctor`") from attempt.error
             raise _unavailable(kind, attempt.error) from attempt.error
         return attempt.connection
 
@@ -303,10 +310,15 @@ class Hypervisor:
 
 
 class _Attempt:
-    """One attempt to connect, in a thread of its own: libvirt.open waits without end for a libvirtd that hangs."""
+    """One attempt to connect, in a thread of its own: libvirt.open waits without end for a libvirtd that hangs.
 
-    def __init__(self, uri: str, listener: Callable[..., None]) -> None:
+    timeout: seconds after which a libvirtd that does not answer counts as hung, here and on the open connection.
+    """
+
+    def __init__(self, uri: str, listener: Callable[..., None], timeout: float) -> None:
         self.ended = threading.Event()
+        self.deadline = time.monotonic() + timeout
+        self._probe_interval = max(1, int(timeout / (_PROBES + 1)))
         self.connection: Any = None
         self.error: libvirt.libvirtError | None = None
         threading.Thread(target=self._open, args=(uri, listener), name="libvirt-open", daemon=True).start()
@@ -315,7 +327,7 @@ class _Attempt:
         try:
             connection = libvirt.open(uri)
             with suppress(libvirt.libvirtError):  # test:/// has none
-                connection.setKeepAlive(*_KEEPALIVE)
+                connection.setKeepAlive(self._probe_interval, _PROBES)
             connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, listener, None)
             self.connection = connection
         except libvirt.libvirtError as error:

@@ -10,7 +10,7 @@ from slicemgr.config import Config
 from slicemgr.drivers import cgroup
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.hypervisor import Hypervisor
-from slicemgr.errors import SlicemgrError
+from slicemgr.errors import Code, SlicemgrError
 from slicemgr.model import Kind
 
 _MADE = (Kind.LXC,)
@@ -37,8 +37,8 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor) -> dict[str, obje
         try:
             facts[f"libvirt_{kind}"] = hypervisor.version(kind)
             kinds[kind.value] = kind in _MADE
-        except SlicemgrError:
-            continue
+        except SlicemgrError as error:  # a libvirtd that is away will be back: what is asked for meanwhile can wait
+            kinds[kind.value] = kind in _MADE and error.code is Code.UNAVAILABLE
     facts["kinds"] = kinds
     facts["kinds_reason"] = {kind.value: "this version makes lxc slivers only" for kind in Kind if kind not in _MADE}
     return facts

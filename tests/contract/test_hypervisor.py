@@ -273,10 +273,12 @@ def test_a_hung_libvirtd_does_not_hang_us(box: Box, slivers: Slivers, lxc: LxcDr
     with outside(box):
         pid = box.facts().libvirtd
     assert pid is not None
+    connected = Hypervisor(replace(slivers.config.libvirt, call_timeout=timedelta(seconds=3)))
+    assert set(connected.domains()) == {sliver.id}
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(Failed) as caught:
-            lxc.hypervisor.domains()
+            connected.domains()
         assert caught.value.code is Code.UNAVAILABLE
         fresh = Hypervisor(replace(slivers.config.libvirt, call_timeout=timedelta(seconds=0.5)))
         with pytest.raises(Failed, match=r"no answer in 0\.5 s") as caught:  # nor when the connection is new
@@ -285,7 +287,7 @@ def test_a_hung_libvirtd_does_not_hang_us(box: Box, slivers: Slivers, lxc: LxcDr
     finally:
         os.kill(pid, signal.SIGCONT)
     eventually(lambda: not _unavailable(fresh.domains))
-    assert set(fresh.domains()) == {sliver.id} == set(lxc.hypervisor.domains())
+    assert set(fresh.domains()) == {sliver.id} == set(connected.domains())
 
 
 def test_a_dead_controller_takes_its_container_along(lxc: LxcDriver) -> None:

@@ -1,6 +1,6 @@
-"""The agent, which kills itself or another process with SIGKILL right before or right after a step, once.
+"""The agent, which sends itself or another process a signal right before or right after a step, once.
 
-Arguments: STEP before|after [PID].
+Arguments: STEP before|after [PID [SIGNAL]]. SIGNAL: its number (SIGKILL).
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from slicemgr.model import Sliver
 
 STEP, MOMENT = Step(sys.argv[1]), sys.argv[2]
 victims = [int(sys.argv[3]) if len(sys.argv) > 3 else os.getpid()]
+SIGNAL = int(sys.argv[4]) if len(sys.argv) > 4 else signal.SIGKILL
 honest = Applier.do
 
 
 def strike() -> None:
     if victims:
-        os.kill(victims.pop(), signal.SIGKILL)
+        os.kill(victims.pop(), SIGNAL)
 
 
 def fatal(self: Applier, step: Step, sliver: Sliver) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,22 +15,37 @@ from testbed import BIN, Node, eventually
 FAULTY = Path(__file__).with_name("faulty_agent.py")
 CREATE_STEPS = ("root", "identity", "publish", "domain", "verify", "ssh")
 DELETE_STEPS = ("kill", "withdraw", "remove")
+SETTINGS = "/etc/slicemgr/slicemgr.toml"
 
 
-def ask(node: Node, *words: str) -> str:
-    """Ask without waiting; the slice's name."""
-    key = f"{node.key}.pub"
-    node.ok(
-        *words,
-        "--no-wait",
-        *(("--type", "lxc", "--image", "debian-12", "--ssh-key", key) if words[0] == "create" else ()),
-    )
-    return words[1]
+@pytest.fixture(autouse=True)
+def no_trace(node: Node) -> Iterator[None]:
+    """Beside what the rows name, no test leaves a mount or a container's cgroup in the box."""
+    before = traces(node)
+    yield
+    node.mend()
+    node.delete_all()
+    eventually(lambda: traces(node) == before, f"the mounts and cgroups are {before} again", 30)
+
+
+def traces(node: Node) -> list[str]:
+    words = "awk '{print $5}' /proc/self/mountinfo; find /sys/fs/cgroup -type d -name '*lxc-*'"
+    return sorted(node.box.run(["sh", "-c", words], check=True).stdout.split())
+
+
+def wishes(node: Node) -> tuple[str, ...]:
+    return ("--type", "lxc", "--image", "debian-12", "--ssh-key", f"{node.key}.pub")
+
+
+def ask(node: Node, *words: str) -> None:
+    """Ask without waiting."""
+    node.ok(*words, "--no-wait", *(wishes(node) if words[0] == "create" else ()))
 
 
 def start_faulty(node: Node, step: str, moment: str, *victim: int) -> None:
+    """victim: another process than the agent, and what to send instead of SIGKILL."""
     node.kill("agent")
-    node.start_agent((str(BIN / "python"), str(FAULTY), step, moment, *map(str, victim)))
+    node.start_agent((str(BIN / "python"), str(FAULTY), step, moment, *(str(int(one)) for one in victim)))
 
 
 def wait_for_death(node: Node) -> None:
@@ -58,10 +76,14 @@ def test_agent_killed_around_each_step_of_delete(node: Node, step: str, moment: 
     node.agrees()
 
 
-def start_fatal_for_libvirtd(node: Node, step: str, moment: str) -> None:
+def libvirtd(node: Node) -> int:
     daemon = node.box.facts().libvirtd
     assert daemon is not None
-    start_faulty(node, step, moment, daemon)
+    return daemon
+
+
+def start_fatal_for_libvirtd(node: Node, step: str, moment: str) -> None:
+    start_faulty(node, step, moment, libvirtd(node))
 
 
 def libvirtd_comes_back(node: Node) -> None:
@@ -89,6 +111,48 @@ def test_libvirtd_killed_around_each_step_of_delete(node: Node, step: str, momen
     ask(node, "delete", "exp")
     libvirtd_comes_back(node)
     node.ok("wait", "exp", "--for", "gone", "--timeout", "90s")
+    node.agrees()
+
+
+@pytest.fixture
+def impatient(node: Node) -> Iterator[Node]:
+    """The node, whose agent soon takes a libvirtd that does not answer for a hung one."""
+    before = node.box.run(["cat", SETTINGS], check=True).stdout
+    write = ["sh", "-c", f"cat > {SETTINGS}"]
+    node.box.run(write, input=f'{before}\n[libvirt]\ncall_timeout = "3s"\n', check=True)
+    yield node
+    node.box.run(write, input=before, check=True)
+    node.kill("agent")
+
+
+@pytest.mark.parametrize(("action", "step"), [("create", "domain"), ("delete", "kill")])
+def test_libvirtd_hung_in_the_middle_is_told_and_what_was_asked_for_comes_true(
+    impatient: Node, action: str, step: str
+) -> None:
+    node, daemon = impatient, libvirtd(impatient)
+    node.create("kept")
+    if action == "delete":
+        node.create("exp")
+    start_faulty(node, step, "before", daemon, signal.SIGSTOP)
+    try:
+        told = node.slicectl(action, "exp", *(wishes(node) if action == "create" else ()))
+        assert told.returncode == 1
+        assert "libvirt does not answer for lxc" in told.stderr
+        assert len(told.stderr.splitlines()) == 1
+        assert "libvirt does not answer for lxc" in node.show("exp")["slivers"][0]["error"]
+        checks = {one["name"]: one["ok"] for one in json.loads(node.slicectl("doctor", "-f", "json").stdout)}
+        assert checks["libvirt lxc driver"] is False
+        assert node.inside("kept", "id -u") == "0\n"
+        # What is asked for while nothing can be done is not lost.
+        assert node.slicectl("create", "later", *wishes(node)).returncode == 1
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    if action == "create":
+        eventually(lambda: node.show("exp")["state"] == "running", "it is made after all", 90)
+    else:
+        node.ok("wait", "exp", "--for", "gone", "--timeout", "90s")
+    eventually(lambda: node.show("later")["state"] == "running", "so is what was asked for meanwhile", 90)
+    assert node.box.facts().libvirtd == daemon
     node.agrees()
 
 
@@ -172,6 +236,23 @@ def test_leftovers_are_shown_and_removed_and_the_foreign_stays(node: Node) -> No
     assert json.loads(node.ok("gc", "-f", "json")) == []
     assert node.box.run(["test", "-d", f"{pool}/mine"]).returncode == 0
     assert node.inside("exp", "id -u") == "0\n"
+
+
+def descriptors(node: Node) -> dict[str, int]:
+    pids = {"agent": node.box.daemon("agent"), "libvirtd": node.box.daemon("libvirtd")}
+    return {name: len(list(Path(f"/proc/{pid}/fd").iterdir())) for name, pid in pids.items()}
+
+
+def test_descriptors_are_given_back(node: Node) -> None:
+    def live_through(name: str) -> None:
+        node.create(name, "--count", "4")
+        node.ok("stop", name)
+        node.ok("delete", name)
+
+    live_through("first")  # connections, pools and modules that are opened once
+    before = descriptors(node)
+    live_through("second")
+    eventually(lambda: all(now <= before[name] for name, now in descriptors(node).items()), f"as many as {before}", 20)
 
 
 def test_delete_during_create_leaves_nothing(node: Node) -> None:
