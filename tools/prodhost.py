@@ -2,17 +2,18 @@
 """A production-like host: Debian with systemd and pure cgroup v2 in an emulated machine, set up as the README says.
 
 Three layers: a tree of Debian's packages (kept, keyed by the list), the program installed in it by the README's own
-commands, and a boot on which the commands that need a running system and then the tests are run. The machine has no
-network card; what it finds out comes through its second serial port as JUnit XML.
+commands, and two boots: on the first one the commands that need a running system and then the tests are run, on the
+second one what a reboot leaves and, at the end, the README's removal are looked at. The machine has no network card;
+what it finds out comes through its second serial port as JUnit XML.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -23,14 +24,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import prodhost_machine as machine
+
 REPO = Path(__file__).resolve().parent.parent
 CACHE = REPO / ".run" / "prodhost"
-ADDRESS = "192.0.2.10"  # as tools/units/slicemgr.toml says
-SECTION = "## On a production host"
+SECTION = "On a production host"
+REMOVAL = "Removing it"
 SYSTEM = ("systemd-sysv", "dbus", "udev", "apparmor", "initramfs-tools")  # what an installed Debian has
 SUITES = ("bookworm", "trixie")
-BOOT_SECONDS = 1500.0
-DISK = "6G"
 
 
 def say(text: str) -> None:
@@ -40,9 +41,9 @@ def say(text: str) -> None:
 # the README's commands
 
 
-def readme_commands(text: str) -> list[str]:
-    """The commands of the section on production hosts, in order, comments left out, chains of `&&` taken apart."""
-    section = text.split(SECTION, 1)[1].split("\n## ", 1)[0]
+def readme_commands(text: str, heading: str) -> list[str]:
+    """The commands below a heading, in order, comments left out, chains of `&&` taken apart."""
+    section = re.split(rf"^#+ {heading}$", text, maxsplit=1, flags=re.MULTILINE)[1].split("\n#", 1)[0]
     lines = [line.strip() for line in section.splitlines() if line.startswith("    ")]
     parts = (part.strip() for line in lines for part in re.sub(r"\s{2,}#.*$", "", line).split("&&"))
     return [part for part in parts if part]
@@ -133,7 +134,8 @@ def install(root: Path, commands: Commands) -> None:
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(REPO / name, clone / name)
     in_tree(root, "set -ex; cd /root/slicemgr\n" + "\n".join(commands.install))
-    in_tree(root, "/opt/slicemgr/bin/pip install --quiet pytest pytest-timeout hypothesis")
+    in_tree(root, "cp -a /opt/slicemgr /opt/testenv")
+    in_tree(root, f"{machine.OWN_PYTHON} -m pip install --quiet pytest pytest-timeout hypothesis")
     (root / "opt" / "tests").mkdir()
     for name in ("tests", "tools", "pyproject.toml"):  # not the sources: the installed package is what is tested
         shutil.move(clone / name, root / "opt" / "tests" / name)
@@ -179,152 +181,62 @@ def in_tree(root: Path, script: str) -> None:
             subprocess.run(["umount", "-l", target], check=True)
 
 
-# the boot
-
-# Tests look soon for what takes its time, and everything takes its time in emulation.
-SETTINGS = r"""printf '\n[agent]\nreconcile = "3s"\nssh_wait = "120s"\n' >>/etc/slicemgr/slicemgr.toml"""
-
-RUN = """\
-#!/bin/sh
-# Run at boot by slicemgr-tests.service: what the README says for a running system, then the tests.
-export LC_ALL=C.UTF-8 HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-export SLICEMGR_NO_BOX=1 SLICEMGR_TEST_BASE=/opt/tests/base.json PYTHONDONTWRITEBYTECODE=1
-mark() {{ echo "== $(cut -d' ' -f1 /proc/uptime) $*"; }}
-finish() {{
-    journalctl --no-pager -u slicemgr-agent -u slicemgr-web | tail -n 60
-    mark the end
-    sync
-    systemctl poweroff --force --force
-}}
-trap finish EXIT
-cd /opt/tests
-ip netns add users
-ip link add lan type veth peer name eth0 netns users
-ip addr add {address}/24 dev lan && ip link set lan up
-ip -n users addr add 192.0.2.99/24 dev eth0 && ip -n users link set eth0 up && ip -n users link set lo up
-mark setting up
-set -ex
-{settings}
-{start}
-set +ex
-mark testing
-/opt/slicemgr/bin/python -m pytest -p no:cacheprovider --color=no --tb=short --junitxml=/tmp/results.xml {tests}
-mark done
-stty -F /dev/ttyS1 raw 2>/dev/null
-cat /tmp/results.xml >/dev/ttyS1
-"""
-
-UNIT = """\
-[Unit]
-Description=the tests of slicemgr
-After=multi-user.target libvirtd.service
-Wants=libvirtd.service
-[Service]
-Type=oneshot
-ExecStart=/opt/tests/run
-StandardOutput=tty
-StandardError=tty
-TTYPath=/dev/ttyS0
-TimeoutStartSec=infinity
-[Install]
-WantedBy=multi-user.target
-"""
+# the whole
 
 
-def prepare_boot(root: Path, commands: Commands, base: str, tests: Sequence[str]) -> None:
-    """What a running machine needs besides, and the tests as a unit."""
-    runner = root / "opt" / "tests" / "run"
-    start = "\n".join(commands.start).replace("/dev/YOUR-DISK", "/dev/vdb")
-    runner.write_text(RUN.format(address=ADDRESS, start=start, settings=SETTINGS, tests=shlex.join(tests)))
-    runner.chmod(0o755)
-    (root / "opt" / "tests" / "base.json").write_text(base)
-    (root / "etc" / "systemd" / "system" / "slicemgr-tests.service").write_text(UNIT)
-    (root / "etc" / "fstab").write_text("/dev/vda / ext4 defaults 0 1\n")
-    (root / "etc" / "hostname").write_text("node1\n")
-    (root / "etc" / "hosts").write_text("127.0.0.1 localhost\n127.0.1.1 node1\n")
-    (root / "etc" / "resolv.conf").write_text("")
-    in_tree(root, "systemctl enable slicemgr-tests && systemctl mask serial-getty@ttyS0.service getty@tty1.service")
-
-
-def make_disk(root: Path, target: Path) -> None:
-    """A raw disk with the tree as its ext4 file system, no partitions."""
-    subprocess.run(["truncate", "-s", DISK, target], check=True)
-    subprocess.run(["mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=1", "-d", root, target], check=True)
-
-
-def boot(kernel: Path, initrd: Path, root_disk: Path, pool_disk: Path, work: Path, seconds: float) -> str:
-    """Run the machine to its end; the results as XML. Raises RuntimeError with the console's end if there are none."""
-    console, results = work / "console.log", work / "results.xml"
-    words = [
-        "qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2",
-        "-m", "4G", "-nodefaults", "-no-user-config", "-display", "none", "-nic", "none", "-no-reboot",
-        "-kernel", str(kernel), "-initrd", str(initrd),
-        "-append", "root=/dev/vda rw console=ttyS0 quiet systemd.show_status=false loglevel=3",
-        "-drive", f"file={root_disk},format=raw,if=virtio,cache=unsafe",
-        "-drive", f"file={pool_disk},format=raw,if=virtio,cache=unsafe,snapshot=on",
-        "-object", "rng-random,filename=/dev/urandom,id=rng", "-device", "virtio-rng-pci,rng=rng",
-        "-chardev", f"file,id=console,path={console}", "-serial", "chardev:console",
-        "-chardev", f"file,id=results,path={results}", "-serial", "chardev:results",
-    ]  # fmt: skip
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL) as machine:
-        try:
-            machine.wait(seconds)
-        except subprocess.TimeoutExpired:
-            machine.kill()
-    text = results.read_text() if results.exists() else ""
-    if not text.rstrip().endswith("</testsuites>"):
-        tail = "\n".join(console.read_text(errors="replace").splitlines()[-60:]) if console.exists() else "nothing"
-        raise RuntimeError(f"the machine gave no results; its console ends with\n{tail}")
-    return text
-
-
-def run(suite: str, pool_disk: Path, base: str, tests: Sequence[str], work: Path, seconds: float = BOOT_SECONDS) -> str:
-    """Install, boot, test; the results as JUnit XML. To be called in a private mount namespace.
+def run(
+    suite: str, pool_disk: Path, base: str, tests: Sequence[str], after_reboot: Sequence[str], console: Path
+) -> str:
+    """Install, boot, test; what the machine told. To be called in a private mount namespace.
 
     pool_disk: a raw disk made as the README says, with a base in it; base: its row, as JSON.
     """
-    commands = sort_commands(readme_commands((REPO / "README.md").read_text()))
+    text = (REPO / "README.md").read_text()
+    commands = sort_commands(readme_commands(text, SECTION))
+    script = machine.Script(commands.start, readme_commands(text, REMOVAL), tests, after_reboot)
     tree = ensure_tree(suite)
     started = time.monotonic()
-    with overlay(tree, work) as root:
-        install(root, commands)
-        prepare_boot(root, commands, base, tests)
-        say(f"installed in {time.monotonic() - started:.0f} s")
-        disk = work / "root.raw"
-        make_disk(root, disk)
-        kernel = work / "vmlinuz"
-        initrd = work / "initrd"
-        shutil.copy(max((root / "boot").glob("vmlinuz-*")), kernel)
-        shutil.copy(max((root / "boot").glob("initrd.img-*")), initrd)
-    say(f"booting after {time.monotonic() - started:.0f} s")
-    try:
-        return boot(kernel, initrd, disk, pool_disk, work, seconds)
-    finally:
-        say(f"ended after {time.monotonic() - started:.0f} s")
+    with tempfile.TemporaryDirectory(prefix="run.", dir=CACHE) as directory:
+        work = Path(directory)
+        with overlay(tree, work) as root:
+            install(root, commands)
+            in_tree(root, "\n".join(["set -e", *machine.write_files(root, script, base)]))
+            say(f"installed in {time.monotonic() - started:.0f} s")
+            machine.make_disk(root, work / "root.raw")
+            shutil.copy(max((root / "boot").glob("vmlinuz-*")), work / "vmlinuz")
+            shutil.copy(max((root / "boot").glob("initrd.img-*")), work / "initrd")
+        say(f"booting after {time.monotonic() - started:.0f} s")
+        try:
+            return machine.boot(work, pool_disk, console)
+        finally:
+            say(f"ended after {time.monotonic() - started:.0f} s")
 
 
 def main() -> int:
+    """JUnit XML of all that was told on stdout; exit status 1 if the machine did not come to its end."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--suite", choices=SUITES, default="bookworm")
     parser.add_argument("--pool-disk", type=Path, required=True)
     parser.add_argument("--base", type=Path, required=True, help="the row of the base on the pool's disk, as JSON")
-    parser.add_argument("--console", type=Path, help="where a copy of the machine's console goes")
-    parser.add_argument("tests", nargs="+")
+    parser.add_argument("--console", type=Path, help="where the machine's console goes (default: below .run)")
+    parser.add_argument("--after-reboot", action="append", default=[], metavar="TEST", help="of the second boot")
+    parser.add_argument("tests", nargs="+", metavar="TEST", help="of the first boot")
     arguments = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="run.", dir=CACHE) as directory:
-        work = Path(directory)
-        try:
-            sys.stdout.write(
-                run(arguments.suite, arguments.pool_disk, arguments.base.read_text(), arguments.tests, work)
-            )
-        except RuntimeError as error:
-            say(str(error))
-            return 1
-        finally:
-            if arguments.console and (work / "console.log").exists():
-                shutil.copy(work / "console.log", arguments.console)
-    return 0
+    lock = (CACHE / "lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)  # one machine at a time, as long as this process lives
+    for killed in CACHE.glob("run.*"):
+        shutil.rmtree(killed)
+    console = arguments.console or CACHE / f"console-{arguments.suite}.log"
+    base = arguments.base.read_text()
+    told = run(arguments.suite, arguments.pool_disk, base, arguments.tests, arguments.after_reboot, console)
+    whole, results = machine.merge(told)
+    sys.stdout.write(results)
+    if whole == 2:
+        return 0
+    say(f"results of {whole} boots instead of 2; the console ({console}) ends with")
+    say("\n".join(console.read_text(errors="replace").splitlines()[-60:]) if console.exists() else "nothing")
+    return 1
 
 
 if __name__ == "__main__":

@@ -1,0 +1,57 @@
+"""The README's commands that remove the program leave nothing of it. To be run last: nothing works after it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+KEPT = ("/opt/tests", "/opt/testenv", "/root", "/var/log", "/proc", "/sys")  # the tests' own; what systemd wrote
+
+
+@pytest.fixture(scope="module", autouse=True)
+def removal() -> subprocess.CompletedProcess[str]:
+    """The README's commands, run."""
+    return subprocess.run(
+        ["sh", "/opt/tests/remove"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
+    )
+
+
+def output(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_the_commands_work(removal: subprocess.CompletedProcess[str]) -> None:
+    assert removal.returncode == 0, removal.stderr
+
+
+def test_no_file_is_left() -> None:
+    found = []
+    for directory, names, files in os.walk("/"):
+        names[:] = [name for name in names if str(Path(directory) / name) not in KEPT]
+        found += [f"{directory}/{name}" for name in (*names, *files) if "slicemgr" in name or name.startswith("sm-")]
+    tests = "/etc/systemd/system/slicemgr-tests.service"
+    assert [one for one in found if not one.endswith("/slicemgr-tests.service")] == [], f"besides {tests}"
+
+
+def test_no_rule_link_domain_mount_or_cgroup_is_left() -> None:
+    for program in ("iptables-legacy-save", "iptables-nft-save"):
+        assert "SLICEMGR" not in output(program)
+    assert "sm-" not in output("ip", "-o", "link")
+    assert output("virsh", "-c", "lxc:///system", "list", "--all", "--name").split() == []
+    assert "slicemgr" not in Path("/proc/self/mountinfo").read_text()
+    assert [one for one in Path("/sys/fs/cgroup").rglob("*sm-*") if one.is_dir()] == []
+
+
+def test_no_unit_process_or_user_is_left() -> None:
+    units = output("systemctl", "list-unit-files", "--no-legend", "slicemgr-*").split("\n")
+    assert [line.split()[0] for line in units if line] == ["slicemgr-tests.service"]
+    assert "slicemgr:" not in Path("/etc/passwd").read_text() + Path("/etc/group").read_text()
+    running = [
+        command
+        for process in Path("/proc").glob("[0-9]*")
+        if b"/opt/slicemgr/" in (command := (process / "cmdline").read_bytes()) or b"libvirt_lxc" in command
+    ]
+    assert running == []

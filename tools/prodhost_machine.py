@@ -1,0 +1,172 @@
+"""The emulated machine of `prodhost`: what is run in it at its two boots, how it is started, what comes back."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+ADDRESS = "192.0.2.10"  # as tools/units/slicemgr.toml says
+SECONDS = 1500.0
+DISK = "6G"
+MEMORY = "4G"
+OWN_PYTHON = "/opt/testenv/bin/python"  # not the program's: what the program needs has to come with it
+XML_START = "<?xml "
+
+# Tests look soon for what takes its time, and everything takes its time in emulation.
+SETTINGS = r"""printf '\n[agent]\nreconcile = "3s"\nssh_wait = "120s"\n' >>/etc/slicemgr/slicemgr.toml"""
+
+RUN = """\
+#!/bin/sh
+# Run at each boot by slicemgr-tests.service. First boot: what the README says for a running system, then the tests.
+export LC_ALL=C.UTF-8 HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export SLICEMGR_NO_BOX=1 SLICEMGR_TEST_BASE=/opt/tests/base.json PYTHONDONTWRITEBYTECODE=1
+mark() {{ echo "== $(cut -d' ' -f1 /proc/uptime) $*"; }}
+finish() {{
+    journalctl --no-pager -b -u slicemgr-agent -u slicemgr-web | tail -n 60
+    mark "$how"
+    sync
+    systemctl $how
+}}
+check() {{
+    mark testing
+    {python} -m pytest -p no:cacheprovider --color=no --tb=short --durations=12 --junitxml=/tmp/results.xml "$@"
+    stty -F /dev/ttyS1 raw 2>/dev/null
+    cat /tmp/results.xml >/dev/ttyS1
+}}
+how='poweroff --force --force'
+trap finish EXIT
+cd /opt/tests
+if [ ! -e rebooted ]; then
+    touch rebooted
+    mark setting up
+    set -ex
+    {settings}
+    {start}
+    set +ex
+    check {tests}
+    how=reboot
+else
+    check {after_reboot}
+fi
+"""
+
+UNIT = """\
+[Unit]
+Description=the tests of slicemgr
+After=multi-user.target libvirtd.service
+Wants=libvirtd.service
+[Service]
+Type=oneshot
+ExecStart=/opt/tests/run
+StandardOutput=tty
+StandardError=tty
+TTYPath=/dev/ttyS0
+TimeoutStartSec=infinity
+[Install]
+WantedBy=multi-user.target
+"""
+
+# The node's address, and somebody else in its network. Up when somebody wants the network online, as on any host.
+LAN = f"""\
+[Unit]
+Description=a network for the tests
+Before=network-online.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=ip netns add users
+ExecStart=ip link add lan type veth peer name eth0 netns users
+ExecStart=ip addr add {ADDRESS}/24 dev lan
+ExecStart=ip link set lan up
+ExecStart=ip -n users addr add 192.0.2.99/24 dev eth0
+ExecStart=ip -n users link set eth0 up
+ExecStart=ip -n users link set lo up
+[Install]
+WantedBy=network-online.target
+"""
+
+
+@dataclass(frozen=True)
+class Script:
+    """What the machine does: the README's commands for a running system and for removal, the tests of each boot."""
+
+    start: Sequence[str]
+    remove: Sequence[str]
+    tests: Sequence[str]
+    after_reboot: Sequence[str]
+
+
+def write_files(root: Path, script: Script, base: str) -> list[str]:
+    """Put into the tree what a machine needs to boot and to test; the commands to be run in the tree then."""
+    ours, units = root / "opt" / "tests", root / "etc" / "systemd" / "system"
+    runner, remove = ours / "run", ours / "remove"
+    runner.write_text(
+        RUN.format(
+            settings=SETTINGS,
+            start="\n    ".join(script.start).replace("/dev/YOUR-DISK", "/dev/vdb"),
+            python=OWN_PYTHON,
+            tests=shlex.join(script.tests),
+            after_reboot=shlex.join(script.after_reboot),
+        )
+    )
+    remove.write_text("set -ex\n" + "\n".join(script.remove) + "\n")
+    runner.chmod(0o755)
+    (ours / "base.json").write_text(base)
+    (units / "slicemgr-tests.service").write_text(UNIT)
+    (units / "lan.service").write_text(LAN)
+    (root / "etc" / "fstab").write_text("/dev/vda / ext4 defaults 0 1\n")
+    (root / "etc" / "hostname").write_text("node1\n")
+    (root / "etc" / "hosts").write_text("127.0.0.1 localhost\n127.0.1.1 node1\n")
+    (root / "etc" / "resolv.conf").write_text("")
+    return [
+        "systemctl enable slicemgr-tests.service lan.service",
+        "systemctl mask serial-getty@ttyS0.service getty@tty1.service",  # a hang-up of theirs would cut our output
+    ]
+
+
+def make_disk(root: Path, target: Path) -> None:
+    """A raw disk with the tree as its ext4 file system, no partitions."""
+    subprocess.run(["truncate", "-s", DISK, target], check=True)
+    subprocess.run(["mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=1", "-d", root, target], check=True)
+
+
+def merge(text: str) -> tuple[int, str]:
+    """JUnit documents, one after the other, as one: how many were whole, and their suites together."""
+    whole, merged = 0, ET.Element("testsuites")
+    for part in text.replace("\r", "").split(XML_START)[1:]:
+        try:
+            merged.extend(ET.fromstring(XML_START + part))
+        except ET.ParseError:
+            continue
+        whole += 1
+    return whole, ET.tostring(merged, encoding="unicode")
+
+
+def boot(work: Path, pool_disk: Path, console: Path, seconds: float = SECONDS) -> str:
+    """Run the machine to its end and return what its second serial port said.
+
+    work: has `vmlinuz`, `initrd`, `root.raw`. console: where its first serial port goes. It is ended after `seconds`.
+    """
+    results = work / "results.xml"
+    words = [
+        "setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64",
+        "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", MEMORY,
+        "-nodefaults", "-no-user-config", "-display", "none", "-nic", "none",
+        "-kernel", str(work / "vmlinuz"), "-initrd", str(work / "initrd"),
+        "-append", "root=/dev/vda rw console=ttyS0 quiet systemd.show_status=false loglevel=3",
+        "-drive", f"file={work / 'root.raw'},format=raw,if=virtio,cache=unsafe",
+        "-drive", f"file={pool_disk},format=raw,if=virtio,cache=unsafe,snapshot=on",
+        "-object", "rng-random,filename=/dev/urandom,id=rng", "-device", "virtio-rng-pci,rng=rng",
+        "-chardev", f"file,id=console,path={console}", "-serial", "chardev:console",
+        "-chardev", f"file,id=results,path={results}", "-serial", "chardev:results",
+    ]  # fmt: skip
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL) as machine:
+        try:
+            machine.wait(seconds)
+        except subprocess.TimeoutExpired:
+            machine.kill()
+    return results.read_text(errors="replace") if results.exists() else ""
