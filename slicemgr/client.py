@@ -103,6 +103,10 @@ class Client:
         """The slice, with the end of the lease as granted. lease: such as `7d`, from now on."""
         return cast("wire.Slice", self._call("POST", f"/slices/{_segment('NAME', name)}/renew", {"lease": lease}))
 
+    def resize_slice(self, name: str, disk: str) -> wire.Operation:
+        """disk: the new limit of each sliver, such as `8G`."""
+        return _operation(self._call("POST", f"/slices/{_segment('NAME', name)}/resize", {"disk": disk}))
+
     def delete_slice(self, name: str) -> wire.Operation:
         return _operation(self._call("DELETE", f"/slices/{_segment('NAME', name)}"))
 

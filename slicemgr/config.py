@@ -97,6 +97,8 @@ class LibvirtConfig:
     qemu: str = "qemu:///system"
     launcher: Path = PACKAGE / "libexec" / "sliver-launcher"
     call_timeout: timedelta = timedelta(seconds=30)
+    acceleration: str = "auto"  # of virtual machines: kvm, emulation, or auto: kvm if a guest really boots under it
+    machine_group: str = "kvm"  # QEMU's group: may open /dev/kvm and read the disk images
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ class AgentConfig:
     reconcile: timedelta = timedelta(seconds=30)
     stop_grace: timedelta = timedelta(seconds=10)
     ssh_wait: timedelta = timedelta(seconds=30)
+    boot_wait: timedelta = timedelta(seconds=180)  # the same for a virtual machine, which boots first
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,5 +228,7 @@ def _check(config: Config) -> None:
                 ipaddress.IPv4Address(text)
             except ValueError as error:
                 raise invalid(f"network.{name}", f"{text!r} is not an IPv4 address: {error}") from error
+    if config.libvirt.acceleration not in ("auto", "kvm", "emulation"):
+        raise invalid("libvirt.acceleration", f"{config.libvirt.acceleration!r} is unknown", "auto, kvm or emulation")
     if config.agent.workers < 1:
         raise invalid("agent.workers", "must be at least 1")

@@ -91,11 +91,14 @@ def up(config: settings.Config) -> None:
 def doctor(config: settings.Config, output: str) -> None:
     """Check everything the node needs, without the service; exit status 1 if something is missing."""
     from slicemgr.agent import doctor as examination
+    from slicemgr.drivers import acceleration
     from slicemgr.drivers.btrfs import Pool
     from slicemgr.drivers.firewall import Firewall
     from slicemgr.drivers.hypervisor import Hypervisor
 
-    checks = examination.examine(config, Hypervisor(config.libvirt), Pool(config.node.pool), Firewall(config.network))
+    found = acceleration.find(config.libvirt.acceleration, config.node.state_dir / "acceleration.json")
+    pool, firewall = Pool(config.node.pool), Firewall(config.network)
+    checks = examination.examine(config, Hypervisor(config.libvirt), pool, firewall, found)
     if output == "json":
         click.echo(json.dumps(examination.report(checks), indent=2))
     for check in checks if output == "table" else ():

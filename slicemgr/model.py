@@ -39,6 +39,15 @@ class Phase(StrEnum):
     FAILED = "failed"
 
 
+class Boot(StrEnum):
+    """How a kvm sliver starts. `loader`: by the image's own boot loader, on whichever firmware it is made for."""
+
+    LOADER = "loader"
+    BIOS = "bios"
+    UEFI = "uefi"
+    DIRECT = "direct"  # the kernel and initrd that the import found in the image
+
+
 class OperationState(StrEnum):
     """The life of an operation."""
 
@@ -66,6 +75,8 @@ class Limits:
 
     cpu is a quota in cores; cpu_shares the relative weight under contention (1024 = normal);
     memory_soft is the amount the kernel reclaims down to under pressure; io_weight 1..1000.
+    disk is what the sliver may write, of its own; pids 0 means: none (a virtual machine has a kernel of its own).
+    io_rate is bytes, io_ops operations a second, reads and writes together.
     """
 
     memory: int
@@ -75,6 +86,8 @@ class Limits:
     cpu_shares: int = 1024
     memory_soft: int | None = None
     io_weight: int | None = None
+    io_rate: int | None = None
+    io_ops: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +115,38 @@ class SliceSpec:
     lease: timedelta
     ssh_keys: tuple[str, ...]
     node: str | None = None
+    boot: Boot = Boot.LOADER
+    user_data: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BootFacts:
+    """What the import found in an image to boot it with.
+
+    bios: a boot sector with code; uefi: an EFI system partition. kernel, initrd: paths inside the image, "" if there
+    is none; root: the kernel's arguments that say where the root file system is.
+    """
+
+    bios: bool = False
+    uefi: bool = False
+    kernel: str = ""
+    initrd: str = ""
+    root: str = ""
+
+    def choose(self, wanted: Boot) -> Boot | None:
+        """How an image boots if `wanted` is asked for; None if it cannot."""
+        match wanted:
+            case Boot.LOADER:
+                return Boot.BIOS if self.bios else Boot.UEFI if self.uefi else Boot.DIRECT if self.kernel else None
+            case Boot.BIOS:
+                return wanted if self.bios else None
+            case Boot.UEFI:
+                return wanted if self.uefi else None
+            case Boot.DIRECT:
+                return wanted if self.kernel else None
+
+
+NO_BOOT = BootFacts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +173,11 @@ class Sliver:
     siblings: int = 1  # slivers in the slice
     host_key: str = ""  # the public half, one line, as known_hosts wants it
     generation: int = 0  # a restart asks for a domain of a newer generation
+    image_format: str = "qcow2"  # as recorded at the import
+    image_size: int = 0  # bytes that a guest would see of the image
+    boot: Boot = Boot.BIOS
+    boot_facts: BootFacts = NO_BOOT
+    user_data: str = ""
 
     @property
     def hostname(self) -> str:
@@ -144,9 +194,10 @@ class Image:
     virtual_size: int
     file_size: int
     arch: str
-    os: str
+    os: str  # "" if no Linux was found in it: it makes no containers then
     state: ImageState
     created_at: datetime
+    boot: BootFacts = NO_BOOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 signs, none mistaken for ano
 TAG_LENGTH = 8
 MAX_INDEX = 999
 CHAIN_PREFIX = "SLICEMGR"
+CONSOLE_LOG, KERNEL, INITRD = "console.log", "kernel", "initrd"  # of a virtual machine, in its directory
 
 _SLIVER_ID = re.compile(rf"([{ALPHABET}]{{{TAG_LENGTH}}})-(0|[1-9][0-9]{{0,2}})")
 _NAMESPACE = uuid.UUID("6f2c3f0e-2b0b-5c8e-9a55-1d3c5f6a7b81")
@@ -83,6 +84,25 @@ def sliver_dir(pool: Path, sliver: str) -> Path:
 
 def root_dir(pool: Path, sliver: str) -> Path:
     return sliver_dir(pool, sliver) / "root"
+
+
+def disk_file(pool: Path, sliver: str) -> Path:
+    """A virtual machine's root: an overlay on its image."""
+    return sliver_dir(pool, sliver) / "disk.qcow2"
+
+
+def seed_file(pool: Path, sliver: str) -> Path:
+    """The disk from which a virtual machine learns who it is."""
+    return sliver_dir(pool, sliver) / "seed.img"
+
+
+def limit_file(pool: Path, sliver: str) -> Path:
+    """Says which disk limit was applied last, in bytes."""
+    return sliver_dir(pool, sliver) / "limit"
+
+
+def image_file(images: Path, sha256: str, format: str) -> Path:
+    return images / f"{sha256}.{format}"
 
 
 def base_dir(pool: Path, sha256: str) -> Path:

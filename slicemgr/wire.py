@@ -32,11 +32,14 @@ class Limits(TypedDict):
     disk: int | None
     pids: int | None
     io_weight: int | None
+    io_rate: int | None
+    io_ops: int | None
 
 
 class Usage(TypedDict):
     memory: int | None
     disk: int | None
+    guest_memory: int | None
 
 
 class Sliver(TypedDict):
@@ -49,6 +52,8 @@ class Sliver(TypedDict):
     ports: Ports
     limits: Limits
     usage: Usage
+    acceleration: str | None
+    booted: str | None
     error: str | None
 
 
@@ -63,6 +68,7 @@ class Slice(TypedDict):
     lease_ended_at: str | None
     image: str
     image_sha256: str
+    boot: str | None
     slivers: list[Sliver]
 
 
@@ -80,6 +86,10 @@ class SliceRequest(TypedDict, total=False):
     disk: int | str
     pids: int
     io_weight: int
+    io_rate: int | str
+    io_ops: int
+    boot: str
+    user_data: str
     ports: int
     lease: str
     ssh_keys: list[str]
@@ -155,6 +165,7 @@ class Image(TypedDict):
     file_size: int
     arch: str
     os: str
+    boot: dict[str, object]
     state: str
     created_at: str
     used_by: int

@@ -24,6 +24,13 @@ ADMIN = Principal("admin", True)
 IMAGE = "debian-12"
 SHA = "ab" * 32
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDZL+rD/vRwJyc8ynlZ34fozFD0H1+ae81XD1/BIyS4U me@host"
+BOOT = {
+    "bios": True,
+    "uefi": True,
+    "kernel": "/boot/vmlinuz-6.1",
+    "initrd": "/boot/initrd.img-6.1",
+    "root": "root=UUID=1",
+}
 FACTS = {
     "cpus": 4,
     "memory": 8 * GIB,
@@ -94,10 +101,12 @@ class Service:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.store.close()
 
-    def add_image(self, sha256: str, name: str, state: ImageState = ImageState.READY) -> None:
+    def add_image(
+        self, sha256: str, name: str, state: ImageState = ImageState.READY, boot: Mapping[str, Any] = BOOT
+    ) -> None:
         row = {"sha256": sha256, "name": name, "format": "qcow2", "virtual_size": 1, "file_size": 1, "arch": "x86_64"}
         with self.store.write() as c:
-            c.execute(tables.images.insert().values(**row, os="Debian 12", state=state, created_at=utcnow()))
+            c.execute(tables.images.insert().values(**row, boot=boot, os="Debian 12", state=state, created_at=utcnow()))
 
     def request(self, name: str = "exp", **fields: Any) -> dict[str, Any]:
         return request(name, **fields)

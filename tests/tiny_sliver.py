@@ -22,8 +22,9 @@ from nodebox_linux import CLONE_NEWCGROUP, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWU
 from slicemgr import names
 from slicemgr.config import Config, LibvirtConfig, NodeConfig
 from slicemgr.drivers import launch
-from slicemgr.drivers.domain_xml import Place, domain_xml
+from slicemgr.drivers.domain_xml import domain_xml
 from slicemgr.drivers.hypervisor import Hypervisor
+from slicemgr.drivers.place import Place
 from slicemgr.model import GIB, MIB, Desired, Kind, Limits, PortBlock, Sliver
 
 REPOSITORY = Path(__file__).parent.parent
@@ -224,7 +225,7 @@ class Slivers:
     def start(self, sliver: Sliver, place: Place | None = None, edit: Callable[[str], str] = lambda xml: xml) -> int:
         """Start it as the agent does; the host's number of its init. Raises Failed."""
         launch.write(self.config, sliver)
-        self.hypervisor.create(sliver.kind, edit(domain_xml(sliver, place or self.place)))
+        self.hypervisor.create(sliver.kind, edit(domain_xml(sliver, place or self.place)), sliver.limits.memory)
         return self.hypervisor.init_pid(sliver.id)
 
     def boot(self, rc: str = "", shell: str = "busybox", **limits: int | float | None) -> tuple[Sliver, int]:

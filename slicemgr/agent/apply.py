@@ -6,27 +6,33 @@ import ipaddress
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from slicemgr import names
 from slicemgr.agent import observe
 from slicemgr.agent.journal import Journal
+from slicemgr.agent.machines import Machines
 from slicemgr.agent.plan import Step
 from slicemgr.agent.publish import Publisher
+from slicemgr.agent.roots import Roots
 from slicemgr.config import Config
-from slicemgr.drivers import cgroup, launch
-from slicemgr.drivers.btrfs import Pool, QuotaMode
-from slicemgr.drivers.domain_xml import domain_xml
+from slicemgr.drivers import cgroup, console_log, launch
+from slicemgr.drivers.btrfs import Pool
+from slicemgr.drivers.domain_xml import domain_xml, host_memory
 from slicemgr.drivers.hypervisor import Hypervisor
-from slicemgr.drivers.identity import Identity, new_host_key, write_identity
-from slicemgr.drivers.rootfs import Root
+from slicemgr.drivers.identity import Identity, new_host_key
+from slicemgr.drivers.place import Place
 from slicemgr.errors import Failed, SlicemgrError
-from slicemgr.model import Phase, Sliver
+from slicemgr.model import Kind, Phase, Sliver
+from slicemgr.policy import allocate
 from slicemgr.store import work
 
 _SSH = 22
 _BANNER = b"SSH-"
+_STUMBLES = 1.0  # seconds after which a machine that cannot write is paused again
 _LOOPBACK = ipaddress.IPv4Network("127.0.0.0/8")
 
 
@@ -40,6 +46,7 @@ class Applier:
         pool: Pool,
         publisher: Publisher,
         journal: Journal,
+        machines: Machines,
         stop: threading.Event,
     ) -> None:
         self._config = config
@@ -48,10 +55,13 @@ class Applier:
         self._publisher = publisher
         self._journal = journal
         self._stop = stop
-        self._place = launch.place(config)
+        self._machines = machines
+        self._containers = launch.place(config)
+        self._roots = Roots(config, pool, hypervisor, self._place)
         self._dns = config.network.dns or resolvers(Path("/etc/resolv.conf").read_text())
-        self._steps = {
-            Step.ROOT: self._root,
+        self._steps: dict[Step, Callable[[Sliver], str | None]] = {
+            Step.ROOT: self._roots.make,
+            Step.RESIZE: self._roots.resize,
             Step.IDENTITY: self._identity,
             Step.DOMAIN: self._domain,
             Step.PUBLISH: self._publish,
@@ -72,7 +82,7 @@ class Applier:
     def undo(self, step: Step, sliver: Sliver) -> None:
         """After `step` broke: take away what nobody could use. A root with data in it always stays."""
         with suppress(SlicemgrError):
-            if step is Step.ROOT and not names.root_dir(self._config.node.pool, sliver.id).is_dir():
+            if step is Step.ROOT and not observe.has_root(self._config, sliver.id):
                 self._remove(sliver)
             if step in (Step.DOMAIN, Step.VERIFY):
                 self._hypervisor.kill(sliver.id)
@@ -80,25 +90,14 @@ class Applier:
 
     # towards running
 
-    def _root(self, sliver: Sliver) -> None:
-        pool, group = self._config.node.pool, names.qgroup(sliver.serial)
-        base = names.base_dir(pool, sliver.image)
-        if not base.is_dir():
-            raise Failed(f"the base of image {sliver.image[:12]} is gone", hint="import the image again")
-        directory, root = names.sliver_dir(pool, sliver.id), names.root_dir(pool, sliver.id)
-        limited, mode = None, self._pool.quota_mode()
-        if mode is QuotaMode.SIMPLE:
-            limited = group
-            self._pool.create_group(group)
-            self._pool.limit_group(group, sliver.limits.disk)
-        if not directory.exists():
-            self._pool.create_subvolume(directory, qgroup=limited)
-        unfinished = root.with_name("root.new")
-        self._pool.delete_tree(unfinished, None)
-        self._pool.snapshot(base, unfinished, qgroup=limited)
-        if mode is QuotaMode.FULL:
-            self._pool.limit_subvolume(unfinished, sliver.limits.disk)
-        unfinished.rename(root)
+    def _place(self) -> Place:
+        """The node, with what runs virtual machines as far as that is known."""
+        found = self._machines.found
+        return (
+            replace(self._containers, acceleration=found.acceleration)
+            if found and found.acceleration
+            else self._containers
+        )
 
     def _identity(self, sliver: Sliver) -> None:
         private, public = self._host_key(sliver)
@@ -111,8 +110,7 @@ class Applier:
             host_key_private=private,
             host_key_public=public,
         )
-        with Root(names.root_dir(self._config.node.pool, sliver.id)) as root:
-            write_identity(root, identity)
+        self._roots.identify(sliver, identity)
         self._journal.add(work.SliverSeen(sliver.id, Phase.PENDING, host_key=public))
 
     def _host_key(self, sliver: Sliver) -> tuple[bytes, str]:
@@ -130,34 +128,65 @@ class Applier:
         return made
 
     def _domain(self, sliver: Sliver) -> None:
-        launch.write(self._config, sliver, subvolumes=self._pool.quota_mode() is not QuotaMode.FULL)
-        self._hypervisor.create(sliver.kind, domain_xml(sliver, self._place))
+        self._roots.launch(sliver)
+        place = self._place()
+        self._hypervisor.create(sliver.kind, domain_xml(sliver, place), host_memory(sliver, place))
+        if sliver.kind is Kind.KVM:
+            seen = work.SliverSeen(sliver.id, Phase.PENDING, acceleration=place.acceleration, booted="no")
+            self._journal.add(seen)
 
     def _publish(self, sliver: Sliver) -> None:
         self._publisher.publish(sliver)
 
     def _verify(self, sliver: Sliver) -> None:
-        wrong = cgroup.verify(self._hypervisor.init_pid(sliver.id), sliver.limits)
+        limits = replace(sliver.limits, memory=host_memory(sliver, self._place()))
+        wrong = cgroup.verify(self._hypervisor.init_pid(sliver.id), limits)
         if wrong:
             raise Failed("; ".join(wrong), hint="`slicectl doctor` shows what the node's kernel can limit")
 
     def _ssh(self, sliver: Sliver) -> str:
         """Wait for the banner. A sliver without sshd is a sliver all the same: what was not seen is said."""
-        deadline = time.monotonic() + self._config.agent.ssh_wait.total_seconds()
+        agent = self._config.agent
+        patience = (agent.ssh_wait if sliver.kind is Kind.LXC else agent.boot_wait).total_seconds()
+        deadline = time.monotonic() + patience
         wait, seen = 0.01, False
         while not (seen := banner(sliver.address)) and time.monotonic() < deadline and not self._stop.wait(wait):
             wait = min(0.25, wait * 1.5)
-        pid = getattr(self._hypervisor.domain(sliver.id), "pid", None)
-        if pid is None:
+            if wait == 0.25 and self._hypervisor.domain(sliver.id) is None:
+                break
+        domain = self._hypervisor.domain(sliver.id)
+        if domain is None:
             raise Failed("the sliver ended while it started", hint="its init or image may be broken")
-        observe.mark(self._config, sliver.id, pid).touch(mode=0o600)
-        return "" if seen else f"not verified: no ssh banner within {self._config.agent.ssh_wait.total_seconds():.0f} s"
+        if domain.trouble:
+            raise self._stuck(sliver, domain.trouble)
+        if sliver.kind is Kind.KVM and not self._stop.is_set():
+            self._journal.add(work.SliverSeen(sliver.id, Phase.PENDING, booted="yes" if seen else "unknown"))
+        observe.mark(self._config, sliver.id, domain.pid).touch(mode=0o600)
+        if seen:
+            return ""
+        said = console_log.last_line(self._config.node.pool, sliver.id)
+        return f"not verified: no ssh banner within {patience:.0f} s" + (f"; the console says {said!r}" if said else "")
 
     def _pause(self, sliver: Sliver) -> None:
         self._hypervisor.pause(sliver.id)
 
     def _resume(self, sliver: Sliver) -> None:
+        """One that stopped by itself says why if it does so again."""
         self._hypervisor.resume(sliver.id)
+        if sliver.kind is Kind.KVM and self._stop.wait(_STUMBLES):
+            return
+        domain = self._hypervisor.domain(sliver.id)
+        if domain is not None and domain.trouble:
+            raise self._stuck(sliver, domain.trouble)
+
+    def _stuck(self, sliver: Sliver, trouble: str) -> Failed:
+        """libvirt cannot tell a quota from a broken disk."""
+        used = self._pool.usage().get(names.qgroup(sliver.serial), 0)
+        if used >= sliver.limits.disk:
+            text = allocate.size_text(sliver.limits.disk)
+            hint = f"`slicectl resize {sliver.slice_name} --disk SIZE` raises it, and it goes on"
+            return Failed(f"the machine is paused: its disk limit of {text} is used up", hint=hint)
+        return Failed(f"the machine is paused: {trouble}", hint="`slicectl doctor` shows how full the pool is")
 
     # away from it
 

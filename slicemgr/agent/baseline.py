@@ -19,9 +19,10 @@ from slicemgr.agent.apply import banner
 from slicemgr.config import Config
 from slicemgr.drivers import launch
 from slicemgr.drivers.btrfs import Pool
-from slicemgr.drivers.domain_xml import Place, domain_xml
+from slicemgr.drivers.domain_xml import domain_xml
 from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.drivers.identity import Identity, new_host_key, write_identity
+from slicemgr.drivers.place import Place
 from slicemgr.drivers.rootfs import Root
 from slicemgr.errors import Code, Failed, Refused
 from slicemgr.model import IDS_PER_SLIVER, Desired, Kind, Limits, PortBlock, Sliver
@@ -85,7 +86,7 @@ def _start(config: Config, hypervisor: Hypervisor, pool: Pool, place: Place, one
     directory.mkdir(mode=0o700)
     pool.snapshot(pattern, names.root_dir(config.node.pool, one.id))
     launch.write(config, one)
-    hypervisor.create(one.kind, domain_xml(one, place))
+    hypervisor.create(one.kind, domain_xml(one, place), one.limits.memory)
 
 
 def _remove(config: Config, hypervisor: Hypervisor, pool: Pool, one: Sliver) -> None:

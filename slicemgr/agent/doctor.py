@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from slicemgr.config import Config
+from slicemgr.drivers.acceleration import Found
 from slicemgr.drivers.btrfs import Pool, QuotaMode
 from slicemgr.drivers.firewall import Firewall
 from slicemgr.drivers.hypervisor import Hypervisor
+from slicemgr.drivers.place import Acceleration
 from slicemgr.errors import SlicemgrError
 from slicemgr.model import Kind
 
@@ -36,12 +38,15 @@ class Check:
     remedy: str = ""
 
 
-def examine(config: Config, hypervisor: Hypervisor, pool: Pool, firewall: Firewall) -> list[Check]:
+def examine(
+    config: Config, hypervisor: Hypervisor, pool: Pool, firewall: Firewall, machines: Found | None
+) -> list[Check]:
     """Every check, in the order in which things depend on each other."""
     checks: list[Callable[[], Check]] = [
         _root,
         lambda: _libvirt(hypervisor, Kind.LXC),
         lambda: _libvirt(hypervisor, Kind.KVM),
+        lambda: _acceleration(machines),
         lambda: _launcher(config),
         _cgroups,
         lambda: _pool(pool),
@@ -76,6 +81,16 @@ def _libvirt(hypervisor: Hypervisor, kind: Kind) -> Check:
     except SlicemgrError as error:
         ok = False if kind is Kind.LXC else None
         return Check(name, ok, error.message, f"apt-get install libvirt-daemon-driver-{driver} and start libvirtd")
+
+
+def _acceleration(machines: Found | None) -> Check:
+    name, remedy = "acceleration", "enable virtualization in the firmware, or set libvirt.acceleration"
+    if machines is None:
+        return Check(name, None, "still being found out", "ask again in a minute")
+    if machines.acceleration is None:
+        return Check(name, None, f"no virtual machines: {machines.reason}", remedy)
+    fast = machines.acceleration is Acceleration.KVM
+    return Check(name, True if fast else None, f"{machines.acceleration}: {machines.reason}", remedy)
 
 
 def _launcher(config: Config) -> Check:

@@ -5,6 +5,7 @@ The base is made under a name of its own and gets its place by one rename, so th
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,15 +13,16 @@ import stat
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 from slicemgr import names
 from slicemgr.agent.journal import Journal
 from slicemgr.config import Config
-from slicemgr.drivers import disk_image
+from slicemgr.drivers import disk_image, launch
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
-from slicemgr.model import ImageState, OperationState
+from slicemgr.model import BootFacts, ImageState, OperationState
 from slicemgr.store import work
 
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -32,8 +34,9 @@ def incoming_dir(pool: Path, sha256: str) -> Path:
     return pool / "bases" / f".incoming-{sha256}"
 
 
-def disk_file(config: Config, sha256: str, format: str) -> Path:
-    return config.images_dir / f"{sha256}.{format}"
+def note_file(config: Config, sha256: str) -> Path:
+    """What the extraction found, for an agent that is restarted before it is in the rows."""
+    return config.images_dir / f"{sha256}.json"
 
 
 def take_over(upload: Path, disk: Path) -> None:
@@ -86,10 +89,12 @@ class Importer:
 
     def _add(self, operation: str, sha256: str, format: str, upload: Path) -> dict[str, object]:
         progress = self._progress(operation)
-        disk, base = disk_file(self._config, sha256, format), names.base_dir(self._config.node.pool, sha256)
+        disk = names.image_file(self._config.images_dir, sha256, format)
+        note, base = note_file(self._config, sha256), names.base_dir(self._config.node.pool, sha256)
         incoming = incoming_dir(self._config.node.pool, sha256)
         with ExitStack() as revert:
-            self._config.images_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._config.images_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+            self._config.images_dir.chmod(0o711)  # QEMU, which is not root, finds what it is named
             revert.callback(self._drop, upload, disk)
             if not disk.exists():
                 take_over(upload, disk)
@@ -97,7 +102,7 @@ class Importer:
             if disk_image.sha256_of(disk, lambda percent: progress("check", percent)) != sha256:
                 raise Failed("the uploaded file changed on its way", hint="import the image again")
             facts = disk_image.detect_and_check(disk, format, max_virtual_size=self._config.web.max_image.bytes)
-            if not base.exists():
+            if not note.exists():
                 self._pool.delete_tree(incoming, None)
                 self._pool.create_subvolume(incoming)
                 revert.callback(self._pool.delete_tree, incoming, None)
@@ -109,15 +114,36 @@ class Importer:
                     size_limit=max(0, self._pool.space().free - _RESERVE),
                     cancelled=self._stop,
                 )
-                self._pool.set_readonly(incoming, True)
-                incoming.rename(base)
+                self._keep(tree, incoming, base)
+                unfinished = note.with_suffix(".new")
+                unfinished.write_text(json.dumps(asdict(tree)))
+                unfinished.rename(note)
             else:
-                tree = disk_image.facts_of(base)
+                known = json.loads(note.read_text())
+                tree = disk_image.TreeFacts(**{**known, "boot": BootFacts(**known["boot"])})
+            os.chown(disk, 0, launch.machine_gid(self._config))
+            disk.chmod(0o640)
             revert.pop_all()
         self._journal.add(
-            work.ImageSeen(sha256, ImageState.READY, arch=tree.arch, os=tree.os_name, virtual_size=facts.virtual_size)
+            work.ImageSeen(
+                sha256,
+                ImageState.READY,
+                arch=tree.arch,
+                os=tree.os_name,
+                virtual_size=facts.virtual_size,
+                boot=asdict(tree.boot),
+            )
         )
         return {"sha256": sha256, "arch": tree.arch, "os": tree.os_name, "bytes": tree.bytes}
+
+    def _keep(self, tree: disk_image.TreeFacts, incoming: Path, base: Path) -> None:
+        """Give the files their place; without a Linux in the image there are none."""
+        self._pool.delete_tree(base, None)  # of an agent that ended right here
+        if tree.arch:
+            self._pool.set_readonly(incoming, True)
+            incoming.rename(base)
+        else:
+            self._pool.delete_tree(incoming, None)
 
     def remove(self, operation: work.Operation) -> dict[str, object]:
         """Delete an image's base and disk file. The service made sure that nobody uses it."""
@@ -125,7 +151,8 @@ class Importer:
         self._pool.delete_tree(incoming_dir(self._config.node.pool, sha256), None)
         self._pool.delete_tree(names.base_dir(self._config.node.pool, sha256), None)
         for format in disk_image.FORMATS:
-            disk_file(self._config, sha256, format).unlink(missing_ok=True)
+            names.image_file(self._config.images_dir, sha256, format).unlink(missing_ok=True)
+        note_file(self._config, sha256).unlink(missing_ok=True)
         self._journal.add(work.ImageGone(sha256))
         return {}
 

@@ -232,7 +232,7 @@ class Agent:
 def _superseded(kind: str, sliver: Sliver | None) -> SlicemgrError | None:
     """Why the operation did not get what it wanted although nothing broke: a later request won."""
     wanted = work.SLIVER_OPERATIONS[kind]
-    if sliver is None or sliver.desired is wanted:
+    if sliver is None or wanted is None or sliver.desired is wanted:
         return None
     return Refused(Code.CONFLICT, f"a later request wants the sliver {sliver.desired}")
 

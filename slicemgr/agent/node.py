@@ -18,13 +18,16 @@ from slicemgr.agent.converge import Converger
 from slicemgr.agent.imports import Importer
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.loop import Agent
+from slicemgr.agent.machines import Guests, Machines
 from slicemgr.agent.plan import plan
 from slicemgr.agent.publish import Publisher
 from slicemgr.config import Config
+from slicemgr.drivers import cgroup
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.firewall import Firewall
 from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
+from slicemgr.model import Kind
 from slicemgr.record import facts, sampler
 from slicemgr.store import Store, work
 
@@ -44,9 +47,11 @@ class Node:
         self._pool = Pool(config.node.pool)
         self._firewall = Firewall(config.network)
         self._publisher = Publisher(self._firewall)
-        applier = Applier(config, self.hypervisor, self._pool, self._publisher, journal, stop)
+        self._machines = Machines(config)
+        applier = Applier(config, self.hypervisor, self._pool, self._publisher, journal, self._machines, stop)
         self.converger = Converger(config, self.hypervisor, applier, stop)
         self._importer = Importer(config, self._pool, journal, stop)
+        self._guests = Guests(self.hypervisor)
         self._trouble: dict[str, tuple[float, float]] = {}  # sliver → (not before, wait after that)
 
     def begin(self) -> None:
@@ -63,6 +68,7 @@ class Node:
             rows = work.slivers(connection, self._config.node.name)
         self._publisher.reset(row.sliver for row in rows)
         self._announce()
+        self._machines.look(self._announce)
 
     def special(self, operation: work.Operation) -> dict[str, object]:
         """Carry out an operation on the node or an image; its result."""
@@ -72,7 +78,9 @@ class Node:
             case "image-delete":
                 return self._importer.remove(operation)
             case "doctor":
-                return doctor.report(doctor.examine(self._config, self.hypervisor, self._pool, self._firewall))
+                return doctor.report(
+                    doctor.examine(self._config, self.hypervisor, self._pool, self._firewall, self._machines.found)
+                )
             case "baseline":
                 return baseline.measure(self._config, self.hypervisor, self._pool, operation.params)
             case "gc":
@@ -95,11 +103,17 @@ class Node:
             return
         for row in rows:
             sliver = row.sliver
+            if self._machines.found is None and sliver.kind is Kind.KVM:
+                continue
             if not agent.busy(sliver.id) and plan(sliver, host.sliver(sliver.id)) and self._may_try(sliver.id):
                 agent.repair(sliver, self._tried(sliver.id))
-        self._journal.add(*sampler.usage(self._config, self._pool, host.domains, [row.sliver for row in rows]))
+        guests = self._guests.look(one.sliver for one in host.domains.values() if one.kind is Kind.KVM)
+        slivers = [row.sliver for row in rows]
+        self._journal.add(*sampler.usage(self._config, self._pool, host.domains, slivers, guests))
         self._pool.collect_groups({names.qgroup(row.sliver.serial) for row in rows})
         self._forget_marks(host)
+        if not any(agent.busy(row.sliver.id) for row in rows):
+            cgroup.collect_empty({names.domain(sliver) for sliver in host.domains})
 
     def _may_try(self, sliver: str) -> bool:
         return time.monotonic() >= self._trouble.get(sliver, (0.0, 0.0))[0]
@@ -124,7 +138,9 @@ class Node:
     def _announce(self) -> None:
         node = self._config.node
         self._journal.add(
-            work.NodeSeen(node.name, node.address, facts.gather(self._config, self._pool, self.hypervisor))
+            work.NodeSeen(
+                node.name, node.address, facts.gather(self._config, self._pool, self.hypervisor, self._machines.found)
+            )
         )
 
     def _forget_marks(self, host: observe.Host) -> None:

@@ -23,6 +23,7 @@ class Host:
     directories: frozenset[str]
     launches: frozenset[str]
     settled: Mapping[str, int]  # sliver → pid of the domain that was settled
+    disks: Mapping[str, int]  # sliver → disk limit as applied
 
     def sliver(self, sliver: str) -> Seen:
         """What `plan` needs to know of one sliver."""
@@ -30,6 +31,7 @@ class Host:
             self.domains.get(sliver),
             settled=self.settled.get(sliver),
             root=sliver in self.roots,
+            disk=self.disks.get(sliver),
             traces=sliver in self.directories or sliver in self.launches,
         )
 
@@ -41,35 +43,50 @@ class Host:
 def host(config: Config, hypervisor: Hypervisor) -> Host:
     """Look at everything. Raises Failed if libvirt does not answer."""
     directories = _children(config.node.pool / "slivers")
+    limits = {sliver: _disk_limit(config, sliver) for sliver in directories}
     return Host(
         domains=hypervisor.domains(),
-        roots=frozenset(one for one in directories if names.root_dir(config.node.pool, one).is_dir()),
+        roots=frozenset(one for one in directories if has_root(config, one)),
         directories=directories,
         launches=frozenset(filter(None, map(names.sliver_of_domain, _listing(config.node.run_dir / "launch")))),
         settled=dict(filter(None, map(_parse_mark, _listing(settled_dir(config))))),
+        disks={sliver: limit for sliver, limit in limits.items() if limit is not None},
     )
 
 
 def one(config: Config, hypervisor: Hypervisor, sliver: str) -> Seen:
     """Look at one sliver only: the cost does not grow with the number of slivers."""
     pool = config.node.pool
-    root = names.root_dir(pool, sliver).is_dir()
+    root = has_root(config, sliver)
     traces = root or names.sliver_dir(pool, sliver).exists() or names.launch_file(config.node.run_dir, sliver).exists()
     domain = hypervisor.domain(sliver)
     if domain is None and not traces:
         return _NOTHING
     settled = domain.pid if domain and mark(config, sliver, domain.pid).exists() else None
-    return _seen(domain, settled=settled, root=root, traces=traces)
+    return _seen(domain, settled=settled, root=root, disk=_disk_limit(config, sliver), traces=traces)
 
 
-def _seen(domain: DomainSeen | None, *, settled: int | None, root: bool, traces: bool) -> Seen:
+def has_root(config: Config, sliver: str) -> bool:
+    """Of either kind."""
+    return names.root_dir(config.node.pool, sliver).is_dir() or names.disk_file(config.node.pool, sliver).exists()
+
+
+def _disk_limit(config: Config, sliver: str) -> int | None:
+    try:
+        return int(names.limit_file(config.node.pool, sliver).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _seen(domain: DomainSeen | None, *, settled: int | None, root: bool, disk: int | None, traces: bool) -> Seen:
     if domain is None:
-        return Seen(root=root, traces=traces)
+        return Seen(root=root, disk=disk, traces=traces)
     return Seen(
         domain=DomainState.PAUSED if domain.paused else DomainState.RUNNING,
         generation=domain.generation,
         settled=settled == domain.pid,
         root=root,
+        disk=disk,
         traces=traces,
     )
 

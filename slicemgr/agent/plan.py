@@ -15,6 +15,7 @@ class Step(StrEnum):
     """One idempotent change to the host. The value is what progress bars and operations show."""
 
     ROOT = "root"  # quota group, sliver subvolume, snapshot of the base
+    RESIZE = "resize"  # another disk limit
     IDENTITY = "identity"  # hostname, keys, resolver written into the root
     DOMAIN = "domain"  # virDomainCreateXML
     PUBLISH = "publish"  # NAT, DNAT and filter rules
@@ -40,7 +41,8 @@ class Seen:
     """What the host has of one sliver.
 
     generation: of the domain. settled: this very domain went through every step up to SSH.
-    root: the snapshot is complete. traces: something with the sliver's mark lies in the pool or runtime directory.
+    root: it is complete. disk: the limit in bytes that was applied to it, None if unknown.
+    traces: something with the sliver's mark lies in the pool or runtime directory.
     """
 
     domain: DomainState | None = None
@@ -48,6 +50,7 @@ class Seen:
     settled: bool = False
     root: bool = False
     traces: bool = False
+    disk: int | None = None
 
 
 _START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN, Step.VERIFY, Step.SSH)
@@ -60,7 +63,7 @@ def plan(want: Sliver, seen: Seen) -> tuple[Step, ...]:
         case Desired.ABSENT:
             return _away(seen)
         case Desired.STOPPED:
-            return (Step.STOP,) if seen.domain else ()
+            return (*_resize(want, seen), *((Step.STOP,) if seen.domain else ()))
         case Desired.RUNNING:
             return _run(want, seen, pause=False)
         case Desired.PAUSED:
@@ -76,17 +79,21 @@ def _away(seen: Seen) -> tuple[Step, ...]:
 
 def _run(want: Sliver, seen: Seen, *, pause: bool) -> tuple[Step, ...]:
     last = (Step.PAUSE,) if pause else ()
-    root = () if seen.root else (Step.ROOT,)
+    root = _resize(want, seen) if seen.root else (Step.ROOT,)
     if seen.domain is None:
         return (*root, *_START, *last)
     if seen.generation != want.generation:
         return (Step.STOP, *root, *_START, *last)
     wake = (Step.RESUME,) if seen.domain is DomainState.PAUSED else ()
     if not seen.settled:
-        return (*wake, *_SETTLE, *last)
+        return (*root, *wake, *_SETTLE, *last)
     if pause:
-        return () if wake else last
-    return wake
+        return (*root, *(() if wake else last))
+    return (*root, *wake)
+
+
+def _resize(want: Sliver, seen: Seen) -> tuple[Step, ...]:
+    return (Step.RESIZE,) if seen.disk is not None and seen.disk != want.limits.disk else ()
 
 
 def phase_after(desired: Desired) -> Phase:

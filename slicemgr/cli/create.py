@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_KEYS = ("id_ed25519.pub", "id_ecdsa.pub", "id_rsa.pub")
 _LARGEST_KEY_FILE = 1 << 16  # bytes
+_LARGEST_USER_DATA = 1 << 20  # bytes; the service takes less, and says how much
 _KEY_TYPES = ("ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-")
 
 
@@ -40,6 +41,10 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
 @click.option("--disk", help="Bytes of its own, such as 4G.")
 @click.option("--pids", type=int, help="Processes and threads.")
 @click.option("--io-weight", type=int, help="Block I/O weight, 1 to 1000.")
+@click.option("--io-rate", help="Bytes a second to and from the disk, such as 20M; kvm only.")
+@click.option("--io-ops", type=int, help="Block operations a second; kvm only.")
+@click.option("--boot", metavar="loader|bios|uefi|direct", help="How a kvm sliver boots (by the image's own loader).")
+@click.option("--user-data", "user_data_file", metavar="FILE", help="A cloud-config or script for cloud-init.")
 @click.option("--ports", type=int, help="Node ports of each sliver; the lowest leads to ssh.")
 @click.option("--lease", help="How long the slice lives, such as 12h or 7d.")
 @click.option("--node", help="Which node; any if left out.")
@@ -52,6 +57,7 @@ def create(
     name: str,
     kind: str,
     key_files: tuple[str, ...],
+    user_data_file: str | None,
     dry_run: bool,
     no_wait: bool,
     timeout: float | None,
@@ -63,6 +69,8 @@ def create(
     from slicemgr.client import Client
 
     request: wire.SliceRequest = {"name": name, "type": kind, "ssh_keys": _keys(key_files)}
+    if user_data_file is not None:
+        request["user_data"] = _user_data(Path(user_data_file).expanduser())
     request.update({key: value for key, value in wanted.items() if value is not None})  # type: ignore[typeddict-item]
     with Client.local() as client:
         if dry_run:
@@ -99,6 +107,17 @@ def _tell_unverified(operation: wire.Operation) -> None:
     for step in operation["steps"]:
         if step["detail"] and step["name"] == "ssh":
             say(f"{step['sliver']}: {step['detail']}")
+
+
+def _user_data(path: Path) -> str:
+    """What is wrong with the content is the service's to say."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_LARGEST_USER_DATA).decode()
+    except OSError as error:
+        raise invalid("--user-data", f"cannot read {path}: {error.strerror}", "a cloud-config or script") from error
+    except UnicodeDecodeError as error:
+        raise invalid("--user-data", f"{path} is not text", "a cloud-config or script") from error
 
 
 def _keys(files: tuple[str, ...]) -> list[str]:

@@ -17,6 +17,7 @@ COMMANDS = {
     "resume": "actions:resume",
     "delete": "actions:delete",
     "renew": "slices:renew",
+    "resize": "slices:resize",
     "ssh": "ssh:ssh",
     "wait": "wait:wait",
     "image": "image:image",

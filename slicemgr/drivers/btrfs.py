@@ -116,18 +116,21 @@ class Pool:
                 raise _unusable(self.path, f"is mounted {word}", f"remount it without {word}")
 
     def ensure_layout(self) -> None:
-        """Make `bases` and `slivers`, for root only. They stay as they are when they are right."""
-        for name in ("bases", "slivers"):
+        """Make `bases`, for root only, and `slivers`, where QEMU finds the files of its own sliver.
+
+        They stay as they are when they are right.
+        """
+        for name, mode in (("bases", 0o700), ("slivers", 0o711)):
             where = self.path / name
             with _step(f"make {where}"):
                 with contextlib.suppress(FileExistsError):
-                    where.mkdir(mode=0o700)
+                    where.mkdir(mode=mode)
                 with _directory(where) as fd:
                     held = os.fstat(fd)
                     if (held.st_uid, held.st_gid) != (0, 0):
                         os.fchown(fd, 0, 0)
-                    if stat.S_IMODE(held.st_mode) != 0o700:
-                        os.fchmod(fd, 0o700)
+                    if stat.S_IMODE(held.st_mode) != mode:
+                        os.fchmod(fd, mode)
 
     def quota_mode(self) -> QuotaMode:
         """How the file system counts, from its quota tree (so no mounted /sys is needed)."""

@@ -6,17 +6,22 @@ fails there. Numbers are bytes, and microseconds of CPU time in each period.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slicemgr.drivers.domain_xml import CPU_PERIOD
+from slicemgr import names
+from slicemgr.drivers.place import CPU_PERIOD
 from slicemgr.errors import Failed
 from slicemgr.model import Limits
 
 MOUNT = Path("/sys/fs/cgroup")
 _GROUP_V1 = "slicemgr"  # our directory in the v1 pids hierarchy
 _PAGE = 4096
+_DOMAIN_V1 = re.compile(r"(?:lxc|qemu)-[0-9]+-(.+)\.libvirt-(?:lxc|qemu)")
+_THREADS = ("emulator",)  # where libvirt puts QEMU's own threads; the limits are in the directory above
 
 
 def version() -> str:
@@ -27,6 +32,20 @@ def version() -> str:
 def pids_group_v1(domain: str) -> Path | None:
     """The directory that limits a domain's processes on v1; None on v2: the container's own is limited there."""
     return MOUNT / "pids" / _GROUP_V1 / domain if version() == "v1" else None
+
+
+def collect_empty(running: Collection[str]) -> None:
+    """Remove empty directories of domains of ours that are not in `running` (v1).
+
+    A libvirtd that was away when a domain ended forgets them. On v2 systemd's scopes go by themselves.
+    """
+    if version() == "v2":
+        return
+    for directory in MOUNT.glob("*/machine/*.libvirt-*"):
+        match = _DOMAIN_V1.fullmatch(directory.name)
+        if match and names.sliver_of_domain(match[1]) and match[1] not in running:
+            with contextlib.suppress(OSError):
+                directory.rmdir()
 
 
 def has_swap_limit() -> bool:
@@ -60,7 +79,8 @@ def _directory(pid: int, controller: str) -> Path:
     path = paths.get("" if unified else controller)
     if path is None:
         raise Failed(f"process {pid} is in no {controller} cgroup")
-    return (MOUNT if unified else MOUNT / controller) / path.lstrip("/")
+    found = (MOUNT if unified else MOUNT / controller) / path.lstrip("/")
+    return found.parent if found.name in _THREADS else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +101,9 @@ def expected(limits: Limits, version: str) -> list[Effective]:
     unified = version == "v2"
     rows = [
         Effective("memory", memory, ("memory.max" if unified else "memory.limit_in_bytes",), "memory"),
-        Effective("pids", str(limits.pids), ("pids.max",), "pids"),
     ]
+    if limits.pids:
+        rows.append(Effective("pids", str(limits.pids), ("pids.max",), "pids"))
     if unified:
         rows += [
             Effective("cpu", f"{quota} {CPU_PERIOD}", ("cpu.max",), "cpu"),
@@ -108,7 +129,7 @@ def _weight(text: str) -> str:
 
 
 def verify(pid: int, limits: Limits) -> list[str]:
-    """What the kernel says differently from `limits` for the container whose init is `pid`; [] is right."""
+    """What the kernel says differently from `limits` for the cgroup of `pid`; [] is right."""
     wrong = []
     for row in expected(limits, version()):
         directory = _directory(pid, row.controller)

@@ -14,16 +14,17 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 
 from oslo_utils.imageutils import format_inspector
 
-from slicemgr.drivers import command
+from slicemgr.drivers import boot_loader, command
 from slicemgr.drivers.command import CommandFailed, Conversation
 from slicemgr.drivers.rootfs import Root
 from slicemgr.errors import Code, Failed, Refused, invalid
+from slicemgr.model import NO_BOOT, BootFacts
 
 FORMATS = ("qcow2", "raw")
 
@@ -52,11 +53,12 @@ class DiskFacts:
 
 @dataclass(frozen=True, slots=True)
 class TreeFacts:
-    """What was found in a tree. bytes: as streamed, headers included."""
+    """What was found in a tree; arch and os_name "" if there was none. bytes: as streamed, headers included."""
 
     arch: str
     os_name: str
     bytes: int
+    boot: BootFacts = NO_BOOT
 
 
 def detect_and_check(path: Path, declared: str, *, max_virtual_size: int) -> DiskFacts:
@@ -102,13 +104,15 @@ def _reason(failure: str) -> str:
 
 
 def _check_qcow2(path: Path, size: int) -> None:
-    """Consistent, and as long as its own tables say."""
+    """Consistent, and as long as its own tables say, up to the last cluster: a compressed one is not padded."""
     damaged = invalid("file", "is damaged or truncated", "send it again, whole")
     try:
         told = command.run(["qemu-img", "check", "--output=json", "-f", "qcow2", path], timeout=_CHECK_SECONDS)
     except CommandFailed as error:
         raise damaged from error
-    if json.loads(told).get("image-end-offset", 0) > size:
+    with path.open("rb") as file:
+        cluster = 1 << struct.unpack_from(">I", file.read(24), 20)[0]
+    if json.loads(told).get("image-end-offset", 0) >= size + cluster:
         raise damaged
 
 
@@ -154,7 +158,12 @@ def extract(
     progress("inspect", None)
     try:
         with command.converse(argv, timeout=_APPLIANCE_SECONDS, env=_APPLIANCE) as guestfish:
-            root = _find_root(guestfish)
+            _ask(guestfish, "run")
+            loader = boot_loader.find(lambda line: _ask(guestfish, line))
+            root = _find_root(guestfish, bootable=loader.bios or loader.uefi)
+            if root is None:
+                return TreeFacts("", "", 0, loader)
+            where = boot_loader.root_argument(root, _ask(guestfish, f"-vfs-uuid {_quoted(_device(root))}"))
             _mount(guestfish, root)
             expected = _used_bytes(_ask(guestfish, "statvfs /"))
             streamed = _stream(guestfish, target, _Meter(progress, expected, size_limit, cancelled))
@@ -162,14 +171,15 @@ def extract(
         if "no operating system" in error.stderr:
             raise invalid("file", _NO_ROOT) from error
         raise Failed(f"the image's files cannot be read: {error.stderr.strip()[-300:]}") from error
-    return facts_of(target, streamed)
+    return facts_of(target, streamed, replace(loader, root=where))
 
 
-def facts_of(tree: Path, streamed: int = 0) -> TreeFacts:
-    """What can be told of an unpacked tree. streamed: bytes that it came as, if known."""
-    with Root(tree) as root:
-        release = (root.read("etc/os-release", _LARGEST_RELEASE) or b"").decode(errors="replace")
-    return TreeFacts(arch_of(tree), pretty_name(release), streamed)
+def facts_of(tree: Path, streamed: int, loader: BootFacts) -> TreeFacts:
+    """What can be told of an unpacked tree. streamed: bytes that it came as. loader: how else the disk boots."""
+    with Root(tree) as inside:
+        release = (inside.read("etc/os-release", _LARGEST_RELEASE) or b"").decode(errors="replace")
+        kernel, initrd = boot_loader.kernel(inside.names("boot"), inside.names("."))
+    return TreeFacts(arch_of(tree), pretty_name(release), streamed, replace(loader, kernel=kernel, initrd=initrd))
 
 
 def pretty_name(os_release: str) -> str:
@@ -204,16 +214,24 @@ def _ask(guestfish: Conversation, line: str) -> list[str]:
     return guestfish.until(_DONE)
 
 
-def _find_root(guestfish: Conversation) -> str:
-    _ask(guestfish, "run")
+def _find_root(guestfish: Conversation, *, bootable: bool) -> str | None:
+    """The device of the one root; None if there is not one, but a boot loader: only a machine can tell then."""
     roots = _ask(guestfish, "inspect-os")
     if len(roots) == 1:
         return roots[0]
+    if bootable:
+        return None
     if not roots:
         raise invalid("file", _NO_ROOT, "an image with one installed Linux is needed")
     raise invalid(
         "file", f"has {'two' if len(roots) == 2 else len(roots)} root filesystems: {', '.join(roots)}", "one is needed"
     )
+
+
+def _device(root: str) -> str:
+    """Of a root as libguestfs names it: a btrfs subvolume is `btrfsvol:DEVICE/NAME`."""
+    device, _, _ = root.removeprefix("btrfsvol:").rpartition("/") if root.startswith("btrfsvol:") else (root, "", "")
+    return device
 
 
 def mounts_of(lines: list[str]) -> list[tuple[str, str]]:

@@ -7,29 +7,26 @@ turns into Failed with Code.UNAVAILABLE: keepalive closes a connection whose oth
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from xml.etree import ElementTree as ET
 
 import libvirt
 
 from slicemgr import names
 from slicemgr.config import LibvirtConfig
-from slicemgr.drivers import cgroup
+from slicemgr.drivers import bodies
+from slicemgr.drivers.bodies import body
 from slicemgr.drivers.domain_xml import NAMESPACE
 from slicemgr.errors import Code, Failed
-from slicemgr.model import Kind
+from slicemgr.model import KIB, Kind
 
 log = logging.getLogger(__name__)
 
-LXC_DIR = Path("/run/libvirt/lxc")  # libvirt's notes on running containers
 _PROBES = 2  # unanswered probes before a connection counts as dead, and as long again after the last
 _NO_DRIVER = (libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED)
 _INIT_APPEARS = 5.0  # seconds until the container's init must exist after its domain was seen
@@ -37,6 +34,9 @@ _SHORT = 0.01
 _LOOK = 0.5  # seconds, at most, between looks for a domain's end when no event comes
 _UNNOTICED = 0.25  # seconds after which an ended libvirt_lxc counts as not noticed by libvirtd
 _ASK_AGAIN = 1.0  # seconds between requests for a clean shutdown
+_QEMU_ANSWERS = 5.0  # seconds after which a QEMU that does not answer counts as hung
+
+T = TypeVar("T")
 
 _events = threading.Lock()
 _events_running = False
@@ -44,13 +44,14 @@ _events_running = False
 
 @dataclass(frozen=True, slots=True)
 class DomainSeen:
-    """An active domain of ours. pid: libvirt's id of it, for lxc the controller's process."""
+    """An active domain of ours. pid: of libvirt_lxc or QEMU. trouble: why it is paused though nobody asked for it."""
 
     sliver: str
     kind: Kind
     pid: int
     paused: bool
     generation: int
+    trouble: str = ""
 
 
 class Hypervisor:
@@ -61,6 +62,7 @@ class Hypervisor:
         self._call_timeout = settings.call_timeout.total_seconds()
         self._connections: dict[Kind, Any] = {}
         self._attempts: dict[Kind, _Attempt] = {}
+        self._missing: set[Kind] = set()  # kinds without a driver
         self._generations: dict[Kind, dict[tuple[str, int], int]] = {kind: {} for kind in Kind}
         self._lock = threading.Lock()
         self._changed = threading.Condition()
@@ -81,12 +83,19 @@ class Hypervisor:
     def domains(self) -> dict[str, DomainSeen]:
         """Every active domain of ours by sliver, of both kinds; a fixed number of calls, however many there are.
 
-        A kind that was never reached is left out; an lxc driver that cannot be reached raises Failed.
+        A kind for which libvirt has no driver has none. Raises Failed if libvirt does not answer.
         """
-        found = self._list(Kind.LXC)
-        if Kind.KVM in self._connections:
-            found |= self._list(Kind.KVM)
+        found: dict[str, DomainSeen] = {}
+        for kind in self._kinds():
+            found |= self._list(kind)
         return found
+
+    def _kinds(self) -> list[Kind]:
+        """Those that libvirt has a driver for. Containers are always asked for: without them nothing goes."""
+        if Kind.KVM not in self._connections and Kind.KVM not in self._missing:
+            with suppress(Failed):
+                self._connect(Kind.KVM)
+        return [kind for kind in Kind if kind not in self._missing]
 
     def _list(self, kind: Kind) -> dict[str, DomainSeen]:
         with self._calling(kind, "list the domains") as connection:
@@ -97,7 +106,7 @@ class Hypervisor:
                 sliver = names.sliver_of_domain(domain.name())
                 if sliver is not None and domain.ID() > 0:
                     with _may_be_gone():
-                        if kind is Kind.LXC and not _controls(domain.ID(), sliver):
+                        if not body(kind).alive(domain.ID(), sliver):
                             domain.destroy()  # see wait_gone
                             continue
                         seen[sliver] = self._seen(kind, sliver, domain, domain.name() in paused)
@@ -109,7 +118,7 @@ class Hypervisor:
 
     def domain(self, sliver: str) -> DomainSeen | None:
         """One sliver's domain, or None if it does not run."""
-        for kind in (Kind.LXC, *([Kind.KVM] if Kind.KVM in self._connections else [])):
+        for kind in self._kinds():
             with self._calling(kind, "look for a domain") as connection:
                 domain = _lookup(connection, sliver)
                 if domain is not None:
@@ -118,20 +127,24 @@ class Hypervisor:
         return None
 
     def _seen(self, kind: Kind, sliver: str, domain: Any, paused: bool) -> DomainSeen:
-        pid, known = domain.ID(), self._generations[kind]
+        its = body(kind)
+        pid, known = its.pid(domain, sliver), self._generations[kind]
         generation = known.get((sliver, pid))
         if generation is None:
             text = domain.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, NAMESPACE)
             generation = known[sliver, pid] = int(ET.fromstring(text).get("generation", "0"))
-        if kind is Kind.LXC and not paused and cgroup.version() == "v2":
-            init = _child(pid)
-            paused = init is not None and cgroup.is_frozen_v2(init)
-        return DomainSeen(sliver, kind, pid, paused, generation)
+        trouble = _bounded(lambda: its.trouble(domain), "") if paused else ""
+        return DomainSeen(sliver, kind, pid, paused or its.frozen(domain, pid), generation, trouble)
 
-    def create(self, kind: Kind, xml: str) -> int:
-        """Start a transient domain; its id. Raises Failed with libvirt's reason."""
+    def create(self, kind: Kind, xml: str, memory: int) -> int:
+        """Start a transient domain; its id. Raises Failed with libvirt's reason.
+
+        memory: bytes that it may take of the host.
+        """
         with self._calling(kind, "start the domain") as connection:
-            return int(connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE).ID())
+            domain = connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE)
+            body(kind).started(domain, memory)
+            return int(domain.ID())
 
     def pause(self, sliver: str) -> None:
         """Freeze every process."""
@@ -142,27 +155,45 @@ class Hypervisor:
 
     def _freeze(self, sliver: str, frozen: bool) -> None:
         seen = self._need(sliver)
-        if seen.kind is Kind.LXC and cgroup.version() == "v2":
-            cgroup.freeze_v2(self.init_pid(sliver), frozen)
-            return
         with self._calling(seen.kind, "pause or resume the domain") as connection:
             domain = _lookup(connection, sliver)
             if domain is None:
                 raise Failed(f"{sliver} does not run")
-            if frozen:
-                domain.suspend()
-            else:
-                domain.resume()
+            _bounded(lambda: body(seen.kind).freeze(domain, seen.pid, frozen))
 
     def init_pid(self, sliver: str) -> int:
-        """The container's PID 1 as the host numbers it. Raises Failed if the sliver does not run."""
-        controller = self._need(sliver).pid
-        deadline = time.monotonic() + _INIT_APPEARS
-        while (pid := _child(controller)) is None:
-            if time.monotonic() > deadline or not _controls(controller, sliver):
+        """The process whose cgroup is limited, as the host numbers it: a container's PID 1, or QEMU.
+
+        Raises Failed if the sliver does not run.
+        """
+        seen = self._need(sliver)
+        its, deadline = body(seen.kind), time.monotonic() + _INIT_APPEARS
+        while (pid := its.limited(seen.pid)) is None:
+            if time.monotonic() > deadline or not its.alive(seen.pid, sliver):
                 raise Failed(f"the init of {sliver} does not run")
             time.sleep(_SHORT)
         return pid
+
+    def grow_disk(self, sliver: str, size: int) -> None:
+        """Let a running virtual machine see a larger disk, of `size` bytes."""
+        with self._calling(Kind.KVM, "resize the disk") as connection:
+            domain = _lookup(connection, sliver)
+            if domain is not None and domain.blockInfo("vda")[0] < size:
+                _bounded(lambda: domain.blockResize("vda", size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES))
+
+    def guest_memory(self, slivers: Iterable[str]) -> dict[str, int]:
+        """Bytes that running virtual machines say they use; those whose guest does not tell are left out.
+
+        A QEMU that hangs holds this call up for as long: not for the agent's main thread.
+        """
+        used = {}
+        for sliver in slivers:
+            with suppress(Failed), self._calling(Kind.KVM, "read the memory") as connection, _may_be_gone():
+                domain = _lookup(connection, sliver)
+                stats: dict[str, int] = {} if domain is None else _bounded(domain.memoryStats, {})
+                if "available" in stats and "usable" in stats:
+                    used[sliver] = (stats["available"] - stats["usable"]) * KIB
+        return used
 
     def stop(self, sliver: str, grace: float) -> bool:
         """Ask for a clean shutdown, then end it by force after `grace` seconds; whether it was clean."""
@@ -182,14 +213,11 @@ class Hypervisor:
                 return False
 
     def _ask_to_stop(self, seen: DomainSeen) -> None:
-        if seen.kind is Kind.LXC:
-            with suppress(Failed):
-                _signal(self.init_pid(seen.sliver), signal.SIGTERM)
-            return
-        with self._calling(seen.kind, "shut the domain down") as connection:
+        """One that cannot be asked (its QEMU hangs, it is just going) is ended by force later."""
+        with suppress(Failed), self._calling(seen.kind, "shut the domain down") as connection:
             domain = _lookup(connection, seen.sliver)
             if domain is not None:
-                domain.shutdown()
+                _bounded(lambda: body(seen.kind).ask_to_stop(domain, seen.pid))
 
     def begin_kill(self, slivers: Iterable[str]) -> None:
         """Kill the inits of many containers without waiting; `kill` then finishes each.
@@ -198,24 +226,20 @@ class Hypervisor:
         when they end together, it does so once. It is not asked who they are: busy tidying, it would not answer.
         """
         for sliver in slivers:
-            controller = _noted_pid(sliver)
-            if controller is not None and _controls(controller, sliver):
-                init = _child(controller)
-                if init is not None:
-                    _signal(init, signal.SIGKILL)
+            controller = bodies.noted_pid(sliver)
+            if controller is not None and bodies.controls(controller, sliver):
+                body(Kind.LXC).end(controller)
 
     def kill(self, sliver: str, timeout: float = 20.0) -> None:
-        """End a domain at once and wait until libvirt has cleaned up; one that does not run is fine.
-
-        The container's init is killed and libvirt tidies by itself: virDomainDestroy takes 0.4 s each, one after
-        the other. It is the last resort.
-        """
+        """End a domain at once and wait until libvirt has cleaned up; one that does not run is fine."""
         seen = self.domain(sliver)
         if seen is None:
             return
-        if seen.kind is Kind.LXC and not seen.paused:
+        its = body(seen.kind)
+        if not seen.paused and its.limited(seen.pid) is None:
             with suppress(Failed):
-                _signal(self.init_pid(sliver), signal.SIGKILL)
+                self.init_pid(sliver)
+        if not seen.paused and its.end(seen.pid):
             if self.wait_gone(sliver, timeout):
                 return
             log.warning("%s did not go with its init: destroying it", names.domain(sliver))
@@ -237,11 +261,10 @@ class Hypervisor:
             seen = self.domain(sliver)
             if seen is None:
                 return True
-            if seen.kind is Kind.LXC:
-                if _controls(seen.pid, sliver):
-                    _signal(seen.pid, signal.SIGCHLD)
-                elif time.monotonic() - (ended := ended or time.monotonic()) > _UNNOTICED:
-                    self._destroy(seen)
+            if body(seen.kind).alive(seen.pid, sliver):
+                body(seen.kind).nudge(seen.pid)
+            elif time.monotonic() - (ended := ended or time.monotonic()) > _UNNOTICED:
+                self._destroy(seen)
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
@@ -294,6 +317,8 @@ class Hypervisor:
                     self._connections[kind] = attempt.connection
         if attempt.connection is None:
             if attempt.error is not None and attempt.error.get_error_code() in _NO_DRIVER:
+                if kind is not Kind.LXC:
+                    self._missing.add(kind)
                 message = f"libvirt has no driver for {kind}: {attempt.error}"
                 raise Failed(message, hint="`slicectl doctor`") from attempt.error
             raise _unavailable(kind, attempt.error) from attempt.error
@@ -365,39 +390,30 @@ def _lookup(connection: Any, sliver: str) -> Any | None:
     return domain if domain.ID() > 0 else None
 
 
-def _child(pid: int) -> int | None:
-    """The first child of a process, None if it has none (yet)."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return int(children[0]) if children else None
+def _bounded(call: Callable[[], T], otherwise: T | None = None) -> T:
+    """What a call that waits for QEMU says; `otherwise`, or Failed, if it does not come back in time.
 
+    The thread that waits ends with the call: when QEMU goes on, or is killed.
+    """
+    result: list[T] = []
+    errors: list[Exception] = []
 
-def _noted_pid(sliver: str) -> int | None:
-    """The controller of a running container, as libvirt has noted it."""
-    try:
-        return int((LXC_DIR / f"{names.domain(sliver)}.pid").read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def _controls(pid: int, sliver: str) -> bool:
-    """Whether the process is there, alive, and the sliver's libvirt_lxc (or our launcher, about to be it)."""
-    try:
-        return names.domain(sliver).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    """Signal a process through a descriptor, so that a recycled pid is never hit."""
-    with suppress(ProcessLookupError):
-        descriptor = os.pidfd_open(pid)
+    def work() -> None:
         try:
-            signal.pidfd_send_signal(descriptor, number)
-        finally:
-            os.close(descriptor)
+            result.append(call())
+        except Exception as error:  # noqa: BLE001 (raised in the caller's thread)
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="qemu-call", daemon=True)
+    thread.start()
+    thread.join(_QEMU_ANSWERS)
+    if errors:
+        raise errors[0]
+    if result:
+        return result[0]
+    if otherwise is None:
+        raise Failed("its QEMU does not answer", hint="stop or delete the slice: it is ended by force then")
+    return otherwise
 
 
 def _start_events() -> None:

@@ -6,6 +6,7 @@ One `key=value` a line, readable by root only, in the runtime directory; see too
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,15 +14,17 @@ from pathlib import Path
 from slicemgr import names
 from slicemgr.config import Config
 from slicemgr.drivers import cgroup
-from slicemgr.drivers.domain_xml import MASKED_DIRS, MASKED_FILES, Place
-from slicemgr.drivers.hypervisor import LXC_DIR
+from slicemgr.drivers.bodies import LXC_DIR
+from slicemgr.drivers.container_xml import MASKED_DIRS, MASKED_FILES
+from slicemgr.drivers.place import Acceleration, Place
 from slicemgr.model import IDS_PER_SLIVER, Sliver
 
 INIT_DIR = Path(__file__).parent.parent / "images" / "init"
 RUN_DIR = Path("/run/slicemgr")  # the launcher is compiled for it
+_NOGROUP = 65534
 
 
-def place(config: Config) -> Place:
+def place(config: Config, acceleration: Acceleration = Acceleration.EMULATION) -> Place:
     """The node as a domain sees it: which of the masked files this kernel has, where things lie."""
     return Place(
         root=RUN_DIR / "root",
@@ -31,7 +34,19 @@ def place(config: Config) -> Place:
         masked_dirs=tuple(path for path in MASKED_DIRS if Path(path).is_dir()),
         masked_files=tuple(path for path in MASKED_FILES if Path(path).exists()),
         swap_limit=cgroup.has_swap_limit(),
+        pool=config.node.pool,
+        images=config.images_dir,
+        machine_gid=machine_gid(config),
+        acceleration=acceleration,
     )
+
+
+def machine_gid(config: Config) -> int:
+    """The group of QEMU; nobody's where libvirt.machine_group is unknown, so that it is not root's."""
+    try:
+        return grp.getgrnam(config.libvirt.machine_group).gr_gid
+    except KeyError:
+        return _NOGROUP
 
 
 def write(config: Config, sliver: Sliver, *, subvolumes: bool = True) -> None:

@@ -8,16 +8,19 @@ from pathlib import Path
 from slicemgr import __version__
 from slicemgr.config import Config
 from slicemgr.drivers import cgroup
+from slicemgr.drivers.acceleration import Found
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.hypervisor import Hypervisor
+from slicemgr.drivers.machine_xml import FIRMWARE
 from slicemgr.errors import Code, SlicemgrError
 from slicemgr.model import Kind
 
-_MADE = (Kind.LXC,)
 
+def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found | None) -> dict[str, object]:
+    """Facts by name; sizes in bytes. What cannot be found out is left out.
 
-def gather(config: Config, pool: Pool, hypervisor: Hypervisor) -> dict[str, object]:
-    """Facts by name; sizes in bytes. What cannot be found out is left out."""
+    machines: what runs virtual machines, None while that is being found out.
+    """
     facts: dict[str, object] = {
         "slicemgr": __version__,
         "kernel": os.uname().release,
@@ -32,15 +35,23 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor) -> dict[str, obje
     space = pool.space()
     facts["disk_total"], facts["disk_free"] = space.total, space.free
     facts["quota"] = pool.quota_mode().value
-    kinds = {kind.value: False for kind in Kind}
+    kinds = {kind.value: True for kind in Kind}
+    reasons: dict[str, str] = {}
     for kind in Kind:
         try:
             facts[f"libvirt_{kind}"] = hypervisor.version(kind)
-            kinds[kind.value] = kind in _MADE
         except SlicemgrError as error:  # a libvirtd that is away will be back: what is asked for meanwhile can wait
-            kinds[kind.value] = kind in _MADE and error.code is Code.UNAVAILABLE
-    facts["kinds"] = kinds
-    facts["kinds_reason"] = {kind.value: "this version makes lxc slivers only" for kind in Kind if kind not in _MADE}
+            kinds[kind.value] = error.code is Code.UNAVAILABLE
+    if machines is None:
+        kinds[Kind.KVM.value] = False
+        reasons[Kind.KVM.value] = "the agent is still finding out how it can run virtual machines; try again soon"
+    elif machines.acceleration is None:
+        kinds[Kind.KVM.value] = False
+        reasons[Kind.KVM.value] = machines.reason
+    facts["acceleration"] = (machines.acceleration if machines else None) or "none"
+    facts["acceleration_reason"] = machines.reason if machines else reasons[Kind.KVM.value]
+    facts["uefi"] = FIRMWARE.exists()
+    facts["kinds"], facts["kinds_reason"] = kinds, reasons
     return facts
 
 

@@ -13,10 +13,16 @@ from slicemgr.model import Sliver
 from slicemgr.store import work
 
 
-def usage(config: Config, pool: Pool, domains: Mapping[str, DomainSeen], slivers: Iterable[Sliver]) -> list[work.Usage]:
+def usage(
+    config: Config,
+    pool: Pool,
+    domains: Mapping[str, DomainSeen],
+    slivers: Iterable[Sliver],
+    guests: Mapping[str, int],
+) -> list[work.Usage]:
     """Bytes of memory and own disk of each sliver; None for memory of one that does not run.
 
-    One tree search for all quota groups, one file read for each running sliver.
+    One tree search for all quota groups, one file read for each running sliver. guests: memory as used inside.
     """
     charged = pool.usage()
     whole = pool.quota_mode() is not QuotaMode.FULL
@@ -25,13 +31,16 @@ def usage(config: Config, pool: Pool, domains: Mapping[str, DomainSeen], slivers
             one.id,
             cgroup.memory_usage(domains[one.id].pid) if one.id in domains else None,
             charged.get(names.qgroup(one.serial)) if whole else _own(config, pool, one),
+            guests.get(one.id),
         )
         for one in slivers
     ]
 
 
 def _own(config: Config, pool: Pool, sliver: Sliver) -> int | None:
+    """Of the subvolume that is limited: a container's root, a machine's directory."""
+    root = names.root_dir(config.node.pool, sliver.id)
     try:
-        return pool.own_usage(names.root_dir(config.node.pool, sliver.id))
+        return pool.own_usage(root if root.exists() else names.sliver_dir(config.node.pool, sliver.id))
     except PoolFailed:  # no root yet, or no longer
         return None

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import Kind, SliceSpec
+from slicemgr.model import Boot, Kind, SliceSpec
 from slicemgr.policy import allocate
 from slicemgr.policy.access import Principal, require
 from slicemgr.service import operations
@@ -61,6 +61,8 @@ def check_able(node: NodeRow, spec: SliceSpec) -> None:
     cpus = node.capacity.cpus
     if cpus is not None and spec.limits.cpu > cpus:
         raise invalid("cpu", f"{spec.limits.cpu:g} cores are more than node {node.name} has", f"at most {cpus}")
+    if spec.boot is Boot.UEFI and not node.facts.get("uefi", False):
+        raise invalid("boot", f"node {node.name} has no UEFI firmware", "apt-get install ovmf on the node")
     if spec.limits.io_weight is not None and not node.facts.get("io_weight", False):
         reason = "its kernel has no I/O controller with weights"
         raise invalid("io_weight", f"node {node.name} cannot do it: {reason}", "leave it out")

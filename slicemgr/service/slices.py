@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr import names
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import Desired, ImageState, Phase, PortBlock, SliceSpec
+from slicemgr.model import Boot, BootFacts, Desired, ImageState, Kind, Limits, Phase, PortBlock, SliceSpec
 from slicemgr.policy import allocate, leases
 from slicemgr.policy.access import Principal, require
 from slicemgr.service import nodes, operations
@@ -35,6 +35,7 @@ class Placement:
     node: str
     image: str  # sha256
     image_name: str
+    boot: Boot
     grants: list[allocate.Grant]
     cursors: allocate.Cursors
 
@@ -60,15 +61,17 @@ def place(c: Connection, config: Config, spec: SliceSpec) -> Placement:
     image = _image(c, spec.image)
     node = nodes.choose(c, spec.node)
     nodes.check_able(node, spec)
+    boot = _check_image(image, spec)
     given = _given(c, node.name)
     allocate.check_capacity(node.capacity, config.limits, given, spec.count, spec.limits)
     grants, cursors = allocate.allocate(config.network, given, node.cursors, spec.count, spec.ports)
-    return Placement(node.name, image.sha256, image.name, grants, cursors)
+    return Placement(node.name, image.sha256, image.name, boot, grants, cursors)
 
 
 def _image(c: Connection, wanted: str) -> Row[*tuple[Any, ...]]:
     i = t.images.c
-    row = c.execute(sa.select(i.sha256, i.name, i.state).where(sa.or_(i.name == wanted, i.sha256 == wanted))).first()
+    columns = sa.select(i.sha256, i.name, i.state, i.arch, i.boot)
+    row = c.execute(columns.where(sa.or_(i.name == wanted, i.sha256 == wanted))).first()
     if row is None:
         hint = "`slicectl image list` shows what there is"
         raise Refused(Code.INVALID, f"there is no image {wanted[:80]!r}", hint=hint, field="image")
@@ -76,6 +79,26 @@ def _image(c: Connection, wanted: str) -> Row[*tuple[Any, ...]]:
         doing = "being deleted" if row.state == ImageState.DELETING else "still being imported"
         raise Refused(Code.CONFLICT, f"image {row.name} is {doing}", hint="`slicectl image list`", field="image")
     return row
+
+
+def _check_image(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Boot:
+    """How a sliver of the image boots. Refused if the image cannot be what is asked for."""
+    if image.arch not in ("", "x86_64", "i686"):
+        raise invalid("image", f"{image.name} is for {image.arch}", "one for x86_64 or i686 is needed")
+    if spec.kind is Kind.LXC:
+        if not image.arch:
+            raise invalid("type", f"image {image.name} has no Linux in it that a container could run", "kvm")
+        return Boot.DIRECT
+    if not image.boot:
+        raise invalid("image", f"{image.name} was imported before this version made kvm slivers", "import it again")
+    facts = BootFacts(**image.boot)
+    boot = facts.choose(spec.boot)
+    if boot is not None:
+        return boot
+    if facts.choose(Boot.LOADER) is None:
+        raise invalid("image", f"{image.name} has neither a boot loader nor a kernel", "lxc needs none")
+    able = [one.value for one in Boot if facts.choose(one)]
+    raise invalid("boot", f"image {image.name} cannot boot by {spec.boot}", f"it can: {', '.join(able)}")
 
 
 def _given(c: Connection, node: str) -> list[allocate.Given]:
@@ -99,6 +122,8 @@ def _insert(c: Connection, spec: SliceSpec, placed: Placement, by: Principal, no
             image=placed.image,
             count=spec.count,
             ssh_keys=list(spec.ssh_keys),
+            boot=placed.boot,
+            user_data=spec.user_data,
             created_at=now,
             expires_at=expires,
         )
@@ -131,6 +156,8 @@ def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str,
         "cpu_shares": limits.cpu_shares,
         "memory_soft": limits.memory_soft,
         "io_weight": limits.io_weight,
+        "io_rate": limits.io_rate,
+        "io_ops": limits.io_ops,
         "updated_at": now,
     }
     rows = [
@@ -197,7 +224,9 @@ def change(
     s = t.slivers.c
     slivers = c.execute(sa.select(s.id, s.node, s.desired).where(s.slice == row.id).order_by(s.idx)).all()
     _check_possible(row.name, action, {sliver.desired for sliver in slivers})
-    values: dict[str, Any] = {"desired": SLIVER_OPERATIONS[action], "updated_at": now}
+    values: dict[str, Any] = {"updated_at": now}
+    if SLIVER_OPERATIONS[action] is not None:
+        values["desired"] = SLIVER_OPERATIONS[action]
     if action == "restart":
         values["generation"] = s.generation + 1
     c.execute(t.slivers.update().where(s.slice == row.id).values(**values))
@@ -215,6 +244,29 @@ def _check_possible(name: str, action: str, desired: set[str]) -> None:
         raise Refused(
             Code.CONFLICT, f"slice {name} is not paused", hint=f"`slicectl start {name}` starts a stopped one"
         )
+
+
+def resize(store: Store, config: Config, name: str, disk: int, by: Principal) -> str:
+    """Raise the disk limit of each sliver to `disk` bytes; the operation's id.
+
+    Refused(CONFLICT) if that is no more than it has: files and file systems do not shrink by themselves.
+    """
+    require(by, "resize slices")
+    with store.write() as c:
+        row, s = find(c, name), t.slivers.c
+        own = c.execute(sa.select(s.id, s.node, s.disk, s.memory).where(s.slice == row.id)).all()
+        most = max(one.disk for one in own)
+        if disk <= most:
+            hint = f"more than {allocate.size_text(most)}: a disk cannot shrink"
+            raise Refused(Code.CONFLICT, f"the limit of slice {name} is as large already", hint=hint, field="disk")
+        node = nodes.choose(c, own[0].node)
+        added = Limits(memory=0, disk=disk - most, pids=0, cpu=0)
+        given = _given(c, node.name)
+        allocate.check_capacity(node.capacity, config.limits, given, len(own), added)
+        c.execute(t.slivers.update().where(s.slice == row.id).values(disk=disk))
+        operation = change(c, row, "resize", by.user, utcnow(), why=f"disk {allocate.size_text(disk)}")
+    wake(config.wake_socket)
+    return operation
 
 
 def renew(store: Store, config: Config, name: str, lease: timedelta, by: Principal) -> None:

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from slicemgr.config import Config, parse_duration, parse_size
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import MIB, Kind, Limits, SliceSpec
+from slicemgr.model import KIB, MIB, Boot, Kind, Limits, SliceSpec
 from slicemgr.policy import leases
-from slicemgr.service import keys
+from slicemgr.service import keys, user_data
 
 T = TypeVar("T")
 
@@ -21,12 +21,23 @@ MOST_PORTS = 1000
 LEAST_MEMORY = LEAST_DISK = 16 * MIB
 LEAST_PIDS, MOST_PIDS = 8, 4_194_304  # the kernel's PID_MAX_LIMIT
 LEAST_CPU, MOST_CPU = 0.01, 8192.0
+LEAST_IO_RATE, LEAST_IO_OPS = 64 * KIB, 10  # a guest that gets less does not boot
 MOST_BYTES = 1 << 50
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight")
-_FIELDS = frozenset(("name", "type", "image", "count", *_LIMITS, "ports", "lease", "ssh_keys", "node"))
+LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight", "io_rate", "io_ops")
+_FIELDS = frozenset(
+    ("name", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node", "boot", "user_data")
+)
+_NOT_OF = {  # what a kind cannot do, and why
+    Kind.LXC: {
+        "io_rate": "a container writes through the node's page cache, which no rate holds; io_weight shares the disk",
+        "io_ops": "a container writes through the node's page cache, which no rate holds; io_weight shares the disk",
+        "boot": "a container boots no kernel",
+    },
+    Kind.KVM: {"pids": "a virtual machine has a kernel of its own, which counts its own processes"},
+}
 
 
 class InvalidSpec(Refused):
@@ -71,25 +82,37 @@ def slice_spec(raw: Mapping[str, Any], config: Config) -> SliceSpec:
     for unknown in sorted(set(raw) - _FIELDS):
         form.errors.append(invalid(unknown[:64], "unknown field", f"known: {', '.join(sorted(_FIELDS))}"))
     defaults, network = config.limits, config.network
+    kind = form.need("type", _kind, Kind.LXC)
+    for name, reason in _NOT_OF[kind].items():
+        if raw.get(name) is not None:
+            form.errors.append(invalid(name, f"cannot be had with {kind}: {reason}", "leave it out"))
     most_ports = min(MOST_PORTS, network.ports_last - network.ports_first + 1)
     spec = SliceSpec(
         name=form.need("name", slice_name, ""),
-        kind=form.need("type", _kind, Kind.LXC),
+        kind=kind,
         image=form.need("image", lambda value: _text("image", value), ""),
         count=form.take("count", lambda value: _whole("count", value, 1, defaults.slivers_per_slice), 1),
         limits=Limits(
             memory=form.take("memory", lambda value: _size("memory", value, LEAST_MEMORY), defaults.memory.bytes),
             disk=form.take("disk", lambda value: _size("disk", value, LEAST_DISK), defaults.disk.bytes),
-            pids=form.take("pids", lambda value: _whole("pids", value, LEAST_PIDS, MOST_PIDS), defaults.pids),
+            pids=form.take(
+                "pids",
+                lambda value: _whole("pids", value, LEAST_PIDS, MOST_PIDS),
+                defaults.pids if kind is Kind.LXC else 0,
+            ),
             cpu=form.take("cpu", _cpu, defaults.cpu),
             cpu_shares=form.take("cpu_shares", lambda value: _whole("cpu_shares", value, 2, 262144), 1024),
             memory_soft=form.take("memory_soft", lambda value: _size("memory_soft", value, LEAST_MEMORY), None),
             io_weight=form.take("io_weight", lambda value: _whole("io_weight", value, 1, 1000), None),
+            io_rate=form.take("io_rate", lambda value: _size("io_rate", value, LEAST_IO_RATE), None),
+            io_ops=form.take("io_ops", lambda value: _whole("io_ops", value, LEAST_IO_OPS, 10_000_000), None),
         ),
         ports=form.take("ports", lambda value: _whole("ports", value, 1, most_ports), network.ports_per_sliver),
         lease=form.take("lease", lambda value: lease(value, config), min(config.lease.default, config.lease.longest)),
         ssh_keys=form.need("ssh_keys", _keys, ()),
         node=form.take("node", lambda value: _text("node", value), None),
+        boot=form.take("boot", _boot, Boot.LOADER),
+        user_data=form.take("user_data", user_data.check, ""),
     )
     soft = spec.limits.memory_soft
     if soft is not None and soft > spec.limits.memory:
@@ -126,6 +149,13 @@ def lease(value: Any, config: Config) -> timedelta:
     return span
 
 
+def disk(value: Any) -> int:
+    """A disk limit in bytes."""
+    if value is None:
+        raise invalid("disk", "is missing", "such as 8G")
+    return _size("disk", value, LEAST_DISK)
+
+
 def renewal(value: Any) -> timedelta:
     """The span of a lease that is asked for again; how much of it is granted is policy's."""
     if not isinstance(value, str):
@@ -153,6 +183,12 @@ def _kind(value: Any) -> Kind:
     return Kind(value)
 
 
+def _boot(value: Any) -> Boot:
+    if value not in tuple(Boot):
+        raise invalid("boot", f"{str(value)[:40]!r} is unknown", ", ".join(Boot))
+    return Boot(value)
+
+
 def _whole(field: str, value: Any, least: int, most: int) -> int:
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value.strip()):
         value = int(value)
@@ -164,13 +200,14 @@ def _whole(field: str, value: Any, least: int, most: int) -> int:
 
 
 def _size(field: str, value: Any, least: int) -> int:
+    enough = f"at least {least // MIB}M" if least >= MIB else f"at least {least // KIB}K"
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise invalid(field, f"{str(value)[:40]!r} is not a size", "write it as 512M, 2G or a number of bytes")
     if str(value).strip().startswith("-"):
-        raise invalid(field, f"{str(value)[:40]} is negative", f"at least {least // MIB}M")
+        raise invalid(field, f"{str(value)[:40]} is negative", enough)
     size = parse_size(value if isinstance(value, str) else str(value), field)
     if size < least:
-        raise invalid(field, f"{str(value)[:40]} is too little", f"at least {least // MIB}M")
+        raise invalid(field, f"{str(value)[:40]} is too little", enough)
     if size > MOST_BYTES:
         raise invalid(field, f"{str(value)[:40]} is more than any node has", "write it as 512M or 2G")
     return size

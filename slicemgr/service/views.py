@@ -14,9 +14,10 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import NetworkConfig
 from slicemgr.errors import Code, Refused
-from slicemgr.model import Desired, OperationState, Phase, SliceSpec
+from slicemgr.model import Desired, Kind, OperationState, Phase, SliceSpec
 from slicemgr.service import images as image_service
 from slicemgr.service.slices import Placement
+from slicemgr.service.specs import LIMITS
 from slicemgr.store import tables as t
 
 Json = dict[str, Any]
@@ -107,6 +108,7 @@ def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
         "lease_ended_at": when(head.lease_ended_at),
         "image": head.image_name,
         "image_sha256": head.image,
+        "boot": head.boot if head.kind == Kind.KVM else None,
         "slivers": slivers,
     }
 
@@ -126,18 +128,23 @@ def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
             "host_key": key,
         },
         "ports": {"first": row.port_first, "last": row.port_first + row.port_count - 1},
-        "limits": {name: getattr(row, name) for name in _LIMITS},
-        "usage": {"memory": row.usage_memory, "disk": row.usage_disk},
+        "limits": _limits(row),
+        "usage": {"memory": row.usage_memory, "disk": row.usage_disk, "guest_memory": row.guest_memory},
+        "acceleration": row.acceleration or None,
+        "booted": row.booted or None,
         "error": row.error or None,
     }
 
 
-_LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight")
+def _limits(source: object) -> Json:
+    """pids: None where nothing limits them."""
+    limits = {name: getattr(source, name) for name in LIMITS}
+    return {**limits, "pids": limits["pids"] or None}
 
 
 def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_at: datetime) -> Json:
     """What a dry run answers: the slice as it would be. address: the node's."""
-    limits = {name: getattr(spec.limits, name) for name in _LIMITS}
+    limits = _limits(spec.limits)
     return {
         "name": spec.name,
         "type": spec.kind.value,
@@ -149,6 +156,7 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
         "lease_ended_at": None,
         "image": placed.image_name,
         "image_sha256": placed.image,
+        "boot": placed.boot.value if spec.kind is Kind.KVM else None,
         "slivers": [
             {
                 "index": index,
@@ -159,7 +167,9 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
                 "ssh": {"host": address, "port": grant.ports.first, "fingerprint": None, "host_key": None},
                 "ports": {"first": grant.ports.first, "last": grant.ports.last},
                 "limits": limits,
-                "usage": {"memory": None, "disk": None},
+                "usage": {"memory": None, "disk": None, "guest_memory": None},
+                "acceleration": None,
+                "booted": None,
                 "error": None,
             }
             for index, grant in enumerate(placed.grants)
@@ -251,6 +261,7 @@ def images(c: Connection, wanted: str | None = None) -> list[Json]:
     return [
         {
             **{name: getattr(row, name) for name in fields},
+            "boot": row.boot,
             "created_at": when(row.created_at),
             "used_by": row.used_by,
         }

@@ -18,21 +18,27 @@ def utcnow() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class SliverSeen:
-    """error: None keeps what is there, "" clears it. host_key: None keeps what is there."""
+    """None keeps what is there, "" clears it.
+
+    acceleration: what a virtual machine runs by (kvm or emulation). booted: whether its start was seen to end.
+    """
 
     sliver: str
     phase: Phase
     error: str | None = None
     host_key: str | None = None
+    acceleration: str | None = None
+    booted: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Bytes."""
+    """Bytes. memory: what the sliver costs the host; guest_memory: what a virtual machine says is used inside it."""
 
     sliver: str
     memory: int | None
     disk: int | None
+    guest_memory: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,7 @@ class ImageSeen:
     arch: str = ""
     os: str = ""
     virtual_size: int | None = None
+    boot: Json | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,14 +58,15 @@ __all__ = [
     "slivers",
 ]
 
-# What each operation on slivers wants them to be; the other kinds are about an image or the node.
-SLIVER_OPERATIONS = {
+# What each operation on slivers wants them to be (None: as they are); the other kinds are about an image or the node.
+SLIVER_OPERATIONS: dict[str, Desired | None] = {
     "create": Desired.RUNNING,
     "start": Desired.RUNNING,
     "stop": Desired.STOPPED,
     "restart": Desired.RUNNING,
     "pause": Desired.PAUSED,
     "resume": Desired.RUNNING,
+    "resize": None,
     "delete": Desired.ABSENT,
 }
 _ENDED = (OperationState.DONE, OperationState.FAILED)
@@ -131,9 +132,10 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
         sa.select(
             *(s.id, s.serial, sl.id, sl.name, s.idx, sl.kind, s.desired, sl.image, i.arch, s.address),
             *(s.port_first, s.port_count, s.uid_first),
-            *(s.memory, s.disk, s.pids, s.cpu, s.cpu_shares, s.memory_soft, s.io_weight),
+            *(s.memory, s.disk, s.pids, s.cpu, s.cpu_shares, s.memory_soft, s.io_weight, s.io_rate, s.io_ops),
             sa.cast(sl.ssh_keys, sa.Text),
             *(sl.count, s.host_key, s.generation, s.phase, s.error),
+            *(i.format, i.virtual_size, sa.cast(i.boot, sa.Text), sl.boot, sl.user_data),
         )
         .select_from(t.slivers)
         .join(t.slices, sl.id == s.slice)
@@ -160,13 +162,23 @@ def _sliver_row(row: tuple[Any, ...]) -> SliverRow:
         address=row[9],
         ports=model.PortBlock(row[10], row[11]),
         uid_first=row[12],
-        limits=model.Limits(*row[13:20]),
-        ssh_keys=_keys(row[20]),
-        siblings=row[21],
-        host_key=row[22],
-        generation=row[23],
+        limits=model.Limits(*row[13:22]),
+        ssh_keys=_keys(row[22]),
+        siblings=row[23],
+        host_key=row[24],
+        generation=row[25],
+        image_format=row[28],
+        image_size=row[29],
+        boot_facts=_boot_facts(row[30]),
+        boot=model.Boot(row[31]),
+        user_data=row[32],
     )
-    return SliverRow(sliver, Phase(row[24]), row[25])
+    return SliverRow(sliver, Phase(row[26]), row[27])
+
+
+@lru_cache(maxsize=256)
+def _boot_facts(text: str) -> model.BootFacts:
+    return model.BootFacts(**json.loads(text))
 
 
 @lru_cache(maxsize=256)
@@ -177,9 +189,9 @@ def _keys(text: str) -> tuple[str, ...]:
 def images(c: Connection) -> list[model.Image]:
     """All images, also those that are still being imported or deleted."""
     i = t.images.c
-    columns = (i.sha256, i.name, i.format, i.virtual_size, i.file_size, i.arch, i.os, i.state, i.created_at)
+    columns = (i.sha256, i.name, i.format, i.virtual_size, i.file_size, i.arch, i.os, i.state, i.created_at, i.boot)
     return [
-        model.Image(*row[:7], state=ImageState(row[7]), created_at=row[8])
+        model.Image(*row[:7], state=ImageState(row[7]), created_at=row[8], boot=model.BootFacts(**row[9]))
         for row in c.execute(sa.select(*columns).order_by(i.name)).all()
     ]
 
@@ -231,6 +243,8 @@ def _sliver_seen(c: Connection, updates: list[SliverSeen]) -> None:
             phase=sa.bindparam("b_phase"),
             error=_kept(s.error, "b_error"),
             host_key=_kept(s.host_key, "b_host_key"),
+            acceleration=_kept(s.acceleration, "b_acceleration"),
+            booted=_kept(s.booted, "b_booted"),
             updated_at=sa.bindparam("b_now"),
         )
     )
@@ -239,7 +253,15 @@ def _sliver_seen(c: Connection, updates: list[SliverSeen]) -> None:
         c,
         statement,
         [
-            {"b_id": u.sliver, "b_phase": u.phase, "b_error": u.error, "b_host_key": u.host_key, "b_now": now}
+            {
+                "b_id": u.sliver,
+                "b_phase": u.phase,
+                "b_error": u.error,
+                "b_host_key": u.host_key,
+                "b_acceleration": u.acceleration,
+                "b_booted": u.booted,
+                "b_now": now,
+            }
             for u in updates
         ],
     )
@@ -250,9 +272,14 @@ def _usage(c: Connection, updates: list[Usage]) -> None:
     statement = (
         t.slivers.update()
         .where(s.id == sa.bindparam("b_id"))
-        .values(usage_memory=_kept(s.usage_memory, "b_memory"), usage_disk=_kept(s.usage_disk, "b_disk"))
+        .values(
+            usage_memory=_kept(s.usage_memory, "b_memory"),
+            usage_disk=_kept(s.usage_disk, "b_disk"),
+            guest_memory=_kept(s.guest_memory, "b_guest"),
+        )
     )
-    _many(c, statement, [{"b_id": u.sliver, "b_memory": u.memory, "b_disk": u.disk} for u in updates])
+    rows = [{"b_id": u.sliver, "b_memory": u.memory, "b_disk": u.disk, "b_guest": u.guest_memory} for u in updates]
+    _many(c, statement, rows)
 
 
 def _sliver_gone(c: Connection, updates: list[SliverGone]) -> None:
@@ -348,7 +375,7 @@ def _log_end(c: Connection, end: OperationEnded) -> None:
 
 def _image_seen(c: Connection, updates: list[ImageSeen]) -> None:
     for u in updates:
-        seen = {"arch": u.arch, "os": u.os, "virtual_size": u.virtual_size}
+        seen = {"arch": u.arch, "os": u.os, "virtual_size": u.virtual_size, "boot": u.boot}
         values = {name: value for name, value in seen.items() if value}
         c.execute(t.images.update().where(t.images.c.sha256 == u.sha256).values(state=u.state, **values))
 

@@ -133,6 +133,17 @@ def renew_slice(name: str) -> Answer:
         return views.slice(c, name)
 
 
+@slice_routes.route("/<name>/resize", methods=["POST"])
+@slice_routes.doc(
+    security=_SECURED, requestBody=schemas.body({"type": "object", "properties": {"disk": {"type": "string"}}})
+)
+@slice_routes.alt_response(202, schema=schemas.Asked)
+def resize_slice(name: str) -> Answer:
+    """Raise the disk limit of each sliver."""
+    wanted = specs.disk(_json().get("disk"))
+    return _asked(slices.resize(state().store, state().config, name, wanted, principal()), name), 202
+
+
 @slice_routes.route("/<name>/<action>", methods=["POST"])
 @slice_routes.doc(security=_SECURED)
 @slice_routes.alt_response(202, schema=schemas.Asked)

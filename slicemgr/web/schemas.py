@@ -21,6 +21,10 @@ SLICE_REQUEST: dict[str, object] = {
         "disk": _SIZE,
         "pids": {"type": "integer", "minimum": 8},
         "io_weight": {"type": "integer", "minimum": 1, "maximum": 1000},
+        "io_rate": {**_SIZE, "description": "bytes a second, or text such as 20M; kvm only"},
+        "io_ops": {"type": "integer", "minimum": 10, "description": "block operations a second; kvm only"},
+        "boot": {"type": "string", "enum": ["loader", "bios", "uefi", "direct"], "description": "kvm only"},
+        "user_data": {"type": "string", "maxLength": 65536, "description": "a cloud-config or a script"},
         "ports": {"type": "integer", "minimum": 1},
         "lease": {"type": "string", "example": "7d"},
         "ssh_keys": {"type": "array", "items": {"type": "string"}, "minItems": 1},
@@ -63,13 +67,16 @@ class Limits(Schema):
     memory = fields.Integer(metadata={"description": "bytes"})
     memory_soft = fields.Integer(allow_none=True)
     disk = fields.Integer(metadata={"description": "bytes"})
-    pids = fields.Integer()
+    pids = fields.Integer(allow_none=True)
     io_weight = fields.Integer(allow_none=True)
+    io_rate = fields.Integer(allow_none=True, metadata={"description": "bytes a second"})
+    io_ops = fields.Integer(allow_none=True, metadata={"description": "operations a second"})
 
 
 class Usage(Schema):
     memory = fields.Integer(allow_none=True, metadata={"description": "bytes, working set"})
     disk = fields.Integer(allow_none=True, metadata={"description": "bytes of its own, without the base"})
+    guest_memory = fields.Integer(allow_none=True, metadata={"description": "bytes used as a kvm guest sees it"})
 
 
 class Sliver(Schema):
@@ -82,6 +89,8 @@ class Sliver(Schema):
     ports = fields.Nested(Ports)
     limits = fields.Nested(Limits)
     usage = fields.Nested(Usage)
+    acceleration = fields.String(allow_none=True, metadata={"description": "what a kvm sliver runs by"})
+    booted = fields.String(allow_none=True, metadata={"description": "whether a kvm sliver's start was seen to end"})
     error = fields.String(allow_none=True)
 
 
@@ -96,6 +105,7 @@ class Slice(Schema):
     lease_ended_at = fields.String(allow_none=True)
     image = fields.String()
     image_sha256 = fields.String()
+    boot = fields.String(allow_none=True, metadata={"description": "how a kvm slice boots: bios, uefi or direct"})
     slivers = fields.List(fields.Nested(Sliver))
 
 
@@ -133,6 +143,7 @@ class Image(Schema):
     file_size = fields.Integer()
     arch = fields.String()
     os = fields.String()
+    boot = fields.Dict(metadata={"description": "what it can boot by: bios, uefi, kernel, initrd, root"})
     state = fields.String()
     created_at = fields.String()
     used_by = fields.Integer()

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
+from xml.etree import ElementTree as ET
 
 import pytest
 from nodebox_box import Box
@@ -21,8 +22,9 @@ from slicemgr import names
 from slicemgr.config import LibvirtConfig
 from slicemgr.drivers.domain_xml import domain_xml
 from slicemgr.drivers.hypervisor import Hypervisor
+from slicemgr.drivers.place import Place
 from slicemgr.errors import Code, Failed
-from slicemgr.model import Kind, Sliver
+from slicemgr.model import GIB, Kind, Sliver
 
 EMPTY_NODE = "<node></node>"  # a test driver without domains, for the kind that is not under test
 
@@ -56,12 +58,20 @@ class TestDriver(Driver):
 
     def start(self, generation: int = 0) -> Sliver:
         sliver = replace(self._slivers.new(), kind=Kind.KVM, generation=generation)
-        place = replace(self._slivers.place, kvm_type="test", root=Path("/disk"))
-        self.hypervisor.create(Kind.KVM, domain_xml(sliver, place))
+        self.hypervisor.create(Kind.KVM, for_test_driver(sliver, self._slivers.place), GIB)
         return sliver
 
     def foreign(self) -> str:
         return "test"  # this driver always has one of that name
+
+
+def for_test_driver(sliver: Sliver, place: Place) -> str:
+    """The domain as that driver takes it: of its own type, with its own security model."""
+    domain = ET.fromstring(domain_xml(sliver, place))
+    domain.set("type", "test")
+    for label in domain.findall("seclabel"):
+        domain.remove(label)
+    return ET.tostring(domain, encoding="unicode")
 
 
 class LxcDriver(Driver):
@@ -181,8 +191,7 @@ def test_the_same_sliver_may_start_again_with_a_newer_generation(driver: Driver)
     if isinstance(driver, LxcDriver):
         driver.slivers.start(newer)
     else:
-        place = replace(driver._slivers.place, kvm_type="test", root=Path("/disk"))  # type: ignore[attr-defined]
-        driver.hypervisor.create(Kind.KVM, domain_xml(newer, place))
+        driver.hypervisor.create(Kind.KVM, for_test_driver(newer, driver._slivers.place), GIB)  # type: ignore[attr-defined]
     assert driver.hypervisor.domains()[sliver.id].generation == 1
 
 
@@ -197,7 +206,7 @@ def test_changes_are_told_by_sliver(driver: Driver) -> None:
 
 def test_a_domain_that_libvirt_refuses_is_an_error_that_says_why(driver: Driver) -> None:
     with pytest.raises(Failed, match="libvirt could not start the domain"):
-        driver.hypervisor.create(driver.kind, "<domain type='nonsense'/>")
+        driver.hypervisor.create(driver.kind, "<domain type='nonsense'/>", GIB)
 
 
 def test_the_version(driver: Driver) -> None:

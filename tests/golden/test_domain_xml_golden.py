@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from slicemgr.drivers.domain_xml import MASKED_DIRS, MASKED_FILES, Place, domain_xml
-from slicemgr.model import GIB, MIB, Desired, Kind, Limits, PortBlock, Sliver
+from slicemgr.drivers.container_xml import MASKED_DIRS, MASKED_FILES
+from slicemgr.drivers.domain_xml import domain_xml
+from slicemgr.drivers.place import Acceleration, Place
+from slicemgr.model import GIB, MIB, Boot, BootFacts, Desired, Kind, Limits, PortBlock, Sliver
 
 PLACE = Place(
     root=Path("/run/slicemgr/root"),
     launcher=Path("/usr/lib/slicemgr/sliver-launcher"),
     init_dir=Path("/usr/lib/slicemgr/init"),
     gateway="169.254.1.1",
+    masked_dirs=MASKED_DIRS,
+    masked_files=MASKED_FILES,
+    machine_gid=107,
 )
 SLIVER = Sliver(
     id="k3wz8n2q-7",
@@ -33,6 +38,7 @@ SLIVER = Sliver(
     limits=Limits(memory=512 * MIB, disk=4 * GIB, pids=512, cpu=0.5),
     ssh_keys=(),
 )
+MACHINE = replace(SLIVER, kind=Kind.KVM, limits=replace(SLIVER.limits, pids=0))
 CASES = {
     "lxc": (SLIVER, PLACE),
     "lxc-every-limit": (
@@ -45,7 +51,24 @@ CASES = {
     ),
     "lxc-i686": (replace(SLIVER, arch="i686"), PLACE),
     "lxc-few-masks": (SLIVER, replace(PLACE, masked_dirs=MASKED_DIRS[:1], masked_files=MASKED_FILES[:1])),
-    "kvm": (replace(SLIVER, kind=Kind.KVM), replace(PLACE, root=Path("/var/lib/slicemgr/pool/disk.qcow2"))),
+    "kvm": (MACHINE, PLACE),
+    "kvm-every-limit": (
+        replace(
+            MACHINE,
+            boot=Boot.UEFI,
+            limits=replace(SLIVER.limits, cpu=2.5, memory_soft=256 * MIB, io_weight=500, io_rate=20 * MIB, io_ops=400),
+        ),
+        replace(PLACE, acceleration=Acceleration.EMULATION),
+    ),
+    "kvm-direct-raw": (
+        replace(
+            MACHINE,
+            boot=Boot.DIRECT,
+            image_format="raw",
+            boot_facts=BootFacts(kernel="/boot/vmlinuz-6.1", initrd="/boot/initrd.img-6.1", root="root=UUID=a-b"),
+        ),
+        PLACE,
+    ),
 }
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from slicemgr import names
 from slicemgr.drivers import capabilities
-from slicemgr.drivers.domain_xml import CPU_PERIOD, NAMESPACE, Place, domain_xml
+from slicemgr.drivers.domain_xml import NAMESPACE, domain_xml
+from slicemgr.drivers.place import CPU_PERIOD, Place
 from slicemgr.model import GIB, MIB, Desired, Kind, Limits, PortBlock, Sliver
 
 PLACE = Place(root=Path("/run/slicemgr/root"), launcher=Path("/l"), init_dir=Path("/i"), gateway="169.254.1.1")
@@ -46,13 +47,26 @@ def test_every_domain_carries_its_sliver_and_its_limits(kind: Kind, index: int, 
     mark = domain.find(f"metadata/{{{NAMESPACE}}}sliver")
     assert mark is not None
     assert (mark.get("id"), mark.get("generation")) == (wanted.id, str(generation))
-    assert int(domain.findtext("memtune/hard_limit", "")) * 1024 == wanted.limits.memory
+    assert int(domain.findtext("memory", "")) * 1024 == wanted.limits.memory
+    if kind is Kind.LXC:
+        assert int(domain.findtext("memtune/hard_limit", "")) * 1024 == wanted.limits.memory
     quota = domain.findtext("cputune/quota") or domain.findtext("cputune/global_quota") or ""
     assert int(quota) == round(cpu * CPU_PERIOD)
     assert int(domain.findtext("vcpu", "")) >= cpu
     link = domain.find("devices/interface/target")
     assert link is not None
     assert names.sliver_of_link(link.get("dev", "")) == wanted.id
+
+
+def test_a_machine_is_its_own_user_and_reads_nothing_in_a_probed_format() -> None:
+    domain = ET.fromstring(domain_xml(sliver(Kind.KVM), PLACE))
+    assert domain.findtext("seclabel/label") == "+3000000:+0"
+    disk = domain.find("devices/disk")
+    assert disk is not None
+    formats = [one.get("type") for one in (*disk.findall("driver"), *disk.findall("backingStore/format"))]
+    assert formats == ["qcow2", "qcow2"]
+    assert disk.find("backingStore/backingStore") is not None, "the chain ends here, whatever the image says"
+    assert {one.get("relabel") for one in domain.findall("devices//seclabel")} == {"no"}
 
 
 def test_a_container_is_never_root_on_the_host() -> None:

@@ -18,10 +18,11 @@ START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN, Step.VERIFY, Step.SSH)
 RUNNING, PAUSED = DomainState.RUNNING, DomainState.PAUSED
 BOOLS = (False, True)
 EVERYTHING = [
-    Seen(domain, generation, settled, root, traces)
-    for domain, generation, settled, root, traces in itertools.product(
-        (None, RUNNING, PAUSED), (0, GENERATION), BOOLS, BOOLS, BOOLS
+    Seen(domain, generation, settled, root, traces, disk if root else None)
+    for domain, generation, settled, root, traces, disk in itertools.product(
+        (None, RUNNING, PAUSED), (0, GENERATION), BOOLS, BOOLS, BOOLS, (None, GIB, GIB // 2)
     )
+    if root or disk is None
 ]
 
 
@@ -56,8 +57,9 @@ class Host:
         seen = self.seen
         change = dataclasses.replace
         match step:
-            case Step.ROOT:
-                self.seen = change(seen, root=True, traces=True)
+            case Step.ROOT | Step.RESIZE:
+                assert seen.root is (step is Step.RESIZE)
+                self.seen = change(seen, root=True, traces=True, disk=GIB)
             case Step.IDENTITY:
                 assert seen.root, "written into a root that is not there"
                 assert seen.domain is None, "written into the root of a running domain"
@@ -85,7 +87,7 @@ class Host:
                 self.published = False
             case Step.REMOVE:
                 assert seen.domain is None
-                self.seen = change(seen, root=False, traces=False)
+                self.seen = change(seen, root=False, traces=False, disk=None)
 
 
 def finished(desired: Desired, host: Host) -> bool:
@@ -106,7 +108,8 @@ def test_every_plan_leads_to_an_empty_one(desired: Desired, seen: Seen) -> None:
     if expected is not None:
         assert host.seen.settled and host.seen.generation == GENERATION
     if desired is Desired.ABSENT:
-        assert host.seen == dataclasses.replace(seen, domain=None, root=False, traces=False, settled=host.seen.settled)
+        gone = dataclasses.replace(seen, domain=None, root=False, traces=False, disk=None)
+        assert host.seen == dataclasses.replace(gone, settled=host.seen.settled)
         assert not host.published
 
 
@@ -143,6 +146,13 @@ def test_crashes_and_changes_of_mind_are_caught_up(
         (Desired.PAUSED, Seen(PAUSED, GENERATION, True, True, True), ()),
         (Desired.STOPPED, Seen(RUNNING, GENERATION, True, True, True), (Step.STOP,)),
         (Desired.STOPPED, Seen(root=True, traces=True), ()),
+        (Desired.RUNNING, Seen(RUNNING, GENERATION, True, True, True, GIB), ()),
+        (Desired.RUNNING, Seen(RUNNING, GENERATION, True, True, True, MIB), (Step.RESIZE,)),
+        (Desired.RUNNING, Seen(PAUSED, GENERATION, True, True, True, MIB), (Step.RESIZE, Step.RESUME)),
+        (Desired.RUNNING, Seen(None, 0, False, True, True, MIB), (Step.RESIZE, *START)),
+        (Desired.PAUSED, Seen(PAUSED, GENERATION, True, True, True, MIB), (Step.RESIZE,)),
+        (Desired.STOPPED, Seen(None, 0, False, True, True, MIB), (Step.RESIZE,)),
+        (Desired.ABSENT, Seen(RUNNING, 0, True, True, True, MIB), (Step.KILL, Step.WITHDRAW, Step.REMOVE)),
         (Desired.ABSENT, Seen(RUNNING, 0, True, True, True), (Step.KILL, Step.WITHDRAW, Step.REMOVE)),
         (Desired.ABSENT, Seen(traces=True), (Step.WITHDRAW, Step.REMOVE)),
         (Desired.ABSENT, Seen(), (Step.WITHDRAW,)),

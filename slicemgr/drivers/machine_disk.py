@@ -1,0 +1,92 @@
+"""A virtual machine's disks: the overlay on its image, the seed, and the kernel for a direct boot.
+
+Every qemu-img names both formats: nothing is ever probed, for a guest may write what it likes into its disk
+(CVE-2026-24708).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from slicemgr.drivers import command
+from slicemgr.drivers.rootfs import Root
+from slicemgr.errors import Failed
+
+_TIME = 60.0
+_MAGIC = b"QFI\xfb"
+_SEED_BYTES = 1 << 20
+
+
+def create_argv(overlay: Path, image: Path, image_format: str, size: int) -> list[str]:
+    """qemu-img's words for an overlay of `size` bytes. Pure.
+
+    nocow: btrfs does not copy on write below qcow2, which does so itself.
+    """
+    return [
+        "qemu-img", "create", "-q", "-f", "qcow2", "-F", image_format, "-b", str(image),
+        "-o", "nocow=on,lazy_refcounts=off", str(overlay), str(size),
+    ]  # fmt: skip
+
+
+def make_overlay(overlay: Path, image: Path, image_format: str, size: int) -> None:
+    """A new overlay that appears complete or not at all. Raises CommandFailed."""
+    unfinished = overlay.with_suffix(".new")
+    unfinished.unlink(missing_ok=True)
+    command.run(create_argv(unfinished, image, image_format, size), timeout=_TIME)
+    unfinished.rename(overlay)
+
+
+def make_seed(target: Path, files: Mapping[str, str]) -> None:
+    """A FAT disk labelled CIDATA, which cloud-init looks for. Raises CommandFailed."""
+    with tempfile.TemporaryDirectory(prefix="seed.", dir=target.parent) as directory:
+        unfinished = Path(directory) / "image"
+        unfinished.touch(mode=0o600)
+        os.truncate(unfinished, _SEED_BYTES)
+        command.run(
+            ["mformat", "-i", unfinished, "-T", str(_SEED_BYTES // 512), "-h", "16", "-s", "32", "-v", "CIDATA", "::"],
+            timeout=_TIME,
+        )
+        for name, text in files.items():
+            (Path(directory) / name).write_text(text)
+        command.run(["mcopy", "-i", unfinished, *(Path(directory) / name for name in files), "::"], timeout=_TIME)
+        unfinished.rename(target)
+
+
+def copy_from_tree(tree: Path, path: str, target: Path) -> None:
+    """A file of an image's own. Raises Failed if it is not there any more."""
+    target.unlink(missing_ok=True)
+    with Root(tree) as root:
+        if not root.copy_out(path, target):
+            raise Failed(f"the image's {path} is gone", hint="import the image again")
+
+
+def virtual_size(overlay: Path) -> int | None:
+    """Bytes that the guest sees of it, by the header; None if there is no qcow2 file."""
+    try:
+        with overlay.open("rb") as file:
+            head = file.read(32)
+    except OSError:
+        return None
+    if len(head) < 32 or head[:4] != _MAGIC:
+        return None
+    return int(struct.unpack_from(">Q", head, 24)[0])
+
+
+def grow(overlay: Path, size: int) -> None:
+    """Make the disk of a machine that does not run larger. Raises CommandFailed."""
+    command.run(["qemu-img", "resize", "-q", "-f", "qcow2", str(overlay), str(size)], timeout=_TIME)
+
+
+def allowance(disk: int) -> int:
+    """Bytes beside the guest's own: qcow2's tables (an entry of 8 bytes per 64 KiB, twice), seed, keys, console."""
+    return disk // 2048 + (16 << 20)
+
+
+def give_to(path: Path, uid: int, gid: int, mode: int) -> None:
+    """Make a file or directory QEMU's."""
+    os.chown(path, uid, gid, follow_symlinks=False)
+    path.chmod(mode)

@@ -1,0 +1,38 @@
+"""The node, as far as a domain depends on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+CPU_PERIOD = 100_000  # microseconds; the quota is a share of it
+
+
+class Acceleration(StrEnum):
+    """What runs a virtual machine's instructions."""
+
+    KVM = "kvm"
+    EMULATION = "emulation"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """root: where the launcher mounts a container's files.
+
+    masked_dirs, masked_files: those that container_xml masks and this kernel has.
+    swap_limit: whether the kernel can cap memory and swap together (cgroup v1 with swap accounting).
+    pool, images: where the slivers' own files and the disk images lie. machine_gid: QEMU's group.
+    """
+
+    root: Path
+    launcher: Path
+    init_dir: Path
+    gateway: str
+    masked_dirs: tuple[str, ...] = ()
+    masked_files: tuple[str, ...] = ()
+    swap_limit: bool = False
+    pool: Path = Path("/var/lib/slicemgr/pool")
+    images: Path = Path("/var/lib/slicemgr/images")
+    machine_gid: int = 0
+    acceleration: Acceleration = Acceleration.KVM
