@@ -112,7 +112,8 @@ def doctor(config: settings.Config, output: str) -> None:
 @cli.command("image-build")
 @click.argument("recipe")
 @click.option("--output", type=click.Path(path_type=Path), help="Where the disk image goes (default: RECIPE.qcow2).")
-def image_build(recipe: str, output: Path | None) -> None:
+@click.option("--no-security", is_flag=True, help="Without Debian's security fixes, for a mirror that has none.")
+def image_build(recipe: str, output: Path | None, no_security: bool) -> None:
     """Make a bootable VM disk image from a recipe (root; needs Debian's package archive)."""
     from slicemgr.drivers import recipe as recipes
 
@@ -120,7 +121,7 @@ def image_build(recipe: str, output: Path | None) -> None:
         click.echo(f"{phase}{'' if percent is None else f' {percent} %'}", err=True)
 
     target = output or Path(f"{recipe}.qcow2")
-    recipes.build(recipes.directory(recipe), target, progress)
+    recipes.build(recipes.directory(recipe), target, progress, security=not no_security)
     click.echo(str(target))
 
 

@@ -39,10 +39,10 @@ ssh_wait = "60s"
 """
 
 
-def ensure_image() -> Path:
-    """The recipe's disk image, shared with the demo."""
+def ensure_image(recipe: str = IMAGE) -> Path:
+    """A recipe's disk image, shared with the demo."""
     demo.RUN.mkdir(mode=0o700, exist_ok=True)
-    return demo.ensure_image()
+    return demo.ensure_image(recipe)
 
 
 def eventually(check: Callable[[], Any], what: str, seconds: float = 60) -> Any:
@@ -138,10 +138,10 @@ class Node:
         assert done.returncode == 0, f"slicectl {' '.join(map(str, words))}: {done.stderr}{done.stdout}"
         return done.stdout
 
-    def create(self, name: str, *options: str) -> dict[str, Any]:
+    def create(self, name: str, *options: str, image: str = IMAGE) -> dict[str, Any]:
         """A slice that can be logged into."""
         key = f"{self.key}.pub"
-        self.ok("create", name, "--type", "lxc", "--image", IMAGE, "--ssh-key", key, *options)
+        self.ok("create", name, "--type", "lxc", "--image", image, "--ssh-key", key, *options)
         return self.show(name)
 
     def show(self, name: str) -> dict[str, Any]:

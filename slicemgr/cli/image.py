@@ -62,10 +62,18 @@ def delete_image(names: tuple[str, ...]) -> int:
 @image.command("build")
 @click.argument("recipe")
 @click.option("--output", "target", metavar="FILE", help="Where the disk image goes (RECIPE.qcow2).")
-def build_image(recipe: str, target: str | None) -> None:
-    """Make a bootable VM disk image from a recipe, on this machine (root). Import it afterwards."""
+@click.option("--no-security", is_flag=True, help="Without Debian's security fixes, for a mirror that has none.")
+def build_image(recipe: str, target: str | None, no_security: bool) -> None:
+    """Make a bootable VM disk image from a recipe, on this machine (root). Import it afterwards.
+
+    \b
+    debian-12        amd64, ext4, netplan; BIOS and UEFI
+    debian-12-i386   32 bits, ext4, netplan; BIOS
+    debian-12-btrfs  amd64, MBR, /boot of its own, btrfs root, ifupdown; BIOS
+    """
     program = str(Path(sys.argv[0]).resolve().with_name("slicemgr"))
     words = [program, "image-build", recipe, *(["--output", target] if target else [])]
+    words += ["--no-security"] if no_security else []
     become(words, "install slicemgr on this machine")
 
 

@@ -1,6 +1,7 @@
-"""Image recipes: from a folder of data to a bootable VM disk image (mmdebstrap, then `disk_layout`).
+"""Image recipes: from a folder of data to a bootable VM disk image (mmdebstrap, then `disk_assembly`).
 
-A recipe is `slicemgr/images/NAME/recipe.toml`; `files/` beside it is copied over the tree, hooks are run on it.
+A recipe is `slicemgr/images/NAME/recipe.toml`; `files/` beside it is copied over the tree, hooks are run on it. What
+several recipes have in common is a folder of the same kind with a `part.toml`, which they include.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
 from slicemgr.config import PACKAGE, parse_size
-from slicemgr.drivers import command, disk_layout
+from slicemgr.drivers import command, disk_assembly
+from slicemgr.drivers.disk_layout import FILESYSTEMS, TABLES, Layout, lay_out
 from slicemgr.errors import Code, Failed, Refused, invalid
 
 Progress = Callable[[str, int | None], None]
@@ -35,8 +37,11 @@ _PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?")
 class Recipe:
     """What a recipe says. size: bytes that a guest sees; the file is much smaller.
 
+    include: parts, folders beside the recipe's. Their lists come before the recipe's, its other words before theirs.
+    table: `gpt` or `dos`. root: its file system, `ext4` or `btrfs`. boot: bytes of an ext4 /boot of its own, or 0.
+    uefi: boots on UEFI, too; every disk boots on a BIOS.
     exclude, keep: dpkg path filters for this disk. hooks: scripts beside the recipe, run by sh with the tree as $1.
-    root: how the root file system is made; `ext4` is the one there is.
+    folders: the parts' and the recipe's own.
     """
 
     suite: str
@@ -45,11 +50,25 @@ class Recipe:
     size: int
     description: str = ""
     components: tuple[str, ...] = ("main",)
+    include: tuple[str, ...] = ()
+    table: str = "gpt"
     root: str = "ext4"
+    boot: int = 0
+    uefi: bool = False
     kernel_options: str = "console=ttyS0"
     exclude: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     hooks: tuple[str, ...] = ()
+    folders: tuple[Path, ...] = ()
+
+    @property
+    def layout(self) -> Layout:
+        """Refused if the disk is too small for it."""
+        return lay_out(self.size, table=self.table, filesystem=self.root, boot=self.boot, uefi=self.uefi)
+
+
+_KINDS = {name: kind for name, kind in typing.get_type_hints(Recipe).items() if name != "folders"}
+_NEEDED = {one.name for one in fields(Recipe) if one.default is MISSING}
 
 
 def names() -> list[str]:
@@ -67,46 +86,67 @@ def directory(name: str) -> Path:
 
 
 def load(recipe_dir: Path) -> Recipe:
-    """Read `recipe.toml`. Refused, with the key's name, if it is missing, unknown or wrong."""
-    try:
-        raw = tomllib.loads((recipe_dir / "recipe.toml").read_text())
-    except OSError as error:
-        raise invalid("recipe", f"{recipe_dir} has no readable recipe.toml: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise invalid("recipe", f"{recipe_dir}/recipe.toml is not TOML: {error}") from error
-    known = typing.get_type_hints(Recipe)
-    needed = {one.name for one in fields(Recipe) if one.default is MISSING}
-    for name in sorted(set(raw) ^ needed):
-        if name not in known:
-            raise invalid(f"recipe.{name}", "unknown key", f"known: {', '.join(sorted(known))}")
-        if name not in raw and name in needed:
-            raise invalid(f"recipe.{name}", "is missing")
-    values = {name: _convert(name, known[name], value) for name, value in raw.items()}
-    recipe = Recipe(**typing.cast("dict[str, typing.Any]", values))
-    for package in recipe.packages:
-        if not _PACKAGE_NAME.fullmatch(package):
-            raise invalid("recipe.packages", f"{package!r} is not the name of a package")
-    if recipe.root != "ext4":
-        raise invalid("recipe.root", f"{recipe.root!r} is unknown", "ext4")
+    """Read `recipe.toml` and the parts it includes. Refused, naming the key that is missing, unknown or wrong."""
+    own = _read(recipe_dir / "recipe.toml")
+    values: dict[str, typing.Any] = {}
+    folders = [recipe_dir.parent / part for part in own.get("include", ())]
+    for said in [*(_read(folder / "part.toml") for folder in folders), own]:
+        for name, value in said.items():
+            values[name] = values.get(name, ()) + value if isinstance(value, tuple) else value
+    for name in sorted(_NEEDED - values.keys()):
+        raise invalid(f"recipe.{name}", "is missing")
+    recipe = Recipe(**values, folders=(*folders, recipe_dir))
+    _check(recipe)
     return recipe
 
 
+def _read(file: Path) -> dict[str, typing.Any]:
+    """The keys of a recipe or a part, of the right types."""
+    try:
+        raw = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise invalid("recipe", f"{file.parent} has no readable {file.name}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise invalid("recipe", f"{file} is not TOML: {error}") from error
+    known = _KINDS.keys() - ({"include"} if file.name == "part.toml" else set())
+    for name in sorted(raw.keys() - known):
+        raise invalid(f"recipe.{name}", f"unknown key in {file}", f"known: {', '.join(sorted(known))}")
+    values = {name: _convert(name, _KINDS[name], value) for name, value in raw.items()}
+    if "hooks" in values:
+        values["hooks"] = tuple(str(file.parent / hook) for hook in raw["hooks"])
+    return values
+
+
 def _convert(name: str, kind: object, value: object) -> object:
-    if name == "size" and isinstance(value, str | int):
-        return parse_size(value, "recipe.size")
-    if kind is str and isinstance(value, str):
+    if kind is int and isinstance(value, str | int) and not isinstance(value, bool):
+        return parse_size(value, f"recipe.{name}")
+    if kind in (str, bool) and type(value) is kind:
         return value
     if kind == tuple[str, ...] and isinstance(value, list) and all(isinstance(one, str) for one in value):
         return tuple(value)
     raise invalid(f"recipe.{name}", f"{value!r} has the wrong type")
 
 
-def build(recipe_dir: Path, output: Path, progress: Progress) -> None:
+def _check(recipe: Recipe) -> None:
+    for package in recipe.packages:
+        if not _PACKAGE_NAME.fullmatch(package):
+            raise invalid("recipe.packages", f"{package!r} is not the name of a package")
+    if recipe.table not in TABLES:
+        raise invalid("recipe.table", f"{recipe.table!r} is unknown", " or ".join(TABLES))
+    if recipe.root not in FILESYSTEMS:
+        raise invalid("recipe.root", f"{recipe.root!r} is unknown", " or ".join(FILESYSTEMS))
+    if recipe.uefi and (recipe.table, recipe.architecture) != ("gpt", "amd64"):
+        raise invalid("recipe.uefi", "needs an EFI partition and amd64's boot loader", 'table = "gpt" and amd64')
+
+
+def build(recipe_dir: Path, output: Path, progress: Progress, *, security: bool = True) -> None:
     """Make the qcow2 disk image `output` from the recipe. Needs root, about 2 GiB beside `output`, and a mirror.
 
-    progress(phase, percent or None). `output` appears complete or not at all. Raises Refused, Failed.
+    security: False leaves Debian's security fixes out, for a mirror that has none. progress(phase, percent or None).
+    `output` appears complete or not at all. Raises Refused, Failed.
     """
     recipe = load(recipe_dir)
+    layout = recipe.layout
     if os.geteuid() != 0:
         raise Refused(Code.DENIED, "building an image needs root", hint="run it with sudo")
     if not output.parent.is_dir():
@@ -116,10 +156,10 @@ def build(recipe_dir: Path, output: Path, progress: Progress) -> None:
         tree, raw, packed = work / "tree", work / "disk.raw", work / "disk.qcow2"
         try:
             progress("installing packages", None)
-            sources, options = host_sources(recipe), host_apt_options()
-            command.run(bootstrap_argv(recipe, recipe_dir, tree, sources, options), timeout=_BUILD_TIME)
+            sources, options = host_sources(recipe, security=security), host_apt_options()
+            command.run(bootstrap_argv(recipe, tree, sources, options), timeout=_BUILD_TIME)
             progress("making the disk", None)
-            disk_layout.assemble(tree, raw, recipe.size, recipe.kernel_options)
+            disk_assembly.assemble(tree, raw, layout, recipe.kernel_options)
             progress("packing the disk", None)
             command.run(pack_argv(raw, packed), timeout=_CONVERT_TIME)
         except command.CommandFailed as error:
@@ -138,10 +178,8 @@ def pack_argv(raw: Path, packed: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def bootstrap_argv(
-    recipe: Recipe, recipe_dir: Path, tree: Path, sources: Sequence[str], apt_options: Sequence[str]
-) -> list[str]:
-    """mmdebstrap's words for the recipe's tree."""
+def bootstrap_argv(recipe: Recipe, tree: Path, sources: Sequence[str], apt_options: Sequence[str]) -> list[str]:
+    """mmdebstrap's words for the recipe's tree. All files are in place before the first hook runs."""
     words = [
         "mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory",
         f"--architectures={recipe.architecture}",
@@ -151,14 +189,14 @@ def bootstrap_argv(
     words += [f"--dpkgopt=path-exclude={path}" for path in recipe.exclude]
     words += [f"--dpkgopt=path-include={path}" for path in recipe.keep]
     words += [f"--aptopt={option}" for option in apt_options]
-    if (recipe_dir / "files").is_dir():
-        source = shlex.quote(str(recipe_dir / "files"))
-        words.append(f'--customize-hook=cp -R --no-preserve=ownership {source}/. "$1"')
-    words += [f'--customize-hook=sh {shlex.quote(str(recipe_dir / hook))} "$1"' for hook in recipe.hooks]
+    for files in [folder / "files" for folder in recipe.folders]:
+        if files.is_dir():
+            words.append(f'--customize-hook=cp -R --no-preserve=ownership {shlex.quote(str(files))}/. "$1"')
+    words += [f'--customize-hook=sh {shlex.quote(hook)} "$1"' for hook in recipe.hooks]
     return [*words, recipe.suite, str(tree), *sources]
 
 
-def host_sources(recipe: Recipe) -> list[str]:
+def host_sources(recipe: Recipe, *, security: bool = True) -> list[str]:
     """Lines for sources.list: the recipe's suite on the mirrors that the host's own apt uses for Debian."""
     form = "$(ORIGIN)|$(LABEL)|$(REPO_URI)"
     try:
@@ -167,7 +205,7 @@ def host_sources(recipe: Recipe) -> list[str]:
         )
     except command.CommandFailed:
         told = b""  # not a Debian host: the public mirrors
-    return sources_on(mirrors(told.decode(errors="replace")), recipe.suite, recipe.components)
+    return sources_on(mirrors(told.decode(errors="replace")), recipe.suite, recipe.components, security=security)
 
 
 def mirrors(index_targets: str) -> dict[str, str]:
@@ -194,14 +232,14 @@ def mirrors(index_targets: str) -> dict[str, str]:
     return found
 
 
-def sources_on(mirror: dict[str, str], suite: str, components: Sequence[str]) -> list[str]:
-    """One-line sources for a suite with its updates and security fixes."""
+def sources_on(mirror: dict[str, str], suite: str, components: Sequence[str], *, security: bool = True) -> list[str]:
+    """One-line sources for a suite with its updates and, if wanted, security fixes."""
     parts = " ".join(components)
-    return [
+    lines = [
         f"deb {mirror['Debian']} {suite} {parts}",
         f"deb {mirror['Debian']} {suite}-updates {parts}",
-        f"deb {mirror['Debian-Security']} {suite}-security {parts}",
     ]
+    return [*lines, f"deb {mirror['Debian-Security']} {suite}-security {parts}"] if security else lines
 
 
 def host_apt_options() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import subprocess
 from pathlib import Path
@@ -86,6 +87,23 @@ def test_truncated(tmp_path: Path) -> None:
         file.truncate(whole.stat().st_size // 2)
     with pytest.raises(Refused, match="damaged or truncated"):
         check(whole, "qcow2")
+
+
+def test_compressed_data_may_end_within_a_cluster(tmp_path: Path) -> None:
+    cluster = 65536
+    raw = raw_disk(tmp_path / "disk.raw")
+    with raw.open("r+b") as file:
+        file.seek(2 * MIB)
+        file.write(b"".join(random.Random(1).randbytes(cluster // 2) + bytes(cluster // 2) for _ in range(8)))
+    packed = tmp_path / "disk.qcow2"
+    qemu_img("convert", "-f", "raw", "-O", "qcow2", "-c", raw, packed)
+    size = packed.stat().st_size
+    assert size % cluster, "qemu-img fills the last cluster: this tests nothing"
+    assert check(packed, "qcow2").file_size == size
+    with packed.open("r+b") as file:
+        file.truncate(size - cluster)
+    with pytest.raises(Refused, match="damaged or truncated"):
+        check(packed, "qcow2")
 
 
 def test_too_large(tmp_path: Path) -> None:

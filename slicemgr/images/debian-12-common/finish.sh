@@ -19,4 +19,5 @@ find "$root/var/log" -type f ! -name 'README*' -exec truncate -s 0 {} +
 
 # Experiments are not to be disturbed by package work in the background.
 systemctl --root="$root" disable --quiet apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service
-systemctl --root="$root" enable --quiet systemd-networkd.service
+# netplan writes for networkd
+[ ! -e "$root/usr/sbin/netplan" ] || systemctl --root="$root" enable --quiet systemd-networkd.service
