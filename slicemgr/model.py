@@ -65,7 +65,8 @@ class Limits:
     """What one sliver may use. `None` in an optional limit means: not limited by us.
 
     cpu is a quota in cores; cpu_shares the relative weight under contention (1024 = normal);
-    memory_soft is the amount the kernel reclaims down to under pressure; io_weight 1..1000.
+    memory_soft is the amount the kernel reclaims down to under pressure; io_weight 1..1000;
+    net_in and net_out are bits per second towards the sliver and from it.
     """
 
     memory: int
@@ -75,6 +76,8 @@ class Limits:
     cpu_shares: int = 1024
     memory_soft: int | None = None
     io_weight: int | None = None
+    net_in: int | None = None
+    net_out: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

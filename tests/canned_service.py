@@ -155,7 +155,7 @@ def sliver(index: int = 0, **more: Any) -> Json:
         "address": "10.77.0.2",
         "ssh": {"host": "127.0.0.1", "port": 10000, "fingerprint": "SHA256:x", "host_key": HOST_KEY},
         "ports": {"first": 10000, "last": 10019},
-        "limits": {**limits, "disk": 4 << 30, "pids": 512, "io_weight": None},
+        "limits": {**limits, "disk": 4 << 30, "pids": 512, "io_weight": None, "net_in": None, "net_out": None},
         "usage": {"memory": 5 << 20, "disk": None},
         "error": None,
     }

@@ -15,7 +15,7 @@ from slicemgr.agent.journal import Journal
 from slicemgr.agent.plan import Step
 from slicemgr.agent.publish import Publisher
 from slicemgr.config import Config
-from slicemgr.drivers import cgroup, launch
+from slicemgr.drivers import cgroup, launch, traffic
 from slicemgr.drivers.btrfs import Pool, QuotaMode
 from slicemgr.drivers.domain_xml import domain_xml
 from slicemgr.drivers.hypervisor import Hypervisor
@@ -54,6 +54,7 @@ class Applier:
             Step.ROOT: self._root,
             Step.IDENTITY: self._identity,
             Step.DOMAIN: self._domain,
+            Step.SHAPE: self._shape,
             Step.PUBLISH: self._publish,
             Step.VERIFY: self._verify,
             Step.SSH: self._ssh,
@@ -74,9 +75,10 @@ class Applier:
         with suppress(SlicemgrError):
             if step is Step.ROOT and not names.root_dir(self._config.node.pool, sliver.id).is_dir():
                 self._remove(sliver)
-            if step in (Step.DOMAIN, Step.VERIFY):
+            if step in (Step.DOMAIN, Step.SHAPE, Step.VERIFY):
                 self._hypervisor.kill(sliver.id)
                 launch.remove(self._config, sliver.id)
+                traffic.clear(sliver.id)
 
     # towards running
 
@@ -133,6 +135,9 @@ class Applier:
         launch.write(self._config, sliver, subvolumes=self._pool.quota_mode() is not QuotaMode.FULL)
         self._hypervisor.create(sliver.kind, domain_xml(sliver, self._place))
 
+    def _shape(self, sliver: Sliver) -> None:
+        traffic.shape(sliver.id, sliver.limits.net_in, sliver.limits.net_out)
+
     def _publish(self, sliver: Sliver) -> None:
         self._publisher.publish(sliver)
 
@@ -164,6 +169,7 @@ class Applier:
     def _clean_stop(self, sliver: Sliver) -> str:
         clean = self._hypervisor.stop(sliver.id, self._config.agent.stop_grace.total_seconds())
         launch.remove(self._config, sliver.id)
+        traffic.clear(sliver.id)
         return "" if clean else "did not stop in time: ended by force"
 
     def _kill(self, sliver: Sliver) -> None:
@@ -174,6 +180,7 @@ class Applier:
 
     def _remove(self, sliver: Sliver) -> None:
         launch.remove(self._config, sliver.id)
+        traffic.clear(sliver.id)
         self._pool.delete_tree(names.sliver_dir(self._config.node.pool, sliver.id), names.qgroup(sliver.serial))
 
 

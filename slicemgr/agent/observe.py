@@ -9,6 +9,7 @@ from pathlib import Path
 from slicemgr import names
 from slicemgr.agent.plan import DomainState, Seen
 from slicemgr.config import Config
+from slicemgr.drivers import traffic
 from slicemgr.drivers.hypervisor import DomainSeen, Hypervisor
 
 _NOTHING = Seen()
@@ -23,6 +24,7 @@ class Host:
     directories: frozenset[str]
     launches: frozenset[str]
     settled: Mapping[str, int]  # sliver → pid of the domain that was settled
+    shaped: frozenset[str]
 
     def sliver(self, sliver: str) -> Seen:
         """What `plan` needs to know of one sliver."""
@@ -31,11 +33,12 @@ class Host:
             settled=self.settled.get(sliver),
             root=sliver in self.roots,
             traces=sliver in self.directories or sliver in self.launches,
+            shaped=sliver in self.shaped,
         )
 
     def slivers(self) -> set[str]:
         """Every sliver of which the host has anything."""
-        return {*self.domains, *self.directories, *self.launches}
+        return {*self.domains, *self.directories, *self.launches, *self.shaped}
 
 
 def host(config: Config, hypervisor: Hypervisor) -> Host:
@@ -47,6 +50,7 @@ def host(config: Config, hypervisor: Hypervisor) -> Host:
         directories=directories,
         launches=frozenset(filter(None, map(names.sliver_of_domain, _listing(config.node.run_dir / "launch")))),
         settled=dict(filter(None, map(_parse_mark, _listing(settled_dir(config))))),
+        shaped=traffic.shaped(),
     )
 
 
@@ -56,21 +60,23 @@ def one(config: Config, hypervisor: Hypervisor, sliver: str) -> Seen:
     root = names.root_dir(pool, sliver).is_dir()
     traces = root or names.sliver_dir(pool, sliver).exists() or names.launch_file(config.node.run_dir, sliver).exists()
     domain = hypervisor.domain(sliver)
-    if domain is None and not traces:
+    shaped = traffic.is_shaped(sliver)
+    if domain is None and not (traces or shaped):
         return _NOTHING
     settled = domain.pid if domain and mark(config, sliver, domain.pid).exists() else None
-    return _seen(domain, settled=settled, root=root, traces=traces)
+    return _seen(domain, settled=settled, root=root, traces=traces, shaped=shaped)
 
 
-def _seen(domain: DomainSeen | None, *, settled: int | None, root: bool, traces: bool) -> Seen:
+def _seen(domain: DomainSeen | None, *, settled: int | None, root: bool, traces: bool, shaped: bool) -> Seen:
     if domain is None:
-        return Seen(root=root, traces=traces)
+        return Seen(root=root, traces=traces, shaped=shaped)
     return Seen(
         domain=DomainState.PAUSED if domain.paused else DomainState.RUNNING,
         generation=domain.generation,
         settled=settled == domain.pid,
         root=root,
         traces=traces,
+        shaped=shaped,
     )
 
 

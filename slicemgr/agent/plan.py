@@ -17,6 +17,7 @@ class Step(StrEnum):
     ROOT = "root"  # quota group, sliver subvolume, snapshot of the base
     IDENTITY = "identity"  # hostname, keys, resolver written into the root
     DOMAIN = "domain"  # virDomainCreateXML
+    SHAPE = "shape"  # the network rates on its link
     PUBLISH = "publish"  # NAT, DNAT and filter rules
     VERIFY = "verify"  # the kernel's limits are the ones asked for
     SSH = "ssh"  # the banner answers
@@ -41,6 +42,7 @@ class Seen:
 
     generation: of the domain. settled: this very domain went through every step up to SSH.
     root: the snapshot is complete. traces: something with the sliver's mark lies in the pool or runtime directory.
+    shaped: it has a device for its outgoing rate, which outlives the domain.
     """
 
     domain: DomainState | None = None
@@ -48,10 +50,11 @@ class Seen:
     settled: bool = False
     root: bool = False
     traces: bool = False
+    shaped: bool = False
 
 
-_START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN, Step.VERIFY, Step.SSH)
-_SETTLE = (Step.PUBLISH, Step.VERIFY, Step.SSH)
+_START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN)
+_CHECK = (Step.VERIFY, Step.SSH)
 
 
 def plan(want: Sliver, seen: Seen) -> tuple[Step, ...]:
@@ -60,7 +63,7 @@ def plan(want: Sliver, seen: Seen) -> tuple[Step, ...]:
         case Desired.ABSENT:
             return _away(seen)
         case Desired.STOPPED:
-            return (Step.STOP,) if seen.domain else ()
+            return (Step.STOP,) if seen.domain or seen.shaped else ()
         case Desired.RUNNING:
             return _run(want, seen, pause=False)
         case Desired.PAUSED:
@@ -70,20 +73,24 @@ def plan(want: Sliver, seen: Seen) -> tuple[Step, ...]:
 def _away(seen: Seen) -> tuple[Step, ...]:
     """The rules stand as long as the link does: an unpublished link would be treated as a stranger's."""
     kill = (Step.KILL,) if seen.domain else ()
-    remove = (Step.REMOVE,) if seen.root or seen.traces else ()
+    remove = (Step.REMOVE,) if seen.root or seen.traces or seen.shaped else ()
     return (*kill, Step.WITHDRAW, *remove)
 
 
 def _run(want: Sliver, seen: Seen, *, pause: bool) -> tuple[Step, ...]:
     last = (Step.PAUSE,) if pause else ()
     root = () if seen.root else (Step.ROOT,)
+    limits = want.limits
+    shape = (Step.SHAPE,) if seen.shaped or (limits.net_in, limits.net_out) != (None, None) else ()
     if seen.domain is None:
-        return (*root, *_START, *last)
+        return (*root, *_START, *shape, *_CHECK, *last)
     if seen.generation != want.generation:
-        return (Step.STOP, *root, *_START, *last)
+        return (Step.STOP, *root, *_START, *shape, *_CHECK, *last)
     wake = (Step.RESUME,) if seen.domain is DomainState.PAUSED else ()
     if not seen.settled:
-        return (*wake, *_SETTLE, *last)
+        return (*wake, *shape, Step.PUBLISH, *_CHECK, *last)
+    if (limits.net_out is not None) is not seen.shaped:
+        return (*wake, *shape, *last)
     if pause:
         return () if wake else last
     return wake

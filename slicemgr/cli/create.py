@@ -40,6 +40,8 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
 @click.option("--disk", help="Bytes of its own, such as 4G.")
 @click.option("--pids", type=int, help="Processes and threads.")
 @click.option("--io-weight", type=int, help="Block I/O weight, 1 to 1000.")
+@click.option("--net-in", metavar="RATE", help="Network rate towards the sliver, such as 100Mbit.")
+@click.option("--net-out", metavar="RATE", help="Network rate from the sliver, such as 800kbit.")
 @click.option("--ports", type=int, help="Node ports of each sliver; the lowest leads to ssh.")
 @click.option("--lease", help="How long the slice lives, such as 12h or 7d.")
 @click.option("--node", help="Which node; any if left out.")

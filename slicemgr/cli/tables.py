@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slicemgr.cli.human import check, number, size, text, when
+from slicemgr.cli.human import check, number, rate, size, text, when
 from slicemgr.cli.output import Column, Table, field
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ SLIVERS = Table(
         field("limits.memory", size),
         field("limits.disk", size),
         field("limits.pids"),
+        field("limits.net_in", rate),
+        field("limits.net_out", rate),
         Column("memory_used", lambda row: row["usage"]["memory"], size),
         Column("disk_used", lambda row: row["usage"]["disk"], size),
         Column("fingerprint", lambda row: row["ssh"]["fingerprint"], whole=True),

@@ -131,6 +131,8 @@ def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str,
         "cpu_shares": limits.cpu_shares,
         "memory_soft": limits.memory_soft,
         "io_weight": limits.io_weight,
+        "net_in": limits.net_in,
+        "net_out": limits.net_out,
         "updated_at": now,
     }
     rows = [

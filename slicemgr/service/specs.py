@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from slicemgr.config import Config, parse_duration, parse_size
+from slicemgr.config import RATE_HINT, Config, parse_duration, parse_rate, parse_size
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.model import MIB, Kind, Limits, SliceSpec
 from slicemgr.policy import leases
@@ -22,10 +22,11 @@ LEAST_MEMORY = LEAST_DISK = 16 * MIB
 LEAST_PIDS, MOST_PIDS = 8, 4_194_304  # the kernel's PID_MAX_LIMIT
 LEAST_CPU, MOST_CPU = 0.01, 8192.0
 MOST_BYTES = 1 << 50
+LEAST_RATE, MOST_RATE = 64_000, 100_000_000_000  # bits per second
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight")
+_LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight", "net_in", "net_out")
 _FIELDS = frozenset(("name", "type", "image", "count", *_LIMITS, "ports", "lease", "ssh_keys", "node"))
 
 
@@ -85,6 +86,8 @@ def slice_spec(raw: Mapping[str, Any], config: Config) -> SliceSpec:
             cpu_shares=form.take("cpu_shares", lambda value: _whole("cpu_shares", value, 2, 262144), 1024),
             memory_soft=form.take("memory_soft", lambda value: _size("memory_soft", value, LEAST_MEMORY), None),
             io_weight=form.take("io_weight", lambda value: _whole("io_weight", value, 1, 1000), None),
+            net_in=form.take("net_in", lambda value: _rate("net_in", value), None),
+            net_out=form.take("net_out", lambda value: _rate("net_out", value), None),
         ),
         ports=form.take("ports", lambda value: _whole("ports", value, 1, most_ports), network.ports_per_sliver),
         lease=form.take("lease", lambda value: lease(value, config), min(config.lease.default, config.lease.longest)),
@@ -174,6 +177,15 @@ def _size(field: str, value: Any, least: int) -> int:
     if size > MOST_BYTES:
         raise invalid(field, f"{str(value)[:40]} is more than any node has", "write it as 512M or 2G")
     return size
+
+
+def _rate(field: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise invalid(field, f"{str(value)[:40]!r} is not a rate", RATE_HINT)
+    rate = parse_rate(str(value), field)
+    if not LEAST_RATE <= rate <= MOST_RATE:
+        raise invalid(field, f"{str(value)[:40]} is out of range", "64kbit to 100Gbit")
+    return rate
 
 
 def _cpu(value: Any) -> float:

@@ -132,7 +132,7 @@ def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
     }
 
 
-_LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight")
+_LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight", "net_in", "net_out")
 
 
 def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_at: datetime) -> Json:

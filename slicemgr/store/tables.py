@@ -156,6 +156,8 @@ slivers = sa.Table(
     _number("cpu_shares"),
     sa.Column("memory_soft", sa.BigInteger),
     sa.Column("io_weight", sa.BigInteger),
+    sa.Column("net_in", sa.BigInteger),
+    sa.Column("net_out", sa.BigInteger),
     _empty("host_key"),
     sa.Column("usage_memory", sa.BigInteger),
     sa.Column("usage_disk", sa.BigInteger),

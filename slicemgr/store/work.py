@@ -131,7 +131,7 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
         sa.select(
             *(s.id, s.serial, sl.id, sl.name, s.idx, sl.kind, s.desired, sl.image, i.arch, s.address),
             *(s.port_first, s.port_count, s.uid_first),
-            *(s.memory, s.disk, s.pids, s.cpu, s.cpu_shares, s.memory_soft, s.io_weight),
+            *(s.memory, s.disk, s.pids, s.cpu, s.cpu_shares, s.memory_soft, s.io_weight, s.net_in, s.net_out),
             sa.cast(sl.ssh_keys, sa.Text),
             *(sl.count, s.host_key, s.generation, s.phase, s.error),
         )
@@ -160,13 +160,13 @@ def _sliver_row(row: tuple[Any, ...]) -> SliverRow:
         address=row[9],
         ports=model.PortBlock(row[10], row[11]),
         uid_first=row[12],
-        limits=model.Limits(*row[13:20]),
-        ssh_keys=_keys(row[20]),
-        siblings=row[21],
-        host_key=row[22],
-        generation=row[23],
+        limits=model.Limits(*row[13:22]),
+        ssh_keys=_keys(row[22]),
+        siblings=row[23],
+        host_key=row[24],
+        generation=row[25],
     )
-    return SliverRow(sliver, Phase(row[24]), row[25])
+    return SliverRow(sliver, Phase(row[26]), row[27])
 
 
 @lru_cache(maxsize=256)

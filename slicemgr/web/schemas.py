@@ -5,6 +5,10 @@ from __future__ import annotations
 from marshmallow import Schema, fields
 
 _SIZE = {"description": "bytes, or text such as 512M", "oneOf": [{"type": "integer"}, {"type": "string"}]}
+_RATE = {
+    "description": "bits per second, or text such as 100Mbit",
+    "oneOf": [{"type": "integer", "minimum": 64000, "maximum": 100_000_000_000}, {"type": "string"}],
+}
 
 SLICE_REQUEST: dict[str, object] = {
     "type": "object",
@@ -21,6 +25,8 @@ SLICE_REQUEST: dict[str, object] = {
         "disk": _SIZE,
         "pids": {"type": "integer", "minimum": 8},
         "io_weight": {"type": "integer", "minimum": 1, "maximum": 1000},
+        "net_in": _RATE,
+        "net_out": _RATE,
         "ports": {"type": "integer", "minimum": 1},
         "lease": {"type": "string", "example": "7d"},
         "ssh_keys": {"type": "array", "items": {"type": "string"}, "minItems": 1},
@@ -65,6 +71,8 @@ class Limits(Schema):
     disk = fields.Integer(metadata={"description": "bytes"})
     pids = fields.Integer()
     io_weight = fields.Integer(allow_none=True)
+    net_in = fields.Integer(allow_none=True, metadata={"description": "bits per second towards the sliver"})
+    net_out = fields.Integer(allow_none=True, metadata={"description": "bits per second from it"})
 
 
 class Usage(Schema):
