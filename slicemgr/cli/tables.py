@@ -139,3 +139,20 @@ PHASES = Table(
     ),
     ("phase", "p50", "p95", "max", "ratio"),
 )
+
+
+def _to_plain(value: object) -> str:
+    return f"{value:.2f} × plain" if isinstance(value, int | float) else "-"
+
+
+THROUGHPUT = Table(
+    (
+        field("path", whole=True),
+        field("direction", whole=True),
+        field("median", rate),
+        field("least", rate),
+        field("most", rate),
+        field("ratio", _to_plain),
+    ),
+    ("path", "direction", "median", "least", "most", "ratio"),
+)
