@@ -22,6 +22,9 @@ DEFAULT_FILE = Path("/etc/slicemgr/slicemgr.toml")
 PACKAGE = Path(__file__).parent  # launcher, init, recipes and migrations are installed below it
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+# `Mbps` and `M` are not taken: to tc they are bytes, to others bits.
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT]?)bit(?:/s)?)?", re.IGNORECASE)
+RATE_HINT = "write it as 800kbit, 100Mbit, 1Gbit or a number of bits per second"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _LONGEST_DURATION = timedelta(days=36500)
@@ -33,6 +36,14 @@ def parse_size(text: str | int, name: str = "size") -> int:
     if match is None or len(str(text)) > 32:
         raise invalid(name, f"{text!r} is not a size", "write it as 512M, 2G or a number of bytes")
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
+def parse_rate(text: str | int, name: str = "rate") -> int:
+    """Bits per second of `800kbit`, `100Mbit`, `1.5Gbit/s` or `64000` (powers of 1000). Refused if it is not a rate."""
+    match = _RATE.fullmatch(str(text).strip())
+    if match is None or len(str(text)) > 32:
+        raise invalid(name, f"{str(text)[:40]!r} is not a rate", RATE_HINT)
+    return round(float(match[1]) * 1000.0 ** " kmgt".index((match[2] or " ").lower()))
 
 
 def parse_duration(text: str, name: str = "duration") -> timedelta:

@@ -76,7 +76,8 @@ class Limits:
     cpu is a quota in cores; cpu_shares the relative weight under contention (1024 = normal);
     memory_soft is the amount the kernel reclaims down to under pressure; io_weight 1..1000.
     disk is what the sliver may write, of its own; pids 0 means: none (a virtual machine has a kernel of its own).
-    io_rate is bytes, io_ops operations a second, reads and writes together.
+    io_rate is bytes, io_ops operations a second, reads and writes together; net_in and net_out are bits per second
+    towards the sliver and from it.
     """
 
     memory: int
@@ -88,6 +89,8 @@ class Limits:
     io_weight: int | None = None
     io_rate: int | None = None
     io_ops: int | None = None
+    net_in: int | None = None
+    net_out: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,16 @@ def sliver_of_link(name: str) -> str | None:
     return sliver if sliver != name and is_sliver_id(sliver) else None
 
 
+def shaper(sliver: str) -> str:
+    """The ifb device that holds the sliver's outgoing rate (at most 3 + 8 + 1 + 3 = 15 characters)."""
+    return f"{MARK}i{sliver}"
+
+
+def sliver_of_shaper(name: str) -> str | None:
+    sliver = name.removeprefix(f"{MARK}i")
+    return sliver if sliver != name and is_sliver_id(sliver) else None
+
+
 def mac(sliver: str) -> str:
     """A locally administered unicast MAC address."""
     tail = uuid.uuid5(_NAMESPACE, f"mac {sliver}").bytes[:5]

@@ -1,6 +1,7 @@
 """The REST API's JSON as types, for the client and whoever writes against it. Nothing to import at run time.
 
-Times are RFC 3339 text in UTC, sizes bytes, cpu cores; `None` means: not known (yet) or not limited.
+Times are RFC 3339 text in UTC, sizes bytes, cpu cores, network rates bits per second; `None` means: not known
+(yet) or not limited.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Limits(TypedDict):
     io_weight: int | None
     io_rate: int | None
     io_ops: int | None
+    net_in: int | None
+    net_out: int | None
 
 
 class Usage(TypedDict):
@@ -73,7 +76,10 @@ class Slice(TypedDict):
 
 
 class SliceRequest(TypedDict, total=False):
-    """What creates a slice; sizes are bytes or text like `512M`. A field left out takes the node's default."""
+    """What creates a slice; sizes are bytes or text like `512M`, rates bits per second or text like `100Mbit`.
+
+    A field left out takes the node's default.
+    """
 
     name: str
     type: str
@@ -90,6 +96,8 @@ class SliceRequest(TypedDict, total=False):
     io_ops: int
     boot: str
     user_data: str
+    net_in: int | str
+    net_out: int | str
     ports: int
     lease: str
     ssh_keys: list[str]

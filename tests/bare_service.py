@@ -37,6 +37,8 @@ FACTS = {
     "disk_total": 64 * GIB,
     "kinds": {"lxc": True, "kvm": False},
     "io_weight": False,
+    "net_rate": False,
+    "net_rate_missing": ["sch_tbf", "ifb"],
 }
 
 

@@ -142,6 +142,7 @@ def operation(state: str = "running", version: int = 1, **more: Any) -> Json:
     return {**queued, **more}
 
 
+UNSET = ("io_weight", "io_rate", "io_ops", "net_in", "net_out")
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDZL+rD/vRwJyc8ynlZ34fozFD0H1+ae81XD1/BIyS4U"
 
 
@@ -155,7 +156,7 @@ def sliver(index: int = 0, **more: Any) -> Json:
         "address": "10.77.0.2",
         "ssh": {"host": "127.0.0.1", "port": 10000, "fingerprint": "SHA256:x", "host_key": HOST_KEY},
         "ports": {"first": 10000, "last": 10019},
-        "limits": {**limits, "disk": 4 << 30, "pids": 512, "io_weight": None, "io_rate": None, "io_ops": None},
+        "limits": {**limits, "disk": 4 << 30, "pids": 512, **dict.fromkeys(UNSET)},
         "usage": {"memory": 5 << 20, "disk": None, "guest_memory": None},
         "acceleration": None,
         "booted": None,

@@ -189,6 +189,12 @@ class Node:
                     (names.sliver_of_link(line.split()[1].split("@")[0].rstrip(":")) for line in links.splitlines()),
                 )
             ),
+            "shapers": set(
+                filter(
+                    None,
+                    (names.sliver_of_shaper(line.split()[1].split("@")[0].rstrip(":")) for line in links.splitlines()),
+                )
+            ),
             "directories": self._names("/var/lib/slicemgr/pool/slivers"),
             "launch files": {one.removeprefix("sm-") for one in self._names("/run/slicemgr/launch")},
             "marks": {one.removeprefix("sm-").rpartition(".")[0] for one in self._names("/run/slicemgr/settled")},
@@ -220,13 +226,14 @@ class Node:
     def differences(self) -> dict[str, tuple[Any, Any]]:
         """Where the host has something else than the rows name; {} is right."""
         self.box.run(["btrfs", "filesystem", "sync", "/var/lib/slicemgr/pool"])  # or the cleaner sleeps up to 30 s
-        rows = self.rows("select id, serial, address, phase, desired from slivers")
+        rows = self.rows("select id, serial, address, phase, desired, net_out from slivers")
         have = self.host()
         every = {row[0] for row in rows}
         running = {row[0] for row in rows if row[3] in ("running", "paused") and row[4] in ("running", "paused")}
         wanted = {
             "domains": running,
             "links": running,
+            "shapers": {row[0] for row in rows if row[5] is not None} & running,
             "directories": every,
             "launch files": running,
             "marks": running,

@@ -19,7 +19,7 @@ from slicemgr.agent.plan import Step
 from slicemgr.agent.publish import Publisher
 from slicemgr.agent.roots import Roots
 from slicemgr.config import Config
-from slicemgr.drivers import cgroup, console_log, launch
+from slicemgr.drivers import cgroup, console_log, launch, traffic
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.domain_xml import domain_xml, host_memory
 from slicemgr.drivers.hypervisor import Hypervisor
@@ -64,6 +64,7 @@ class Applier:
             Step.RESIZE: self._roots.resize,
             Step.IDENTITY: self._identity,
             Step.DOMAIN: self._domain,
+            Step.SHAPE: self._shape,
             Step.PUBLISH: self._publish,
             Step.VERIFY: self._verify,
             Step.SSH: self._ssh,
@@ -84,9 +85,10 @@ class Applier:
         with suppress(SlicemgrError):
             if step is Step.ROOT and not observe.has_root(self._config, sliver.id):
                 self._remove(sliver)
-            if step in (Step.DOMAIN, Step.VERIFY):
+            if step in (Step.DOMAIN, Step.SHAPE, Step.VERIFY):
                 self._hypervisor.kill(sliver.id)
                 launch.remove(self._config, sliver.id)
+                traffic.clear(sliver.id)
 
     # towards running
 
@@ -134,6 +136,9 @@ class Applier:
         if sliver.kind is Kind.KVM:
             seen = work.SliverSeen(sliver.id, Phase.PENDING, acceleration=place.acceleration, booted="no")
             self._journal.add(seen)
+
+    def _shape(self, sliver: Sliver) -> None:
+        traffic.shape(sliver.id, sliver.limits.net_in, sliver.limits.net_out)
 
     def _publish(self, sliver: Sliver) -> None:
         self._publisher.publish(sliver)
@@ -193,6 +198,7 @@ class Applier:
     def _clean_stop(self, sliver: Sliver) -> str:
         clean = self._hypervisor.stop(sliver.id, self._config.agent.stop_grace.total_seconds())
         launch.remove(self._config, sliver.id)
+        traffic.clear(sliver.id)
         return "" if clean else "did not stop in time: ended by force"
 
     def _kill(self, sliver: Sliver) -> None:
@@ -203,6 +209,7 @@ class Applier:
 
     def _remove(self, sliver: Sliver) -> None:
         launch.remove(self._config, sliver.id)
+        traffic.clear(sliver.id)
         self._pool.delete_tree(names.sliver_dir(self._config.node.pool, sliver.id), names.qgroup(sliver.serial))
 
 

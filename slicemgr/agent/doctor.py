@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from slicemgr.config import Config
+from slicemgr.drivers import traffic
 from slicemgr.drivers.acceleration import Found
 from slicemgr.drivers.btrfs import Pool, QuotaMode
 from slicemgr.drivers.firewall import Firewall
@@ -25,6 +26,7 @@ _PROGRAMS = {
     "qemu-img": "apt-get install qemu-utils",
     "iptables-restore": "apt-get install iptables",
     "ip": "apt-get install iproute2",
+    "tc": "apt-get install iproute2",
 }
 _CONTROLLERS = ("memory", "cpu", "pids")
 _OLD_KERNEL = (6, 7)
@@ -59,6 +61,7 @@ def examine(
         _neighbours,
         _ptys,
         _conntrack,
+        _rates,
         _files,
     ]
     return [check if check.ok is not True else replace(check, remedy="") for check in (one() for one in checks)]
@@ -195,6 +198,14 @@ def _conntrack() -> Check:
     return _at_least(
         "connection tracking", limit, 65536, "net.netfilter.nf_conntrack_max", "connections of all slivers"
     )
+
+
+def _rates() -> Check:
+    traffic.missing.cache_clear()
+    missing = traffic.missing()
+    detail = f"the kernel lacks {', '.join(missing)}" if missing else "in both directions"
+    remedy = "build or load these modules (modprobe); until then --net-in and --net-out are refused"
+    return Check("network rates", None if missing else True, detail, remedy)
 
 
 def _files() -> Check:

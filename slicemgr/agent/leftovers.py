@@ -13,6 +13,7 @@ from slicemgr import names
 from slicemgr.agent import observe
 from slicemgr.agent.imports import incoming_dir
 from slicemgr.config import Config
+from slicemgr.drivers import traffic
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.errors import SlicemgrError
@@ -60,6 +61,10 @@ def find(config: Config, hypervisor: Hypervisor, pool: Pool, wanted: Wanted) -> 
     found += [
         Leftover("quota group", f"1/{group & 0xFFFFFFFFFFFF}", lambda group=group: pool.destroy_group(group))  # type: ignore[misc]
         for group in sorted(pool.groups() - wanted.groups)
+    ]
+    found += [
+        Leftover("shaper", names.shaper(one), lambda one=one: traffic.clear(one))  # type: ignore[misc]
+        for one in sorted(host.shaped - wanted.slivers)
     ]
     links = (names.sliver_of_link(entry.name) for entry in _LINKS.iterdir())
     found += [

@@ -9,6 +9,7 @@ from pathlib import Path
 from slicemgr import names
 from slicemgr.agent.plan import DomainState, Seen
 from slicemgr.config import Config
+from slicemgr.drivers import traffic
 from slicemgr.drivers.hypervisor import DomainSeen, Hypervisor
 
 _NOTHING = Seen()
@@ -24,6 +25,7 @@ class Host:
     launches: frozenset[str]
     settled: Mapping[str, int]  # sliver → pid of the domain that was settled
     disks: Mapping[str, int]  # sliver → disk limit as applied
+    shaped: frozenset[str]
 
     def sliver(self, sliver: str) -> Seen:
         """What `plan` needs to know of one sliver."""
@@ -33,11 +35,12 @@ class Host:
             root=sliver in self.roots,
             disk=self.disks.get(sliver),
             traces=sliver in self.directories or sliver in self.launches,
+            shaped=sliver in self.shaped,
         )
 
     def slivers(self) -> set[str]:
         """Every sliver of which the host has anything."""
-        return {*self.domains, *self.directories, *self.launches}
+        return {*self.domains, *self.directories, *self.launches, *self.shaped}
 
 
 def host(config: Config, hypervisor: Hypervisor) -> Host:
@@ -51,6 +54,7 @@ def host(config: Config, hypervisor: Hypervisor) -> Host:
         launches=frozenset(filter(None, map(names.sliver_of_domain, _listing(config.node.run_dir / "launch")))),
         settled=dict(filter(None, map(_parse_mark, _listing(settled_dir(config))))),
         disks={sliver: limit for sliver, limit in limits.items() if limit is not None},
+        shaped=traffic.shaped(),
     )
 
 
@@ -60,10 +64,12 @@ def one(config: Config, hypervisor: Hypervisor, sliver: str) -> Seen:
     root = has_root(config, sliver)
     traces = root or names.sliver_dir(pool, sliver).exists() or names.launch_file(config.node.run_dir, sliver).exists()
     domain = hypervisor.domain(sliver)
-    if domain is None and not traces:
+    shaped = traffic.is_shaped(sliver)
+    if domain is None and not (traces or shaped):
         return _NOTHING
     settled = domain.pid if domain and mark(config, sliver, domain.pid).exists() else None
-    return _seen(domain, settled=settled, root=root, disk=_disk_limit(config, sliver), traces=traces)
+    disk = _disk_limit(config, sliver)
+    return _seen(domain, settled=settled, root=root, disk=disk, traces=traces, shaped=shaped)
 
 
 def has_root(config: Config, sliver: str) -> bool:
@@ -78,9 +84,11 @@ def _disk_limit(config: Config, sliver: str) -> int | None:
         return None
 
 
-def _seen(domain: DomainSeen | None, *, settled: int | None, root: bool, disk: int | None, traces: bool) -> Seen:
+def _seen(
+    domain: DomainSeen | None, *, settled: int | None, root: bool, disk: int | None, traces: bool, shaped: bool
+) -> Seen:
     if domain is None:
-        return Seen(root=root, disk=disk, traces=traces)
+        return Seen(root=root, traces=traces, disk=disk, shaped=shaped)
     return Seen(
         domain=DomainState.PAUSED if domain.paused else DomainState.RUNNING,
         generation=domain.generation,
@@ -88,6 +96,7 @@ def _seen(domain: DomainSeen | None, *, settled: int | None, root: bool, disk: i
         root=root,
         disk=disk,
         traces=traces,
+        shaped=shaped,
     )
 
 

@@ -18,6 +18,7 @@ class Step(StrEnum):
     RESIZE = "resize"  # another disk limit
     IDENTITY = "identity"  # hostname, keys, resolver written into the root
     DOMAIN = "domain"  # virDomainCreateXML
+    SHAPE = "shape"  # the network rates on its link
     PUBLISH = "publish"  # NAT, DNAT and filter rules
     VERIFY = "verify"  # the kernel's limits are the ones asked for
     SSH = "ssh"  # the banner answers
@@ -43,6 +44,7 @@ class Seen:
     generation: of the domain. settled: this very domain went through every step up to SSH.
     root: it is complete. disk: the limit in bytes that was applied to it, None if unknown.
     traces: something with the sliver's mark lies in the pool or runtime directory.
+    shaped: it has a device for its outgoing rate, which outlives the domain.
     """
 
     domain: DomainState | None = None
@@ -51,10 +53,11 @@ class Seen:
     root: bool = False
     traces: bool = False
     disk: int | None = None
+    shaped: bool = False
 
 
-_START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN, Step.VERIFY, Step.SSH)
-_SETTLE = (Step.PUBLISH, Step.VERIFY, Step.SSH)
+_START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN)
+_CHECK = (Step.VERIFY, Step.SSH)
 
 
 def plan(want: Sliver, seen: Seen) -> tuple[Step, ...]:
@@ -63,7 +66,7 @@ def plan(want: Sliver, seen: Seen) -> tuple[Step, ...]:
         case Desired.ABSENT:
             return _away(seen)
         case Desired.STOPPED:
-            return (*_resize(want, seen), *((Step.STOP,) if seen.domain else ()))
+            return (*_resize(want, seen), *((Step.STOP,) if seen.domain or seen.shaped else ()))
         case Desired.RUNNING:
             return _run(want, seen, pause=False)
         case Desired.PAUSED:
@@ -73,20 +76,24 @@ def plan(want: Sliver, seen: Seen) -> tuple[Step, ...]:
 def _away(seen: Seen) -> tuple[Step, ...]:
     """The rules stand as long as the link does: an unpublished link would be treated as a stranger's."""
     kill = (Step.KILL,) if seen.domain else ()
-    remove = (Step.REMOVE,) if seen.root or seen.traces else ()
+    remove = (Step.REMOVE,) if seen.root or seen.traces or seen.shaped else ()
     return (*kill, Step.WITHDRAW, *remove)
 
 
 def _run(want: Sliver, seen: Seen, *, pause: bool) -> tuple[Step, ...]:
     last = (Step.PAUSE,) if pause else ()
     root = _resize(want, seen) if seen.root else (Step.ROOT,)
+    limits = want.limits
+    shape = (Step.SHAPE,) if seen.shaped or (limits.net_in, limits.net_out) != (None, None) else ()
     if seen.domain is None:
-        return (*root, *_START, *last)
+        return (*root, *_START, *shape, *_CHECK, *last)
     if seen.generation != want.generation:
-        return (Step.STOP, *root, *_START, *last)
+        return (Step.STOP, *root, *_START, *shape, *_CHECK, *last)
     wake = (Step.RESUME,) if seen.domain is DomainState.PAUSED else ()
     if not seen.settled:
-        return (*root, *wake, *_SETTLE, *last)
+        return (*root, *wake, *shape, Step.PUBLISH, *_CHECK, *last)
+    if (limits.net_out is not None) is not seen.shaped:
+        return (*root, *wake, *shape, *last)
     if pause:
         return (*root, *(() if wake else last))
     return (*root, *wake)

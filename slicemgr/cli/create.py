@@ -45,6 +45,8 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
 @click.option("--io-ops", type=int, help="Block operations a second; kvm only.")
 @click.option("--boot", metavar="loader|bios|uefi|direct", help="How a kvm sliver boots (by the image's own loader).")
 @click.option("--user-data", "user_data_file", metavar="FILE", help="A cloud-config or script for cloud-init.")
+@click.option("--net-in", metavar="RATE", help="Network rate towards the sliver, such as 100Mbit.")
+@click.option("--net-out", metavar="RATE", help="Network rate from the sliver, such as 800kbit.")
 @click.option("--ports", type=int, help="Node ports of each sliver; the lowest leads to ssh.")
 @click.option("--lease", help="How long the slice lives, such as 12h or 7d.")
 @click.option("--node", help="Which node; any if left out.")

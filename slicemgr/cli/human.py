@@ -39,6 +39,18 @@ def size(value: object) -> str:
     return f"{amount:.{digits}f} {unit}"
 
 
+def rate(value: object) -> str:
+    """Bits per second as `800 kbit/s`, `1.5 Gbit/s`."""
+    if not isinstance(value, int | float):
+        return "-"
+    amount = float(value)
+    for unit in ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"):
+        if abs(amount) < 1000 or unit == "Gbit/s":
+            break
+        amount /= 1000
+    return f"{amount:.4g} {unit}"
+
+
 def number(value: object) -> str:
     """Cores and counts: `0.5`, `2`."""
     return f"{value:g}" if isinstance(value, float) else text(value)

@@ -70,6 +70,7 @@ def build_image(recipe: str, target: str | None, no_security: bool) -> None:
     debian-12        amd64, ext4, netplan; BIOS and UEFI
     debian-12-i386   32 bits, ext4, netplan; BIOS
     debian-12-btrfs  amd64, MBR, /boot of its own, btrfs root, ifupdown; BIOS
+    debian-12-small  amd64, without systemd and cloud-init: a machine that starts in seconds
     """
     program = str(Path(sys.argv[0]).resolve().with_name("slicemgr"))
     words = [program, "image-build", recipe, *(["--output", target] if target else [])]

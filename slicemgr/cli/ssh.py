@@ -37,7 +37,7 @@ def ssh(identity: str | None, login: str, target: str, command: tuple[str, ...])
         sliver = find_sliver(client.slice(target.partition("/")[0]), target)
     identity = identity or find_settings().identity
     command = command[1:] if command[:1] == ("--",) else command
-    words = [*ssh_words(sliver, _known_hosts(target, sliver), identity, login), *command]
+    words = [*ssh_words(sliver, known_hosts(target, sliver), identity, login), *command]
     become(words, "apt-get install openssh-client")
 
 
@@ -54,7 +54,7 @@ def find_sliver(slice: wire.Slice, target: str) -> wire.Sliver:
     raise Refused(Code.NOT_FOUND, f"slice {slice['name']} has no sliver {wanted!r}", hint="`slicectl show` lists them")
 
 
-def _known_hosts(target: str, sliver: wire.Sliver) -> Path:
+def known_hosts(target: str, sliver: wire.Sliver) -> Path:
     """A file with the recorded key and no other; one for each NAME/N, so that they do not pile up."""
     key = sliver["ssh"].get("host_key")
     if not key:

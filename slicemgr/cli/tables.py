@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slicemgr.cli.human import check, number, size, text, when
+from slicemgr.cli.human import check, number, rate, size, text, when
 from slicemgr.cli.output import Column, Table, field
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ SLIVERS = Table(
         field("limits.memory", size),
         field("limits.disk", size),
         field("limits.pids"),
+        field("limits.net_in", rate),
+        field("limits.net_out", rate),
         Column("memory_used", lambda row: row["usage"]["memory"], size),
         Column("guest_memory", lambda row: row["usage"]["guest_memory"], size),
         field("acceleration"),
@@ -140,4 +142,21 @@ PHASES = Table(
         field("ratio", _ratio),
     ),
     ("phase", "p50", "p95", "max", "ratio"),
+)
+
+
+def _to_plain(value: object) -> str:
+    return f"{value:.2f} × plain" if isinstance(value, int | float) else "-"
+
+
+THROUGHPUT = Table(
+    (
+        field("path", whole=True),
+        field("direction", whole=True),
+        field("median", rate),
+        field("least", rate),
+        field("most", rate),
+        field("ratio", _to_plain),
+    ),
+    ("path", "direction", "median", "least", "most", "ratio"),
 )

@@ -111,14 +111,19 @@ class Conversation:
         except BrokenPipeError as error:
             raise self.failure() from error
 
+    def line(self) -> str:
+        """Its next line. Raises CommandFailed if the program has ended."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().decode(errors="replace")
+        if not line:
+            raise self.failure()
+        return line.rstrip("\n")
+
     def until(self, mark: str) -> list[str]:
         """The lines up to the one that says `mark`. Raises CommandFailed if the program ends before."""
-        assert self._process.stdout is not None
         lines: list[str] = []
-        while (line := self._process.stdout.readline().decode(errors="replace")) != f"{mark}\n":
-            if not line:
-                raise self.failure()
-            lines.append(line.rstrip("\n"))
+        while (line := self.line()) != mark:
+            lines.append(line)
         return lines
 
     def failure(self) -> CommandFailed:

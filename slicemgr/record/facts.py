@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slicemgr import __version__
 from slicemgr.config import Config
-from slicemgr.drivers import cgroup
+from slicemgr.drivers import cgroup, traffic
 from slicemgr.drivers.acceleration import Found
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.hypervisor import Hypervisor
@@ -29,6 +29,8 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
         "memory_available": memory_available(Path("/proc/meminfo").read_text()),
         "cgroup": cgroup.version(),
         "io_weight": cgroup.has_io_weight(),
+        "net_rate": not traffic.missing(),
+        "net_rate_missing": list(traffic.missing()),
         "addresses": config.network.addresses,
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
     }

@@ -66,6 +66,10 @@ def check_able(node: NodeRow, spec: SliceSpec) -> None:
     if spec.limits.io_weight is not None and not node.facts.get("io_weight", False):
         reason = "its kernel has no I/O controller with weights"
         raise invalid("io_weight", f"node {node.name} cannot do it: {reason}", "leave it out")
+    for field in ("net_in", "net_out"):
+        if getattr(spec.limits, field) is not None and not node.facts.get("net_rate", False):
+            lacks = ", ".join(node.facts.get("net_rate_missing", ())) or "what limits rates"
+            raise invalid(field, f"node {node.name} cannot do it: its kernel lacks {lacks}", "leave it out")
 
 
 def request(store: Store, config: Config, name: str, kind: str, by: Principal, params: Mapping[str, Any]) -> str:

@@ -158,6 +158,8 @@ def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str,
         "io_weight": limits.io_weight,
         "io_rate": limits.io_rate,
         "io_ops": limits.io_ops,
+        "net_in": limits.net_in,
+        "net_out": limits.net_out,
         "updated_at": now,
     }
     rows = [

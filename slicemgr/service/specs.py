@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from slicemgr.config import Config, parse_duration, parse_size
+from slicemgr.config import RATE_HINT, Config, parse_duration, parse_rate, parse_size
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.model import KIB, MIB, Boot, Kind, Limits, SliceSpec
 from slicemgr.policy import leases
@@ -23,10 +23,12 @@ LEAST_PIDS, MOST_PIDS = 8, 4_194_304  # the kernel's PID_MAX_LIMIT
 LEAST_CPU, MOST_CPU = 0.01, 8192.0
 LEAST_IO_RATE, LEAST_IO_OPS = 64 * KIB, 10  # a guest that gets less does not boot
 MOST_BYTES = 1 << 50
+LEAST_RATE, MOST_RATE = 64_000, 100_000_000_000  # bits per second
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight", "io_rate", "io_ops")
+_NETWORK = ("net_in", "net_out")
+LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight", "io_rate", "io_ops", *_NETWORK)
 _FIELDS = frozenset(
     ("name", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node", "boot", "user_data")
 )
@@ -106,6 +108,8 @@ def slice_spec(raw: Mapping[str, Any], config: Config) -> SliceSpec:
             io_weight=form.take("io_weight", lambda value: _whole("io_weight", value, 1, 1000), None),
             io_rate=form.take("io_rate", lambda value: _size("io_rate", value, LEAST_IO_RATE), None),
             io_ops=form.take("io_ops", lambda value: _whole("io_ops", value, LEAST_IO_OPS, 10_000_000), None),
+            net_in=form.take("net_in", lambda value: _rate("net_in", value), None),
+            net_out=form.take("net_out", lambda value: _rate("net_out", value), None),
         ),
         ports=form.take("ports", lambda value: _whole("ports", value, 1, most_ports), network.ports_per_sliver),
         lease=form.take("lease", lambda value: lease(value, config), min(config.lease.default, config.lease.longest)),
@@ -211,6 +215,15 @@ def _size(field: str, value: Any, least: int) -> int:
     if size > MOST_BYTES:
         raise invalid(field, f"{str(value)[:40]} is more than any node has", "write it as 512M or 2G")
     return size
+
+
+def _rate(field: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise invalid(field, f"{str(value)[:40]!r} is not a rate", RATE_HINT)
+    rate = parse_rate(str(value), field)
+    if not LEAST_RATE <= rate <= MOST_RATE:
+        raise invalid(field, f"{str(value)[:40]} is out of range", "64kbit to 100Gbit")
+    return rate
 
 
 def _cpu(value: Any) -> float:

@@ -161,6 +161,8 @@ slivers = sa.Table(
     sa.Column("io_weight", sa.BigInteger),
     sa.Column("io_rate", sa.BigInteger),
     sa.Column("io_ops", sa.BigInteger),
+    sa.Column("net_in", sa.BigInteger),
+    sa.Column("net_out", sa.BigInteger),
     _empty("host_key"),
     _empty("acceleration"),
     _empty("booted"),

@@ -109,7 +109,7 @@ class ImageGone:
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """The agent lives. facts: cpus, memory and disk_total (bytes), kinds {lxc, kvm}, io_weight, and what else it knows.
+    """The agent lives. facts: cpus, memory and disk_total (bytes), kinds {lxc, kvm}, io_weight, net_rate, and more.
 
     facts None keeps what is there (a heartbeat).
     """

@@ -133,6 +133,7 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
             *(s.id, s.serial, sl.id, sl.name, s.idx, sl.kind, s.desired, sl.image, i.arch, s.address),
             *(s.port_first, s.port_count, s.uid_first),
             *(s.memory, s.disk, s.pids, s.cpu, s.cpu_shares, s.memory_soft, s.io_weight, s.io_rate, s.io_ops),
+            *(s.net_in, s.net_out),
             sa.cast(sl.ssh_keys, sa.Text),
             *(sl.count, s.host_key, s.generation, s.phase, s.error),
             *(i.format, i.virtual_size, sa.cast(i.boot, sa.Text), sl.boot, sl.user_data),
@@ -162,18 +163,18 @@ def _sliver_row(row: tuple[Any, ...]) -> SliverRow:
         address=row[9],
         ports=model.PortBlock(row[10], row[11]),
         uid_first=row[12],
-        limits=model.Limits(*row[13:22]),
-        ssh_keys=_keys(row[22]),
-        siblings=row[23],
-        host_key=row[24],
-        generation=row[25],
-        image_format=row[28],
-        image_size=row[29],
-        boot_facts=_boot_facts(row[30]),
-        boot=model.Boot(row[31]),
-        user_data=row[32],
+        limits=model.Limits(*row[13:24]),
+        ssh_keys=_keys(row[24]),
+        siblings=row[25],
+        host_key=row[26],
+        generation=row[27],
+        image_format=row[30],
+        image_size=row[31],
+        boot_facts=_boot_facts(row[32]),
+        boot=model.Boot(row[33]),
+        user_data=row[34],
     )
-    return SliverRow(sliver, Phase(row[26]), row[27])
+    return SliverRow(sliver, Phase(row[28]), row[29])
 
 
 @lru_cache(maxsize=256)

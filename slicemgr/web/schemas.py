@@ -5,6 +5,10 @@ from __future__ import annotations
 from marshmallow import Schema, fields
 
 _SIZE = {"description": "bytes, or text such as 512M", "oneOf": [{"type": "integer"}, {"type": "string"}]}
+_RATE = {
+    "description": "bits per second, or text such as 100Mbit",
+    "oneOf": [{"type": "integer", "minimum": 64000, "maximum": 100_000_000_000}, {"type": "string"}],
+}
 
 SLICE_REQUEST: dict[str, object] = {
     "type": "object",
@@ -25,6 +29,8 @@ SLICE_REQUEST: dict[str, object] = {
         "io_ops": {"type": "integer", "minimum": 10, "description": "block operations a second; kvm only"},
         "boot": {"type": "string", "enum": ["loader", "bios", "uefi", "direct"], "description": "kvm only"},
         "user_data": {"type": "string", "maxLength": 65536, "description": "a cloud-config or a script"},
+        "net_in": _RATE,
+        "net_out": _RATE,
         "ports": {"type": "integer", "minimum": 1},
         "lease": {"type": "string", "example": "7d"},
         "ssh_keys": {"type": "array", "items": {"type": "string"}, "minItems": 1},
@@ -71,6 +77,8 @@ class Limits(Schema):
     io_weight = fields.Integer(allow_none=True)
     io_rate = fields.Integer(allow_none=True, metadata={"description": "bytes a second"})
     io_ops = fields.Integer(allow_none=True, metadata={"description": "operations a second"})
+    net_in = fields.Integer(allow_none=True, metadata={"description": "bits per second towards the sliver"})
+    net_out = fields.Integer(allow_none=True, metadata={"description": "bits per second from it"})
 
 
 class Usage(Schema):

@@ -13,7 +13,8 @@ import pytest
 from testbed import BIN, Node, eventually
 
 FAULTY = Path(__file__).with_name("faulty_agent.py")
-CREATE_STEPS = ("root", "identity", "publish", "domain", "verify", "ssh")
+CREATE_STEPS = ("root", "identity", "publish", "domain", "shape", "verify", "ssh")
+RATED = ("--net-in", "20Mbit", "--net-out", "20Mbit")
 DELETE_STEPS = ("kill", "withdraw", "remove")
 SETTINGS = "/etc/slicemgr/slicemgr.toml"
 
@@ -56,7 +57,7 @@ def wait_for_death(node: Node) -> None:
 @pytest.mark.parametrize("step", CREATE_STEPS)
 def test_agent_killed_around_each_step_of_create(node: Node, step: str, moment: str) -> None:
     start_faulty(node, step, moment)
-    ask(node, "create", "exp")
+    ask(node, "create", "exp", *RATED)
     wait_for_death(node)
     node.start_agent()
     node.ok("wait", "exp", "--timeout", "60s")
@@ -67,7 +68,7 @@ def test_agent_killed_around_each_step_of_create(node: Node, step: str, moment: 
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("step", DELETE_STEPS)
 def test_agent_killed_around_each_step_of_delete(node: Node, step: str, moment: str) -> None:
-    node.create("exp")
+    node.create("exp", *RATED)
     start_faulty(node, step, moment)
     ask(node, "delete", "exp")
     wait_for_death(node)
@@ -95,7 +96,7 @@ def libvirtd_comes_back(node: Node) -> None:
 @pytest.mark.parametrize("step", CREATE_STEPS)
 def test_libvirtd_killed_around_each_step_of_create(node: Node, step: str, moment: str) -> None:
     start_fatal_for_libvirtd(node, step, moment)
-    ask(node, "create", "exp")
+    ask(node, "create", "exp", *RATED)
     libvirtd_comes_back(node)
     eventually(lambda: node.show("exp")["state"] == "running", "it is made with the new libvirtd", 90)
     node.ok("wait", "exp", "--timeout", "60s")
@@ -106,7 +107,7 @@ def test_libvirtd_killed_around_each_step_of_create(node: Node, step: str, momen
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("step", DELETE_STEPS)
 def test_libvirtd_killed_around_each_step_of_delete(node: Node, step: str, moment: str) -> None:
-    node.create("exp")
+    node.create("exp", *RATED)
     start_fatal_for_libvirtd(node, step, moment)
     ask(node, "delete", "exp")
     libvirtd_comes_back(node)

@@ -86,6 +86,7 @@ def test_what_is_asked_for_is_what_is_sent(canned: Canned, run: Run, tmp_path: P
     (tmp_path / "k.pub").write_text(f"{HOST_KEY} k\n")
     canned.on("POST /slices", {"plan": slice()})
     limits = "--cpu=0.5 --cpu-shares=512 --memory=256M --memory-soft=128M --disk=1G --pids=100 --io-weight=50"
+    limits += " --net-in=100Mbit --net-out=800kbit"
     more = f"--count=3 --ports=5 --lease=2d --node=node1 --ssh-key={tmp_path}/k.pub --dry-run"
     status, out, _ = run(*CREATE, *f"{limits} {more}".split())
     assert status == 0 and "10000-10019" in out
@@ -101,6 +102,8 @@ def test_what_is_asked_for_is_what_is_sent(canned: Canned, run: Run, tmp_path: P
         "disk": "1G",
         "pids": 100,
         "io_weight": 50,
+        "net_in": "100Mbit",
+        "net_out": "800kbit",
         "ports": 5,
         "lease": "2d",
         "node": "node1",

@@ -38,6 +38,21 @@ def test_sizes(value: int | None, said: str) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
+        (64000, "64 kbit/s"),
+        (1_500_000, "1.5 Mbit/s"),
+        (10**8, "100 Mbit/s"),
+        (19_600_000_000, "19.6 Gbit/s"),
+        (999, "999 bit/s"),
+        (None, "-"),
+    ],
+)
+def test_rates(value: int | None, said: str) -> None:
+    assert human.rate(value) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
         ("2026-01-09T03:04:04Z", "in 6 days"),
         ("2026-01-09T03:04:05Z", "in 7 days"),
         ("2026-01-03T03:04:05Z", "in 24 hours"),
@@ -58,7 +73,7 @@ def test_text_cannot_steer_a_terminal() -> None:
     assert human.printable(EVIL) == "a\\x1b[2J\\x07\\r\\n\\x9b31m\\u202eb\\x7f\\ud800"
     assert human.printable("Zürich → 東京") == "Zürich → 東京"
     assert human.printable("a\nb", keep="\n") == "a\nb"
-    for show in (human.text, human.number, human.when, human.size, human.check):
+    for show in (human.text, human.number, human.when, human.size, human.rate, human.check):
         assert all(one.isprintable() for one in show(EVIL))
 
 

@@ -33,6 +33,30 @@ def test_sizes_that_are_none(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("100Mbit", 10**8),
+        ("1Gbit/s", 10**9),
+        ("800kbit", 800_000),
+        ("1.5 mbit", 1_500_000),
+        ("64000", 64000),
+        ("64000bit", 64000),
+    ],
+)
+def test_rates(text: str, rate: int) -> None:
+    assert config.parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    "text", ["", "bit", "M", "1M", "1Mbps", "1Mibit", "-1kbit", "1e9", "1 Mbit s", "9" * 40, "nan"]
+)
+def test_rates_that_are_none(text: str) -> None:
+    with pytest.raises(Refused) as caught:
+        config.parse_rate(text, "net_in")
+    assert caught.value.field == "net_in" and "is not a rate" in caught.value.message
+
+
+@pytest.mark.parametrize(
     ("text", "span"), [("30s", timedelta(seconds=30)), ("7d", timedelta(days=7)), ("1.5h", timedelta(minutes=90))]
 )
 def test_durations(text: str, span: timedelta) -> None:

@@ -17,6 +17,10 @@ def test_host_names_lead_back_to_the_sliver(sliver: str) -> None:
     assert names.sliver_of_link(names.link(sliver)) == sliver
     assert len(names.link(sliver)) <= 15
     assert names.link(sliver).startswith(names.link_prefix(sliver.partition("-")[0]))
+    assert names.sliver_of_shaper(names.shaper(sliver)) == sliver
+    assert len(names.shaper(sliver)) <= 15
+    assert names.sliver_of_link(names.shaper(sliver)) is None
+    assert names.sliver_of_shaper(names.link(sliver)) is None
     first = int(names.mac(sliver)[:2], 16)
     assert first & 2 and not first & 1
 
@@ -26,9 +30,12 @@ def test_a_stranger_is_not_ours(name: str) -> None:
     assert names.sliver_of_domain(name) is None
 
 
-@pytest.mark.parametrize("name", ["eth0", "sm0", "smabcdefgh", "smabcdefgh-0-1", "smabcdefgh-0\n", "../x"])
+@pytest.mark.parametrize(
+    "name", ["eth0", "sm0", "smabcdefgh", "smabcdefgh-0-1", "smabcdefgh-0\n", "../x", "smi", "ifb0"]
+)
 def test_a_strange_link_is_not_ours(name: str) -> None:
     assert names.sliver_of_link(name) is None
+    assert names.sliver_of_shaper(name) is None
 
 
 def test_tags_are_of_the_alphabet_and_differ() -> None:

@@ -18,15 +18,18 @@ START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN, Step.VERIFY, Step.SSH)
 RUNNING, PAUSED = DomainState.RUNNING, DomainState.PAUSED
 BOOLS = (False, True)
 EVERYTHING = [
-    Seen(domain, generation, settled, root, traces, disk if root else None)
-    for domain, generation, settled, root, traces, disk in itertools.product(
-        (None, RUNNING, PAUSED), (0, GENERATION), BOOLS, BOOLS, BOOLS, (None, GIB, GIB // 2)
+    Seen(domain, generation, settled, root, traces, disk, shaped)
+    for domain, generation, settled, root, traces, disk, shaped in itertools.product(
+        (None, RUNNING, PAUSED), (0, GENERATION), BOOLS, BOOLS, BOOLS, (None, GIB, GIB // 2), BOOLS
     )
     if root or disk is None
 ]
 
 
-def sliver(desired: Desired) -> Sliver:
+RATES: tuple[dict[str, int], ...] = ({}, {"net_in": 10**6}, {"net_out": 10**6})
+
+
+def sliver(desired: Desired, **rates: int) -> Sliver:
     return Sliver(
         id="abcdefgh-0",
         serial=1,
@@ -40,7 +43,7 @@ def sliver(desired: Desired) -> Sliver:
         address="10.77.0.1",
         ports=PortBlock(10000, 20),
         uid_first=0x70000000,
-        limits=Limits(512 * MIB, GIB, 512, 1.0),
+        limits=Limits(512 * MIB, GIB, 512, 1.0, **rates),
         ssh_keys=(),
         generation=GENERATION,
     )
@@ -51,7 +54,9 @@ class Host:
     """One sliver's part of a host; each step says what it cannot do without."""
 
     seen: Seen
+    want: Limits
     published: bool = False
+    shaped_link: bool = False
 
     def apply(self, step: Step) -> None:
         seen = self.seen
@@ -68,6 +73,11 @@ class Host:
             case Step.DOMAIN:
                 assert seen.root and seen.domain is None and self.published
                 self.seen = change(seen, domain=RUNNING, generation=GENERATION, settled=False)
+                self.shaped_link = False
+            case Step.SHAPE:
+                assert seen.domain is not None, "there is no link without a domain"
+                self.seen = change(seen, shaped=self.want.net_out is not None)
+                self.shaped_link = True
             case Step.VERIFY:
                 assert seen.domain is not None
             case Step.SSH:
@@ -79,7 +89,17 @@ class Host:
             case Step.RESUME:
                 assert seen.domain is PAUSED
                 self.seen = change(seen, domain=RUNNING)
-            case Step.STOP | Step.KILL:
+            case _:
+                self._away(step)
+
+    def _away(self, step: Step) -> None:
+        seen = self.seen
+        change = dataclasses.replace
+        match step:
+            case Step.STOP:
+                assert seen.domain is not None or seen.shaped
+                self.seen = change(seen, domain=None, settled=False, shaped=False)
+            case Step.KILL:
                 assert seen.domain is not None
                 self.seen = change(seen, domain=None, settled=False)
             case Step.WITHDRAW:
@@ -87,45 +107,49 @@ class Host:
                 self.published = False
             case Step.REMOVE:
                 assert seen.domain is None
-                self.seen = change(seen, root=False, traces=False, disk=None)
+                self.seen = change(seen, root=False, traces=False, disk=None, shaped=False)
 
 
 def finished(desired: Desired, host: Host) -> bool:
     """Withdrawing rules is asked for again and again: it is what the last look at a sliver does."""
-    left = plan(sliver(desired), host.seen)
+    left = plan(dataclasses.replace(sliver(desired), limits=host.want), host.seen)
     return left == ((Step.WITHDRAW,) if desired is Desired.ABSENT else ())
 
 
 @pytest.mark.parametrize("desired", Desired)
+@pytest.mark.parametrize("rates", RATES, ids=str)
 @pytest.mark.parametrize("seen", EVERYTHING, ids=str)
-def test_every_plan_leads_to_an_empty_one(desired: Desired, seen: Seen) -> None:
-    host = Host(seen)
-    for step in plan(sliver(desired), seen):
+def test_every_plan_leads_to_an_empty_one(desired: Desired, rates: dict[str, int], seen: Seen) -> None:
+    want = sliver(desired, **rates)
+    host = Host(seen, want.limits, shaped_link=seen.settled)
+    for step in plan(want, seen):
         host.apply(step)
     assert finished(desired, host)
     expected = {Desired.RUNNING: RUNNING, Desired.PAUSED: PAUSED}.get(desired)
     assert host.seen.domain is expected
     if expected is not None:
         assert host.seen.settled and host.seen.generation == GENERATION
+        assert host.seen.shaped is ("net_out" in rates)
+        assert host.shaped_link or not rates
     if desired is Desired.ABSENT:
-        gone = dataclasses.replace(seen, domain=None, root=False, traces=False, disk=None)
-        assert host.seen == dataclasses.replace(gone, settled=host.seen.settled)
+        assert host.seen == Seen(None, seen.generation, host.seen.settled, disk=host.seen.disk)
         assert not host.published
 
 
 @given(
     st.sampled_from(EVERYTHING),
+    st.sampled_from(RATES),
     st.lists(st.tuples(st.sampled_from(list(Desired)), st.integers(0, 8)), max_size=6),
     st.sampled_from(list(Desired)),
 )
 def test_crashes_and_changes_of_mind_are_caught_up(
-    seen: Seen, crashes: list[tuple[Desired, int]], last: Desired
+    seen: Seen, rates: dict[str, int], crashes: list[tuple[Desired, int]], last: Desired
 ) -> None:
-    host = Host(seen)
+    host = Host(seen, sliver(last, **rates).limits)
     for desired, steps in crashes:
-        for step in plan(sliver(desired), host.seen)[:steps]:
+        for step in plan(sliver(desired, **rates), host.seen)[:steps]:
             host.apply(step)
-    for step in plan(sliver(last), host.seen):
+    for step in plan(sliver(last, **rates), host.seen):
         host.apply(step)
     assert finished(last, host)
 
@@ -156,10 +180,32 @@ def test_crashes_and_changes_of_mind_are_caught_up(
         (Desired.ABSENT, Seen(RUNNING, 0, True, True, True), (Step.KILL, Step.WITHDRAW, Step.REMOVE)),
         (Desired.ABSENT, Seen(traces=True), (Step.WITHDRAW, Step.REMOVE)),
         (Desired.ABSENT, Seen(), (Step.WITHDRAW,)),
+        (Desired.ABSENT, Seen(shaped=True), (Step.WITHDRAW, Step.REMOVE)),
+        (Desired.STOPPED, Seen(root=True, traces=True, shaped=True), (Step.STOP,)),
+        (Desired.RUNNING, Seen(RUNNING, GENERATION, True, True, True, shaped=True), (Step.SHAPE,)),
     ],
 )
 def test_the_steps_themselves(desired: Desired, seen: Seen, steps: tuple[Step, ...]) -> None:
     assert plan(sliver(desired), seen) == steps
+
+
+SHAPED_START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN, Step.SHAPE, Step.VERIFY, Step.SSH)
+
+
+@pytest.mark.parametrize(
+    ("rates", "seen", "steps"),
+    [
+        ({"net_in": 1}, Seen(root=True, traces=True), SHAPED_START),
+        ({"net_out": 1}, Seen(root=True, traces=True, shaped=True), SHAPED_START),
+        ({"net_in": 1}, Seen(RUNNING, GENERATION, False, True, True), (Step.SHAPE, *SETTLE)),
+        ({"net_in": 1}, Seen(RUNNING, GENERATION, True, True, True), ()),
+        ({"net_out": 1}, Seen(RUNNING, GENERATION, True, True, True), (Step.SHAPE,)),
+        ({"net_out": 1}, Seen(RUNNING, GENERATION, True, True, True, shaped=True), ()),
+        ({"net_out": 1}, Seen(PAUSED, GENERATION, True, True, True), (Step.RESUME, Step.SHAPE)),
+    ],
+)
+def test_a_rate_is_a_step_of_its_own(rates: dict[str, int], seen: Seen, steps: tuple[Step, ...]) -> None:
+    assert plan(sliver(Desired.RUNNING, **rates), seen) == steps
 
 
 def test_a_carried_out_plan_has_a_phase() -> None:

@@ -146,6 +146,8 @@ def test_a_taken_name(service: Service) -> None:
         ({"type": "kvm"}, Code.INVALID, "type", "cannot run kvm"),
         ({"cpu": 5}, Code.INVALID, "cpu", "at most 4"),
         ({"io_weight": 100}, Code.INVALID, "io_weight", "no I/O controller"),
+        ({"net_in": "1Mbit"}, Code.INVALID, "net_in", "its kernel lacks sch_tbf, ifb"),
+        ({"net_out": "1Mbit"}, Code.INVALID, "net_out", "its kernel lacks sch_tbf, ifb"),
         ({"memory": "9G"}, Code.QUOTA, "memory", "more than node node1 has"),
         ({"disk": "101G"}, Code.QUOTA, "disk", "more than node node1 has"),
         ({"memory": "8G", "count": 33}, Code.QUOTA, "memory", "not enough memory left"),
@@ -164,6 +166,15 @@ def test_what_the_node_cannot_do(
 def test_an_image_by_its_sha256(service: Service) -> None:
     service.create(image=SHA)
     assert show(service)["image"] == "debian-12"
+
+
+def test_network_rates_where_the_node_can(tmp_path: Path) -> None:
+    with Service(tmp_path, facts={**FACTS, "net_rate": True}) as service:
+        service.create(net_in="1.5Mbit", net_out="64kbit")
+        limits = service.rows()[0].sliver.limits
+        assert (limits.net_in, limits.net_out) == (1_500_000, 64_000)
+        shown = show(service)["slivers"][0]["limits"]
+        assert (shown["net_in"], shown["net_out"]) == (1_500_000, 64_000)
 
 
 def test_io_weight_and_kvm_where_the_node_can(tmp_path: Path) -> None:

@@ -35,14 +35,17 @@ def test_a_silent_request_gets_the_defaults() -> None:
     assert (spec.limits.memory, spec.limits.disk) == (defaults.memory.bytes, defaults.disk.bytes)
     assert (spec.limits.pids, spec.limits.cpu, spec.limits.cpu_shares) == (512, 1.0, 1024)
     assert (spec.limits.memory_soft, spec.limits.io_weight, spec.node) == (None, None, None)
+    assert (spec.limits.net_in, spec.limits.net_out) == (None, None)
 
 
 def test_everything_said_is_taken() -> None:
     more = {"count": "3", "cpu": "0.5", "cpu_shares": 512, "memory": "64M", "memory_soft": 33554432, "disk": "1G"}
-    spec = specs.slice_spec({**FINE, **more, "pids": 64, "io_weight": 10, "ports": 4, "lease": "12h"}, CONFIG)
+    rates = {"net_in": "100Mbit", "net_out": 800000}
+    spec = specs.slice_spec({**FINE, **more, **rates, "pids": 64, "io_weight": 10, "ports": 4, "lease": "12h"}, CONFIG)
     assert (spec.count, spec.ports, spec.lease) == (3, 4, timedelta(hours=12))
     limits = spec.limits
     assert (limits.cpu, limits.cpu_shares, limits.memory, limits.memory_soft) == (0.5, 512, 64 * MIB, 32 * MIB)
+    assert (limits.net_in, limits.net_out) == (100_000_000, 800_000)
     assert (limits.disk, limits.pids, limits.io_weight) == (1 << 30, 64, 10)
 
 
@@ -97,6 +100,17 @@ BAD: list[tuple[str, Any, str]] = [
     ("cpu_shares", 1, "out of range"),
     ("io_weight", 0, "out of range"),
     ("io_weight", 1001, "out of range"),
+    ("net_in", 0, "out of range"),
+    ("net_in", "63kbit", "out of range"),
+    ("net_in", "101Gbit", "out of range"),
+    ("net_in", -1, "is not a rate"),
+    ("net_in", "100Mbps", "is not a rate"),
+    ("net_out", "fast", "is not a rate"),
+    ("net_out", "", "is not a rate"),
+    ("net_out", True, "is not a rate"),
+    ("net_out", 1e6, "is not a rate"),
+    ("net_out", [1], "is not a rate"),
+    ("net_out", "9" * 40, "is not a rate"),
     ("ports", 0, "out of range"),
     ("ports", -20, "out of range"),
     ("ports", 1001, "out of range"),

@@ -79,10 +79,10 @@ def test_down_and_up_again_with_rows_in_every_table(full: Service) -> None:
         assert c.scalar(sa.select(tables.users.c.name)) == schema.ADMIN
 
 
-REBUILD = """
+REBUILD = f"""
 import sqlalchemy as sa
 from alembic import op
-revision, down_revision = "9999", "HEAD"
+revision, down_revision = "9998", "{schema.HEAD}"
 def upgrade():
     with op.batch_alter_table("slices") as batch:
         batch.alter_column("name", nullable=True)
@@ -98,15 +98,15 @@ def test_rebuilding_a_parent_table_keeps_its_children(
 ) -> None:
     """SQLite changes a column by copying and dropping the table; with foreign keys on, all slivers go with it."""
     migrations = tmp_path / "package" / "migrations"
-    (migrations / "versions").mkdir(parents=True)
+    shutil.copytree(PACKAGE / "migrations", migrations)
     environment = (PACKAGE / "migrations" / "env.py").read_text()
     weakened = environment.replace("foreign_keys=OFF", "foreign_keys=ON")
     (migrations / "env.py").write_text(environment if foreign_keys_off else weakened)
     for one in (PACKAGE / "migrations" / "versions").glob("0*.py"):
         (migrations / "versions" / one.name).write_text(one.read_text())
-    (migrations / "versions" / "9999_rebuild.py").write_text(REBUILD.replace("HEAD", schema.HEAD))
+    (migrations / "versions" / "9998_rebuild.py").write_text(REBUILD)
     monkeypatch.setattr(schema, "PACKAGE", migrations.parent)
-    monkeypatch.setattr(schema, "REVISIONS", (*schema.REVISIONS, "9999"))
+    monkeypatch.setattr(schema, "REVISIONS", (*schema.REVISIONS, "9998"))
     before = {name: full.count(name) for name in ("slivers", "ports")}
     schema.upgrade(full.config.store_url)
     after = {name: full.count(name) for name in before}
@@ -226,14 +226,14 @@ def test_the_tables_are_those_of_the_code(database: Path) -> None:
 def test_a_migration_that_breaks_leaves_all_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package, last = tmp_path / "package", schema.HEAD
     shutil.copytree(PACKAGE / "migrations", package / "migrations")
-    text = f'revision = "9999"\ndown_revision = "{schema.HEAD}"\n\n\ndef upgrade() -> None:\n'
+    text = f'revision = "9998"\ndown_revision = "{schema.HEAD}"\n\n\ndef upgrade() -> None:\n'
     text += '    from alembic import op\n\n    op.drop_table("events")\n    raise ValueError("half way")\n'
-    (package / "migrations/versions/9999_breaks.py").write_text(text)
+    (package / "migrations/versions/9998_breaks.py").write_text(text)
     url = f"sqlite:///{tmp_path}/x.db"
     schema.upgrade(url)
     monkeypatch.setattr(schema, "PACKAGE", package)
-    monkeypatch.setattr(schema, "REVISIONS", (*schema.REVISIONS, "9999"))
-    monkeypatch.setattr(schema, "HEAD", "9999")
+    monkeypatch.setattr(schema, "REVISIONS", (*schema.REVISIONS, "9998"))
+    monkeypatch.setattr(schema, "HEAD", "9998")
     with pytest.raises(ValueError, match="half way"):
         schema.upgrade(url)
     with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
