@@ -49,6 +49,16 @@ def node() -> Iterator[Node]:
         yield made
 
 
+@pytest.fixture(params=["lxc"] if PRODUCTION else ["lxc", "kvm"])
+def each_kind(request: pytest.FixtureRequest, node: Node) -> Iterator[str]:
+    """The test runs once with containers and once with machines: what it creates is of this kind."""
+    if request.param == "kvm":
+        node.ensure_machines()
+    node.kind = str(request.param)
+    yield node.kind
+    node.kind = "lxc"
+
+
 @pytest.fixture(autouse=True)
 def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """After each test that used the node: no slice, and the host has exactly what the rows name."""

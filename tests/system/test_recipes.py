@@ -61,7 +61,7 @@ def test_its_words_and_its_network(node: Node, imported: str) -> None:
     wanted = recipe.load(recipe.directory(imported))
     arch = {"amd64": "x86_64", "i386": "i686"}[wanted.architecture]
     assert json.loads(node.ok("image", "show", imported, "-f", "json"))["arch"] == arch
-    node.create("exp", image=imported)
+    node.create("exp", "--image", imported)
     asked = "uname -m; dpkg --print-architecture; getconf LONG_BIT; cat /etc/hostname"
     bits = "32" if arch == "i686" else "64"
     assert node.inside("exp", asked).split() == [arch, wanted.architecture, bits, "exp-0"]
@@ -76,7 +76,7 @@ def test_its_words_and_its_network(node: Node, imported: str) -> None:
 def test_its_package_manager_works(node: Node, imported: str) -> None:
     own = recipe.load(recipe.directory(imported)).architecture
     other = {"i386": "amd64", "amd64": "i386"}[own]
-    node.create("exp", image=imported)
+    node.create("exp", "--image", imported)
     assert node.inside("exp", f"apt-get --version; apt-get check; {PACKAGE.replace('ARCHITECTURE', own)}").startswith(
         "apt 2."
     )
