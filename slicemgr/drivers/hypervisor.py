@@ -23,13 +23,14 @@ import libvirt
 from slicemgr import names
 from slicemgr.config import LibvirtConfig
 from slicemgr.drivers import cgroup
+from slicemgr.drivers.console import Console
 from slicemgr.drivers.domain_xml import NAMESPACE
 from slicemgr.errors import Code, Failed
 from slicemgr.model import Kind
 
 log = logging.getLogger(__name__)
 
-LXC_DIR = Path("/run/libvirt/lxc")  # libvirt's notes on running containers
+LXC_DIR, QEMU_DIR = Path("/run/libvirt/lxc"), Path("/run/libvirt/qemu")  # libvirt's notes on what runs
 _PROBES = 2  # unanswered probes before a connection counts as dead, and as long again after the last
 _NO_DRIVER = (libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED)
 _INIT_APPEARS = 5.0  # seconds until the container's init must exist after its domain was seen
@@ -198,7 +199,7 @@ class Hypervisor:
         when they end together, it does so once. It is not asked who they are: busy tidying, it would not answer.
         """
         for sliver in slivers:
-            controller = _noted_pid(sliver)
+            controller = _noted_pid(LXC_DIR, sliver)
             if controller is not None and _controls(controller, sliver):
                 init = _child(controller)
                 if init is not None:
@@ -260,6 +261,25 @@ class Hypervisor:
         if seen is None:
             raise Failed(f"{sliver} does not run")
         return seen
+
+    # consoles
+
+    def console(self, sliver: str) -> Console:
+        """Open the sliver's console, whoever else has it. Raises Failed if it does not run."""
+        seen = self._need(sliver)
+        with self._calling(seen.kind, "look for the console") as connection:
+            domain = _lookup(connection, sliver)
+            if domain is None:
+                raise Failed(f"{sliver} does not run")
+            found = ET.fromstring(domain.XMLDesc()).find("devices/console[@tty]")
+        if found is None:
+            raise Failed(f"{sliver} has no console")
+        console = Console(found.get("tty", ""))
+        holder = seen.pid if seen.kind is Kind.LXC else _noted_pid(QEMU_DIR, sliver)
+        if holder is None or not console.belongs_to(holder):
+            console.close()
+            raise Failed(f"{sliver} does not run")
+        return console
 
     # connections
 
@@ -374,10 +394,10 @@ def _child(pid: int) -> int | None:
     return int(children[0]) if children else None
 
 
-def _noted_pid(sliver: str) -> int | None:
-    """The controller of a running container, as libvirt has noted it."""
+def _noted_pid(directory: Path, sliver: str) -> int | None:
+    """The process of a running domain, as libvirt has noted it."""
     try:
-        return int((LXC_DIR / f"{names.domain(sliver)}.pid").read_text())
+        return int((directory / f"{names.domain(sliver)}.pid").read_text())
     except (FileNotFoundError, ValueError):
         return None
 
