@@ -15,12 +15,13 @@ import check_schema
 import pytest
 import sqlalchemy as sa
 from alembic.script import ScriptDirectory
-from bare_service import Service, config_in, fresh_database
+from bare_service import ADMIN, Service, config_in, fresh_database
 
 import slicemgr.store
 from slicemgr import __version__
 from slicemgr.config import PACKAGE, Config, StoreConfig, WebConfig, parse_duration
 from slicemgr.model import OperationState
+from slicemgr.service import consoles
 from slicemgr.store import StoreError, schema, tables, work
 from slicemgr.store.updates import utcnow
 
@@ -57,6 +58,7 @@ def full(tmp_path: Path) -> Iterator[Service]:
         with service.store.write() as c:
             now = utcnow()
             c.execute(tables.clock.insert().values(id=1, seen_at=now, trusted_from=now))
+        consoles.ask(service.store, "exp", 0, ADMIN)
         yield service
 
 
@@ -82,7 +84,7 @@ def test_down_and_up_again_with_rows_in_every_table(full: Service) -> None:
 REBUILD = """
 import sqlalchemy as sa
 from alembic import op
-revision, down_revision = "0002", "0001"
+revision, down_revision = "9000", HEAD
 def upgrade():
     with op.batch_alter_table("slices") as batch:
         batch.alter_column("name", nullable=True)
@@ -102,11 +104,11 @@ def test_rebuilding_a_parent_table_keeps_its_children(
     environment = (PACKAGE / "migrations" / "env.py").read_text()
     weakened = environment.replace("foreign_keys=OFF", "foreign_keys=ON")
     (migrations / "env.py").write_text(environment if foreign_keys_off else weakened)
-    first = next((PACKAGE / "migrations" / "versions").glob("0001*"))
-    (migrations / "versions" / first.name).write_text(first.read_text())
-    (migrations / "versions" / "0002_rebuild.py").write_text(REBUILD)
+    for one in (PACKAGE / "migrations" / "versions").glob("0*.py"):
+        (migrations / "versions" / one.name).write_text(one.read_text())
+    (migrations / "versions" / "9000_rebuild.py").write_text(REBUILD.replace("HEAD", repr(schema.HEAD)))
     monkeypatch.setattr(schema, "PACKAGE", migrations.parent)
-    monkeypatch.setattr(schema, "REVISIONS", ("0001", "0002"))
+    monkeypatch.setattr(schema, "REVISIONS", (*schema.REVISIONS, "9000"))
     before = {name: full.count(name) for name in ("slivers", "ports")}
     schema.upgrade(full.config.store_url)
     after = {name: full.count(name) for name in before}
@@ -226,9 +228,9 @@ def test_the_tables_are_those_of_the_code(database: Path) -> None:
 def test_a_migration_that_breaks_leaves_all_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "package"
     shutil.copytree(PACKAGE / "migrations", package / "migrations")
-    text = 'revision = "0002"\ndown_revision = "0001"\n\n\ndef upgrade() -> None:\n'
+    text = f'revision = "9000"\ndown_revision = "{schema.HEAD}"\n\n\ndef upgrade() -> None:\n'
     text += '    from alembic import op\n\n    op.drop_table("events")\n    raise ValueError("half way")\n'
-    (package / "migrations/versions/0002_breaks.py").write_text(text)
+    (package / "migrations/versions/9000_breaks.py").write_text(text)
     url = f"sqlite:///{tmp_path}/x.db"
     schema.upgrade(url, "0001")
     monkeypatch.setattr(schema, "PACKAGE", package)
