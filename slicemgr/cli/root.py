@@ -18,6 +18,7 @@ COMMANDS = {
     "delete": "actions:delete",
     "renew": "slices:renew",
     "ssh": "ssh:ssh",
+    "console": "console:console",
     "wait": "wait:wait",
     "image": "image:image",
     "node": "node:node",
