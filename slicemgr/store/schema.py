@@ -15,7 +15,7 @@ from slicemgr.config import PACKAGE
 from slicemgr.store.engine import StoreError, explained, make_engine
 from slicemgr.store.tables import about, projects, users
 
-REVISIONS = ("0001", "0002", "0003")  # oldest first; the last is what this version works with
+REVISIONS = ("0001", "0002", "0003", "0004")  # oldest first; the last is what this version works with
 HEAD = REVISIONS[-1]
 ADMIN = "admin"
 DEFAULT_PROJECT = "default"

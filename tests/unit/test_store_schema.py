@@ -15,12 +15,13 @@ import check_schema
 import pytest
 import sqlalchemy as sa
 from alembic.script import ScriptDirectory
-from bare_service import Service, config_in, fresh_database
+from bare_service import ADMIN, Service, config_in, fresh_database
 
 import slicemgr.store
 from slicemgr import __version__
 from slicemgr.config import PACKAGE, Config, StoreConfig, WebConfig, parse_duration
 from slicemgr.model import OperationState
+from slicemgr.service import consoles
 from slicemgr.store import StoreError, schema, tables, work
 from slicemgr.store.updates import utcnow
 
@@ -57,6 +58,7 @@ def full(tmp_path: Path) -> Iterator[Service]:
         with service.store.write() as c:
             now = utcnow()
             c.execute(tables.clock.insert().values(id=1, seen_at=now, trusted_from=now))
+        consoles.ask(service.store, "exp", 0, ADMIN)
         yield service
 
 
