@@ -61,7 +61,7 @@ def test_a_cloud_image_boots_by_its_own_loader_and_grows(node: Node, tmp_path: P
 
 
 def test_uefi_and_direct_and_what_an_image_cannot(node: Node) -> None:
-    made = node.create("exp", "--boot", "uefi")
+    made = node.create("exp", "--boot", "uefi", "--memory", "512M")
     assert made["boot"] == "uefi"
     assert node.inside("exp", "test -d /sys/firmware/efi && echo efi") == "efi\n"
     node.ok("delete", "exp")
