@@ -92,11 +92,11 @@ class Hypervisor:
         return found
 
     def _kinds(self) -> list[Kind]:
-        """Those that libvirt has a driver for. Containers are always asked for: without them nothing goes."""
+        """Containers always, machines once their driver was reached: not every node has it."""
         if Kind.KVM not in self._connections and Kind.KVM not in self._missing:
             with suppress(Failed):
                 self._connect(Kind.KVM)
-        return [kind for kind in Kind if kind not in self._missing]
+        return [Kind.LXC, Kind.KVM] if Kind.KVM in self._connections else [Kind.LXC]
 
     def _list(self, kind: Kind) -> dict[str, DomainSeen]:
         with self._calling(kind, "list the domains") as connection:

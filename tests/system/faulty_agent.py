@@ -1,6 +1,6 @@
-"""The agent, which sends itself or another process a signal right before or right after a step, once.
+"""The agent, which sends itself or other processes a signal right before or right after a step, once.
 
-Arguments: STEP before|after [PID [SIGNAL]]. SIGNAL: its number (SIGKILL).
+Arguments: STEP before|after [PID[,PID…] [SIGNAL]]. PID 0 is the agent itself. SIGNAL: its number (SIGKILL).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from slicemgr.main import cli
 from slicemgr.model import Sliver
 
 STEP, MOMENT = Step(sys.argv[1]), sys.argv[2]
-victims = [int(sys.argv[3]) if len(sys.argv) > 3 else os.getpid()]
+victims = [int(word) or os.getpid() for word in (sys.argv[3] if len(sys.argv) > 3 else "0").split(",")]
 SIGNAL = int(sys.argv[4]) if len(sys.argv) > 4 else signal.SIGKILL
 honest = Applier.do
 
 
 def strike() -> None:
-    if victims:
-        os.kill(victims.pop(), SIGNAL)
+    while victims:
+        os.kill(victims.pop(0), SIGNAL)
 
 
 def fatal(self: Applier, step: Step, sliver: Sliver) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 
 import pytest
 from testbed import IMAGES, Node, eventually
@@ -116,6 +117,21 @@ def test_slices_are_apart_and_a_slice_is_together(node: Node) -> None:
     assert reaches(ours[0]["ssh"]["host"], ours[0]["ssh"]["port"]), "its own public port"
     closed = node.ssh("ours", f"timeout 3 bash -c 'exec 3<>/dev/tcp/{node.box.address}/8480'")
     assert closed.returncode != 0, "the node's own service"
+
+
+def test_user_data_is_done_in_a_container_too(node: Node, tmp_path: Path) -> None:
+    """By the image's own cloud-init, once; name, network and host key stay what they were."""
+    wishes = tmp_path / "user-data"
+    wishes.write_text(
+        "#cloud-config\nwrite_files:\n- {path: /root/wanted, content: first}\nruncmd:\n- echo again >> /root/count\n"
+    )
+    made = node.create("exp", "--user-data", str(wishes))["slivers"][0]
+    eventually(lambda: node.ssh("exp", "cat /root/count").stdout == "again\n", "cloud-init has done it", 90)
+    assert node.inside("exp", "cat /root/wanted; echo; hostname").split() == ["first", "exp-0"]
+    node.ok("restart", "exp")
+    eventually(lambda: "finished at" in node.inside("exp", "cat /var/log/cloud-init-output.log"), "it ran again", 90)
+    assert node.inside("exp", "cat /root/count") == "again\n"
+    assert node.show("exp")["slivers"][0]["ssh"]["fingerprint"] == made["ssh"]["fingerprint"]
 
 
 def test_dry_run_and_no_wait(node: Node) -> None:
