@@ -229,7 +229,7 @@ class Client:
         """
         end = math.inf if timeout is None else time.monotonic() + timeout
         lost_since: float | None = None
-        seen: int | None = None
+        seen: int | None = None if on_progress is None else 0  # None: the answer is held back until the end
         while True:
             left = end - time.monotonic()
             began = time.monotonic()

@@ -27,7 +27,7 @@ def bench() -> None:
     """Measure this testbed, beside a baseline of the same run."""
 
 
-def _images(_context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def images(_context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """Of each type; `NAME` is for all that are not named themselves."""
     found = dict(IMAGES)
     for value in sorted(values, key=lambda one: "=" in one):
@@ -44,7 +44,7 @@ _TYPES = click.option(
 _IMAGES = click.option(
     "--image",
     "images",
-    callback=_images,
+    callback=images,
     multiple=True,
     metavar="[TYPE=]NAME",
     help=f"Of all types, or of one; may be repeated ({', '.join(f'{kind}={name}' for kind, name in IMAGES.items())}).",
@@ -82,7 +82,7 @@ def lifecycle(
 
     created: libvirt has started it. console: the first byte on a virtual machine's serial console, which is its
     kernel's own when it boots directly, and otherwise the boot loader's; a container's kernel is the node's. Both are
-    seen in the operation's steps, up to 0.1 s late.
+    seen in the operation's steps, up to 0.3 s late.
     """
     from slicemgr.bench import lifecycle as experiment
     from slicemgr.bench import report
