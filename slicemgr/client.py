@@ -214,9 +214,9 @@ class Client:
         """The operation whose result has `items`: what carries our mark and nobody wants; apply: remove it."""
         return _operation(self._call("POST", f"/nodes/{_segment('NODE', node)}/gc", {"apply": apply}))
 
-    def baseline(self, node: str, *, image: str, count: int, parallel: int) -> wire.Operation:
-        """The operation whose result has the raw times of the same work. image: sha256."""
-        body = {"image": image, "count": count, "parallel": parallel}
+    def baseline(self, node: str, request: wire.BaselineRequest) -> wire.Operation:
+        """The operation whose result has the raw times of the same work."""
+        body = dict(request)
         return _operation(self._call("POST", f"/nodes/{_segment('NODE', node)}/baseline", body))
 
     # operations and events
@@ -250,7 +250,7 @@ class Client:
         """
         end = math.inf if timeout is None else time.monotonic() + timeout
         lost_since: float | None = None
-        seen: int | None = None
+        seen: int | None = None if on_progress is None else 0  # None: the answer is held back until the end
         while True:
             left = end - time.monotonic()
             began = time.monotonic()

@@ -6,7 +6,7 @@ Times are RFC 3339 text in UTC, sizes bytes, cpu cores, network rates bits per s
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, Required, TypedDict
 
 State = Literal["queued", "running", "done", "failed"]
 
@@ -133,12 +133,27 @@ class GcItem(TypedDict):
 
 
 class Baseline(TypedDict):
-    """Seconds for each raw sliver, and for all of them: until started, until ssh answered, until gone."""
+    """Seconds for each raw sliver, and for all of them: until started, until ssh answered, until gone.
+
+    spoke: until the first byte on a virtual machine's console; nothing of containers.
+    """
 
     started: list[float]
+    spoke: list[float]
     answered: list[float]
     create: float
     delete: float
+
+
+class BaselineRequest(TypedDict, total=False):
+    """image: sha256; boot: of virtual machines."""
+
+    type: str
+    image: Required[str]
+    boot: str
+    memory: int | str
+    count: int
+    parallel: int
 
 
 class Result(TypedDict, total=False):

@@ -32,6 +32,8 @@ from slicemgr.store import work
 
 _SSH = 22
 _BANNER = b"SSH-"
+_GLANCE = 0.01  # seconds between looks at a console
+_ALONE = 10.0  # seconds for which the console alone is listened to
 _STUMBLES = 1.0  # seconds after which a machine that cannot write is paused again
 _LOOPBACK = ipaddress.IPv4Network("127.0.0.0/8")
 
@@ -58,6 +60,7 @@ class Applier:
         self._machines = machines
         self._containers = launch.place(config)
         self._roots = Roots(config, pool, hypervisor, self._place)
+        self._said: dict[str, int] = {}  # sliver → bytes on its console before it started
         self._dns = config.network.dns or resolvers(Path("/etc/resolv.conf").read_text())
         self._steps: dict[Step, Callable[[Sliver], str | None]] = {
             Step.ROOT: self._roots.make,
@@ -67,7 +70,6 @@ class Applier:
             Step.SHAPE: self._shape,
             Step.PUBLISH: self._publish,
             Step.VERIFY: self._verify,
-            Step.SSH: self._ssh,
             Step.PAUSE: self._pause,
             Step.RESUME: self._resume,
             Step.STOP: self._clean_stop,
@@ -76,8 +78,10 @@ class Applier:
             Step.REMOVE: self._remove,
         }
 
-    def do(self, step: Step, sliver: Sliver) -> str:
-        """Do it; what is worth telling about it, or "". Raises Failed or Refused."""
+    def do(self, step: Step, sliver: Sliver, tell: Callable[[str], None]) -> str:
+        """Do it; what is worth telling about it, or "". tell: what is worth it meanwhile. Raises Failed or Refused."""
+        if step is Step.SSH:
+            return self._ssh(sliver, tell)
         return self._steps[step](sliver) or ""
 
     def undo(self, step: Step, sliver: Sliver) -> None:
@@ -86,6 +90,7 @@ class Applier:
             if step is Step.ROOT and not observe.has_root(self._config, sliver.id):
                 self._remove(sliver)
             if step in (Step.DOMAIN, Step.SHAPE, Step.VERIFY):
+                self._said.pop(sliver.id, None)
                 self._hypervisor.kill(sliver.id)
                 launch.remove(self._config, sliver.id)
                 traffic.clear(sliver.id)
@@ -93,13 +98,7 @@ class Applier:
     # towards running
 
     def _place(self) -> Place:
-        """The node, with what runs virtual machines as far as that is known."""
-        found = self._machines.found
-        return (
-            replace(self._containers, acceleration=found.acceleration)
-            if found and found.acceleration
-            else self._containers
-        )
+        return self._machines.place(self._containers)
 
     def _identity(self, sliver: Sliver) -> None:
         private, public = self._host_key(sliver)
@@ -132,6 +131,7 @@ class Applier:
     def _domain(self, sliver: Sliver) -> None:
         self._roots.launch(sliver)
         place = self._place()
+        self._said[sliver.id] = console_log.size(self._config.node.pool, sliver.id)
         self._hypervisor.create(sliver.kind, domain_xml(sliver, place), host_memory(sliver, place))
         if sliver.kind is Kind.KVM:
             seen = work.SliverSeen(sliver.id, Phase.PENDING, acceleration=place.acceleration, booted="no")
@@ -149,11 +149,13 @@ class Applier:
         if wrong:
             raise Failed("; ".join(wrong), hint="`slicectl doctor` shows what the node's kernel can limit")
 
-    def _ssh(self, sliver: Sliver) -> str:
+    def _ssh(self, sliver: Sliver, tell: Callable[[str], None]) -> str:
         """Wait for the banner. A sliver without sshd is a sliver all the same: what was not seen is said."""
         agent = self._config.agent
         patience = (agent.ssh_wait if sliver.kind is Kind.LXC else agent.boot_wait).total_seconds()
         deadline = time.monotonic() + patience
+        if sliver.kind is Kind.KVM and self._hear(sliver):
+            tell("the guest speaks on its console")
         wait, seen = 0.01, False
         while not (seen := banner(sliver.address)) and time.monotonic() < deadline and not self._stop.wait(wait):
             wait = min(0.25, wait * 1.5)
@@ -171,6 +173,15 @@ class Applier:
             return ""
         said = console_log.last_line(self._config.node.pool, sliver.id)
         return f"not verified: no ssh banner within {patience:.0f} s" + (f"; the console says {said!r}" if said else "")
+
+    def _hear(self, sliver: Sliver) -> bool:
+        """Whether the guest says something on its console soon: a banner is not looked for before that."""
+        pool, before = self._config.node.pool, self._said.pop(sliver.id, 0)
+        deadline = time.monotonic() + _ALONE
+        while not (heard := console_log.size(pool, sliver.id) != before) and time.monotonic() < deadline:
+            if self._stop.wait(_GLANCE):
+                break
+        return heard
 
     def _pause(self, sliver: Sliver) -> None:
         self._hypervisor.pause(sliver.id)

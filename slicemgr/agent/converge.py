@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from slicemgr.agent import observe
@@ -49,9 +50,10 @@ class Converger:
 
     def _apply(self, sliver: Sliver, steps: tuple[Step, ...], report: Report) -> None:
         for step in steps:
-            report(step, OperationState.RUNNING, "")
+            tell = partial(report, step, OperationState.RUNNING)
+            tell("")
             try:
-                detail = self._patiently(lambda step=step: self._applier.do(step, sliver))  # type: ignore[misc]
+                detail = self._patiently(partial(self._applier.do, step, sliver, tell))
             except SlicemgrError as error:
                 report(step, OperationState.FAILED, str(error))
                 self._applier.undo(step, sliver)

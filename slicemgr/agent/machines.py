@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from slicemgr.config import Config
 from slicemgr.drivers import acceleration
 from slicemgr.drivers.acceleration import Found
 from slicemgr.drivers.hypervisor import Hypervisor
+from slicemgr.drivers.place import Place
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +23,10 @@ class Machines:
         self._wanted = config.libvirt.acceleration
         self._cache = config.node.state_dir / "acceleration.json"
         self.found: Found | None = None
+
+    def place(self, node: Place) -> Place:
+        """The node, with what runs virtual machines as far as that is known."""
+        return replace(node, acceleration=self.found.acceleration) if self.found and self.found.acceleration else node
 
     def look(self, then: Callable[[], None]) -> None:
         """Find out in the background, as a guest that does not boot takes its time; `then` is called."""

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from slicemgr import names
-from slicemgr.agent import baseline, doctor, leftovers, observe
+from slicemgr.agent import baseline, doctor, leftovers, observe, raw
 from slicemgr.agent.apply import Applier
 from slicemgr.agent.consoles import Consoles
 from slicemgr.agent.converge import Converger
@@ -23,7 +23,7 @@ from slicemgr.agent.machines import Guests, Machines
 from slicemgr.agent.plan import plan
 from slicemgr.agent.publish import Publisher
 from slicemgr.config import Config
-from slicemgr.drivers import cgroup
+from slicemgr.drivers import cgroup, launch
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.firewall import Firewall
 from slicemgr.drivers.hypervisor import Hypervisor
@@ -83,10 +83,20 @@ class Node:
                     doctor.examine(self._config, self.hypervisor, self._pool, self._firewall, self._machines.found)
                 )
             case "baseline":
-                return baseline.measure(self._config, self.hypervisor, self._pool, operation.params)
+                return self._baseline(operation)
             case "gc":
                 return leftovers.collect(self._leftovers(), apply=bool(operation.params.get("apply")))
         raise Refused(Code.INVALID, f"this agent does not know the operation {operation.kind!r}", hint="update it")
+
+    def _baseline(self, operation: work.Operation) -> dict[str, object]:
+        if operation.params["type"] == Kind.KVM and (
+            self._machines.found is None or not self._machines.found.acceleration
+        ):
+            raise Refused(Code.INVALID, "no virtual machine runs here, or not yet", hint="`slicectl node show`")
+        place = self._machines.place(launch.place(self._config))
+        with self._store.read() as connection:
+            images = work.images(connection)
+        return baseline.measure(raw.Host(self._config, self.hypervisor, self._pool, place), images, operation.params)
 
     def hasten(self, slivers: Collection[str]) -> None:
         """End many containers at once; each one's own turn finishes it, and says what is wrong if this did not work."""

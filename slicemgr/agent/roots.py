@@ -40,19 +40,23 @@ class Preparation(Protocol):
         """The last thing before the domain starts."""
 
 
+def preparation(
+    kind: Kind, config: Config, pool: Pool, hypervisor: Hypervisor, place: Callable[[], Place]
+) -> Preparation:
+    match kind:
+        case Kind.LXC:
+            return _Container(config, pool)
+        case Kind.KVM:
+            return _Machine(config, pool, hypervisor, place)
+
+
 class Roots:
     """Makes the roots of both kinds. Thread-safe for different slivers."""
 
     def __init__(self, config: Config, pool: Pool, hypervisor: Hypervisor, place: Callable[[], Place]) -> None:
         self._config = config
         self._pool = pool
-        self._kinds: dict[Kind, Preparation] = {}
-        for kind in Kind:
-            match kind:
-                case Kind.LXC:
-                    self._kinds[kind] = _Container(config, pool)
-                case Kind.KVM:
-                    self._kinds[kind] = _Machine(config, pool, hypervisor, place)
+        self._kinds = {kind: preparation(kind, config, pool, hypervisor, place) for kind in Kind}
 
     def make(self, sliver: Sliver) -> None:
         """The quota group, the sliver's subvolume and its root."""

@@ -1,4 +1,7 @@
-"""Create, ssh banner through the DNAT port, delete: seconds and slivers per second beside the raw baseline."""
+"""Create, first word on the console, ssh banner through the DNAT port, delete: seconds beside the raw baseline.
+
+One series after the other, each of one type (and of one way to boot), each with its own baseline right before it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,28 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
+from slicemgr import wire
 from slicemgr.client import Client
 from slicemgr.errors import Code, Failed, SlicemgrError
 
-_BANNER_SECONDS = 120.0
+_BANNER_SECONDS = 300.0
 _MEASURED_SECONDS = 60.0
 
 Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What is made. boot: of virtual machines, "" for containers."""
+
+    kind: str
+    image: str
+    boot: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind} {self.boot}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +39,7 @@ class Plan:
     """What to run. connect: makes a client; each thread has its own."""
 
     connect: Callable[[], Client]
-    kind: str
-    image: str
+    series: Sequence[Series]
     count: int
     parallel: int
     ssh_key: str
@@ -35,69 +50,100 @@ class Plan:
 
 @dataclass(slots=True)
 class Outcome:
-    """Seconds of each sliver by phase, in the order of their creation, and of the whole; bytes for each sliver."""
+    """Seconds of each sliver by phase, in the order of their creation, and of the whole; bytes for each sliver.
 
-    phases: dict[str, list[float]] = field(default_factory=lambda: {"accepted": [], "operation": [], "banner": []})
+    memory: by which the node has less available; charged: what the sliver's own group is charged with.
+    """
+
+    baseline: wire.Baseline
+    phases: dict[str, list[float]] = field(default_factory=dict)
     create: float = 0.0
     delete: float = 0.0
     memory: float | None = None
+    charged: float | None = None
     disk: float | None = None
-    baseline: dict[str, Any] = field(default_factory=dict)
 
 
-def run(plan: Plan, progress: Progress) -> Outcome:
-    """Measure. Deletes what it made, also when interrupted. Raises what the service refuses."""
-    outcome = Outcome()
-    names = [f"{plan.name}-{index}" for index in range(plan.count)]
+def run(plan: Plan, progress: Progress) -> dict[str, Outcome]:
+    """Measure; by the series' labels. Deletes what it made, also when interrupted. Raises what the service refuses."""
     with plan.connect() as client:
-        sha256 = client.image(plan.image)["sha256"]
-        progress("baseline", 0, 1)
-        asked = client.baseline(plan.node, image=sha256, count=plan.count, parallel=plan.parallel)
-        ended = client.wait(asked["id"])
-        if ended["state"] == "failed":
-            raise Failed(f"the baseline: {ended['error']}")
-        outcome.baseline = dict((ended["result"] or {})["baseline"])
-        before = _next_look(client, plan.node)
-        try:
-            _create(plan, names, outcome, progress)
-            _weigh(client, plan, names, before, outcome)
-        finally:
-            outcome.delete = _delete(plan, client, names, progress)
+        return {series.label: _series(plan, series, client, progress) for series in plan.series}
+
+
+def _series(plan: Plan, series: Series, client: Client, progress: Progress) -> Outcome:
+    names = [f"{plan.name}-{series.label.replace(' ', '-')}-{index}" for index in range(plan.count)]
+    progress(f"{series.label}: baseline", 0, 1)
+    outcome = Outcome(_baseline(plan, series, client))
+    before = _next_look(client, plan.node)
+    try:
+        _create(plan, series, names, outcome, progress)
+        _weigh(client, plan, names, before, outcome)
+    finally:
+        progress(f"{series.label}: delete", 0, 1)
+        outcome.delete = _delete(client, names)
     return outcome
 
 
-def _create(plan: Plan, names: Sequence[str], outcome: Outcome, progress: Progress) -> None:
-    done = 0
+def _baseline(plan: Plan, series: Series, client: Client) -> wire.Baseline:
+    request: wire.BaselineRequest = {
+        "type": series.kind,
+        "image": client.image(series.image)["sha256"],
+        "memory": plan.memory,
+        "count": plan.count,
+        "parallel": plan.parallel,
+    }
+    if series.boot:
+        request["boot"] = series.boot
+    ended = client.wait(client.baseline(plan.node, request)["id"])
+    if ended["state"] == "failed" or ended["result"] is None:
+        raise Failed(f"the baseline: {ended['error']}", hint=ended["hint"] or "")
+    return ended["result"]["baseline"]
+
+
+def _create(plan: Plan, series: Series, names: Sequence[str], outcome: Outcome, progress: Progress) -> None:
     with ThreadPoolExecutor(plan.parallel) as threads:
         begun = time.monotonic()
-        for times in threads.map(lambda name: _one(plan, name), names):
-            for phase, seconds in zip(outcome.phases.values(), times, strict=True):
-                phase.append(seconds)
-            done += 1
-            progress("create", done, plan.count)
+        for done, times in enumerate(threads.map(lambda name: _one(plan, series, name), names), 1):
+            for phase, seconds in times.items():
+                outcome.phases.setdefault(phase, []).append(seconds)
+            progress(f"{series.label}: create", done, plan.count)
         outcome.create = time.monotonic() - begun
 
 
-def _one(plan: Plan, name: str) -> tuple[float, float, float]:
+def _one(plan: Plan, series: Series, name: str) -> dict[str, float]:
+    """Seconds by phase; a phase that nobody saw is left out."""
+    request: wire.SliceRequest = {"name": name, "type": series.kind, "image": series.image, "memory": plan.memory}
+    request.update({"node": plan.node, "ssh_keys": [plan.ssh_key]})
+    if series.boot:
+        request["boot"] = series.boot
     with plan.connect() as client:
-        begun = time.monotonic()
-        created = client.create_slice(
-            {
-                "name": name,
-                "type": plan.kind,
-                "image": plan.image,
-                "ssh_keys": [plan.ssh_key],
-                "memory": plan.memory,
-            }
-        )
-        accepted = time.monotonic()
-        ended = client.wait(created["operation"]["id"])
-        operation = time.monotonic()
+        begun, times = time.monotonic(), dict[str, float]()
+        created = client.create_slice(request)
+        times["accepted"] = time.monotonic() - begun
+
+        def look(operation: wire.Operation) -> None:
+            for phase in reached(operation):
+                times.setdefault(phase, time.monotonic() - begun)
+
+        ended = client.wait(created["operation"]["id"], on_progress=look)
+        times["operation"] = time.monotonic() - begun
         if ended["state"] == "failed":
             raise Failed(f"{name}: {ended['error']}", hint=ended["hint"] or "")
         ssh = created["slice"]["slivers"][0]["ssh"]
         _wait_for_banner(ssh["host"], ssh["port"])
-        return accepted - begun, operation - begun, time.monotonic() - begun
+        times["banner"] = time.monotonic() - begun
+        return times
+
+
+def reached(operation: wire.Operation) -> set[str]:
+    """What the steps of a create say has happened: `created`, the domain runs; `console`, the guest spoke there."""
+    phases = set()
+    for step in operation["steps"]:
+        if step["name"] == "domain" and step["state"] == "done":
+            phases.add("created")
+        if step["name"] == "ssh" and step["state"] == "running" and step["detail"]:
+            phases.add("console")
+    return phases
 
 
 def _wait_for_banner(host: str, port: int) -> None:
@@ -113,8 +159,7 @@ def _wait_for_banner(host: str, port: int) -> None:
             raise Failed(f"no ssh banner at {host}:{port} within {_BANNER_SECONDS:g} s", code=Code.TIMEOUT)
 
 
-def _delete(plan: Plan, client: Client, names: Iterable[str], progress: Progress) -> float:
-    progress("delete", 0, 1)
+def _delete(client: Client, names: Iterable[str]) -> float:
     begun = time.monotonic()
     asked = []
     for name in names:
@@ -146,51 +191,11 @@ def _next_look(client: Client, node: str) -> float:
 def _weigh(client: Client, plan: Plan, names: Sequence[str], before: float, outcome: Outcome) -> None:
     """The node's next look at itself, taken after the last sliver was up, says what they cost."""
     outcome.memory = (before - _next_look(client, plan.node)) / plan.count
-    disks = [client.slice(name)["slivers"][0]["usage"]["disk"] for name in (names[0], names[-1])]
-    known = [one for one in disks if one is not None]
-    outcome.disk = sum(known) / len(known) if known else None
+    usage = [client.slice(name)["slivers"][0]["usage"] for name in (names[0], names[-1])]
+    outcome.charged = _mean([one["memory"] for one in usage])
+    outcome.disk = _mean([one["disk"] for one in usage])
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of `values` lie (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """A line for each phase: seconds, and the ratio to the raw baseline's same point where there is one."""
-    raw = outcome.baseline
-    lines = [("raw: started", raw["started"], None), ("raw: ssh banner", raw["answered"], None)]
-    lines += [
-        ("request accepted", outcome.phases["accepted"], None),
-        ("operation done", outcome.phases["operation"], None),
-        ("ssh banner", outcome.phases["banner"], raw["answered"]),
-    ]
-    return [
-        {
-            "phase": name,
-            "p50": percentile(values, 0.5),
-            "p95": percentile(values, 0.95),
-            "max": max(values),
-            "ratio": None if beside is None else percentile(values, 0.5) / percentile(beside, 0.5),
-        }
-        for name, values, beside in lines
-    ]
-
-
-def summary(outcome: Outcome, count: int) -> dict[str, Any]:
-    """The whole run in numbers: per second, and as ratios to the baseline."""
-    banner = outcome.phases["banner"]
-    edge = max(1, min(50, count // 4))
-    return {
-        "count": count,
-        "create_seconds": outcome.create,
-        "create_per_second": count / outcome.create,
-        "create_ratio": outcome.create / outcome.baseline["create"],
-        "last_to_first": percentile(banner[-edge:], 0.5) / percentile(banner[:edge], 0.5),
-        "delete_seconds": outcome.delete,
-        "delete_per_second": count / outcome.delete,
-        "delete_ratio": outcome.delete / outcome.baseline["delete"],
-        "memory_each": outcome.memory,
-        "disk_each": outcome.disk,
-    }
+def _mean(values: Iterable[int | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return sum(known) / len(known) if known else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,14 +30,14 @@ _MARGIN = 60.0  # seconds beyond the measurement for starting and ending program
 class Plan:
     """What to run. login: words that run a command in a slice's sliver, with a private key's file.
 
-    client, server: words before iperf3 that start it where the client is and on the node. address: of the node as the
-    client reaches it; "" for the one the node has announced. port: of the plain server. cpu: cores of each sliver.
+    images: by type. client, server: words before iperf3 that start it where the client is and on the node. address:
+    of the node as the client reaches it; "" for the one the node has announced. port: of the plain server.
     """
 
     connect: Callable[[], Client]
     login: Callable[[str, wire.Sliver, Path], list[str]]
     kinds: tuple[str, ...]
-    image: str
+    images: Mapping[str, str]
     node: str
     client: tuple[str, ...] = ()
     server: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ def run(plan: Plan, key: tuple[str, bytes], progress: Progress) -> Rates:
 
 def _create(client: Client, plan: Plan, name: str, kind: str, key: str, cpus: int) -> wire.Sliver:
     """A sliver that may use every core: its CPU quota is not what is measured."""
-    request: wire.SliceRequest = {"name": name, "type": kind, "image": plan.image, "ssh_keys": [key]}
+    request: wire.SliceRequest = {"name": name, "type": kind, "image": plan.images[kind], "ssh_keys": [key]}
     request.update({"node": plan.node, "cpu": cpus, "ports": 2})
     ended = client.wait(client.create_slice(request)["operation"]["id"])
     if ended["state"] == "failed":

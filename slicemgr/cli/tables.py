@@ -136,12 +136,27 @@ def _ratio(value: object) -> str:
 PHASES = Table(
     (
         field("phase", whole=True),
+        field("type", whole=True),
         field("p50", _seconds),
         field("p95", _seconds),
         field("max", _seconds),
         field("ratio", _ratio),
     ),
-    ("phase", "p50", "p95", "max", "ratio"),
+    ("phase", "type", "p50", "p95", "max", "ratio"),
+)
+TOTALS = Table(
+    (
+        field("type", whole=True),
+        field("create", _seconds),
+        field("create_ratio", _ratio),
+        field("last_to_first", lambda value: f"{value:.2f}"),
+        field("delete", _seconds),
+        field("delete_ratio", _ratio),
+        field("memory_each", size),
+        field("available_each", size),
+        field("disk_each", size),
+    ),
+    (),
 )
 
 

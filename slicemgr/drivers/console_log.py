@@ -13,6 +13,14 @@ _CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|[^\x20-\x7e\n]")
 _LONGEST = 120
 
 
+def size(pool: Path, sliver: str) -> int:
+    """Bytes said so far; 0 where there is no console log (yet)."""
+    try:
+        return (names.sliver_dir(pool, sliver) / names.CONSOLE_LOG).lstat().st_size
+    except OSError:
+        return 0
+
+
 def last_line(pool: Path, sliver: str) -> str:
     """The last line with something on it, without terminal control; "" if there is none."""
     try:

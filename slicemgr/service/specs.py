@@ -253,8 +253,11 @@ def _keys(value: Any) -> tuple[str, ...]:
 
 
 def baseline(raw: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """What to measure without the service: image (sha256), count, parallel."""
+    """What to measure without the service: type, image (sha256), boot, memory (bytes), count, parallel."""
     return {
+        "type": _kind(raw.get("type", Kind.LXC)).value,
+        "boot": _boot(raw.get("boot", Boot.LOADER)).value,
+        "memory": _size("memory", raw.get("memory", config.limits.memory.bytes), LEAST_MEMORY),
         "image": _text("image", raw.get("image")),
         "count": _whole("count", raw.get("count", 1), 1, config.limits.slivers_per_slice),
         "parallel": _whole("parallel", raw.get("parallel", 1), 1, 64),

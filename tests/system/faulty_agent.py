@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 from slicemgr.agent.apply import Applier
 from slicemgr.agent.plan import Step
@@ -25,10 +26,10 @@ def strike() -> None:
         os.kill(victims.pop(0), SIGNAL)
 
 
-def fatal(self: Applier, step: Step, sliver: Sliver) -> str:
+def fatal(self: Applier, step: Step, sliver: Sliver, tell: Callable[[str], None]) -> str:
     if step is STEP and MOMENT == "before":
         strike()
-    said = honest(self, step, sliver)
+    said = honest(self, step, sliver, tell)
     if step is STEP:
         strike()
     return said

@@ -169,7 +169,7 @@ def test_waiting_tells_each_change_once(canned: Canned, client: Client) -> None:
     ended = client.wait("op1", 60, lambda one: versions.append(one["version"]))
     assert ended["state"] == "done"
     assert versions == [1, 2, 3]
-    assert [one.query.get("seen") for one in canned.requests] == [None, "1", "2", "2"]
+    assert [one.query.get("seen") for one in canned.requests] == ["0", "1", "2", "2"]
     assert all(0 < int(one.query["wait"]) <= 60 for one in canned.requests)
 
 

@@ -1,0 +1,150 @@
+"""How much of the package is about one kind of sliver alone: lines of code, without blank ones, comments, docstrings.
+
+Three ways of being so: a whole file, a class or function, and a branch on the kind anywhere else. What is listed here
+is checked: a name that is gone is an error. Run: .venv/bin/python tools/kinds.py
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parent.parent
+PACKAGE = REPO / "slicemgr"
+LXC, KVM = "lxc", "kvm"
+FILES = {
+    "drivers/container_xml.py": LXC,
+    "drivers/capabilities.py": LXC,
+    "drivers/launch.py": LXC,
+    "drivers/identity.py": LXC,
+    "drivers/rootfs.py": LXC,
+    "drivers/machine_xml.py": KVM,
+    "drivers/machine_disk.py": KVM,
+    "drivers/seed.py": KVM,
+    "drivers/acceleration.py": KVM,
+    "drivers/console_log.py": KVM,
+    "drivers/boot_loader.py": KVM,
+    "agent/machines.py": KVM,
+}
+PARTS = {
+    "agent/roots.py": {"_Container": LXC, "_Machine": KVM, "_disk_size": KVM},
+    "agent/raw.py": {"_Containers": LXC, "_Machines": KVM},
+    "agent/apply.py": {"_hear": KVM, "_stuck": KVM},
+    "drivers/bodies.py": {"_Container": LXC, "child": LXC, "noted_pid": LXC, "controls": LXC, "_Machine": KVM},
+    "drivers/cgroup.py": {"pids_group_v1": LXC, "collect_empty": LXC, "freeze_v2": LXC, "is_frozen_v2": LXC},
+    "drivers/hypervisor.py": {"begin_kill": LXC, "grow_disk": KVM, "guest_memory": KVM},
+    "model.py": {"Boot": KVM, "BootFacts": KVM},
+    "names.py": {"root_dir": LXC, "launch_file": LXC, "disk_file": KVM, "seed_file": KVM},
+}
+BESIDE = {"tools/launcher/sliver-launcher.c": LXC, "slicemgr/images/init/init": LXC}  # not Python, not in the total
+_SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+
+
+def code_lines(text: str) -> set[int]:
+    """The numbers of the lines that hold code."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _SILENT:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines.difference_update(_span(node))
+    return lines
+
+
+def parts(tree: ast.Module, wanted: dict[str, str]) -> dict[str, set[int]]:
+    """Lines by kind of the classes and functions called so. KeyError for a name that is not there."""
+    found = {
+        node.name: _span(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in wanted
+    }
+    lines: dict[str, set[int]] = {LXC: set(), KVM: set()}
+    for name, kind in wanted.items():
+        lines[kind] |= found[name]
+    return lines
+
+
+def branches(tree: ast.Module) -> dict[str, set[int]]:
+    """Lines by kind that are reached for it alone, the question included."""
+    lines: dict[str, set[int]] = {LXC: set(), KVM: set()}
+    for node in ast.walk(tree):
+        for kind, span in _branch(node):
+            lines[kind] |= span
+    return lines
+
+
+def _branch(node: ast.AST) -> Iterator[tuple[str, set[int]]]:
+    match node:
+        case ast.match_case(pattern=ast.MatchValue(value=value)) if kind := _kind(value):
+            yield kind, {value.lineno, *(line for one in node.body for line in _span(one))}
+        case ast.If(test=test) if kind := _asked(test):
+            yield kind, set(range(node.lineno, (node.body[-1].end_lineno or node.lineno) + 1))
+        case ast.IfExp(test=test) if kind := _asked(test):
+            yield kind, _span(node)
+        case ast.Attribute() if kind := _kind(node):
+            yield kind, {node.lineno}
+        case ast.Dict():
+            for key, value in zip(node.keys, node.values, strict=True):
+                if key is not None and (kind := _kind(key)):
+                    yield kind, {*_span(key), *_span(value)}
+
+
+def _asked(test: ast.expr) -> str:
+    """The kind that a condition asks for."""
+    return next((kind for one in ast.walk(test) if isinstance(one, ast.expr) and (kind := _kind(one))), "")
+
+
+def _kind(node: ast.expr) -> str:
+    match node:
+        case ast.Attribute(value=ast.Name(id="Kind"), attr="LXC" | "KVM" as name):
+            return name.lower()
+        case ast.Constant(value="lxc" | "kvm" as name):
+            return name
+    return ""
+
+
+def _span(node: ast.stmt | ast.expr) -> set[int]:
+    return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+
+
+def count() -> tuple[dict[str, dict[str, int]], int]:
+    """Lines by where and kind, and of the whole package."""
+    table = {where: {LXC: 0, KVM: 0} for where in ("whole files", "classes and functions", "branches elsewhere")}
+    total = 0
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name, text = path.relative_to(PACKAGE).as_posix(), path.read_text()
+        code, tree = code_lines(text), ast.parse(text)
+        total += len(code)
+        if name in FILES:
+            table["whole files"][FILES[name]] += len(code)
+            continue
+        own, asked = parts(tree, PARTS.get(name, {})), branches(tree)
+        counted = own[LXC] | own[KVM]
+        for kind in (LXC, KVM):
+            table["classes and functions"][kind] += len(own[kind] & code)
+            table["branches elsewhere"][kind] += len((asked[kind] & code) - counted)
+    missing = [name for name in (*FILES, *PARTS) if not (PACKAGE / name).exists()]
+    if missing:
+        sys.exit(f"kinds: no such file: {', '.join(missing)}")
+    return table, total
+
+
+def main() -> None:
+    table, total = count()
+    print(f"{'lines of code':24}{LXC:>8}{KVM:>8}{'share':>8}")
+    for where, kinds in table.items():
+        print(f"{where:24}{kinds[LXC]:8}{kinds[KVM]:8}{sum(kinds.values()) / total:8.1%}")
+    sums = {kind: sum(one[kind] for one in table.values()) for kind in (LXC, KVM)}
+    print(f"{'one kind alone':24}{sums[LXC]:8}{sums[KVM]:8}{sum(sums.values()) / total:8.1%}")
+    print(f"{'both kinds':24}{total - sum(sums.values()):16}{1 - sum(sums.values()) / total:8.1%}")
+    for name, kind in BESIDE.items():
+        print(f"beside: {name}, {kind}: {len((REPO / name).read_text().splitlines())} lines as they are")
+
+
+if __name__ == "__main__":
+    main()
