@@ -21,6 +21,7 @@ import slicemgr.store
 from slicemgr import __version__, model
 from slicemgr.config import PACKAGE, Config, StoreConfig, WebConfig, parse_duration
 from slicemgr.model import OperationState
+from slicemgr.service import people
 from slicemgr.store import StoreError, schema, tables, work
 from slicemgr.store.updates import utcnow
 
@@ -255,3 +256,17 @@ def test_the_built_in_rows_come_once(config: Config, database: Path) -> None:
     with closing(sqlite3.connect(database)) as connection:
         assert connection.execute("SELECT name FROM users").fetchall() == [(schema.ADMIN,)]
         assert connection.execute("SELECT name FROM projects").fetchall() == [(model.DEFAULT_PROJECT,)]
+
+
+def test_people_come_to_a_testbed_that_has_slices(full: Service) -> None:
+    """From the schema before people and projects: the admin's token works on, serials are not given twice."""
+    token = full.token()
+    schema.downgrade(full.config.store_url, "0003")
+    schema.upgrade(full.config.store_url)
+    assert people.authenticate(full.store, token).credential
+    with full.store.read() as c:
+        assert set(c.scalars(sa.select(tables.operations.c.project))) == {model.DEFAULT_PROJECT}
+        for name in ("slivers", "events"):
+            made = c.exec_driver_sql(f"SELECT sql FROM sqlite_master WHERE name = '{name}'").scalar_one()
+            assert "AUTOINCREMENT" in made
+    assert full.create("after")
