@@ -19,13 +19,15 @@ import select
 import sys
 import time
 from typing import IO, TYPE_CHECKING, Any, cast
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlsplit
 
-from slicemgr.client_settings import START_HINT, Settings, find_settings, settings_files
+from slicemgr.client_json import OTHER_VERSION, items, query, segment
+from slicemgr.client_people import People
+from slicemgr.client_settings import START_HINT, Settings, chosen_project, find_settings, settings_files
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError, invalid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Self
 
     from slicemgr import wire
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["Client", "Settings", "find_settings", "settings_files"]
 
 API = "/api/v1"
-_OTHER_VERSION = "is it of another version than this client?"
 _CHUNK = 1 << 20  # bytes of an upload between two looks at the progress
 _LONGEST_POLL = 30  # seconds; the service allows 60, what stands between may not
 _LONGEST_IDLE = 30.0  # seconds; a connection idle for longer may be closed by the service just as it is used again
@@ -42,14 +43,17 @@ _UPLOAD_TIMEOUT = 600.0  # seconds for the answer after the last byte: the servi
 _BY_STATUS = {400: Code.INVALID, 413: Code.INVALID, 502: Code.UNAVAILABLE, 403: Code.DENIED}
 
 
-class Client:
+class Client(People):
     """A connection to one service, kept open between calls.
 
     url: such as http://127.0.0.1:8480. token: of the caller. timeout: seconds for connecting and for each answer.
-    source: where the token came from, for the error that says it is wrong.
+    source: where the token came from, for the error that says it is wrong. project: whose slices are meant, if not
+    those of all your projects.
     """
 
-    def __init__(self, url: str, token: str, timeout: float = 30.0, *, source: str = "") -> None:
+    def __init__(
+        self, url: str, token: str, timeout: float = 30.0, *, source: str = "", project: str | None = None
+    ) -> None:
         parts = urlsplit(url.strip())
         try:
             port = parts.port
@@ -63,6 +67,7 @@ class Client:
         self.url = url.strip().rstrip("/")
         self.timeout = timeout
         self.source = source
+        self.project = project
         self._prefix = parts.path.rstrip("/") + API
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", "User-Agent": "slicectl"}
         self._connection = kind(parts.hostname, port, timeout=timeout)
@@ -72,7 +77,7 @@ class Client:
     def local(cls, timeout: float = 30.0) -> Client:
         """A client for the service that `find_settings` finds."""
         found = find_settings()
-        return cls(found.url, found.token, timeout, source=found.source)
+        return cls(found.url, found.token, timeout, source=found.source, project=chosen_project())
 
     def __enter__(self) -> Self:
         return self
@@ -86,36 +91,40 @@ class Client:
     # slices
 
     def create_slice(self, request: wire.SliceRequest) -> wire.Created:
-        """`{"operation", "slice"}`, or `{"plan"}` when the request says dry_run."""
-        return cast("wire.Created", self._call("POST", "/slices", request))
+        """`{"operation", "slice"}`; `{"plan"}` when the request says dry_run; `{"request"}` beyond the quota."""
+        body = {"project": self.project, **request} if self.project else request
+        return cast("wire.Created", self._call("POST", "/slices", body))
 
     def slices(self, **filters: str | None) -> list[wire.Slice]:
-        """filters: state, type, image."""
-        return _items(self._call("GET", "/slices" + _query(filters)), "slices")
+        """filters: state, type, image, project."""
+        return items(self._call("GET", "/slices" + query({"project": self.project, **filters})), "slices")
 
     def slice(self, name: str) -> wire.Slice:
-        return cast("wire.Slice", self._call("GET", f"/slices/{_segment('NAME', name)}"))
+        return cast("wire.Slice", self._call("GET", self._slice(name)))
 
     def slice_action(self, name: str, action: str) -> wire.Operation:
         """The operation that does start, stop, restart, pause or resume."""
-        return _operation(self._call("POST", f"/slices/{_segment('NAME', name)}/{action}", {}))
+        return _operation(self._call("POST", self._slice(name, f"/{action}"), {}))
 
     def renew_slice(self, name: str, lease: str) -> wire.Slice:
         """The slice, with the end of the lease as granted. lease: such as `7d`, from now on."""
-        return cast("wire.Slice", self._call("POST", f"/slices/{_segment('NAME', name)}/renew", {"lease": lease}))
+        return cast("wire.Slice", self._call("POST", self._slice(name, "/renew"), {"lease": lease}))
 
     def resize_slice(self, name: str, disk: str) -> wire.Operation:
         """disk: the new limit of each sliver, such as `8G`."""
-        return _operation(self._call("POST", f"/slices/{_segment('NAME', name)}/resize", {"disk": disk}))
+        return _operation(self._call("POST", self._slice(name, "/resize"), {"disk": disk}))
 
     def delete_slice(self, name: str) -> wire.Operation:
-        return _operation(self._call("DELETE", f"/slices/{_segment('NAME', name)}"))
+        return _operation(self._call("DELETE", self._slice(name)))
+
+    def _slice(self, name: str, what: str = "") -> str:
+        return f"/slices/{segment('NAME', name)}{what}" + query({"project": self.project})
 
     def console(self, name: str, sliver: int = 0) -> Channel:
         """The console of a running sliver as bytes both ways; whoever was attached is cut off."""
         from slicemgr import websocket
 
-        asked = self._call("POST", f"/slices/{_segment('NAME', name)}/console", {"sliver": sliver})
+        asked = self._call("POST", self._slice(name, "/console"), {"sliver": sliver})
         ticket = cast("wire.Console", asked)
         connection = type(self._connection)(self._connection.host, self._connection.port, timeout=self.timeout)
         host, target = urlsplit(self.url).netloc.rpartition("@")[2], self._prefix.removesuffix(API) + ticket["path"]
@@ -134,14 +143,18 @@ class Client:
     # images
 
     def images(self) -> list[wire.Image]:
-        return _items(self._call("GET", "/images"), "images")
+        return items(self._call("GET", "/images"), "images")
 
     def image(self, name: str) -> wire.Image:
         """name: the image's name, its sha256 or the unique beginning of that."""
-        return cast("wire.Image", self._call("GET", f"/images/{_segment('NAME', name)}"))
+        return cast("wire.Image", self._call("GET", f"/images/{segment('NAME', name)}"))
+
+    def publish_image(self, name: str) -> wire.Image:
+        """Make a project's image one for all."""
+        return cast("wire.Image", self._call("POST", f"/images/{segment('NAME', name)}/publish", {}))
 
     def delete_image(self, name: str) -> wire.Operation:
-        return _operation(self._call("DELETE", f"/images/{_segment('NAME', name)}"))
+        return _operation(self._call("DELETE", f"/images/{segment('NAME', name)}"))
 
     def import_image(
         self,
@@ -156,7 +169,7 @@ class Client:
 
         on_progress: called with (bytes sent, size). Refused if the file is shorter than `size`.
         """
-        path = "/images" + _query({"name": name, "format": format})
+        path = "/images" + query({"name": name, "format": format, "project": self.project})
         self._open(self.timeout)
         connection = self._connection
         try:
@@ -201,39 +214,42 @@ class Client:
     # nodes
 
     def nodes(self) -> list[wire.Node]:
-        return _items(self._call("GET", "/nodes"), "nodes")
+        return items(self._call("GET", "/nodes"), "nodes")
 
     def node(self, name: str) -> wire.Node:
-        return cast("wire.Node", self._call("GET", f"/nodes/{_segment('NODE', name)}"))
+        return cast("wire.Node", self._call("GET", f"/nodes/{segment('NODE', name)}"))
 
     def doctor(self, node: str) -> wire.Operation:
         """The operation whose result has `checks`."""
-        return _operation(self._call("POST", f"/nodes/{_segment('NODE', node)}/doctor", {}))
+        return _operation(self._call("POST", f"/nodes/{segment('NODE', node)}/doctor", {}))
 
     def gc(self, node: str, *, apply: bool = False) -> wire.Operation:
         """The operation whose result has `items`: what carries our mark and nobody wants; apply: remove it."""
-        return _operation(self._call("POST", f"/nodes/{_segment('NODE', node)}/gc", {"apply": apply}))
+        return _operation(self._call("POST", f"/nodes/{segment('NODE', node)}/gc", {"apply": apply}))
 
     def baseline(self, node: str, request: wire.BaselineRequest) -> wire.Operation:
         """The operation whose result has the raw times of the same work."""
         body = dict(request)
-        return _operation(self._call("POST", f"/nodes/{_segment('NODE', node)}/baseline", body))
+        return _operation(self._call("POST", f"/nodes/{segment('NODE', node)}/baseline", body))
 
     # operations and events
 
     def operations(
         self, *, state: str | None = None, slice: str | None = None, limit: int | None = None
     ) -> list[wire.Operation]:
-        query = _query({"state": state, "slice": slice, "limit": limit})
-        return _items(self._call("GET", "/operations" + query), "operations")
+        filters = {"state": state, "slice": slice, "limit": limit}
+        return items(self._call("GET", "/operations" + query(filters)), "operations")
 
     def operation(self, operation_id: str | int, *, wait: int | None = None, seen: int | None = None) -> wire.Operation:
         """wait: seconds to hold the answer back until the operation ended or its version is beyond `seen`."""
-        path = f"/operations/{_segment('ID', str(operation_id))}" + _query({"wait": wait, "seen": seen})
+        path = f"/operations/{segment('ID', str(operation_id))}" + query({"wait": wait, "seen": seen})
         return cast("wire.Operation", self._call("GET", path, timeout=self.timeout + (wait or 0)))
 
-    def events(self, *, slice: str | None = None, limit: int | None = None) -> list[wire.Event]:
-        return _items(self._call("GET", "/events" + _query({"slice": slice, "limit": limit})), "events")
+    def events(
+        self, *, slice: str | None = None, project: str | None = None, limit: int | None = None
+    ) -> list[wire.Event]:
+        filters = {"slice": slice, "project": project or self.project, "limit": limit}
+        return items(self._call("GET", "/events" + query(filters)), "events")
 
     def wait(
         self,
@@ -365,27 +381,8 @@ def _readable(connection: http.client.HTTPConnection) -> bool:
     return bool(poll.poll(0))
 
 
-def _segment(field: str, text: str) -> str:
-    """`text` as one segment of a path. Refused if it could mean another path, or nothing."""
-    if not text or not text.isprintable() or "/" in text or text in (".", ".."):
-        raise invalid(field, f"{text!r} cannot be a name", "letters, digits and dashes")
-    return quote(text, safe="")
-
-
-def _query(values: Mapping[str, object]) -> str:
-    given = {key: value for key, value in values.items() if value is not None}
-    return f"?{urlencode(given)}" if given else ""
-
-
 def _operation(answer: dict[str, Any]) -> wire.Operation:
     value = answer.get("operation")
     if not isinstance(value, dict):
-        raise Failed("the service's answer has no operation", hint=_OTHER_VERSION)
+        raise Failed("the service's answer has no operation", hint=OTHER_VERSION)
     return cast("wire.Operation", value)
-
-
-def _items(answer: dict[str, Any], key: str) -> list[Any]:
-    value = answer.get(key)
-    if not isinstance(value, list):
-        raise Failed(f"the service's answer has no {key}", hint=_OTHER_VERSION)
-    return value

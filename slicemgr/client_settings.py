@@ -6,13 +6,14 @@ import contextlib
 import json
 import os
 import sys
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from slicemgr.errors import Code, Refused, invalid
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 START_HINT = "start it with `slicemgr up`, or set SLICEMGR_URL and SLICEMGR_TOKEN for a service elsewhere"
 
@@ -24,6 +25,42 @@ class Settings(NamedTuple):
     token: str
     source: str
     identity: str | None = None  # private key for `slicectl ssh`; its `.pub` is the default key of `create`
+
+
+_project: ContextVar[str | None] = ContextVar("project", default=None)
+
+
+def choose_project(name: str) -> Callable[[], None]:
+    """Let clients made by `Client.local` mean this project's slices; call the answer to take it back."""
+    token = _project.set(name)
+    return lambda: _project.reset(token)
+
+
+def chosen_project() -> str | None:
+    """What was chosen, else SLICEMGR_PROJECT."""
+    return _project.get() or os.environ.get("SLICEMGR_PROJECT") or None
+
+
+def user_file() -> Path:
+    """Where `slicectl login` keeps the user's own. Refused if there is no home directory."""
+    try:
+        return Path.home() / ".config/slicemgr/client.json"
+    except RuntimeError as error:
+        raise invalid("HOME", "is not known", "set it") from error
+
+
+def write_settings(file: Path, url: str, token: str) -> None:
+    """Keep them where nobody else reads them; an identity that is there stays."""
+    kept: dict[str, object] = {}
+    with contextlib.suppress(OSError, ValueError):
+        before = json.loads(file.read_text())
+        kept = {"identity": before["identity"]} if isinstance(before, dict) and "identity" in before else {}
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = file.with_name(f".{file.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+        opened.write(json.dumps({"url": url, "token": token, **kept}, indent=2) + "\n")
+    fresh.replace(file)
 
 
 def settings_files() -> list[Path]:

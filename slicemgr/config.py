@@ -88,6 +88,7 @@ class WebConfig:
     user: str = "slicemgr"  # a name, or `uid:gid`; the web process never runs as root
     threads: int = 64
     max_image: Size = Size(64 << 30)
+    url: str = ""  # how people reach the service, for links; "" means: as whoever asked for the link does
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,31 @@ class LeaseConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PeopleConfig:
+    invitation: timedelta = timedelta(days=3)  # how long a link may be used
+    session: timedelta = timedelta(hours=12)
+    token: timedelta = timedelta(days=30)  # of a token whose request is silent
+    token_longest: timedelta = timedelta(days=365)
+    failures: int = 10  # of an account in `failures_in`; an address may fail three times as often
+    failures_in: timedelta = timedelta(minutes=15)
+    hashing: int = 2  # passwords checked at once, 64 MiB of memory each
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaConfig:
+    """Of a new project. A PI may grant up to `ceiling` times as much."""
+
+    slices: int = 10
+    slivers: int = 50
+    vcpus: float = 50.0
+    memory: Size = Size(32 << 30)
+    disk: Size = Size(200 << 30)
+    ports: int = 1000
+    lease: timedelta = timedelta(days=30)
+    ceiling: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     workers: int = 8
     reconcile: timedelta = timedelta(seconds=30)
@@ -151,6 +177,8 @@ class Config:
     libvirt: LibvirtConfig = field(default_factory=LibvirtConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     lease: LeaseConfig = field(default_factory=LeaseConfig)
+    people: PeopleConfig = field(default_factory=PeopleConfig)
+    quota: QuotaConfig = field(default_factory=QuotaConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
 
     @property
@@ -225,7 +253,25 @@ def _convert(kind: typing.Any, value: typing.Any, name: str) -> object:
 
 def _check(config: Config) -> None:
     """Refuse values that no node could run with, before anything starts."""
-    network = config.network
+    _check_network(config.network)
+    if config.libvirt.acceleration not in ("auto", "kvm", "emulation"):
+        raise invalid("libvirt.acceleration", f"{config.libvirt.acceleration!r} is unknown", "auto, kvm or emulation")
+    if config.web.url and not re.fullmatch(r"https?://[^\s/]+(/[^\s]*)?[^\s/]", config.web.url):
+        raise invalid(
+            "web.url", f"{config.web.url!r} is not the beginning of a link", "such as https://testbed.example"
+        )
+    if config.quota.ceiling < 1:
+        raise invalid("quota.ceiling", "must be at least 1")
+    for name, number in (
+        ("agent.workers", config.agent.workers),
+        ("people.hashing", config.people.hashing),
+        ("people.failures", config.people.failures),
+    ):
+        if number < 1:
+            raise invalid(name, "must be at least 1")
+
+
+def _check_network(network: NetworkConfig) -> None:
     if not 1024 <= network.ports_first <= network.ports_last <= 65535:
         raise invalid("network.ports_first", "the port pool must lie within 1024..65535, first before last")
     if not 1 <= network.ports_per_sliver <= network.ports_last - network.ports_first + 1:
@@ -244,7 +290,3 @@ def _check(config: Config) -> None:
                 ipaddress.IPv4Address(text)
             except ValueError as error:
                 raise invalid(f"network.{name}", f"{text!r} is not an IPv4 address: {error}") from error
-    if config.libvirt.acceleration not in ("auto", "kvm", "emulation"):
-        raise invalid("libvirt.acceleration", f"{config.libvirt.acceleration!r} is unknown", "auto, kvm or emulation")
-    if config.agent.workers < 1:
-        raise invalid("agent.workers", "must be at least 1")

@@ -17,6 +17,7 @@ class Code(Enum):
     CONFLICT = ("conflict", 409, 4)
     DENIED = ("denied", 403, 5)
     UNAUTHENTICATED = ("unauthenticated", 401, 5)
+    TOO_MANY = ("too_many", 429, 5)
     QUOTA = ("quota", 403, 5)
     TIMEOUT = ("timeout", 504, 6)
     UNAVAILABLE = ("unavailable", 503, 7)

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 IDS_PER_SLIVER = 65536
+DEFAULT_PROJECT = "default"  # where the slices of an admin go who belongs to no project
 
 
 class Kind(StrEnum):
@@ -69,6 +70,29 @@ class ImageState(StrEnum):
     DELETING = "deleting"
 
 
+class Role(StrEnum):
+    """What a user is in a project. A PI answers for it: members, everybody's slices, requests within the ceiling."""
+
+    PI = "pi"
+    MEMBER = "member"
+
+
+class Scope(StrEnum):
+    """What a token may be used for."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+class RequestState(StrEnum):
+    """The life of a request beyond the quota."""
+
+    WAITING = "waiting"
+    GRANTED = "granted"
+    DECLINED = "declined"
+    WITHDRAWN = "withdrawn"
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one sliver may use. `None` in an optional limit means: not limited by us.
@@ -120,6 +144,7 @@ class SliceSpec:
     node: str | None = None
     boot: Boot = Boot.LOADER
     user_data: str = ""
+    project: str = DEFAULT_PROJECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +206,7 @@ class Sliver:
     boot: Boot = Boot.BIOS
     boot_facts: BootFacts = NO_BOOT
     user_data: str = ""
+    project: str = DEFAULT_PROJECT
 
     @property
     def hostname(self) -> str:

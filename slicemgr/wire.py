@@ -82,6 +82,8 @@ class SliceRequest(TypedDict, total=False):
     """
 
     name: str
+    project: str
+    reason: str
     type: str
     image: str
     count: int
@@ -167,6 +169,7 @@ class Operation(TypedDict):
     kind: str
     state: State
     slice: str | None
+    project: NotRequired[str | None]
     image: str | None
     user: str
     created_at: str
@@ -192,6 +195,7 @@ class Image(TypedDict):
     state: str
     created_at: str
     used_by: int
+    project: NotRequired[str | None]
 
 
 class Node(TypedDict):
@@ -210,6 +214,131 @@ class Event(TypedDict):
     action: str
     slice: str | None
     detail: str
+    project: NotRequired[str | None]
+    address: NotRequired[str | None]
+
+
+class User(TypedDict):
+    """projects: role by project; None where it is not yours to know."""
+
+    name: str
+    full_name: str | None
+    email: str | None
+    admin: bool
+    enabled: bool
+    created_at: str
+    projects: dict[str, str]
+    has_password: bool | None
+    invited_until: str | None
+
+
+class Me(User):
+    scope: str
+
+
+class Invitation(TypedDict):
+    token: str
+    link: str
+    expires_at: str
+
+
+class Invited(TypedDict):
+    user: User
+    invitation: Invitation
+
+
+class Amounts(TypedDict):
+    slices: int
+    slivers: int
+    vcpus: float
+    memory: int
+    disk: int
+    ports: int
+
+
+class Quota(TypedDict):
+    """None: not limited; lease in seconds."""
+
+    slices: int | None
+    slivers: int | None
+    vcpus: float | None
+    memory: int | None
+    disk: int | None
+    ports: int | None
+    lease: int | None
+
+
+class Member(TypedDict):
+    user: str
+    full_name: str | None
+    role: str
+    enabled: bool
+
+
+class Project(TypedDict):
+    name: str
+    description: str | None
+    created_at: str
+    role: str | None
+    used: Amounts
+    quota: Quota
+    ceiling: Quota
+    members: list[Member]
+
+
+class Key(TypedDict):
+    id: str
+    user: str
+    type: str
+    fingerprint: str
+    comment: str | None
+    key: str
+    created_at: str
+
+
+class Token(TypedDict):
+    id: str
+    user: str
+    label: str
+    scope: str
+    created_at: str
+    expires_at: str | None
+    used_at: str | None
+    used_from: str | None
+    current: bool
+
+
+class NewToken(Token):
+    token: str
+
+
+class Session(TypedDict):
+    id: str
+    user: str
+    created_at: str
+    expires_at: str
+    used_at: str
+    address: str | None
+    agent: str | None
+    current: bool
+
+
+class Request(TypedDict):
+    """A slice asked for beyond the quota: waiting, granted, declined or withdrawn."""
+
+    id: str
+    state: str
+    project: str
+    user: str
+    name: str
+    reason: str
+    exceeds: str | None
+    wanted: dict[str, object]
+    created_at: str
+    decided_at: str | None
+    decided_by: str | None
+    answer: str | None
+    operation: str | None
 
 
 class Console(TypedDict):
@@ -220,8 +349,9 @@ class Console(TypedDict):
 
 
 class Created(TypedDict):
-    """The answer to a SliceRequest: `plan` alone for a dry run, the others otherwise."""
+    """The answer to a SliceRequest: `plan` alone for a dry run, `request` alone beyond the quota."""
 
+    request: NotRequired[Request]
     operation: NotRequired[Operation]
     slice: NotRequired[Slice]
     plan: NotRequired[Slice]

@@ -200,7 +200,7 @@ class Agent:
         steps = self._converger.steps(sliver)
         if operation is None and steps:
             detail = f"{sliver.id}: {', '.join(steps)}"
-            self._journal.add(work.EventSeen("agent", "repair", sliver.slice_name, detail))
+            self._journal.add(work.EventSeen("agent", "repair", sliver.slice_name, detail, sliver.project))
         return self._converger.carry_out(sliver, steps, self._reporter(operation, sliver_id))
 
     def _reporter(self, operation: _Operation | None, sliver: str) -> Callable[[Step, OperationState, str], None]:

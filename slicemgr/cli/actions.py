@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slicemgr.cli.shared import FAILED, each, seconds, slice_names
+from slicemgr.cli.shared import FAILED, each, project_option, seconds, slice_names
 
 if TYPE_CHECKING:
     from slicemgr import wire
@@ -35,6 +35,7 @@ def _request(client: Client, name: str, action: str) -> wire.Operation:
 
 def _command(action: str, help: str) -> click.Command:
     @click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=slice_names)
+    @project_option
     @click.option("--no-wait", is_flag=True, help="Return when the requests are accepted.")
     @click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting after this, such as 2m.")
     def command(names: tuple[str, ...], no_wait: bool, timeout: float | None) -> Any:

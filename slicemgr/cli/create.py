@@ -10,7 +10,7 @@ import click
 
 from slicemgr.cli import tables
 from slicemgr.cli.output import Output, output_options
-from slicemgr.cli.shared import seconds
+from slicemgr.cli.shared import project_option, seconds
 from slicemgr.errors import SlicemgrError, invalid
 
 if TYPE_CHECKING:
@@ -50,7 +50,15 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
 @click.option("--ports", type=int, help="Node ports of each sliver; the lowest leads to ssh.")
 @click.option("--lease", help="How long the slice lives, such as 12h or 7d.")
 @click.option("--node", help="Which node; any if left out.")
-@click.option("--ssh-key", "key_files", multiple=True, metavar="FILE", help="Public key file; may be repeated.")
+@click.option("--reason", help="Why you need more than the quota: it then waits for somebody to grant it.")
+@project_option
+@click.option(
+    "--ssh-key",
+    "key_files",
+    multiple=True,
+    metavar="FILE",
+    help="Public key file; may be repeated. Else those in ~/.ssh, else those of `key list`.",
+)
 @click.option("--dry-run", is_flag=True, help="Only show what it would get.")
 @click.option("--no-wait", is_flag=True, help="Return when the request is accepted.")
 @click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting after this, such as 2m.")
@@ -70,7 +78,9 @@ def create(
     from slicemgr.cli.progress import follow
     from slicemgr.client import Client
 
-    request: wire.SliceRequest = {"name": name, "type": kind, "ssh_keys": _keys(key_files)}
+    request: wire.SliceRequest = {"name": name, "type": kind}
+    if keys := _keys(key_files):
+        request["ssh_keys"] = keys
     if user_data_file is not None:
         request["user_data"] = _user_data(Path(user_data_file).expanduser())
     request.update({key: value for key, value in wanted.items() if value is not None})  # type: ignore[typeddict-item]
@@ -80,6 +90,9 @@ def create(
             output.show(planned["slivers"], planned)
             return
         created = _ask(client, request)
+        if "request" in created:
+            _tell_waiting(created["request"])
+            return
         if not no_wait:
             follow(client, created["operation"], timeout, cancel=f"slicectl delete {name}")
             _tell_unverified(client.operation(created["operation"]["id"]))
@@ -92,10 +105,20 @@ def _ask(client: Client, request: wire.SliceRequest) -> wire.Created:
     try:
         return client.create_slice(request)
     except SlicemgrError as error:
+        if error.field == "ssh_keys" and not request.get("ssh_keys"):
+            error.message = "no public key in ~/.ssh, and the service knows none of yours"
+            error.hint = "make one with `ssh-keygen -t ed25519`, or name a file"
         error.field = _option(error.field)
         notes = [note.partition(": ") for note in getattr(error, "__notes__", ())]
         error.__notes__ = [f"{_option(field)}: {message}" for field, _, message in notes]
         raise
+
+
+def _tell_waiting(request: wire.Request) -> None:
+    from slicemgr.cli.complaint import say
+
+    say(f"beyond the quota: {request['exceeds']}")
+    say(f"it waits as request {request['id']}; `slicectl request show {request['id']}` says what became of it")
 
 
 def _option(field: str) -> str:
@@ -123,38 +146,36 @@ def _user_data(path: Path) -> str:
 
 
 def _keys(files: tuple[str, ...]) -> list[str]:
-    """The texts of the key files; without any, of those the user has."""
+    """The texts of the key files; without any, of those the user has. None: the service may know some."""
     if files:
-        return [_read(Path(file).expanduser()) for file in files]
+        return [read_key(Path(file).expanduser()) for file in files]
     from slicemgr.client_settings import find_settings
 
     candidates = [Path.home() / ".ssh" / name for name in _DEFAULT_KEYS]
     identity = find_settings().identity
     if identity:
         candidates = [Path(f"{identity}.pub")]
-    found = [_read(path) for path in candidates if path.is_file()]
-    if not found:
-        raise invalid("--ssh-key", "no public key in ~/.ssh", "make one with `ssh-keygen -t ed25519`, or name a file")
-    return found
+    return [read_key(path) for path in candidates if path.is_file()]
 
 
-def _read(path: Path) -> str:
+def read_key(path: Path, field: str = "--ssh-key") -> str:
+    """The content of a public key file. Refused if it is none; a private key is not repeated."""
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST_KEY_FILE + 1)
         if len(data) > _LARGEST_KEY_FILE:
-            raise invalid("--ssh-key", f"{path} is too large for a public key", "give the .pub file")
+            raise invalid(field, f"{path} is too large for a public key", "give the .pub file")
         text = data.decode()
     except OSError as error:
-        raise invalid("--ssh-key", f"cannot read {path}: {error.strerror}", "give the .pub file") from error
+        raise invalid(field, f"cannot read {path}: {error.strerror}", "give the .pub file") from error
     except UnicodeDecodeError as error:
-        raise invalid("--ssh-key", f"{path} is not a public key", "give the .pub file") from error
+        raise invalid(field, f"{path} is not a public key", "give the .pub file") from error
     if "PRIVATE KEY" in text or text.startswith("PuTTY-User-Key-File"):
-        raise invalid("--ssh-key", f"{path} is a private key", "give the .pub file; nothing was sent")
+        raise invalid(field, f"{path} is a private key", "give the .pub file; nothing was sent")
     lines = [line.strip() for line in text.splitlines()]
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
-        raise invalid("--ssh-key", f"{path} is empty", "give the .pub file")
+        raise invalid(field, f"{path} is empty", "give the .pub file")
     if not all(line.startswith(_KEY_TYPES) for line in keys):
-        raise invalid("--ssh-key", f"{path} is not a public key", "give the .pub file; nothing was sent")
+        raise invalid(field, f"{path} is not a public key", "give the .pub file; nothing was sent")
     return text

@@ -6,6 +6,7 @@ import click
 
 from slicemgr.cli import tables
 from slicemgr.cli.output import Output, output_options
+from slicemgr.cli.shared import project_option
 
 
 @click.group()
@@ -15,6 +16,7 @@ def event() -> None:
 
 @event.command("list")
 @click.option("--slice", "slice_name", help="Only those about this slice.")
+@project_option
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @output_options(tables.EVENTS)
 def list_events(slice_name: str | None, limit: int, output: Output) -> None:

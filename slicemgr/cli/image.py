@@ -11,7 +11,7 @@ import click
 
 from slicemgr.cli import tables
 from slicemgr.cli.output import Output, output_options
-from slicemgr.cli.shared import become, each, seconds
+from slicemgr.cli.shared import become, each, project_option, seconds
 from slicemgr.errors import invalid
 
 if TYPE_CHECKING:
@@ -59,6 +59,18 @@ def delete_image(names: tuple[str, ...]) -> int:
         return each(names, lambda name: follow(client, client.delete_image(name)))
 
 
+@image.command("publish")
+@click.argument("name")
+@output_options(tables.IMAGES)
+def publish_image(name: str, output: Output) -> None:
+    """Make a project's image one for all (admins)."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        found = client.publish_image(name)
+        output.show([found], found)
+
+
 @image.command("build")
 @click.argument("recipe")
 @click.option("--output", "target", metavar="FILE", help="Where the disk image goes (RECIPE.qcow2).")
@@ -88,13 +100,14 @@ def build_image(recipe: str, target: str | None, no_security: bool) -> None:
     type=click.Choice(["qcow2", "raw"]),
     help="Found from the file if left out.",
 )
+@project_option
 @click.option("--no-wait", is_flag=True, help="Return when the file is sent.")
 @click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting this long after it is sent.")
 @output_options(tables.IMAGES, long="--output-format")
 def import_image(
     file: str, name: str, disk_format: str | None, no_wait: bool, timeout: float | None, output: Output
 ) -> None:
-    """Import the disk image FILE; the same file again is the same image."""
+    """Import the disk image FILE; the same file again is the same image. An admin's is for all without --project."""
     from slicemgr.cli.progress import follow
     from slicemgr.client import Client
 

@@ -23,11 +23,19 @@ COMMANDS = {
     "wait": "wait:wait",
     "image": "image:image",
     "node": "node:node",
+    "user": "user:user",
+    "project": "project:project",
+    "request": "request:request",
+    "key": "credentials:key",
+    "token": "credentials:token",
+    "session": "credentials:session",
     "op": "op:op",
     "event": "event:event",
     "doctor": "doctor:doctor",
     "gc": "doctor:gc",
     "bench": "bench:bench",
+    "login": "login:login",
+    "logout": "login:logout",
     "completion": "shell:completion",
     "version": "shell:version",
 }
@@ -61,5 +69,5 @@ def root() -> None:
     """Slices of containers (lxc) and virtual machines (kvm) on a testbed node.
 
     The service is found by SLICEMGR_URL and SLICEMGR_TOKEN (or SLICEMGR_TOKEN_FILE), or by
-    ~/.config/slicemgr/client.json, or by what `slicemgr up` left on this machine.
+    ~/.config/slicemgr/client.json (`slicectl login URL` writes it), or by what `slicemgr up` left on this machine.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from slicemgr.errors import Failed, SlicemgrError, invalid
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import click
+
+Command = TypeVar("Command", bound="Callable[..., Any]")
 
 FAILED = 1
 _COMPLETION_TIMEOUT = 2.0  # seconds somebody waits for after pressing Tab
@@ -43,6 +45,30 @@ def slice_names(_context: click.Context, _param: click.Parameter, incomplete: st
             return [one["name"] for one in client.slices() if one["name"].startswith(incomplete)]
     except SlicemgrError:
         return []
+
+
+def _choose_project(context: click.Context, _param: click.Parameter, value: str | None) -> None:
+    from slicemgr.client_settings import choose_project
+
+    if value:
+        context.call_on_close(choose_project(value))
+
+
+def project_option(command: Command) -> Command:
+    """`--project`: whose slices are meant. It reaches every client that the command makes."""
+    import click
+
+    text = "Whose, if not of your own projects ($SLICEMGR_PROJECT)."
+    return click.option("--project", expose_value=False, callback=_choose_project, is_eager=True, help=text)(command)
+
+
+def ask_password(prompt: str, *, twice: bool = False, from_stdin: bool = False) -> str:
+    """From the terminal, unseen, or the first line of stdin."""
+    import click
+
+    if from_stdin:
+        return sys.stdin.readline().rstrip("\n")
+    return str(click.prompt(prompt, hide_input=True, confirmation_prompt=twice, err=True))
 
 
 def become(words: list[str], hint: str) -> NoReturn:

@@ -8,7 +8,7 @@ import click
 
 from slicemgr.cli import tables
 from slicemgr.cli.output import Output, output_options
-from slicemgr.cli.shared import seconds, slice_names
+from slicemgr.cli.shared import project_option, seconds, slice_names
 
 if TYPE_CHECKING:
     from slicemgr import wire
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @click.option("--state", help="Only slices in this state.")
 @click.option("--type", "kind", metavar="lxc|kvm", help="Only slices of this type.")
 @click.option("--image", help="Only slices of this image.")
+@project_option
 @output_options(tables.SLICES)
 def list_slices(state: str | None, kind: str | None, image: str | None, output: Output) -> None:
     """All slices."""
@@ -29,6 +30,7 @@ def list_slices(state: str | None, kind: str | None, image: str | None, output: 
 
 @click.command()
 @click.argument("name", shell_complete=slice_names)
+@project_option
 @output_options(tables.SLIVERS)
 def show(name: str, output: Output) -> None:
     """One slice and its slivers."""
@@ -41,6 +43,7 @@ def show(name: str, output: Output) -> None:
 @click.command()
 @click.argument("name", shell_complete=slice_names)
 @click.option("--lease", required=True, help="From now on, such as 7d; policy may grant less.")
+@project_option
 @output_options(tables.SLICES)
 def renew(name: str, lease: str, output: Output) -> None:
     """Let a slice live on; prints the end that was granted."""
@@ -56,6 +59,7 @@ def renew(name: str, lease: str, output: Output) -> None:
 @click.option("--disk", required=True, help="The new limit of each sliver, such as 8G: more than it has.")
 @click.option("--no-wait", is_flag=True, help="Return when the request is accepted.")
 @click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting after this, such as 2m.")
+@project_option
 @output_options(tables.SLIVERS)
 def resize(name: str, disk: str, no_wait: bool, timeout: float | None, output: Output) -> None:
     """Raise a slice's disk limit while it runs; a paused machine whose disk was full goes on."""

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from slicemgr.cli.shared import become, slice_names
+from slicemgr.cli.shared import become, project_option, slice_names
 from slicemgr.errors import Code, Failed, Refused
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]*")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
+@project_option
 @click.option("-i", "--identity", metavar="FILE", help="Private key to log in with.")
 @click.option("-l", "--login", default="root", show_default=True, help="User inside.")
 @click.argument("target", metavar="NAME[/N]", shell_complete=slice_names)

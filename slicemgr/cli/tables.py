@@ -68,6 +68,7 @@ IMAGES = Table(
         field("arch"),
         field("os"),
         field("used_by"),
+        field("project"),
         field("created_at", when),
         field("sha256"),
     ),
@@ -98,6 +99,7 @@ OPERATIONS = Table(
         field("kind"),
         field("state"),
         field("slice"),
+        field("project"),
         field("image"),
         field("user"),
         field("created_at", when),
@@ -113,7 +115,16 @@ STEPS = Table(
     ("sliver", "name", "state", "detail"),
 )
 EVENTS = Table(
-    (field("id"), field("at", when), field("user"), field("action"), field("slice"), field("detail")),
+    (
+        field("id"),
+        field("at", when),
+        field("user"),
+        field("action"),
+        field("project"),
+        field("slice"),
+        field("detail"),
+        field("address"),
+    ),
     ("at", "user", "action", "slice", "detail"),
 )
 CHECKS = Table(

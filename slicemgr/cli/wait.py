@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slicemgr.cli.shared import seconds, slice_names
+from slicemgr.cli.shared import project_option, seconds, slice_names
 from slicemgr.errors import Code, Failed, SlicemgrError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _BETWEEN = 0.25  # seconds
 
 @click.command()
 @click.argument("name", shell_complete=slice_names)
+@project_option
 @click.option("--for", "goal", type=click.Choice(GOALS), default="ssh", show_default=True, help="What to wait for.")
 @click.option("--timeout", callback=seconds, default="5m", show_default=True, metavar="TIME", help="Then exit 6.")
 def wait(name: str, goal: str, timeout: float) -> None:

@@ -6,7 +6,8 @@ import sqlalchemy as sa
 
 from slicemgr.errors import Code, Refused
 from slicemgr.model import Desired
-from slicemgr.policy.access import Principal, require
+from slicemgr.policy import access
+from slicemgr.policy.access import Principal
 from slicemgr.service import operations, slices
 from slicemgr.store import Store, consoles
 from slicemgr.store import tables as t
@@ -15,12 +16,12 @@ from slicemgr.store.updates import utcnow
 _REMEDY = {Desired.STOPPED: "`slicectl start {}`", Desired.PAUSED: "`slicectl resume {}`"}
 
 
-def ask(store: Store, name: str, index: int, by: Principal) -> str:
+def ask(store: Store, name: str, index: int, by: Principal, *, project: str | None = None) -> str:
     """A token for the console of sliver `index` of a slice. Refused: NOT_FOUND, CONFLICT if it shall not run."""
-    require(by, "open consoles")
     s = t.slivers.c
     with store.write() as c:
-        row = slices.find(c, name)
+        row = slices.find(c, name, by, project)
+        access.change_slice(by, row.project, row.owner, name, "open consoles of")
         sliver = c.execute(sa.select(s.id, s.desired).where(s.slice == row.id, s.idx == index)).first()
         if sliver is None:
             hint = f"`slicectl show {name}` lists them"
@@ -29,5 +30,6 @@ def ask(store: Store, name: str, index: int, by: Principal) -> str:
             hint = _REMEDY.get(Desired(sliver.desired), "").format(name)
             raise Refused(Code.CONFLICT, f"{name}/{index} is not running", hint=hint)
         now = utcnow()
-        operations.note(c, by.user, "console", now, slice=name, project=row.project, detail=f"sliver {index}")
+        detail = f"sliver {index}"
+        operations.note(c, by.user, "console", now, slice=name, project=row.project, detail=detail, address=by.address)
         return consoles.give(c, consoles.Ticket(by.user, sliver.id), now)

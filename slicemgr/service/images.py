@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,9 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.model import ImageState
-from slicemgr.policy.access import Principal, require
-from slicemgr.service import nodes, operations, specs
+from slicemgr.policy import access
+from slicemgr.policy.access import Principal
+from slicemgr.service import nodes, operations, projects, specs
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -33,15 +34,23 @@ class Upload:
     format: str
     sha256: str
     size: int
+    project: str | None = None  # whose it will be; None: for all
 
 
-def check_upload(store: Store, name: str, format: str, by: Principal) -> None:
+def project_for(by: Principal, wanted: str | None) -> str | None:
+    """Whose a new image is: the named project's; else, of an admin, for all, of others their only project's."""
+    return None if by.admin and not wanted else access.project_for(by, wanted)
+
+
+def check_upload(store: Store, name: str, format: str, by: Principal, project: str | None = None) -> None:
     """Refuse what can be refused before the file is sent."""
-    require(by, "import images")
+    access.import_image(by, project)
     specs.image_name(name)
     if format not in FORMATS:
         raise invalid("format", f"{format[:40]!r} is unknown", " or ".join(FORMATS))
     with store.read() as c:
+        if project is not None:
+            projects.check_exists(c, project)
         nodes.choose(c, None)
 
 
@@ -67,10 +76,14 @@ def register_upload(
 
 
 def _is_known(c: Connection, upload: Upload) -> bool:
-    known = c.execute(sa.select(t.images.c.state).where(t.images.c.sha256 == upload.sha256)).first()
+    i = t.images.c
+    known = c.execute(sa.select(i.state, i.project).where(i.sha256 == upload.sha256)).first()
     if known is not None and known.state == ImageState.DELETING:
         raise Refused(Code.CONFLICT, "this image is being deleted", hint="try again when it is gone")
-    if known is None and c.scalar(sa.select(t.images.c.name).where(t.images.c.name == upload.name)) is not None:
+    if known is not None and known.project not in (None, upload.project):
+        hint = "ask an admin of the testbed to make it public"
+        raise Refused(Code.CONFLICT, "another project has this very disk image", hint=hint, field="file")
+    if known is None and c.scalar(sa.select(i.name).where(i.name == upload.name)) is not None:
         message = f"another image is called {upload.name!r} already"
         raise Refused(Code.CONFLICT, message, hint="choose another name", field="name")
     return known is not None
@@ -86,19 +99,22 @@ def _insert(c: Connection, upload: Upload, target: Path, by: Principal) -> str:
             virtual_size=0,
             file_size=upload.size,
             state=ImageState.UPLOADED,
+            project=upload.project,
             created_at=now,
         )
     )
-    subject = operations.Subject(nodes.choose(c, None).name, image=upload.sha256, image_name=upload.name)
-    operations.note(c, by.user, "image import", now, detail=f"{upload.name} ({upload.sha256})")
+    whose = upload.project or ""
+    subject = operations.Subject(nodes.choose(c, None).name, image=upload.sha256, image_name=upload.name, project=whose)
+    detail = f"{upload.name} ({upload.sha256})"
+    operations.note(c, by.user, "image import", now, project=whose, detail=detail, address=by.address)
     params = {"format": upload.format, "upload": str(target)}
     return operations.add(c, "image-import", subject, by.user, now, params)
 
 
-def find(c: Connection, wanted: str) -> Row[*tuple[Any, ...]]:
+def find(c: Connection, wanted: str, by: Principal) -> Row[*tuple[Any, ...]]:
     """The image with this name, sha256 or beginning of its sha256. Refused(NOT_FOUND) or (CONFLICT)."""
     i = t.images.c
-    columns = sa.select(i.sha256, i.name, i.state)
+    columns = sa.select(i.sha256, i.name, i.state, i.project).where(visible(access.visible(by)))
     row = c.execute(columns.where(sa.or_(i.name == wanted, i.sha256 == wanted))).first()
     if row is not None:
         return row
@@ -106,18 +122,36 @@ def find(c: Connection, wanted: str) -> Row[*tuple[Any, ...]]:
     if len(wanted) >= _SHORTEST_PREFIX:
         rows = list(c.execute(columns.where(i.sha256.startswith(wanted, autoescape=True)).limit(2)).all())
     if not rows:
-        hint = "`slicectl image list` shows what there is"
-        raise Refused(Code.NOT_FOUND, f"there is no image {wanted[:80]!r}", hint=hint)
+        raise access.missing("image", wanted)
     if len(rows) > 1:
         raise Refused(Code.CONFLICT, f"several images begin with {wanted}", hint="give more of the sha256")
     return rows[0]
 
 
+def visible(seen: Collection[str] | None) -> sa.ColumnElement[bool]:
+    """Images for all and those of the projects `seen`; None: every one."""
+    if seen is None:
+        return sa.true()
+    return sa.or_(t.images.c.project.is_(None), t.images.c.project.in_(seen))
+
+
+def publish(store: Store, wanted: str, by: Principal) -> str:
+    """Make a project's image one for all; its sha256."""
+    with store.write() as c:
+        image = find(c, wanted, by)
+        access.publish_image(by, image.project, wanted)
+        c.execute(t.images.update().where(t.images.c.sha256 == image.sha256).values(project=None))
+        detail = f"{image.name} ({image.sha256})"
+        about = {"project": image.project or "", "address": by.address}
+        operations.note(c, by.user, "image publish", utcnow(), detail=detail, **about)
+    return str(image.sha256)
+
+
 def delete(store: Store, config: Config, wanted: str, by: Principal) -> str:
     """Ask for an image to be deleted; the operation's id. Refused(CONFLICT) while a slice uses it."""
-    require(by, "delete images")
     with store.write() as c:
-        image = find(c, wanted)
+        image = find(c, wanted, by)
+        access.delete_image(by, image.project, wanted)
         query = sa.select(t.slices.c.name).where(t.slices.c.image == image.sha256).order_by(t.slices.c.name)
         users = list(c.scalars(query.limit(6)))
         if users:
@@ -131,9 +165,13 @@ def delete(store: Store, config: Config, wanted: str, by: Principal) -> str:
             )
         now = utcnow()
         c.execute(t.images.update().where(t.images.c.sha256 == image.sha256).values(state=ImageState.DELETING))
-        subject = operations.Subject(nodes.choose(c, None).name, image=image.sha256, image_name=image.name)
+        whose = image.project or ""
+        subject = operations.Subject(
+            nodes.choose(c, None).name, image=image.sha256, image_name=image.name, project=whose
+        )
         operation = operations.add(c, "image-delete", subject, by.user, now)
-        operations.note(c, by.user, "image delete", now, detail=f"{image.name} ({image.sha256})")
+        detail = f"{image.name} ({image.sha256})"
+        operations.note(c, by.user, "image delete", now, project=whose, detail=detail, address=by.address)
     wake(config.wake_socket)
     return operation
 

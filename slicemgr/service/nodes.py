@@ -12,8 +12,8 @@ from sqlalchemy.engine import Connection
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.model import Boot, Kind, SliceSpec
-from slicemgr.policy import allocate
-from slicemgr.policy.access import Principal, require
+from slicemgr.policy import access, allocate
+from slicemgr.policy.access import Principal
 from slicemgr.service import operations
 from slicemgr.store import Store
 from slicemgr.store import tables as t
@@ -74,12 +74,12 @@ def check_able(node: NodeRow, spec: SliceSpec) -> None:
 
 def request(store: Store, config: Config, name: str, kind: str, by: Principal, params: Mapping[str, Any]) -> str:
     """Ask a node for `doctor` or `gc`; the operation's id."""
-    require(by, f"run {kind} on a node")
+    access.run_on_node(by, kind)
     with store.write() as c:
         if c.scalar(sa.select(t.nodes.c.name).where(t.nodes.c.name == name)) is None:
             raise Refused(Code.NOT_FOUND, f"there is no node {name!r}", field="node")
         now = utcnow()
         operation = operations.add(c, kind, operations.Subject(name), by.user, now, params)
-        operations.note(c, by.user, kind, now, detail=name)
+        operations.note(c, by.user, kind, now, detail=name, address=by.address)
     wake(config.wake_socket)
     return operation

@@ -24,6 +24,7 @@ class Subject:
     image: str = ""  # sha256
     image_name: str = ""
     slivers: Sequence[str] = ()
+    project: str = ""  # whose members see the operation; "": the admins'
 
 
 def add(
@@ -41,6 +42,7 @@ def add(
             slice_name=subject.slice_name,
             image=subject.image,
             image_name=subject.image_name,
+            project=subject.project,
             user=user,
             params=dict(params or {}),
             created_at=now,
@@ -55,7 +57,16 @@ def add(
 
 
 def note(
-    c: Connection, user: str, action: str, now: datetime, *, slice: str = "", project: str = "", detail: str = ""
+    c: Connection,
+    user: str,
+    action: str,
+    now: datetime,
+    *,
+    slice: str = "",
+    project: str = "",
+    detail: str = "",
+    address: str = "",
 ) -> None:
-    """Insert an event."""
-    c.execute(t.events.insert().values(at=now, user=user, project=project, slice=slice, action=action, detail=detail))
+    """Insert an event. project: whose members see it; "": the admins and `user`. address: where it was asked from."""
+    values = {"at": now, "user": user, "action": action, "detail": detail, "address": address}
+    c.execute(t.events.insert().values(project=project, slice=slice, **values))

@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
 import os
 import secrets
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from slicemgr.errors import Code, Refused
+from slicemgr.model import Role, Scope
 from slicemgr.policy.access import Principal
-from slicemgr.store import Store
+from slicemgr.store import Store, StoreError
 from slicemgr.store import tables as t
 from slicemgr.store.schema import ADMIN
 from slicemgr.store.updates import utcnow
 
 LOCAL_ADMIN = "local admin"
-
-
-def authenticate(store: Store, token: str) -> Principal:
-    """Who the token belongs to. Refused(UNAUTHENTICATED)."""
-    digest = _digest(token)
-    query = (
-        sa.select(t.tokens.c.hash, t.users.c.name, t.users.c.admin)
-        .join(t.users, t.users.c.name == t.tokens.c.user)
-        .where(t.tokens.c.hash == digest)
+_USE_NOTED = timedelta(minutes=1)  # a last use is written down this often: reading shall not cost a write each time
+_WHOSE = (
+    sa.select(
+        *(t.tokens.c.hash, t.tokens.c.id, t.tokens.c.scope, t.tokens.c.expires_at, t.tokens.c.used_at),
+        *(t.users.c.name, t.users.c.admin, t.users.c.enabled),
     )
+    .join(t.users, t.users.c.name == t.tokens.c.user)
+    .where(t.tokens.c.hash == sa.bindparam("hash"))
+)
+
+
+def authenticate(store: Store, token: str, address: str = "") -> Principal:
+    """Who the token belongs to. address: where it was shown. Refused(UNAUTHENTICATED)."""
+    hashed, now = digest(token), utcnow()
     with store.read() as c:
-        row = c.execute(query).first()
-    if row is None or not hmac.compare_digest(row.hash, digest):
-        raise Refused(Code.UNAUTHENTICATED, "the token is not valid", hint="`slicemgr init` writes the local admin's")
-    return Principal(row.name, row.admin)
+        row = c.execute(_WHOSE, {"hash": hashed}).first()
+        roles = roles_of(c, row.name) if row is not None else {}
+    if row is None or not hmac.compare_digest(row.hash, hashed):
+        raise Refused(Code.UNAUTHENTICATED, "the token is not valid", hint="`slicectl login URL` gets a new one")
+    if row.expires_at is not None and row.expires_at <= now:
+        hint = "`slicectl login URL` gets a new one"
+        raise Refused(Code.UNAUTHENTICATED, f"the token expired at {row.expires_at:%Y-%m-%dT%H:%M:%SZ}", hint=hint)
+    if not row.enabled:
+        raise Refused(Code.UNAUTHENTICATED, f"the account {row.name} is disabled", hint="ask an admin of the testbed")
+    if row.used_at is None or now - row.used_at >= _USE_NOTED:
+        _note_use(store, hashed, now, address)
+    return Principal(row.name, row.admin, roles, Scope(row.scope), address, row.id)
+
+
+def _note_use(store: Store, hashed: str, now: datetime, address: str) -> None:
+    """Whoever asks shall not fail because this could not be written."""
+    with contextlib.suppress(StoreError), store.write() as c:
+        c.execute(t.tokens.update().where(t.tokens.c.hash == hashed).values(used_at=now, used_from=address))
+
+
+def roles_of(c: Connection, user: str) -> dict[str, Role]:
+    """What the user is in each project."""
+    m = t.members.c
+    query = sa.select(m.project, m.role).where(m.user == user).order_by(m.project)
+    return {project: Role(role) for project, role in c.execute(query)}
 
 
 def ensure_local_admin(store: Store, path: Path, url: str) -> None:
@@ -46,9 +75,14 @@ def ensure_local_admin(store: Store, path: Path, url: str) -> None:
         token = secrets.token_urlsafe(32)
         with store.write() as c:
             c.execute(t.tokens.delete().where(t.tokens.c.label == LOCAL_ADMIN))
-            row = {"hash": _digest(token), "user": ADMIN, "label": LOCAL_ADMIN, "created_at": utcnow()}
-            c.execute(t.tokens.insert().values(row))
+            row = {"hash": digest(token), "user": ADMIN, "label": LOCAL_ADMIN, "created_at": utcnow()}
+            c.execute(t.tokens.insert().values(**row, id=new_id()))
     _write_private(path, json.dumps({"url": url, "token": token}, indent=2) + "\n")
+
+
+def new_id() -> str:
+    """What a token, a session or a request is called by."""
+    return secrets.token_hex(8)
 
 
 def _known(store: Store, token: str) -> bool:
@@ -78,5 +112,6 @@ def _write_private(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-def _digest(token: str) -> str:
+def digest(token: str) -> str:
+    """What is kept of a token, a session or an invitation."""
     return hashlib.sha256(token.encode()).hexdigest()

@@ -15,12 +15,12 @@ from slicemgr import names
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.model import Boot, BootFacts, Desired, ImageState, Kind, Limits, Phase, PortBlock, SliceSpec
-from slicemgr.policy import allocate, leases
-from slicemgr.policy.access import Principal, require
-from slicemgr.service import nodes, operations
+from slicemgr.policy import access, allocate, leases, quota
+from slicemgr.policy.access import Principal
+from slicemgr.policy.quota import Quota
+from slicemgr.service import nodes, operations, projects
 from slicemgr.store import Store
 from slicemgr.store import tables as t
-from slicemgr.store.schema import DEFAULT_PROJECT
 from slicemgr.store.updates import utcnow
 from slicemgr.store.wake import wake
 from slicemgr.store.work import SLIVER_OPERATIONS
@@ -41,37 +41,63 @@ class Placement:
 
 
 def create(store: Store, config: Config, spec: SliceSpec, by: Principal) -> str:
-    """Allocate, insert and ask for a slice; the operation's id. Refused: nothing happened."""
-    require(by, "make slices")
+    """Allocate, insert and ask for a slice; the operation's id. Refused: nothing happened.
+
+    Raises OverQuota beyond the project's quota; `requests.create` makes a request of that.
+    """
+    access.make_slice(by, spec.project)
     try:
         with store.write() as c:
-            now = utcnow()
-            operation = _insert(c, spec, place(c, config, spec), by, now, leases.grant(spec.lease, now, config.lease))
+            operation = insert(c, config, spec, by)
     except exc.IntegrityError as error:  # only where writers are not alone: somebody was quicker
         raise Refused(Code.CONFLICT, "another request got in between", hint="try again") from error
     wake(config.wake_socket)
     return operation
 
 
-def place(c: Connection, config: Config, spec: SliceSpec) -> Placement:
+def insert(
+    c: Connection,
+    config: Config,
+    spec: SliceSpec,
+    by: Principal,
+    *,
+    owner: str | None = None,
+    allowed: Quota | None = None,
+) -> str:
+    """The rows of a new slice, in the caller's transaction; the operation's id.
+
+    owner: whose it is, if not the asker's. allowed: what the project may have, if not its quota.
+    """
+    now = utcnow()
+    placed = place(c, config, spec, allowed)
+    expires = leases.grant(spec.lease, now, config.lease)
+    return _insert(c, spec, placed, owner or by.user, by, now, expires)
+
+
+def place(c: Connection, config: Config, spec: SliceSpec, allowed: Quota | None = None) -> Placement:
     """Choose the node and what each sliver gets. Refused if the request cannot be met."""
-    taken = sa.select(t.slices.c.id).where(t.slices.c.project == DEFAULT_PROJECT, t.slices.c.name == spec.name)
+    projects.check_exists(c, spec.project)
+    taken = sa.select(t.slices.c.id).where(t.slices.c.project == spec.project, t.slices.c.name == spec.name)
     if c.scalar(taken) is not None:
         raise Refused(Code.CONFLICT, f"there is a slice {spec.name!r} already", hint="choose another", field="name")
-    image = _image(c, spec.image)
+    image = _image(c, spec.image, spec.project)
     node = nodes.choose(c, spec.node)
     nodes.check_able(node, spec)
     boot = _check_image(image, spec)
+    most = projects.limits(c, spec.project) if allowed is None else allowed
+    quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease)
     given = _given(c, node.name)
     allocate.check_capacity(node.capacity, config.limits, given, spec.count, spec.limits)
     grants, cursors = allocate.allocate(config.network, given, node.cursors, spec.count, spec.ports)
     return Placement(node.name, image.sha256, image.name, boot, grants, cursors)
 
 
-def _image(c: Connection, wanted: str) -> Row[*tuple[Any, ...]]:
+def _image(c: Connection, wanted: str, project: str) -> Row[*tuple[Any, ...]]:
+    """One that is for all, or the project's own."""
     i = t.images.c
     columns = sa.select(i.sha256, i.name, i.state, i.arch, i.boot)
-    row = c.execute(columns.where(sa.or_(i.name == wanted, i.sha256 == wanted))).first()
+    usable = sa.or_(i.project.is_(None), i.project == project)
+    row = c.execute(columns.where(usable, sa.or_(i.name == wanted, i.sha256 == wanted))).first()
     if row is None:
         hint = "`slicectl image list` shows what there is"
         raise Refused(Code.INVALID, f"there is no image {wanted[:80]!r}", hint=hint, field="image")
@@ -110,14 +136,16 @@ def _given(c: Connection, node: str) -> list[allocate.Given]:
     ]
 
 
-def _insert(c: Connection, spec: SliceSpec, placed: Placement, by: Principal, now: datetime, expires: datetime) -> str:
+def _insert(
+    c: Connection, spec: SliceSpec, placed: Placement, owner: str, by: Principal, now: datetime, expires: datetime
+) -> str:
     tag = names.new_tag()
     c.execute(
         t.slices.insert().values(
             id=tag,
             name=spec.name,
-            project=DEFAULT_PROJECT,
-            owner=by.user,
+            project=spec.project,
+            owner=owner,
             kind=spec.kind,
             image=placed.image,
             count=spec.count,
@@ -136,9 +164,10 @@ def _insert(c: Connection, spec: SliceSpec, placed: Placement, by: Principal, no
         .where(t.nodes.c.name == placed.node)
         .values(next_address=cursors.address, next_port=cursors.port, next_uid=cursors.uid)
     )
-    subject = operations.Subject(placed.node, tag, spec.name, placed.image, placed.image_name, ids)
-    detail = f"{spec.count} × {spec.kind} of {placed.image_name}"
-    operations.note(c, by.user, "create", now, slice=spec.name, project=DEFAULT_PROJECT, detail=detail)
+    subject = operations.Subject(placed.node, tag, spec.name, placed.image, placed.image_name, ids, spec.project)
+    detail = f"{spec.count} × {spec.kind} of {placed.image_name}" + ("" if owner == by.user else f" for {owner}")
+    about = {"slice": spec.name, "project": spec.project}
+    operations.note(c, by.user, "create", now, **about, detail=detail, address=by.address)
     return operations.add(c, "create", subject, by.user, now)
 
 
@@ -185,30 +214,43 @@ def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str,
     c.execute(t.ports.insert(), ports)
 
 
-def find(c: Connection, name: str) -> Row[*tuple[Any, ...]]:
-    """The slice called `name`. Refused(NOT_FOUND) if there is none."""
-    l = t.slices.c
-    query = sa.select(l.id, l.name, l.project, l.lease_ended_at).where(l.project == DEFAULT_PROJECT, l.name == name)
-    row = c.execute(query).first()
-    if row is None:
-        raise Refused(Code.NOT_FOUND, f"there is no slice {name[:80]!r}", hint="`slicectl list` shows what there is")
-    return row
+def find(c: Connection, name: str, by: Principal, project: str | None = None) -> Row[*tuple[Any, ...]]:
+    """The slice called `name` in `project`, or in the projects of who asks.
+
+    Refused(NOT_FOUND) if there is none to see, Refused(CONFLICT) if several projects have one.
+    """
+    l, where = t.slices.c, access.places(by, project)
+    columns = sa.select(l.id, l.name, l.project, l.owner, l.lease_ended_at).order_by(l.project)
+    rows = c.execute(columns.where(l.project.in_(where), l.name == name)).all()
+    if not rows:
+        raise access.missing("slice", name)
+    if len(rows) > 1:
+        hint = f"say which project: {', '.join(row.project for row in rows)}"
+        raise Refused(Code.CONFLICT, f"there are several slices {name!r}", hint=hint, field="project")
+    return rows[0]
 
 
 def act(
-    store: Store, config: Config, name: str, action: str, by: Principal, params: Mapping[str, Any] | None = None
+    store: Store,
+    config: Config,
+    name: str,
+    action: str,
+    by: Principal,
+    params: Mapping[str, Any] | None = None,
+    *,
+    project: str | None = None,
 ) -> str:
     """Start, stop, restart, pause, resume or delete a slice; the operation's id.
 
     Refused(NOT_FOUND), Refused(CONFLICT) if it is being deleted or not in a state for it.
     """
-    require(by, f"{action} slices")
     with store.write() as c:
-        row = find(c, name)
+        row = find(c, name, by, project)
+        access.change_slice(by, row.project, row.owner, name, action)
         if action in ("start", "restart", "resume") and row.lease_ended_at is not None:
             hint = f"`slicectl renew {name}` first"
             raise Refused(Code.CONFLICT, f"the lease of slice {name} has ended", hint=hint)
-        operation = change(c, row, action, by.user, utcnow(), params)
+        operation = change(c, row, action, by.user, utcnow(), params, address=by.address)
     wake(config.wake_socket)
     return operation
 
@@ -221,6 +263,7 @@ def change(
     now: datetime,
     params: Mapping[str, Any] | None = None,
     why: str = "",
+    address: str = "",
 ) -> str:
     """Write what a slice shall be, ask for it and note it; the operation's id. Refused(CONFLICT)."""
     s = t.slivers.c
@@ -232,8 +275,9 @@ def change(
     if action == "restart":
         values["generation"] = s.generation + 1
     c.execute(t.slivers.update().where(s.slice == row.id).values(**values))
-    operations.note(c, user, action, now, slice=row.name, project=row.project, detail=why)
-    subject = operations.Subject(slivers[0].node, row.id, row.name, slivers=[sliver.id for sliver in slivers])
+    operations.note(c, user, action, now, slice=row.name, project=row.project, detail=why, address=address)
+    ids = [sliver.id for sliver in slivers]
+    subject = operations.Subject(slivers[0].node, row.id, row.name, slivers=ids, project=row.project)
     return operations.add(c, action, subject, user, now, params)
 
 
@@ -248,41 +292,49 @@ def _check_possible(name: str, action: str, desired: set[str]) -> None:
         )
 
 
-def resize(store: Store, config: Config, name: str, disk: int, by: Principal) -> str:
+def resize(store: Store, config: Config, name: str, disk: int, by: Principal, *, project: str | None = None) -> str:
     """Raise the disk limit of each sliver to `disk` bytes; the operation's id.
 
     Refused(CONFLICT) if that is no more than it has: files and file systems do not shrink by themselves.
+    Raises OverQuota if it is more than the project may have.
     """
-    require(by, "resize slices")
     with store.write() as c:
-        row, s = find(c, name), t.slivers.c
+        row, s = find(c, name, by, project), t.slivers.c
+        access.change_slice(by, row.project, row.owner, name, "resize")
         own = c.execute(sa.select(s.id, s.node, s.disk, s.memory).where(s.slice == row.id)).all()
         most = max(one.disk for one in own)
         if disk <= most:
             hint = f"more than {allocate.size_text(most)}: a disk cannot shrink"
             raise Refused(Code.CONFLICT, f"the limit of slice {name} is as large already", hint=hint, field="disk")
+        more = quota.Amounts(disk=sum(disk - one.disk for one in own))
+        hint = "delete what is not needed, or ask an admin of the testbed for a larger quota"
+        quota.check(projects.limits(c, row.project), projects.used(c, row.project), more, hint=hint)
         node = nodes.choose(c, own[0].node)
         added = Limits(memory=0, disk=disk - most, pids=0, cpu=0)
         given = _given(c, node.name)
         allocate.check_capacity(node.capacity, config.limits, given, len(own), added)
         c.execute(t.slivers.update().where(s.slice == row.id).values(disk=disk))
-        operation = change(c, row, "resize", by.user, utcnow(), why=f"disk {allocate.size_text(disk)}")
+        why = f"disk {allocate.size_text(disk)}"
+        operation = change(c, row, "resize", by.user, utcnow(), why=why, address=by.address)
     wake(config.wake_socket)
     return operation
 
 
-def renew(store: Store, config: Config, name: str, lease: timedelta, by: Principal) -> None:
+def renew(
+    store: Store, config: Config, name: str, lease: timedelta, by: Principal, *, project: str | None = None
+) -> None:
     """Let a slice live on: as long as asked for, or as long as policy allows. What was stopped stays stopped."""
-    require(by, "renew slices")
     with store.write() as c:
-        row = find(c, name)
+        row = find(c, name, by, project)
+        access.change_slice(by, row.project, row.owner, name, "renew")
         if c.scalar(sa.select(sa.exists().where(t.slivers.c.slice == row.id, t.slivers.c.desired == Desired.ABSENT))):
             raise Refused(Code.CONFLICT, f"slice {name} is being deleted", hint="make a new one")
         now = utcnow()
-        expires = leases.renew(lease, now, config.lease)
+        expires = leases.renew(lease, now, projects.lease_policy(c, config, row.project))
         c.execute(t.slices.update().where(t.slices.c.id == row.id).values(expires_at=expires, lease_ended_at=None))
         detail = f"until {expires:%Y-%m-%dT%H:%M:%SZ}"
-        operations.note(c, by.user, "renew", now, slice=name, project=row.project, detail=detail)
+        about = {"slice": name, "project": row.project}
+        operations.note(c, by.user, "renew", now, **about, detail=detail, address=by.address)
 
 
 def check_action(action: str) -> str:

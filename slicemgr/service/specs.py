@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from slicemgr import names
 from slicemgr.config import RATE_HINT, Config, parse_duration, parse_rate, parse_size
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import KIB, MIB, Boot, Kind, Limits, SliceSpec
+from slicemgr.model import DEFAULT_PROJECT, KIB, MIB, Boot, Kind, Limits, SliceSpec
 from slicemgr.policy import leases
 from slicemgr.service import keys, user_data
 
@@ -31,7 +31,7 @@ _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NETWORK = ("net_in", "net_out")
 LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight", "io_rate", "io_ops", *_NETWORK)
 _FIELDS = frozenset(
-    ("name", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node", "boot", "user_data")
+    ("name", "project", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node", "boot", "user_data")
 )
 _NOT_OF = {  # what a kind cannot do, and why
     Kind.LXC: {
@@ -79,8 +79,11 @@ class _Form:
             return default
 
 
-def slice_spec(raw: Mapping[str, Any], config: Config) -> SliceSpec:
-    """The request in `raw` (the JSON of `POST /slices`), complete and valid. Raises InvalidSpec."""
+def slice_spec(raw: Mapping[str, Any], config: Config, default_lease: timedelta | None = None) -> SliceSpec:
+    """The request in `raw` (the JSON of `POST /slices`), complete and valid. Raises InvalidSpec.
+
+    default_lease: of a request that is silent, where the project has one of its own.
+    """
     form = _Form(raw)
     for unknown in sorted(set(raw) - _FIELDS):
         form.errors.append(invalid(unknown[:64], "unknown field", f"known: {', '.join(sorted(_FIELDS))}"))
@@ -89,6 +92,7 @@ def slice_spec(raw: Mapping[str, Any], config: Config) -> SliceSpec:
     for name, reason in _NOT_OF[kind].items():
         if raw.get(name) is not None:
             form.errors.append(invalid(name, f"cannot be had with {kind}: {reason}", "leave it out"))
+    usual = min(config.lease.default, config.lease.longest)
     most_ports = min(MOST_PORTS, network.ports_last - network.ports_first + 1)
     spec = SliceSpec(
         name=form.need("name", slice_name, ""),
@@ -113,11 +117,12 @@ def slice_spec(raw: Mapping[str, Any], config: Config) -> SliceSpec:
             net_out=form.take("net_out", lambda value: _rate("net_out", value), None),
         ),
         ports=form.take("ports", lambda value: _whole("ports", value, 1, most_ports), network.ports_per_sliver),
-        lease=form.take("lease", lambda value: lease(value, config), min(config.lease.default, config.lease.longest)),
+        lease=form.take("lease", lambda value: lease(value, config), default_lease or usual),
         ssh_keys=form.need("ssh_keys", _keys, ()),
         node=form.take("node", lambda value: _text("node", value), None),
         boot=form.take("boot", _boot, Boot.LOADER),
         user_data=form.take("user_data", user_data.check, ""),
+        project=form.take("project", lambda value: _text("project", value), DEFAULT_PROJECT),
     )
     soft = spec.limits.memory_soft
     if soft is not None and soft > spec.limits.memory:

@@ -14,7 +14,9 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import NetworkConfig
 from slicemgr.errors import Code, Refused
-from slicemgr.model import Desired, Kind, OperationState, Phase, SliceSpec
+from slicemgr.model import DEFAULT_PROJECT, Desired, Kind, OperationState, Phase, SliceSpec
+from slicemgr.policy import access
+from slicemgr.policy.access import Principal
 from slicemgr.service import images as image_service
 from slicemgr.service.slices import Placement
 from slicemgr.service.specs import LIMITS
@@ -71,29 +73,45 @@ def fingerprint(host_key: str) -> str | None:
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
-def slices(c: Connection, name: str | None = None) -> list[Json]:
-    """Every slice with its slivers, or the one called `name`."""
+def slices(c: Connection, projects: Collection[str] | None = None, *, id: str | None = None) -> list[Json]:
+    """Every slice with its slivers: of `projects` (None: of all), or the one with this id."""
     l, i = t.slices.c, t.images.c
-    query = sa.select(t.slices, i.name.label("image_name")).join(t.images, i.sha256 == l.image).order_by(l.name)
-    if name is not None:
-        query = query.where(l.name == name)
-    heads = c.execute(query).all()
+    wanted = sa.and_(
+        sa.true() if projects is None else l.project.in_(projects), sa.true() if id is None else l.id == id
+    )
+    query = sa.select(t.slices, i.name.label("image_name")).join(t.images, i.sha256 == l.image)
+    heads = c.execute(query.where(wanted).order_by(l.name, l.project)).all()
     s, n = t.slivers.c, t.nodes.c
     members = sa.select(t.slivers, n.address.label("node_address")).join(t.nodes, n.name == s.node).order_by(s.idx)
-    if name is not None:
-        members = members.where(s.slice.in_([head.id for head in heads]))
+    if projects is not None or id is not None:
+        members = members.join(t.slices, l.id == s.slice).where(wanted)
     slivers: dict[str, list[Json]] = defaultdict(list)
     for row in c.execute(members):
         slivers[row.slice].append(_sliver(row))
     return [_slice(head, slivers[head.id]) for head in heads]
 
 
-def slice(c: Connection, name: str) -> Json:
-    """Refused(NOT_FOUND) if there is no slice called `name`."""
-    found = slices(c, name)
+def slice(c: Connection, name: str, project: str = DEFAULT_PROJECT) -> Json:
+    """Refused(NOT_FOUND) if there is no slice called `name` in the project."""
+    l = t.slices.c
+    id_ = c.scalar(sa.select(l.id).where(l.name == name, l.project == project))
+    if id_ is None:
+        raise access.missing("slice", name)
+    return slice_of(c, id_)
+
+
+def slice_of(c: Connection, id: str) -> Json:
+    """Refused(NOT_FOUND) if the slice is gone."""
+    found = slices(c, id=id)
     if not found:
-        raise Refused(Code.NOT_FOUND, f"there is no slice {name[:80]!r}", hint="`slicectl list` shows what there is")
+        raise access.missing("slice", id)
     return found[0]
+
+
+def slice_of_operation(c: Connection, operation: str) -> Json:
+    """Refused(NOT_FOUND) if the slice is gone."""
+    o = t.operations.c
+    return slice_of(c, c.scalar(sa.select(o.slice_id).where(o.id == operation)) or "")
 
 
 def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
@@ -148,7 +166,7 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
     return {
         "name": spec.name,
         "type": spec.kind.value,
-        "project": "default",
+        "project": spec.project,
         "owner": owner,
         "state": "planned",
         "created_at": None,
@@ -177,10 +195,14 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
     }
 
 
-def operations(c: Connection, *, state: str = "", slice: str = "", limit: int = 50) -> list[Json]:
-    """The newest operations first, with their steps."""
+def operations(
+    c: Connection, projects: Collection[str] | None = None, *, state: str = "", slice: str = "", limit: int = 50
+) -> list[Json]:
+    """The newest operations first, with their steps: of `projects`, None: all."""
     o = t.operations.c
     query = sa.select(t.operations).order_by(o.created_at.desc(), o.id).limit(limit)
+    if projects is not None:
+        query = query.where(o.project.in_(projects))
     if state:
         query = query.where(o.state == state)
     if slice:
@@ -188,11 +210,13 @@ def operations(c: Connection, *, state: str = "", slice: str = "", limit: int = 
     return _operations(c, c.execute(query).all())
 
 
-def operation(c: Connection, id: str) -> Json:
-    """Refused(NOT_FOUND) if there is no such operation."""
+def operation(c: Connection, id: str, by: Principal | None = None) -> Json:
+    """Refused(NOT_FOUND) if there is no such operation, or `by` may not see it."""
     row = c.execute(sa.select(t.operations).where(t.operations.c.id == id)).first()
     if row is None:
-        raise Refused(Code.NOT_FOUND, f"there is no operation {id[:40]!r}", hint="`slicectl op list` shows them")
+        raise access.missing("operation", id)
+    if by is not None:
+        access.see_operation(by, row.project, id)
     return _operations(c, [row])[0]
 
 
@@ -236,6 +260,7 @@ def _operation(row: Row[*tuple[Any, ...]], steps: list[Json], counts: Mapping[st
         "kind": row.kind,
         "state": row.state,
         "slice": row.slice_name or None,
+        "project": row.project or None,
         "image": row.image_name or None,
         "user": row.user,
         "created_at": when(row.created_at),
@@ -250,13 +275,13 @@ def _operation(row: Row[*tuple[Any, ...]], steps: list[Json], counts: Mapping[st
     }
 
 
-def images(c: Connection, wanted: str | None = None) -> list[Json]:
-    """Every image, or the one that `wanted` (name, sha256 or its beginning) means."""
+def images(c: Connection, sha256: str | None = None, projects: Collection[str] | None = None) -> list[Json]:
+    """The images for all and those of `projects` (None: of all), or the one with this sha256."""
     i, l = t.images.c, t.slices.c
     used = sa.select(sa.func.count()).where(l.image == i.sha256).scalar_subquery().label("used_by")
-    query = sa.select(t.images, used).order_by(i.name)
-    if wanted is not None:
-        query = query.where(i.sha256 == image_service.find(c, wanted).sha256)
+    query = sa.select(t.images, used).where(image_service.visible(projects)).order_by(i.name)
+    if sha256 is not None:
+        query = query.where(i.sha256 == sha256)
     fields = ("name", "sha256", "format", "virtual_size", "file_size", "arch", "os", "state")
     return [
         {
@@ -264,6 +289,7 @@ def images(c: Connection, wanted: str | None = None) -> list[Json]:
             "boot": row.boot,
             "created_at": when(row.created_at),
             "used_by": row.used_by,
+            "project": row.project,
         }
         for row in c.execute(query)
     ]
@@ -307,10 +333,16 @@ def _node(row: Row[*tuple[Any, ...]], used: Sequence[Any], network: NetworkConfi
     }
 
 
-def events(c: Connection, *, slice: str = "", limit: int = 100) -> list[Json]:
-    """The newest events first."""
+def events(
+    c: Connection, by: Principal | None = None, *, slice: str = "", project: str = "", limit: int = 100
+) -> list[Json]:
+    """The newest events first: all of them, or what `by` sees: their projects' and their own."""
     e = t.events.c
     query = sa.select(t.events).order_by(e.id.desc()).limit(limit)
+    if by is not None and not by.admin:
+        query = query.where(sa.or_(e.project.in_(tuple(by.roles)), sa.and_(e.project == "", e.user == by.user)))
+    if project:
+        query = query.where(e.project == project)
     if slice:
         query = query.where(e.slice == slice)
     rows: Iterable[Row[*tuple[Any, ...]]] = c.execute(query)
@@ -321,7 +353,9 @@ def events(c: Connection, *, slice: str = "", limit: int = 100) -> list[Json]:
             "user": row.user,
             "action": row.action,
             "slice": row.slice or None,
+            "project": row.project or None,
             "detail": row.detail,
+            "address": row.address or None,
         }
         for row in rows
     ]

@@ -12,13 +12,13 @@ from sqlalchemy.engine import Connection, make_url
 
 from slicemgr import __version__
 from slicemgr.config import PACKAGE
+from slicemgr.model import DEFAULT_PROJECT
 from slicemgr.store.engine import StoreError, explained, make_engine
 from slicemgr.store.tables import about, projects, users
 
-REVISIONS = ("0001", "0002", "0003", "0004")  # oldest first; the last is what this version works with
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")  # oldest first; the last is what this version works with
 HEAD = REVISIONS[-1]
 ADMIN = "admin"
-DEFAULT_PROJECT = "default"
 
 _LOCK_TIMEOUT = timedelta(seconds=30)
 

@@ -64,15 +64,62 @@ users = sa.Table(
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("admin", sa.Boolean, nullable=False),
     sa.Column("created_at", UtcTime, nullable=False),
+    _empty("full_name"),
+    _empty("email"),
+    sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
+    _empty("password"),  # argon2id with its parameters and salt; "": signs in with none
 )
 
-# Only the sha256 of a token is kept; a token is 256 random bits, so no salt is needed.
+# Only the sha256 of a token is kept; a token is 256 random bits, so no salt is needed. The same goes for sessions
+# and invitations. id: what people call it by; it opens nothing.
 tokens = sa.Table(
     "tokens",
     metadata,
     sa.Column("hash", sa.Text, primary_key=True),
     _text("user", index=True),
     _text("label"),
+    sa.Column("created_at", UtcTime, nullable=False),
+    _empty("id"),
+    _text("scope", server_default=sa.text("'write'")),
+    sa.Column("expires_at", UtcTime),
+    sa.Column("used_at", UtcTime),
+    _empty("used_from"),
+    sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
+    sa.Index("ix_tokens_id", "id", unique=True),
+)
+
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    sa.Column("hash", sa.Text, primary_key=True),
+    _text("id", unique=True),
+    _text("user", index=True),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("expires_at", UtcTime, nullable=False),
+    sa.Column("used_at", UtcTime, nullable=False),
+    _empty("address"),
+    _empty("agent"),
+    sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
+)
+
+# At most one link for each user: a new one makes the old one void.
+invitations = sa.Table(
+    "invitations",
+    metadata,
+    sa.Column("user", sa.Text, primary_key=True),
+    _text("hash", unique=True),
+    _text("invited_by"),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("expires_at", UtcTime, nullable=False),
+    sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
+)
+
+ssh_keys = sa.Table(
+    "ssh_keys",
+    metadata,
+    sa.Column("user", sa.Text, primary_key=True),
+    sa.Column("id", sa.Text, primary_key=True),
+    _text("line"),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
 )
@@ -95,6 +142,63 @@ projects = sa.Table(
     metadata,
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("created_at", UtcTime, nullable=False),
+    _empty("description"),
+)
+
+members = sa.Table(
+    "members",
+    metadata,
+    sa.Column("project", sa.Text, primary_key=True),
+    sa.Column("user", sa.Text, primary_key=True, index=True),
+    _text("role"),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.ForeignKeyConstraint(["project"], ["projects.name"], ondelete="CASCADE"),
+    sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
+)
+
+# level: `quota` (granted at once) or `ceiling` (what a PI may grant). No row, or NULL in it: not limited.
+quotas = sa.Table(
+    "quotas",
+    metadata,
+    sa.Column("project", sa.Text, primary_key=True),
+    sa.Column("level", sa.Text, primary_key=True),
+    sa.Column("slices", sa.BigInteger),
+    sa.Column("slivers", sa.BigInteger),
+    sa.Column("vcpus", sa.Float),
+    sa.Column("memory", sa.BigInteger),
+    sa.Column("disk", sa.BigInteger),
+    sa.Column("ports", sa.BigInteger),
+    sa.Column("lease", sa.BigInteger),  # seconds
+    sa.ForeignKeyConstraint(["project"], ["projects.name"], ondelete="CASCADE"),
+)
+
+# Slices that were asked for beyond the quota. body: the JSON of the request, as it was sent.
+requests = sa.Table(
+    "requests",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    _text("project"),
+    _text("user", index=True),
+    _text("name"),
+    sa.Column("body", sa.JSON, nullable=False),
+    _text("reason"),
+    _empty("exceeds"),
+    _text("state", index=True),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("decided_at", UtcTime),
+    _empty("decided_by"),
+    _empty("answer"),
+    _empty("operation"),
+    sa.ForeignKeyConstraint(["project"], ["projects.name"], ondelete="CASCADE"),
+    sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
+    sa.Index(
+        "ix_requests_waiting",
+        "project",
+        "name",
+        unique=True,
+        sqlite_where=sa.text("state = 'waiting'"),
+        postgresql_where=sa.text("state = 'waiting'"),
+    ),
 )
 
 # next_*: where the search for a free one goes on, so that what was freed is not given again at once.
@@ -222,7 +326,9 @@ operations = sa.Table(
     sa.Column("created_at", UtcTime, nullable=False, index=True),
     sa.Column("started_at", UtcTime),
     sa.Column("finished_at", UtcTime),
+    _empty("project"),
     sa.Index("ix_operations_slice_name", "slice_name"),
+    sa.Index("ix_operations_project", "project"),
 )
 
 # The slivers an operation is about, and how far each has come: what a progress bar counts.
@@ -261,7 +367,9 @@ events = sa.Table(
     _empty("slice"),
     _text("action"),
     _empty("detail"),
+    _empty("address"),  # where from; "": from the node itself
     sa.Index("ix_events_slice", "slice"),
+    sa.Index("ix_events_project", "project"),
     sqlite_autoincrement=True,
 )
 

@@ -136,7 +136,7 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
             *(s.net_in, s.net_out),
             sa.cast(sl.ssh_keys, sa.Text),
             *(sl.count, s.host_key, s.generation, s.phase, s.error),
-            *(i.format, i.virtual_size, sa.cast(i.boot, sa.Text), sl.boot, sl.user_data),
+            *(i.format, i.virtual_size, sa.cast(i.boot, sa.Text), sl.boot, sl.user_data, sl.project),
         )
         .select_from(t.slivers)
         .join(t.slices, sl.id == s.slice)
@@ -173,6 +173,7 @@ def _sliver_row(row: tuple[Any, ...]) -> SliverRow:
         boot_facts=_boot_facts(row[32]),
         boot=model.Boot(row[33]),
         user_data=row[34],
+        project=row[35],
     )
     return SliverRow(sliver, Phase(row[28]), row[29])
 

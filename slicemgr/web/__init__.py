@@ -9,6 +9,7 @@ from flask_smorest import Api
 
 from slicemgr import __version__
 from slicemgr.config import Config
+from slicemgr.service.sign_in import Door
 from slicemgr.store import Store
 from slicemgr.web import problems
 from slicemgr.web.news import News
@@ -30,9 +31,8 @@ def create_app(config: Config, store: Store) -> Flask:
         OPENAPI_JSON_PATH="openapi.json",
         MAX_CONTENT_LENGTH=_SMALL_BODY,
     )
-    app.extensions["slicemgr"] = State(
-        config, store, News(store), threading.BoundedSemaphore(max(1, config.web.threads // 2))
-    )
+    consoles = threading.BoundedSemaphore(max(1, config.web.threads // 2))
+    app.extensions["slicemgr"] = State(config, store, News(store), consoles, Door(config))
     app.json.sort_keys = False  # type: ignore[attr-defined]
     rest = Api(app)
     rest.spec.components.security_scheme("token", {"type": "http", "scheme": "bearer"})

@@ -11,6 +11,8 @@ from flask import Flask, Response
 from werkzeug.exceptions import HTTPException
 
 from slicemgr.errors import SlicemgrError
+from slicemgr.policy.quota import OverQuota
+from slicemgr.service.sign_in import TooMany
 from slicemgr.service.specs import InvalidSpec
 
 log = logging.getLogger(__name__)
@@ -30,13 +32,15 @@ def _problem(status: int, title: str, code: str, detail: str, **more: Any) -> Re
 
 
 def _expected(error: SlicemgrError) -> Response:
-    several = error.errors if isinstance(error, InvalidSpec) else (error,)
+    several = error.errors if isinstance(error, InvalidSpec | OverQuota) else (error,)
     errors = [{"field": one.field, "message": one.message, "hint": one.hint} for one in several if one.field]
     title = error.code.wire.replace("_", " ").capitalize()
     more = {"hint": error.hint, "field": error.field, "errors": errors}
     response = _problem(error.code.status, title, error.code.wire, error.message, **more)
     if error.code.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, TooMany):
+        response.headers["Retry-After"] = str(error.retry_after)
     return response
 
 

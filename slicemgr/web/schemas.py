@@ -12,9 +12,10 @@ _RATE = {
 
 SLICE_REQUEST: dict[str, object] = {
     "type": "object",
-    "required": ["name", "type", "image", "ssh_keys"],
+    "required": ["name", "type", "image"],
     "properties": {
         "name": {"type": "string", "maxLength": 40, "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"},
+        "project": {"type": "string", "description": "needed if you are in several"},
         "type": {"type": "string", "enum": ["lxc", "kvm"]},
         "image": {"type": "string", "description": "name or sha256"},
         "count": {"type": "integer", "minimum": 1, "default": 1},
@@ -33,9 +34,19 @@ SLICE_REQUEST: dict[str, object] = {
         "net_out": _RATE,
         "ports": {"type": "integer", "minimum": 1},
         "lease": {"type": "string", "example": "7d"},
-        "ssh_keys": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        "ssh_keys": {
+            "type": "array",
+            "items": {"type": "string"},
+            "minItems": 1,
+            "description": "may be left out if you have keys of your own here",
+        },
         "node": {"type": "string"},
         "dry_run": {"type": "boolean", "default": False},
+        "reason": {
+            "type": "string",
+            "maxLength": 2000,
+            "description": "why you need more than the quota: it becomes a request that somebody may grant",
+        },
     },
 }
 
@@ -130,6 +141,7 @@ class Operation(Schema):
     kind = fields.String()
     state = fields.String(metadata={"description": "queued, running, done or failed"})
     slice = fields.String(allow_none=True)
+    project = fields.String(allow_none=True)
     image = fields.String(allow_none=True)
     user = fields.String()
     created_at = fields.String()
@@ -155,6 +167,7 @@ class Image(Schema):
     state = fields.String()
     created_at = fields.String()
     used_by = fields.Integer()
+    project = fields.String(allow_none=True, metadata={"description": "null: for all"})
 
 
 class Node(Schema):
@@ -172,7 +185,27 @@ class Event(Schema):
     user = fields.String()
     action = fields.String()
     slice = fields.String(allow_none=True)
+    project = fields.String(allow_none=True)
     detail = fields.String()
+    address = fields.String(allow_none=True, metadata={"description": "where it was asked from"})
+
+
+class Request(Schema):
+    """A slice that was asked for beyond the quota. `wanted`: the request as it was sent."""
+
+    id = fields.String()
+    state = fields.String(metadata={"description": "waiting, granted, declined or withdrawn"})
+    project = fields.String()
+    user = fields.String()
+    name = fields.String(metadata={"description": "of the slice"})
+    reason = fields.String()
+    exceeds = fields.String(allow_none=True)
+    wanted = fields.Dict()
+    created_at = fields.String()
+    decided_at = fields.String(allow_none=True)
+    decided_by = fields.String(allow_none=True)
+    answer = fields.String(allow_none=True, metadata={"description": "the reason of who decided"})
+    operation = fields.String(allow_none=True)
 
 
 class Slices(Schema):
@@ -201,8 +234,9 @@ class Console(Schema):
 
 
 class Asked(Schema):
-    """The operation that was queued, and what it is about."""
+    """The operation that was queued, and what it is about; or the request that waits."""
 
+    request = fields.Nested(Request)
     operation = fields.Nested(Operation)
     slice = fields.Nested(Slice)
     image = fields.Nested(Image)

@@ -12,6 +12,7 @@ from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.policy.access import Principal
 from slicemgr.service import people
+from slicemgr.service.sign_in import Door
 from slicemgr.store import Store
 from slicemgr.web.news import News
 
@@ -22,6 +23,7 @@ class State:
     store: Store
     news: News
     consoles: threading.BoundedSemaphore  # each open one holds a thread: room for requests must be left
+    door: Door
 
 
 def state() -> State:
@@ -34,7 +36,12 @@ def authenticate() -> None:
     if scheme.lower() != "bearer" or not token:
         hint = "send the header `Authorization: Bearer TOKEN`"
         raise Refused(Code.UNAUTHENTICATED, "a token is needed", hint=hint)
-    g.principal = people.authenticate(state().store, token.strip())
+    g.principal = people.authenticate(state().store, token.strip(), address())
+
+
+def address() -> str:
+    """Where the request comes from."""
+    return request.remote_addr or ""
 
 
 def principal() -> Principal:

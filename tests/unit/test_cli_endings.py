@@ -120,8 +120,10 @@ def test_the_users_own_keys_are_the_default(canned: Canned, run: Run, environ: d
     assert canned.requests[0].body["ssh_keys"] == [f"{HOST_KEY} me\n", "ssh-rsa AAAA me\n"]
     for key in keys.iterdir():
         key.unlink()
+    canned.on("POST /slices", problem(422, "invalid", "is missing", field="ssh_keys"))
     status, _, err = run(*CREATE)
-    assert status == 2 and "ssh-keygen" in err and len(canned.requests) == 1
+    assert status == 2 and "--ssh-key: no public key in ~/.ssh" in err and "ssh-keygen" in err
+    assert "ssh_keys" not in canned.requests[1].body, "the service may know some"
 
 
 def test_a_refusal_names_the_option_and_every_other_one(canned: Canned, run: Run) -> None:

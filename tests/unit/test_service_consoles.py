@@ -10,6 +10,7 @@ import pytest
 from bare_service import ADMIN, Service
 
 from slicemgr.errors import Code, Refused
+from slicemgr.model import Role
 from slicemgr.policy.access import Principal
 from slicemgr.service import consoles as service
 from slicemgr.service import slices
@@ -76,7 +77,10 @@ def test_no_console_without_a_running_sliver(made: Service) -> None:
 
 
 def test_not_for_everybody(made: Service) -> None:
-    assert refusal(made, "exp", 0, Principal("admin", False)) is Code.DENIED
+    """Who is in no project sees no slice, a member changes only their own."""
+    assert refusal(made, "exp", 0, Principal("eve", False)) is Code.NOT_FOUND
+    assert refusal(made, "exp", 0, Principal("eve", False, {"default": Role.MEMBER})) is Code.DENIED
+    assert service.ask(made.store, "exp", 0, Principal("eve", False, {"default": Role.PI}))
 
 
 def test_a_sliver_that_goes_takes_its_tokens_along(made: Service) -> None:

@@ -12,7 +12,7 @@ from bare_service import ADMIN, FACTS, SHA, Service
 
 from slicemgr.config import LimitsConfig
 from slicemgr.errors import Code, Refused
-from slicemgr.model import Desired, Phase
+from slicemgr.model import Desired, Phase, Role
 from slicemgr.policy.access import Principal
 from slicemgr.service import leases, nodes, slices, views
 from slicemgr.store import work
@@ -216,6 +216,9 @@ def test_no_such_slice_or_not_for_you(service: Service, action: str) -> None:
     service.create()
     with pytest.raises(Refused) as error:
         call("exp", Principal("eve", False))
+    assert error.value.code is Code.NOT_FOUND, "as if it were not there"
+    with pytest.raises(Refused) as error:
+        call("exp", Principal("eve", False, {"default": Role.MEMBER}))
     assert error.value.code is Code.DENIED
 
 

@@ -18,10 +18,10 @@ from alembic.script import ScriptDirectory
 from bare_service import ADMIN, Service, config_in, fresh_database
 
 import slicemgr.store
-from slicemgr import __version__
+from slicemgr import __version__, model
 from slicemgr.config import PACKAGE, Config, StoreConfig, WebConfig, parse_duration
 from slicemgr.model import OperationState
-from slicemgr.service import consoles
+from slicemgr.service import consoles, people
 from slicemgr.store import StoreError, schema, tables, work
 from slicemgr.store.updates import utcnow
 
@@ -58,6 +58,15 @@ def full(tmp_path: Path) -> Iterator[Service]:
         with service.store.write() as c:
             now = utcnow()
             c.execute(tables.clock.insert().values(id=1, seen_at=now, trusted_from=now))
+            mine = {"user": schema.ADMIN, "created_at": now}
+            c.execute(tables.members.insert().values(**mine, project="default", role="pi"))
+            c.execute(tables.quotas.insert().values(project="default", level="quota", slices=3))
+            c.execute(tables.ssh_keys.insert().values(**mine, id="1", line="ssh-ed25519 AAAA"))
+            ends = {**mine, "hash": "h", "expires_at": now}
+            c.execute(tables.sessions.insert().values(**ends, id="1", used_at=now))
+            c.execute(tables.invitations.insert().values(**ends, invited_by=schema.ADMIN))
+            asked = {**mine, "id": "1", "project": "default", "name": "exp", "body": {}, "reason": "more"}
+            c.execute(tables.requests.insert().values(**asked, state="waiting"))
         consoles.ask(service.store, "exp", 0, ADMIN)
         yield service
 
@@ -247,4 +256,18 @@ def test_the_built_in_rows_come_once(config: Config, database: Path) -> None:
     schema.upgrade(config.store_url)
     with closing(sqlite3.connect(database)) as connection:
         assert connection.execute("SELECT name FROM users").fetchall() == [(schema.ADMIN,)]
-        assert connection.execute("SELECT name FROM projects").fetchall() == [(schema.DEFAULT_PROJECT,)]
+        assert connection.execute("SELECT name FROM projects").fetchall() == [(model.DEFAULT_PROJECT,)]
+
+
+def test_people_come_to_a_testbed_that_has_slices(full: Service) -> None:
+    """From the schema before people and projects: the admin's token works on, serials are not given twice."""
+    token = full.token()
+    schema.downgrade(full.config.store_url, "0004")
+    schema.upgrade(full.config.store_url)
+    assert people.authenticate(full.store, token).credential
+    with full.store.read() as c:
+        assert set(c.scalars(sa.select(tables.operations.c.project))) == {model.DEFAULT_PROJECT}
+        for name in ("slivers", "events"):
+            made = c.exec_driver_sql(f"SELECT sql FROM sqlite_master WHERE name = '{name}'").scalar_one()
+            assert "AUTOINCREMENT" in made
+    assert full.create("after")

@@ -1,4 +1,4 @@
-"""The REST API, /api/v1. A route reads the request, calls one use case, and answers with a view."""
+"""Slices, images, nodes, operations and events."""
 
 from __future__ import annotations
 
@@ -8,14 +8,25 @@ from flask import request
 from flask_smorest import Blueprint
 
 from slicemgr.errors import invalid
-from slicemgr.policy import leases
-from slicemgr.service import consoles, images, nodes, slices, specs, views
+from slicemgr.policy import access, leases
+from slicemgr.service import (
+    consoles,
+    images,
+    nodes,
+    people_views,
+    projects,
+    requests,
+    slices,
+    specs,
+    ssh_keys,
+    views,
+)
 from slicemgr.store.updates import utcnow
 from slicemgr.web import console, schemas, spool
-from slicemgr.web.state import authenticate, principal, state
+from slicemgr.web.api import reading
+from slicemgr.web.api.reading import SECURED, Answer
+from slicemgr.web.state import principal, state
 
-Answer = Any
-_SECURED: list[dict[str, list[str]]] = [{"token": []}]
 _LONGEST_WAIT = 60.0
 
 health = Blueprint("health", __name__, description="Whether the service is there")
@@ -23,44 +34,6 @@ slice_routes = Blueprint("slices", __name__, url_prefix="/api/v1/slices", descri
 image_routes = Blueprint("images", __name__, url_prefix="/api/v1/images", description="Disk images")
 node_routes = Blueprint("nodes", __name__, url_prefix="/api/v1/nodes", description="Nodes")
 log_routes = Blueprint("operations", __name__, url_prefix="/api/v1", description="Operations and events")
-
-
-def blueprints() -> tuple[Blueprint, ...]:
-    guarded = (slice_routes, image_routes, node_routes, log_routes)
-    for blueprint in guarded:
-        if authenticate not in blueprint.before_request_funcs.get(None, []):
-            blueprint.before_request(authenticate)
-    return (health, *guarded)
-
-
-def _json() -> dict[str, Any]:
-    """The body, which must be a JSON object; none counts as an empty one."""
-    if not request.get_data(cache=True):
-        return {}
-    body = request.get_json(silent=True, force=True)
-    if not isinstance(body, dict):
-        raise invalid("body", "is not a JSON object", 'send something like {"name": "exp"}')
-    return body
-
-
-def _number(name: str, default: float, most: float) -> float:
-    text = request.args.get(name, "")
-    try:
-        value = float(text) if text else default
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= most:
-        raise invalid(name, f"{text[:40]!r} is not a number from 0 to {most:g}")
-    return value
-
-
-def _asked(operation: str, slice: str | None = None) -> dict[str, Any]:
-    """The queued operation as an answer, with the slice it is about."""
-    with state().store.read() as c:
-        answer = {"operation": views.operation(c, operation)}
-        if slice is not None:
-            answer["slice"] = views.slice(c, slice)
-    return answer
 
 
 @health.route("/healthz")
@@ -72,116 +45,143 @@ def healthz() -> Answer:
 
 
 @slice_routes.route("", methods=["GET"])
-@slice_routes.doc(security=_SECURED)
+@slice_routes.doc(security=SECURED, parameters=[reading.PROJECT])
 @slice_routes.alt_response(200, schema=schemas.Slices)
 def list_slices() -> Answer:
-    """Every slice; `state`, `type` and `image` filter."""
+    """Every slice of your projects; `project`, `state`, `type` and `image` filter."""
     wanted = {name: request.args[name] for name in ("state", "type", "image") if name in request.args}
+    by, only = principal(), reading.project()
     with state().store.read() as c:
-        found = views.slices(c)
+        found = views.slices(c, access.places(by, only) if only else access.visible(by))
     return {"slices": [one for one in found if all(one[name] == value for name, value in wanted.items())]}
 
 
 @slice_routes.route("", methods=["POST"])
-@slice_routes.doc(security=_SECURED, requestBody=schemas.body(schemas.SLICE_REQUEST))
+@slice_routes.doc(security=SECURED, requestBody=schemas.body(schemas.SLICE_REQUEST))
 @slice_routes.alt_response(202, schema=schemas.Asked)
+@slice_routes.alt_response(403, schema=schemas.Problem)
 @slice_routes.alt_response(422, schema=schemas.Problem)
 def create_slice() -> Answer:
-    """Allocate a slice and ask for it; with `dry_run`, only say what it would get."""
-    body = _json()
-    dry_run = body.pop("dry_run", False)
+    """Allocate a slice and ask for it; with `dry_run`, only say what it would get.
+
+    Beyond the project's quota this is refused, or with a `reason` becomes a request that somebody may grant.
+    """
+    body, by = reading.body(), principal()
+    dry_run, why = body.pop("dry_run", False), requests.reason(body.pop("reason", None))
     if not isinstance(dry_run, bool):
         raise invalid("dry_run", "must be true or false")
     config, store = state().config, state().store
-    spec = specs.slice_spec(body, config)
+    body["project"] = access.project_for(by, body.get("project"))
+    access.make_slice(by, body["project"])
+    with store.read() as c:
+        policy = projects.lease_policy(c, config, body["project"])
+        if body.get("ssh_keys") is None and (own := ssh_keys.of(c, by.user)):
+            body["ssh_keys"] = own
+    spec = specs.slice_spec(body, config, min(policy.default, policy.longest))
     if dry_run:
         with store.read() as c:
             placed = slices.place(c, config, spec)
             address = views.nodes(c, config.network, placed.node)[0]["address"]
         expires = leases.grant(spec.lease, utcnow(), config.lease)
-        return {"plan": views.plan(spec, placed, address, principal().user, expires)}
-    return _asked(slices.create(store, config, spec, principal()), spec.name), 202
+        return {"plan": views.plan(spec, placed, address, by.user, expires)}
+    made = requests.create(store, config, spec, by, body, why)
+    if made.request:
+        with store.read() as c:
+            return {"request": people_views.requests(c, by, made.request)[0]}, 202
+    return reading.asked(made.operation, with_slice=True), 202
 
 
 @slice_routes.route("/<name>", methods=["GET"])
-@slice_routes.doc(security=_SECURED)
+@slice_routes.doc(security=SECURED, parameters=[reading.PROJECT])
 @slice_routes.alt_response(200, schema=schemas.Slice)
 @slice_routes.alt_response(404, schema=schemas.Problem)
 def show_slice(name: str) -> Answer:
     """One slice with its slivers."""
     with state().store.read() as c:
-        return views.slice(c, name)
+        return views.slice_of(c, slices.find(c, name, principal(), reading.project()).id)
 
 
 @slice_routes.route("/<name>", methods=["DELETE"])
-@slice_routes.doc(security=_SECURED)
+@slice_routes.doc(security=SECURED, parameters=[reading.PROJECT])
 @slice_routes.alt_response(202, schema=schemas.Asked)
 def delete_slice(name: str) -> Answer:
     """Ask for a slice to be deleted."""
-    return _asked(slices.act(state().store, state().config, name, "delete", principal())), 202
+    operation = slices.act(state().store, state().config, name, "delete", principal(), project=reading.project())
+    return reading.asked(operation), 202
 
 
 @slice_routes.route("/<name>/renew", methods=["POST"])
 @slice_routes.doc(
-    security=_SECURED, requestBody=schemas.body({"type": "object", "properties": {"lease": {"type": "string"}}})
+    security=SECURED,
+    parameters=[reading.PROJECT],
+    requestBody=schemas.body({"type": "object", "properties": {"lease": {"type": "string"}}}),
 )
 @slice_routes.alt_response(200, schema=schemas.Slice)
 def renew_slice(name: str) -> Answer:
     """Let a slice live on; the answer has the date that was granted."""
-    slices.renew(state().store, state().config, name, specs.renewal(_json().get("lease")), principal())
+    lease, by, project = specs.renewal(reading.body().get("lease")), principal(), reading.project()
+    slices.renew(state().store, state().config, name, lease, by, project=project)
     with state().store.read() as c:
-        return views.slice(c, name)
+        return views.slice_of(c, slices.find(c, name, by, project).id)
 
 
 @slice_routes.route("/<name>/resize", methods=["POST"])
 @slice_routes.doc(
-    security=_SECURED, requestBody=schemas.body({"type": "object", "properties": {"disk": {"type": "string"}}})
+    security=SECURED,
+    parameters=[reading.PROJECT],
+    requestBody=schemas.body({"type": "object", "properties": {"disk": {"type": "string"}}}),
 )
 @slice_routes.alt_response(202, schema=schemas.Asked)
 def resize_slice(name: str) -> Answer:
     """Raise the disk limit of each sliver."""
-    wanted = specs.disk(_json().get("disk"))
-    return _asked(slices.resize(state().store, state().config, name, wanted, principal()), name), 202
+    wanted = specs.disk(reading.body().get("disk"))
+    by, project = principal(), reading.project()
+    operation = slices.resize(state().store, state().config, name, wanted, by, project=project)
+    return reading.asked(operation, with_slice=True), 202
 
 
 @slice_routes.route("/<name>/console", methods=["POST"])
 @slice_routes.doc(
-    security=_SECURED,
+    security=SECURED,
+    parameters=[reading.PROJECT],
     requestBody=schemas.body({"type": "object", "properties": {"sliver": {"type": "integer", "default": 0}}}),
 )
 @slice_routes.alt_response(200, schema=schemas.Console)
 @slice_routes.alt_response(409, schema=schemas.Problem)
 def ask_for_console(name: str) -> Answer:
     """A token that opens the console of a running sliver, once and soon, at `path`."""
-    index = specs.sliver_index(_json().get("sliver", 0))
-    return {"token": consoles.ask(state().store, name, index, principal()), "path": console.PATH}
+    index = specs.sliver_index(reading.body().get("sliver", 0))
+    token = consoles.ask(state().store, name, index, principal(), project=reading.project())
+    return {"token": token, "path": console.PATH}
 
 
 @slice_routes.route("/<name>/<action>", methods=["POST"])
-@slice_routes.doc(security=_SECURED)
+@slice_routes.doc(security=SECURED, parameters=[reading.PROJECT])
 @slice_routes.alt_response(202, schema=schemas.Asked)
 @slice_routes.alt_response(409, schema=schemas.Problem)
 def act_on_slice(name: str, action: str) -> Answer:
     """start, stop, restart, pause or resume."""
     act = slices.check_action(action)
-    return _asked(slices.act(state().store, state().config, name, act, principal()), name), 202
+    operation = slices.act(state().store, state().config, name, act, principal(), project=reading.project())
+    return reading.asked(operation, with_slice=True), 202
 
 
 @image_routes.route("", methods=["GET"])
-@image_routes.doc(security=_SECURED)
+@image_routes.doc(security=SECURED)
 @image_routes.alt_response(200, schema=schemas.Images)
 def list_images() -> Answer:
-    """Every image."""
+    """The images for all, and those of your projects."""
     with state().store.read() as c:
-        return {"images": views.images(c)}
+        return {"images": views.images(c, projects=access.visible(principal()))}
 
 
 @image_routes.route("", methods=["POST"])
 @image_routes.doc(
-    security=_SECURED,
+    security=SECURED,
     parameters=[
         {"in": "query", "name": "name", "required": True, "schema": {"type": "string"}},
         {"in": "query", "name": "format", "required": True, "schema": {"type": "string", "enum": ["qcow2", "raw"]}},
+        {"in": "query", "name": "project", "schema": {"type": "string"}, "description": "whose; an admin's: for all"},
     ],
     requestBody={"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}},
 )
@@ -190,11 +190,12 @@ def list_images() -> Answer:
 def import_image() -> Answer:
     """Send a disk image; the same file again answers with the image there is."""
     config, store = state().config, state().store
-    name, format = request.args.get("name", ""), request.args.get("format", "")
-    images.check_upload(store, name, format, principal())
+    name, format, by = request.args.get("name", ""), request.args.get("format", ""), principal()
+    project = images.project_for(by, reading.project())
+    images.check_upload(store, name, format, by, project)
     with spool.receive(config) as received:
-        upload = images.Upload(name, format, received.sha256, received.size)
-        sha256, operation = images.register_upload(store, config, upload, principal(), received.keep)
+        upload = images.Upload(name, format, received.sha256, received.size, project)
+        sha256, operation = images.register_upload(store, config, upload, by, received.keep)
     with store.read() as c:
         answer: dict[str, Any] = {"image": views.images(c, sha256)[0]}
         if operation is None:
@@ -203,25 +204,35 @@ def import_image() -> Answer:
 
 
 @image_routes.route("/<name>", methods=["GET"])
-@image_routes.doc(security=_SECURED)
+@image_routes.doc(security=SECURED)
 @image_routes.alt_response(200, schema=schemas.Image)
 def show_image(name: str) -> Answer:
     """One image, by name, sha256 or the beginning of that."""
     with state().store.read() as c:
-        return views.images(c, name)[0]
+        return views.images(c, images.find(c, name, principal()).sha256)[0]
 
 
 @image_routes.route("/<name>", methods=["DELETE"])
-@image_routes.doc(security=_SECURED)
+@image_routes.doc(security=SECURED)
 @image_routes.alt_response(202, schema=schemas.Asked)
 @image_routes.alt_response(409, schema=schemas.Problem)
 def delete_image(name: str) -> Answer:
     """Ask for an image to be deleted; not while a slice uses it."""
-    return _asked(images.delete(state().store, state().config, name, principal())), 202
+    return reading.asked(images.delete(state().store, state().config, name, principal())), 202
+
+
+@image_routes.route("/<name>/publish", methods=["POST"])
+@image_routes.doc(security=SECURED)
+@image_routes.alt_response(200, schema=schemas.Image)
+def publish_image(name: str) -> Answer:
+    """Make a project's image one for all."""
+    sha256 = images.publish(state().store, name, principal())
+    with state().store.read() as c:
+        return views.images(c, sha256)[0]
 
 
 @node_routes.route("", methods=["GET"])
-@node_routes.doc(security=_SECURED)
+@node_routes.doc(security=SECURED)
 @node_routes.alt_response(200, schema=schemas.Nodes)
 def list_nodes() -> Answer:
     """Every node."""
@@ -230,7 +241,7 @@ def list_nodes() -> Answer:
 
 
 @node_routes.route("/<name>", methods=["GET"])
-@node_routes.doc(security=_SECURED)
+@node_routes.doc(security=SECURED)
 @node_routes.alt_response(200, schema=schemas.Node)
 def show_node(name: str) -> Answer:
     """One node: facts, capacity, what of it is given."""
@@ -239,63 +250,66 @@ def show_node(name: str) -> Answer:
 
 
 @node_routes.route("/<name>/doctor", methods=["POST"])
-@node_routes.doc(security=_SECURED)
+@node_routes.doc(security=SECURED)
 @node_routes.alt_response(202, schema=schemas.Asked)
 def examine_node(name: str) -> Answer:
     """Ask the node's agent to check everything it needs; the result has `checks`."""
-    return _asked(nodes.request(state().store, state().config, name, "doctor", principal(), {})), 202
+    return reading.asked(nodes.request(state().store, state().config, name, "doctor", principal(), {})), 202
 
 
 @node_routes.route("/<name>/gc", methods=["POST"])
 @node_routes.doc(
-    security=_SECURED, requestBody=schemas.body({"type": "object", "properties": {"apply": {"type": "boolean"}}})
+    security=SECURED, requestBody=schemas.body({"type": "object", "properties": {"apply": {"type": "boolean"}}})
 )
 @node_routes.alt_response(202, schema=schemas.Asked)
 def collect_garbage(name: str) -> Answer:
     """Ask for what carries our mark but nobody wants; with `apply`, remove it. The result has `items`."""
-    apply = _json().get("apply", False)
+    apply = reading.body().get("apply", False)
     if not isinstance(apply, bool):
         raise invalid("apply", "must be true or false")
-    return _asked(nodes.request(state().store, state().config, name, "gc", principal(), {"apply": apply})), 202
+    return reading.asked(nodes.request(state().store, state().config, name, "gc", principal(), {"apply": apply})), 202
 
 
 @node_routes.route("/<name>/baseline", methods=["POST"])
-@node_routes.doc(security=_SECURED)
+@node_routes.doc(security=SECURED)
 @node_routes.alt_response(202, schema=schemas.Asked)
 def measure_baseline(name: str) -> Answer:
     """Ask the node to measure the same work without slicemgr around it: the baseline of `slicectl bench`."""
-    params = specs.baseline(_json(), state().config)
-    return _asked(nodes.request(state().store, state().config, name, "baseline", principal(), params)), 202
+    params = specs.baseline(reading.body(), state().config)
+    return reading.asked(nodes.request(state().store, state().config, name, "baseline", principal(), params)), 202
 
 
 @log_routes.route("/operations", methods=["GET"])
-@log_routes.doc(security=_SECURED)
+@log_routes.doc(security=SECURED)
 @log_routes.alt_response(200, schema=schemas.Operations)
 def list_operations() -> Answer:
-    """The newest operations; `state` and `slice` filter, `limit` (50) bounds."""
-    limit = int(_number("limit", 50, 1000))
+    """The newest operations of your projects; `state` and `slice` filter, `limit` (50) bounds."""
+    limit = int(reading.number("limit", 50, 1000))
     filters = {"state": request.args.get("state", ""), "slice": request.args.get("slice", "")}
     with state().store.read() as c:
-        return {"operations": views.operations(c, limit=limit, **filters)}
+        return {"operations": views.operations(c, access.visible(principal()), limit=limit, **filters)}
 
 
 @log_routes.route("/operations/<id>", methods=["GET"])
-@log_routes.doc(security=_SECURED)
+@log_routes.doc(security=SECURED)
 @log_routes.alt_response(200, schema=schemas.Operation)
 def show_operation(id: str) -> Answer:
     """One operation. `wait`: hold the answer back (seconds) until it ended or its version is beyond `seen`."""
-    wait, seen = _number("wait", 0, _LONGEST_WAIT), _number("seen", 2**53, 2**53)
+    wait, seen = reading.number("wait", 0, _LONGEST_WAIT), reading.number("seen", 2**53, 2**53)
     if wait:
+        with state().store.read() as c:
+            views.operation(c, id, principal())  # who may not see it does not wait for it either
         state().news.wait(id, int(seen), wait)
     with state().store.read() as c:
-        return views.operation(c, id)
+        return views.operation(c, id, principal())
 
 
 @log_routes.route("/events", methods=["GET"])
-@log_routes.doc(security=_SECURED)
+@log_routes.doc(security=SECURED)
 @log_routes.alt_response(200, schema=schemas.Events)
 def list_events() -> Answer:
-    """The newest events; `slice` filters, `limit` (100) bounds."""
-    limit = int(_number("limit", 100, 1000))
+    """The newest events of your projects and your own; `slice` and `project` filter, `limit` (100) bounds."""
+    limit = int(reading.number("limit", 100, 1000))
+    filters = {"slice": request.args.get("slice", ""), "project": request.args.get("project", "")}
     with state().store.read() as c:
-        return {"events": views.events(c, slice=request.args.get("slice", ""), limit=limit)}
+        return {"events": views.events(c, principal(), limit=limit, **filters)}

@@ -1,0 +1,74 @@
+"""slicectl login and logout: this machine's own token for a service elsewhere."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from slicemgr.cli.shared import ask_password
+from slicemgr.errors import Code, Refused, SlicemgrError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ON_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+
+
+@click.command()
+@click.argument("url")
+@click.option("--user", help="Asked for if left out.")
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
+@click.option("--scope", type=click.Choice(["read", "write"]), default="write", show_default=True)
+@click.option("--expires", help="When the token ends, such as 30d.")
+def login(url: str, user: str | None, password_stdin: bool, scope: str, expires: str | None) -> None:
+    """Sign in to the service at URL; from then on every command works with it.
+
+    The password is sent once, for a token, which is kept in ~/.config/slicemgr/client.json.
+    """
+    from slicemgr.cli.complaint import say
+    from slicemgr.client import Client
+    from slicemgr.client_settings import user_file, write_settings
+
+    file = user_file()
+    with Client(url, "") as client:
+        for line in _warnings(url):
+            say(line)
+        name = user or str(click.prompt("User", err=True))
+        password = ask_password("Password", from_stdin=password_stdin)
+        made = client.login(name, password, label=f"slicectl on {os.uname().nodename}", scope=scope, expires=expires)
+        write_settings(file, client.url, made["token"])
+    say(f"signed in as {made['user']} until {made['expires_at']}; {file} has the token")
+
+
+def _warnings(url: str) -> Iterator[str]:
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    if parts.scheme == "http" and parts.hostname not in _ON_THIS_MACHINE:
+        yield "the password goes over the network unencrypted: use https where there is more than this machine"
+    if os.environ.get("SLICEMGR_URL"):
+        yield "SLICEMGR_URL is set and goes before what this command keeps"
+
+
+@click.command()
+def logout() -> None:
+    """Revoke the token that `slicectl login` got, and forget it."""
+    from slicemgr.cli.complaint import say
+    from slicemgr.client import Client
+    from slicemgr.client_settings import find_settings, user_file
+
+    file = user_file()
+    if not file.exists():
+        raise Refused(Code.NOT_FOUND, f"not signed in: there is no {file}", hint="`slicectl login URL`")
+    found = find_settings({}, [file])
+    try:
+        with Client(found.url, found.token, source=found.source) as client:
+            client.logout()
+    except SlicemgrError as error:
+        if error.code not in (Code.UNAUTHENTICATED, Code.UNAVAILABLE):
+            raise
+        if error.code is Code.UNAVAILABLE:
+            say(f"the token could not be revoked: {error.message}; `slicectl token revoke` does it later")
+    file.unlink(missing_ok=True)

@@ -1,0 +1,165 @@
+"""slicectl project: list, show, create, set, delete, add, remove."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from slicemgr.cli import tables_people as tables
+from slicemgr.cli.output import Output, output_options
+from slicemgr.errors import invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicemgr import wire
+
+Command = TypeVar("Command", bound="Callable[..., Any]")
+
+_RESOURCES = ("slices", "slivers", "vcpus", "memory", "disk", "ports", "lease")
+_SIZES = ("memory", "disk", "lease")  # sent as they are written
+_NO_LIMIT = "none"
+
+
+@click.group()
+def project() -> None:
+    """Projects: who works together, and how much they may have."""
+
+
+@project.command("list")
+@output_options(tables.PROJECTS)
+def list_projects(output: Output) -> None:
+    """Your projects with what they use; an admin sees all."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        output.show(client.projects())
+
+
+@project.command("show")
+@click.argument("name")
+@output_options(tables.LIMITS)
+def show_project(name: str, output: Output) -> None:
+    """One project: what is used, what is granted at once, what a PI may grant, who belongs to it."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        found = client.get_project(name)
+    if output.for_people and output.header and not output.chosen:
+        from slicemgr.cli.human import text
+
+        members = ", ".join(f"{one['user']} ({one['role']})" for one in found["members"])
+        click.echo(f"{text(found['name'])}: {text(found['description'])}; members: {text(members)}")
+    output.show(_rows(found, output.for_people), found)
+
+
+def _rows(found: wire.Project, for_people: bool) -> list[dict[str, object]]:
+    from slicemgr.cli.human import number, size, span
+
+    levels: dict[str, Any] = {"used": found["used"], "quota": found["quota"], "ceiling": found["ceiling"]}
+
+    def shown(level: str, name: str) -> object:
+        value = levels[level].get(name)
+        if value is None or not for_people:
+            return value
+        return size(value) if name in ("memory", "disk") else span(value) if name == "lease" else number(value)
+
+    return [{"resource": name, **{level: shown(level, name) for level in levels}} for name in _RESOURCES]
+
+
+def _limit_options(command: Command) -> Command:
+    """--slices and so on for the quota, --ceiling-slices and so on for the ceiling."""
+    for level, prefix in (("ceiling", "ceiling-"), ("quota", "")):
+        for name in reversed(_RESOURCES):
+            what = "a PI may grant" if prefix else "granted at once"
+            text = f"Most {name} {what}; `{_NO_LIMIT}` for no limit."
+            command = click.option(f"--{prefix}{name}", f"{level}_{name}", metavar="N", help=text)(command)
+    return command
+
+
+def _limits(given: dict[str, Any]) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {}
+    for option, value in given.items():
+        level, _, name = option.partition("_")
+        if value is not None:
+            found.setdefault(level, {})[name] = _value(name, level, value)
+    return found
+
+
+def _value(name: str, level: str, value: str) -> object:
+    if value == _NO_LIMIT:
+        return None
+    if name in _SIZES:
+        return value
+    try:
+        return float(value) if name == "vcpus" else int(value)
+    except ValueError as error:
+        option = f"--{'ceiling-' if level == 'ceiling' else ''}{name}"
+        raise invalid(option, f"{value!r} is not a number", f"such as 10, or {_NO_LIMIT}") from error
+
+
+@project.command("create")
+@click.argument("name")
+@click.option("--description", help="What it is for.")
+@click.option("--pi", help="The user who leads it.")
+@_limit_options
+@output_options(tables.PROJECTS)
+def create_project(name: str, description: str | None, pi: str | None, output: Output, **limits: Any) -> None:
+    """Make a project; what is left out is the node's default (admins)."""
+    from slicemgr.client import Client
+
+    fields = {key: value for key, value in {"description": description, "pi": pi}.items() if value is not None}
+    with Client.local() as client:
+        made = client.create_project(name, **fields, **_limits(limits))
+        output.show([made], made)
+
+
+@project.command("set")
+@click.argument("name")
+@click.option("--description", help="What it is for.")
+@_limit_options
+@output_options(tables.PROJECTS)
+def set_project(name: str, description: str | None, output: Output, **limits: Any) -> None:
+    """Change the description (PIs) or what a project may have (admins)."""
+    from slicemgr.client import Client
+
+    fields = {} if description is None else {"description": description}
+    with Client.local() as client:
+        changed = client.change_project(name, **fields, **_limits(limits))
+        output.show([changed], changed)
+
+
+@project.command("delete")
+@click.argument("name")
+def delete_project(name: str) -> None:
+    """Delete a project without slices and images (admins)."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        client.delete_project(name)
+
+
+@project.command("add")
+@click.argument("name")
+@click.argument("user")
+@click.option("--role", type=click.Choice(["member", "pi"]), default="member", show_default=True)
+@output_options(tables.PROJECTS)
+def add_member(name: str, user: str, role: str, output: Output) -> None:
+    """Take USER into project NAME (PIs), or change the role (admins)."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        changed = client.set_member(name, user, role)
+        output.show([changed], changed)
+
+
+@project.command("remove")
+@click.argument("name")
+@click.argument("user")
+def remove_member(name: str, user: str) -> None:
+    """Put USER out of project NAME (PIs), or leave it; slices stay the project's."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        client.remove_member(name, user)

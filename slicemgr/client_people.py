@@ -1,0 +1,132 @@
+"""The client's methods about people, projects, credentials and requests: a part of `slicemgr.client.Client`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from slicemgr.client_json import items, query, segment
+
+if TYPE_CHECKING:
+    from slicemgr import wire
+
+
+class People:
+    """`_call` is the client's."""
+
+    def _call(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
+        raise NotImplementedError
+
+    # signing in: these need no token
+
+    def login(self, user: str, password: str, **wanted: str | None) -> wire.NewToken:
+        """A token, told this once. wanted: label, scope (read or write), expires (such as `30d`)."""
+        given = {key: value for key, value in wanted.items() if value is not None}
+        return cast("wire.NewToken", self._call("POST", "/login", {"user": user, "password": password, **given}))
+
+    def accept_invitation(self, token: str, password: str) -> str:
+        """Set the password of whom the link is for; the user's name. token: the link's last part."""
+        return str(self._call("POST", "/invitation", {"token": token, "password": password})["user"])
+
+    def logout(self) -> None:
+        """Revoke the token of this client."""
+        self._call("DELETE", "/tokens/current")
+
+    # people
+
+    def me(self) -> wire.Me:
+        return cast("wire.Me", self._call("GET", "/me"))
+
+    def change_password(self, old: str, new: str) -> None:
+        self._call("POST", "/me/password", {"old": old, "new": new})
+
+    def users(self) -> list[wire.User]:
+        return items(self._call("GET", "/users"), "users")
+
+    def user(self, name: str) -> wire.User:
+        return cast("wire.User", self._call("GET", f"/users/{segment('NAME', name)}"))
+
+    def invite_user(self, name: str, **fields: object) -> wire.Invited:
+        """The new user and the link, told this once. fields: full_name, email, admin."""
+        return cast("wire.Invited", self._call("POST", "/users", {"name": name, **fields}))
+
+    def invite_again(self, name: str) -> wire.Invited:
+        """A new link for who lost it or forgot the password."""
+        return cast("wire.Invited", self._call("POST", f"/users/{segment('NAME', name)}/invitation", {}))
+
+    def change_user(self, name: str, **fields: object) -> wire.User:
+        """fields: full_name, email; for an admin also enabled and admin."""
+        return cast("wire.User", self._call("PATCH", f"/users/{segment('NAME', name)}", fields))
+
+    # projects
+
+    def projects(self) -> list[wire.Project]:
+        return items(self._call("GET", "/projects"), "projects")
+
+    def get_project(self, name: str) -> wire.Project:
+        return cast("wire.Project", self._call("GET", f"/projects/{segment('NAME', name)}"))
+
+    def create_project(self, name: str, **fields: object) -> wire.Project:
+        """fields: description, pi (a user), quota and ceiling (slices, slivers, vcpus, memory, disk, ports, lease)."""
+        return cast("wire.Project", self._call("POST", "/projects", {"name": name, **fields}))
+
+    def change_project(self, name: str, **fields: object) -> wire.Project:
+        """fields: description; for an admin also quota and ceiling, with what shall change."""
+        return cast("wire.Project", self._call("PATCH", f"/projects/{segment('NAME', name)}", fields))
+
+    def delete_project(self, name: str) -> None:
+        self._call("DELETE", f"/projects/{segment('NAME', name)}")
+
+    def set_member(self, project: str, user: str, role: str = "member") -> wire.Project:
+        path = f"/projects/{segment('PROJECT', project)}/members/{segment('USER', user)}"
+        return cast("wire.Project", self._call("PUT", path, {"role": role}))
+
+    def remove_member(self, project: str, user: str) -> None:
+        self._call("DELETE", f"/projects/{segment('PROJECT', project)}/members/{segment('USER', user)}")
+
+    # keys, tokens, sessions. user: whose, for an admin
+
+    def keys(self, user: str | None = None) -> list[wire.Key]:
+        return items(self._call("GET", "/keys" + query({"user": user})), "keys")
+
+    def add_key(self, text: str) -> list[wire.Key]:
+        """text: the content of a .pub file."""
+        return items(self._call("POST", "/keys", {"key": text}), "keys")
+
+    def remove_key(self, id: str, user: str | None = None) -> None:
+        self._call("DELETE", f"/keys/{segment('ID', id)}" + query({"user": user}))
+
+    def tokens(self, user: str | None = None) -> list[wire.Token]:
+        return items(self._call("GET", "/tokens" + query({"user": user})), "tokens")
+
+    def create_token(self, label: str, **wanted: str | None) -> wire.NewToken:
+        """`token` is told this once. wanted: scope (read or write), expires (such as `30d`)."""
+        given = {key: value for key, value in wanted.items() if value is not None}
+        return cast("wire.NewToken", self._call("POST", "/tokens", {"label": label, **given}))
+
+    def revoke_token(self, id: str) -> None:
+        self._call("DELETE", f"/tokens/{segment('ID', id)}")
+
+    def sessions(self, user: str | None = None) -> list[wire.Session]:
+        return items(self._call("GET", "/sessions" + query({"user": user})), "sessions")
+
+    def revoke_session(self, id: str) -> None:
+        self._call("DELETE", f"/sessions/{segment('ID', id)}")
+
+    # requests beyond a quota
+
+    def requests(self, *, state: str | None = None, project: str | None = None) -> list[wire.Request]:
+        return items(self._call("GET", "/requests" + query({"state": state, "project": project})), "requests")
+
+    def request(self, id: str) -> wire.Request:
+        return cast("wire.Request", self._call("GET", f"/requests/{segment('ID', id)}"))
+
+    def grant_request(self, id: str, *, reason: str = "", **changes: object) -> wire.Created:
+        """`{"request", "operation", "slice"}`. changes: count, ports, lease or a limit, to grant less."""
+        body = {"reason": reason, "changes": changes}
+        return cast("wire.Created", self._call("POST", f"/requests/{segment('ID', id)}/grant", body))
+
+    def decline_request(self, id: str, reason: str) -> wire.Request:
+        return cast("wire.Request", self._call("POST", f"/requests/{segment('ID', id)}/decline", {"reason": reason}))
+
+    def withdraw_request(self, id: str) -> wire.Request:
+        return cast("wire.Request", self._call("POST", f"/requests/{segment('ID', id)}/withdraw", {}))

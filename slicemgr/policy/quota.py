@@ -1,0 +1,102 @@
+"""How much a project may have, and what a request would make of it. Pure: the caller holds the write transaction.
+
+A quota is granted at once. A ceiling is what a PI may grant beyond it. None in either: nobody limits it but the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from datetime import timedelta
+
+from slicemgr.errors import Code, Refused, invalid
+from slicemgr.model import Limits, SliceSpec
+from slicemgr.policy import leases
+from slicemgr.policy.allocate import size_text
+
+_HINT = "give a `reason` to ask for it, delete what is not needed, or ask for less"
+_NEARLY = 1e-6  # of a core: sums of fractions are not exact
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """What is allocated, or wanted. vcpus in cores, memory and disk in bytes, of all slivers together."""
+
+    slices: int = 0
+    slivers: int = 0
+    vcpus: float = 0.0
+    memory: int = 0
+    disk: int = 0
+    ports: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The most of each; lease: the longest. None: as much as the node gives."""
+
+    slices: int | None = None
+    slivers: int | None = None
+    vcpus: float | None = None
+    memory: int | None = None
+    disk: int | None = None
+    ports: int | None = None
+    lease: timedelta | None = None
+
+
+UNLIMITED = Quota()
+RESOURCES = tuple(one.name for one in fields(Amounts))
+_REQUEST_FIELDS = {"slices": "name", "slivers": "count", "vcpus": "cpu"}  # what a request calls it
+
+
+def _number(value: float) -> str:
+    return f"{value:g}"
+
+
+_TEXTS: dict[str, Callable[[float], str]] = {
+    "memory": lambda value: size_text(int(value)),
+    "disk": lambda value: size_text(int(value)),
+}
+
+
+class OverQuota(Refused):
+    """More than the project may have. The first reason is the error itself; `errors` has one for each resource."""
+
+    def __init__(self, errors: list[Refused]) -> None:
+        first = errors[0]
+        super().__init__(Code.QUOTA, first.message, hint=first.hint, field=first.field)
+        self.errors = tuple(errors)
+
+
+def wanted(spec: SliceSpec) -> Amounts:
+    """What a slice takes of its project."""
+    limits: Limits = spec.limits
+    count = spec.count
+    return Amounts(1, count, limits.cpu * count, limits.memory * count, limits.disk * count, spec.ports * count)
+
+
+def check(quota: Quota, used: Amounts, more: Amounts, lease: timedelta | None = None, *, hint: str = _HINT) -> None:
+    """Raises OverQuota, naming all that is too much, unless `used` and `more` together are within the quota.
+
+    What nothing more is wanted of is not looked at: who was granted more of one thing may use up the others.
+    """
+    errors = []
+    for name in RESOURCES:
+        most, has, adds = getattr(quota, name), getattr(used, name), getattr(more, name)
+        if most is None or not adds or has + adds <= most + (_NEARLY if name == "vcpus" else 0):
+            continue
+        text = _TEXTS.get(name, _number)
+        message = f"{text(adds)} of {name} wanted, {text(max(0, most - has))} left of the project's {text(most)}"
+        errors.append(Refused(Code.QUOTA, message, hint=hint, field=_REQUEST_FIELDS.get(name, name)))
+    if lease is not None and quota.lease is not None and lease > quota.lease:
+        message = f"{leases.text(lease)} is longer than a lease of this project may be: {leases.text(quota.lease)}"
+        errors.append(Refused(Code.QUOTA, message, hint=hint, field="lease"))
+    if errors:
+        raise OverQuota(errors)
+
+
+def check_ceiling(quota: Quota, ceiling: Quota) -> None:
+    """Refused(INVALID) if a PI could grant less than is granted without anybody."""
+    for one in fields(Quota):
+        least, most = getattr(quota, one.name), getattr(ceiling, one.name)
+        if most is not None and (least is None or most < least):
+            raise invalid(f"ceiling.{one.name}", "is below the quota", "at least as much, or null for no ceiling")

@@ -1,0 +1,78 @@
+"""Passwords: argon2id, and never more of them at work than the memory allows."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import threading
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from argon2 import PasswordHasher, Type
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from slicemgr.errors import Code, Refused, invalid
+
+LEAST, MOST = 12, 1024  # characters
+_PATIENCE = 10.0  # seconds that one waits for its turn
+
+
+class Passwords:
+    """Makes and checks hashes, `at_once` at a time. Thread-safe.
+
+    The parameters are argon2-cffi's defaults (RFC 9106, low memory): 64 MiB each.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._hasher = PasswordHasher(type=Type.ID)
+        self._turns = threading.BoundedSemaphore(at_once)
+
+    def hash(self, password: str, user: str) -> str:
+        """Refused(INVALID) if the password is none to use."""
+        check(password, user)
+        with self._turn():
+            return self._hasher.hash(_plain(password))
+
+    def matches(self, hashed: str, password: str) -> bool:
+        """hashed "": of an account without a password or of none at all; it takes as long and is never right."""
+        text = _plain(password) if len(password) <= MOST else ""
+        with self._turn():
+            try:
+                return self._hasher.verify(hashed or self._nobodys, text) and hashed != ""
+            except (VerificationError, InvalidHashError):
+                return False
+
+    def stale(self, hashed: str) -> bool:
+        """Whether it was made with parameters of another time."""
+        return self._hasher.check_needs_rehash(hashed)
+
+    @functools.cached_property
+    def _nobodys(self) -> str:
+        return self._hasher.hash(secrets.token_hex())
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if not self._turns.acquire(timeout=_PATIENCE):
+            raise Refused(Code.UNAVAILABLE, "too many people sign in at this moment", hint="try again")
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+
+def check(password: str, user: str) -> None:
+    """Refused(INVALID) if it is too short, too long, or contains the user's name."""
+    if len(password) < LEAST:
+        raise invalid("password", f"{len(password)} characters are too few", f"at least {LEAST}: several words")
+    if len(password) > MOST:
+        raise invalid("password", f"{len(password)} characters are too many", f"at most {MOST}")
+    if len(set(password)) < 5:
+        raise invalid("password", "repeats itself", f"at least {LEAST} characters that nobody would guess")
+    if user in password.lower() and len(password) - len(user) < LEAST:
+        raise invalid("password", "is little more than your name", "something that nobody would guess")
+
+
+def _plain(password: str) -> str:
+    """The same characters however a keyboard composes them."""
+    return unicodedata.normalize("NFKC", password)

@@ -1,0 +1,65 @@
+"""The ssh keys of people: what a slice gets whose request names none."""
+
+from __future__ import annotations
+
+import hashlib
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from slicemgr.errors import Code, Refused, invalid
+from slicemgr.policy import access
+from slicemgr.policy.access import Principal
+from slicemgr.service import keys, operations
+from slicemgr.store import Store
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+_ID_LENGTH = 16
+
+
+def of(c: Connection, user: str) -> list[str]:
+    """The lines, as authorized_keys wants them, in the order in which they were added."""
+    k = t.ssh_keys.c
+    return list(c.scalars(sa.select(k.line).where(k.user == user).order_by(k.created_at, k.id)))
+
+
+def add(store: Store, text: object, by: Principal) -> list[str]:
+    """The ids of the keys in `text`, the content of a .pub file. Refused(CONFLICT) for a key that is there already."""
+    access.changes(by, "add keys")
+    if not isinstance(text, str):
+        raise invalid("key", "must be text", "the content of a .pub file")
+    try:
+        lines = keys.parse([text])
+    except Refused as error:
+        error.field = "key"
+        raise
+    now, k = utcnow(), t.ssh_keys.c
+    ids = [key_id(line) for line in lines]
+    with store.write() as c:
+        if c.scalar(sa.select(sa.exists().where(k.user == by.user, k.id.in_(ids)))):
+            raise Refused(Code.CONFLICT, "this key is there already", hint="`slicectl key list`", field="key")
+        count = c.scalar(sa.select(sa.func.count()).where(k.user == by.user)) or 0
+        if count + len(lines) > keys.MOST_KEYS:
+            raise Refused(Code.CONFLICT, f"{count + len(lines)} keys are too many", hint=f"at most {keys.MOST_KEYS}")
+        rows = [{"user": by.user, "id": id_, "line": line} for id_, line in zip(ids, lines, strict=True)]
+        c.execute(t.ssh_keys.insert(), [{**row, "created_at": now} for row in rows])
+        for id_, line in zip(ids, lines, strict=True):
+            detail = " ".join((id_, line.split()[0], *line.split()[2:]))
+            operations.note(c, by.user, "key add", now, detail=detail, address=by.address)
+    return ids
+
+
+def remove(store: Store, id: str, user: str, by: Principal) -> None:
+    """user: whose key. Refused(NOT_FOUND) for one that is not there or not yours."""
+    access.remove_credential(by, user, "key", id)
+    k = t.ssh_keys.c
+    with store.write() as c:
+        if not c.execute(t.ssh_keys.delete().where(k.user == user, k.id == id)).rowcount:
+            raise access.missing("key", id)
+        operations.note(c, by.user, "key remove", utcnow(), detail=f"{id} of {user}", address=by.address)
+
+
+def key_id(line: str) -> str:
+    """The beginning of the key's SHA256, in hex: the fingerprint is base64 and no part of a path."""
+    return hashlib.sha256(line.split()[1].encode()).hexdigest()[:_ID_LENGTH]

@@ -1,0 +1,27 @@
+"""The REST API, /api/v1. A route reads the request, calls one use case, and answers with a view."""
+
+from __future__ import annotations
+
+from flask_smorest import Blueprint
+
+from slicemgr.web.api import credentials, people, projects, requests, sign_in, testbed
+from slicemgr.web.state import authenticate
+
+OPEN = (testbed.health, sign_in.routes)  # for those who have no token (yet)
+GUARDED = (
+    testbed.slice_routes,
+    testbed.image_routes,
+    testbed.node_routes,
+    testbed.log_routes,
+    people.routes,
+    projects.routes,
+    requests.routes,
+    credentials.routes,
+)
+
+
+def blueprints() -> tuple[Blueprint, ...]:
+    for blueprint in GUARDED:
+        if authenticate not in blueprint.before_request_funcs.get(None, []):
+            blueprint.before_request(authenticate)
+    return (*OPEN, *GUARDED)

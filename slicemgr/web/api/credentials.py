@@ -1,0 +1,105 @@
+"""ssh keys, API tokens and sessions: one's own, or with `user` another's, for an admin."""
+
+from __future__ import annotations
+
+from flask import request
+from flask_smorest import Blueprint
+
+from slicemgr.policy import access
+from slicemgr.service import people_views, sessions, ssh_keys, tokens
+from slicemgr.web import schemas, schemas_people
+from slicemgr.web.api import reading
+from slicemgr.web.api.reading import SECURED, Answer
+from slicemgr.web.state import principal, state
+
+routes = Blueprint("credentials", __name__, url_prefix="/api/v1", description="ssh keys, tokens, sessions")
+_USER = {"in": "query", "name": "user", "schema": {"type": "string"}, "description": "whose, if you are an admin"}
+
+
+def _whose() -> str:
+    user = request.args.get("user") or principal().user
+    access.see_credentials(principal(), user)
+    return user
+
+
+@routes.route("/keys", methods=["GET"])
+@routes.doc(security=SECURED, parameters=[_USER])
+@routes.alt_response(200, schema=schemas_people.Keys)
+def list_keys() -> Answer:
+    """Your ssh keys with their fingerprints: what a slice gets whose request names none."""
+    with state().store.read() as c:
+        return {"keys": people_views.keys(c, _whose())}
+
+
+@routes.route("/keys", methods=["POST"])
+@routes.doc(security=SECURED, requestBody=schemas.body(schemas_people.KEY_REQUEST))
+@routes.alt_response(201, schema=schemas_people.Keys)
+@routes.alt_response(409, schema=schemas.Problem)
+@routes.alt_response(422, schema=schemas.Problem)
+def add_keys() -> Answer:
+    """Add the keys of a .pub file."""
+    body = reading.body()
+    reading.only(body, "key")
+    ids = ssh_keys.add(state().store, body.get("key"), principal())
+    with state().store.read() as c:
+        return {"keys": [one for one in people_views.keys(c, principal().user) if one["id"] in ids]}, 201
+
+
+@routes.route("/keys/<id>", methods=["DELETE"])
+@routes.doc(security=SECURED, parameters=[_USER])
+@routes.alt_response(200, schema=schemas_people.Done)
+@routes.alt_response(404, schema=schemas.Problem)
+def remove_key(id: str) -> Answer:
+    """Remove a key."""
+    ssh_keys.remove(state().store, id, request.args.get("user") or principal().user, principal())
+    return {"deleted": id}
+
+
+@routes.route("/tokens", methods=["GET"])
+@routes.doc(security=SECURED, parameters=[_USER])
+@routes.alt_response(200, schema=schemas_people.Tokens)
+def list_tokens() -> Answer:
+    """Your tokens: what they may do, until when, and when they were last used."""
+    with state().store.read() as c:
+        return {"tokens": people_views.tokens(c, _whose(), principal())}
+
+
+@routes.route("/tokens", methods=["POST"])
+@routes.doc(security=SECURED, requestBody=schemas.body(schemas_people.TOKEN_REQUEST))
+@routes.alt_response(201, schema=schemas_people.NewToken)
+@routes.alt_response(422, schema=schemas.Problem)
+def create_token() -> Answer:
+    """A new token: `token` is told this once."""
+    by, store = principal(), state().store
+    token, id_, _ = tokens.create(store, tokens.wanted(reading.body(), state().config), by)
+    with store.read() as c:
+        return {"token": token, **people_views.tokens(c, by.user, by, id_)[0]}, 201
+
+
+@routes.route("/tokens/<id>", methods=["DELETE"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas_people.Done)
+@routes.alt_response(404, schema=schemas.Problem)
+def revoke_token(id: str) -> Answer:
+    """Revoke a token; `current` is the one that asks."""
+    tokens.revoke(state().store, id, principal())
+    return {"deleted": id}
+
+
+@routes.route("/sessions", methods=["GET"])
+@routes.doc(security=SECURED, parameters=[_USER])
+@routes.alt_response(200, schema=schemas_people.Sessions)
+def list_sessions() -> Answer:
+    """Where you are signed in."""
+    with state().store.read() as c:
+        return {"sessions": people_views.sessions(c, _whose(), principal())}
+
+
+@routes.route("/sessions/<id>", methods=["DELETE"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas_people.Done)
+@routes.alt_response(404, schema=schemas.Problem)
+def revoke_session(id: str) -> Answer:
+    """End a session."""
+    sessions.revoke(state().store, id, principal())
+    return {"deleted": id}

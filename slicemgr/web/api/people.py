@@ -1,0 +1,96 @@
+"""Users and their accounts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import request
+from flask_smorest import Blueprint
+
+from slicemgr.service import people_views, users
+from slicemgr.service.views import when
+from slicemgr.web import schemas, schemas_people
+from slicemgr.web.api import reading
+from slicemgr.web.api.reading import SECURED, Answer
+from slicemgr.web.state import principal, state
+
+routes = Blueprint("people", __name__, url_prefix="/api/v1", description="People")
+LINK = "/invitation/"  # the page that a link leads to, and the secret behind it
+
+
+@routes.route("/me", methods=["GET"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas_people.Me)
+def me() -> Answer:
+    """Who you are, your projects, and what this token may do."""
+    with state().store.read() as c:
+        return people_views.me(c, principal())
+
+
+@routes.route("/me/password", methods=["POST"])
+@routes.doc(security=SECURED, requestBody=schemas.body(schemas_people.PASSWORD))
+@routes.alt_response(200, schema=schemas_people.User)
+@routes.alt_response(422, schema=schemas.Problem)
+def change_password() -> Answer:
+    """Another password; your other sessions end."""
+    body = reading.body()
+    reading.only(body, "old", "new")
+    users.change_password(
+        state().store, state().door, reading.text(body, "old"), reading.text(body, "new"), principal()
+    )
+    with state().store.read() as c:
+        return people_views.me(c, principal())
+
+
+@routes.route("/users", methods=["GET"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas_people.Users)
+def list_users() -> Answer:
+    """Everybody, to an admin; to others whom they share a project with."""
+    with state().store.read() as c:
+        return {"users": people_views.users(c, principal())}
+
+
+@routes.route("/users", methods=["POST"])
+@routes.doc(security=SECURED, requestBody=schemas.body(schemas_people.USER_REQUEST))
+@routes.alt_response(201, schema=schemas_people.Invited)
+@routes.alt_response(409, schema=schemas.Problem)
+def invite_user() -> Answer:
+    """A new account, and the link by which its user sets a password: told this once."""
+    return _invited(users.invite(state().store, state().config, reading.body(), principal())), 201
+
+
+@routes.route("/users/<name>", methods=["GET"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas_people.User)
+@routes.alt_response(404, schema=schemas.Problem)
+def show_user(name: str) -> Answer:
+    """One user."""
+    with state().store.read() as c:
+        return people_views.users(c, principal(), name)[0]
+
+
+@routes.route("/users/<name>", methods=["PATCH"])
+@routes.doc(security=SECURED, requestBody=schemas.body(schemas_people.USER_CHANGE))
+@routes.alt_response(200, schema=schemas_people.User)
+@routes.alt_response(409, schema=schemas.Problem)
+def change_user(name: str) -> Answer:
+    """full_name and email of your own; an admin also `enabled` and `admin`, of everybody."""
+    users.change(state().store, name, reading.body(), principal())
+    with state().store.read() as c:
+        return people_views.users(c, principal(), name)[0]
+
+
+@routes.route("/users/<name>/invitation", methods=["POST"])
+@routes.doc(security=SECURED)
+@routes.alt_response(201, schema=schemas_people.Invited)
+def invite_again(name: str) -> Answer:
+    """A new link, for who lost it or forgot the password."""
+    return _invited(users.invite_again(state().store, state().config, name, principal())), 201
+
+
+def _invited(made: users.Invitation) -> dict[str, Any]:
+    link = (state().config.web.url or request.host_url.rstrip("/")) + LINK + made.secret
+    with state().store.read() as c:
+        user = people_views.users(c, principal(), made.user)[0]
+    return {"user": user, "invitation": {"token": made.secret, "link": link, "expires_at": when(made.expires_at)}}

@@ -1,0 +1,72 @@
+"""What several routes do with a request: read its parts, and tell what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flask import request
+
+from slicemgr.errors import invalid
+from slicemgr.service import views
+from slicemgr.web.state import state
+
+Answer = Any
+SECURED: list[dict[str, list[str]]] = [{"token": []}]
+PROJECT = {
+    "in": "query",
+    "name": "project",
+    "schema": {"type": "string"},
+    "description": "whose, where several of your projects have one of that name",
+}
+
+
+def body() -> dict[str, Any]:
+    """The body, which must be a JSON object; none counts as an empty one."""
+    if not request.get_data(cache=True):
+        return {}
+    given = request.get_json(silent=True, force=True)
+    if not isinstance(given, dict):
+        raise invalid("body", "is not a JSON object", 'send something like {"name": "exp"}')
+    return given
+
+
+def text(raw: Mapping[str, Any], name: str, most: int = 1024) -> str:
+    """A field that must be there. Refused(INVALID)."""
+    value = raw.get(name)
+    if value is None or value == "":
+        raise invalid(name, "is missing")
+    if not isinstance(value, str) or len(value) > most:
+        raise invalid(name, "must be text", f"at most {most} characters")
+    return value
+
+
+def only(raw: Mapping[str, Any], *known: str) -> None:
+    """Refused(INVALID) for a field that the route does not know."""
+    for unknown in sorted(set(raw) - set(known)):
+        raise invalid(unknown[:64], "unknown field", f"known: {', '.join(known)}")
+
+
+def number(name: str, default: float, most: float) -> float:
+    given = request.args.get(name, "")
+    try:
+        value = float(given) if given else default
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= most:
+        raise invalid(name, f"{given[:40]!r} is not a number from 0 to {most:g}")
+    return value
+
+
+def project() -> str | None:
+    """The project that the query names."""
+    return request.args.get("project") or None
+
+
+def asked(operation: str, *, with_slice: bool = False) -> dict[str, Any]:
+    """The queued operation as an answer, with the slice it is about."""
+    with state().store.read() as c:
+        answer = {"operation": views.operation(c, operation)}
+        if with_slice:
+            answer["slice"] = views.slice_of_operation(c, operation)
+        return answer

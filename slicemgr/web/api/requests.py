@@ -1,0 +1,78 @@
+"""Requests beyond a quota, and what becomes of them."""
+
+from __future__ import annotations
+
+from flask import request
+from flask_smorest import Blueprint
+
+from slicemgr.errors import invalid
+from slicemgr.service import people_views, requests
+from slicemgr.web import schemas, schemas_people
+from slicemgr.web.api import reading
+from slicemgr.web.api.reading import SECURED, Answer
+from slicemgr.web.state import principal, state
+
+routes = Blueprint("requests", __name__, url_prefix="/api/v1/requests", description="Requests beyond a quota")
+
+
+def _shown(id: str) -> Answer:
+    with state().store.read() as c:
+        return people_views.requests(c, principal(), id)[0]
+
+
+@routes.route("", methods=["GET"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas_people.Requests)
+def list_requests() -> Answer:
+    """Your requests and those you may decide, the newest first; `state` and `project` filter."""
+    filters = {name: request.args.get(name, "") for name in ("state", "project")}
+    with state().store.read() as c:
+        return {"requests": people_views.requests(c, principal(), **filters)}
+
+
+@routes.route("/<id>", methods=["GET"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas.Request)
+@routes.alt_response(404, schema=schemas.Problem)
+def show_request(id: str) -> Answer:
+    """One request."""
+    return _shown(id)
+
+
+@routes.route("/<id>/grant", methods=["POST"])
+@routes.doc(security=SECURED, requestBody=schemas.body(schemas_people.GRANT))
+@routes.alt_response(202, schema=schemas_people.Granted)
+@routes.alt_response(403, schema=schemas.Problem)
+@routes.alt_response(409, schema=schemas.Problem)
+def grant_request(id: str) -> Answer:
+    """Make the slice: a PI within the ceiling, or an admin. `changes` trims what was asked for."""
+    body = reading.body()
+    reading.only(body, "changes", "reason")
+    changes = body.get("changes") or {}
+    if not isinstance(changes, dict):
+        raise invalid("changes", "must be an object", 'such as {"count": 2}')
+    answer = requests.reason(body.get("reason"))
+    operation = requests.grant(state().store, state().config, id, changes, answer, principal())
+    return {"request": _shown(id), **reading.asked(operation, with_slice=True)}, 202
+
+
+@routes.route("/<id>/decline", methods=["POST"])
+@routes.doc(security=SECURED, requestBody=schemas.body(schemas_people.DECLINE))
+@routes.alt_response(200, schema=schemas.Request)
+@routes.alt_response(409, schema=schemas.Problem)
+def decline_request(id: str) -> Answer:
+    """Say no, with the reason."""
+    body = reading.body()
+    reading.only(body, "reason")
+    requests.decline(state().store, id, requests.reason(body.get("reason"), needed=True), principal())
+    return _shown(id)
+
+
+@routes.route("/<id>/withdraw", methods=["POST"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas.Request)
+@routes.alt_response(409, schema=schemas.Problem)
+def withdraw_request(id: str) -> Answer:
+    """Take back a request of yours."""
+    requests.withdraw(state().store, id, principal())
+    return _shown(id)

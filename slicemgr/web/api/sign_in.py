@@ -1,0 +1,43 @@
+"""For those who have no token yet: a link's first password, and a token for a password."""
+
+from __future__ import annotations
+
+from flask_smorest import Blueprint
+
+from slicemgr.service import people_views, sign_in, tokens, users
+from slicemgr.web import schemas, schemas_people
+from slicemgr.web.api import reading
+from slicemgr.web.api.reading import Answer
+from slicemgr.web.state import address, state
+
+routes = Blueprint("sign-in", __name__, url_prefix="/api/v1", description="Passwords, links, and a first token")
+
+
+@routes.route("/login", methods=["POST"])
+@routes.doc(requestBody=schemas.body(schemas_people.LOGIN))
+@routes.alt_response(201, schema=schemas_people.NewToken)
+@routes.alt_response(401, schema=schemas.Problem)
+@routes.alt_response(429, schema=schemas.Problem)
+def login() -> Answer:
+    """A token for whoever knows the password: `token` is told this once."""
+    body, store = reading.body(), state().store
+    user, password = reading.text(body, "user"), reading.text(body, "password")
+    rest = {key: value for key, value in body.items() if key not in ("user", "password")}
+    wanted = tokens.wanted(rest, state().config, label="login")
+    by = sign_in.check(store, state().door, user, password, address())
+    token, id_, _ = tokens.create(store, wanted, by, why="login")
+    with store.read() as c:
+        return {"token": token, **people_views.tokens(c, by.user, by, id_)[0]}, 201
+
+
+@routes.route("/invitation", methods=["POST"])
+@routes.doc(requestBody=schemas.body(schemas_people.ACCEPT))
+@routes.alt_response(200, schema=schemas_people.Accepted)
+@routes.alt_response(404, schema=schemas.Problem)
+@routes.alt_response(422, schema=schemas.Problem)
+def accept_invitation() -> Answer:
+    """Set the password of whom a link is for; the link is used up."""
+    body = reading.body()
+    reading.only(body, "token", "password")
+    token, password = reading.text(body, "token"), reading.text(body, "password")
+    return {"user": users.accept(state().store, state().door, token, password, address())}

@@ -1,0 +1,199 @@
+"""The API's shapes of people, projects, credentials and requests, for its OpenAPI description."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marshmallow import Schema, fields
+
+from slicemgr.web import schemas
+
+
+def _object(properties: dict[str, Any], *required: str) -> dict[str, object]:
+    shape: dict[str, object] = {"type": "object", "properties": properties}
+    return {**shape, "required": list(required)} if required else shape
+
+
+_TEXT: dict[str, object] = {"type": "string"}
+_TRUTH: dict[str, object] = {"type": "boolean"}
+_COUNT: dict[str, object] = {"type": "integer", "minimum": 0, "nullable": True}
+_BYTES: dict[str, object] = {
+    "description": "bytes, or text such as 32G; null: no limit",
+    "nullable": True,
+    "oneOf": [{"type": "integer", "minimum": 0}, {"type": "string"}],
+}
+_PASSWORD: dict[str, object] = {"type": "string", "format": "password", "minLength": 12, "maxLength": 1024}
+_SPAN: dict[str, object] = {"type": "string", "example": "30d"}
+_REASON: dict[str, object] = {"type": "string", "maxLength": 2000}
+_QUOTA = _object(
+    {
+        "slices": _COUNT,
+        "slivers": _COUNT,
+        "vcpus": {"type": "number", "minimum": 0, "nullable": True, "description": "cores"},
+        "memory": _BYTES,
+        "disk": _BYTES,
+        "ports": _COUNT,
+        "lease": {**_SPAN, "nullable": True, "description": "the longest"},
+    }
+)
+_TOKEN = {"label": {**_TEXT, "maxLength": 80}, "scope": {"type": "string", "enum": ["read", "write"]}, "expires": _SPAN}
+_DESCRIPTION = {"full_name": _TEXT, "email": _TEXT, "admin": _TRUTH}
+
+LOGIN = _object({"user": _TEXT, "password": {"type": "string", "format": "password"}, **_TOKEN}, "user", "password")
+ACCEPT = _object({"token": _TEXT, "password": _PASSWORD}, "token", "password")
+PASSWORD = _object({"old": {"type": "string", "format": "password"}, "new": _PASSWORD}, "old", "new")
+USER_REQUEST = _object({"name": {**_TEXT, "pattern": "^[a-z][a-z0-9-]{0,31}$"}, **_DESCRIPTION}, "name")
+USER_CHANGE = _object({**_DESCRIPTION, "enabled": _TRUTH})
+PROJECT_REQUEST = _object(
+    {
+        "name": {**_TEXT, "maxLength": 40, "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"},
+        "description": {**_TEXT, "maxLength": 1000},
+        "quota": _QUOTA,
+        "ceiling": _QUOTA,
+        "pi": {**_TEXT, "description": "a user"},
+    },
+    "name",
+)
+PROJECT_CHANGE = _object({"description": {**_TEXT, "maxLength": 1000}, "quota": _QUOTA, "ceiling": _QUOTA})
+MEMBER = _object({"role": {"type": "string", "enum": ["pi", "member"], "default": "member"}})
+KEY_REQUEST = _object({"key": {**_TEXT, "description": "the content of a .pub file"}}, "key")
+TOKEN_REQUEST = _object(_TOKEN, "label")
+GRANT = _object(
+    {"changes": {"type": "object", "description": "of count, ports, lease and the limits"}, "reason": _REASON}
+)
+DECLINE = _object({"reason": _REASON}, "reason")
+
+
+class User(Schema):
+    name = fields.String()
+    full_name = fields.String(allow_none=True)
+    email = fields.String(allow_none=True)
+    admin = fields.Boolean()
+    enabled = fields.Boolean()
+    created_at = fields.String()
+    projects = fields.Dict(metadata={"description": "role by project"})
+    has_password = fields.Boolean(allow_none=True)
+    invited_until = fields.String(allow_none=True)
+
+
+class Me(User):
+    scope = fields.String()
+
+
+class Invitation(Schema):
+    token = fields.String()
+    link = fields.String()
+    expires_at = fields.String()
+
+
+class Invited(Schema):
+    user = fields.Nested(User)
+    invitation = fields.Nested(Invitation)
+
+
+class Accepted(Schema):
+    user = fields.String()
+
+
+class Amounts(Schema):
+    slices = fields.Integer(allow_none=True)
+    slivers = fields.Integer(allow_none=True)
+    vcpus = fields.Float(allow_none=True)
+    memory = fields.Integer(allow_none=True, metadata={"description": "bytes"})
+    disk = fields.Integer(allow_none=True, metadata={"description": "bytes"})
+    ports = fields.Integer(allow_none=True)
+
+
+class Quota(Amounts):
+    """null: not limited."""
+
+    lease = fields.Integer(allow_none=True, metadata={"description": "seconds"})
+
+
+class Member(Schema):
+    user = fields.String()
+    full_name = fields.String(allow_none=True)
+    role = fields.String()
+    enabled = fields.Boolean()
+
+
+class Project(Schema):
+    name = fields.String()
+    description = fields.String(allow_none=True)
+    created_at = fields.String()
+    role = fields.String(allow_none=True, metadata={"description": "your own"})
+    used = fields.Nested(Amounts)
+    quota = fields.Nested(Quota, metadata={"description": "granted at once"})
+    ceiling = fields.Nested(Quota, metadata={"description": "what a PI may grant"})
+    members = fields.List(fields.Nested(Member))
+
+
+class Key(Schema):
+    id = fields.String()
+    user = fields.String()
+    type = fields.String()
+    fingerprint = fields.String()
+    comment = fields.String(allow_none=True)
+    key = fields.String()
+    created_at = fields.String()
+
+
+class Token(Schema):
+    id = fields.String()
+    user = fields.String()
+    label = fields.String()
+    scope = fields.String()
+    created_at = fields.String()
+    expires_at = fields.String(allow_none=True)
+    used_at = fields.String(allow_none=True)
+    used_from = fields.String(allow_none=True)
+    current = fields.Boolean()
+
+
+class NewToken(Token):
+    token = fields.String(metadata={"description": "told this once"})
+
+
+class Session(Schema):
+    id = fields.String()
+    user = fields.String()
+    created_at = fields.String()
+    expires_at = fields.String()
+    used_at = fields.String()
+    address = fields.String(allow_none=True)
+    agent = fields.String(allow_none=True)
+    current = fields.Boolean()
+
+
+class Granted(Schema):
+    request = fields.Nested(schemas.Request)
+    operation = fields.Nested(schemas.Operation)
+    slice = fields.Nested(schemas.Slice)
+
+
+class Done(Schema):
+    deleted = fields.String()
+
+
+class Users(Schema):
+    users = fields.List(fields.Nested(User))
+
+
+class Projects(Schema):
+    projects = fields.List(fields.Nested(Project))
+
+
+class Keys(Schema):
+    keys = fields.List(fields.Nested(Key))
+
+
+class Tokens(Schema):
+    tokens = fields.List(fields.Nested(Token))
+
+
+class Sessions(Schema):
+    sessions = fields.List(fields.Nested(Session))
+
+
+class Requests(Schema):
+    requests = fields.List(fields.Nested(schemas.Request))

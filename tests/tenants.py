@@ -1,0 +1,137 @@
+"""Two projects that must not know of one another, and the people in and around them, each with a token.
+
+`lab` is alice's (pi), with bob and dave (members); `rival` is carol's. What is looked at is bob's: the slice `exp`, a
+waiting request, a key, a token, a session. root is an admin.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from bare_service import BOOT, KEY, Service, config_in
+from flask import Flask
+from flask.testing import FlaskClient
+
+from slicemgr.config import Config
+from slicemgr.model import ImageState, Role, Scope
+from slicemgr.policy.access import Principal
+from slicemgr.service import people, projects, requests, sessions, specs, ssh_keys, tokens
+from slicemgr.service.passwords import Passwords
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+from slicemgr.web import create_app
+
+ROOT = Principal("root", True)
+ALICE = Principal("alice", False, {"lab": Role.PI, "hollow": Role.PI})
+BOB = Principal("bob", False, {"lab": Role.MEMBER, "hollow": Role.MEMBER}, address="192.0.2.7")
+DAVE = Principal("dave", False, {"lab": Role.MEMBER, "hollow": Role.MEMBER})
+CAROL = Principal("carol", False, {"rival": Role.PI})
+EVERYBODY = (ROOT, ALICE, BOB, DAVE, CAROL)
+PASSWORD = "correct horse battery"
+LAB_IMAGE, LAB_SHA = "lab-image", "cd" * 32
+OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8x2dEw0kB0yJ3Ck8t8S1m2S2cYyN3wN0o0o0o0o0o0 other"
+
+
+@functools.cache
+def password_hash() -> str:
+    return Passwords(1).hash(PASSWORD, "nobody")
+
+
+@functools.cache
+def _seeded() -> tuple[bytes, dict[str, str]]:
+    """The database with everybody in it, made once for the whole session, and what it calls things."""
+    with tempfile.TemporaryDirectory() as folder, Service(Path(folder)) as service:
+        found = _seed(service)
+        with service.store.read() as c:
+            c.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        service.store.close()
+        return service.database.read_bytes(), found
+
+
+def _seed(service: Service) -> dict[str, str]:
+    store, config, now = service.store, service.config, utcnow()
+    with store.write() as c:
+        rows = [{"name": one.user, "admin": one.admin} for one in EVERYBODY]
+        rows += [{"name": "erin", "admin": False}, {"name": "frank", "admin": False}]
+        c.execute(t.users.insert(), [{**row, "created_at": now, "password": password_hash()} for row in rows])
+    quota = {"slices": 3, "slivers": 8, "ports": 200}
+    for name, pi in (("lab", "alice"), ("hollow", "alice"), ("rival", "carol")):
+        projects.create(store, config, {"name": name, "pi": pi, "quota": quota, "ceiling": {"slices": 4}}, ROOT)
+    for name, user in (("lab", "bob"), ("lab", "dave"), ("hollow", "bob"), ("hollow", "dave")):
+        projects.set_member(store, name, user, "member", ALICE)
+    with store.write() as c:
+        image = {"sha256": LAB_SHA, "name": LAB_IMAGE, "format": "qcow2", "virtual_size": 1, "file_size": 1}
+        image |= {"arch": "x86_64", "boot": BOOT, "os": "Debian 12", "state": ImageState.READY, "project": "lab"}
+        c.execute(t.images.insert().values(**image, created_at=now))
+    found = {"operation": ask(service, BOB, "exp").operation}
+    found["request"] = ask(service, BOB, "large", "a large experiment", count=9, memory="64M", ports=2).request
+    found["key"] = ssh_keys.add(store, KEY, BOB)[0]
+    found["session"] = sessions.start(store, config, BOB, "Firefox").id
+    found["token"] = tokens.create(store, _token(), BOB)[1]
+    for one in EVERYBODY:
+        found[one.user] = tokens.create(store, _token(), one)[0]
+    found["reader"] = tokens.create(store, _token(Scope.READ), BOB)[0]
+    found["revoked"], revoked, _ = tokens.create(store, _token(), BOB)
+    tokens.revoke(store, revoked, BOB)
+    found["expired"], expired, _ = tokens.create(store, _token(), BOB)
+    found["disabled"] = tokens.create(store, _token(), Principal("frank", False))[0]
+    with store.write() as c:
+        k, u = t.tokens, t.users
+        c.execute(k.update().where(k.c.id == expired).values(expires_at=now - timedelta(seconds=1)))
+        c.execute(u.update().where(u.c.name == "frank").values(enabled=False))
+    return found
+
+
+def _token(scope: Scope = Scope.WRITE) -> tokens.Wanted:
+    return tokens.Wanted("test", scope, timedelta(days=1))
+
+
+def ask(service: Service, by: Principal, name: str, why: str = "", **fields: Any) -> requests.Answer:
+    """A slice of the asker's first project, through the service as the REST API does it."""
+    body = service.request(name, **{"project": next(iter(by.roles), "default"), **fields})
+    spec = specs.slice_spec(body, service.config)
+    return requests.create(service.store, service.config, spec, by, body, why)
+
+
+class Tenants(Service):
+    """`found`: the tokens of people by name, and the ids of what is bob's."""
+
+    def __init__(self, folder: Path, **sections: Any) -> None:
+        content, self.found = _seeded()
+        config: Config = config_in(folder, **sections)
+        path = config.node.state_dir / "db" / "slicemgr.db"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        super().__init__(config, facts=None)
+
+    def add_image(self, *args: Any, **more: Any) -> None:
+        """The image of the seed is there already."""
+        with self.store.read() as c:
+            there = c.scalar(sa.select(sa.exists().where(t.images.c.sha256 == args[0])))
+        if not there:
+            super().add_image(*args, **more)
+
+    @functools.cached_property
+    def app(self) -> Flask:
+        return create_app(self.config, self.store)
+
+    def client(self, who: str | None = None) -> FlaskClient:
+        """who: one of `found`; None shows no token."""
+        made = self.app.test_client()
+        if who is not None:
+            made.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {self.found[who]}"
+        return made
+
+    def principal(self, who: str) -> Principal:
+        return people.authenticate(self.store, self.found[who])
+
+    def events(self) -> list[tuple[str, str, str]]:
+        """user, action, detail; the oldest first."""
+        e = t.events.c
+        with self.store.read() as c:
+            return [tuple(row) for row in c.execute(sa.select(e.user, e.action, e.detail).order_by(e.id))]

@@ -1,0 +1,240 @@
+"""Every route and verb, for everybody who could ask: the table below must have a row for each route there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from bare_service import request
+from tenants import LAB_IMAGE, LAB_SHA, OTHER_KEY, PASSWORD, Tenants
+
+from slicemgr.policy.access import Principal
+
+API = "/api/v1"
+ACTORS = ("carol", "dave", "bob", "alice", "root", "reader")  # another project's, member, owner, pi, admin, read-only
+STRANGERS = (None, "revoked", "expired", "disabled")
+
+
+class Case(NamedTuple):
+    """path: with what is bob's in it. expected: the status for each of ACTORS; OPEN: for all, strangers too."""
+
+    path: str
+    expected: tuple[int, ...]
+    json: Any = None
+    data: bytes | None = None
+
+
+OPEN = (200,)
+ALL = (200,) * 6
+WRITERS = (201,) * 5 + (403,)
+MEMBERS = (404, 200, 200, 200, 200, 200)
+OWNERS = (404, 403, 202, 202, 202, 403)
+ADMINS = (403, 403, 403, 403, 202, 403)
+HIS = (404, 404, 200, 404, 200, 200)  # his own, and the admins'
+HIS_TO_CHANGE = (404, 404, 200, 404, 200, 403)
+SLICE = f"{API}/slices/exp"
+CASES = {
+    "GET /": Case("/", OPEN),
+    "GET /healthz": Case("/healthz", OPEN),
+    f"GET {API}/openapi.json": Case(f"{API}/openapi.json", OPEN),
+    f"POST {API}/login": Case(f"{API}/login", (201,), {"user": "bob", "password": PASSWORD}),
+    f"POST {API}/invitation": Case(f"{API}/invitation", (404,), {"token": "x", "password": PASSWORD}),
+    f"GET {API}/slices": Case(f"{API}/slices", ALL),
+    f"POST {API}/slices": Case(f"{API}/slices", (404, 202, 202, 202, 202, 403), request("new", project="lab")),
+    f"GET {API}/slices/<name>": Case(f"{SLICE}?project=lab", MEMBERS),
+    f"DELETE {API}/slices/<name>": Case(f"{SLICE}?project=lab", OWNERS),
+    f"POST {API}/slices/<name>/renew": Case(
+        f"{SLICE}/renew?project=lab", (404, 403, 200, 200, 200, 403), {"lease": "8d"}
+    ),
+    f"POST {API}/slices/<name>/resize": Case(f"{SLICE}/resize?project=lab", OWNERS, {"disk": "8G"}),
+    f"POST {API}/slices/<name>/console": Case(
+        f"{SLICE}/console?project=lab", (404, 403, 200, 200, 200, 403), {"sliver": 0}
+    ),
+    f"GET {API}/console": Case(f"{API}/console", (400,)),
+    f"POST {API}/slices/<name>/<action>": Case(f"{SLICE}/stop?project=lab", OWNERS),
+    f"GET {API}/images": Case(f"{API}/images", ALL),
+    f"POST {API}/images": Case(
+        f"{API}/images?name=new&format=raw&project=lab", (404, 202, 202, 202, 202, 403), data=b"disk"
+    ),
+    f"GET {API}/images/<name>": Case(f"{API}/images/{LAB_IMAGE}", MEMBERS),
+    f"DELETE {API}/images/<name>": Case(f"{API}/images/{LAB_IMAGE}", (404, 403, 403, 202, 202, 403)),
+    f"POST {API}/images/<name>/publish": Case(f"{API}/images/{LAB_SHA}/publish", (404, 403, 403, 403, 200, 403)),
+    f"GET {API}/nodes": Case(f"{API}/nodes", ALL),
+    f"GET {API}/nodes/<name>": Case(f"{API}/nodes/node1", ALL),
+    f"POST {API}/nodes/<name>/doctor": Case(f"{API}/nodes/node1/doctor", ADMINS),
+    f"POST {API}/nodes/<name>/gc": Case(f"{API}/nodes/node1/gc", ADMINS, {"apply": True}),
+    f"POST {API}/nodes/<name>/baseline": Case(f"{API}/nodes/node1/baseline", ADMINS, {"image": LAB_SHA}),
+    f"GET {API}/operations": Case(f"{API}/operations", ALL),
+    f"GET {API}/operations/<id>": Case(f"{API}/operations/OPERATION?wait=0.01", MEMBERS),
+    f"GET {API}/events": Case(f"{API}/events", ALL),
+    f"GET {API}/me": Case(f"{API}/me", ALL),
+    f"POST {API}/me/password": Case(
+        f"{API}/me/password", (200,) * 5 + (403,), {"old": PASSWORD, "new": "another long password"}
+    ),
+    f"GET {API}/users": Case(f"{API}/users", ALL),
+    f"POST {API}/users": Case(f"{API}/users", (403, 403, 403, 403, 201, 403), {"name": "grace"}),
+    f"GET {API}/users/<name>": Case(f"{API}/users/bob", MEMBERS),
+    f"PATCH {API}/users/<name>": Case(f"{API}/users/bob", (404, 403, 200, 403, 200, 403), {"full_name": "Bob"}),
+    f"POST {API}/users/<name>/invitation": Case(f"{API}/users/bob/invitation", (404, 403, 403, 403, 201, 403)),
+    f"GET {API}/projects": Case(f"{API}/projects", ALL),
+    f"POST {API}/projects": Case(f"{API}/projects", (403, 403, 403, 403, 201, 403), {"name": "new"}),
+    f"GET {API}/projects/<name>": Case(f"{API}/projects/lab", MEMBERS),
+    f"PATCH {API}/projects/<name>": Case(f"{API}/projects/lab", (404, 403, 403, 200, 200, 403), {"description": "x"}),
+    f"DELETE {API}/projects/<name>": Case(f"{API}/projects/hollow", (404, 403, 403, 403, 200, 403)),
+    f"PUT {API}/projects/<name>/members/<user>": Case(
+        f"{API}/projects/lab/members/erin", (404, 403, 403, 200, 200, 403), {"role": "member"}
+    ),
+    f"DELETE {API}/projects/<name>/members/<user>": Case(
+        f"{API}/projects/lab/members/dave", (404, 200, 403, 200, 200, 403)
+    ),
+    f"GET {API}/requests": Case(f"{API}/requests", ALL),
+    f"GET {API}/requests/<id>": Case(f"{API}/requests/REQUEST", (404, 404, 200, 200, 200, 200)),
+    f"POST {API}/requests/<id>/grant": Case(f"{API}/requests/REQUEST/grant", (404, 404, 403, 202, 202, 403)),
+    f"POST {API}/requests/<id>/decline": Case(
+        f"{API}/requests/REQUEST/decline", (404, 404, 403, 200, 200, 403), {"reason": "no"}
+    ),
+    f"POST {API}/requests/<id>/withdraw": Case(f"{API}/requests/REQUEST/withdraw", (404, 404, 200, 403, 403, 403)),
+    f"GET {API}/keys": Case(f"{API}/keys?user=bob", HIS),
+    f"POST {API}/keys": Case(f"{API}/keys", WRITERS, {"key": OTHER_KEY}),
+    f"DELETE {API}/keys/<id>": Case(f"{API}/keys/KEY?user=bob", HIS_TO_CHANGE),
+    f"GET {API}/tokens": Case(f"{API}/tokens?user=bob", HIS),
+    f"POST {API}/tokens": Case(f"{API}/tokens", WRITERS, {"label": "script"}),
+    f"DELETE {API}/tokens/<id>": Case(f"{API}/tokens/TOKEN", HIS_TO_CHANGE),
+    f"GET {API}/sessions": Case(f"{API}/sessions?user=bob", HIS),
+    f"DELETE {API}/sessions/<id>": Case(f"{API}/sessions/SESSION", HIS_TO_CHANGE),
+}
+_UNWATCHED = ("tokens", "events")  # a last use is noted, and a failure to sign in
+
+
+def routes(tenants: Tenants) -> Iterator[str]:
+    """Every rule and verb that the application answers; OPTIONS is Flask's own."""
+    for rule in tenants.app.url_map.iter_rules():
+        for method in rule.methods or ():
+            if method != "OPTIONS":
+                yield f"{method} {rule.rule}"
+
+
+def test_every_route_and_verb_has_a_row(tmp_path: Path) -> None:
+    with Tenants(tmp_path) as tenants:
+        found = set(routes(tenants))
+    heads = {route for route in found if route.startswith("HEAD ")}
+    assert found - heads == set(CASES)
+    assert {route.replace("HEAD", "GET") for route in heads} <= set(CASES), "HEAD goes where GET goes"
+
+
+def send(tenants: Tenants, who: str | None, method: str, case: Case) -> int:
+    path = re.sub("[A-Z]{3,}", lambda word: tenants.found[word[0].lower()], case.path)
+    answer = tenants.client(who).open(path, method=method, json=case.json, data=case.data)
+    if answer.status_code >= 400 and method != "HEAD":
+        assert answer.mimetype == "application/problem+json", answer.text
+        assert "lab" not in answer.get_json(force=True).get("hint", "") or who != "carol", (
+            "a stranger is told of no project"
+        )
+    return answer.status_code
+
+
+def methods(route: str) -> tuple[str, ...]:
+    verb = route.split()[0]
+    return ("GET", "HEAD") if verb == "GET" else (verb,)
+
+
+def watched(tenants: Tenants) -> dict[str, list[Any]]:
+    return {name: rows for name, rows in tenants.dump().items() if name not in _UNWATCHED}
+
+
+@pytest.mark.parametrize("route", CASES)
+def test_who_may(route: str, tmp_path: Path) -> None:
+    """The status for everybody; and who is refused changed nothing."""
+    case = CASES[route]
+    seen: dict[str | None, int] = {}
+    number, tenants = 0, Tenants(tmp_path / "0")
+    try:
+        for who in (*ACTORS, *STRANGERS):
+            for method in methods(route):
+                before = watched(tenants)
+                seen[who] = send(tenants, who, method, case)
+                if seen[who] >= 400 or method in ("GET", "HEAD"):
+                    assert watched(tenants) == before, f"{who} changed something"
+                else:
+                    tenants.store.close()
+                    number += 1
+                    tenants = Tenants(tmp_path / str(number))
+    finally:
+        tenants.store.close()
+    everybody = (*ACTORS, *STRANGERS)
+    if len(case.expected) == 1:
+        wanted = dict.fromkeys(everybody, case.expected[0])
+    else:
+        wanted = dict(zip(everybody, (*case.expected, *(401,) * len(STRANGERS)), strict=True))
+    assert seen == wanted
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "json"),
+    [
+        ("PATCH", "/users/bob", {"admin": True}),
+        ("PATCH", "/users/bob", {"enabled": False}),
+        ("PATCH", "/projects/lab", {"quota": {"slices": 99}}),
+        ("PATCH", "/projects/lab", {"ceiling": {"slices": 99}}),
+        ("PUT", "/projects/lab/members/bob", {"role": "pi"}),
+        ("POST", "/images?name=new&format=raw", None),
+    ],
+)
+def test_what_a_pi_may_not(method: str, path: str, json: Any, tmp_path: Path) -> None:
+    """Fields that need more than the route itself. The image goes to the only project of who has one, not to all."""
+    with Tenants(tmp_path) as tenants:
+        statuses = {
+            who: send(tenants, who, method, Case(API + path, (), json, None if json else b"disk"))
+            for who in ("bob", "alice", "root")
+        }
+    if "images" in path:
+        assert statuses == {"bob": 422, "alice": 422, "root": 202}, "which of several projects must be said"
+    else:
+        assert statuses == {"bob": 403, "alice": 403, "root": 200}
+
+
+@pytest.mark.parametrize("path", ["slices", "images", "operations", "events", "users", "projects", "requests"])
+def test_a_list_has_nothing_of_others(path: str, tmp_path: Path) -> None:
+    """Nothing that names lab, its people or its things reaches carol; bob and the admin see them."""
+    with Tenants(tmp_path) as tenants:
+        texts = {who: tenants.client(who).get(f"{API}/{path}").text for who in ("carol", "bob", "root")}
+    words = re.compile(r'"(lab|lab-image|exp|large|bob|alice|dave|hollow)"|192\.0\.2\.7')
+    assert not words.search(texts["carol"]), texts["carol"]
+    assert words.search(texts["bob"]) and words.search(texts["root"])
+
+
+def test_names_of_others_are_as_if_they_were_not(tmp_path: Path) -> None:
+    """The same words for what is not there and for what one may not see."""
+    with Tenants(tmp_path) as tenants:
+        client = tenants.client("carol")
+        for known, unknown in (
+            ("/slices/exp?project=lab", "/slices/exq?project=lac"),
+            ("/slices/exp", "/slices/exq"),
+            (f"/images/{LAB_IMAGE}", "/images/lab-imagf"),
+            ("/projects/lab", "/projects/lac"),
+            ("/users/bob", "/users/boc"),
+            (f"/requests/{tenants.found['request']}", "/requests/" + "0" * 16),
+            (f"/operations/{tenants.found['operation']}", "/operations/" + "0" * 16),
+        ):
+            first, second = client.get(API + known), client.get(API + unknown)
+            assert (first.status_code, second.status_code) == (404, 404)
+            shape = [re.sub(r"'[^']*'", "''", one.text) for one in (first, second)]
+            assert shape[0] == shape[1]
+
+
+def test_without_the_rights_a_stranger_would_see_and_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: what the table forbids carol is there to be had, were it not for policy.access."""
+    monkeypatch.setattr(Principal, "sees", lambda self, project: True)
+    monkeypatch.setattr(Principal, "leads", lambda self, project: True)
+    for number, route in enumerate((f"GET {API}/slices/<name>", f"DELETE {API}/slices/<name>")):
+        with Tenants(tmp_path / str(number)) as tenants:
+            assert send(tenants, "carol", route.split()[0], CASES[route]) in (200, 202)
+
+
+def test_a_route_without_a_row_is_noticed(tmp_path: Path) -> None:
+    with Tenants(tmp_path) as tenants:
+        tenants.app.add_url_rule("/forgotten", view_func=lambda: "", methods=["POST"])
+        assert set(routes(tenants)) - set(CASES) >= {"POST /forgotten"}
