@@ -50,8 +50,8 @@ def init_words(data: Path, password_file: Path) -> list[str]:
 
 
 def server_words(data: Path, sockets: Path, *settings: str) -> list[str]:
-    """The command that is the server. It ends with who started it."""
-    words = [*unprivileged("--pdeathsig=INT"), str(programs() / "postgres"), "-D", str(data)]
+    """The command that is the server."""
+    words = [str(programs() / "postgres"), "-D", str(data)]
     for setting in (*_SETTINGS, f"unix_socket_directories={sockets}", *settings):
         words += ["-c", setting]
     return words
@@ -93,7 +93,8 @@ class Server:
 
     def start(self) -> None:
         """Returns when it answers."""
-        words = server_words(self.folder / "data", self.folder / "s", *self._settings)
+        follow = unprivileged("--pdeathsig=INT")  # it ends with who started it
+        words = [*follow, *server_words(self.folder / "data", self.folder / "s", *self._settings)]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
         ready = [str(programs() / "pg_isready"), "-q", "-h", str(self.folder / "s")]
