@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from slicemgr import wire
+    from slicemgr.websocket import Channel
 
 __all__ = ["Client", "Settings", "find_settings", "settings_files"]
 
@@ -109,6 +110,26 @@ class Client:
 
     def delete_slice(self, name: str) -> wire.Operation:
         return _operation(self._call("DELETE", f"/slices/{_segment('NAME', name)}"))
+
+    def console(self, name: str, sliver: int = 0) -> Channel:
+        """The console of a running sliver as bytes both ways; whoever was attached is cut off."""
+        from slicemgr import websocket
+
+        asked = self._call("POST", f"/slices/{_segment('NAME', name)}/console", {"sliver": sliver})
+        ticket = cast("wire.Console", asked)
+        connection = type(self._connection)(self._connection.host, self._connection.port, timeout=self.timeout)
+        host, target = urlsplit(self.url).netloc.rpartition("@")[2], self._prefix.removesuffix(API) + ticket["path"]
+        try:
+            connection.connect()
+            return websocket.connect(connection.sock, host, target, ticket["token"])
+        except websocket.Rejected as error:
+            connection.close()
+            if error.status:
+                self._answer(error.status, error.body)  # raises what it tells
+            raise self._lost(error) from error
+        except OSError as error:
+            connection.close()
+            raise self._lost(error) from error
 
     # images
 

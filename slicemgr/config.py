@@ -163,6 +163,11 @@ class Config:
         return self.node.run_dir / "agent.sock"
 
     @property
+    def console_socket(self) -> Path:
+        """Where the agent gives the web process the stream of a console, for a token."""
+        return self.node.run_dir / "console.sock"
+
+    @property
     def images_dir(self) -> Path:
         """The imported disk images, `SHA256.FORMAT`; only root writes here."""
         return self.node.state_dir / "images"

@@ -197,6 +197,13 @@ class Event(TypedDict):
     detail: str
 
 
+class Console(TypedDict):
+    """What opens a sliver's console: a WebSocket at `path`."""
+
+    token: str
+    path: str
+
+
 class Created(TypedDict):
     """The answer to a SliceRequest: `plan` alone for a dry run, the others otherwise."""
 

@@ -22,7 +22,7 @@ import slicemgr.store
 from slicemgr.config import Config, NetworkConfig, NodeConfig
 from slicemgr.model import GIB, ImageState, OperationState, SliceSpec
 from slicemgr.policy.access import Principal
-from slicemgr.service import people, slices, specs
+from slicemgr.service import consoles, people, slices, specs
 from slicemgr.store import Store, schema, tables, work
 from slicemgr.store.updates import utcnow
 
@@ -203,6 +203,7 @@ class Service:
         with self.store.write() as c:
             now = utcnow()
             c.execute(tables.clock.insert().values(id=1, seen_at=now, trusted_from=now))
+        consoles.ask(self.store, "exp", 0, ADMIN)
 
     def rows(self) -> list[work.SliverRow]:
         with self.store.read() as c:

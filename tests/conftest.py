@@ -10,6 +10,7 @@ import pytest
 from bare_service import databases_on
 from host_node import HostNode
 from postgres_server import Server
+from production_run import Run
 from testbed import IMAGE, Node, ensure_image
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -49,6 +50,26 @@ def node() -> Iterator[Node]:
         made.start()
         made.ok("image", "import", image, "--name", IMAGE)
         yield made
+
+
+@pytest.fixture(scope="session")
+def production_run(node: Node, request: pytest.FixtureRequest) -> Iterator[Run]:
+    """The production-like machine at work, in the background."""
+    run = Run(node, request.config.getoption("--debian"))
+    yield run
+    run.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def early_start(request: pytest.FixtureRequest) -> None:
+    """Let the machine run while the other tests do, if its results are wanted at the end."""
+    if any("test_production_host" in item.nodeid for item in request.session.items):
+        request.getfixturevalue("production_run")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What the machine found is asked for last."""
+    items.sort(key=lambda item: "test_production_host" in item.nodeid)
 
 
 @pytest.fixture(params=["lxc"] if PRODUCTION else ["lxc", "kvm"])

@@ -1,13 +1,14 @@
 """The machine itself as the node: for a production-like machine made for the tests, set up as the README says.
 
-`SLICEMGR_NO_BOX` says that this is such a machine, `SLICEMGR_TEST_BASE` where the row of the base is that came with
-its pool (an import inside an emulated machine would emulate the appliance once more).
+`SLICEMGR_NO_BOX` says that this is such a machine, `SLICEMGR_TEST_IMAGES` where the rows of the images are that came
+with its pool (an import inside an emulated machine would emulate the appliance once more).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -20,6 +21,7 @@ from testbed import Node, eventually
 
 ADDRESS = "192.0.2.10"
 DATABASE = "/var/lib/slicemgr/db/slicemgr.db"
+CARRIED, IMAGES_DIR = Path("/var/lib/slicemgr/pool/carried"), Path("/var/lib/slicemgr/images")
 
 
 class Host:
@@ -75,14 +77,27 @@ class HostNode(Node):
         return "http://127.0.0.1:8480"
 
     def start(self) -> None:
-        """Wait for the units, and tell the database of the base that came with the pool."""
+        """Wait for the units, and tell the database of the images that came with the pool."""
         eventually(lambda: self.box.daemon("web") and self.box.daemon("agent"), "the units run", 120)
         eventually(self._listens, "the web process listens", 120)
         eventually(lambda: json.loads(self.ok("node", "list", "-f", "json")), "the agent has announced the node", 120)
-        row = json.loads(Path(os.environ["SLICEMGR_TEST_BASE"]).read_text())
-        marks = ", ".join("?" * len(row))
-        with closing(sqlite3.connect(DATABASE)) as database, database:
-            database.execute(f"insert or ignore into images ({', '.join(row)}) values ({marks})", list(row.values()))
+        for row in json.loads(Path(os.environ["SLICEMGR_TEST_IMAGES"]).read_text()):
+            marks = ", ".join("?" * len(row))
+            with closing(sqlite3.connect(DATABASE)) as database, database:
+                columns = ", ".join(row)
+                database.execute(f"insert or ignore into images ({columns}) values ({marks})", list(row.values()))
+        self._take_images()
+
+    def _take_images(self) -> None:
+        """Give the disk images that came with the pool the place and owner that an import would."""
+        IMAGES_DIR.mkdir(mode=0o711, parents=True, exist_ok=True)
+        IMAGES_DIR.chmod(0o711)
+        for carried in CARRIED.glob("*.qcow2"):
+            target = IMAGES_DIR / carried.name
+            if not target.exists():
+                shutil.copy(carried, target)
+                shutil.chown(target, "root", "kvm")
+                target.chmod(0o640)
 
     def mend(self) -> None:
         """Nothing here ends a unit for good: systemd starts it again."""

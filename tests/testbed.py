@@ -37,6 +37,7 @@ user = "65534:65534"
 reconcile = "2s"
 stop_grace = "5s"
 ssh_wait = "60s"
+boot_wait = "240s"
 {more}
 """
 
@@ -156,9 +157,10 @@ class Node:
         names = {one["name"] for one in json.loads(self.ok("image", "list", "-f", "json"))}
         if IMAGES["kvm"] not in names:
             self.ok("image", "import", ensure_image(IMAGES["kvm"]), "--name", IMAGES["kvm"], timeout=500)
-        eventually(self._runs_machines, "the agent has found out how machines run", 120)
+        eventually(self.runs_machines, "the agent has found out how machines run", 120)
 
-    def _runs_machines(self) -> bool:
+    def runs_machines(self) -> bool:
+        """Whether the agent knows how."""
         return bool(json.loads(self.ok("node", "list", "-f", "json"))[0]["facts"]["kinds"]["kvm"])
 
     def show(self, name: str) -> dict[str, Any]:

@@ -186,11 +186,11 @@ def in_tree(root: Path, script: str) -> None:
 
 
 def run(
-    suite: str, pool_disk: Path, base: str, tests: Sequence[str], after_reboot: Sequence[str], console: Path
+    suite: str, pool_disk: Path, images: str, tests: Sequence[str], after_reboot: Sequence[str], console: Path
 ) -> str:
     """Install, boot, test; what the machine told. To be called in a private mount namespace.
 
-    pool_disk: a raw disk made as the README says, with a base in it; base: its row, as JSON.
+    pool_disk: a raw disk made as the README says, with bases and disk images in it; images: their rows, as JSON.
     """
     text = (REPO / "README.md").read_text()
     commands = sort_commands(readme_commands(text, SECTION))
@@ -201,7 +201,7 @@ def run(
         work = Path(directory)
         with overlay(tree, work) as root:
             install(root, commands)
-            in_tree(root, "\n".join(["set -e", *machine.write_files(root, script, base)]))
+            in_tree(root, "\n".join(["set -e", *machine.write_files(root, script, images)]))
             say(f"installed in {time.monotonic() - started:.0f} s")
             machine.make_disk(root, work / "root.raw")
             shutil.copy(max((root / "boot").glob("vmlinuz-*")), work / "vmlinuz")
@@ -218,7 +218,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--suite", choices=SUITES, default="bookworm")
     parser.add_argument("--pool-disk", type=Path, required=True)
-    parser.add_argument("--base", type=Path, required=True, help="the row of the base on the pool's disk, as JSON")
+    parser.add_argument("--images", type=Path, required=True, help="the rows of the images on the pool's disk, as JSON")
     parser.add_argument("--console", type=Path, help="where the machine's console goes (default: below .run)")
     parser.add_argument("--after-reboot", action="append", default=[], metavar="TEST", help="of the second boot")
     parser.add_argument("tests", nargs="+", metavar="TEST", help="of the first boot")
@@ -229,8 +229,8 @@ def main() -> int:
     for killed in CACHE.glob("run.*"):
         shutil.rmtree(killed)
     console = arguments.console or CACHE / f"console-{arguments.suite}.log"
-    base = arguments.base.read_text()
-    told = run(arguments.suite, arguments.pool_disk, base, arguments.tests, arguments.after_reboot, console)
+    images = arguments.images.read_text()
+    told = run(arguments.suite, arguments.pool_disk, images, arguments.tests, arguments.after_reboot, console)
     whole, results = machine.merge(told)
     sys.stdout.write(results)
     if whole == 2:

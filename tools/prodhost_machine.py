@@ -17,13 +17,15 @@ OWN_PYTHON = "/opt/testenv/bin/python"  # not the program's: what the program ne
 XML_START = "<?xml "
 
 # Tests look soon for what takes its time, and everything takes its time in emulation.
-SETTINGS = r"""printf '\n[agent]\nreconcile = "3s"\nssh_wait = "120s"\n' >>/etc/slicemgr/slicemgr.toml"""
+SETTINGS = (
+    r"""printf '\n[agent]\nreconcile = "3s"\nssh_wait = "120s"\nboot_wait = "900s"\n' >>/etc/slicemgr/slicemgr.toml"""
+)
 
 RUN = """\
 #!/bin/sh
 # Run at each boot by slicemgr-tests.service. First boot: what the README says for a running system, then the tests.
 export LC_ALL=C.UTF-8 HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-export SLICEMGR_NO_BOX=1 SLICEMGR_TEST_BASE=/opt/tests/base.json PYTHONDONTWRITEBYTECODE=1
+export SLICEMGR_NO_BOX=1 SLICEMGR_TEST_IMAGES=/opt/tests/images.json PYTHONDONTWRITEBYTECODE=1
 mark() {{ echo "== $(cut -d' ' -f1 /proc/uptime) $*"; }}
 finish() {{
     journalctl --no-pager -b -u slicemgr-agent -u slicemgr-web | tail -n 60
@@ -100,7 +102,7 @@ class Script:
     after_reboot: Sequence[str]
 
 
-def write_files(root: Path, script: Script, base: str) -> list[str]:
+def write_files(root: Path, script: Script, images: str) -> list[str]:
     """Put into the tree what a machine needs to boot and to test; the commands to be run in the tree then."""
     ours, units = root / "opt" / "tests", root / "etc" / "systemd" / "system"
     runner, remove = ours / "run", ours / "remove"
@@ -115,7 +117,7 @@ def write_files(root: Path, script: Script, base: str) -> list[str]:
     )
     remove.write_text("set -ex\n" + "\n".join(script.remove) + "\n")
     runner.chmod(0o755)
-    (ours / "base.json").write_text(base)
+    (ours / "images.json").write_text(images)
     (units / "slicemgr-tests.service").write_text(UNIT)
     (units / "lan.service").write_text(LAN)
     (root / "etc" / "fstab").write_text("/dev/vda / ext4 defaults 0 1\n")

@@ -14,6 +14,7 @@ from pathlib import Path
 from slicemgr import names
 from slicemgr.agent import baseline, doctor, leftovers, observe
 from slicemgr.agent.apply import Applier
+from slicemgr.agent.consoles import Consoles
 from slicemgr.agent.converge import Converger
 from slicemgr.agent.imports import Importer
 from slicemgr.agent.journal import Journal
@@ -159,6 +160,7 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         node.begin()
         agent = Agent(config, store, journal, node.converger, node.special, node.hasten, stop)
         node.hypervisor.on_change(agent.changed)
+        stack.enter_context(Consoles(config, store, node.hypervisor))
         ready()
         agent.run(node.reconcile)
         if journal.broke:

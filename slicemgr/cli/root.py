@@ -19,6 +19,7 @@ COMMANDS = {
     "renew": "slices:renew",
     "resize": "slices:resize",
     "ssh": "ssh:ssh",
+    "console": "console:console",
     "wait": "wait:wait",
     "image": "image:image",
     "node": "node:node",

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from slicemgr import names
-from slicemgr.drivers import cgroup
+from slicemgr.drivers import cgroup, command
 from slicemgr.errors import Failed
 from slicemgr.model import KIB, Kind
 
 LXC_DIR = Path("/run/libvirt/lxc")  # libvirt's notes on running containers
+_LINKS = Path("/sys/class/net")
 QEMU_DIR = Path("/run/libvirt/qemu")
 PAUSED_IO_ERROR = 5  # virDomainPausedReason
 NO_SPACE = 2  # virDomainDiskErrorCode
@@ -134,7 +135,14 @@ class _Machine:
         return "no space for what it writes" if full else "its disk could not be written"
 
     def freeze(self, domain: Any, pid: int, frozen: bool) -> None:
-        (domain.suspend if frozen else domain.resume)()
+        """libvirt gives the link its address anew before the guest goes on, and fails if it has it still."""
+        if frozen:
+            domain.suspend()
+            return
+        sliver = names.sliver_of_domain(domain.name())
+        if sliver is not None and (_LINKS / names.link(sliver)).exists():
+            command.run(["ip", "-4", "address", "flush", "dev", names.link(sliver)], timeout=10)
+        domain.resume()
 
     def started(self, domain: Any, memory: int) -> None:
         """Not by the domain's XML: libvirt would lock as much memory, which not every libvirtd may."""

@@ -79,6 +79,9 @@ def run(
         out, err = process.communicate(input, timeout=timeout)
     except subprocess.TimeoutExpired:
         _kill_group(process)
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
         log.error("%s ran longer than %s s", shlex.join(words), timeout)
         raise CommandFailed(words, None, f"no end after {timeout:g} s") from None
     except BaseException:

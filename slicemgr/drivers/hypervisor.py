@@ -21,6 +21,7 @@ from slicemgr import names
 from slicemgr.config import LibvirtConfig
 from slicemgr.drivers import bodies
 from slicemgr.drivers.bodies import body
+from slicemgr.drivers.console import Console
 from slicemgr.drivers.domain_xml import NAMESPACE
 from slicemgr.errors import Code, Failed
 from slicemgr.model import KIB, Kind
@@ -283,6 +284,24 @@ class Hypervisor:
         if seen is None:
             raise Failed(f"{sliver} does not run")
         return seen
+
+    # consoles
+
+    def console(self, sliver: str) -> Console:
+        """Open the sliver's console, whoever else has it. Raises Failed if it does not run."""
+        seen = self._need(sliver)
+        with self._calling(seen.kind, "look for the console") as connection:
+            domain = _lookup(connection, sliver)
+            if domain is None:
+                raise Failed(f"{sliver} does not run")
+            found = ET.fromstring(domain.XMLDesc()).find("devices/console[@tty]")
+        if found is None:
+            raise Failed(f"{sliver} has no console")
+        console = Console(found.get("tty", ""))
+        if not console.belongs_to(seen.pid):
+            console.close()
+            raise Failed(f"{sliver} does not run")
+        return console
 
     # connections
 

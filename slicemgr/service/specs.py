@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from slicemgr import names
 from slicemgr.config import RATE_HINT, Config, parse_duration, parse_rate, parse_size
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.model import KIB, MIB, Boot, Kind, Limits, SliceSpec
@@ -158,6 +159,13 @@ def disk(value: Any) -> int:
     if value is None:
         raise invalid("disk", "is missing", "such as 8G")
     return _size("disk", value, LEAST_DISK)
+
+
+def sliver_index(value: object) -> int:
+    """Which sliver of a slice is meant. Refused(INVALID)."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= names.MAX_INDEX:
+        raise invalid("sliver", f"{str(value)[:40]!r} is not the number of a sliver", f"0 to {names.MAX_INDEX}")
+    return value
 
 
 def renewal(value: Any) -> timedelta:

@@ -77,6 +77,19 @@ tokens = sa.Table(
     sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
 )
 
+# One row for each console somebody may open now: only the sha256 of the token is kept, and it opens one, once.
+consoles = sa.Table(
+    "consoles",
+    metadata,
+    sa.Column("hash", sa.Text, primary_key=True),
+    _text("user"),
+    _text("sliver", index=True),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("expires_at", UtcTime, nullable=False),
+    sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
+    sa.ForeignKeyConstraint(["sliver"], ["slivers.id"], ondelete="CASCADE"),
+)
+
 projects = sa.Table(
     "projects",
     metadata,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from flask import Flask
 from flask_smorest import Api
 
@@ -17,7 +19,7 @@ _SMALL_BODY = 4 << 20  # bytes; uploads set a limit of their own
 
 def create_app(config: Config, store: Store) -> Flask:
     """The WSGI application over an open store."""
-    from slicemgr.web import api, pages
+    from slicemgr.web import api, console, pages
 
     app = Flask("slicemgr.web", static_folder=None)
     app.config.update(
@@ -28,11 +30,13 @@ def create_app(config: Config, store: Store) -> Flask:
         OPENAPI_JSON_PATH="openapi.json",
         MAX_CONTENT_LENGTH=_SMALL_BODY,
     )
-    app.extensions["slicemgr"] = State(config, store, News(store))
+    app.extensions["slicemgr"] = State(
+        config, store, News(store), threading.BoundedSemaphore(max(1, config.web.threads // 2))
+    )
     app.json.sort_keys = False  # type: ignore[attr-defined]
     rest = Api(app)
     rest.spec.components.security_scheme("token", {"type": "http", "scheme": "bearer"})
-    for blueprint in api.blueprints():
+    for blueprint in (*api.blueprints(), console.blueprint):
         rest.register_blueprint(blueprint)
     app.register_blueprint(pages.blueprint)
     problems.install(app)

@@ -9,9 +9,9 @@ from flask_smorest import Blueprint
 
 from slicemgr.errors import invalid
 from slicemgr.policy import leases
-from slicemgr.service import images, nodes, slices, specs, views
+from slicemgr.service import consoles, images, nodes, slices, specs, views
 from slicemgr.store.updates import utcnow
-from slicemgr.web import schemas, spool
+from slicemgr.web import console, schemas, spool
 from slicemgr.web.state import authenticate, principal, state
 
 Answer = Any
@@ -142,6 +142,19 @@ def resize_slice(name: str) -> Answer:
     """Raise the disk limit of each sliver."""
     wanted = specs.disk(_json().get("disk"))
     return _asked(slices.resize(state().store, state().config, name, wanted, principal()), name), 202
+
+
+@slice_routes.route("/<name>/console", methods=["POST"])
+@slice_routes.doc(
+    security=_SECURED,
+    requestBody=schemas.body({"type": "object", "properties": {"sliver": {"type": "integer", "default": 0}}}),
+)
+@slice_routes.alt_response(200, schema=schemas.Console)
+@slice_routes.alt_response(409, schema=schemas.Problem)
+def ask_for_console(name: str) -> Answer:
+    """A token that opens the console of a running sliver, once and soon, at `path`."""
+    index = specs.sliver_index(_json().get("sliver", 0))
+    return {"token": consoles.ask(state().store, name, index, principal()), "path": console.PATH}
 
 
 @slice_routes.route("/<name>/<action>", methods=["POST"])

@@ -195,6 +195,11 @@ class Events(Schema):
     events = fields.List(fields.Nested(Event))
 
 
+class Console(Schema):
+    token = fields.String(metadata={"description": "opens one console, once, for 30 seconds"})
+    path = fields.String(metadata={"description": "where to send it, as a WebSocket subprotocol"})
+
+
 class Asked(Schema):
     """The operation that was queued, and what it is about."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import cast
 
@@ -20,6 +21,7 @@ class State:
     config: Config
     store: Store
     news: News
+    consoles: threading.BoundedSemaphore  # each open one holds a thread: room for requests must be left
 
 
 def state() -> State:

@@ -136,7 +136,7 @@ def test_rows_that_are_lost_on_the_way_are_noticed(
         connection.exec_driver_sql("CREATE RULE lose AS ON INSERT TO events DO INSTEAD NOTHING")
 
     monkeypatch.setattr(schema, "run_migrations", migrate)
-    with pytest.raises(Failed, match="of 1 rows of events, 0 arrived"):
+    with pytest.raises(Failed, match=r"of \d+ rows of events, 0 arrived"):
         copy.copy(service.config.store_url, target, SECOND)
     assert is_empty(target)
 

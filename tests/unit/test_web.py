@@ -179,3 +179,22 @@ def test_an_upload_that_is_cut_off_leaves_nothing(client: FlaskClient, config: C
     assert answer.status_code in (400, 422)
     assert list(config.uploads_dir.iterdir()) == []
     assert len(client.get(f"{API}/images").get_json()["images"]) == 1
+
+
+def test_a_console_is_asked_for_with_the_number_of_a_sliver(client: FlaskClient) -> None:
+    client.post(f"{API}/slices", json=request(count=2))
+    for body in ({}, {"sliver": 1}):
+        answer = client.post(f"{API}/slices/exp/console", json=body).get_json()
+        assert len(answer["token"]) == 43 and answer["path"] == f"{API}/console"
+    for wrong in (-1, True, "0", 1.5, None, [0], 1000):
+        assert problem(client.post(f"{API}/slices/exp/console", json={"sliver": wrong}), 422, "invalid")["field"]
+    problem(client.post(f"{API}/slices/exp/console", json={"sliver": 2}), 404, "not_found")
+    problem(client.post(f"{API}/slices/nope/console", json={}), 404, "not_found")
+    client.environ_base.pop("HTTP_AUTHORIZATION")
+    problem(client.post(f"{API}/slices/exp/console", json={}), 401, "unauthenticated")
+
+
+def test_the_console_itself_is_a_websocket_alone(client: FlaskClient) -> None:
+    problem(client.get(f"{API}/console"), 400, "invalid")
+    told = client.get(f"{API}/openapi.json").get_json()["paths"]
+    assert set(told[f"{API}/console"]["get"]["responses"]) >= {"101", "401", "403"}

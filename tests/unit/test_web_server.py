@@ -12,8 +12,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +24,13 @@ import pytest
 from bare_service import Service, config_in, store_table
 
 from slicemgr import config as settings
+from slicemgr import websocket
+from slicemgr.client import Client
 from slicemgr.config import PACKAGE
-from slicemgr.errors import Refused
+from slicemgr.errors import Code, Refused
 from slicemgr.model import OperationState
 from slicemgr.service import images
-from slicemgr.store import work
+from slicemgr.store import door, work
 from slicemgr.web import server
 
 USER = 64123  # of nobody else
@@ -111,8 +114,9 @@ def _status(pid: int) -> dict[str, list[str]]:
 
 
 def test_no_process_of_it_is_root_or_can_be_again(web: Web) -> None:
-    children = Path(f"/proc/{web.process.pid}/task/{web.process.pid}/children").read_text().split()
-    assert children
+    path = Path(f"/proc/{web.process.pid}/task/{web.process.pid}/children")
+    _until(lambda: path.read_text())  # gunicorn listens before it has a worker
+    children = path.read_text().split()
     for pid in (web.process.pid, *map(int, children)):
         status = _status(pid)
         assert status["Uid"] == status["Gid"] == [str(USER)] * 4
@@ -204,3 +208,114 @@ def _until(condition: Any) -> None:
             return
         time.sleep(0.02)
     pytest.fail("it did not happen")
+
+
+@contextlib.contextmanager
+def _agent(web: Web, speak: Callable[[socket.socket, bytes], object]) -> Iterator[None]:
+    """An agent that gets the stream of each console, and its token."""
+
+    def attend(stream: socket.socket) -> None:
+        with stream, contextlib.suppress(OSError):
+            speak(stream, stream.recv(256))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=attend, args=(listener.accept()[0],), daemon=True).start()
+
+    with door.listen(web.service.config.console_socket) as listener:
+        accepting = threading.Thread(target=serve)
+        accepting.start()
+        try:
+            yield
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            accepting.join()
+
+
+def _echo(stream: socket.socket, _token: bytes) -> None:
+    stream.send(door.OPENED)
+    while data := stream.recv(door.CHUNK):
+        if data == b"enough":
+            stream.send(door.error(Refused(Code.CONFLICT, "it has stopped")))
+            return
+        stream.send(door.data(data))
+
+
+@pytest.fixture
+def client(web: Web) -> Iterator[Client]:
+    with Client(f"http://127.0.0.1:{web.port}", web.token) as made:
+        if "console" not in {one["name"] for one in made.slices()}:
+            web.service.create("console")
+        yield made
+
+
+def _heard(channel: websocket.Channel, amount: int) -> bytes:
+    """So many bytes, or what came before the end."""
+    received = b""
+    deadline = time.monotonic() + 30
+    while len(received) < amount and channel.ended is None:
+        assert time.monotonic() < deadline
+        channel.flush()
+        received += channel.receive() or (time.sleep(0.005) or b"")  # type: ignore[func-returns-value]
+    return received
+
+
+def test_a_console_is_bytes_both_ways_until_the_agent_says_why_not(web: Web, client: Client) -> None:
+    with _agent(web, _echo), client.console("console") as channel:
+        channel.send(b"\x00\xff")
+        assert _heard(channel, 2) == b"\x00\xff"
+        channel.send(b"x" * 3_000_000)  # more than all buffers on the way there and back
+        assert _heard(channel, 3_000_000) == b"x" * 3_000_000
+        channel.send(b"enough")
+        _heard(channel, 1)
+    assert channel.ended is not None
+    error = channel.ended.error("")
+    assert error is not None and (error.code, error.message) == (Code.CONFLICT, "it has stopped")
+
+
+def test_an_agent_that_is_away_refuses_or_goes_is_told_as_such(web: Web, client: Client) -> None:
+    with pytest.raises(Refused) as caught:
+        client.console("console")
+    assert caught.value.code is Code.UNAVAILABLE and "agent" in caught.value.message
+    no = Refused(Code.CONFLICT, "no", hint="because")
+    with (
+        _agent(web, lambda stream, _: stream.send(door.error(no))),
+        pytest.raises(Refused, match=r"no \(because\)"),
+    ):
+        client.console("console")
+    with _agent(web, lambda stream, _: stream.send(door.OPENED)), client.console("console") as channel:
+        assert _heard(channel, 1) == b""
+    assert channel.ended is not None and "has gone" in channel.ended.reason
+
+
+def test_a_client_that_goes_is_told_to_the_agent(web: Web, client: Client) -> None:
+    gone = threading.Event()
+
+    def listen(stream: socket.socket, _token: bytes) -> None:
+        stream.send(door.OPENED)
+        assert stream.recv(1) == b""
+        gone.set()
+
+    with _agent(web, listen):
+        client.console("console").__exit__()
+        assert gone.wait(30)
+
+
+def test_consoles_leave_room_for_requests(web: Web, client: Client) -> None:
+    """16 threads, half of them for consoles."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_agent(web, _echo))
+        channels = [stack.enter_context(client.console("console")) for _ in range(8)]
+        with pytest.raises(Refused, match="too many consoles"):
+            client.console("console")
+        assert client.slices()
+        channels[0].send(b"enough")
+        _heard(channels[0], 1)
+        for _ in range(100):
+            with contextlib.suppress(Refused):
+                stack.enter_context(client.console("console"))
+                break
+            time.sleep(0.05)
+        else:
+            pytest.fail("a console that was left makes no room")

@@ -1,0 +1,126 @@
+"""slicectl console: this terminal at the console of a sliver."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from slicemgr.cli.complaint import say
+from slicemgr.cli.shared import slice_names
+from slicemgr.errors import invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slicemgr.websocket import Channel
+
+_LEAVE = b"\x1d"  # Ctrl-]
+_QUIET = 1.0  # seconds without output after the end of what was piped in
+_CHUNK = 32768
+_TYPED_AHEAD = 1 << 20  # bytes kept for a sliver that does not read; more are lost, as at any terminal
+_SILENT = 90.0  # seconds; the service asks for a sign of life every 20
+_LAST = 2.0  # seconds for the service to hear that we leave
+
+
+@click.command()
+@click.argument("target", metavar="NAME[/N]", shell_complete=slice_names)
+def console(target: str) -> None:
+    """Attach to the console of sliver N (0) of slice NAME; Ctrl-] leaves it, and the sliver goes on.
+
+    An lxc sliver has a shell there, a kvm sliver its serial line. Whoever was attached is cut off. Without a
+    terminal, stdin is sent, and the end comes when after that nothing was said for a second. The console does not
+    learn the size of your terminal: `stty rows 50 cols 160` inside tells it.
+    """
+    from slicemgr.client import Client
+
+    name, slash, text = target.partition("/")
+    if slash and not text.isdecimal():
+        raise invalid("NAME[/N]", f"{target!r} names no sliver", "write it as exp/0")
+    index = int(text or 0)
+    with Client.local() as client, client.console(name, index) as channel:
+        by_hand = sys.stdin is not None and sys.stdin.isatty()
+        say(f"connected to {name}/{index}; Ctrl-] leaves" if by_hand else f"connected to {name}/{index}")
+        with _raw_terminal(by_hand):
+            _attend(channel, by_hand)
+        error = channel.ended.error(f"the connection to {client.url} broke") if channel.ended else None
+        if error is not None:
+            raise error
+        channel.close()
+        channel.drain(_LAST)
+
+
+@contextmanager
+def _raw_terminal(wanted: bool) -> Iterator[None]:
+    """Every key goes to the sliver; the terminal is as before afterwards, also after SIGTERM or SIGHUP."""
+    if not wanted:
+        yield
+        return
+    before = termios.tcgetattr(0)
+    handlers = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        tty.setraw(0, termios.TCSANOW)
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSANOW, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        sys.stderr.write("\n")
+
+
+def _leave(number: int, _frame: object) -> None:
+    sys.exit(128 + number)
+
+
+def _attend(channel: Channel, by_hand: bool) -> None:
+    """Bytes both ways until Ctrl-], the quiet after the end of stdin, or the other end's close."""
+    typing, silent_from = True, 0.0
+    _show(channel.receive())
+    while channel.ended is None:
+        now = time.monotonic()
+        patience = channel.heard + _SILENT if typing or channel.pending else silent_from + _QUIET
+        if now > patience:
+            if typing or channel.pending:
+                channel.lost("nothing was heard for too long")
+            return
+        asking = typing and (by_hand or not channel.pending)  # a pipe waits, Ctrl-] does not
+        from_service, from_user = _wait(channel, asking, patience - now)
+        if from_service & select.POLLOUT:
+            channel.flush()
+        if from_service & ~select.POLLOUT:
+            said = channel.receive()
+            _show(said)
+            if said:
+                silent_from = time.monotonic()
+        if from_user:
+            typed = os.read(0, _CHUNK)
+            before, key, _ = typed.partition(_LEAVE) if by_hand else (typed, b"", b"")
+            if before and channel.pending < _TYPED_AHEAD:
+                channel.send(before)
+            if key:
+                return
+            if not typed:
+                typing, silent_from = False, time.monotonic()
+
+
+def _wait(channel: Channel, asking: bool, seconds: float) -> tuple[int, int]:
+    """What poll says of the service and of stdin."""
+    poll = select.poll()
+    poll.register(channel, select.POLLIN | (select.POLLOUT if channel.pending else 0))
+    if asking:
+        poll.register(0, select.POLLIN)
+    ready = dict(poll.poll(seconds * 1000))
+    return ready.get(channel.fileno(), 0), ready.get(0, 0)
+
+
+def _show(data: bytes) -> None:
+    while data:
+        data = data[os.write(1, data) :]

@@ -1,0 +1,53 @@
+"""The tokens that open a console, once: given by the service, taken by the agent."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from slicemgr.store import tables as t
+from slicemgr.store.engine import Store
+
+LIFETIME = timedelta(seconds=30)
+
+
+class Ticket(NamedTuple):
+    """Who may open the console of which sliver."""
+
+    user: str
+    sliver: str
+
+
+def give(c: Connection, ticket: Ticket, now: datetime) -> str:
+    """A fresh token; what expired meanwhile is forgotten."""
+    c.execute(t.consoles.delete().where(t.consoles.c.expires_at <= now))
+    token = secrets.token_urlsafe(32)
+    row = {"hash": _digest(token), "created_at": now, "expires_at": now + LIFETIME, **ticket._asdict()}
+    c.execute(t.consoles.insert().values(row))
+    return token
+
+
+def take(store: Store, token: str, now: datetime) -> Ticket | None:
+    """What the token opens; it opens nothing a second time. None if it is unknown, used or expired.
+
+    A token that nobody gave costs a look: strangers make no transaction that writes.
+    """
+    o = t.consoles.c
+    mine = o.hash == _digest(token)
+    with store.read() as c:
+        if c.scalar(sa.select(o.hash).where(mine)) is None:
+            return None
+    with store.write() as c:
+        row = c.execute(sa.select(o.user, o.sliver, o.expires_at).where(mine)).first()
+        if row is None or not c.execute(t.consoles.delete().where(mine)).rowcount:
+            return None
+    return Ticket(row.user, row.sliver) if row.expires_at > now else None
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,72 @@
+"""The socket through which the agent gives the web process a console: both its ends.
+
+The web process sends a token. The agent answers OPENED or an error; then what the sliver says comes as data packets
+and, last, an error that tells why it ended, while every packet of the web process is what the sliver shall read.
+SOCK_SEQPACKET keeps the packets apart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from slicemgr.errors import Code, Failed, Refused, SlicemgrError
+
+CHUNK = 32768  # bytes of data in a packet
+OPENED = b"o"
+_DATA, _ERROR = b"d", b"e"
+_ANSWER = 60.0  # seconds for libvirt to open a console, its own time limit included
+_AWAY = "the agent of the node does not answer"
+
+
+def listen(path: Path) -> socket.socket:
+    """The agent's end. Any local process may connect: without a token it gets nothing."""
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    door.bind(str(fresh))
+    fresh.chmod(0o666)
+    door.listen(64)
+    fresh.rename(path)  # a predecessor's socket is replaced without a moment in which there is none
+    return door
+
+
+def knock(path: Path, token: str) -> socket.socket:
+    """The web process's end: the stream of the console that `token` opens. Raises what the agent has against it."""
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        stream.settimeout(_ANSWER)
+        stream.connect(str(path))
+        stream.send(token.encode())
+        answer = read(stream.recv(CHUNK + 1))
+    except OSError as error:
+        stream.close()
+        raise Refused(Code.UNAVAILABLE, _AWAY, hint="`slicectl node list` says when it was seen") from error
+    if isinstance(answer, SlicemgrError):
+        stream.close()
+        raise answer
+    stream.setblocking(False)
+    return stream
+
+
+def data(content: bytes) -> bytes:
+    return _DATA + content
+
+
+def error(cause: SlicemgrError) -> bytes:
+    told = {"code": cause.code.wire, "message": cause.message, "hint": cause.hint}
+    return _ERROR + json.dumps(told).encode()
+
+
+def read(packet: bytes) -> bytes | SlicemgrError:
+    """What the agent said: data (b"" for OPENED), or why it ended. An end without a word has a reason, too."""
+    kind, content = packet[:1], packet[1:]
+    if kind in (_DATA, OPENED):
+        return content
+    if kind != _ERROR:
+        return Failed("the agent of the node has gone", hint="attach again", code=Code.UNAVAILABLE)
+    told: dict[str, Any] = json.loads(content)
+    return Refused(Code.from_wire(told["code"]), told["message"], hint=told["hint"])

@@ -1,0 +1,115 @@
+"""The console of a sliver as a WebSocket: bytes from the browser or slicectl to the agent, and back.
+
+The token is the agent's to judge. A page of somebody else's gets nothing though it had one: its Origin tells.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from flask import Response, request
+from flask_smorest import Blueprint
+
+from slicemgr.errors import Code, Failed, Refused, SlicemgrError, invalid
+from slicemgr.store import door
+from slicemgr.web import schemas
+from slicemgr.web.state import state
+
+PATH = "/api/v1/console"
+_PING, _SILENT = 20.0, 60.0  # seconds: between signs of life that are asked for, and until there was none
+_GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+blueprint = Blueprint("console", __name__, description="Consoles of slivers")
+
+
+@blueprint.route(PATH, websocket=True)
+@blueprint.doc(responses={"101": {"description": "a WebSocket; binary frames hold what the console says and reads"}})
+@blueprint.alt_response(401, schema=schemas.Problem)
+@blueprint.alt_response(403, schema=schemas.Problem)
+def attach() -> Response:
+    """Open the console that the token in `Sec-WebSocket-Protocol: slicemgr.console.v1, token.TOKEN` is for.
+
+    A close code above 4000 is 4000 + the HTTP status of the reason.
+    """
+    from slicemgr import websocket
+
+    connection = request.environ.get("gunicorn.socket")
+    if connection is None:
+        raise invalid("Upgrade", "this server cannot change to WebSocket", "run it by `slicemgr web`")
+    protocol, token = websocket.accept(request.headers.items(), PATH)
+    _check_origin()
+    room = state().consoles
+    if not room.acquire(blocking=False):
+        raise Refused(Code.UNAVAILABLE, "too many consoles are open", hint="leave one, or raise web.threads")
+    try:
+        with door.knock(state().config.console_socket, token) as stream:
+            channel = websocket.opened(connection, protocol)
+            channel.close(_relay(channel, stream))
+    finally:
+        room.release()
+    return _Served()
+
+
+class _Served(Response):
+    """The connection was a WebSocket and has been used up: gunicorn shall answer nothing and close it."""
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        raise StopIteration
+
+
+def _check_origin() -> None:
+    """Only browsers send one. They say truly which site's page asks; ours is the one they asked for."""
+    origin = request.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc != request.host:
+        raise Refused(Code.DENIED, "a page of another site may not open consoles", field="Origin")
+
+
+def _relay(channel: Any, stream: socket.socket) -> SlicemgrError | None:
+    """Move bytes until one end closes; why, unless the client left. Who is slow slows the other end down."""
+    to_agent = b""
+    pinged = time.monotonic()
+    to_agent += channel.receive()
+    while channel.ended is None:
+        from_client, from_agent = _wait(channel, stream, bool(to_agent))
+        if from_client & select.POLLOUT:
+            channel.flush()
+        if from_client & select.POLLIN:
+            to_agent += channel.receive()
+        elif from_client & _GONE:
+            break
+        try:
+            if from_agent & ~select.POLLOUT and not channel.pending:
+                said = door.read(stream.recv(door.CHUNK + 1))
+                if isinstance(said, SlicemgrError):
+                    return said
+                channel.send(said)
+            while to_agent:
+                to_agent = to_agent[stream.send(to_agent[: door.CHUNK]) :]
+        except BlockingIOError:
+            pass
+        except OSError:  # it says why in what is still to be read
+            to_agent = b""
+        now = time.monotonic()
+        if not to_agent and now - channel.heard > _SILENT:
+            return Failed("no sign of life from the client", code=Code.TIMEOUT)
+        if now - pinged > _PING:
+            pinged = now
+            channel.ping()
+    return None
+
+
+def _wait(channel: Any, stream: socket.socket, full: bool) -> tuple[int, int]:
+    """What poll says of client and agent. full: what the client sent has not been taken yet."""
+    poll = select.poll()
+    wanted = (select.POLLOUT if channel.pending else 0) | (0 if full else select.POLLIN)
+    poll.register(channel, wanted | select.POLLRDHUP)
+    wanted = (select.POLLOUT if full else 0) | (0 if channel.pending else select.POLLIN)
+    if wanted:
+        poll.register(stream, wanted)
+    ready = dict(poll.poll(_PING * 1000))
+    return ready.get(channel.fileno(), 0), ready.get(stream.fileno(), 0)

@@ -1,0 +1,220 @@
+"""A WebSocket that is never waited for: whoever polls it moves bytes both ways, and stops reading when it is full.
+
+Both ends of a console use it, the web process and the client. wsproto makes and reads the frames.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import time
+from collections.abc import Iterable
+from typing import NamedTuple, Self
+
+import h11
+from wsproto import ConnectionType, WSConnection, events
+from wsproto.connection import ConnectionState
+from wsproto.utilities import LocalProtocolError, ProtocolError
+
+from slicemgr.errors import Code, Failed, SlicemgrError, invalid
+
+PROTOCOL = "slicemgr.console.v1"
+_TOKEN = "token."  # as a subprotocol: a browser can send no header of its own, and a URL would be logged
+_CHUNK = 65536
+_HANDSHAKE = 65536  # bytes, at most, of a refusal
+_PRIVATE = 4000  # close codes from here on are ours: our errors are 4000 + their HTTP status
+_LOST = 1006
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Closed(NamedTuple):
+    """Why the other end closed; code 1006: it is gone without a word."""
+
+    code: int
+    reason: str
+
+    def error(self, lost: str) -> SlicemgrError | None:
+        """The error that it tells, `lost` if it tells nothing; None after a good end."""
+        if self.code == 1000:
+            return None
+        code = next((one for one in Code if one.status == self.code - _PRIVATE), Code.UNAVAILABLE)
+        return Failed(self.reason or lost, code=code)
+
+
+class Rejected(Exception):
+    """The service answered the handshake with a plain HTTP answer."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(f"HTTP status {status}")
+        self.status = status
+        self.body = body
+
+
+class Channel:
+    """An open WebSocket. `ended` is set once the other end closed; what came before that was received.
+
+    As a context manager it closes the socket, without a word: `close` says goodbye.
+    """
+
+    def __init__(self, sock: socket.socket, protocol: WSConnection) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._protocol = protocol
+        self._out = bytearray()
+        self.ended: Closed | None = None
+        self.heard = time.monotonic()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait to be sent: while there are any, `send` should be given no more."""
+        return len(self._out)
+
+    def receive(self) -> bytes:
+        """What came in binary and text frames, b"" if nothing did; answers pings.
+
+        To be called once before the first poll: the answer to a handshake may have brought something along.
+        """
+        data = b""
+        try:
+            data = self._socket.recv(_CHUNK)
+            while isinstance(self._socket, ssl.SSLSocket) and (more := self._socket.pending()):
+                data += self._socket.recv(more)
+            if not data:
+                self.ended = self.ended or Closed(_LOST, "")
+                return b""
+        except _WOULD_BLOCK:
+            pass
+        except OSError as error:
+            self.ended = self.ended or Closed(_LOST, error.strerror or "")
+            return b""
+        if data:
+            self.heard = time.monotonic()
+        try:
+            self._protocol.receive_data(data)
+            return b"".join(self._messages())
+        except ProtocolError as error:
+            self.ended = self.ended or Closed(1002, f"the other end does not speak WebSocket: {error}")
+            return b""
+
+    def _messages(self) -> Iterable[bytes]:
+        for event in self._protocol.events():
+            match event:
+                case events.BytesMessage():
+                    yield bytes(event.data)
+                case events.TextMessage():
+                    yield event.data.encode()
+                case events.Ping():
+                    self._queue(event.response())
+                case events.CloseConnection():
+                    self.ended = Closed(event.code, event.reason or "")
+                    if self._protocol.state is ConnectionState.REMOTE_CLOSING:
+                        self._queue(event.response())
+
+    def send(self, data: bytes) -> None:
+        self._queue(events.BytesMessage(data=data))
+
+    def ping(self) -> None:
+        self._queue(events.Ping())
+
+    def _queue(self, event: events.Event) -> None:
+        try:
+            self._out += self._protocol.send(event)
+        except LocalProtocolError:  # one of both has closed: nothing more is said
+            return
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what can be sent now."""
+        try:
+            while self._out:
+                del self._out[: self._socket.send(self._out)]
+        except _WOULD_BLOCK:
+            return
+        except OSError as error:
+            self._out.clear()
+            self.ended = self.ended or Closed(_LOST, error.strerror or "")
+
+    def lost(self, reason: str) -> None:
+        """The other end is given up."""
+        self.ended = self.ended or Closed(_LOST, reason)
+
+    def drain(self, seconds: float) -> None:
+        """Wait until all is sent, not longer than that."""
+        poll = select.poll()
+        poll.register(self, select.POLLOUT)
+        end = time.monotonic() + seconds
+        while self._out and self.ended is None and (left := end - time.monotonic()) > 0:
+            poll.poll(left * 1000)
+            self.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def close(self, error: SlicemgrError | None = None) -> None:
+        """Say goodbye, and why, as far as the other end still takes it in."""
+        if self.ended is None and self._protocol.state is ConnectionState.OPEN:
+            code = 1000 if error is None else _PRIVATE + error.code.status
+            self._queue(events.CloseConnection(code=code, reason=error.message if error else None))
+
+
+def accept(headers: Iterable[tuple[str, str]], path: str) -> tuple[WSConnection, str]:
+    """Read a request for a console; what `opened` answers, and the token. Refused(INVALID)."""
+    protocol = WSConnection(ConnectionType.SERVER)
+    wanted: list[str] = []
+    told = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers if _of_handshake(name.lower())]
+    try:
+        protocol.initiate_upgrade_connection(told, path)
+        for event in protocol.events():
+            if isinstance(event, events.Request):
+                wanted = event.subprotocols
+    except (ProtocolError, h11.ProtocolError) as error:
+        raise invalid("Upgrade", f"this address speaks WebSocket alone: {error}", "`slicectl console`") from error
+    tokens = [one.removeprefix(_TOKEN) for one in wanted if one.startswith(_TOKEN)]
+    if PROTOCOL not in wanted or len(tokens) != 1:
+        raise invalid("Sec-WebSocket-Protocol", "is not a console's", f"send `{PROTOCOL}, {_TOKEN}TOKEN`")
+    return protocol, tokens[0]
+
+
+def _of_handshake(header: str) -> bool:
+    return header in ("host", "connection", "upgrade") or header.startswith("sec-websocket-")
+
+
+def opened(sock: socket.socket, protocol: WSConnection) -> Channel:
+    """Answer the handshake."""
+    sock.sendall(protocol.send(events.AcceptConnection(subprotocol=PROTOCOL)))
+    return Channel(sock, protocol)
+
+
+def connect(sock: socket.socket, host: str, target: str, token: str) -> Channel:
+    """The handshake of a client. Raises Rejected, or OSError if the connection breaks. host: as in the URL."""
+    protocol = WSConnection(ConnectionType.CLIENT)
+    request = events.Request(host=host, target=target, subprotocols=[PROTOCOL, _TOKEN + token])
+    sock.sendall(protocol.send(request))
+    status, body = 0, b""
+    while True:
+        data = sock.recv(_CHUNK)
+        try:
+            protocol.receive_data(data or None)
+            for event in protocol.events():
+                match event:
+                    case events.AcceptConnection():
+                        return Channel(sock, protocol)
+                    case events.RejectConnection():
+                        status = event.status_code
+                        if not event.has_body:
+                            raise Rejected(status, b"")
+                    case events.RejectData():
+                        body += event.data
+                        if event.body_finished or len(body) > _HANDSHAKE:
+                            raise Rejected(status, body)
+        except ProtocolError as error:
+            raise Rejected(status, body) from error
+        if not data:
+            raise Rejected(status, body)

@@ -1,0 +1,110 @@
+"""A run of the production-like machine, beside the other tests: it takes long, and mostly waits.
+
+The base comes from the box's own import: in the emulated machine the import's appliance would be emulated once more.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import prodhost
+from testbed import IMAGE, IMAGES, Node
+
+SUITES = {"12": "bookworm", "13": "trixie"}
+TESTS = (  # what depends on the host, the whole path first: the drivers' own slivers have no rows
+    "tests/production/test_units.py",
+    "tests/system/test_slices.py::test_a_slice_from_request_to_root_shell",
+    "tests/system/test_slices.py::test_stop_start_restart_keep_files_and_key",
+    "tests/system/test_slices.py::test_pause_freezes_and_resume_goes_on",
+    "tests/system/test_slices.py::test_slices_are_apart_and_a_slice_is_together",
+    "tests/system/test_limits.py",
+    "tests/system/test_launcher.py",
+    "tests/contract/test_hypervisor.py::test_pause_and_resume[lxc]",
+    "tests/contract/test_hypervisor.py::test_a_domain_ends[lxc-stop-True]",
+    "tests/contract/test_hypervisor.py::test_a_dead_controller_takes_its_container_along",
+    "tests/contract/test_hypervisor.py::test_many_come_and_go_at_once",
+    "tests/contract/test_hypervisor.py::test_a_sliver_that_ignores_the_shutdown_is_ended_by_force",
+    "tests/production/test_machine.py",
+    "tests/production/test_reboot.py::test_slices_are_left_for_the_reboot",
+)
+AFTER_REBOOT = (
+    "tests/production/test_reboot.py::test_a_running_sliver_comes_back_as_it_was",
+    "tests/production/test_reboot.py::test_host_and_database_agree_after_the_reboot",
+    "tests/production/test_removal.py",
+)
+SECONDS = 2700.0  # the whole run, beside other tests
+POOL = """\
+set -e
+truncate -s 4G "$1"
+mkfs.btrfs -q "$1"
+mkdir -p /tmp/pool
+mount -o loop "$1" /tmp/pool
+trap 'umount -d /tmp/pool' EXIT
+mkdir -m 700 /tmp/pool/bases /tmp/pool/carried
+cp "/var/lib/slicemgr/images/$3.qcow2" /tmp/pool/carried
+btrfs -q subvolume create "/tmp/pool/bases/$2"
+cp -a "/var/lib/slicemgr/pool/bases/$2/." "/tmp/pool/bases/$2"
+btrfs property set "/tmp/pool/bases/$2" ro true
+"""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What came out of the machine. results: by test, "" if it passed, else why not."""
+
+    status: int
+    results: dict[str, str]
+    log: str
+
+
+class Run:
+    """Started by its constructor, with what the box has; ended by `stop` if nobody waits for its end."""
+
+    def __init__(self, node: Node, debian: str) -> None:
+        node.ensure_machines()
+        self._work = tempfile.TemporaryDirectory(prefix="machine.", dir=prodhost.CACHE.parent)
+        work = Path(self._work.name)
+        disk, rows = work / "pool.raw", work / "images.json"
+        images = {one["name"]: one for one in _images(node)}
+        rows.write_text(json.dumps([images[IMAGE], images[IMAGES["kvm"]]]))
+        hashes = [str(images[name]["sha256"]) for name in (IMAGE, IMAGES["kvm"])]
+        node.box.run(["sh", "-c", POOL, "sh", disk, *hashes], check=True, timeout=300)
+        program = [sys.executable, prodhost.__file__, "--suite", SUITES[debian]]
+        program += ["--pool-disk", str(disk), "--images", str(rows)]
+        second = [word for test in AFTER_REBOOT for word in ("--after-reboot", test)]
+        self._results, self._log = (work / "results.xml").open("w+"), (work / "log").open("w+")
+        self._process = subprocess.Popen(
+            ["unshare", "--mount", "--", *program, *second, "--", *TESTS],
+            stdin=subprocess.DEVNULL,
+            stdout=self._results,
+            stderr=self._log,
+        )
+
+    def wait(self) -> Told:
+        status = self._process.wait(SECONDS)
+        self._results.seek(0)
+        self._log.seek(0)
+        results = {}
+        for case in ET.fromstring(self._results.read() or "<testsuites/>").iter("testcase"):
+            faults = [*case.iter("failure"), *case.iter("error"), *case.iter("skipped")]
+            results[f"{case.get('classname')}::{case.get('name')}"] = "\n".join(f"{one.text}" for one in faults)
+        return Told(status, results, self._log.read())
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()  # its machine dies with it
+            self._process.wait(60)
+        self._results.close()
+        self._log.close()
+        self._work.cleanup()
+
+
+def _images(node: Node) -> list[dict[str, object]]:
+    columns = [name for _, name, *_ in node.rows("pragma table_info(images)")]
+    return [dict(zip(columns, row, strict=True)) for row in node.rows(f"select {', '.join(columns)} from images")]

@@ -1,0 +1,234 @@
+"""What only virtual machines have: boot, first boot, a disk that fills up, QEMU's own confinement and end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from testbed import IMAGE, IMAGES, Node, ensure_image, eventually
+
+MIB = 1 << 20
+QCOW2_HEADER = "514649fb00000003"  # a version 3 header; what follows would name a backing file
+SETTINGS = "/etc/slicemgr/slicemgr.toml"
+FILL = "dd if=/dev/urandom of=/root/fill bs=1M count=200 oflag=direct 2>&1"
+
+
+@pytest.fixture(autouse=True)
+def machines(node: Node) -> Iterator[None]:
+    node.ensure_machines()
+    node.kind = "kvm"
+    yield
+    node.kind = "lxc"
+
+
+def qemu(node: Node, sliver: str) -> int:
+    return int(node.box.run(["cat", f"/run/libvirt/qemu/sm-{sliver}.pid"], check=True).stdout)
+
+
+def show(node: Node) -> dict[str, object]:
+    one: dict[str, object] = node.show("exp")["slivers"][0]
+    return one
+
+
+def test_a_cloud_image_boots_by_its_own_loader_and_grows(node: Node, tmp_path: Path) -> None:
+    """Debian's own cloud-init takes name, address, keys, user data and the larger disk from the seed."""
+    wishes = tmp_path / "user-data"
+    wishes.write_text("#cloud-config\nwrite_files:\n- path: /root/from-user-data\n  content: wanted\n")
+    made = node.create(
+        "exp", "--image", IMAGE, "--boot", "loader", "--memory", "512M", "--disk", "5G", "--user-data", str(wishes)
+    )
+    assert made["boot"] == "bios"
+    sliver = made["slivers"][0]
+    assert (sliver["booted"], sliver["acceleration"]) == (
+        "yes",
+        json.loads(node.ok("node", "list", "-f", "json"))[0]["facts"]["acceleration"],
+    )
+    told = node.inside(
+        "exp",
+        "hostname; id -u; cloud-init status --wait >/dev/null; cat /root/from-user-data; "
+        "df -BM --output=size / | tail -1",
+    )
+    name, user, wanted, size = told.split()
+    assert (name, user, wanted) == ("exp-0", "0", "wanted")
+    assert int(size.rstrip("M")) > 4500, "the root file system has grown with the disk"
+    assert eventually(lambda: show(node)["usage"]["guest_memory"], "the balloon tells what is used inside", 60)  # type: ignore[index]
+    assert node.slicectl("ssh", "-i", node.key, "exp", "--", "ip route get 169.254.1.1").returncode == 0
+
+
+def test_uefi_and_direct_and_what_an_image_cannot(node: Node) -> None:
+    made = node.create("exp", "--boot", "uefi", "--memory", "512M")
+    assert made["boot"] == "uefi"
+    assert node.inside("exp", "test -d /sys/firmware/efi && echo efi") == "efi\n"
+    node.ok("delete", "exp")
+    node.create("exp")
+    assert node.ssh("exp", "test -d /sys/firmware/efi").returncode == 1
+    assert "console=ttyS0" in node.inside("exp", "cat /proc/cmdline")
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--pids", "99"), "--pids: cannot be had with kvm"),
+        (("--memory", "900T"), "--memory"),
+        (("--user-data", "/etc/passwd"), "#cloud-config"),
+        (("--boot", "floppy"), "loader, bios, uefi, direct"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(node: Node, option: tuple[str, str], words: str) -> None:
+    told = node.slicectl("create", "exp", *node.wishes(), *option)
+    assert told.returncode == 2 or told.returncode == 5, told
+    assert words in told.stderr
+    assert json.loads(node.ok("list", "-f", "json")) == []
+
+
+def test_qemu_is_confined(node: Node) -> None:
+    """Its own user, no capability, a system call filter, no VNC but a socket that is its own."""
+    sliver = node.create("exp")["slivers"][0]
+    pid = qemu(node, sliver["id"])
+    status = dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
+    )
+    assert status["Uid"].split()[0] == str(
+        node.rows(f"select uid_first from slivers where id = '{sliver['id']}'")[0][0]
+    )
+    assert (status["CapEff"].strip("0"), status["Seccomp"]) == ("", "2")
+    other = node.box.run(
+        [
+            "setpriv",
+            "--reuid",
+            "123456",
+            "--clear-groups",
+            "cat",
+            f"/var/lib/slicemgr/pool/slivers/{sliver['id']}/disk.qcow2",
+        ]
+    )
+    assert other.returncode != 0, "another sliver's QEMU cannot read this disk"
+    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    assert not [word for word in words if word.startswith(("0.0.0.0", "127.0.0.1", ":"))]
+    assert any("unix:" in word for word in words), "the screen is a unix socket"
+    assert node.box.run(["ss", "-ltnp"]).stdout.count("qemu") == 0
+
+
+def test_a_full_disk_pauses_with_its_reason_and_goes_on_when_it_may_grow(node: Node) -> None:
+    """The limit is below what the image's disk promises: the guest stops, loses nothing, and goes on."""
+    node.create("exp", "--disk", "64M")
+    assert node.ssh("exp", f"nohup sh -c '{FILL}; sync; echo done > /root/done' >/dev/null 2>&1 &").returncode == 0
+    eventually(lambda: "disk limit" in str(show(node)["error"]), "the reason is shown", 90)
+    assert "slicectl resize" in str(show(node)["error"])
+    node.ok("resize", "exp", "--disk", "1G")
+    assert eventually(lambda: "done" in node.ssh("exp", "cat /root/done").stdout, "the guest went on", 90)
+    assert show(node)["error"] is None
+    smaller = node.slicectl("resize", "exp", "--disk", "512M")
+    assert smaller.returncode == 4 and "cannot shrink" in smaller.stderr
+
+
+def test_a_larger_disk_is_seen_while_it_runs(node: Node) -> None:
+    node.create("exp")
+    assert node.inside("exp", "cat /sys/block/vda/size").strip() == str((2 << 30) // 512)
+    node.ok("resize", "exp", "--disk", "3G")
+    assert node.inside("exp", "cat /sys/block/vda/size").strip() == str((3 << 30) // 512)
+    node.ok("stop", "exp")
+    node.ok("resize", "exp", "--disk", "4G")
+    node.ok("start", "exp")
+    assert node.inside("exp", "cat /sys/block/vda/size").strip() == str((4 << 30) // 512)
+
+
+def test_block_rates_hold(node: Node) -> None:
+    """Against the same write without a rate, in the same run."""
+    write = "dd if=/dev/zero of=/root/file bs=64k count=64 oflag=direct conv=fsync 2>&1 | tail -1"
+    write += " | sed 's/.* copied, //; s/ s,.*//'"
+    node.create("exp", "--io-rate", "1M")
+    node.create("free")
+    slow, fast = (float(node.inside(name, write, timeout=120)) for name in ("exp", "free"))
+    assert slow > 3 * fast
+    assert slow > 2.5, "4 MiB at 1 MiB a second"
+
+
+def test_cpu_quota_holds(node: Node) -> None:
+    sliver = node.create("exp", "--cpu", "0.5")["slivers"][0]
+    node.inside("exp", "nohup sh -c 'while :; do :; done' >/dev/null 2>&1 &")
+    pid = qemu(node, sliver["id"])
+
+    def used() -> float:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    before = used()
+    subprocess.run(["sleep", "4"], check=True)
+    assert 0.2 < (used() - before) / 4 < 0.7
+
+
+def test_qemu_killed_is_repaired_and_qemu_hung_can_be_deleted(node: Node) -> None:
+    sliver = node.create("exp")["slivers"][0]
+    node.inside("exp", "echo kept > /root/file; sync")
+    os.kill(qemu(node, sliver["id"]), signal.SIGKILL)
+    eventually(lambda: node.ssh("exp", "cat /root/file").stdout == "kept\n", "it runs again with its files", 90)
+    os.kill(qemu(node, sliver["id"]), signal.SIGSTOP)
+    paused = node.slicectl("pause", "exp")
+    assert paused.returncode == 1 and "QEMU does not answer" in paused.stderr
+    node.ok("delete", "exp")
+    node.agrees()
+
+
+@pytest.fixture
+def hasty(node: Node) -> Iterator[Node]:
+    """The node, whose agent waits for a machine's boot for seconds only."""
+    before = node.box.run(["cat", SETTINGS], check=True).stdout
+    write = ["sh", "-c", f"cat > {SETTINGS}"]
+    node.box.run(write, input=before.replace('boot_wait = "240s"', 'boot_wait = "15s"'), check=True)
+    node.kill("agent")
+    node.start_agent()
+    yield node
+    node.box.run(write, input=before, check=True)
+    node.kill("agent")
+
+
+def test_a_guest_that_never_boots_says_so(hasty: Node, tmp_path: Path) -> None:
+    """A boot sector with code that does nothing: the state says what was not seen, and the slice is there."""
+    node = hasty
+    disk = tmp_path / "empty.raw"
+    sector = bytearray(b"\xfa\xf4" + bytes(508) + b"\x55\xaa")  # cli; hlt
+    sector[446:462] = bytes([0x80, 0, 2, 0, 0x83, 0, 3, 0, 1, 0, 0, 0, 0xFF, 0x1F, 0, 0])
+    disk.write_bytes(bytes(sector))
+    os.truncate(disk, 4 * MIB)
+    node.ok("image", "import", disk, "--name", "dead", "--format", "raw", timeout=300)
+    image = json.loads(node.ok("image", "show", "dead", "-f", "json"))
+    assert (image["arch"], image["boot"]["bios"], image["boot"]["kernel"]) == ("", True, "")
+    refused = node.slicectl("create", "exp", "--type", "lxc", "--image", "dead", "--ssh-key", f"{node.key}.pub")
+    assert refused.returncode == 2 and "no Linux in it" in refused.stderr
+    told = node.slicectl("create", "exp", *node.wishes(), "--image", "dead", "--boot", "loader")
+    assert told.returncode == 0, told.stderr
+    assert "not verified: no ssh banner" in told.stderr
+    assert (show(node)["state"], show(node)["booted"]) == ("running", "unknown")
+    node.ok("delete", "exp")
+    node.ok("image", "delete", "dead")
+
+
+def test_a_raw_image_stays_raw_whatever_the_guest_writes(node: Node, tmp_path: Path) -> None:
+    """CVE-2026-24708: a tenant writes a qcow2 header that names a file of the host into the beginning of its disk."""
+    disk = tmp_path / "small.raw"
+    subprocess.run(
+        ["qemu-img", "convert", "-f", "qcow2", "-O", "raw", ensure_image(IMAGES["kvm"]), disk], check=True, timeout=120
+    )
+    node.ok("image", "import", disk, "--name", "rawsmall", "--format", "raw", timeout=300)
+    sliver = node.create("exp", "--image", "rawsmall")["slivers"][0]
+    node.inside(
+        "exp",
+        "cp /dev/vda /tmp/x 2>/dev/null; "
+        "python3 -c \"import os,struct; f=open('/dev/vda','r+b',0); f.write(bytes.fromhex('" + QCOW2_HEADER + "')"
+        " + struct.pack('>QI', 104, 11) + bytes(80) + b'/etc/shadow')\"; sync; rm -f /tmp/x",
+        timeout=120,
+    )
+    node.ok("restart", "exp")
+    assert node.inside("exp", "id -u") == "0\n"
+    words = Path(f"/proc/{qemu(node, sliver['id'])}/cmdline").read_text()
+    image = json.loads(node.ok("image", "show", "rawsmall", "-f", "json"))["sha256"]
+    assert f"{image}.raw" in words and "shadow" not in words
+    assert '"driver":"raw"' in words, "the image is opened as raw"
+    node.ok("delete", "exp")
+    node.ok("image", "delete", "rawsmall")

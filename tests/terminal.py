@@ -1,0 +1,75 @@
+"""A program at a terminal of its own, driven by typing and by looking at what it shows."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+
+class Terminal:
+    """Use as a context manager: the program is killed at the end. What it says on stderr is kept apart."""
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._master, self.slave = pty.openpty()
+        self.process = subprocess.Popen(
+            argv, stdin=self.slave, stdout=self.slave, stderr=subprocess.PIPE, env=environment, start_new_session=True
+        )
+        self.shown = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        os.close(self._master)
+        os.close(self.slave)
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def paste(self, text: str) -> None:
+        """Type as much of it as the program takes, meanwhile looking at what it shows."""
+        data = text.encode()
+        os.set_blocking(self._master, False)
+        while data and select.select([], [self._master], [], 2)[1]:
+            data = data[os.write(self._master, data[:65536]) :]
+            with suppress(BlockingIOError):
+                self.shown += os.read(self._master, 65536)
+        os.set_blocking(self._master, True)
+
+    def see(self, text: str, seconds: float = 30) -> None:
+        """Wait until it is shown, after what was seen before."""
+        deadline = time.monotonic() + seconds
+        while (at := self.shown.find(text.encode())) < 0:
+            left = deadline - time.monotonic()
+            assert left > 0, f"not within {seconds:g} s: {text!r} in {self.shown[-2000:]!r}"
+            if select.select([self._master], [], [], left)[0]:
+                self.shown += os.read(self._master, 65536)
+        self.shown = self.shown[at + len(text) :]
+
+    def heard(self, text: str, seconds: float = 30) -> None:
+        """Wait for a line on stderr that holds it."""
+        stderr: Any = self.process.stderr
+        deadline = time.monotonic() + seconds
+        heard = ""
+        while text not in (line := stderr.readline().decode()):
+            heard += line
+            assert line and time.monotonic() < deadline, f"stderr ended without {text!r}: {heard}"
+
+    def end(self, seconds: float = 30) -> tuple[int, str]:
+        """Exit status and what was left on stderr, without typing anything."""
+        deadline = time.monotonic() + seconds
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if select.select([self._master], [], [], 0.05)[0]:  # or it could not write its last words
+                self.shown += os.read(self._master, 65536)
+        stderr: Any = self.process.stderr
+        return self.process.wait(0.1), stderr.read().decode()

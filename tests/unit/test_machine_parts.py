@@ -1,0 +1,187 @@
+"""The pure parts of virtual machines: boot facts, seed, probe, disks, what the console said last."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from slicemgr.drivers import acceleration, boot_loader, console_log, machine_disk, seed
+from slicemgr.drivers.identity import Identity
+from slicemgr.drivers.place import Acceleration
+from slicemgr.errors import Refused
+from slicemgr.model import MIB, Boot, BootFacts
+from slicemgr.service import user_data
+
+IDENTITY = Identity(
+    "exp-0",
+    "10.77.0.9",
+    "169.254.1.1",
+    ("192.0.2.53",),
+    ("ssh-ed25519 AAAA 'me\"",),
+    b"-----BEGIN\nkey\n",
+    "ssh-ed25519 B",
+)
+EVERY = BootFacts(True, True, "/boot/vmlinuz-1", "/boot/initrd.img-1", "root=UUID=1")
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted", "chosen"),
+    [
+        (EVERY, Boot.LOADER, Boot.BIOS),
+        (BootFacts(uefi=True, kernel="/k"), Boot.LOADER, Boot.UEFI),
+        (BootFacts(kernel="/k"), Boot.LOADER, Boot.DIRECT),
+        (BootFacts(), Boot.LOADER, None),
+        (BootFacts(bios=True), Boot.UEFI, None),
+        (BootFacts(bios=True), Boot.DIRECT, None),
+        *[(EVERY, one, one) for one in (Boot.BIOS, Boot.UEFI, Boot.DIRECT)],
+    ],
+)
+def test_how_an_image_boots(facts: BootFacts, wanted: Boot, chosen: Boot | None) -> None:
+    assert facts.choose(wanted) is chosen
+
+
+def test_the_newest_kernel_with_its_own_initrd() -> None:
+    boot = ["vmlinuz-6.9.0", "vmlinuz-6.10.0-rc1", "initrd.img-6.9.0", "initramfs-6.10.0-rc1.img", "grub"]
+    assert boot_loader.kernel(boot, []) == ("/boot/vmlinuz-6.10.0-rc1", "/boot/initramfs-6.10.0-rc1.img")
+    assert boot_loader.kernel(["vmlinuz-6.9.0"], []) == ("/boot/vmlinuz-6.9.0", "")
+    assert boot_loader.kernel(["vmlinuz", "initrd.img"], []) == ("/boot/vmlinuz", "/boot/initrd.img")
+    assert boot_loader.kernel([], ["vmlinuz", "initrd.img"]) == ("/vmlinuz", "/initrd.img")
+    assert boot_loader.kernel(["config-6.9.0"], ["bin"]) == ("", "")
+
+
+def test_a_boot_sector_has_code_and_a_signature() -> None:
+    code = b"\xeb\x63" + bytes(508) + b"\x55\xaa"
+    assert boot_loader.has_code(code)
+    assert not boot_loader.has_code(code[:510] + b"\0\0")
+    assert not boot_loader.has_code(bytes(440) + b"\x01" * 70 + b"\x55\xaa"), (
+        "a table alone, as protective MBRs have it"
+    )
+    assert not boot_loader.has_code(b"\x55\xaa")
+
+
+@pytest.mark.parametrize(
+    ("root", "uuid", "argument"),
+    [
+        ("/dev/sda1", ["1f-2"], "root=UUID=1f-2"),
+        ("btrfsvol:/dev/sda2/@", ["1f-2"], "root=UUID=1f-2 rootflags=subvol=@"),
+        ("/dev/vg/root", [], "root=/dev/vg/root"),
+        ("/dev/sda1", [], "root=/dev/vda1"),
+        ("/dev/sda1", ["x init=/bin/sh"], "root=/dev/vda1"),
+    ],
+)
+def test_where_the_root_is(root: str, uuid: list[str], argument: str) -> None:
+    assert boot_loader.root_argument(root, uuid) == argument
+
+
+def test_the_seed_is_what_cloud_init_reads() -> None:
+    files = seed.files(IDENTITY, "abcdefgh-0", "#cloud-config\n{x: 1}\n", "52:00:00:00:00:01")
+    assert yaml.safe_load(files["meta-data"]) == {
+        "instance-id": "abcdefgh-0",
+        "local-hostname": "exp-0",
+        "public-keys": list(IDENTITY.authorized_keys),
+    }
+    assert files["user-data"] == "#cloud-config\n{x: 1}\n"
+    assert files["vendor-data"].startswith("#cloud-config\n")
+    vendor = yaml.safe_load(files["vendor-data"])
+    assert vendor["ssh_keys"]["ed25519_private"] == IDENTITY.host_key_private.decode()
+    link = yaml.safe_load(files["network-config"])["ethernets"]["eth0"]
+    assert link["match"] == {"macaddress": "52:00:00:00:00:01"}
+    assert (link["addresses"], link["routes"][0]["on-link"]) == (["10.77.0.9/32"], True)
+    script = vendor["bootcmd"][0][2]
+    assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_a_container_has_its_network_already() -> None:
+    files = seed.files(IDENTITY, "abcdefgh-0", "", None)
+    assert set(files) == {"meta-data", "user-data", "vendor-data"}
+    assert "bootcmd" not in json.loads(files["vendor-data"].partition("\n")[2])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "tried", "found"),
+    [
+        ("kvm", (True, True, False, False), Acceleration.KVM),
+        ("emulation", (True, True, True, True), Acceleration.EMULATION),
+        ("auto", (True, True, True, True), Acceleration.KVM),
+        ("auto", (True, True, False, True), Acceleration.EMULATION),
+        ("auto", (False, True, False, True), Acceleration.EMULATION),
+        ("auto", (True, True, False, False), None),
+        ("auto", (True, False, False, False), None),
+    ],
+)
+def test_what_runs_machines(wanted: str, tried: tuple[bool, ...], found: Acceleration | None) -> None:
+    device, kernel, kvm, emulation = tried
+    answer = acceleration.decide(wanted, device=device, kernel=kernel, kvm_boots=kvm, emulation_boots=emulation)
+    assert answer.acceleration is found
+    assert answer.reason
+
+
+def test_the_probe_boots_a_kernel_and_not_any_file(tmp_path: Path) -> None:
+    kernel = acceleration.kernels()[0]
+    assert acceleration.boots(kernel, Acceleration.EMULATION, 120)
+    broken = tmp_path / "vmlinuz-0"
+    broken.write_bytes(b"\0" * MIB)
+    assert not acceleration.boots(broken, Acceleration.EMULATION, 3)
+
+
+def test_what_was_found_is_remembered(tmp_path: Path) -> None:
+    cache = tmp_path / "acceleration.json"
+    first = acceleration.find("emulation", cache)
+    assert acceleration.find("emulation", cache) == first
+    cache.write_text("{}")
+    assert acceleration.find("kvm", cache).acceleration is Acceleration.KVM
+
+
+def test_both_formats_are_always_named() -> None:
+    words = machine_disk.create_argv(Path("/o"), Path("/i"), "raw", 5)
+    assert words[words.index("-F") + 1] == "raw"
+    assert words[words.index("-f") + 1] == "qcow2"
+
+
+def test_an_overlay_is_made_grown_and_measured(tmp_path: Path) -> None:
+    image, overlay = tmp_path / "image.raw", tmp_path / "disk.qcow2"
+    image.write_bytes(bytes(MIB))
+    machine_disk.make_overlay(overlay, image, "raw", 2 * MIB)
+    assert machine_disk.virtual_size(overlay) == 2 * MIB
+    machine_disk.grow(overlay, 3 * MIB)
+    assert machine_disk.virtual_size(overlay) == 3 * MIB
+    assert machine_disk.virtual_size(image) is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk.qcow2", "image.raw"]
+
+
+def test_a_seed_disk_has_the_label_that_is_looked_for(tmp_path: Path) -> None:
+    machine_disk.make_seed(tmp_path / "seed.img", {"meta-data": "{}\n"})
+    told = subprocess.run(["mdir", "-i", tmp_path / "seed.img", "::"], capture_output=True, text=True, check=True)
+    assert "CIDATA" in told.stdout and "meta-data" in told.stdout
+
+
+def test_the_last_thing_a_console_said() -> None:
+    assert console_log.last_of(b"first\r\n\x1b[1;31mlast \x1b[0mline\r\n\r\n  \n") == "last line"
+    assert console_log.last_of(b"\x1b[2J") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("packages: [x]\n", "begins with"),
+        ("#include\nhttp://x\n", "begins with"),
+        ("#cloud-config\na: [1\n", "is not YAML: line"),
+        ("#cloud-config\n- a\n", "no keys"),
+        ("#cloud-config\n" + "x: 1\n" * 20000, "too many"),
+        ("#cloud-config\nx: a\0b\n", "zero byte"),
+        (7, "must be text"),
+    ],
+)
+def test_user_data_that_is_none(text: object, words: str) -> None:
+    with pytest.raises(Refused, match=words) as caught:
+        user_data.check(text)
+    assert caught.value.field == "user_data"
+
+
+def test_user_data_as_people_write_it() -> None:
+    for text in ("#cloud-config\npackages: [iperf3]\n", "#cloud-config\n", "#!/bin/sh\nid\n"):
+        assert user_data.check(text) == text

@@ -1,0 +1,87 @@
+"""The tokens of consoles: given for what shall run, to who may, and good for one look, soon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from bare_service import ADMIN, Service
+
+from slicemgr.errors import Code, Refused
+from slicemgr.policy.access import Principal
+from slicemgr.service import consoles as service
+from slicemgr.service import slices
+from slicemgr.store import consoles, work
+from slicemgr.store.updates import utcnow
+
+pytestmark = pytest.mark.usefixtures("each_store")
+
+LATER = timedelta(seconds=31)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Service]:
+    with Service(tmp_path) as running:
+        running.create(count=2)
+        yield running
+
+
+def refusal(made: Service, name: str, index: int, by: Principal = ADMIN) -> Code:
+    before = made.dump()
+    with pytest.raises(Refused) as caught:
+        service.ask(made.store, name, index, by)
+    assert made.dump() == before
+    return caught.value.code
+
+
+def test_a_token_is_good_once_and_for_its_sliver(made: Service) -> None:
+    token = service.ask(made.store, "exp", 1, ADMIN)
+    assert token not in str(made.dump())
+    taken = consoles.take(made.store, token, utcnow())
+    assert taken == ("admin", made.rows()[1].sliver.id)
+    assert consoles.take(made.store, token, utcnow()) is None
+    event = made.dump()["events"][-1]
+    assert (event.user, event.action, event.slice, event.detail) == ("admin", "console", "exp", "sliver 1")
+
+
+def test_a_token_is_good_for_half_a_minute(made: Service) -> None:
+    early, late = (service.ask(made.store, "exp", 0, ADMIN) for _ in range(2))
+    assert consoles.take(made.store, early, utcnow() + consoles.LIFETIME - timedelta(seconds=5)) is not None
+    assert consoles.take(made.store, late, utcnow() + LATER) is None
+    assert made.count("consoles") == 0
+
+
+def test_what_nobody_used_is_forgotten(made: Service) -> None:
+    sliver = made.rows()[0].sliver.id
+    with made.store.write() as c:
+        consoles.give(c, consoles.Ticket("admin", sliver), utcnow() - LATER)
+    assert made.count("consoles") == 1
+    service.ask(made.store, "exp", 0, ADMIN)
+    assert made.count("consoles") == 1
+
+
+@pytest.mark.parametrize("token", ["", "x" * 43, "\N{SNOWMAN}"])
+def test_what_nobody_gave_opens_nothing(made: Service, token: str) -> None:
+    service.ask(made.store, "exp", 0, ADMIN)
+    assert consoles.take(made.store, token, utcnow()) is None
+    assert made.count("consoles") == 1
+
+
+def test_no_console_without_a_running_sliver(made: Service) -> None:
+    assert refusal(made, "nope", 0) is Code.NOT_FOUND
+    assert refusal(made, "exp", 2) is Code.NOT_FOUND
+    for action in ("pause", "stop", "delete"):
+        slices.act(made.store, made.config, "exp", action, ADMIN)
+        assert refusal(made, "exp", 0) is Code.CONFLICT
+
+
+def test_not_for_everybody(made: Service) -> None:
+    assert refusal(made, "exp", 0, Principal("admin", False)) is Code.DENIED
+
+
+def test_a_sliver_that_goes_takes_its_tokens_along(made: Service) -> None:
+    service.ask(made.store, "exp", 0, ADMIN)
+    made.record(work.SliverGone(made.rows()[0].sliver.id))
+    assert made.count("consoles") == 0
