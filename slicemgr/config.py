@@ -75,7 +75,7 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    url: str = ""  # "" means SQLite in state_dir
+    url: str = field(default="", repr=False)  # "" means SQLite in state_dir; may hold a password
     lock_timeout: timedelta = timedelta(seconds=10)
     keep_operations: timedelta = timedelta(days=90)
     keep_events: timedelta = timedelta(days=365)
@@ -248,7 +248,8 @@ def _convert(kind: typing.Any, value: typing.Any, name: str) -> object:
         return float(value)
     if kind in (str, int) and type(value) is kind:
         return value
-    raise invalid(name, f"{value!r} has the wrong type", f"{getattr(kind, '__name__', kind)} is expected")
+    shown = "it" if name == "store.url" else repr(value)
+    raise invalid(name, f"{shown} has the wrong type", f"{getattr(kind, '__name__', kind)} is expected")
 
 
 def _check(config: Config) -> None:

@@ -11,14 +11,14 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
 
 from slicemgr import __version__
 from slicemgr import config as settings
-from slicemgr.errors import SlicemgrError
+from slicemgr.errors import Code, Refused, SlicemgrError
 
 log = logging.getLogger("slicemgr")
 
@@ -136,7 +136,7 @@ def uninstall(config: settings.Config) -> None:
 
 @cli.group()
 def db() -> None:
-    """The database's schema."""
+    """The database: its schema, and its move to PostgreSQL."""
 
 
 @db.command("upgrade")
@@ -146,6 +146,39 @@ def db_upgrade(config: settings.Config) -> None:
     from slicemgr.store import schema
 
     schema.upgrade(config.store_url)
+
+
+@db.command("copy")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="URL",
+    help="postgresql://USER@HOST/DATABASE; the password is better in $PGPASSWORD, where `ps` does not show it.",
+)
+@click.pass_obj
+def db_copy(config: settings.Config, target: str) -> None:
+    """Copy an SQLite testbed into an empty PostgreSQL database, while web and agent are stopped.
+
+    All rows come in one transaction or none does, and numbers go on where they were. The SQLite file stays as it
+    is. After that set store.url to URL, with its password, and start web and agent.
+    """
+    from slicemgr.agent import node
+    from slicemgr.store import copy
+
+    locks = config.node.run_dir
+    with _alone(locks / "init.lock"), node.only_one(locks / "agent.lock"):
+        _refuse_running_web(config)
+        counts = copy.copy(config.store_url, target, config.store.lock_timeout)
+    for table, count in counts.items():
+        click.echo(f"{count:>8}  {table}")
+    click.echo("All rows are copied. Set store.url to that database, then start web and agent.")
+
+
+def _refuse_running_web(config: settings.Config) -> None:
+    with suppress(OSError), socket.create_connection((config.web.host, config.web.port), timeout=5):
+        message = f"something answers at {config.web.host}:{config.web.port}: the web process still runs"
+        raise Refused(Code.CONFLICT, message, hint="stop it first, or what it writes is lost")
 
 
 def _init(config: settings.Config) -> None:

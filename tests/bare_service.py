@@ -1,9 +1,13 @@
-"""The service over a real database in a temporary folder: one announced node and one ready image, no agent."""
+"""The service over a real database: one announced node and one ready image, no agent.
+
+The database is a file in a temporary folder, or, within `databases_on`, one of a PostgreSQL server.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -12,11 +16,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from postgres_server import Server
+
 import slicemgr.store
 from slicemgr.config import Config, NetworkConfig, NodeConfig
-from slicemgr.model import GIB, ImageState, SliceSpec
+from slicemgr.model import GIB, ImageState, OperationState, SliceSpec
 from slicemgr.policy.access import Principal
-from slicemgr.service import people, slices, specs
+from slicemgr.service import consoles, people, slices, specs
 from slicemgr.store import Store, schema, tables, work
 from slicemgr.store.updates import utcnow
 
@@ -45,7 +51,72 @@ FACTS = {
 def config_in(folder: Path, **sections: Any) -> Config:
     """Settings whose state is all below `folder`; sections replace whole tables."""
     node = NodeConfig(state_dir=folder / "state", run_dir=folder / "run", pool=folder / "pool")
-    return dataclasses.replace(Config(node=node), **sections)
+    config = dataclasses.replace(Config(node=node), **sections)
+    if _databases is None or config.store.url:
+        return config
+    return dataclasses.replace(config, store=dataclasses.replace(config.store, url=_databases.url(folder)))
+
+
+_OWNER = "slicemgr"  # as in production: of its database, and nothing more
+_TEMPLATE = "slicemgr_template"
+
+
+class Databases:
+    """The databases that a module's tests made on a PostgreSQL server; gone at the end."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._made: set[str] = set()
+
+    def url(self, folder: Path) -> str:
+        """Where the settings of a folder have their database."""
+        return self.server.url(f"t{hashlib.sha1(str(folder).encode()).hexdigest()[:16]}", _OWNER)
+
+    def make(self, url: str, template: str = _TEMPLATE) -> None:
+        """A database at its present schema, or with template0 without tables; nothing if it is there."""
+        self._ensure_template()
+        name = url.partition("@/")[2].partition("?")[0]
+        if name not in self._made:
+            self._made.add(name)
+            self.server.sql(f"CREATE DATABASE {name} OWNER {_OWNER} TEMPLATE {template}")
+
+    def _ensure_template(self) -> None:
+        """Migrated once for the whole session."""
+        if not self.server.sql(f"SELECT 1 FROM pg_roles WHERE rolname = '{_OWNER}'"):
+            self.server.sql(f"CREATE ROLE {_OWNER} LOGIN PASSWORD '{self.server.password}'")
+            self.server.sql(f"CREATE DATABASE {_TEMPLATE} OWNER {_OWNER}")
+            schema.upgrade(self.server.url(_TEMPLATE, _OWNER))
+
+    def drop(self) -> None:
+        for name in self._made:
+            self.server.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+_databases: Databases | None = None
+
+
+@contextmanager
+def databases_on(server: Server) -> Iterator[Databases]:
+    """Meanwhile every `config_in` has a database of its own on the server."""
+    global _databases
+    before, made = _databases, Databases(server)
+    _databases = made
+    try:
+        yield made
+    finally:
+        _databases = before
+        made.drop()
+
+
+def empty_database(config: Config) -> None:
+    """What an administrator makes before `slicemgr init`: on PostgreSQL a database without tables."""
+    if _databases is not None:
+        _databases.make(config.store_url, "template0")
+
+
+def store_table(config: Config) -> str:
+    """What the settings file of such a `config` says of its store."""
+    return f'[store]\nurl = "{config.store.url}"\n' if config.store.url else ""
 
 
 @functools.cache
@@ -58,8 +129,11 @@ def _template() -> bytes:
 
 
 def fresh_database(config: Config) -> Path:
-    """A database at its present schema where `config` wants it, empty if there was none."""
+    """A database at its present schema where `config` wants it, empty if there was none; where SQLite has its file."""
     path = config.node.state_dir / "db" / "slicemgr.db"
+    if _databases is not None:
+        _databases.make(config.store_url)
+        return path
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         path.write_bytes(_template())
@@ -119,6 +193,26 @@ class Service:
     def create(self, name: str = "exp", **fields: Any) -> str:
         """A slice through the service; the operation's id."""
         return slices.create(self.store, self.config, self.spec(name, **fields), ADMIN)
+
+    def fill(self) -> None:
+        """Rows in every table."""
+        self.token()
+        operation = self.create(count=2)
+        sliver = self.rows()[0].sliver.id
+        self.record(work.StepSeen(operation, sliver, "root", OperationState.RUNNING))
+        with self.store.write() as c:
+            now = utcnow()
+            c.execute(tables.clock.insert().values(id=1, seen_at=now, trusted_from=now))
+            mine = {"user": schema.ADMIN, "created_at": now}
+            c.execute(tables.members.insert().values(**mine, project="default", role="pi"))
+            c.execute(tables.quotas.insert().values(project="default", level="quota", slices=3))
+            c.execute(tables.ssh_keys.insert().values(**mine, id="1", line="ssh-ed25519 AAAA"))
+            ends = {**mine, "hash": "h", "expires_at": now}
+            c.execute(tables.sessions.insert().values(**ends, id="1", used_at=now))
+            c.execute(tables.invitations.insert().values(**ends, invited_by=schema.ADMIN))
+            asked = {**mine, "id": "1", "project": "default", "name": "exp", "body": {}, "reason": "more"}
+            c.execute(tables.requests.insert().values(**asked, state="waiting"))
+        consoles.ask(self.store, "exp", 0, ADMIN)
 
     def rows(self) -> list[work.SliverRow]:
         with self.store.read() as c:

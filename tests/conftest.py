@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from bare_service import databases_on
 from host_node import HostNode
+from postgres_server import Server
 from production_run import Run
 from testbed import IMAGE, Node, ensure_image
 
@@ -78,6 +80,23 @@ def each_kind(request: pytest.FixtureRequest, node: Node) -> Iterator[str]:
     node.kind = str(request.param)
     yield node.kind
     node.kind = "lxc"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL server of the tests' own."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def each_store(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The module's tests run once over SQLite and once over PostgreSQL: where `bare_service` has its databases."""
+    if request.param == "sqlite":
+        yield "sqlite"
+        return
+    with databases_on(request.getfixturevalue("postgres")):
+        yield "postgresql"
 
 
 @pytest.fixture(autouse=True)

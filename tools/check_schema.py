@@ -1,4 +1,7 @@
-"""Do the migrations make the tables that the code describes? Exit status 1 if `alembic check` finds a difference."""
+"""Do the migrations make the tables that the code describes, on SQLite and on PostgreSQL?
+
+Exit status 1 if `alembic check` finds a difference.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
+from postgres_server import Server
 
 from slicemgr.config import PACKAGE
 from slicemgr.store import schema
@@ -27,13 +31,15 @@ def difference(url: str) -> str:
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory() as directory:
-        url = f"sqlite:///{Path(directory) / 'fresh.db'}"
-        schema.upgrade(url)
-        found = difference(url)
-    if found:
-        print(f"the tables differ from the migrations: {found}")
-    return 1 if found else 0
+    with tempfile.TemporaryDirectory() as directory, Server() as server:
+        found = {}
+        for name, url in (("SQLite", f"sqlite:///{Path(directory) / 'fresh.db'}"), ("PostgreSQL", server.url())):
+            schema.upgrade(url)
+            found[name] = difference(url)
+    for name, text in found.items():
+        if text:
+            print(f"on {name} the tables differ from the migrations: {text}")
+    return 1 if any(found.values()) else 0
 
 
 if __name__ == "__main__":

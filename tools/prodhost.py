@@ -72,7 +72,8 @@ def sort_commands(commands: Sequence[str]) -> Commands:
 
 
 def package_list() -> list[str]:
-    text = (REPO / "tools" / "packages.txt").read_text()
+    """What a node needs: the README's command ends at the same line."""
+    text = (REPO / "tools" / "packages.txt").read_text().partition("# only for the tests")[0]
     return [line.split("#")[0].strip() for line in text.splitlines() if line.split("#")[0].strip()]
 
 

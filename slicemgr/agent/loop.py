@@ -22,7 +22,7 @@ from slicemgr.agent.turns import Rest, Turns
 from slicemgr.config import Config
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.model import Desired, OperationState, Phase, Sliver
-from slicemgr.store import Store, work
+from slicemgr.store import Store, StoreError, work
 from slicemgr.store.wake import Listener
 
 log = logging.getLogger(__name__)
@@ -82,16 +82,20 @@ class Agent:
             stack.callback(self._turns.shutdown)
             due, quiet = 0.0, math.inf
             while not self._stop.is_set():
-                self._take()
                 if self._look.is_set():
                     self._look.clear()
                     due = min(due, time.monotonic() + _SETTLING)
                 if self._ended_some.is_set():
                     self._ended_some.clear()
                     quiet = time.monotonic() + _MEASURE
-                if time.monotonic() >= min(due, quiet):
-                    reconcile(self, self._all_rows())
-                    due, quiet = time.monotonic() + self._config.agent.reconcile.total_seconds(), math.inf
+                try:
+                    self._take()
+                    if time.monotonic() >= min(due, quiet):
+                        reconcile(self, self._all_rows())
+                        due, quiet = time.monotonic() + self._config.agent.reconcile.total_seconds(), math.inf
+                except StoreError as error:  # the database's server restarts: slivers run on, and so do we
+                    log.error("cannot read what should be: %s", error)
+                    self._stop.wait(_TICK)
                 listener.wait(min(_TICK, max(0.0, min(due, quiet) - time.monotonic())))
 
     def changed(self, sliver: str) -> None:

@@ -164,7 +164,7 @@ class Node:
 def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[], None] = lambda: None) -> None:
     """Be the node's agent until `stop` is set. Refused if another agent runs on this node."""
     with ExitStack() as stack:
-        stack.enter_context(_only_one(config.node.run_dir / "agent.lock"))
+        stack.enter_context(only_one(config.node.run_dir / "agent.lock"))
         journal = stack.enter_context(Journal(store, stop.set))
         node = Node(config, store, journal, stop)
         node.begin()
@@ -178,7 +178,8 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
 
 
 @contextmanager
-def _only_one(path: Path) -> Iterator[None]:
+def only_one(path: Path) -> Iterator[None]:
+    """Hold the lock that an agent holds while it runs. Refused if one does."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -7,10 +7,12 @@ with foreign keys on would delete every row that refers to it. They are checked 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
+import sqlalchemy as sa
 from alembic import context
 from alembic.autogenerate.api import AutogenContext
+from alembic.migration import MigrationContext
 from sqlalchemy.engine import Connection
 
 from slicemgr.store.engine import make_engine
@@ -27,7 +29,7 @@ def run(connection: Connection) -> None:
         render_as_batch=True,
         transactional_ddl=True,
         compare_type=True,
-        compare_server_default=True,
+        compare_server_default=_default_differs,
         render_item=_render,
     )
     try:
@@ -39,6 +41,20 @@ def run(connection: Connection) -> None:
     finally:
         if sqlite:
             _pragma(connection, "foreign_keys=ON")
+
+
+def _default_differs(
+    migration: MigrationContext,
+    found: sa.Column[Any],
+    wanted: sa.Column[Any],
+    found_default: str | None,
+    wanted_default: object,
+    wanted_text: str | None,
+) -> bool | None:
+    """None: Alembic's own comparison. It asks PostgreSQL, which cannot compare JSON: that is compared as text."""
+    if migration.dialect.name != "postgresql" or not isinstance(wanted.type, sa.JSON):
+        return None
+    return (found_default or "").removesuffix("::json") != (wanted_text or "")
 
 
 def _render(kind: str, value: object, autogen: AutogenContext) -> str | Literal[False]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy import exc
-from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.engine import Connection
 
 from slicemgr import __version__
 from slicemgr.config import PACKAGE
 from slicemgr.model import DEFAULT_PROJECT
-from slicemgr.store.engine import StoreError, explained, make_engine
-from slicemgr.store.tables import about, projects, users
+from slicemgr.store import postgresql
+from slicemgr.store.engine import make_engine
+from slicemgr.store.tables import about, metadata, projects, users
+from slicemgr.store.trouble import StoreError, explained
+from slicemgr.store.url import SQLITE, parse
 
 REVISIONS = ("0001", "0002", "0003", "0004", "0005")  # oldest first; the last is what this version works with
 HEAD = REVISIONS[-1]
@@ -37,26 +41,36 @@ def downgrade(url: str, revision: str) -> None:
 
 
 def _migrate(url: str, revision: str, *, down: bool) -> None:
+    parsed = parse(url)
+    sqlite = parsed.get_backend_name() == SQLITE
+    if sqlite and parsed.database and not parsed.database.startswith("file:"):
+        Path(parsed.database).parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    engine = make_engine(url, _LOCK_TIMEOUT)
+    try:
+        with explained(), engine.connect() as connection:
+            if sqlite:
+                _outside_transaction(connection, "PRAGMA journal_mode=WAL")
+            _refuse_newer(connection)
+            # SQLite's migrations must begin outside of a transaction, see migrations/env.py.
+            with nullcontext() if sqlite else connection.begin():
+                if not sqlite:
+                    postgresql.prepare(connection)
+                run_migrations(connection, revision, down=down)
+                if not down:
+                    _seed(connection)
+    finally:
+        engine.dispose()
+
+
+def run_migrations(connection: Connection, revision: str = "head", *, down: bool = False) -> None:
+    """Alembic on a connection: within its transaction, if there is one."""
     from alembic import command
     from alembic.config import Config as AlembicConfig
 
-    database = make_url(url).database
-    if make_url(url).get_backend_name() == "sqlite" and database and not database.startswith("file:"):
-        Path(database).parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    engine = make_engine(url, _LOCK_TIMEOUT)
     alembic = AlembicConfig()
     alembic.set_main_option("script_location", str(PACKAGE / "migrations"))
-    try:
-        with explained(), engine.connect() as connection:
-            if engine.dialect.name == "sqlite":
-                _outside_transaction(connection, "PRAGMA journal_mode=WAL")
-            _refuse_newer(connection)
-            alembic.attributes["connection"] = connection
-            (command.downgrade if down else command.upgrade)(alembic, revision)
-            if not down:
-                _seed(connection)
-    finally:
-        engine.dispose()
+    alembic.attributes["connection"] = connection
+    (command.downgrade if down else command.upgrade)(alembic, revision)
 
 
 def _outside_transaction(connection: Connection, statement: str) -> None:
@@ -72,7 +86,7 @@ def _outside_transaction(connection: Connection, statement: str) -> None:
 
 def _seed(connection: Connection) -> None:
     """The built-in user and project, and who wrote this file."""
-    with connection.begin():
+    with nullcontext() if connection.in_transaction() else connection.begin():
         if not sa.inspect(connection).has_table("about"):
             return
         connection.execute(about.delete())
@@ -99,6 +113,11 @@ def check(connection: Connection) -> None:
 
 def _refuse_newer(connection: Connection) -> None:
     revision = _revision(connection)
+    if revision is None:
+        others = sorted(set(sa.inspect(connection).get_table_names()) & set(metadata.tables))
+        if others:
+            message = f"the database belongs to another program: it has a table {others[0]!r} that is not ours"
+            raise StoreError(message, "give slicemgr a database of its own")
     if revision is None or revision in REVISIONS:
         connection.rollback()
         return

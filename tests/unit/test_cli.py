@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from bare_service import KEY, service
+from bare_service import KEY, config_in, empty_database, service, store_table
 
 from slicemgr import cli
 from slicemgr import config as configs
@@ -29,7 +29,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
-def url_and_token() -> Iterator[tuple[str, str, Path]]:
+def url_and_token(each_store: str) -> Iterator[tuple[str, str, Path]]:
     """A service with node1 and the image `debian`, but no agent."""
     with tempfile.TemporaryDirectory() as name, socket.socket() as probe:
         directory = Path(name)
@@ -39,7 +39,9 @@ def url_and_token() -> Iterator[tuple[str, str, Path]]:
         probe.close()
         path = directory / "slicemgr.toml"
         text = f'[node]\nstate_dir = "{name}/state"\nrun_dir = "{name}/run"\npool = "{name}/pool"\n'
-        path.write_text(f'{text}[web]\nport = {port}\nuser = "65534:65534"\n')
+        planned = config_in(directory)
+        empty_database(planned)
+        path.write_text(f'{text}[web]\nport = {port}\nuser = "65534:65534"\n{store_table(planned)}')
         command = [sys.executable, "-c", "from slicemgr.main import main; main()", "--config", str(path)]
         subprocess.run([*command, "init"], check=True, timeout=60, capture_output=True)
         config = configs.load(path)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 from bare_service import service, settings
 
@@ -14,6 +15,8 @@ from slicemgr.agent.journal import Journal
 from slicemgr.store import tables as t
 from slicemgr.store import updates
 from slicemgr.store.engine import Store, make_engine
+
+pytestmark = pytest.mark.usefixtures("each_store")
 
 
 def actions(store: Store) -> list[str]:
@@ -57,12 +60,11 @@ def test_many_threads_lose_nothing(tmp_path: Path) -> None:
 def test_a_lock_is_waited_for(tmp_path: Path) -> None:
     config = settings(tmp_path)
     with service(config) as ready:
-        other = sqlite3.connect(config.store_url.removeprefix("sqlite:///"), isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        with Store(make_engine(config.store_url, timedelta(milliseconds=20))) as store, Journal(store) as journal:
+        impatient = Store(make_engine(config.store_url, timedelta(milliseconds=20)))
+        with impatient as store, Journal(store) as journal, ExitStack() as other:
+            other.enter_context(ready.write())
             journal.add(updates.EventSeen("x", "a"))
-            assert not journal.flush(0.2)
-            other.execute("ROLLBACK")
+            assert not journal.flush(0.3)
             other.close()
             assert journal.flush()
         assert actions(ready) == ["a"]

@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import prodhost
+
 REPOSITORY = Path(__file__).parent.parent.parent
 ALWAYS_THERE = {"required", "important"}  # priorities of what every installed Debian has
 
@@ -93,3 +95,13 @@ def test_a_program_that_nothing_listed_brings_is_noticed() -> None:
 
 def test_the_list_names_packages_that_exist() -> None:
     assert listed() <= installed()[0].keys()
+
+
+def test_a_production_node_gets_what_the_readme_installs_and_no_database_server() -> None:
+    """The README's command and the tests of the production host end at the same line of the list."""
+    commands = prodhost.readme_commands((REPOSITORY / "README.md").read_text(), prodhost.SECTION)
+    (install,) = [one for one in commands if one.startswith("apt-get ")]
+    words = ["sh", "-c", f"echo {install.removeprefix('apt-get install ')}"]
+    told = subprocess.run(words, check=True, capture_output=True, text=True, cwd=REPOSITORY).stdout
+    assert told.split() == prodhost.package_list()
+    assert listed() - set(told.split()) == {"postgresql"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ from slicemgr.model import Desired, ImageState, OperationState, Phase
 from slicemgr.policy.access import Principal
 from slicemgr.service import images, leases, nodes, people, slices, specs, views
 from slicemgr.store import Store, updates, work
+from slicemgr.store import open as open_store
 from slicemgr.store import tables as t
+
+pytestmark = pytest.mark.usefixtures("each_store")
 
 ALL = (t.slices, t.slivers, t.ports, t.operations, t.operation_slivers, t.events)
 
@@ -59,9 +63,10 @@ def test_fifty_creates_at_once_for_the_last_ten_blocks(tmp_path: Path) -> None:
             return error
         return None
 
-    with service(config) as store:
+    with service(config) as store, ExitStack() as others:
+        stores = [others.enter_context(open_store(config)) for _ in range(5)]  # as five processes would have
         with ThreadPoolExecutor(50) as pool:
-            results = list(pool.map(lambda number: attempt(store, number), range(50)))
+            results = list(pool.map(lambda number: attempt(stores[number % 5], number), range(50)))
         refused = [one for one in results if one is not None]
         assert len(results) - len(refused) == 10
         assert {one.code for one in refused} == {Code.QUOTA}

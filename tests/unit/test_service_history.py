@@ -15,6 +15,8 @@ from slicemgr.service import history, leases
 from slicemgr.store import work
 from slicemgr.store.updates import utcnow
 
+pytestmark = pytest.mark.usefixtures("each_store")
+
 DAY = timedelta(days=1)
 
 

@@ -19,6 +19,8 @@ from slicemgr.store import work
 from slicemgr.store.updates import utcnow
 from slicemgr.store.wake import Listener
 
+pytestmark = pytest.mark.usefixtures("each_store")
+
 DAY = timedelta(days=1)
 
 

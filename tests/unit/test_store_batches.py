@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from bare_service import config_in, fresh_database
 
+import slicemgr.store
 from slicemgr.model import ImageState, OperationState, Phase
-from slicemgr.store import Store, schema, work
-from slicemgr.store.engine import make_engine
+from slicemgr.store import work
+
+pytestmark = pytest.mark.usefixtures("each_store")
 
 UPDATES: list[work.Update] = [
     work.SliverSeen("a-0", Phase.RUNNING, "", "ssh-ed25519 AAAA"),
@@ -28,9 +30,9 @@ UPDATES: list[work.Update] = [
 
 @pytest.mark.parametrize("update", UPDATES, ids=lambda update: type(update).__name__)
 def test_two_of_a_kind_are_written(update: work.Update, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/test.db"
-    schema.upgrade(url)
-    with Store(make_engine(url, timedelta(seconds=1))) as store:
+    config = config_in(tmp_path)
+    fresh_database(config)
+    with slicemgr.store.open(config) as store:
         with store.write() as connection:
             work.record(connection, [update, update])
         with store.read() as connection:

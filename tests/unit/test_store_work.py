@@ -16,6 +16,8 @@ from slicemgr.model import Desired, ImageState, Kind, OperationState, Phase
 from slicemgr.service import slices, views
 from slicemgr.store import tables, work
 
+pytestmark = pytest.mark.usefixtures("each_store")
+
 DONE, FAILED, RUNNING = OperationState.DONE, OperationState.FAILED, OperationState.RUNNING
 
 
@@ -199,7 +201,8 @@ def test_the_database_itself_refuses_to_give_anything_twice(service: Service, sa
     service.create()
     row = _sliver(service)
     free = {"id": "abcdefgh-9", "address": "10.77.9.9", "uid_first": 7, "idx": 9}
-    fresh = {**row, **free, "serial": None}
+    del row["serial"]
+    fresh = {**row, **free}
     with service.store.write() as c:  # the control: with all of them different it goes in
         c.execute(
             tables.slivers.insert().values(**{**fresh, "id": "abcdefgh-8", "address": "x", "uid_first": 8, "idx": 8})

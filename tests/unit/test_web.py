@@ -16,6 +16,8 @@ from slicemgr.config import Config
 from slicemgr.service import people
 from slicemgr.web import create_app
 
+pytestmark = pytest.mark.usefixtures("each_store")
+
 API = "/api/v1"
 
 

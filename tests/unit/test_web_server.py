@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bare_service import Service
+from bare_service import Service, config_in, store_table
 
 from slicemgr import config as settings
 from slicemgr import websocket
@@ -71,14 +71,14 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def web() -> Iterator[Web]:
+def web(each_store: str) -> Iterator[Web]:
     folder = Path(tempfile.mkdtemp(prefix="slicemgr-web-"))
     folder.chmod(0o755)
     port = free_port()
     file = folder / "slicemgr.toml"
     file.write_text(
         f'[node]\nstate_dir = "{folder}/state"\nrun_dir = "{folder}/run"\n'
-        f'[web]\nport = {port}\nuser = "{USER}:{USER}"\nthreads = 16\n'
+        f'[web]\nport = {port}\nuser = "{USER}:{USER}"\nthreads = 16\n{store_table(config_in(folder))}'
     )
     try:
         with Service(folder) as service:
@@ -114,8 +114,9 @@ def _status(pid: int) -> dict[str, list[str]]:
 
 
 def test_no_process_of_it_is_root_or_can_be_again(web: Web) -> None:
-    children = Path(f"/proc/{web.process.pid}/task/{web.process.pid}/children").read_text().split()
-    assert children
+    path = Path(f"/proc/{web.process.pid}/task/{web.process.pid}/children")
+    _until(lambda: path.read_text())  # gunicorn listens before it has a worker
+    children = path.read_text().split()
     for pid in (web.process.pid, *map(int, children)):
         status = _status(pid)
         assert status["Uid"] == status["Gid"] == [str(USER)] * 4
@@ -123,11 +124,12 @@ def test_no_process_of_it_is_root_or_can_be_again(web: Web) -> None:
         assert int(status["CapEff"][0], 16) == int(status["CapPrm"][0], 16) == 0
 
 
-def test_a_request_reaches_the_rows_that_the_agent_reads(web: Web) -> None:
+def test_a_request_reaches_the_rows_that_the_agent_reads(web: Web, each_store: str) -> None:
     status, answer = web.ask("POST", "/api/v1/slices", web.service.request("real"))
     assert (status, answer["slice"]["state"]) == (202, "creating")
     assert "real" in {row.sliver.slice_name for row in web.service.rows()}
-    assert web.service.database.stat().st_uid == USER
+    files = [path for path in (web.service.config.node.state_dir / "db").iterdir() if path.is_file()]
+    assert {path.stat().st_uid for path in files} == ({USER} if each_store == "sqlite" else set())
 
 
 def test_waiting_requests_neither_hold_the_database_nor_the_others(web: Web) -> None:

@@ -1,0 +1,77 @@
+"""Move a testbed: every row of an SQLite database into an empty PostgreSQL one, all or nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.engine import Connection
+
+from slicemgr.errors import Code, Failed, Refused, invalid
+from slicemgr.store import postgresql, schema
+from slicemgr.store.engine import Store, make_engine
+from slicemgr.store.tables import metadata
+from slicemgr.store.trouble import explained
+from slicemgr.store.url import POSTGRESQL, SQLITE, parse
+
+_AT_ONCE = 1000  # rows of an insert
+
+
+def copy(source: str, target: str, lock_timeout: timedelta, field: str = "--to") -> dict[str, int]:
+    """Copy the database at URL `source` to URL `target`; how many rows each table has. The source is not changed.
+
+    Refused: the source is no SQLite database of this version or somebody writes to it, or the target is no
+    PostgreSQL database, cannot be used, or is not empty. Failed: a row does not fit. The target is then as before.
+    """
+    if parse(source).get_backend_name() != SQLITE:
+        raise invalid("store.url", "is not SQLite: there is nothing to move", "PostgreSQL has pg_dump")
+    if parse(target, field).get_backend_name() != POSTGRESQL:
+        raise invalid(field, "is not PostgreSQL", "write it as postgresql://USER:PASSWORD@HOST/DATABASE")
+    origin, destination = (Store(make_engine(url, lock_timeout), lock_timeout) for url in (source, target))
+    # Nobody writes to the source meanwhile; the commit of the target comes first, the source has nothing to commit.
+    with origin, destination, origin.write() as old, explained(), destination.engine.begin() as new:
+        schema.check(old)
+        _refuse_full(new, field)
+        postgresql.prepare(new)
+        schema.run_migrations(new)
+        return {table.name: _copy_table(old, new, table) for table in metadata.sorted_tables}
+
+
+def _refuse_full(new: Connection, field: str) -> None:
+    found = sa.inspect(new).get_table_names()
+    if found:
+        message = f"the database is not empty: it has {len(found)} tables, {found[0]!r} among them"
+        raise Refused(Code.CONFLICT, message, hint="make a new one with `createdb`", field=field)
+
+
+def _copy_table(old: Connection, new: Connection, table: sa.Table) -> int:
+    count = 0
+    try:
+        found = old.execute(sa.select(table), execution_options={"yield_per": _AT_ONCE})
+        for rows in found.mappings().partitions():
+            new.execute(table.insert(), [dict(row) for row in rows])
+            count += len(rows)
+    except (exc.IntegrityError, exc.ProgrammingError, exc.DataError) as error:
+        reason = str(error.orig).partition("\n")[0]  # what follows quotes the row
+        raise Failed(f"a row of {table.name} does not fit: {reason}", hint="nothing was copied") from error
+    arrived = new.scalar(sa.select(sa.func.count()).select_from(table))
+    if arrived != count:
+        raise Failed(f"of {count} rows of {table.name}, {arrived} arrived", hint="nothing was copied")
+    _continue_numbers(old, new, table)
+    return count
+
+
+def _continue_numbers(old: Connection, new: Connection, table: sa.Table) -> None:
+    """The next number is one that was never given, also if the rows that had the last ones are gone."""
+    column = table.autoincrement_column
+    if column is None:
+        return
+    given = [old.scalar(sa.select(sa.func.max(column)))]
+    if table.dialect_options["sqlite"]["autoincrement"]:
+        given.append(old.scalar(sa.text("SELECT seq FROM sqlite_sequence WHERE name = :name"), {"name": table.name}))
+    last = max((int(one) for one in given if one is not None), default=0)
+    if last:
+        quoted = new.dialect.identifier_preparer.format_table(table)
+        sequence = sa.func.pg_get_serial_sequence(quoted, column.name)
+        new.execute(sa.select(sa.func.setval(sequence, last)))

@@ -1,0 +1,95 @@
+"""PostgreSQL behind the store: its connections, the lock that makes writers take turns, and its errors for people.
+
+The lock is one advisory lock for the whole testbed, held to the end of the transaction. With SERIALIZABLE, two
+creates would hardly ever both succeed: each reads all slivers of the node to find what is free, so that one of them
+would have to be repeated, by every caller of `store.write()`. Writers are short, and on SQLite they take turns too:
+what is true there is true here. A lock for each node would not do: names, leases and images belong to no node.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import URL, Connection, Engine
+
+from slicemgr.store.trouble import StoreError
+
+LOCK = 0x736C6963656D6772  # of this database: "slicemgr"
+CONNECTIONS = 20  # of a process; web and agent together stay well below PostgreSQL's own limit of 100
+_IDLE = 60_000  # ms after which the server ends a transaction whose process does nothing: it may hold the lock
+_NUL, _NO_NUL = "\0", "\N{REPLACEMENT CHARACTER}"
+
+
+def make_engine(url: URL, lock_timeout: timedelta, pool_size: int) -> Engine:
+    """An engine whose connections wait `lock_timeout` for a lock and, in seconds, for the server."""
+    engine = sa.create_engine(
+        url.difference_update_query(["options"]),
+        poolclass=sa.QueuePool,
+        pool_size=min(pool_size, CONNECTIONS),
+        max_overflow=0,
+        pool_timeout=lock_timeout.total_seconds(),
+        pool_pre_ping=True,  # or the first request after a restart of the server fails
+        hide_parameters=True,
+        connect_args=_parameters(url, lock_timeout),
+    )
+    event.listen(engine, "connect", _on_connect)
+    return engine
+
+
+def _parameters(url: URL, lock_timeout: timedelta) -> dict[str, str]:
+    """What libpq is told beside the URL; the URL wins."""
+    milliseconds = max(1, round(lock_timeout.total_seconds() * 1000))
+    asked = url.query.get("options", "")
+    options = [f"-c lock_timeout={milliseconds} -c idle_in_transaction_session_timeout={_IDLE}"]
+    options += [asked] if isinstance(asked, str) else asked
+    defaults = {
+        "application_name": "slicemgr",
+        "client_encoding": "utf8",
+        "connect_timeout": str(max(2, math.ceil(lock_timeout.total_seconds()))),
+        "keepalives_idle": "30",
+    }
+    chosen = {name: value for name, value in defaults.items() if name not in url.query}
+    return {**chosen, "options": " ".join(options)}
+
+
+def _on_connect(connection: Any, record: object) -> None:
+    from psycopg.types.string import StrDumperUnknown
+
+    class Dumper(StrDumperUnknown):
+        """PostgreSQL keeps no NUL. One in the output of a program shall not cost the report that quotes it."""
+
+        def dump(self, obj: str) -> Any:
+            return super().dump(obj.replace(_NUL, _NO_NUL) if _NUL in obj else obj)
+
+    connection.adapters.register_dumper(str, Dumper)
+
+
+def begin(connection: Connection, *, writes: bool, reads: bool) -> None:
+    """What the driver shall begin the transaction with. Not by SQLAlchemy's options: what they leave in a connection
+    overrides default_transaction_read_only.
+    """
+    from psycopg import IsolationLevel
+
+    driver: Any = connection.connection.driver_connection
+    driver.isolation_level = IsolationLevel.REPEATABLE_READ if reads else None
+    driver.read_only = True if reads else None
+    if writes:
+        lock(connection)
+
+
+def lock(connection: Connection) -> None:
+    """Wait until no other transaction writes. The first statement of a transaction: later ones see all before it."""
+    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
+
+
+def prepare(connection: Connection) -> None:
+    """Before tables are made or changed. Raises StoreError if the database cannot hold our texts."""
+    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+    if encoding != "UTF8":
+        message = f"the database's encoding is {encoding}"
+        raise StoreError(message, "make one with `createdb --encoding UTF8 --template template0`")
+    lock(connection)

@@ -1,0 +1,139 @@
+"""A PostgreSQL server of one's own, from Debian's package: a directory and a unix socket, no system cluster.
+
+It knows nothing of fsync: what is in it is worth nothing after a power cut.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+USER = "postgres"  # Debian's package makes it; PostgreSQL refuses to run as root
+_SETTINGS = (
+    *("fsync=off", "full_page_writes=off", "autovacuum=off"),
+    *("listen_addresses=", "shared_buffers=32MB", "max_wal_size=256MB", "log_statement=none"),
+)
+
+
+def programs() -> Path:
+    """Where the newest installed server has its programs."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[4]))
+    if not found:
+        raise RuntimeError("there is no PostgreSQL server: apt-get install postgresql")
+    return found[-1].parent
+
+
+def unprivileged(*more: str) -> list[str]:
+    """What to put before a command so that it does not run as root."""
+    if os.geteuid() != 0:
+        return ["setpriv", *more, "--"] if more else []
+    return ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *more, "--"]
+
+
+def init_words(data: Path, password_file: Path) -> list[str]:
+    """The command that makes the files of a server, whose superuser has the password in the file."""
+    return [
+        *(*unprivileged(), str(programs() / "initdb"), "--pgdata", str(data), "--username", USER),
+        *("--pwfile", str(password_file), "--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C.UTF-8"),
+        "--no-sync",
+    ]
+
+
+def server_words(data: Path, sockets: Path, *settings: str) -> list[str]:
+    """The command that is the server."""
+    words = [str(programs() / "postgres"), "-D", str(data)]
+    for setting in (*_SETTINGS, f"unix_socket_directories={sockets}", *settings):
+        words += ["-c", setting]
+    return words
+
+
+class Server:
+    """Runs while it is used as a context manager; nothing of it is left after that."""
+
+    def __init__(self, *settings: str) -> None:
+        self.password = secrets.token_urlsafe(12) + "/@:?"  # what must be quoted in a URL
+        self.folder = Path(tempfile.mkdtemp(prefix="slicemgr-pg-", dir="/tmp"))  # a socket's path must be short
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._prepare()
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+        shutil.rmtree(self.folder)
+
+    def _prepare(self) -> None:
+        self.folder.chmod(0o711)
+        secret = self.folder / "password"
+        secret.write_text(self.password)
+        for directory in (self.folder / "data", self.folder / "s"):
+            directory.mkdir(mode=0o755)
+        if os.geteuid() == 0:
+            for path in (secret, self.folder / "data", self.folder / "s"):
+                shutil.chown(path, USER, USER)
+        _run(init_words(self.folder / "data", secret))
+        secret.unlink()
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        follow = unprivileged("--pdeathsig=INT")  # it ends with who started it
+        words = [*follow, *server_words(self.folder / "data", self.folder / "s", *self._settings)]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
+        ready = [str(programs() / "pg_isready"), "-q", "-h", str(self.folder / "s")]
+        deadline = time.monotonic() + 60
+        while subprocess.run(ready, stdin=subprocess.DEVNULL).returncode != 0:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL does not start: {self.log()[-2000:]}")
+            time.sleep(0.05)
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT ends connections and stops cleanly; SIGQUIT is a crash."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(timeout=60)
+        finally:
+            process.kill()
+            process.wait()
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def url(self, database: str = USER, user: str = USER, password: str | None = None) -> str:
+        """For `store.url`."""
+        secret = quote(self.password if password is None else password, safe="")
+        return f"postgresql://{user}:{secret}@/{database}?host={self.folder}/s"
+
+    def sql(self, statement: str, database: str = USER) -> list[tuple[Any, ...]]:
+        """Run a statement as the superuser, outside of a transaction; the rows, if it has any."""
+        import psycopg
+
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+
+def _run(words: Sequence[str]) -> None:
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/")
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(words[:6])} …: {done.stderr}")
