@@ -70,8 +70,8 @@ class Run:
         disk, rows = work / "pool.raw", work / "images.json"
         images = {one["name"]: one for one in _images(node)}
         rows.write_text(json.dumps([images[IMAGE]]))
-        words = ["sh", "-c", POOL, "sh", disk, str(images[IMAGE]["sha256"])]
-        node.box.run(words, check=True, timeout=300)
+        sha256 = str(images[IMAGE]["sha256"])
+        node.box.run(["sh", "-c", POOL, "sh", disk, sha256], check=True, timeout=300)
         program = [sys.executable, prodhost.__file__, "--suite", SUITES[debian]]
         program += ["--pool-disk", str(disk), "--images", str(rows)]
         second = [word for test in AFTER_REBOOT for word in ("--after-reboot", test)]
