@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import sqlite3
 import subprocess
@@ -21,7 +20,6 @@ from testbed import Node, eventually
 
 ADDRESS = "192.0.2.10"
 DATABASE = "/var/lib/slicemgr/db/slicemgr.db"
-CARRIED, IMAGES_DIR = Path("/var/lib/slicemgr/pool/carried"), Path("/var/lib/slicemgr/images")
 
 
 class Host:
@@ -86,18 +84,6 @@ class HostNode(Node):
             with closing(sqlite3.connect(DATABASE)) as database, database:
                 columns = ", ".join(row)
                 database.execute(f"insert or ignore into images ({columns}) values ({marks})", list(row.values()))
-        self._take_images()
-
-    def _take_images(self) -> None:
-        """Give the disk images that came with the pool the place and owner that an import would."""
-        IMAGES_DIR.mkdir(mode=0o711, parents=True, exist_ok=True)
-        IMAGES_DIR.chmod(0o711)
-        for carried in CARRIED.glob("*.qcow2"):
-            target = IMAGES_DIR / carried.name
-            if not target.exists():
-                shutil.copy(carried, target)
-                shutil.chown(target, "root", "kvm")
-                target.chmod(0o640)
 
     def mend(self) -> None:
         """Nothing here ends a unit for good: systemd starts it again."""

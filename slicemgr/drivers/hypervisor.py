@@ -72,9 +72,17 @@ class Hypervisor:
         _start_events()
 
     def version(self, kind: Kind) -> str:
-        """libvirt's version with this driver. Raises Failed (UNAVAILABLE) if it cannot be reached."""
-        with self._calling(kind, "ask for the version") as connection:
-            number = connection.getLibVersion()
+        """libvirt's version with this driver. Raises Failed (UNAVAILABLE) if it cannot be reached.
+
+        Asked now and then whether libvirt is there, so with a limit of its own: a call that begins while keepalive
+        gives the connection up may never come back.
+        """
+
+        def ask() -> int:
+            with self._calling(kind, "ask for the version") as connection:
+                return int(connection.getLibVersion())
+
+        number = _bounded(ask, seconds=2 * self._call_timeout, late=_unavailable(kind, "a call does not come back"))
         return f"libvirt {number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
 
     def on_change(self, listener: Callable[[str], None]) -> None:
@@ -409,10 +417,15 @@ def _lookup(connection: Any, sliver: str) -> Any | None:
     return domain if domain.ID() > 0 else None
 
 
-def _bounded(call: Callable[[], T], otherwise: T | None = None) -> T:
-    """What a call that waits for QEMU says; `otherwise`, or Failed, if it does not come back in time.
+def _bounded(
+    call: Callable[[], T],
+    otherwise: T | None = None,
+    seconds: float = _QEMU_ANSWERS,
+    late: Failed | None = None,
+) -> T:
+    """What a call that may hang says; `otherwise`, or Failed, if it does not come back in time.
 
-    The thread that waits ends with the call: when QEMU goes on, or is killed.
+    The thread that waits ends with the call: when QEMU or libvirtd goes on, or is killed.
     """
     result: list[T] = []
     errors: list[Exception] = []
@@ -425,13 +438,14 @@ def _bounded(call: Callable[[], T], otherwise: T | None = None) -> T:
 
     thread = threading.Thread(target=work, name="qemu-call", daemon=True)
     thread.start()
-    thread.join(_QEMU_ANSWERS)
+    thread.join(seconds)
     if errors:
         raise errors[0]
     if result:
         return result[0]
     if otherwise is None:
-        raise Failed("its QEMU does not answer", hint="stop or delete the slice: it is ended by force then")
+        hint = "stop or delete the slice: it is ended by force then"
+        raise late or Failed("its QEMU does not answer", hint=hint)
     return otherwise
 
 

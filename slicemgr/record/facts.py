@@ -44,6 +44,8 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
             facts[f"libvirt_{kind}"] = hypervisor.version(kind)
         except SlicemgrError as error:  # a libvirtd that is away will be back: what is asked for meanwhile can wait
             kinds[kind.value] = error.code is Code.UNAVAILABLE
+            if error.code is Code.UNAVAILABLE:
+                break  # one daemon has both drivers
     if machines is None:
         kinds[Kind.KVM.value] = False
         reasons[Kind.KVM.value] = "the agent is still finding out how it can run virtual machines; try again soon"

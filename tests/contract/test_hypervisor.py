@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from xml.etree import ElementTree as ET
 
+import demo
 import pytest
 from nodebox_box import Box
 from tiny_sliver import Slivers, compile_launcher, eventually, in_box, make_root, outside
@@ -107,7 +108,7 @@ class LxcDriver(Driver):
 
 @pytest.fixture(scope="module")
 def box() -> Iterator[Box]:
-    with in_box("t-hypervisor") as made:
+    with in_box(f"hypervisor-{demo.CLONE}") as made:
         yield made
 
 

@@ -33,7 +33,7 @@ def test_no_file_is_left() -> None:
         names[:] = [name for name in names if str(Path(directory) / name) not in KEPT]
         found += [f"{directory}/{name}" for name in (*names, *files) if "slicemgr" in name or name.startswith("sm-")]
     tests = "/etc/systemd/system/slicemgr-tests.service"
-    assert [one for one in found if not one.endswith("/slicemgr-tests.service")] == [], f"besides {tests}"
+    assert [one for one in found if not one.endswith("slicemgr-tests.service")] == [], f"besides {tests}"
 
 
 def test_no_rule_link_domain_mount_or_cgroup_is_left() -> None:

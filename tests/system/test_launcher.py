@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import demo
 import pytest
 from tiny_sliver import Slivers, compile_launcher, compile_probe, eventually, in_box, make_root, parse_lines
 
@@ -69,7 +70,7 @@ def slivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slivers]:
     compile_probe(directory)
     for parent in directory.parents[:3]:
         parent.chmod(parent.stat().st_mode | 0o111)
-    with in_box("t-launcher"):
+    with in_box(f"launcher-{demo.CLONE}"):
         made = Slivers(directory, launcher)
         yield made
         made.end()
