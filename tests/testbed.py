@@ -198,23 +198,14 @@ class Node:
         """Everything on the host that carries our mark, by kind, as sliver ids."""
         lists = (self.box.run(["virsh", "-c", driver, "list", "--name"], check=True).stdout for driver in DRIVERS)
         domains = [name for one in lists for name in one.split()]
-        links = self.box.run(["ip", "-o", "link"], check=True).stdout
+        links = self.box.run(["ip", "-o", "link"], check=True).stdout.splitlines()
+        devices = [line.split()[1].split("@")[0].rstrip(":") for line in links]
         rules = "".join(self.box.run([f"iptables-{kind}-save"]).stdout for kind in ("legacy", "nft"))
         groups = self.box.run(["btrfs", "qgroup", "show", "--raw", "/var/lib/slicemgr/pool"]).stdout
         return {
             "domains": set(filter(None, map(names.sliver_of_domain, domains))),
-            "links": set(
-                filter(
-                    None,
-                    (names.sliver_of_link(line.split()[1].split("@")[0].rstrip(":")) for line in links.splitlines()),
-                )
-            ),
-            "shapers": set(
-                filter(
-                    None,
-                    (names.sliver_of_shaper(line.split()[1].split("@")[0].rstrip(":")) for line in links.splitlines()),
-                )
-            ),
+            "links": set(filter(None, map(names.sliver_of_link, devices))),
+            "shapers": set(filter(None, map(names.sliver_of_shaper, devices))),
             "directories": self._names("/var/lib/slicemgr/pool/slivers"),
             "launch files": {one.removeprefix("sm-") for one in self._names("/run/slicemgr/launch")},
             "marks": {one.removeprefix("sm-").rpartition(".")[0] for one in self._names("/run/slicemgr/settled")},
