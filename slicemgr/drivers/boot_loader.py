@@ -55,7 +55,7 @@ def _order(version: str) -> tuple[tuple[int, int | str], ...]:
 
 
 def root_device(root: str) -> tuple[str, str]:
-    """Device and btrfs subvolume ("" if none) of a root as libguestfs names it, which is `btrfsvol:DEVICE/NAME` then."""
+    """Device and btrfs subvolume, "" if there is none, of a root as libguestfs names it: `btrfsvol:DEVICE/NAME`."""
     if not root.startswith("btrfsvol:"):
         return root, ""
     device, _, subvolume = root.removeprefix("btrfsvol:").rpartition("/")
