@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 from terminal import Terminal
-from testbed import BIN, PORT, Node, eventually
+from testbed import BIN, DATABASE, PORT, Node, eventually
 
 from slicemgr import websocket
 from slicemgr.errors import Code
 from slicemgr.wire import Console
 
 LEAVE = "\x1d"
-DATABASE = "/var/lib/slicemgr/db/slicemgr.db"
 
 
 def attach(node: Node, target: str) -> Terminal:
