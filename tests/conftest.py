@@ -103,7 +103,7 @@ def each_store(request: pytest.FixtureRequest) -> Iterator[str]:
 def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """After each test that used the node: no slice, and the host has exactly what the rows name."""
     yield
-    if "node" in request.fixturenames:
+    if "node" in request.node.fixturenames:  # those it asks for itself: `early_start` is not its own
         used: Node = request.getfixturevalue("node")
         used.mend()
         used.delete_all()

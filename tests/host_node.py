@@ -16,10 +16,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
-from testbed import Node, eventually
+from testbed import DATABASE, Node, eventually
 
 ADDRESS = "192.0.2.10"
-DATABASE = "/var/lib/slicemgr/db/slicemgr.db"
 
 
 class Host:
@@ -69,6 +68,10 @@ class HostNode(Node):
     def __exit__(self, *exc: object) -> None:
         self.key.unlink()
         self.key.with_suffix(".pub").unlink()
+
+    @property
+    def database(self) -> Path:
+        return Path(DATABASE)
 
     @property
     def url(self) -> str:

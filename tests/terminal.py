@@ -20,7 +20,7 @@ class Terminal:
         self.process = subprocess.Popen(
             argv, stdin=self.slave, stdout=self.slave, stderr=subprocess.PIPE, env=environment, start_new_session=True
         )
-        self.shown = b""
+        self.shown = bytearray()
 
     def __enter__(self) -> Self:
         return self
@@ -48,13 +48,16 @@ class Terminal:
 
     def see(self, text: str, seconds: float = 30) -> None:
         """Wait until it is shown, after what was seen before."""
+        wanted = text.encode()
         deadline = time.monotonic() + seconds
-        while (at := self.shown.find(text.encode())) < 0:
+        looked = 0
+        while (at := self.shown.find(wanted, max(0, looked - len(wanted)))) < 0:
+            looked = len(self.shown)
             left = deadline - time.monotonic()
-            assert left > 0, f"not within {seconds:g} s: {text!r} in {self.shown[-2000:]!r}"
+            assert left > 0, f"not within {seconds:g} s: {text!r} in {looked} bytes that end in {self.shown[-300:]!r}"
             if select.select([self._master], [], [], left)[0]:
                 self.shown += os.read(self._master, 65536)
-        self.shown = self.shown[at + len(text) :]
+        del self.shown[: at + len(wanted)]
 
     def heard(self, text: str, seconds: float = 30) -> None:
         """Wait for a line on stderr that holds it."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +25,21 @@ BIN = Path(sys.executable).parent
 IMAGE = "debian-12"
 IMAGES = {"lxc": IMAGE, "kvm": "debian-12-small"}
 DRIVERS = ("lxc:///system", "qemu:///system")
+DATABASE = "/var/lib/slicemgr/db/slicemgr.db"
 PORT = 8480
+# Domains, links, rules and quota groups. The sync wakes btrfs' cleaner, which sleeps up to 30 s.
+LOOK = f"""\
+btrfs filesystem sync /var/lib/slicemgr/pool > /dev/null
+for driver in {" ".join(DRIVERS)}; do virsh -c $driver list --name || exit; done
+echo --
+ip -o link || exit
+echo --
+iptables-legacy-save
+iptables-nft-save
+echo --
+btrfs qgroup show --raw /var/lib/slicemgr/pool
+exit 0
+"""
 SETTINGS = """\
 [node]
 name = "test"
@@ -34,7 +51,7 @@ port = {port}
 user = "65534:65534"
 
 [agent]
-reconcile = "2s"
+reconcile = "1s"
 stop_grace = "5s"
 ssh_wait = "60s"
 boot_wait = "240s"
@@ -184,68 +201,54 @@ class Node:
 
     # what is there, and what should be
 
+    @property
+    def database(self) -> Path:
+        """Where this machine finds the box's: SQLite would resolve a path below /proc/PID/root to its own."""
+        return self.box.directory / "root" / DATABASE.strip("/")
+
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What the database says, whether the service runs or not."""
-        script = (
-            "import json, sqlite3, sys\n"
-            "rows = sqlite3.connect('/var/lib/slicemgr/db/slicemgr.db').execute(sys.argv[1]).fetchall()\n"
-            "print(json.dumps(rows))"
-        )
-        told = self.box.run([sys.executable, "-c", script, query], check=True).stdout
-        return [tuple(row) for row in json.loads(told)]
+        with closing(sqlite3.connect(self.database)) as connection:
+            return connection.execute(query).fetchall()
 
     def host(self) -> dict[str, set[str]]:
         """Everything on the host that carries our mark, by kind, as sliver ids."""
-        lists = (self.box.run(["virsh", "-c", driver, "list", "--name"], check=True).stdout for driver in DRIVERS)
-        domains = [name for one in lists for name in one.split()]
-        links = self.box.run(["ip", "-o", "link"], check=True).stdout
-        rules = "".join(self.box.run([f"iptables-{kind}-save"]).stdout for kind in ("legacy", "nft"))
-        groups = self.box.run(["btrfs", "qgroup", "show", "--raw", "/var/lib/slicemgr/pool"]).stdout
+        told = self.box.run(["sh", "-c", LOOK], check=True).stdout
+        domains, links, rules, groups = (part.splitlines() for part in told.split("--\n"))
+        devices = [line.split()[1].split("@")[0].rstrip(":") for line in links]
         return {
             "domains": set(filter(None, map(names.sliver_of_domain, domains))),
-            "links": set(
-                filter(
-                    None,
-                    (names.sliver_of_link(line.split()[1].split("@")[0].rstrip(":")) for line in links.splitlines()),
-                )
-            ),
-            "shapers": set(
-                filter(
-                    None,
-                    (names.sliver_of_shaper(line.split()[1].split("@")[0].rstrip(":")) for line in links.splitlines()),
-                )
-            ),
+            "links": set(filter(None, map(names.sliver_of_link, devices))),
+            "shapers": set(filter(None, map(names.sliver_of_shaper, devices))),
             "directories": self._names("/var/lib/slicemgr/pool/slivers"),
             "launch files": {one.removeprefix("sm-") for one in self._names("/run/slicemgr/launch")},
             "marks": {one.removeprefix("sm-").rpartition(".")[0] for one in self._names("/run/slicemgr/settled")},
-            "pids groups": {one.removeprefix("sm-") for one in self._cgroups()},
-            "groups": {line.split()[0] for line in groups.splitlines() if line.startswith("1/")},
+            "pids groups": {
+                one.removeprefix("sm-") for one in self._names("/sys/fs/cgroup/pids/slicemgr") if one.startswith("sm-")
+            },
+            "groups": {line.split()[0] for line in groups if line.startswith("1/")},
             "addresses": {
                 word.partition(":")[0]
-                for line in rules.splitlines()
+                for line in rules
                 if "--to-destination" in line
                 for word in [line.split("--to-destination ")[1].split()[0]]
             },
         }
 
     def _names(self, directory: str) -> set[str]:
-        return set(self.box.run(["ls", "-A", directory]).stdout.split())
+        path = self.box.path(directory)
+        return {one.name for one in path.iterdir()} if path.exists() else set()
 
+    @cached_property
     def simple_quotas(self) -> bool:
         checks = {one["name"]: one["detail"] for one in json.loads(self.slicectl("doctor", "-f", "json").stdout)}
         return "simple" in checks["disk quota"]
 
     def _cgroup_v1(self) -> bool:
-        return self.box.run(["test", "-e", "/sys/fs/cgroup/cgroup.controllers"]).returncode != 0
-
-    def _cgroups(self) -> set[str]:
-        return set(
-            self.box.run(["sh", "-c", "cd /sys/fs/cgroup/pids/slicemgr 2>/dev/null && ls -d sm-*"]).stdout.split()
-        )
+        return not self.box.path("/sys/fs/cgroup/cgroup.controllers").exists()
 
     def differences(self) -> dict[str, tuple[Any, Any]]:
         """Where the host has something else than the rows name; {} is right."""
-        self.box.run(["btrfs", "filesystem", "sync", "/var/lib/slicemgr/pool"])  # or the cleaner sleeps up to 30 s
         rows = self.rows(
             "select s.id, serial, address, phase, desired, net_out, kind from slivers s join slices l on l.id = s.slice"
         )
@@ -261,7 +264,7 @@ class Node:
             "launch files": containers,
             "marks": running,
             "pids groups": containers if self._cgroup_v1() else set(),
-            "groups": {f"1/{row[1]}" for row in rows} if self.simple_quotas() else set(),
+            "groups": {f"1/{row[1]}" for row in rows} if self.simple_quotas else set(),
             "addresses": {row[2] for row in rows},
         }
         return {kind: (have[kind] - want, want - have[kind]) for kind, want in wanted.items() if have[kind] != want}

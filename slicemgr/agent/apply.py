@@ -19,7 +19,7 @@ from slicemgr.agent.plan import Step
 from slicemgr.agent.publish import Publisher
 from slicemgr.agent.roots import Roots
 from slicemgr.config import Config
-from slicemgr.drivers import cgroup, console_log, launch, traffic
+from slicemgr.drivers import cgroup, console_log, launch, traffic, whole_file
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.domain_xml import domain_xml, host_memory
 from slicemgr.drivers.hypervisor import Hypervisor
@@ -60,7 +60,7 @@ class Applier:
         self._machines = machines
         self._containers = launch.place(config)
         self._roots = Roots(config, pool, hypervisor, self._place)
-        self._said: dict[str, int] = {}  # sliver → bytes on its console before it started
+        self._said: dict[str, int] = {}  # machine → bytes on its console before it started
         self._dns = config.network.dns or resolvers(Path("/etc/resolv.conf").read_text())
         self._steps: dict[Step, Callable[[Sliver], str | None]] = {
             Step.ROOT: self._roots.make,
@@ -123,15 +123,14 @@ class Applier:
         made = new_host_key()
         private.touch(mode=0o600)
         private.write_bytes(made[0])
-        unfinished = public.with_suffix(".new")
-        unfinished.write_text(made[1])
-        unfinished.rename(public)
+        whole_file.write(public, made[1])
         return made
 
     def _domain(self, sliver: Sliver) -> None:
         self._roots.launch(sliver)
         place = self._place()
-        self._said[sliver.id] = console_log.size(self._config.node.pool, sliver.id)
+        if sliver.kind is Kind.KVM:
+            self._said[sliver.id] = console_log.size(self._config.node.pool, sliver.id)
         self._hypervisor.create(sliver.kind, domain_xml(sliver, place), host_memory(sliver, place))
         if sliver.kind is Kind.KVM:
             seen = work.SliverSeen(sliver.id, Phase.PENDING, acceleration=place.acceleration, booted="no")

@@ -19,7 +19,7 @@ from pathlib import Path
 from slicemgr import names
 from slicemgr.agent.journal import Journal
 from slicemgr.config import Config
-from slicemgr.drivers import disk_image, launch
+from slicemgr.drivers import disk_image, launch, whole_file
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.model import BootFacts, ImageState, OperationState
@@ -115,9 +115,7 @@ class Importer:
                     cancelled=self._stop,
                 )
                 self._keep(tree, incoming, base)
-                unfinished = note.with_suffix(".new")
-                unfinished.write_text(json.dumps(asdict(tree)))
-                unfinished.rename(note)
+                whole_file.write(note, json.dumps(asdict(tree)))
             else:
                 known = json.loads(note.read_text())
                 tree = disk_image.TreeFacts(**{**known, "boot": BootFacts(**known["boot"])})

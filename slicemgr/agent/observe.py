@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slicemgr import names
@@ -29,14 +29,14 @@ class Host:
 
     def sliver(self, sliver: str) -> Seen:
         """What `plan` needs to know of one sliver."""
-        return _seen(
-            self.domains.get(sliver),
-            settled=self.settled.get(sliver),
+        seen = Seen(
             root=sliver in self.roots,
             disk=self.disks.get(sliver),
             traces=sliver in self.directories or sliver in self.launches,
             shaped=sliver in self.shaped,
         )
+        domain = self.domains.get(sliver)
+        return seen if domain is None else _with_domain(seen, domain, domain.pid == self.settled.get(sliver))
 
     def slivers(self) -> set[str]:
         """Every sliver of which the host has anything."""
@@ -67,9 +67,8 @@ def one(config: Config, hypervisor: Hypervisor, sliver: str) -> Seen:
     shaped = traffic.is_shaped(sliver)
     if domain is None and not (traces or shaped):
         return _NOTHING
-    settled = domain.pid if domain and mark(config, sliver, domain.pid).exists() else None
-    disk = _disk_limit(config, sliver)
-    return _seen(domain, settled=settled, root=root, disk=disk, traces=traces, shaped=shaped)
+    seen = Seen(root=root, disk=_disk_limit(config, sliver), traces=traces, shaped=shaped)
+    return seen if domain is None else _with_domain(seen, domain, mark(config, sliver, domain.pid).exists())
 
 
 def has_root(config: Config, sliver: str) -> bool:
@@ -84,20 +83,9 @@ def _disk_limit(config: Config, sliver: str) -> int | None:
         return None
 
 
-def _seen(
-    domain: DomainSeen | None, *, settled: int | None, root: bool, disk: int | None, traces: bool, shaped: bool
-) -> Seen:
-    if domain is None:
-        return Seen(root=root, traces=traces, disk=disk, shaped=shaped)
-    return Seen(
-        domain=DomainState.PAUSED if domain.paused else DomainState.RUNNING,
-        generation=domain.generation,
-        settled=settled == domain.pid,
-        root=root,
-        disk=disk,
-        traces=traces,
-        shaped=shaped,
-    )
+def _with_domain(seen: Seen, domain: DomainSeen, settled: bool) -> Seen:
+    state = DomainState.PAUSED if domain.paused else DomainState.RUNNING
+    return replace(seen, domain=state, generation=domain.generation, settled=settled)
 
 
 def settled_dir(config: Config) -> Path:

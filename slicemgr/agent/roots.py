@@ -11,7 +11,7 @@ from typing import Protocol
 
 from slicemgr import names
 from slicemgr.config import Config
-from slicemgr.drivers import launch, machine_disk, seed
+from slicemgr.drivers import launch, machine_disk, seed, whole_file
 from slicemgr.drivers.btrfs import Pool, QuotaMode
 from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.drivers.identity import Identity, write_identity
@@ -81,9 +81,7 @@ class Roots:
     def _note_limit(self, sliver: Sliver) -> None:
         """The limit as it is applied: see observe."""
         note = names.limit_file(self._config.node.pool, sliver.id)
-        unfinished = note.with_suffix(".new")
-        unfinished.write_text(str(sliver.limits.disk))
-        unfinished.rename(note)
+        whole_file.write(note, str(sliver.limits.disk))
 
     def identify(self, sliver: Sliver, identity: Identity) -> None:
         self._kinds[sliver.kind].identify(sliver, identity)

@@ -10,7 +10,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from slicemgr.drivers import command
+from slicemgr.drivers import command, whole_file
 from slicemgr.drivers.place import Acceleration
 
 QEMU = "qemu-system-x86_64"
@@ -74,9 +74,7 @@ def find(wanted: str, cache: Path) -> Found:
     except (OSError, ValueError, KeyError, TypeError):
         pass
     found = _try(wanted)
-    unfinished = cache.with_suffix(".new")
-    unfinished.write_text(json.dumps({"key": key, "found": asdict(found)}))
-    unfinished.rename(cache)
+    whole_file.write(cache, json.dumps({"key": key, "found": asdict(found)}))
     return found
 
 

@@ -16,9 +16,9 @@ from slicemgr.drivers import cgroup, command
 from slicemgr.errors import Failed
 from slicemgr.model import KIB, Kind
 
-LXC_DIR = Path("/run/libvirt/lxc")  # libvirt's notes on running containers
-_LINKS = Path("/sys/class/net")
+LXC_DIR = Path("/run/libvirt/lxc")  # libvirt's notes on what runs
 QEMU_DIR = Path("/run/libvirt/qemu")
+_LINKS = Path("/sys/class/net")
 PAUSED_IO_ERROR = 5  # virDomainPausedReason
 NO_SPACE = 2  # virDomainDiskErrorCode
 
@@ -114,10 +114,8 @@ class _Container:
 class _Machine:
     def pid(self, domain: Any, sliver: str) -> int:
         """QEMU's process; libvirt's own number, which is given again some day, while it is not noted yet."""
-        try:
-            return int((QEMU_DIR / f"{names.domain(sliver)}.pid").read_text())
-        except (FileNotFoundError, ValueError):
-            return int(domain.ID())
+        noted = noted_pid(QEMU_DIR, sliver)
+        return int(domain.ID()) if noted is None else noted
 
     def alive(self, pid: int, sliver: str) -> bool:
         return True  # libvirt notices: it holds QEMU's monitor
@@ -167,10 +165,10 @@ def child(pid: int) -> int | None:
     return int(children[0]) if children else None
 
 
-def noted_pid(sliver: str) -> int | None:
-    """The controller of a running container, as libvirt has noted it."""
+def noted_pid(directory: Path, sliver: str) -> int | None:
+    """The process that stands for a running domain, as libvirt has noted it in that directory."""
     try:
-        return int((LXC_DIR / f"{names.domain(sliver)}.pid").read_text())
+        return int((directory / f"{names.domain(sliver)}.pid").read_text())
     except (FileNotFoundError, ValueError):
         return None
 

@@ -7,11 +7,10 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from slicemgr.drivers.disk_layout import BOOT_CODE, SECTOR, TYPE_ESP
 from slicemgr.model import BootFacts
 
-_CODE = 440  # bytes of a boot sector before the disk's signature and partition table
-_SECTOR = 512
-_ESP = {"C12A7328-F81F-11D2-BA4B-00A0C93EC93B", "0xef"}  # type of an EFI system partition, GPT and MBR
+_ESP = {TYPE_ESP, "0xef"}  # GPT and MBR
 _PARTITION = re.compile(r"/dev/[a-z]+([0-9]+)")
 _KERNEL = re.compile(r"(?:vmlinuz|vmlinux|bzImage|kernel)(?:-(?P<version>[\w.+~-]+))?")
 _INITRDS = ("initrd.img-{}", "initramfs-{}.img", "initrd-{}", "initramfs-{}")
@@ -21,7 +20,7 @@ _PLAIN = ("initrd.img", "initrd", "initramfs.img", "initramfs", "initramfs-linux
 def find(ask: Callable[[str], list[str]]) -> BootFacts:
     """What can boot the appliance's disk /dev/sda. ask: tells guestfish a line and gives what it printed."""
     with tempfile.NamedTemporaryFile(prefix="sector.") as sector:
-        ask(f"download-offset /dev/sda {sector.name} 0 {_SECTOR}")
+        ask(f"download-offset /dev/sda {sector.name} 0 {SECTOR}")
         first = Path(sector.name).read_bytes()
     types = []
     for device in ask("list-partitions"):
@@ -33,7 +32,7 @@ def find(ask: Callable[[str], list[str]]) -> BootFacts:
 
 def has_code(sector: bytes) -> bool:
     """Whether a first sector has something that a BIOS would run."""
-    return len(sector) == _SECTOR and sector[510:] == b"\x55\xaa" and any(sector[:_CODE])
+    return len(sector) == SECTOR and sector[510:] == b"\x55\xaa" and any(sector[:BOOT_CODE])
 
 
 def kernel(boot: Sequence[str], top: Sequence[str]) -> tuple[str, str]:
@@ -55,11 +54,17 @@ def _order(version: str) -> tuple[tuple[int, int | str], ...]:
     return tuple((1, int(part)) if part.isdigit() else (0, part) for part in re.split(r"(\d+)", version))
 
 
+def root_device(root: str) -> tuple[str, str]:
+    """Device and btrfs subvolume, "" if there is none, of a root as libguestfs names it: `btrfsvol:DEVICE/NAME`."""
+    if not root.startswith("btrfsvol:"):
+        return root, ""
+    device, _, subvolume = root.removeprefix("btrfsvol:").rpartition("/")
+    return device, subvolume
+
+
 def root_argument(root: str, uuid: Sequence[str]) -> str:
     """The kernel's argument for a root as libguestfs names it, by the UUID of its file system if that is known."""
-    device, subvolume = root, ""
-    if root.startswith("btrfsvol:"):
-        device, _, subvolume = root.removeprefix("btrfsvol:").rpartition("/")
+    device, subvolume = root_device(root)
     known = uuid[0].strip() if uuid else ""
     where = (
         f"root=UUID={known}"

@@ -163,7 +163,8 @@ def extract(
             root = _find_root(guestfish, bootable=loader.bios or loader.uefi)
             if root is None:
                 return TreeFacts("", "", 0, loader)
-            where = boot_loader.root_argument(root, _ask(guestfish, f"-vfs-uuid {_quoted(_device(root))}"))
+            device, _ = boot_loader.root_device(root)
+            where = boot_loader.root_argument(root, _ask(guestfish, f"-vfs-uuid {_quoted(device)}"))
             _mount(guestfish, root)
             expected = _used_bytes(_ask(guestfish, "statvfs /"))
             streamed = _stream(guestfish, target, _Meter(progress, expected, size_limit, cancelled))
@@ -226,12 +227,6 @@ def _find_root(guestfish: Conversation, *, bootable: bool) -> str | None:
     raise invalid(
         "file", f"has {'two' if len(roots) == 2 else len(roots)} root filesystems: {', '.join(roots)}", "one is needed"
     )
-
-
-def _device(root: str) -> str:
-    """Of a root as libguestfs names it: a btrfs subvolume is `btrfsvol:DEVICE/NAME`."""
-    device, _, _ = root.removeprefix("btrfsvol:").rpartition("/") if root.startswith("btrfsvol:") else (root, "", "")
-    return device
 
 
 def mounts_of(lines: list[str]) -> list[tuple[str, str]]:

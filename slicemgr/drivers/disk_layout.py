@@ -17,6 +17,7 @@ from slicemgr.model import MIB
 TABLES = ("gpt", "dos")
 FILESYSTEMS = ("ext4", "btrfs")
 SECTOR = 512
+BOOT_CODE = 440  # bytes of a boot sector before the disk's signature and partition table
 _FIRST = 1 * MIB  # of the first partition; what is before it belongs to the table
 _BIOS_SIZE, _ESP_SIZE = 1 * MIB, 30 * MIB
 _GPT_TAIL = 1 * MIB  # the backup table, and alignment
@@ -26,7 +27,7 @@ _SMALLEST_ROOT = {"ext4": 64 * MIB, "btrfs": 256 * MIB}
 _FSTAB = {"ext4": "ext4 defaults,errors=remount-ro 0 1", "btrfs": "btrfs defaults 0 0"}
 
 _TYPE_BIOS = "21686148-6449-6E6F-744E-656564454649"
-_TYPE_ESP = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B"
+TYPE_ESP = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B"
 _TYPE_LINUX = {"gpt": "0FC63DAF-8483-4772-8E79-3D69D8477DE4", "dos": "83"}
 
 
@@ -86,7 +87,7 @@ def lay_out(size: int, *, table: str, filesystem: str, boot: int, uefi: bool) ->
         raise invalid("recipe.boot", "is too small for a kernel", f"at least {SMALLEST_BOOT // MIB}M, or 0")
     core = Part("bios", 14, _FIRST, _BIOS_SIZE, _TYPE_BIOS) if gpt else Part("gap", 0, SECTOR, _FIRST - SECTOR)
     at = core.start + core.size
-    esp = Part("esp", 15, at, _ESP_SIZE, _TYPE_ESP) if uefi else None
+    esp = Part("esp", 15, at, _ESP_SIZE, TYPE_ESP) if uefi else None
     at += esp.size if esp else 0
     boot_part = Part("boot", 16 if gpt else 1, at, boot - boot % MIB, linux) if boot else None
     at += boot_part.size if boot_part else 0

@@ -12,11 +12,10 @@ import shutil
 from pathlib import Path
 
 from slicemgr.drivers import command
-from slicemgr.drivers.disk_layout import SECTOR, DiskIds, Layout, Part
+from slicemgr.drivers.disk_layout import BOOT_CODE, SECTOR, DiskIds, Layout, Part
 from slicemgr.errors import invalid
 
 # GRUB's fixed places (include/grub/i386/pc/boot.h, offsets in the first sector of boot.img and core.img).
-_BOOT_CODE = 440  # bytes of an MBR before the disk's signature and partition table
 _BOOT_KERNEL_SECTOR = 0x5C  # boot.img: where core.img begins, 8 bytes
 _BOOT_DRIVE_CHECK = 0x66  # boot.img: a jump over the check of the drive number, two NOPs on a hard disk
 _CORE_BLOCKLIST = 0x1F4  # core.img: where its second sector lies, 8 bytes
@@ -80,7 +79,7 @@ def boot_sector(boot: bytes, core: Part) -> bytes:
     """The MBR's code from GRUB's boot.img, told where the core image lies. Refused if it is not boot.img."""
     if len(boot) < SECTOR or boot[510:512] != b"\x55\xaa":
         raise invalid("recipe.packages", "GRUB's boot.img is not what it was taken for")
-    code = bytearray(boot[:_BOOT_CODE])
+    code = bytearray(boot[:BOOT_CODE])
     code[_BOOT_KERNEL_SECTOR : _BOOT_KERNEL_SECTOR + 8] = (core.start // SECTOR).to_bytes(8, "little")
     code[_BOOT_DRIVE_CHECK : _BOOT_DRIVE_CHECK + 2] = b"\x90\x90"
     return bytes(code)

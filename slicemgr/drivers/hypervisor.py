@@ -235,7 +235,7 @@ class Hypervisor:
         when they end together, it does so once. It is not asked who they are: busy tidying, it would not answer.
         """
         for sliver in slivers:
-            controller = bodies.noted_pid(sliver)
+            controller = bodies.noted_pid(bodies.LXC_DIR, sliver)
             if controller is not None and bodies.controls(controller, sliver):
                 body(Kind.LXC).end(controller)
 

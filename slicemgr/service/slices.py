@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -172,23 +172,12 @@ def _insert(
 
 
 def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str, ids: list[str], now: datetime) -> None:
-    limits = spec.limits
     same = {
         "slice": tag,
         "node": placed.node,
         "desired": Desired.RUNNING,
         "phase": Phase.PENDING,
-        "memory": limits.memory,
-        "disk": limits.disk,
-        "pids": limits.pids,
-        "cpu": limits.cpu,
-        "cpu_shares": limits.cpu_shares,
-        "memory_soft": limits.memory_soft,
-        "io_weight": limits.io_weight,
-        "io_rate": limits.io_rate,
-        "io_ops": limits.io_ops,
-        "net_in": limits.net_in,
-        "net_out": limits.net_out,
+        **asdict(spec.limits),
         "updated_at": now,
     }
     rows = [

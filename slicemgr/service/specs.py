@@ -33,10 +33,11 @@ LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weig
 _FIELDS = frozenset(
     ("name", "project", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node", "boot", "user_data")
 )
+_PAGE_CACHE = "a container writes through the node's page cache, which no rate holds; io_weight shares the disk"
 _NOT_OF = {  # what a kind cannot do, and why
     Kind.LXC: {
-        "io_rate": "a container writes through the node's page cache, which no rate holds; io_weight shares the disk",
-        "io_ops": "a container writes through the node's page cache, which no rate holds; io_weight shares the disk",
+        "io_rate": _PAGE_CACHE,
+        "io_ops": _PAGE_CACHE,
         "boot": "a container boots no kernel",
     },
     Kind.KVM: {"pids": "a virtual machine has a kernel of its own, which counts its own processes"},

@@ -8,12 +8,12 @@ SOCK_SEQPACKET keeps the packets apart.
 from __future__ import annotations
 
 import json
-import os
 import socket
 from pathlib import Path
 from typing import Any
 
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
+from slicemgr.store import endpoint
 
 CHUNK = 32768  # bytes of data in a packet
 OPENED = b"o"
@@ -24,14 +24,7 @@ _AWAY = "the agent of the node does not answer"
 
 def listen(path: Path) -> socket.socket:
     """The agent's end. Any local process may connect: without a token it gets nothing."""
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    door.bind(str(fresh))
-    fresh.chmod(0o666)
-    door.listen(64)
-    fresh.rename(path)  # a predecessor's socket is replaced without a moment in which there is none
-    return door
+    return endpoint.bind(socket.SOCK_SEQPACKET, path, backlog=64)
 
 
 def knock(path: Path, token: str) -> socket.socket:

@@ -6,11 +6,12 @@ A lost one costs only time, since the agent also looks by itself.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from slicemgr.store import endpoint
 
 
 def wake(path: Path) -> None:
@@ -26,15 +27,10 @@ class Listener:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     def __enter__(self) -> Self:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        fresh.unlink(missing_ok=True)
-        self._socket.bind(str(fresh))
-        fresh.chmod(0o666)
-        fresh.rename(self._path)  # a predecessor's socket is replaced without a moment in which there is none
+        self._socket = endpoint.bind(socket.SOCK_DGRAM, self._path)
         return self
 
     def wait(self, timeout: float) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -69,6 +69,7 @@ SLIVER_OPERATIONS: dict[str, Desired | None] = {
     "resize": None,
     "delete": Desired.ABSENT,
 }
+_LIMITS = tuple(field.name for field in fields(model.Limits))  # columns of the same names
 _ENDED = (OperationState.DONE, OperationState.FAILED)
 
 
@@ -132,11 +133,10 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
         sa.select(
             *(s.id, s.serial, sl.id, sl.name, s.idx, sl.kind, s.desired, sl.image, i.arch, s.address),
             *(s.port_first, s.port_count, s.uid_first),
-            *(s.memory, s.disk, s.pids, s.cpu, s.cpu_shares, s.memory_soft, s.io_weight, s.io_rate, s.io_ops),
-            *(s.net_in, s.net_out),
             sa.cast(sl.ssh_keys, sa.Text),
             *(sl.count, s.host_key, s.generation, s.phase, s.error),
             *(i.format, i.virtual_size, sa.cast(i.boot, sa.Text), sl.boot, sl.user_data, sl.project),
+            *(s[name] for name in _LIMITS),
         )
         .select_from(t.slivers)
         .join(t.slices, sl.id == s.slice)
@@ -163,19 +163,19 @@ def _sliver_row(row: tuple[Any, ...]) -> SliverRow:
         address=row[9],
         ports=model.PortBlock(row[10], row[11]),
         uid_first=row[12],
-        limits=model.Limits(*row[13:24]),
-        ssh_keys=_keys(row[24]),
-        siblings=row[25],
-        host_key=row[26],
-        generation=row[27],
-        image_format=row[30],
-        image_size=row[31],
-        boot_facts=_boot_facts(row[32]),
-        boot=model.Boot(row[33]),
-        user_data=row[34],
-        project=row[35],
+        limits=model.Limits(*row[25:]),
+        ssh_keys=_keys(row[13]),
+        siblings=row[14],
+        host_key=row[15],
+        generation=row[16],
+        image_format=row[19],
+        image_size=row[20],
+        boot_facts=_boot_facts(row[21]),
+        boot=model.Boot(row[22]),
+        user_data=row[23],
+        project=row[24],
     )
-    return SliverRow(sliver, Phase(row[28]), row[29])
+    return SliverRow(sliver, Phase(row[17]), row[18])
 
 
 @lru_cache(maxsize=256)

@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 from terminal import Terminal
-from testbed import BIN, PORT, Node, eventually
+from testbed import BIN, DATABASE, PORT, Node, eventually
 
 from slicemgr import websocket
 from slicemgr.errors import Code
 from slicemgr.wire import Console
 
 LEAVE = "\x1d"
-DATABASE = "/var/lib/slicemgr/db/slicemgr.db"
 
 
 def attach(node: Node, target: str) -> Terminal:
@@ -78,8 +77,8 @@ def test_a_shell_at_the_console(node: Node) -> None:
         terminal.type("echo $((6 * 7)) $(hostname)\r")
         terminal.see("42 exp-0")
         assert not termios.tcgetattr(terminal.slave)[3] & termios.ECHO
-        terminal.type("sleep 1000\r")
-        terminal.see("sleep 1000\r\n")
+        terminal.type("sh -c 'echo in''side; exec sleep 1000'\r")
+        terminal.see("inside")  # before that, the shell is what ^C would reach
         terminal.type("\x03")  # for the sliver, not for slicectl
         prompt(terminal, "again")
         terminal.type(LEAVE)

@@ -72,10 +72,10 @@ def test_disk_limit_holds_for_a_nested_subvolume(limited: Node) -> None:
     told = limited.inside(
         "small", f"cat > /tmp/fill.py <<'E'\n{FILL_NESTED}\nE\npython3 /tmp/fill.py", timeout=120
     ).split("\n")
-    assert told[0] == ("made" if limited.simple_quotas() else "refused")
+    assert told[0] == ("made" if limited.simple_quotas else "refused")
     assert "quota" in told[1].lower(), told
     # Full quotas count at commits: what is written between two of them may go a little beyond.
-    assert int(told[2]) <= (64 if limited.simple_quotas() else 80)
+    assert int(told[2]) <= (64 if limited.simple_quotas else 80)
 
 
 def test_cpu_quota_holds(limited: Node) -> None:
