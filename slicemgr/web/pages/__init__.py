@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-
 from flask import Flask
 
-from slicemgr.web.pages import assets, door, errors, invitation, shell, sign_in, slices, words
+from slicemgr.web.pages import assets, door, errors, invitation, new, operation, shell, sign_in, slice, slices, words
 
-log = logging.getLogger(__name__)
-BLUEPRINTS = (sign_in.blueprint, invitation.blueprint, slices.blueprint)
+BLUEPRINTS = (
+    sign_in.blueprint,
+    invitation.blueprint,
+    slices.blueprint,
+    new.blueprint,
+    slice.blueprint,
+    operation.blueprint,
+)
 
 
 def install(app: Flask) -> None:

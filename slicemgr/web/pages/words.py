@@ -53,8 +53,12 @@ def day(value: str | None) -> Markup:
     """`Sat 28 Nov 2026, 11:54 UTC`, with the RFC 3339 time to point at."""
     if not value:
         return Markup("–")
-    moment = datetime.fromisoformat(value).astimezone(UTC)
-    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(value, f"{moment:%a %-d %b %Y, %H:%M} UTC")
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(value, date(value))
+
+
+def date(value: str) -> str:
+    """An RFC 3339 time as `Sat 28 Nov 2026, 11:54 UTC`."""
+    return f"{datetime.fromisoformat(value).astimezone(UTC):%a %-d %b %Y, %H:%M} UTC"
 
 
 def counted(count: int, word: str, several: str = "") -> str:
