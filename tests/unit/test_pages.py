@@ -376,6 +376,30 @@ def test_the_list_is_filtered_and_paged(tenants: Tenants, bob: Browser) -> None:
     assert bob.part("/slices?page=99").status_code == bob.part("/slices?page=x").status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/slices", "/slices/exp?project=lab", "/new", "/slices?q=s1"])
+def test_queries_do_not_grow_with_slices(tenants: Tenants, bob: Browser, path: str) -> None:
+    with tenants.store.write() as c:
+        c.execute(t.quotas.delete())
+    ask(tenants, BOB, "s0", count=2)
+    few = queries(tenants, bob, path)
+    for number in range(1, 12):
+        ask(tenants, BOB, f"s{number}", count=3)
+    assert queries(tenants, bob, path) == few
+
+
+def queries(tenants: Tenants, browser: Browser, path: str) -> int:
+    """How many statements a page takes."""
+    said: list[Any] = []
+
+    def listen(*args: Any) -> None:
+        said.append(args[2])
+
+    sa.event.listen(tenants.store.engine, "before_cursor_execute", listen)
+    assert browser.get(path).status_code == 200
+    sa.event.remove(tenants.store.engine, "before_cursor_execute", listen)
+    return len(said)
+
+
 def test_templates_use_no_filter_that_trusts() -> None:
     for path in (PACKAGE / "web" / "templates").rglob("*.html"):
         assert "|safe" not in path.read_text() and "autoescape" not in path.read_text(), path
