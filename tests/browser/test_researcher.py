@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 
-from browser.conftest import PASSWORD, Open, accept, request_slice, ssh
 from playwright.sync_api import Page, expect
 from testbed import IMAGES, Node
+
+from browser.conftest import PASSWORD, Open, accept, request_slice, ssh
 
 _READY = 180_000  # ms; a machine boots in emulation
 
