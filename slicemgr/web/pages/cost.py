@@ -1,0 +1,113 @@
+"""What a slice would take of its project, before anybody has pressed anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from slicemgr.config import Config, parse_duration, parse_size
+from slicemgr.errors import Refused
+from slicemgr.policy import quota
+from slicemgr.policy.quota import Amounts, OverQuota
+from slicemgr.service import projects
+from slicemgr.service.views import when
+from slicemgr.store.updates import utcnow
+
+LABELS = {
+    "slices": "Slices",
+    "slivers": "Slivers",
+    "vcpus": "Cores",
+    "memory": "Memory",
+    "disk": "Disk",
+    "ports": "Ports",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A size to choose without thinking. cpu in cores of one sliver."""
+
+    title: str
+    cpu: float
+    memory: str
+    disk: str
+
+
+SIZES = {
+    "small": Size("Small", 0.5, "256M", "2G"),
+    "medium": Size("Medium", 1.0, "1G", "8G"),
+    "large": Size("Large", 2.0, "4G", "20G"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """bars: label, resource, used, most (None: no limit), wanted. over: what is too much, in words."""
+
+    project: str
+    bars: list[tuple[str, str, float, float | None, float]]
+    over: list[str]
+    ends: str | None
+    longest: timedelta | None
+    count: int
+    each: Mapping[str, Any] = field(default_factory=dict)
+
+
+def estimate(c: Connection, config: Config, project: str, asked: Mapping[str, Any], usual: timedelta) -> Cost:
+    """Of a form that may be half filled in: what cannot be read counts as the default. usual: the project's lease."""
+    most, used = projects.limits(c, project), projects.used(c, project)
+    count = min(max(1, _number(asked.get("count"), 1)), 100_000)
+    cpu, memory, disk = _each(asked, config)
+    ports = _number(asked.get("ports"), config.network.ports_per_sliver)
+    wanted = Amounts(1, int(count), cpu * count, memory * int(count), disk * int(count), int(ports * count))
+    lease = _lease(asked.get("lease"), usual)
+    over = []
+    try:
+        quota.check(most, used, wanted, lease)
+    except OverQuota as error:
+        over = [one.message[:1].upper() + one.message[1:] for one in error.errors]
+    bars = [
+        (label, name, getattr(used, name), getattr(most, name), getattr(wanted, name)) for name, label in LABELS.items()
+    ]
+    each = {"cpu": cpu, "memory": memory, "disk": disk}
+    return Cost(project, bars, over, when(_end(lease)), most.lease, int(count), each)
+
+
+def _end(lease: timedelta) -> datetime | None:
+    try:
+        return utcnow() + lease
+    except OverflowError:
+        return None
+
+
+def _each(asked: Mapping[str, Any], config: Config) -> tuple[float, int, int]:
+    """Cores, bytes of memory and of disk of each sliver."""
+    limits = config.limits
+    cpu = _number(asked.get("cpu"), limits.cpu)
+    return cpu, _size(asked.get("memory"), limits.memory.bytes), _size(asked.get("disk"), limits.disk.bytes)
+
+
+def _number(value: Any, default: float) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return default
+    return number if 0 < number < 1e6 else default
+
+
+def _size(value: Any, default: int) -> int:
+    try:
+        return min(parse_size(value), 1 << 50) if value else default
+    except Refused:
+        return default
+
+
+def _lease(value: Any, default: timedelta) -> timedelta:
+    try:
+        return parse_duration(value) if value else default
+    except Refused:
+        return default

@@ -1,0 +1,218 @@
+"""Request a slice: what it shall be, what it costs, and beyond the quota why."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from flask import Response, request
+from sqlalchemy.engine import Connection
+
+from slicemgr import human
+from slicemgr.config import parse_duration, parse_size
+from slicemgr.errors import Code, Refused
+from slicemgr.policy import access, leases
+from slicemgr.policy.quota import OverQuota
+from slicemgr.service import people_views, projects, requests, specs, ssh_keys, views
+from slicemgr.store.updates import utcnow
+from slicemgr.web.pages import cost, shell
+from slicemgr.web.pages.form import Form, once, sentence
+from slicemgr.web.pages.shell import Entry
+from slicemgr.web.state import principal, state
+
+OWN = "own"  # a size of one's own
+FIELDS = (
+    *("name", "project", "type", "image", "size", "cpu", "memory", "disk", "count", "lease"),
+    *("ports", "net_in", "net_out", "boot", "keys", "more_keys", "user_data", "reason"),
+)
+_PLAIN = ("name", "type", "image", "count", "lease", "ports", "net_in", "net_out", "user_data")
+_LEASES = ("1d", "3d", "7d", "14d", "30d", "60d", "90d", "180d", "365d")
+
+blueprint = shell.blueprint("new", Entry("new.ask", "Request a slice", "plus", 11))
+
+
+@blueprint.route("/new")
+def ask() -> Response:
+    """The form, as most want it."""
+    config = state().config
+    form = Form({"type": "lxc", "size": "medium", "count": "1", "image": request.args.get("image", "")})
+    with state().store.read() as c:
+        form.values["keys"] = [one["id"] for one in people_views.keys(c, principal().user)]
+    form.values["project"] = request.args.get("project", "")
+    form.values |= {"memory": _text(config.limits.memory.bytes), "disk": _text(config.limits.disk.bytes)}
+    form.values["cpu"] = f"{config.limits.cpu:g}"
+    return shell.show("slices/new.html", form=form, **_choices(form))
+
+
+@blueprint.route("/new/cost", methods=["POST"])
+def price() -> Response:
+    """What the form as it is now would take, and what would be left."""
+    form = _sent()
+    project = access.project_for(principal(), form["project"] or None)
+    with state().store.read() as c:
+        return shell.show("slices/cost.html", cost=_cost(c, project, form))
+
+
+@blueprint.route("/new", methods=["POST"])
+@once
+def make() -> Response:
+    """The slice, or beyond the quota the request that waits."""
+    form, by, store, config = _sent(), principal(), state().store, state().config
+    try:
+        why = requests.reason(form["reason"])
+        body = {**_body(form), "project": access.project_for(by, form["project"] or None)}
+        access.make_slice(by, body["project"])
+        with store.read() as c:
+            policy = projects.lease_policy(c, config, body["project"])
+            if keys := _keys(c, form):
+                body["ssh_keys"] = keys
+        spec = specs.slice_spec(body, config, min(policy.default, policy.longest))
+        made = requests.create(store, config, spec, by, body, why)
+    except Refused as error:
+        return _again(form, error)
+    if made.request:
+        message = f"Your request for {spec.name} waits for a PI of {spec.project} or an admin to grant it."
+        return shell.see("slices_page.mine", message, "notice")
+    return shell.see("slice_page.show", name=spec.name, project=spec.project)
+
+
+def _again(form: Form, error: Refused) -> Response:
+    """Beyond the quota the reason is what is missing; all else is wrong where it stands."""
+    over = isinstance(error, OverQuota)
+    if isinstance(error, OverQuota):
+        form.errors["reason"] = ["This is more than the project's quota. Say why you need it, or ask for less."]
+        form.errors[""] = [sentence(one).partition(":")[0] + "." for one in error.errors]
+        return shell.show("slices/new.html", 403, form=form, over=over, **_choices(form))
+    if error.code is Code.UNAVAILABLE:
+        form.errors[""] = [sentence(error)]
+        return shell.show("slices/new.html", 503, form=form, **_choices(form))
+    choices = _choices(form)
+    keys = "more_keys" if form["more_keys"] or not choices["keys"] else "keys"
+    return form.again(error, "slices/new.html", aliases={"ssh_keys": keys}, known=FIELDS, **choices)
+
+
+def _sent() -> Form:
+    form = Form.sent()
+    form.values["keys"] = request.form.getlist("keys")[:64]
+    return form
+
+
+def _body(form: Form) -> dict[str, Any]:
+    """The JSON of `POST /slices` that the form stands for."""
+    body = {name: form[name] for name in _PLAIN if form[name]}
+    body |= _size(form)
+    if form["boot"] and form["type"] == "kvm":
+        body["boot"] = form["boot"]
+    if "user_data" in body:
+        body["user_data"] = body["user_data"].replace("\r\n", "\n") + "\n"
+    return body
+
+
+def _size(form: Form) -> dict[str, Any]:
+    chosen = cost.SIZES.get(form["size"])
+    if chosen is not None:
+        return {"cpu": chosen.cpu, "memory": chosen.memory, "disk": chosen.disk}
+    return {name: form[name] for name in ("cpu", "memory", "disk") if form[name]}
+
+
+def _keys(c: Connection, form: Form) -> list[str]:
+    """The chosen ones of one's own, and what was pasted."""
+    own = people_views.keys(c, principal().user)
+    chosen = [one["key"] for one in own if one["id"] in form.values["keys"]]
+    if not chosen and not form["more_keys"]:
+        return [] if own else ssh_keys.of(c, principal().user)
+    return [*chosen, *([form["more_keys"]] if form["more_keys"] else [])]
+
+
+def _cost(c: Connection, project: str, form: Form) -> cost.Cost:
+    policy = projects.lease_policy(c, state().config, project)
+    asked = {**form.values, **_size(form)}
+    return cost.estimate(c, state().config, project, asked, min(policy.default, policy.longest))
+
+
+def _choices(form: Form) -> dict[str, Any]:
+    """What there is to choose from, and what the form costs as it is."""
+    by, config = principal(), state().config
+    with state().store.read() as c:
+        every = [one["name"] for one in people_views.project_list(c, by)]
+        own = sorted(by.roles) or every
+        if form["project"] not in every:
+            form.values["project"] = own[0] if own else ""
+        project = form["project"]
+        images = [one for one in views.images(c, projects=access.visible(by)) if one["state"] == "ready"]
+        nodes = views.nodes(c, config.network)
+        kinds = {kind: any(one["facts"].get("kinds", {}).get(kind) for one in nodes) for kind in ("lxc", "kvm")}
+        policy = projects.lease_policy(c, config, project) if project else config.lease
+        if not form["lease"]:
+            form.values["lease"] = leases.text(min(policy.default, policy.longest))
+        return {
+            "projects": every,
+            "pairs": [(one, one) for one in every],
+            "images": images,
+            "image_options": [(one["name"], _describe(one)) for one in images],
+            "kinds": kinds,
+            "nodes": nodes,
+            "size_options": _sizes(),
+            "keys": people_views.keys(c, by.user),
+            "leases": _leases(form["lease"], config.lease.longest),
+            "cost": _cost(c, project, form) if project else None,
+            "most": {"name": specs.LONGEST_NAME, "count": config.limits.slivers_per_slice},
+            "ports": config.network.ports_per_sliver,
+        }
+
+
+def _describe(image: dict[str, Any]) -> str:
+    words = [image["name"], image["os"], image["arch"], f"of {image['project']}" if image["project"] else ""]
+    if not image["arch"]:
+        words.append("machines only")
+    elif not image["boot"]:
+        words.append("containers only")
+    return " · ".join(word for word in words if word)
+
+
+def _sizes() -> list[tuple[str, str, str, str, str]]:
+    """Cards: value, title, what it is, no picture, nothing against it."""
+    known = [
+        (
+            name,
+            one.title,
+            f"{one.cpu:g} {'core' if one.cpu == 1 else 'cores'} · {_unit(one.memory)} · {_unit(one.disk)} disk",
+            "",
+            "",
+        )
+        for name, one in cost.SIZES.items()
+    ]
+    return [*known, (OWN, "My own", "Say it below", "", "")]
+
+
+def _unit(text: str) -> str:
+    return human.size(parse_size(text))
+
+
+def _leases(chosen: str, longest: timedelta) -> list[tuple[str, str]]:
+    """Spans and until when they last."""
+    spans: dict[str, timedelta] = {}
+    for text in (*_LEASES, leases.text(longest), chosen):
+        try:
+            span = parse_duration(text)
+        except Refused:
+            continue
+        if timedelta(0) < span <= longest:
+            spans[leases.text(span)] = span
+    now = utcnow()
+    ordered = sorted(spans.items(), key=lambda one: one[1])
+    return [(text, f"{_span(span)}, until {now + span:%a %-d %b %Y}") for text, span in ordered]
+
+
+def _span(span: timedelta) -> str:
+    if span >= timedelta(days=1) and span % timedelta(days=1) == timedelta(0):
+        return f"{span.days} day{'' if span.days == 1 else 's'}"
+    return leases.text(span)
+
+
+def _text(size: int) -> str:
+    """Bytes as they are typed: `512M`, `4G`."""
+    for unit, letter in ((1 << 30, "G"), (1 << 20, "M")):
+        if size % unit == 0:
+            return f"{size // unit}{letter}"
+    return str(size)

@@ -1,0 +1,33 @@
+"""One operation: how far it has come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response, url_for
+
+from slicemgr.service import views
+from slicemgr.web.pages import door, shell
+from slicemgr.web.state import principal, state
+
+_EVERY = 1.0  # seconds between looks, until it has ended
+
+blueprint = shell.blueprint("operation_page")
+
+
+@blueprint.route("/operations/<id>")
+def show(id: str) -> Response:
+    """The page, which may be left and come back to: the operation goes on."""
+    with state().store.read() as c:
+        operation = views.operation(c, id, principal())
+    ended = operation["state"] in ("done", "failed")
+    live: dict[str, Any] = {
+        "template": "operation_live.html",
+        "name": "operation",
+        "every": 0 if ended else _EVERY,
+        "path": url_for("operation_page.show", id=id),
+        "operation": operation,
+    }
+    if door.is_htmx():
+        return shell.fresh(**live)
+    return shell.show("operation.html", operation=operation, live=shell.part(**live), ended=ended)
