@@ -6,7 +6,6 @@ import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import click
 
@@ -56,7 +55,7 @@ def find_sliver(slice: wire.Slice, target: str) -> wire.Sliver:
 
 
 def known_hosts(target: str, sliver: wire.Sliver) -> Path:
-    """A file with the recorded key and no other; one for each NAME/N, so that they do not pile up."""
+    """A file with the recorded key and no other; one for each port, so that they do not pile up."""
     key = sliver["ssh"].get("host_key")
     if not key:
         raise Refused(Code.CONFLICT, f"{target} has no host key yet", hint="wait until it runs: `slicectl wait`")
@@ -65,7 +64,7 @@ def known_hosts(target: str, sliver: wire.Sliver) -> Path:
         raise Failed("the service sent something that is not a host and its ed25519 key")
     directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slicemgr" / "known_hosts"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = directory / f"{quote(target.partition('/')[0], safe='')}-{sliver['index']}"
+    path = directory / f"{sliver['ssh']['host']}-{sliver['ssh']['port']}"  # slices of two testbeds may share a name
     fresh = directory / f".{os.getpid()}"
     fresh.touch(mode=0o600)
     fresh.write_text(f"[{sliver['ssh']['host']}]:{sliver['ssh']['port']} {line[0]}\n")

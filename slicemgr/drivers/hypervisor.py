@@ -1,7 +1,8 @@
 """libvirt, for both kinds. No decisions are made here: what is asked for is done, what is there is told.
 
 All domains are transient: the database says what should be, libvirt only what is. A libvirtd that is away or hung
-turns into Failed with Code.UNAVAILABLE: keepalive closes a connection whose other end does not answer.
+turns into Failed with Code.UNAVAILABLE: keepalive closes a connection whose other end does not answer. A call has its
+connection for itself: libvirt 9.0 crashes when keepalive closes one on which several threads wait.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class Hypervisor:
     def __init__(self, settings: LibvirtConfig) -> None:
         self._uris = {Kind.LXC: settings.lxc, Kind.KVM: settings.qemu}
         self._call_timeout = settings.call_timeout.total_seconds()
-        self._connections: dict[Kind, Any] = {}
+        self._connections: dict[Kind, Any] = {}  # that events come by
+        self._idle: dict[Kind, list[Any]] = {kind: [] for kind in Kind}  # what calls are made on
         self._attempts: dict[Kind, _Attempt] = {}
         self._missing: set[Kind] = set()  # kinds without a driver
         self._generations: dict[Kind, dict[tuple[str, int], int]] = {kind: {} for kind in Kind}
@@ -72,17 +74,9 @@ class Hypervisor:
         _start_events()
 
     def version(self, kind: Kind) -> str:
-        """libvirt's version with this driver. Raises Failed (UNAVAILABLE) if it cannot be reached.
-
-        Asked now and then whether libvirt is there, so with a limit of its own: a call that begins while keepalive
-        gives the connection up may never come back.
-        """
-
-        def ask() -> int:
-            with self._calling(kind, "ask for the version") as connection:
-                return int(connection.getLibVersion())
-
-        number = _bounded(ask, seconds=2 * self._call_timeout, late=_unavailable(kind, "a call does not come back"))
+        """libvirt's version with this driver. Raises Failed (UNAVAILABLE) if it cannot be reached."""
+        with self._calling(kind, "ask for the version") as connection:
+            number = int(connection.getLibVersion())
         return f"libvirt {number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
 
     def on_change(self, listener: Callable[[str], None]) -> None:
@@ -142,8 +136,14 @@ class Hypervisor:
         if generation is None:
             text = domain.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, NAMESPACE)
             generation = known[sliver, pid] = int(ET.fromstring(text).get("generation", "0"))
-        trouble = _bounded(lambda: its.trouble(domain), "") if paused else ""
+        trouble = self._trouble(kind, sliver) if paused else ""
         return DomainSeen(sliver, kind, pid, paused or its.frozen(domain, pid), generation, trouble)
+
+    def _trouble(self, kind: Kind, sliver: str) -> str:
+        with suppress(Failed), self._calling(kind, "ask why it is paused") as connection, _may_be_gone():
+            domain = _lookup(connection, sliver)
+            return "" if domain is None else _bounded(lambda: body(kind).trouble(domain))
+        return ""
 
     def create(self, kind: Kind, xml: str, memory: int) -> int:
         """Start a transient domain; its id. Raises Failed with libvirt's reason.
@@ -199,7 +199,7 @@ class Hypervisor:
         for sliver in slivers:
             with suppress(Failed), self._calling(Kind.KVM, "read the memory") as connection, _may_be_gone():
                 domain = _lookup(connection, sliver)
-                stats: dict[str, int] = {} if domain is None else _bounded(domain.memoryStats, {})
+                stats: dict[str, int] = {} if domain is None else _bounded(domain.memoryStats)
                 if "available" in stats and "usable" in stats:
                     used[sliver] = (stats["available"] - stats["usable"]) * KIB
         return used
@@ -315,16 +315,34 @@ class Hypervisor:
 
     @contextmanager
     def _calling(self, kind: Kind, what: str) -> Iterator[Any]:
-        connection = self._connect(kind)
+        """A connection that nobody else uses. It is given back unless a call on it may still be under way."""
+        connection = self._take(kind)
         try:
             yield connection
         except libvirt.libvirtError as error:
             if not connection.isAlive() or error.get_error_domain() == libvirt.VIR_FROM_RPC:
                 raise _unavailable(kind, error) from error
+            self._idle[kind].append(connection)
             raise Failed(f"libvirt could not {what}: {error.get_error_message()}") from error
+        else:
+            self._idle[kind].append(connection)
+
+    def _take(self, kind: Kind) -> Any:
+        self._connect(kind)
+        idle = self._idle[kind]
+        with suppress(IndexError):
+            while True:
+                connection = idle.pop()
+                if connection.isAlive():
+                    return connection
+        attempt = _Attempt(self._uris[kind], None, self._call_timeout)
+        attempt.ended.wait(self._call_timeout)
+        if attempt.connection is None:
+            raise _unavailable(kind, attempt.error or f"no answer in {self._call_timeout:g} s")
+        return attempt.connection
 
     def _connect(self, kind: Kind) -> Any:
-        """A connection that was alive a moment ago. Opening has no keepalive yet, so it is given a time limit.
+        """The connection that events come by, alive a moment ago. Opening has no keepalive yet: it has a time limit.
 
         Whoever comes while it hangs shares that limit: not every caller waits for as long.
         """
@@ -367,7 +385,7 @@ class _Attempt:
     timeout: seconds after which a libvirtd that does not answer counts as hung, here and on the open connection.
     """
 
-    def __init__(self, uri: str, listener: Callable[..., None], timeout: float) -> None:
+    def __init__(self, uri: str, listener: Callable[..., None] | None, timeout: float) -> None:
         self.ended = threading.Event()
         self.deadline = time.monotonic() + timeout
         self._probe_interval = max(1, int(timeout / (_PROBES + 1)))
@@ -375,12 +393,13 @@ class _Attempt:
         self.error: libvirt.libvirtError | None = None
         threading.Thread(target=self._open, args=(uri, listener), name="libvirt-open", daemon=True).start()
 
-    def _open(self, uri: str, listener: Callable[..., None]) -> None:
+    def _open(self, uri: str, listener: Callable[..., None] | None) -> None:
         try:
             connection = libvirt.open(uri)
             with suppress(libvirt.libvirtError):  # test:/// has none
                 connection.setKeepAlive(self._probe_interval, _PROBES)
-            connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, listener, None)
+            if listener is not None:
+                connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, listener, None)
             self.connection = connection
         except libvirt.libvirtError as error:
             self.error = error
@@ -417,15 +436,10 @@ def _lookup(connection: Any, sliver: str) -> Any | None:
     return domain if domain.ID() > 0 else None
 
 
-def _bounded(
-    call: Callable[[], T],
-    otherwise: T | None = None,
-    seconds: float = _QEMU_ANSWERS,
-    late: Failed | None = None,
-) -> T:
-    """What a call that may hang says; `otherwise`, or Failed, if it does not come back in time.
+def _bounded(call: Callable[[], T]) -> T:
+    """What a call that waits for QEMU says; Failed if it does not come back in time.
 
-    The thread that waits ends with the call: when QEMU or libvirtd goes on, or is killed.
+    The thread that waits ends with the call: when QEMU goes on, or is killed.
     """
     result: list[T] = []
     errors: list[Exception] = []
@@ -438,15 +452,12 @@ def _bounded(
 
     thread = threading.Thread(target=work, name="qemu-call", daemon=True)
     thread.start()
-    thread.join(seconds)
+    thread.join(_QEMU_ANSWERS)
     if errors:
         raise errors[0]
     if result:
         return result[0]
-    if otherwise is None:
-        hint = "stop or delete the slice: it is ended by force then"
-        raise late or Failed("its QEMU does not answer", hint=hint)
-    return otherwise
+    raise Failed("its QEMU does not answer", hint="stop or delete the slice: it is ended by force then")
 
 
 def _start_events() -> None:

@@ -1,6 +1,6 @@
-"""The agent, which kills itself or other processes right before or right after a step, once.
+"""The agent, which sends itself or other processes a signal right before or right after a step, once.
 
-Arguments: STEP before|after [PID[,PID…]]. PID 0 is the agent itself.
+Arguments: STEP before|after [PID[,PID…] [SIGNAL]]. PID 0 is the agent itself. SIGNAL: its number (SIGKILL).
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from slicemgr.model import Sliver
 
 STEP, MOMENT = Step(sys.argv[1]), sys.argv[2]
 victims = [int(word) or os.getpid() for word in (sys.argv[3] if len(sys.argv) > 3 else "0").split(",")]
+SIGNAL = int(sys.argv[4]) if len(sys.argv) > 4 else signal.SIGKILL
 honest = Applier.do
 
 
 def strike() -> None:
     while victims:
-        os.kill(victims.pop(0), signal.SIGKILL)
+        os.kill(victims.pop(0), SIGNAL)
 
 
 def fatal(self: Applier, step: Step, sliver: Sliver, tell: Callable[[str], None]) -> str:

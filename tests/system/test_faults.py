@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ FAULTY = Path(__file__).with_name("faulty_agent.py")
 CREATE_STEPS = ("root", "identity", "publish", "domain", "shape", "verify", "ssh")
 RATED = ("--net-in", "20Mbit", "--net-out", "20Mbit")
 DELETE_STEPS = ("kill", "withdraw", "remove")
+SETTINGS = "/etc/slicemgr/slicemgr.toml"
 
 
 @pytest.fixture(autouse=True)
@@ -40,10 +43,12 @@ def ask(node: Node, *words: str) -> None:
 both_kinds = pytest.mark.usefixtures("each_kind")
 
 
-def start_faulty(node: Node, step: str, moment: str, victims: Sequence[int] = (0,)) -> None:
-    """victims: who is killed; 0 is the agent itself."""
+def start_faulty(
+    node: Node, step: str, moment: str, victims: Sequence[int] = (0,), number: int = signal.SIGKILL
+) -> None:
+    """victims: who gets the signal; 0 is the agent itself."""
     node.kill("agent")
-    told = (step, moment, ",".join(map(str, victims)))
+    told = (step, moment, ",".join(map(str, victims)), str(int(number)))
     node.start_agent((str(BIN / "python"), str(FAULTY), *told))
 
 
@@ -132,6 +137,46 @@ def test_libvirtd_killed_under_a_living_agent(node: Node, action: str, step: str
 
 def slices(node: Node) -> list[str]:
     return [one["name"] for one in json.loads(node.ok("list", "-f", "json"))]
+
+
+@pytest.fixture
+def impatient(node: Node) -> Iterator[Node]:
+    """The node, whose agent soon takes a libvirtd that does not answer for a hung one."""
+    before = node.box.run(["cat", SETTINGS], check=True).stdout
+    write = ["sh", "-c", f"cat > {SETTINGS}"]
+    node.box.run(write, input=f'{before}\n[libvirt]\ncall_timeout = "3s"\n', check=True)
+    yield node
+    node.box.run(write, input=before, check=True)
+    node.kill("agent")
+
+
+@pytest.mark.parametrize(("action", "step", "state"), [("create", "domain", "running"), ("stop", "stop", "stopped")])
+def test_libvirtd_hung_in_the_middle_is_told_and_what_was_asked_for_comes_true(
+    impatient: Node, action: str, step: str, state: str
+) -> None:
+    node, daemon = impatient, libvirtd(impatient)
+    node.create("kept")
+    if action == "stop":
+        node.create("exp")
+    start_faulty(node, step, "before", (daemon,), signal.SIGSTOP)
+    agent = node.box.daemon("agent")
+    try:
+        told = node.slicectl(action, "exp", *(node.wishes() if action == "create" else ()))
+        assert told.returncode == 1
+        assert "libvirt does not answer for lxc" in told.stderr
+        assert len(told.stderr.splitlines()) == 1
+        assert "libvirt does not answer for lxc" in node.show("exp")["slivers"][0]["error"]
+        checks = {one["name"]: one["ok"] for one in json.loads(node.slicectl("doctor", "-f", "json").stdout)}
+        assert checks["libvirt lxc driver"] is False
+        assert node.inside("kept", "id -u") == "0\n"
+        # What is asked for while nothing can be done is not lost.
+        assert node.slicectl("create", "later", *node.wishes()).returncode == 1
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    eventually(lambda: node.show("exp")["state"] == state, "it is so after all", 90)
+    eventually(lambda: node.show("later")["state"] == "running", "so is what was asked for meanwhile", 90)
+    assert (node.box.facts().libvirtd, node.box.daemon("agent")) == (daemon, agent)
+    node.agrees()
 
 
 def test_web_killed_during_a_create(node: Node) -> None:

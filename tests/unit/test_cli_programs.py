@@ -57,7 +57,7 @@ def test_ssh_trusts_the_recorded_key_alone(canned: Canned, programs: Path) -> No
     assert words[-5:] == ["--", "root@127.0.0.1", "ls", "-l", "a b"]
     assert words[:2] == ["-p", "10000"]
     assert {"StrictHostKeyChecking=yes", "GlobalKnownHostsFile=/dev/null", "HostKeyAlgorithms=ssh-ed25519"} <= {*words}
-    known = programs.parent / "100% cache/slicemgr/known_hosts/exp-1"
+    known = programs.parent / "100% cache/slicemgr/known_hosts/127.0.0.1-10000"
     assert known.read_text() == f"[127.0.0.1]:10000 {HOST_KEY}\n"
     assert stat.S_IMODE(known.stat().st_mode) == 0o600
     assert stat.S_IMODE(known.parent.stat().st_mode) == 0o700
