@@ -18,6 +18,7 @@ import math
 import select
 import sys
 import time
+import uuid
 from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -91,9 +92,12 @@ class Client(People):
     # slices
 
     def create_slice(self, request: wire.SliceRequest) -> wire.Created:
-        """`{"operation", "slice"}`; `{"plan"}` when the request says dry_run; `{"request"}` beyond the quota."""
+        """`{"operation", "slice"}`; `{"plan"}` when the request says dry_run; `{"request"}` beyond the quota.
+
+        Asked once more, and still made once, if the connection breaks before the answer.
+        """
         body = {"project": self.project, **request} if self.project else request
-        return cast("wire.Created", self._call("POST", "/slices", body))
+        return cast("wire.Created", self._call("POST", "/slices", body, key=uuid.uuid4().hex))
 
     def slices(self, **filters: str | None) -> list[wire.Slice]:
         """filters: state, type, image, project."""
@@ -294,11 +298,19 @@ class Client(People):
 
     # transport
 
-    def _call(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
-        """One request. A GET that finds the kept connection closed is sent once more on a new one."""
+    def _call(
+        self, method: str, path: str, body: object = None, *, timeout: float | None = None, key: str = ""
+    ) -> dict[str, Any]:
+        """One request. A GET that finds the kept connection closed is sent once more on a new one.
+
+        key: makes it one that may be sent twice, as it is when the connection breaks.
+        """
         timeout = timeout or self.timeout
         data = None if body is None else json.dumps(body, allow_nan=False).encode()
         headers = self._headers if data is None else {**self._headers, "Content-Type": "application/json"}
+        if key:
+            headers = {**headers, "Idempotency-Key": key}
+        again = bool(key)
         while True:
             reused = self._open(timeout)
             try:
@@ -310,8 +322,9 @@ class Client(People):
                 raise self._silent(timeout) from error
             except (OSError, http.client.HTTPException) as error:
                 self.close()
-                if not (reused and method == "GET"):
+                if not (again or (reused and method == "GET")):
                     raise self._lost(error) from error
+                again = False
             except BaseException:
                 self.close()  # an answer half read must not be taken for the next one's
                 raise

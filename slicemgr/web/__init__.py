@@ -20,7 +20,7 @@ _SMALL_BODY = 4 << 20  # bytes; uploads set a limit of their own
 
 def create_app(config: Config, store: Store) -> Flask:
     """The WSGI application over an open store."""
-    from slicemgr.web import api, console, pages
+    from slicemgr.web import api, console, pages, repeats
 
     app = Flask("slicemgr.web", static_folder=None)
     app.config.update(
@@ -38,6 +38,7 @@ def create_app(config: Config, store: Store) -> Flask:
     rest.spec.components.security_scheme("token", {"type": "http", "scheme": "bearer"})
     for blueprint in (*api.blueprints(), console.blueprint):
         rest.register_blueprint(blueprint)
+    repeats.install(app, [one.name for one in api.GUARDED])
     app.register_blueprint(pages.blueprint)
     problems.install(app)
     return app
