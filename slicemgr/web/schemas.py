@@ -208,23 +208,29 @@ class Request(Schema):
     operation = fields.String(allow_none=True)
 
 
-class Slices(Schema):
+class Listed(Schema):
+    """One page of a list."""
+
+    next = fields.String(metadata={"description": "the `cursor` of the next page; not there on the last"})
+
+
+class Slices(Listed):
     slices = fields.List(fields.Nested(Slice))
 
 
-class Images(Schema):
+class Images(Listed):
     images = fields.List(fields.Nested(Image))
 
 
-class Nodes(Schema):
+class Nodes(Listed):
     nodes = fields.List(fields.Nested(Node))
 
 
-class Operations(Schema):
+class Operations(Listed):
     operations = fields.List(fields.Nested(Operation))
 
 
-class Events(Schema):
+class Events(Listed):
     events = fields.List(fields.Nested(Event))
 
 
