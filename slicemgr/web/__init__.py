@@ -12,6 +12,7 @@ from slicemgr.config import Config
 from slicemgr.service.sign_in import Door
 from slicemgr.store import Store
 from slicemgr.web import problems
+from slicemgr.web.follow import Followers
 from slicemgr.web.news import News
 from slicemgr.web.state import State
 
@@ -33,6 +34,7 @@ def create_app(config: Config, store: Store) -> Flask:
     )
     consoles = threading.BoundedSemaphore(max(1, config.web.threads // 2))
     app.extensions["slicemgr"] = State(config, store, News(store), consoles, Door(config))
+    app.extensions["slicemgr.followers"] = Followers(config)
     app.json.sort_keys = False  # type: ignore[attr-defined]
     rest = Api(app)
     rest.spec.components.security_scheme("token", {"type": "http", "scheme": "bearer"})

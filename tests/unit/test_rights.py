@@ -69,6 +69,7 @@ CASES = {
     f"POST {API}/nodes/<name>/baseline": Case(f"{API}/nodes/node1/baseline", ADMINS, {"image": LAB_SHA}),
     f"GET {API}/operations": Case(f"{API}/operations", ALL),
     f"GET {API}/operations/<id>": Case(f"{API}/operations/OPERATION?wait=0.01", MEMBERS),
+    f"GET {API}/operations/<id>/events": Case(f"{API}/operations/OPERATION/events", MEMBERS),
     f"GET {API}/events": Case(f"{API}/events", ALL),
     f"GET {API}/me": Case(f"{API}/me", ALL),
     f"POST {API}/me/password": Case(
@@ -133,6 +134,7 @@ def send(tenants: Tenants, who: str | None, method: str, case: Case) -> int:
         assert "lab" not in answer.get_json(force=True).get("hint", "") or who != "carol", (
             "a stranger is told of no project"
         )
+    answer.close()
     return answer.status_code
 
 

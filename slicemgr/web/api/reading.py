@@ -19,6 +19,19 @@ PROJECT = {
     "schema": {"type": "string"},
     "description": "whose, where several of your projects have one of that name",
 }
+LAST_EVENT = {
+    "in": "header",
+    "name": "Last-Event-ID",
+    "schema": {"type": "integer", "minimum": 0, "maximum": 2**53},
+    "description": "the last event's id: what came after it comes, or 204 if nothing will",
+}
+EVENT_STREAM: dict[str, Any] = {
+    "200": {
+        "description": "server-sent events; the id of one is the operation's version",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    },
+    "204": {"description": "the operation has ended, and Last-Event-ID was its end"},
+}
 
 
 def body() -> dict[str, Any]:

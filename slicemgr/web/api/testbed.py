@@ -23,10 +23,10 @@ from slicemgr.service import (
     views,
 )
 from slicemgr.store.updates import utcnow
-from slicemgr.web import console, schemas, spool
+from slicemgr.web import console, follow, schemas, spool
 from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
-from slicemgr.web.state import principal, state
+from slicemgr.web.state import asker, followers, principal, state
 
 _LONGEST_WAIT = 60.0
 
@@ -305,6 +305,18 @@ def show_operation(id: str) -> Answer:
         state().news.wait(id, int(seen), wait)
     with state().store.read() as c:
         return views.operation(c, id, principal())
+
+
+@log_routes.route("/operations/<id>/events", methods=["GET"])
+@log_routes.doc(security=SECURED, parameters=[reading.LAST_EVENT], responses=reading.EVENT_STREAM)
+@log_routes.alt_response(503, schema=schemas.Problem)
+def follow_operation(id: str) -> Answer:
+    """Follow an operation as server-sent events until it has ended.
+
+    `operation` has the operation each time it has changed, `end` is the last one; `gone`: there is nothing (more) to
+    see. A comment comes where nothing else does for 15 seconds.
+    """
+    return follow.stream(followers(), state().store, state().news, id, asker(), principal())
 
 
 @log_routes.route("/events", methods=["GET"])
