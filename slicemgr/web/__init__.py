@@ -21,15 +21,13 @@ _SMALL_BODY = 4 << 20  # bytes; uploads set a limit of their own
 
 def create_app(config: Config, store: Store) -> Flask:
     """The WSGI application over an open store."""
-    from slicemgr.web import api, console, pages, repeats
+    from slicemgr.web import api, console, pages, reference, repeats
 
     app = Flask("slicemgr.web", static_folder=None)
     app.config.update(
         API_TITLE="slicemgr",
         API_VERSION=__version__,
         OPENAPI_VERSION="3.0.3",
-        OPENAPI_URL_PREFIX="/api/v1",
-        OPENAPI_JSON_PATH="openapi.json",
         MAX_CONTENT_LENGTH=_SMALL_BODY,
     )
     consoles = threading.BoundedSemaphore(max(1, config.web.threads // 2))
@@ -40,6 +38,7 @@ def create_app(config: Config, store: Store) -> Flask:
     rest.spec.components.security_scheme("token", {"type": "http", "scheme": "bearer"})
     for blueprint in (*api.blueprints(), console.blueprint):
         rest.register_blueprint(blueprint)
+    reference.install(rest)
     repeats.install(app, [one.name for one in api.GUARDED])
     app.register_blueprint(pages.blueprint)
     problems.install(app)

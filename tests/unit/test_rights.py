@@ -40,6 +40,7 @@ CASES = {
     "GET /": Case("/", OPEN),
     "GET /healthz": Case("/healthz", OPEN),
     f"GET {API}/openapi.json": Case(f"{API}/openapi.json", OPEN),
+    f"GET {API}/": Case(f"{API}/", OPEN),
     f"POST {API}/login": Case(f"{API}/login", (201,), {"user": "bob", "password": PASSWORD}),
     f"POST {API}/invitation": Case(f"{API}/invitation", (404,), {"token": "x", "password": PASSWORD}),
     f"GET {API}/slices": Case(f"{API}/slices", ALL),

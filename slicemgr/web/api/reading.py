@@ -19,6 +19,21 @@ PROJECT = {
     "schema": {"type": "string"},
     "description": "whose, where several of your projects have one of that name",
 }
+LONGEST_WAIT = 60.0  # seconds
+WAITING = [
+    {
+        "in": "query",
+        "name": "wait",
+        "schema": {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT, "default": 0},
+        "description": "seconds to hold the answer back until the operation ended or is beyond `seen`",
+    },
+    {
+        "in": "query",
+        "name": "seen",
+        "schema": {"type": "integer", "minimum": 0, "maximum": 2**53},
+        "description": "the `version` that is known; left out: only its end counts",
+    },
+]
 LAST_EVENT = {
     "in": "header",
     "name": "Last-Event-ID",

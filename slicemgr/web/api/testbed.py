@@ -28,8 +28,6 @@ from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
 from slicemgr.web.state import asker, followers, principal, state
 
-_LONGEST_WAIT = 60.0
-
 health = Blueprint("health", __name__, description="Whether the service is there")
 slice_routes = Blueprint("slices", __name__, url_prefix="/api/v1/slices", description="Slices")
 image_routes = Blueprint("images", __name__, url_prefix="/api/v1/images", description="Disk images")
@@ -38,6 +36,7 @@ log_routes = Blueprint("operations", __name__, url_prefix="/api/v1", description
 
 
 @health.route("/healthz")
+@health.alt_response(200, schema=schemas.Health)
 def healthz() -> Answer:
     """Answers once the database can be read."""
     with state().store.read() as c:
@@ -274,7 +273,7 @@ def collect_garbage(name: str) -> Answer:
 
 
 @node_routes.route("/<name>/baseline", methods=["POST"])
-@node_routes.doc(security=SECURED)
+@node_routes.doc(security=SECURED, requestBody=schemas.body(schemas.BASELINE_REQUEST))
 @node_routes.alt_response(202, schema=schemas.Asked)
 def measure_baseline(name: str) -> Answer:
     """Ask the node to measure the same work without slicemgr around it: the baseline of `slicectl bench`."""
@@ -294,11 +293,11 @@ def list_operations() -> Answer:
 
 
 @log_routes.route("/operations/<id>", methods=["GET"])
-@log_routes.doc(security=SECURED)
+@log_routes.doc(security=SECURED, parameters=reading.WAITING)
 @log_routes.alt_response(200, schema=schemas.Operation)
 def show_operation(id: str) -> Answer:
     """One operation. `wait`: hold the answer back (seconds) until it ended or its version is beyond `seen`."""
-    wait, seen = reading.number("wait", 0, _LONGEST_WAIT), reading.number("seen", 2**53, 2**53)
+    wait, seen = reading.number("wait", 0, reading.LONGEST_WAIT), reading.number("seen", 2**53, 2**53)
     if wait:
         with state().store.read() as c:
             views.operation(c, id, principal())  # who may not see it does not wait for it either
