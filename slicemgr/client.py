@@ -1,9 +1,9 @@
-"""The REST client that slicectl uses and a script can import.
+"""The REST client that slicectl uses and a script or notebook can import.
 
     from slicemgr.client import Client
-    with Client.local() as client:
-        for one in client.slices():
-            print(one["name"], one["state"])
+    with Client.local() as client, client.create("exp", image="debian-12") as exp:
+        exp.wait_ssh()
+        print(exp.ssh("uname -a"))
 
 Answers are the API's own JSON: times are RFC 3339 text in UTC, sizes bytes. Every method raises `Refused` (nothing
 happened) or `Failed` (it may have) with the service's code, hint and field, and one note for each further field;
@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from slicemgr.client_json import OTHER_VERSION, pages, problem, query, segment
 from slicemgr.client_people import People
 from slicemgr.client_settings import START_HINT, Settings, chosen_project, find_settings, settings_files
+from slicemgr.client_slice import Experiments
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError, invalid
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ _LONGEST_IDLE = 30.0  # seconds; a connection idle for longer may be closed by t
 _UPLOAD_TIMEOUT = 600.0  # seconds for the answer after the last byte: the service still writes it to disk
 
 
-class Client(People):
+class Client(People, Experiments):
     """A connection to one service, kept open between calls.
 
     url: such as http://127.0.0.1:8480. token: of the caller. timeout: seconds for connecting and for each answer.
@@ -77,7 +78,9 @@ class Client(People):
     def local(cls, timeout: float = 30.0) -> Client:
         """A client for the service that `find_settings` finds."""
         found = find_settings()
-        return cls(found.url, found.token, timeout, source=found.source, project=chosen_project())
+        made = cls(found.url, found.token, timeout, source=found.source, project=chosen_project())
+        made.identity = found.identity
+        return made
 
     def __enter__(self) -> Self:
         return self
