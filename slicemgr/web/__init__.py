@@ -34,6 +34,7 @@ def create_app(config: Config, store: Store) -> Flask:
     app.extensions["slicemgr"] = State(config, store, News(store), consoles, Door(config))
     app.extensions["slicemgr.followers"] = Followers(config)
     app.json.sort_keys = False  # type: ignore[attr-defined]
+    app.before_request(api.check_target)
     rest = Api(app)
     rest.spec.components.security_scheme("token", {"type": "http", "scheme": "bearer"})
     for blueprint in (*api.blueprints(), console.blueprint):

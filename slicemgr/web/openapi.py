@@ -68,7 +68,7 @@ def complete(app: Flask, spec: Mapping[str, Any], guarded: list[str]) -> Json:
         operation["operationId"] = endpoint.rpartition(".")[2]
         operation["security"] = operation.get("security", [])
         operation["parameters"] = _parameters(whole["paths"][path], operation, endpoint in keyed)
-        _add_errors(operation, path)
+        _add_errors(operation, path, verb)
         _add_examples(operation, shapes)
     for item in whole["paths"].values():
         item.pop("parameters", None)
@@ -101,13 +101,14 @@ def _parameters(item: Json, operation: Json, keyed: bool) -> list[Json]:
     return [*own, *([_KEY] if keyed else ())]
 
 
-def _add_errors(operation: Json, path: str) -> None:
-    secured, changes = bool(operation["security"]), "requestBody" in operation
-    body_or_query = changes or bool(operation["parameters"])
-    always = [503, *([401, 403] if secured else ()), *([404] if "{" in path else ())]
-    always += [*([422] if body_or_query else ()), *([413] if changes else ())]
-    if any(one["name"] == FIELD for one in operation["parameters"]):
-        always.append(409)
+def _add_errors(operation: Json, path: str, verb: str) -> None:
+    secured, content = bool(operation["security"]), operation.get("requestBody", {}).get("content", {})
+    fields = {name for one in content.values() for name in one["schema"].get("properties", ())}
+    fields |= {one["name"] for one in operation["parameters"] if one["in"] == "query"}
+    always = [503, *([401, 403] if secured else ()), *([413] if content else ())]
+    always += [404] if "{" in path or (fields & {"project", "user"} and secured) else []
+    always += [409] if secured and verb != "get" else []
+    always += [422] if content or operation["parameters"] else []
     responses = {str(status): one for status, one in operation["responses"].items() if str(status) != "default"}
     for status in always:
         responses.setdefault(str(status), {})

@@ -18,7 +18,7 @@ blueprint = Blueprint("reference", __name__, url_prefix=openapi.PREFIX, template
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
 body { max-width: 70rem; margin: 0 auto; padding: 1.5rem 1rem; }
-nav ul { columns: 16rem; padding-left: 1rem; }
+nav ul { columns: 22rem; padding-left: 1rem; }
 a { color: inherit; }
 section { border-top: 1px solid color-mix(in srgb, currentColor 25%, transparent); margin-top: 2rem; }
 article { margin: 1.5rem 0; padding: .25rem 1rem; border-left: 4px solid; border-color: #8886; }
@@ -27,6 +27,8 @@ table { width: 100%; border-collapse: collapse; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .75rem .3rem 0; }
 tr { border-bottom: 1px solid color-mix(in srgb, currentColor 15%, transparent); }
 code, pre { font: .9em ui-monospace, monospace; }
+code { overflow-wrap: anywhere; }
+caption { text-align: left; }
 pre { padding: .75rem 1rem; border-radius: .5rem; background: #8882; overflow-x: auto; }
 summary { cursor: pointer; }
 """

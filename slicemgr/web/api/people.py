@@ -31,6 +31,7 @@ def me() -> Answer:
 @routes.doc(security=SECURED, requestBody=schemas.body(schemas_people.PASSWORD))
 @routes.alt_response(200, schema=schemas_people.User)
 @routes.alt_response(422, schema=schemas.Problem)
+@routes.alt_response(429, schema=schemas.Problem)
 def change_password() -> Answer:
     """Another password; your other sessions end."""
     body = reading.body()
