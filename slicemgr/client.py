@@ -1,9 +1,9 @@
-"""The REST client that slicectl uses and a script can import.
+"""The REST client that slicectl uses and a script or notebook can import.
 
     from slicemgr.client import Client
-    with Client.local() as client:
-        for one in client.slices():
-            print(one["name"], one["state"])
+    with Client.local() as client, client.create("exp", image="debian-12") as exp:
+        exp.wait_ssh()
+        print(exp.ssh("uname -a"))
 
 Answers are the API's own JSON: times are RFC 3339 text in UTC, sizes bytes. Every method raises `Refused` (nothing
 happened) or `Failed` (it may have) with the service's code, hint and field, and one note for each further field;
@@ -18,12 +18,14 @@ import math
 import select
 import sys
 import time
+import uuid
 from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from slicemgr.client_json import OTHER_VERSION, items, query, segment
+from slicemgr.client_json import OTHER_VERSION, pages, problem, query, segment
 from slicemgr.client_people import People
 from slicemgr.client_settings import START_HINT, Settings, chosen_project, find_settings, settings_files
+from slicemgr.client_slice import Experiments
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError, invalid
 
 if TYPE_CHECKING:
@@ -40,10 +42,9 @@ _CHUNK = 1 << 20  # bytes of an upload between two looks at the progress
 _LONGEST_POLL = 30  # seconds; the service allows 60, what stands between may not
 _LONGEST_IDLE = 30.0  # seconds; a connection idle for longer may be closed by the service just as it is used again
 _UPLOAD_TIMEOUT = 600.0  # seconds for the answer after the last byte: the service still writes it to disk
-_BY_STATUS = {400: Code.INVALID, 413: Code.INVALID, 502: Code.UNAVAILABLE, 403: Code.DENIED}
 
 
-class Client(People):
+class Client(People, Experiments):
     """A connection to one service, kept open between calls.
 
     url: such as http://127.0.0.1:8480. token: of the caller. timeout: seconds for connecting and for each answer.
@@ -77,7 +78,9 @@ class Client(People):
     def local(cls, timeout: float = 30.0) -> Client:
         """A client for the service that `find_settings` finds."""
         found = find_settings()
-        return cls(found.url, found.token, timeout, source=found.source, project=chosen_project())
+        made = cls(found.url, found.token, timeout, source=found.source, project=chosen_project())
+        made.identity = found.identity
+        return made
 
     def __enter__(self) -> Self:
         return self
@@ -91,13 +94,16 @@ class Client(People):
     # slices
 
     def create_slice(self, request: wire.SliceRequest) -> wire.Created:
-        """`{"operation", "slice"}`; `{"plan"}` when the request says dry_run; `{"request"}` beyond the quota."""
+        """`{"operation", "slice"}`; `{"plan"}` when the request says dry_run; `{"request"}` beyond the quota.
+
+        Asked once more, and still made once, if the connection breaks before the answer.
+        """
         body = {"project": self.project, **request} if self.project else request
-        return cast("wire.Created", self._call("POST", "/slices", body))
+        return cast("wire.Created", self._call("POST", "/slices", body, key=uuid.uuid4().hex))
 
     def slices(self, **filters: str | None) -> list[wire.Slice]:
-        """filters: state, type, image, project."""
-        return items(self._call("GET", "/slices" + query({"project": self.project, **filters})), "slices")
+        """filters: state, type, image, project, owner, prefix (of the name)."""
+        return pages(self._get, "/slices", "slices", {"project": self.project, **filters})
 
     def slice(self, name: str) -> wire.Slice:
         return cast("wire.Slice", self._call("GET", self._slice(name)))
@@ -142,8 +148,9 @@ class Client(People):
 
     # images
 
-    def images(self) -> list[wire.Image]:
-        return items(self._call("GET", "/images"), "images")
+    def images(self, **filters: str | None) -> list[wire.Image]:
+        """filters: state, project, prefix (of the name)."""
+        return pages(self._get, "/images", "images", filters)
 
     def image(self, name: str) -> wire.Image:
         """name: the image's name, its sha256 or the unique beginning of that."""
@@ -214,7 +221,7 @@ class Client(People):
     # nodes
 
     def nodes(self) -> list[wire.Node]:
-        return items(self._call("GET", "/nodes"), "nodes")
+        return pages(self._get, "/nodes", "nodes", {})
 
     def node(self, name: str) -> wire.Node:
         return cast("wire.Node", self._call("GET", f"/nodes/{segment('NODE', name)}"))
@@ -234,22 +241,18 @@ class Client(People):
 
     # operations and events
 
-    def operations(
-        self, *, state: str | None = None, slice: str | None = None, limit: int | None = None
-    ) -> list[wire.Operation]:
-        filters = {"state": state, "slice": slice, "limit": limit}
-        return items(self._call("GET", "/operations" + query(filters)), "operations")
+    def operations(self, *, limit: int | None = 100, **filters: str | None) -> list[wire.Operation]:
+        """The newest, `limit` at most; None: all. filters: state, kind, slice, project, user, since, until."""
+        return pages(self._get, "/operations", "operations", filters, limit)
 
     def operation(self, operation_id: str | int, *, wait: int | None = None, seen: int | None = None) -> wire.Operation:
         """wait: seconds to hold the answer back until the operation ended or its version is beyond `seen`."""
         path = f"/operations/{segment('ID', str(operation_id))}" + query({"wait": wait, "seen": seen})
         return cast("wire.Operation", self._call("GET", path, timeout=self.timeout + (wait or 0)))
 
-    def events(
-        self, *, slice: str | None = None, project: str | None = None, limit: int | None = None
-    ) -> list[wire.Event]:
-        filters = {"slice": slice, "project": project or self.project, "limit": limit}
-        return items(self._call("GET", "/events" + query(filters)), "events")
+    def events(self, *, limit: int | None = 100, **filters: str | None) -> list[wire.Event]:
+        """The newest, `limit` at most; None: all. filters: slice, project, user, action, since, until."""
+        return pages(self._get, "/events", "events", {"project": self.project, **filters}, limit)
 
     def wait(
         self,
@@ -294,11 +297,22 @@ class Client(People):
 
     # transport
 
-    def _call(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
-        """One request. A GET that finds the kept connection closed is sent once more on a new one."""
+    def _get(self, path: str) -> dict[str, Any]:
+        return self._call("GET", path)
+
+    def _call(
+        self, method: str, path: str, body: object = None, *, timeout: float | None = None, key: str = ""
+    ) -> dict[str, Any]:
+        """One request. A GET that finds the kept connection closed is sent once more on a new one.
+
+        key: makes it one that may be sent twice, as it is when the connection breaks.
+        """
         timeout = timeout or self.timeout
         data = None if body is None else json.dumps(body, allow_nan=False).encode()
         headers = self._headers if data is None else {**self._headers, "Content-Type": "application/json"}
+        if key:
+            headers = {**headers, "Idempotency-Key": key}
+        again = bool(key)
         while True:
             reused = self._open(timeout)
             try:
@@ -310,8 +324,9 @@ class Client(People):
                 raise self._silent(timeout) from error
             except (OSError, http.client.HTTPException) as error:
                 self.close()
-                if not (reused and method == "GET"):
+                if not (again or (reused and method == "GET")):
                     raise self._lost(error) from error
+                again = False
             except BaseException:
                 self.close()  # an answer half read must not be taken for the next one's
                 raise
@@ -350,28 +365,10 @@ class Client(People):
         except ValueError:
             answer = None
         if status >= 300:
-            raise self._problem(status, answer if isinstance(answer, dict) else {})
+            raise problem(self.url, self.source, status, answer if isinstance(answer, dict) else {})
         if not isinstance(answer, dict):
             raise Failed(f"{self.url} answered with something that is not of slicemgr", hint="is SLICEMGR_URL right?")
         return answer
-
-    def _problem(self, status: int, problem: dict[str, Any]) -> SlicemgrError:
-        """The error that a problem+json body tells, or what the bare status means (a proxy's page, for one)."""
-        by_status = _BY_STATUS.get(status) or next((one for one in Code if one.status == status), Code.FAILED)
-        code = Code.from_wire(str(problem["code"])) if problem.get("code") else by_status
-        message = str(problem.get("detail") or problem.get("title") or f"{self.url} answered with HTTP status {status}")
-        errors = [one for one in problem.get("errors") or () if isinstance(one, dict)]
-        field = str(problem.get("field") or (errors[0].get("field") if errors else "") or "")
-        hint = str(problem.get("hint") or "")
-        if code is Code.UNAUTHENTICATED and self.source:
-            hint = hint or f"the token came from {self.source}"
-        failed = code is Code.FAILED
-        error = Failed(message, hint=hint) if failed else Refused(code, message, hint=hint, field=field)
-        for one in errors:
-            if one.get("field") != field:
-                more = f" ({one['hint']})" if one.get("hint") else ""
-                error.add_note(f"{one.get('field')}: {one.get('message')}{more}")
-        return error
 
 
 def _readable(connection: http.client.HTTPConnection) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from slicemgr.errors import Failed, invalid
+from slicemgr.errors import Code, Failed, Refused, SlicemgrError, invalid
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+_PAGE = 500  # rows
+_BY_STATUS = {400: Code.INVALID, 413: Code.INVALID, 502: Code.UNAVAILABLE, 403: Code.DENIED}
 OTHER_VERSION = "is it of another version than this client?"
 
 
@@ -30,3 +32,42 @@ def items(answer: dict[str, Any], key: str) -> list[Any]:
     if not isinstance(value, list):
         raise Failed(f"the service's answer has no {key}", hint=OTHER_VERSION)
     return value
+
+
+def pages(
+    get: Callable[[str], dict[str, Any]], path: str, key: str, filters: Mapping[str, object], most: int | None = None
+) -> list[Any]:
+    """The rows of a list, page after page, `most` of them at most."""
+    rows: list[Any] = []
+    cursor: str | None = None
+    while True:
+        limit = _PAGE if most is None else min(_PAGE, most - len(rows))
+        answer = get(path + query({**filters, "limit": limit, "cursor": cursor}))
+        rows += items(answer, key)
+        before, cursor = cursor, answer.get("next")
+        if not cursor or (most is not None and len(rows) >= most):
+            return rows
+        if cursor == before:
+            raise Failed(f"the service's list of {key} does not end", hint=OTHER_VERSION)
+
+
+def problem(url: str, source: str, status: int, told: Mapping[str, Any]) -> SlicemgrError:
+    """The error that a problem+json body tells, or what the bare status means (a proxy's page, for one).
+
+    source: where the token came from.
+    """
+    by_status = _BY_STATUS.get(status) or next((one for one in Code if one.status == status), Code.FAILED)
+    code = Code.from_wire(str(told["code"])) if told.get("code") else by_status
+    message = str(told.get("detail") or told.get("title") or f"{url} answered with HTTP status {status}")
+    errors = [one for one in told.get("errors") or () if isinstance(one, dict)]
+    field = str(told.get("field") or (errors[0].get("field") if errors else "") or "")
+    hint = str(told.get("hint") or "")
+    if code is Code.UNAUTHENTICATED and source:
+        hint = hint or f"the token came from {source}"
+    failed = code is Code.FAILED
+    error = Failed(message, hint=hint) if failed else Refused(code, message, hint=hint, field=field)
+    for one in errors:
+        if one.get("field") != field:
+            more = f" ({one['hint']})" if one.get("hint") else ""
+            error.add_note(f"{one.get('field')}: {one.get('message')}{more}")
+    return error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from slicemgr.client_json import items, query, segment
+from slicemgr.client_json import items, pages, query, segment
 
 if TYPE_CHECKING:
     from slicemgr import wire
@@ -14,6 +14,9 @@ class People:
     """`_call` is the client's."""
 
     def _call(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _get(self, path: str) -> dict[str, Any]:
         raise NotImplementedError
 
     # signing in: these need no token
@@ -40,7 +43,7 @@ class People:
         self._call("POST", "/me/password", {"old": old, "new": new})
 
     def users(self) -> list[wire.User]:
-        return items(self._call("GET", "/users"), "users")
+        return pages(self._get, "/users", "users", {})
 
     def user(self, name: str) -> wire.User:
         return cast("wire.User", self._call("GET", f"/users/{segment('NAME', name)}"))
@@ -60,7 +63,7 @@ class People:
     # projects
 
     def projects(self) -> list[wire.Project]:
-        return items(self._call("GET", "/projects"), "projects")
+        return pages(self._get, "/projects", "projects", {})
 
     def get_project(self, name: str) -> wire.Project:
         return cast("wire.Project", self._call("GET", f"/projects/{segment('NAME', name)}"))
@@ -86,7 +89,7 @@ class People:
     # keys, tokens, sessions. user: whose, for an admin
 
     def keys(self, user: str | None = None) -> list[wire.Key]:
-        return items(self._call("GET", "/keys" + query({"user": user})), "keys")
+        return pages(self._get, "/keys", "keys", {"user": user})
 
     def add_key(self, text: str) -> list[wire.Key]:
         """text: the content of a .pub file."""
@@ -96,7 +99,7 @@ class People:
         self._call("DELETE", f"/keys/{segment('ID', id)}" + query({"user": user}))
 
     def tokens(self, user: str | None = None) -> list[wire.Token]:
-        return items(self._call("GET", "/tokens" + query({"user": user})), "tokens")
+        return pages(self._get, "/tokens", "tokens", {"user": user})
 
     def create_token(self, label: str, **wanted: str | None) -> wire.NewToken:
         """`token` is told this once. wanted: scope (read or write), expires (such as `30d`)."""
@@ -107,15 +110,16 @@ class People:
         self._call("DELETE", f"/tokens/{segment('ID', id)}")
 
     def sessions(self, user: str | None = None) -> list[wire.Session]:
-        return items(self._call("GET", "/sessions" + query({"user": user})), "sessions")
+        return pages(self._get, "/sessions", "sessions", {"user": user})
 
     def revoke_session(self, id: str) -> None:
         self._call("DELETE", f"/sessions/{segment('ID', id)}")
 
     # requests beyond a quota
 
-    def requests(self, *, state: str | None = None, project: str | None = None) -> list[wire.Request]:
-        return items(self._call("GET", "/requests" + query({"state": state, "project": project})), "requests")
+    def requests(self, **filters: str | None) -> list[wire.Request]:
+        """The newest first. filters: state, project, user, since, until."""
+        return pages(self._get, "/requests", "requests", filters)
 
     def request(self, id: str) -> wire.Request:
         return cast("wire.Request", self._call("GET", f"/requests/{segment('ID', id)}"))

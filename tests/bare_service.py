@@ -212,6 +212,8 @@ class Service:
             c.execute(tables.invitations.insert().values(**ends, invited_by=schema.ADMIN))
             asked = {**mine, "id": "1", "project": "default", "name": "exp", "body": {}, "reason": "more"}
             c.execute(tables.requests.insert().values(**asked, state="waiting"))
+            told = {**mine, "key": "1", "request": "r", "status": 202, "body": "{}", "sealed": False}
+            c.execute(tables.answers.insert().values(told))
         consoles.ask(self.store, "exp", 0, ADMIN)
 
     def rows(self) -> list[work.SliverRow]:

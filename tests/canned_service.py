@@ -23,6 +23,7 @@ class Request(NamedTuple):
     body: Any
     data: bytes
     connection: int
+    key: str = ""
 
 
 class Answer(NamedTuple):
@@ -101,6 +102,7 @@ class Canned:
                     json.loads(data) if is_json else None,
                     data,
                     self.client_address[1],
+                    self.headers.get("Idempotency-Key", ""),
                 )
                 canned.requests.append(request)
                 answer = canned._reply(request)

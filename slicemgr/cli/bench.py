@@ -149,8 +149,8 @@ def throughput(kinds: tuple[str, ...], images: dict[str, str], name: str | None,
     """
     from slicemgr.bench import throughput as experiment
     from slicemgr.cli.node import the_node
-    from slicemgr.cli.ssh import known_hosts, ssh_words
     from slicemgr.client import Client
+    from slicemgr.client_ssh import known_hosts, ssh_words
 
     def login(name: str, sliver: wire.Sliver, identity: Path) -> list[str]:
         return ssh_words(sliver, known_hosts(name, sliver), str(identity), "root")

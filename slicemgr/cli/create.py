@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from slicemgr import wire
     from slicemgr.client import Client
 
-_DEFAULT_KEYS = ("id_ed25519.pub", "id_ecdsa.pub", "id_rsa.pub")
 _LARGEST_KEY_FILE = 1 << 16  # bytes
 _LARGEST_USER_DATA = 1 << 20  # bytes; the service takes less, and says how much
 _KEY_TYPES = ("ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-")
@@ -150,8 +149,9 @@ def _keys(files: tuple[str, ...]) -> list[str]:
     if files:
         return [read_key(Path(file).expanduser()) for file in files]
     from slicemgr.client_settings import find_settings
+    from slicemgr.client_ssh import PUBLIC_KEYS
 
-    candidates = [Path.home() / ".ssh" / name for name in _DEFAULT_KEYS]
+    candidates = [Path.home() / ".ssh" / name for name in PUBLIC_KEYS]
     identity = find_settings().identity
     if identity:
         candidates = [Path(f"{identity}.pub")]

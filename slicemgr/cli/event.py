@@ -6,7 +6,7 @@ import click
 
 from slicemgr.cli import tables
 from slicemgr.cli.output import Output, output_options
-from slicemgr.cli.shared import project_option
+from slicemgr.cli.shared import project_option, time_options
 
 
 @click.group()
@@ -16,12 +16,15 @@ def event() -> None:
 
 @event.command("list")
 @click.option("--slice", "slice_name", help="Only those about this slice.")
+@click.option("--user", help="Only what this user did.")
+@click.option("--action", help="Only this, such as create.")
+@time_options
 @project_option
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
 @output_options(tables.EVENTS)
-def list_events(slice_name: str | None, limit: int, output: Output) -> None:
+def list_events(slice_name: str | None, limit: int, output: Output, **filters: str | None) -> None:
     """The newest events."""
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.events(slice=slice_name, limit=limit))
+        output.show(client.events(slice=slice_name, limit=limit, **filters))

@@ -27,13 +27,16 @@ def image() -> None:
 
 
 @image.command("list")
+@click.option("--state", type=click.Choice(["uploaded", "ready", "deleting"]), help="Only those.")
+@click.option("--project", help="Only this project's.")
+@click.option("--prefix", help="Only those whose name begins so.")
 @output_options(tables.IMAGES)
-def list_images(output: Output) -> None:
+def list_images(output: Output, **filters: str | None) -> None:
     """All images."""
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.images())
+        output.show(client.images(**filters))
 
 
 @image.command("show")

@@ -6,7 +6,7 @@ import click
 
 from slicemgr.cli import tables
 from slicemgr.cli.output import Output, output_options
-from slicemgr.cli.shared import seconds
+from slicemgr.cli.shared import seconds, time_options
 
 
 @click.group()
@@ -17,14 +17,18 @@ def op() -> None:
 @op.command("list")
 @click.option("--state", type=click.Choice(["queued", "running", "done", "failed"]), help="Only those.")
 @click.option("--slice", "slice_name", help="Only those on this slice.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
+@click.option("--kind", help="Only those of this kind, such as create.")
+@click.option("--project", help="Only of this project.")
+@click.option("--user", help="Only those that this user asked for.")
+@time_options
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
 @output_options(tables.OPERATIONS)
-def list_operations(state: str | None, slice_name: str | None, limit: int, output: Output) -> None:
+def list_operations(slice_name: str | None, limit: int, output: Output, **filters: str | None) -> None:
     """The newest operations."""
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.operations(state=state, slice=slice_name, limit=limit))
+        output.show(client.operations(slice=slice_name, limit=limit, **filters))
 
 
 @op.command("show")

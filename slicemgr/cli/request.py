@@ -8,7 +8,7 @@ import click
 
 from slicemgr.cli import tables_people as tables
 from slicemgr.cli.output import Output, output_options
-from slicemgr.cli.shared import each, seconds
+from slicemgr.cli.shared import each, seconds, time_options
 
 
 @click.group()
@@ -19,13 +19,15 @@ def request() -> None:
 @request.command("list")
 @click.option("--state", type=click.Choice(["waiting", "granted", "declined", "withdrawn"]), help="Only those.")
 @click.option("--project", help="Only of this project.")
+@click.option("--user", help="Only of this user.")
+@time_options
 @output_options(tables.REQUESTS)
-def list_requests(state: str | None, project: str | None, output: Output) -> None:
+def list_requests(output: Output, **filters: str | None) -> None:
     """Yours, and those you may decide."""
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.requests(state=state, project=project))
+        output.show(client.requests(**filters))
 
 
 @request.command("show")

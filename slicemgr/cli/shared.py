@@ -36,6 +36,33 @@ def seconds(_context: click.Context, param: click.Parameter, value: str | None) 
     return amount
 
 
+def moment(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Callback of an option that takes a date or how long ago; RFC 3339."""
+    from datetime import UTC, datetime, timedelta
+
+    if value is None:
+        return None
+    if value.strip()[-1:] in _UNITS:
+        ago = timedelta(seconds=seconds(context, param, value) or 0)
+        return (datetime.now(UTC) - ago).strftime("%Y-%m-%dT%H:%M:%SZ")
+    try:
+        given = datetime.fromisoformat(value.strip())
+    except ValueError as error:
+        hint = "write it as 2h (ago), 2026-01-31 or 2026-01-31T12:00:00Z"
+        raise invalid(f"--{param.name}", f"{value!r} is not a moment", hint) from error
+    return given.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def time_options(command: Command) -> Command:
+    """`--since` and `--until`."""
+    import click
+
+    until = click.option("--until", callback=moment, metavar="WHEN", help="Only before it.")
+    return click.option("--since", callback=moment, metavar="WHEN", help="Only from it on: 2h (ago) or a date.")(
+        until(command)
+    )
+
+
 def slice_names(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """What the shell offers for a slice's name; nothing when the service is not there."""
     from slicemgr.client import Client

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 @click.option("--state", help="Only slices in this state.")
 @click.option("--type", "kind", metavar="lxc|kvm", help="Only slices of this type.")
 @click.option("--image", help="Only slices of this image.")
+@click.option("--owner", help="Only slices of this user.")
+@click.option("--prefix", help="Only slices whose name begins so.")
 @project_option
 @output_options(tables.SLICES)
-def list_slices(state: str | None, kind: str | None, image: str | None, output: Output) -> None:
+def list_slices(kind: str | None, output: Output, **filters: str | None) -> None:
     """All slices."""
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.slices(state=state, type=kind, image=image))
+        output.show(client.slices(type=kind, **filters))
 
 
 @click.command()

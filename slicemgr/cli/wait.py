@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from slicemgr.cli.shared import project_option, seconds, slice_names
 from slicemgr.errors import Code, Failed, SlicemgrError
 
 if TYPE_CHECKING:
-    from slicemgr import wire
     from slicemgr.client import Client
 
 GOALS = ("running", "stopped", "paused", "ssh", "gone")
@@ -49,15 +47,7 @@ def _reached(client: Client, name: str, goal: str) -> bool:
         reasons = [one["error"] for one in slice["slivers"] if one["error"]]
         raise Failed(f"{name} failed", hint=reasons[0] if reasons else "")
     if goal == "ssh":
+        from slicemgr.client_ssh import greets
+
         return slice["state"] == "running" and all(map(greets, slice["slivers"]))
     return slice["state"] == goal
-
-
-def greets(sliver: wire.Sliver, timeout: float = 2.0) -> bool:
-    """Whether an ssh server answers at the sliver's port."""
-    try:
-        with socket.create_connection((sliver["ssh"]["host"], sliver["ssh"]["port"]), timeout) as connection:
-            connection.settimeout(timeout)
-            return connection.recv(4) == b"SSH-"
-    except OSError:
-        return False

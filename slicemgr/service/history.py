@@ -1,4 +1,4 @@
-"""Forget operations and events that are long over, so that the database does not grow for ever."""
+"""Forget operations, events and kept answers that are long over, so that the database does not grow for ever."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from slicemgr.config import Config
 from slicemgr.model import OperationState
+from slicemgr.service import idempotency
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -30,6 +31,7 @@ def forget(store: Store, config: Config, now: datetime | None = None) -> int:
         if trusted_from is None or now < trusted_from:
             return 0
         count = 0
+        count += idempotency.forget(c, now)
         for column, query in ((o.id, old), (e.id, older)):
             ids = c.scalars(query.order_by(column).limit(_AT_ONCE)).all()
             if ids:

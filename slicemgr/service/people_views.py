@@ -12,8 +12,9 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import Amounts, Quota
-from slicemgr.service import projects
-from slicemgr.service.views import Json, fingerprint, when
+from slicemgr.service import paging, projects
+from slicemgr.service.paging import By, Page
+from slicemgr.service.views import Json, Where, fingerprint, when
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -25,16 +26,16 @@ def me(c: Connection, by: Principal) -> Json:
     return {**users(c, by, by.user)[0], "scope": by.scope.value}
 
 
-def users(c: Connection, by: Principal, name: str | None = None) -> list[Json]:
+def users(c: Connection, by: Principal, name: str | None = None, page: Page | None = None) -> list[Json]:
     """Everybody that one sees, or the one called `name`. Refused(NOT_FOUND)."""
     u, m, i = t.users.c, t.members.c, t.invitations.c
     invited = sa.select(i.expires_at).where(i.user == u.name).scalar_subquery().label("invited_until")
     has_password = (u.password != "").label("has_password")
-    query = sa.select(*(u[column] for column in _USER), has_password, invited).order_by(u.name)
+    query = sa.select(*(u[column] for column in _USER), has_password, invited)
     if not by.admin:
         mates = sa.select(m.user).where(m.project.in_(tuple(by.roles)))
         query = query.where(sa.or_(u.name == by.user, u.name.in_(mates)))
-    rows = c.execute(query if name is None else query.where(u.name == name)).all()
+    rows = paging.rows(c, query if name is None else query.where(u.name == name), page, By(u.name))
     if name is not None and not rows:
         raise access.missing("user", name)
     roles: dict[str, Json] = defaultdict(dict)
@@ -42,7 +43,9 @@ def users(c: Connection, by: Principal, name: str | None = None) -> list[Json]:
     seen = access.visible(by)
     if seen is not None:
         belongs = belongs.where(sa.or_(m.project.in_(seen), m.user == by.user))
-    for user, project, role in c.execute(belongs if name is None else belongs.where(m.user == name)):
+    if name is not None or page is not None:
+        belongs = belongs.where(m.user.in_([row.name for row in rows]))
+    for user, project, role in c.execute(belongs):
         roles[user][project] = role
     return [_user(row, roles[row.name], whole=by.admin or row.name == by.user) for row in rows]
 
@@ -62,15 +65,15 @@ def _user(row: Row[*tuple[Any, ...]], roles: Json, *, whole: bool) -> Json:
     }
 
 
-def project_list(c: Connection, by: Principal, name: str | None = None) -> list[Json]:
+def project_list(c: Connection, by: Principal, name: str | None = None, page: Page | None = None) -> list[Json]:
     """The projects one sees with what they have and may have, or the one called `name`. Refused(NOT_FOUND)."""
     if name is not None:
         access.see_project(by, name)
     p, seen = t.projects.c, access.visible(by)
-    query = sa.select(t.projects).order_by(p.name)
+    query = sa.select(t.projects)
     if seen is not None:
         query = query.where(p.name.in_(seen))
-    rows = c.execute(query if name is None else query.where(p.name == name)).all()
+    rows = paging.rows(c, query if name is None else query.where(p.name == name), page, By(p.name))
     if name is not None and not rows:
         raise access.missing("project", name)
     names = [row.name for row in rows]
@@ -111,9 +114,9 @@ def _quota(most: Quota) -> Json:
     return {**{name: getattr(most, name) for name in quota.RESOURCES}, "lease": lease}
 
 
-def keys(c: Connection, user: str, id: str | None = None) -> list[Json]:
+def keys(c: Connection, user: str, id: str | None = None, page: Page | None = None) -> list[Json]:
     k = t.ssh_keys.c
-    query = sa.select(t.ssh_keys).where(k.user == user).order_by(k.created_at, k.id)
+    query = sa.select(t.ssh_keys).where(k.user == user)
     if id is not None:
         query = query.where(k.id == id)
     return [
@@ -126,13 +129,13 @@ def keys(c: Connection, user: str, id: str | None = None) -> list[Json]:
             "key": row.line,
             "created_at": when(row.created_at),
         }
-        for row in c.execute(query)
+        for row in paging.rows(c, query, page, By(k.created_at), By(k.id))
     ]
 
 
-def tokens(c: Connection, user: str, by: Principal, id: str | None = None) -> list[Json]:
+def tokens(c: Connection, user: str, by: Principal, id: str | None = None, page: Page | None = None) -> list[Json]:
     k = t.tokens.c
-    query = sa.select(t.tokens).where(k.user == user).order_by(k.created_at, k.id)
+    query = sa.select(t.tokens).where(k.user == user)
     if id is not None:
         query = query.where(k.id == id)
     return [
@@ -147,14 +150,14 @@ def tokens(c: Connection, user: str, by: Principal, id: str | None = None) -> li
             "used_from": row.used_from or None,
             "current": row.id == by.credential,
         }
-        for row in c.execute(query)
+        for row in paging.rows(c, query, page, By(k.created_at), By(k.id))
     ]
 
 
-def sessions(c: Connection, user: str, by: Principal) -> list[Json]:
-    """The ones that have not ended."""
+def sessions(c: Connection, user: str, by: Principal, page: Page | None = None) -> list[Json]:
+    """The ones that have not ended, the newest first."""
     s = t.sessions.c
-    query = sa.select(t.sessions).where(s.user == user, s.expires_at > utcnow()).order_by(s.used_at.desc())
+    query = sa.select(t.sessions).where(s.user == user, s.expires_at > utcnow())
     return [
         {
             "id": row.id,
@@ -166,21 +169,30 @@ def sessions(c: Connection, user: str, by: Principal) -> list[Json]:
             "agent": row.agent or None,
             "current": row.id == by.credential,
         }
-        for row in c.execute(query)
+        for row in paging.rows(c, query, page, By(s.created_at, down=True), By(s.id))
     ]
 
 
-def requests(c: Connection, by: Principal, id: str | None = None, *, state: str = "", project: str = "") -> list[Json]:
+def requests(
+    c: Connection,
+    by: Principal,
+    id: str | None = None,
+    *,
+    state: str = "",
+    project: str = "",
+    where: Where = (),
+    page: Page | None = None,
+) -> list[Json]:
     """The newest first: one's own and, of a PI, the project's; or the one with this id. Refused(NOT_FOUND)."""
     q = t.requests.c
-    query = sa.select(t.requests).order_by(q.created_at.desc(), q.id)
+    query = sa.select(t.requests).where(*where)
     if not by.admin:
         led = [name for name in by.roles if by.leads(name)]
         query = query.where(sa.or_(q.user == by.user, q.project.in_(led)))
     for column, value in ((q.id, id), (q.state, state), (q.project, project)):
         if value:
             query = query.where(column == value)
-    rows = c.execute(query).all()
+    rows = paging.rows(c, query, page, By(q.created_at, down=True), By(q.id))
     if id is not None and not rows:
         raise access.missing("request", id)
     return [_request(row) for row in rows]

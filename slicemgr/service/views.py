@@ -18,11 +18,14 @@ from slicemgr.model import DEFAULT_PROJECT, Desired, Kind, OperationState, Phase
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
 from slicemgr.service import images as image_service
+from slicemgr.service import paging
+from slicemgr.service.paging import By, Page
 from slicemgr.service.slices import Placement
 from slicemgr.service.specs import LIMITS
 from slicemgr.store import tables as t
 
 Json = dict[str, Any]
+Where = Iterable[sa.ColumnElement[bool]]
 
 _SETTLED = {
     Desired.RUNNING: Phase.RUNNING,
@@ -35,6 +38,7 @@ _ON_THE_WAY = {
     (Desired.RUNNING, Phase.PAUSED): "resuming",
     (Desired.PAUSED, Phase.RUNNING): "pausing",
 }
+SETTLED = ("running", "stopped", "paused", "failed")  # what a sliver stays in by itself
 _ALL_STEPS = 20  # of an operation on more slivers, only the steps that are not done are shown
 _SSH_BLOB = 1  # the word of a public key line that is the key
 
@@ -55,7 +59,7 @@ def slice_state(states: Collection[str]) -> str:
     different = set(states)
     if len(different) == 1:
         return different.pop()
-    moving = different - {"running", "stopped", "paused", "failed"}
+    moving = different.difference(SETTLED)
     return sorted(moving)[0] if moving else "partial"
 
 
@@ -73,18 +77,27 @@ def fingerprint(host_key: str) -> str | None:
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
-def slices(c: Connection, projects: Collection[str] | None = None, *, id: str | None = None) -> list[Json]:
-    """Every slice with its slivers: of `projects` (None: of all), or the one with this id."""
+def slices(
+    c: Connection,
+    projects: Collection[str] | None = None,
+    *,
+    id: str | None = None,
+    where: Where = (),
+    page: Page | None = None,
+) -> list[Json]:
+    """Every slice with its slivers: of `projects` (None: of all), or the one with this id. where: see filters."""
     l, i = t.slices.c, t.images.c
-    wanted = sa.and_(
-        sa.true() if projects is None else l.project.in_(projects), sa.true() if id is None else l.id == id
-    )
+    conditions = [*where]
+    if projects is not None:
+        conditions.append(l.project.in_(projects))
+    if id is not None:
+        conditions.append(l.id == id)
     query = sa.select(t.slices, i.name.label("image_name")).join(t.images, i.sha256 == l.image)
-    heads = c.execute(query.where(wanted).order_by(l.name, l.project)).all()
+    heads = paging.rows(c, query.where(*conditions), page, By(l.name), By(l.project))
     s, n = t.slivers.c, t.nodes.c
     members = sa.select(t.slivers, n.address.label("node_address")).join(t.nodes, n.name == s.node).order_by(s.idx)
-    if projects is not None or id is not None:
-        members = members.join(t.slices, l.id == s.slice).where(wanted)
+    if conditions or page is not None:
+        members = members.where(s.slice.in_([head.id for head in heads]))
     slivers: dict[str, list[Json]] = defaultdict(list)
     for row in c.execute(members):
         slivers[row.slice].append(_sliver(row))
@@ -196,18 +209,25 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
 
 
 def operations(
-    c: Connection, projects: Collection[str] | None = None, *, state: str = "", slice: str = "", limit: int = 50
+    c: Connection,
+    projects: Collection[str] | None = None,
+    *,
+    state: str = "",
+    slice: str = "",
+    limit: int = 50,
+    where: Where = (),
+    page: Page | None = None,
 ) -> list[Json]:
-    """The newest operations first, with their steps: of `projects`, None: all."""
+    """The newest operations first, with their steps: of `projects`, None: all. limit: without a page."""
     o = t.operations.c
-    query = sa.select(t.operations).order_by(o.created_at.desc(), o.id).limit(limit)
+    query = sa.select(t.operations).where(*where)
     if projects is not None:
         query = query.where(o.project.in_(projects))
     if state:
         query = query.where(o.state == state)
     if slice:
         query = query.where(o.slice_name == slice)
-    return _operations(c, c.execute(query).all())
+    return _operations(c, paging.rows(c, query, page or Page(limit), By(o.created_at, down=True), By(o.id)))
 
 
 def operation(c: Connection, id: str, by: Principal | None = None) -> Json:
@@ -275,11 +295,18 @@ def _operation(row: Row[*tuple[Any, ...]], steps: list[Json], counts: Mapping[st
     }
 
 
-def images(c: Connection, sha256: str | None = None, projects: Collection[str] | None = None) -> list[Json]:
+def images(
+    c: Connection,
+    sha256: str | None = None,
+    projects: Collection[str] | None = None,
+    *,
+    where: Where = (),
+    page: Page | None = None,
+) -> list[Json]:
     """The images for all and those of `projects` (None: of all), or the one with this sha256."""
     i, l = t.images.c, t.slices.c
     used = sa.select(sa.func.count()).where(l.image == i.sha256).scalar_subquery().label("used_by")
-    query = sa.select(t.images, used).where(image_service.visible(projects)).order_by(i.name)
+    query = sa.select(t.images, used).where(image_service.visible(projects), *where)
     if sha256 is not None:
         query = query.where(i.sha256 == sha256)
     fields = ("name", "sha256", "format", "virtual_size", "file_size", "arch", "os", "state")
@@ -291,17 +318,17 @@ def images(c: Connection, sha256: str | None = None, projects: Collection[str] |
             "used_by": row.used_by,
             "project": row.project,
         }
-        for row in c.execute(query)
+        for row in paging.rows(c, query, page, By(i.name))
     ]
 
 
-def nodes(c: Connection, network: NetworkConfig, name: str | None = None) -> list[Json]:
+def nodes(c: Connection, network: NetworkConfig, name: str | None = None, page: Page | None = None) -> list[Json]:
     """Every node with what it has and what of it is given. Refused(NOT_FOUND) for an unknown `name`."""
     n, s = t.nodes.c, t.slivers.c
-    query = sa.select(t.nodes).order_by(n.name)
+    query = sa.select(t.nodes)
     if name is not None:
         query = query.where(n.name == name)
-    rows = c.execute(query).all()
+    rows = paging.rows(c, query, page, By(n.name))
     if name is not None and not rows:
         raise Refused(Code.NOT_FOUND, f"there is no node {name[:80]!r}", hint="`slicectl node list` shows them")
     sums = sa.select(s.node, sa.func.count(), *(sa.func.sum(one) for one in (s.memory, s.disk, s.port_count)))
@@ -334,18 +361,27 @@ def _node(row: Row[*tuple[Any, ...]], used: Sequence[Any], network: NetworkConfi
 
 
 def events(
-    c: Connection, by: Principal | None = None, *, slice: str = "", project: str = "", limit: int = 100
+    c: Connection,
+    by: Principal | None = None,
+    *,
+    slice: str = "",
+    project: str = "",
+    limit: int = 100,
+    where: Where = (),
+    page: Page | None = None,
 ) -> list[Json]:
-    """The newest events first: all of them, or what `by` sees: their projects' and their own."""
+    """The newest events first: all of them, or what `by` sees: their projects' and their own.
+
+    limit: without a page.
+    """
     e = t.events.c
-    query = sa.select(t.events).order_by(e.id.desc()).limit(limit)
+    query = sa.select(t.events).where(*where)
     if by is not None and not by.admin:
         query = query.where(sa.or_(e.project.in_(tuple(by.roles)), sa.and_(e.project == "", e.user == by.user)))
     if project:
         query = query.where(e.project == project)
     if slice:
         query = query.where(e.slice == slice)
-    rows: Iterable[Row[*tuple[Any, ...]]] = c.execute(query)
     return [
         {
             "id": row.id,
@@ -357,5 +393,5 @@ def events(
             "detail": row.detail,
             "address": row.address or None,
         }
-        for row in rows
+        for row in paging.rows(c, query, page or Page(limit), By(e.id, down=True))
     ]

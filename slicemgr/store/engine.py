@@ -36,10 +36,14 @@ class Store:
         self._reading = engine.execution_options(**_READS)
         self._turn = threading.Lock()
         self._lock_timeout = lock_timeout.total_seconds()
+        self._here = threading.local()  # the connection of `whole`, in the thread that is within it
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one state of the database. Raises StoreError."""
+        if (whole := self._whole()) is not None:
+            yield whole
+            return
         with explained(), self._reading.connect() as connection:
             yield connection
 
@@ -49,8 +53,25 @@ class Store:
 
         Raises StoreError if the database is locked for too long, read-only, full or broken.
         """
+        if (whole := self._whole()) is not None:
+            with explained(), whole.begin_nested():
+                yield whole
+            return
         with explained(), self._my_turn(), self._writing.begin() as connection:
             yield connection
+
+    @contextmanager
+    def whole(self) -> Iterator[Connection]:
+        """Like `write`, and what this thread reads and writes meanwhile is part of it: all happens, or nothing."""
+        with self.write() as connection:
+            self._here.whole = connection
+            try:
+                yield connection
+            finally:
+                self._here.whole = None
+
+    def _whole(self) -> Connection | None:
+        return getattr(self._here, "whole", None)
 
     @contextmanager
     def _my_turn(self) -> Iterator[None]:

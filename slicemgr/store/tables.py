@@ -201,6 +201,21 @@ requests = sa.Table(
     ),
 )
 
+# What was answered to requests with an Idempotency-Key, written with their effect. request: its sha256. sealed: body
+# holds a secret and is encrypted with what only the asker knows.
+answers = sa.Table(
+    "answers",
+    metadata,
+    sa.Column("user", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    _text("request"),
+    _number("status"),
+    _text("body"),
+    sa.Column("sealed", sa.Boolean, nullable=False),
+    sa.Column("created_at", UtcTime, nullable=False, index=True),
+    sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
+)
+
 # next_*: where the search for a free one goes on, so that what was freed is not given again at once.
 nodes = sa.Table(
     "nodes",

@@ -12,6 +12,7 @@ from slicemgr.config import Config
 from slicemgr.service.sign_in import Door
 from slicemgr.store import Store
 from slicemgr.web import problems
+from slicemgr.web.follow import Followers
 from slicemgr.web.news import News
 from slicemgr.web.state import State
 
@@ -20,24 +21,26 @@ _SMALL_BODY = 4 << 20  # bytes; uploads set a limit of their own
 
 def create_app(config: Config, store: Store) -> Flask:
     """The WSGI application over an open store."""
-    from slicemgr.web import api, console, pages
+    from slicemgr.web import api, console, pages, reference, repeats
 
     app = Flask("slicemgr.web", static_folder=None)
     app.config.update(
         API_TITLE="slicemgr",
         API_VERSION=__version__,
         OPENAPI_VERSION="3.0.3",
-        OPENAPI_URL_PREFIX="/api/v1",
-        OPENAPI_JSON_PATH="openapi.json",
         MAX_CONTENT_LENGTH=_SMALL_BODY,
     )
     consoles = threading.BoundedSemaphore(max(1, config.web.threads // 2))
     app.extensions["slicemgr"] = State(config, store, News(store), consoles, Door(config))
+    app.extensions["slicemgr.followers"] = Followers(config)
     app.json.sort_keys = False  # type: ignore[attr-defined]
+    app.before_request(api.check_target)
     rest = Api(app)
     rest.spec.components.security_scheme("token", {"type": "http", "scheme": "bearer"})
     for blueprint in (*api.blueprints(), console.blueprint):
         rest.register_blueprint(blueprint)
+    reference.install(rest)
+    repeats.install(app, [one.name for one in api.GUARDED])
     problems.install(app)
     pages.install(app)
     return app

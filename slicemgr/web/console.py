@@ -29,6 +29,7 @@ blueprint = Blueprint("console", __name__, description="Consoles of slivers")
 
 @blueprint.route(PATH, websocket=True)
 @blueprint.doc(responses={"101": {"description": "a WebSocket; binary frames hold what the console says and reads"}})
+@blueprint.alt_response(400, schema=schemas.Problem)
 @blueprint.alt_response(401, schema=schemas.Problem)
 @blueprint.alt_response(403, schema=schemas.Problem)
 def attach() -> Response:

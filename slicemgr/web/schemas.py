@@ -49,6 +49,18 @@ SLICE_REQUEST: dict[str, object] = {
         },
     },
 }
+BASELINE_REQUEST: dict[str, object] = {
+    "type": "object",
+    "required": ["image"],
+    "properties": {
+        "type": {"type": "string", "enum": ["lxc", "kvm"]},
+        "boot": {"type": "string", "enum": ["loader", "bios", "uefi", "direct"]},
+        "image": {"type": "string", "description": "sha256"},
+        "memory": _SIZE,
+        "count": {"type": "integer", "minimum": 1},
+        "parallel": {"type": "integer", "minimum": 1, "maximum": 64},
+    },
+}
 
 
 def body(schema: dict[str, object]) -> dict[str, object]:
@@ -57,6 +69,9 @@ def body(schema: dict[str, object]) -> dict[str, object]:
 
 
 class Problem(Schema):
+    """An error, after RFC 9457. errors: one for each wrong field."""
+
+    type = fields.String()
     title = fields.String()
     status = fields.Integer()
     code = fields.String()
@@ -126,6 +141,17 @@ class Slice(Schema):
     image_sha256 = fields.String()
     boot = fields.String(allow_none=True, metadata={"description": "how a kvm slice boots: bios, uefi or direct"})
     slivers = fields.List(fields.Nested(Sliver))
+
+
+class PlannedSliver(Sliver):
+    id = fields.String(allow_none=True)
+
+
+class Plan(Slice):
+    """What a dry run says a slice would be."""
+
+    created_at = fields.String(allow_none=True)
+    slivers = fields.List(fields.Nested(PlannedSliver))
 
 
 class Step(Schema):
@@ -208,24 +234,34 @@ class Request(Schema):
     operation = fields.String(allow_none=True)
 
 
-class Slices(Schema):
+class Listed(Schema):
+    """One page of a list."""
+
+    next = fields.String(metadata={"description": "the `cursor` of the next page; not there on the last"})
+
+
+class Slices(Listed):
     slices = fields.List(fields.Nested(Slice))
 
 
-class Images(Schema):
+class Images(Listed):
     images = fields.List(fields.Nested(Image))
 
 
-class Nodes(Schema):
+class Nodes(Listed):
     nodes = fields.List(fields.Nested(Node))
 
 
-class Operations(Schema):
+class Operations(Listed):
     operations = fields.List(fields.Nested(Operation))
 
 
-class Events(Schema):
+class Events(Listed):
     events = fields.List(fields.Nested(Event))
+
+
+class Health(Schema):
+    status = fields.String()
 
 
 class Console(Schema):
@@ -240,3 +276,4 @@ class Asked(Schema):
     operation = fields.Nested(Operation)
     slice = fields.Nested(Slice)
     image = fields.Nested(Image)
+    plan = fields.Nested(Plan)

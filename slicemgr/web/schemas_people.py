@@ -175,25 +175,25 @@ class Done(Schema):
     deleted = fields.String()
 
 
-class Users(Schema):
+class Users(schemas.Listed):
     users = fields.List(fields.Nested(User))
 
 
-class Projects(Schema):
+class Projects(schemas.Listed):
     projects = fields.List(fields.Nested(Project))
 
 
-class Keys(Schema):
+class Keys(schemas.Listed):
     keys = fields.List(fields.Nested(Key))
 
 
-class Tokens(Schema):
+class Tokens(schemas.Listed):
     tokens = fields.List(fields.Nested(Token))
 
 
-class Sessions(Schema):
+class Sessions(schemas.Listed):
     sessions = fields.List(fields.Nested(Session))
 
 
-class Requests(Schema):
+class Requests(schemas.Listed):
     requests = fields.List(fields.Nested(schemas.Request))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,6 +15,7 @@ from slicemgr.policy.access import Principal
 from slicemgr.service import people
 from slicemgr.service.sign_in import Door
 from slicemgr.store import Store
+from slicemgr.web.follow import Followers
 from slicemgr.web.news import News
 
 
@@ -37,6 +39,17 @@ def authenticate() -> None:
         hint = "send the header `Authorization: Bearer TOKEN`"
         raise Refused(Code.UNAUTHENTICATED, "a token is needed", hint=hint)
     g.principal = people.authenticate(state().store, token.strip(), address())
+
+
+def asker() -> Callable[[], Principal]:
+    """Finds out once more who asks, when the request's own context is gone. Refused(UNAUTHENTICATED)."""
+    token = request.headers.get("Authorization", "").partition(" ")[2].strip()
+    store, where = state().store, address()
+    return lambda: people.authenticate(store, token, where)
+
+
+def followers() -> Followers:
+    return cast(Followers, current_app.extensions["slicemgr.followers"])
 
 
 def address() -> str:

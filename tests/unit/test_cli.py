@@ -191,3 +191,19 @@ def test_a_list_imports_little(url_and_token: tuple[str, str, Path]) -> None:
     loaded = set(found.stderr.split())
     assert "slicemgr.client" in loaded
     assert not loaded & {"rich", "yaml", "sqlalchemy", "flask", "libvirt", "cryptography"}
+
+
+def test_lists_are_narrowed(run: Run, tmp_path: Path) -> None:
+    key = tmp_path / "k.pub"
+    key.write_text(KEY)
+    assert run("create", "narrow", "--type", "lxc", "--image", "debian-12", "--ssh-key", str(key), "--no-wait")[0] == 0
+    names = ("-f", "csv", "--no-header", "-c")
+    assert run("list", "--prefix", "narr", "--owner", "admin", *names, "name") == (0, "narrow\n", "")
+    assert run("list", "--owner", "nobody", *names, "name") == (0, "", "")
+    since = ("--since", "1h", "--user", "admin", *names)
+    assert "narrow" in run("op", "list", *since, "slice")[1]
+    assert "narrow" in run("event", "list", "--action", "create", *since, "slice")[1]
+    assert run("op", "list", "--until", "2020-01-31", *names, "id") == (0, "", "")
+    status, _, told = run("event", "list", "--since", "soon")
+    assert status == 2 and "--since" in told and "2h (ago)" in told
+    assert run("delete", "narrow", "--no-wait")[0] == 0

@@ -129,6 +129,23 @@ def test_only_a_question_is_asked_twice(canned: Canned, client: Client) -> None:
     assert len(canned.asked("POST /slices/exp/stop")) == 1
 
 
+def test_a_create_is_asked_once_more_with_the_same_key(canned: Canned, client: Client) -> None:
+    keys = []
+
+    def note(request: Request) -> Answer:
+        keys.append(request.key)
+        return Answer(0) if len(keys) == 1 else Answer(202, {"operation": operation(), "slice": slice()})
+
+    canned.on("POST /slices", note)
+    assert client.create_slice({"name": "exp"})["slice"]["name"] == "exp"
+    assert len(keys) == 2 and keys[0] == keys[1] != ""
+    client.create_slice({"name": "exp"})
+    assert keys[2] not in ("", keys[0])
+    canned.on("POST /slices", Answer(0))
+    with pytest.raises(Failed, match="broke"):
+        client.create_slice({"name": "exp"})
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\nb", "\x1b", "\udcff"])
 def test_a_name_cannot_become_another_path(canned: Canned, client: Client, name: str) -> None:
     for call in (client.slice, client.delete_slice, client.image, client.delete_image, client.node, client.operation):

@@ -40,6 +40,7 @@ SLICE = f"{API}/slices/exp"
 CASES = {
     "GET /healthz": Case("/healthz", OPEN),
     f"GET {API}/openapi.json": Case(f"{API}/openapi.json", OPEN),
+    f"GET {API}/": Case(f"{API}/", OPEN),
     f"POST {API}/login": Case(f"{API}/login", (201,), {"user": "bob", "password": PASSWORD}),
     f"POST {API}/invitation": Case(f"{API}/invitation", (404,), {"token": "x", "password": PASSWORD}),
     f"GET {API}/slices": Case(f"{API}/slices", ALL),
@@ -69,6 +70,7 @@ CASES = {
     f"POST {API}/nodes/<name>/baseline": Case(f"{API}/nodes/node1/baseline", ADMINS, {"image": LAB_SHA}),
     f"GET {API}/operations": Case(f"{API}/operations", ALL),
     f"GET {API}/operations/<id>": Case(f"{API}/operations/OPERATION?wait=0.01", MEMBERS),
+    f"GET {API}/operations/<id>/events": Case(f"{API}/operations/OPERATION/events", MEMBERS),
     f"GET {API}/events": Case(f"{API}/events", ALL),
     f"GET {API}/me": Case(f"{API}/me", ALL),
     f"POST {API}/me/password": Case(
@@ -133,6 +135,7 @@ def send(tenants: Tenants, who: str | None, method: str, case: Case) -> int:
         assert "lab" not in answer.get_json(force=True).get("hint", "") or who != "carol", (
             "a stranger is told of no project"
         )
+    answer.close()
     return answer.status_code
 
 

@@ -154,6 +154,117 @@ def test_news_are_told_before_the_end(web: Web) -> None:
     assert (seen["state"], [step["name"] for step in seen["steps"]]) == ("queued", ["root"])
 
 
+class Follower:
+    """One who follows an operation as a browser does."""
+
+    def __init__(self, web: Web, id: str, seen: int | None = None, token: str = "") -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=60)
+        headers = {"Authorization": f"Bearer {token or web.token}"}
+        if seen is not None:
+            headers["Last-Event-ID"] = str(seen)
+        self.connection.request("GET", f"/api/v1/operations/{id}/events", headers=headers)
+        self.answer = self.connection.getresponse()
+        self.status = self.answer.status
+
+    def next(self) -> dict[str, str]:
+        """The fields of the next event; a comment's is called ""; {} is the end."""
+        fields: dict[str, str] = {}
+        while (line := self.answer.readline().decode().rstrip("\n")) or not (fields or self.answer.isclosed()):
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        return fields
+
+    def close(self) -> None:
+        self.answer.close()
+        self.connection.close()
+
+
+@contextlib.contextmanager
+def following(web: Web, id: str, seen: int | None = None, token: str = "") -> Iterator[Follower]:
+    follower = Follower(web, id, seen, token)
+    try:
+        yield follower
+    finally:
+        follower.close()
+
+
+def _asked(web: Web, name: str) -> str:
+    return str(web.ask("POST", "/api/v1/slices", web.service.request(name))[1]["operation"]["id"])
+
+
+def test_an_operation_is_followed_to_its_end(web: Web) -> None:
+    id_ = _asked(web, "followed")
+    with following(web, id_) as follower:
+        assert follower.answer.headers["Content-Type"].startswith("text/event-stream")
+        assert int(follower.next()["retry"]) > 0
+        first = follower.next()
+        assert first["event"] == "operation" and json.loads(first["data"])["state"] == "queued"
+        web.service.record(work.StepSeen(id_, "", "root", OperationState.RUNNING))
+        step = follower.next()
+        assert [one["name"] for one in json.loads(step["data"])["steps"]] == ["root"]
+        assert int(step["id"]) > int(first["id"])
+        web.service.record(work.OperationEnded(id_, OperationState.DONE))
+        last, end = follower.next(), follower.next()
+        assert json.loads(last["data"])["state"] == "done"
+        assert (end["event"], end["id"]) == ("end", last["id"]) and json.loads(end["data"]) == {"state": "done"}
+        assert follower.answer.read() == b""
+    with following(web, id_, int(step["id"])) as again:
+        again.next()
+        assert again.next()["id"] == end["id"], "who missed the end is told"
+    with following(web, id_, int(end["id"])) as again:
+        assert again.status == 204, "who did not need not come again"
+
+
+def test_who_may_no_longer_see_it_is_told_no_more(web: Web) -> None:
+    token = web.ask("POST", "/api/v1/tokens", {"label": "x"})[1]
+    id_ = _asked(web, "revoked")
+    with following(web, id_, token=token["token"]) as follower:
+        follower.next(), follower.next()
+        web.ask("DELETE", f"/api/v1/tokens/{token['id']}")
+        web.service.record(work.StepSeen(id_, "", "root", OperationState.RUNNING))
+        gone = follower.next()
+        assert gone["event"] == "gone" and json.loads(gone["data"])["code"] == "unauthenticated"
+        assert follower.answer.read() == b""
+
+
+def test_followers_leave_room_and_make_room(web: Web) -> None:
+    """16 threads, a quarter of them for followers; more are refused, and who leaves makes room."""
+    id_ = _asked(web, "many")
+    with contextlib.ExitStack() as stack:
+        all_of_them = [stack.enter_context(following(web, id_)) for _ in range(4)]
+        for one in all_of_them:
+            one.next(), one.next()
+        with following(web, id_) as late:
+            assert late.status == 503 and json.loads(late.answer.read())["code"] == "unavailable"
+        assert web.ask("GET", "/api/v1/slices")[0] == 200
+        all_of_them[0].close()
+        for number in range(100):
+            web.service.record(work.StepSeen(id_, "", f"step {number}", OperationState.RUNNING))
+            follower = stack.enter_context(following(web, id_))
+            if follower.status == 200:
+                break
+            time.sleep(0.05)
+        else:
+            pytest.fail("a follower that left makes no room")
+
+
+def test_silence_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from slicemgr.web import create_app, follow
+
+    monkeypatch.setattr(follow, "HEARTBEAT", 0.05)
+    with Service(tmp_path) as service:
+        id_ = service.create()
+        client = create_app(service.config, service.store).test_client()
+        path = f"/api/v1/operations/{id_}/events"
+        headers = {"Authorization": f"Bearer {service.token()}"}
+        with contextlib.closing(client.get(path, headers=headers, buffered=False)) as answer:
+            told = [next(answer.response) for _ in range(4)]  # type: ignore[call-overload]
+        assert [one.split(b"\n")[0].split(b" ")[0] for one in told] == [b"retry:", b"id:", b":", b":"]
+        for wrong in ("x", "-1", "9" * 20, "1.0"):
+            answer = client.get(path, headers={**headers, "Last-Event-ID": wrong})
+            assert answer.status_code == 422 and answer.get_json(force=True)["field"] == "Last-Event-ID"
+
+
 def test_an_image_is_spooled_for_the_agent(web: Web) -> None:
     data = os.urandom(3 << 20)
     headers = {"Content-Type": "application/octet-stream"}

@@ -5,7 +5,10 @@ from __future__ import annotations
 from flask_smorest import Blueprint
 
 from slicemgr.web.api import credentials, people, projects, requests, sign_in, testbed
+from slicemgr.web.api.reading import check_target
 from slicemgr.web.state import authenticate
+
+__all__ = ["GUARDED", "OPEN", "blueprints", "check_target"]
 
 OPEN = (testbed.health, sign_in.routes)  # for those who have no token (yet)
 GUARDED = (

@@ -8,7 +8,7 @@ from flask_smorest import Blueprint
 from slicemgr.policy import access
 from slicemgr.service import people_views, sessions, ssh_keys, tokens
 from slicemgr.web import schemas, schemas_people
-from slicemgr.web.api import reading
+from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
 from slicemgr.web.state import principal, state
 
@@ -23,12 +23,13 @@ def _whose() -> str:
 
 
 @routes.route("/keys", methods=["GET"])
-@routes.doc(security=SECURED, parameters=[_USER])
+@routes.doc(security=SECURED, parameters=lists.KEYS.parameters)
 @routes.alt_response(200, schema=schemas_people.Keys)
 def list_keys() -> Answer:
     """Your ssh keys with their fingerprints: what a slice gets whose request names none."""
+    _, page = lists.KEYS.read()
     with state().store.read() as c:
-        return {"keys": people_views.keys(c, _whose())}
+        return lists.KEYS.answer(people_views.keys(c, _whose(), page=page), page)
 
 
 @routes.route("/keys", methods=["POST"])
@@ -56,12 +57,13 @@ def remove_key(id: str) -> Answer:
 
 
 @routes.route("/tokens", methods=["GET"])
-@routes.doc(security=SECURED, parameters=[_USER])
+@routes.doc(security=SECURED, parameters=lists.TOKENS.parameters)
 @routes.alt_response(200, schema=schemas_people.Tokens)
 def list_tokens() -> Answer:
     """Your tokens: what they may do, until when, and when they were last used."""
+    _, page = lists.TOKENS.read()
     with state().store.read() as c:
-        return {"tokens": people_views.tokens(c, _whose(), principal())}
+        return lists.TOKENS.answer(people_views.tokens(c, _whose(), principal(), page=page), page)
 
 
 @routes.route("/tokens", methods=["POST"])
@@ -87,12 +89,13 @@ def revoke_token(id: str) -> Answer:
 
 
 @routes.route("/sessions", methods=["GET"])
-@routes.doc(security=SECURED, parameters=[_USER])
+@routes.doc(security=SECURED, parameters=lists.SESSIONS.parameters)
 @routes.alt_response(200, schema=schemas_people.Sessions)
 def list_sessions() -> Answer:
     """Where you are signed in."""
+    _, page = lists.SESSIONS.read()
     with state().store.read() as c:
-        return {"sessions": people_views.sessions(c, _whose(), principal())}
+        return lists.SESSIONS.answer(people_views.sessions(c, _whose(), principal(), page=page), page)
 
 
 @routes.route("/sessions/<id>", methods=["DELETE"])

@@ -10,7 +10,7 @@ from flask_smorest import Blueprint
 from slicemgr.service import people_views, users
 from slicemgr.service.views import when
 from slicemgr.web import schemas, schemas_people
-from slicemgr.web.api import reading
+from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
 from slicemgr.web.state import principal, state
 
@@ -31,6 +31,7 @@ def me() -> Answer:
 @routes.doc(security=SECURED, requestBody=schemas.body(schemas_people.PASSWORD))
 @routes.alt_response(200, schema=schemas_people.User)
 @routes.alt_response(422, schema=schemas.Problem)
+@routes.alt_response(429, schema=schemas.Problem)
 def change_password() -> Answer:
     """Another password; your other sessions end."""
     body = reading.body()
@@ -43,12 +44,13 @@ def change_password() -> Answer:
 
 
 @routes.route("/users", methods=["GET"])
-@routes.doc(security=SECURED)
+@routes.doc(security=SECURED, parameters=lists.USERS.parameters)
 @routes.alt_response(200, schema=schemas_people.Users)
 def list_users() -> Answer:
-    """Everybody, to an admin; to others whom they share a project with."""
+    """Everybody, to an admin; to others whom they share a project with. By name."""
+    _, page = lists.USERS.read()
     with state().store.read() as c:
-        return {"users": people_views.users(c, principal())}
+        return lists.USERS.answer(people_views.users(c, principal(), page=page), page)
 
 
 @routes.route("/users", methods=["POST"])

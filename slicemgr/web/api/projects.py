@@ -6,7 +6,7 @@ from flask_smorest import Blueprint
 
 from slicemgr.service import people_views, projects
 from slicemgr.web import schemas, schemas_people
-from slicemgr.web.api import reading
+from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
 from slicemgr.web.state import principal, state
 
@@ -19,12 +19,13 @@ def _shown(name: str) -> Answer:
 
 
 @routes.route("", methods=["GET"])
-@routes.doc(security=SECURED)
+@routes.doc(security=SECURED, parameters=lists.PROJECTS.parameters)
 @routes.alt_response(200, schema=schemas_people.Projects)
 def list_projects() -> Answer:
-    """Your projects; an admin's are all."""
+    """Your projects; an admin's are all. By name."""
+    _, page = lists.PROJECTS.read()
     with state().store.read() as c:
-        return {"projects": people_views.project_list(c, principal())}
+        return lists.PROJECTS.answer(people_views.project_list(c, principal(), page=page), page)
 
 
 @routes.route("", methods=["POST"])

@@ -19,16 +19,74 @@ PROJECT = {
     "schema": {"type": "string"},
     "description": "whose, where several of your projects have one of that name",
 }
+LONGEST_WAIT = 60.0  # seconds
+WAITING = [
+    {
+        "in": "query",
+        "name": "wait",
+        "schema": {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT, "default": 0},
+        "description": "seconds to hold the answer back until the operation ended or is beyond `seen`",
+    },
+    {
+        "in": "query",
+        "name": "seen",
+        "schema": {"type": "integer", "minimum": 0, "maximum": 2**53},
+        "description": "the `version` that is known; left out: only its end counts",
+    },
+]
+LAST_EVENT = {
+    "in": "header",
+    "name": "Last-Event-ID",
+    "schema": {"type": "integer", "minimum": 0, "maximum": 2**53},
+    "description": "the last event's id: what came after it comes, or 204 if nothing will",
+}
+_EVENT = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("event", "id", "data", "retry")},
+    "description": "`data` is JSON: the operation's, where `event` is `operation`",
+}
+EVENT_STREAM: dict[str, Any] = {
+    "200": {
+        "description": "server-sent events; the id of one is the operation's version",
+        "content": {"text/event-stream": {"schema": _EVENT}},
+    },
+    "204": {"description": "the operation has ended, and Last-Event-ID was its end"},
+}
 
 
 def body() -> dict[str, Any]:
     """The body, which must be a JSON object; none counts as an empty one."""
     if not request.get_data(cache=True):
         return {}
-    given = request.get_json(silent=True, force=True)
+    try:
+        given = request.get_json(silent=True, force=True)
+        check_text(given, "body")
+    except RecursionError as error:
+        raise invalid("body", "is nested too deeply") from error
     if not isinstance(given, dict):
         raise invalid("body", "is not a JSON object", 'send something like {"name": "exp"}')
     return given
+
+
+def check_text(given: Any, field: str) -> None:
+    """Refused(INVALID) for text that no database keeps: with NUL, or half of a surrogate pair."""
+    if isinstance(given, str):
+        if "\0" in given or (not given.isascii() and any("\ud800" <= one <= "\udfff" for one in given)):
+            raise invalid(field, "holds a character that is none", "text in UTF-8 without NUL")
+    elif isinstance(given, dict):
+        for name, value in given.items():
+            check_text(name, field)
+            check_text(value, name[:64])
+    elif isinstance(given, list):
+        for value in given:
+            check_text(value, field)
+
+
+def check_target() -> None:
+    """The same for path and query, before anything else. Werkzeug has put U+FFFD for what is no UTF-8."""
+    check_text(request.path, "path")
+    for name, values in request.args.lists():
+        check_text([name, *values], name.replace("\0", "")[:64])
 
 
 def text(raw: Mapping[str, Any], name: str, most: int = 1024) -> str:

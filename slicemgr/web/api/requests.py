@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from flask import request
 from flask_smorest import Blueprint
 
 from slicemgr.errors import invalid
-from slicemgr.service import people_views, requests
+from slicemgr.service import filters, people_views, requests
 from slicemgr.web import schemas, schemas_people
-from slicemgr.web.api import reading
+from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
 from slicemgr.web.state import principal, state
 
@@ -21,13 +20,14 @@ def _shown(id: str) -> Answer:
 
 
 @routes.route("", methods=["GET"])
-@routes.doc(security=SECURED)
+@routes.doc(security=SECURED, parameters=lists.REQUESTS.parameters)
 @routes.alt_response(200, schema=schemas_people.Requests)
 def list_requests() -> Answer:
-    """Your requests and those you may decide, the newest first; `state` and `project` filter."""
-    filters = {name: request.args.get(name, "") for name in ("state", "project")}
+    """Your requests and those you may decide, the newest first."""
+    wanted, page = lists.REQUESTS.read()
     with state().store.read() as c:
-        return {"requests": people_views.requests(c, principal(), **filters)}
+        found = people_views.requests(c, principal(), where=filters.requests(wanted), page=page)
+    return lists.REQUESTS.answer(found, page)
 
 
 @routes.route("/<id>", methods=["GET"])

@@ -35,6 +35,7 @@ def login() -> Answer:
 @routes.alt_response(200, schema=schemas_people.Accepted)
 @routes.alt_response(404, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
+@routes.alt_response(429, schema=schemas.Problem)
 def accept_invitation() -> Answer:
     """Set the password of whom a link is for; the link is used up."""
     body = reading.body()

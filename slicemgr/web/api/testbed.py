@@ -11,6 +11,7 @@ from slicemgr.errors import invalid
 from slicemgr.policy import access, leases
 from slicemgr.service import (
     consoles,
+    filters,
     images,
     nodes,
     people_views,
@@ -22,12 +23,10 @@ from slicemgr.service import (
     views,
 )
 from slicemgr.store.updates import utcnow
-from slicemgr.web import console, schemas, spool
-from slicemgr.web.api import reading
+from slicemgr.web import console, follow, schemas, spool
+from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
-from slicemgr.web.state import principal, state
-
-_LONGEST_WAIT = 60.0
+from slicemgr.web.state import asker, followers, principal, state
 
 health = Blueprint("health", __name__, description="Whether the service is there")
 slice_routes = Blueprint("slices", __name__, url_prefix="/api/v1/slices", description="Slices")
@@ -37,6 +36,7 @@ log_routes = Blueprint("operations", __name__, url_prefix="/api/v1", description
 
 
 @health.route("/healthz")
+@health.alt_response(200, schema=schemas.Health)
 def healthz() -> Answer:
     """Answers once the database can be read."""
     with state().store.read() as c:
@@ -45,15 +45,14 @@ def healthz() -> Answer:
 
 
 @slice_routes.route("", methods=["GET"])
-@slice_routes.doc(security=SECURED, parameters=[reading.PROJECT])
+@slice_routes.doc(security=SECURED, parameters=lists.SLICES.parameters)
 @slice_routes.alt_response(200, schema=schemas.Slices)
 def list_slices() -> Answer:
-    """Every slice of your projects; `project`, `state`, `type` and `image` filter."""
-    wanted = {name: request.args[name] for name in ("state", "type", "image") if name in request.args}
-    by, only = principal(), reading.project()
+    """The slices of your projects with their slivers, by name."""
+    wanted, page = lists.SLICES.read()
     with state().store.read() as c:
-        found = views.slices(c, access.places(by, only) if only else access.visible(by))
-    return {"slices": [one for one in found if all(one[name] == value for name, value in wanted.items())]}
+        found = views.slices(c, access.visible(principal()), where=filters.slices(wanted), page=page)
+    return lists.SLICES.answer(found, page)
 
 
 @slice_routes.route("", methods=["POST"])
@@ -167,12 +166,14 @@ def act_on_slice(name: str, action: str) -> Answer:
 
 
 @image_routes.route("", methods=["GET"])
-@image_routes.doc(security=SECURED)
+@image_routes.doc(security=SECURED, parameters=lists.IMAGES.parameters)
 @image_routes.alt_response(200, schema=schemas.Images)
 def list_images() -> Answer:
-    """The images for all, and those of your projects."""
+    """The images for all, and those of your projects, by name."""
+    wanted, page = lists.IMAGES.read()
     with state().store.read() as c:
-        return {"images": views.images(c, projects=access.visible(principal()))}
+        found = views.images(c, projects=access.visible(principal()), where=filters.images(wanted), page=page)
+    return lists.IMAGES.answer(found, page)
 
 
 @image_routes.route("", methods=["POST"])
@@ -232,12 +233,13 @@ def publish_image(name: str) -> Answer:
 
 
 @node_routes.route("", methods=["GET"])
-@node_routes.doc(security=SECURED)
+@node_routes.doc(security=SECURED, parameters=lists.NODES.parameters)
 @node_routes.alt_response(200, schema=schemas.Nodes)
 def list_nodes() -> Answer:
-    """Every node."""
+    """Every node, by name."""
+    _, page = lists.NODES.read()
     with state().store.read() as c:
-        return {"nodes": views.nodes(c, state().config.network)}
+        return lists.NODES.answer(views.nodes(c, state().config.network, page=page), page)
 
 
 @node_routes.route("/<name>", methods=["GET"])
@@ -271,7 +273,7 @@ def collect_garbage(name: str) -> Answer:
 
 
 @node_routes.route("/<name>/baseline", methods=["POST"])
-@node_routes.doc(security=SECURED)
+@node_routes.doc(security=SECURED, requestBody=schemas.body(schemas.BASELINE_REQUEST))
 @node_routes.alt_response(202, schema=schemas.Asked)
 def measure_baseline(name: str) -> Answer:
     """Ask the node to measure the same work without slicemgr around it: the baseline of `slicectl bench`."""
@@ -280,22 +282,22 @@ def measure_baseline(name: str) -> Answer:
 
 
 @log_routes.route("/operations", methods=["GET"])
-@log_routes.doc(security=SECURED)
+@log_routes.doc(security=SECURED, parameters=lists.OPERATIONS.parameters)
 @log_routes.alt_response(200, schema=schemas.Operations)
 def list_operations() -> Answer:
-    """The newest operations of your projects; `state` and `slice` filter, `limit` (50) bounds."""
-    limit = int(reading.number("limit", 50, 1000))
-    filters = {"state": request.args.get("state", ""), "slice": request.args.get("slice", "")}
+    """The operations of your projects, the newest first."""
+    wanted, page = lists.OPERATIONS.read()
     with state().store.read() as c:
-        return {"operations": views.operations(c, access.visible(principal()), limit=limit, **filters)}
+        found = views.operations(c, access.visible(principal()), where=filters.operations(wanted), page=page)
+    return lists.OPERATIONS.answer(found, page)
 
 
 @log_routes.route("/operations/<id>", methods=["GET"])
-@log_routes.doc(security=SECURED)
+@log_routes.doc(security=SECURED, parameters=reading.WAITING)
 @log_routes.alt_response(200, schema=schemas.Operation)
 def show_operation(id: str) -> Answer:
     """One operation. `wait`: hold the answer back (seconds) until it ended or its version is beyond `seen`."""
-    wait, seen = reading.number("wait", 0, _LONGEST_WAIT), reading.number("seen", 2**53, 2**53)
+    wait, seen = reading.number("wait", 0, reading.LONGEST_WAIT), reading.number("seen", 2**53, 2**53)
     if wait:
         with state().store.read() as c:
             views.operation(c, id, principal())  # who may not see it does not wait for it either
@@ -304,12 +306,23 @@ def show_operation(id: str) -> Answer:
         return views.operation(c, id, principal())
 
 
+@log_routes.route("/operations/<id>/events", methods=["GET"])
+@log_routes.doc(security=SECURED, parameters=[reading.LAST_EVENT], responses=reading.EVENT_STREAM)
+@log_routes.alt_response(503, schema=schemas.Problem)
+def follow_operation(id: str) -> Answer:
+    """Follow an operation as server-sent events until it has ended.
+
+    `operation` has the operation each time it has changed, `end` is the last one; `gone`: there is nothing (more) to
+    see. A comment comes where nothing else does for 15 seconds.
+    """
+    return follow.stream(followers(), state().store, state().news, id, asker(), principal())
+
+
 @log_routes.route("/events", methods=["GET"])
-@log_routes.doc(security=SECURED)
+@log_routes.doc(security=SECURED, parameters=lists.EVENTS.parameters)
 @log_routes.alt_response(200, schema=schemas.Events)
 def list_events() -> Answer:
-    """The newest events of your projects and your own; `slice` and `project` filter, `limit` (100) bounds."""
-    limit = int(reading.number("limit", 100, 1000))
-    filters = {"slice": request.args.get("slice", ""), "project": request.args.get("project", "")}
+    """The events of your projects and your own, the newest first."""
+    wanted, page = lists.EVENTS.read()
     with state().store.read() as c:
-        return {"events": views.events(c, principal(), limit=limit, **filters)}
+        return lists.EVENTS.answer(views.events(c, principal(), where=filters.events(wanted), page=page), page)

@@ -1,0 +1,73 @@
+"""ssh into a sliver, with the host key that the service recorded and no other."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slicemgr.errors import Code, Failed, Refused
+
+if TYPE_CHECKING:
+    from slicemgr import wire
+
+PUBLIC_KEYS = ("id_ed25519.pub", "id_ecdsa.pub", "id_rsa.pub")  # of a user who names none
+_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]+={0,2}")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]*")
+
+
+def public_keys(identity: str | None) -> list[str]:
+    """The user's own key lines: the identity's, else those in ~/.ssh; none is fine, the service may know some."""
+    files = [Path(f"{identity}.pub")] if identity else [Path.home() / ".ssh" / name for name in PUBLIC_KEYS]
+    return [file.read_text() for file in files if file.is_file()]
+
+
+def greets(sliver: wire.Sliver, timeout: float = 2.0) -> bool:
+    """Whether an ssh server answers at the sliver's port."""
+    try:
+        with socket.create_connection((sliver["ssh"]["host"], sliver["ssh"]["port"]), timeout) as connection:
+            connection.settimeout(timeout)
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+def known_hosts(target: str, sliver: wire.Sliver) -> Path:
+    """A file with the recorded key and no other; one for each port, so that they do not pile up."""
+    key = sliver["ssh"].get("host_key")
+    if not key:
+        raise Refused(Code.CONFLICT, f"{target} has no host key yet", hint="wait until it runs: `slicectl wait`")
+    line = _KEY.match(key)
+    if line is None or not _HOST.fullmatch(sliver["ssh"]["host"]):
+        raise Failed("the service sent something that is not a host and its ed25519 key")
+    directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slicemgr" / "known_hosts"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = directory / f"{sliver['ssh']['host']}-{sliver['ssh']['port']}"  # slices of two testbeds may share a name
+    fresh = directory / f".{os.getpid()}"
+    fresh.touch(mode=0o600)
+    fresh.write_text(f"[{sliver['ssh']['host']}]:{sliver['ssh']['port']} {line[0]}\n")
+    fresh.replace(path)
+    return path
+
+
+def ssh_words(sliver: wire.Sliver, known_hosts: Path, identity: str | None, login: str) -> list[str]:
+    """The command line: only the recorded key counts, whatever the user's own known_hosts says."""
+    options = {
+        "StrictHostKeyChecking": "yes",
+        "UserKnownHostsFile": '"' + str(known_hosts).replace("%", "%%") + '"',
+        "GlobalKnownHostsFile": "/dev/null",
+        "HostKeyAlgorithms": "ssh-ed25519",
+        "CheckHostIP": "no",
+        "VerifyHostKeyDNS": "no",
+        "ControlPath": "none",  # a connection left from who had the port before would not be verified
+        "UpdateHostKeys": "no",
+        "LogLevel": "ERROR",
+    }
+    words = ["ssh", "-p", str(sliver["ssh"]["port"])]
+    for name, value in options.items():
+        words += ["-o", f"{name}={value}"]
+    if identity:
+        words += ["-i", identity, "-o", "IdentitiesOnly=yes"]
+    return [*words, "--", f"{login}@{sliver['ssh']['host']}"]

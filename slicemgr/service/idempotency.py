@@ -1,0 +1,115 @@
+"""A request that is sent twice happens once: its answer is kept with its effect, in the same transaction.
+
+So a key is known if and only if what was asked for has happened, whatever died meanwhile. A second request with the
+key waits for the first one's transaction like any writer. What was refused changed nothing and is not kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from cryptography.fernet import Fernet, InvalidToken
+from sqlalchemy.engine import Connection
+
+from slicemgr.errors import Code, Refused, invalid
+from slicemgr.store import Store
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+KEPT = timedelta(days=1)
+LONGEST = 255  # characters of a key
+FIELD = "Idempotency-Key"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What came in. credential: what the caller showed; it opens the answers that hold a secret."""
+
+    user: str
+    key: str
+    what: str  # method and target
+    body: bytes
+    credential: str
+
+    @property
+    def digest(self) -> str:
+        """The same for two bodies that mean the same JSON."""
+        try:
+            body = json.dumps(json.loads(self.body), sort_keys=True).encode()
+        except (ValueError, RecursionError):
+            body = self.body
+        return hashlib.sha256(self.what.encode() + b"\0" + body).hexdigest()
+
+    def _seal(self) -> Fernet:
+        secret = hashlib.sha256(f"answer\0{self.credential}\0{self.key}".encode()).digest()
+        return Fernet(base64.urlsafe_b64encode(secret))
+
+    def sealed(self, text: str) -> str:
+        return self._seal().encrypt(text.encode()).decode()
+
+    def opened(self, text: str) -> str:
+        """Refused(CONFLICT) if another credential asked."""
+        try:
+            return self._seal().decrypt(text.encode()).decode()
+        except InvalidToken as error:
+            hint = "ask with that token, or with another key for another secret"
+            raise Refused(
+                Code.CONFLICT, "the answer holds a secret of another token", hint=hint, field=FIELD
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: str
+    secret: bool = False  # is kept encrypted
+    repeated: bool = False
+
+
+def check_key(key: str) -> str:
+    if not (key.isascii() and key.isprintable() and 0 < len(key) <= LONGEST):
+        raise invalid(FIELD, "is not a key", f"1 to {LONGEST} ASCII characters, such as a UUID")
+    return key
+
+
+def once(store: Store, asked: Asked, do: Callable[[], Answer]) -> Answer:
+    """The answer of `do`, or the one it gave when this was asked before.
+
+    What `do` reads and writes is one transaction with the answer. Refused(CONFLICT) for another request with a known
+    key. An answer of 400 and more is given but not kept, and undoes what `do` wrote.
+    """
+    check_key(asked.key)
+    a, now = t.answers.c, utcnow()
+    mine = sa.and_(a.user == asked.user, a.key == asked.key)
+    with store.whole() as c:
+        row = c.execute(sa.select(t.answers).where(mine, a.created_at > now - KEPT)).first()
+        if row is not None:
+            return _repeated(asked, row.request, Answer(row.status, row.body, row.sealed))
+        with c.begin_nested() as effect:
+            answer = do()
+            if answer.status >= 400:
+                effect.rollback()
+                return answer
+        c.execute(t.answers.delete().where(mine))
+        body = asked.sealed(answer.body) if answer.secret else answer.body
+        row_ = {"user": asked.user, "key": asked.key, "request": asked.digest, "status": answer.status, "body": body}
+        c.execute(t.answers.insert().values(**row_, sealed=answer.secret, created_at=now))
+    return answer
+
+
+def _repeated(asked: Asked, request: str, kept: Answer) -> Answer:
+    if request != asked.digest:
+        hint = "send another key with another request"
+        raise Refused(Code.CONFLICT, "this key came with another request before", hint=hint, field=FIELD)
+    return Answer(kept.status, asked.opened(kept.body) if kept.secret else kept.body, kept.secret, repeated=True)
+
+
+def forget(c: Connection, now: datetime) -> int:
+    """Delete the answers that are older than a day; how many."""
+    return c.execute(t.answers.delete().where(t.answers.c.created_at <= now - KEPT)).rowcount

@@ -1,0 +1,51 @@
+"""Lists in pages: each begins after the last row of the one before, whatever rows came and went meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+
+class By(NamedTuple):
+    """One column of an order. All columns of an order together are unique."""
+
+    column: sa.ColumnElement[Any]
+    down: bool = False
+
+
+class Page:
+    """At most `limit` rows after the one whose order's values are `after`; `next`: the last one's, if more come.
+
+    None instead of a page is everything.
+    """
+
+    def __init__(self, limit: int, after: Sequence[Any] = ()) -> None:
+        self.limit = limit
+        self.after = tuple(after)
+        self.next: tuple[Any, ...] = ()
+
+
+def rows(
+    c: Connection, query: sa.Select[*tuple[Any, ...]], page: Page | None, *order: By
+) -> Sequence[Row[*tuple[Any, ...]]]:
+    """The rows of one page, in order. The query selects the order's columns under their own names."""
+    query = query.order_by(*(one.column.desc() if one.down else one.column for one in order))
+    if page is None:
+        return c.execute(query).all()
+    if page.after:
+        query = query.where(_after(order, page.after))
+    found = c.execute(query.limit(page.limit + 1)).all()
+    if len(found) > page.limit:
+        found = found[: page.limit]
+        page.next = tuple(getattr(found[-1], str(one.column.key)) for one in order)
+    return found
+
+
+def _after(order: Sequence[By], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+    """Beyond in the first column, or equal there and beyond in the second, and so on."""
+    (first, *rest), (value, *others) = order, values
+    beyond = first.column < value if first.down else first.column > value
+    return sa.or_(beyond, sa.and_(first.column == value, _after(rest, others))) if rest else beyond

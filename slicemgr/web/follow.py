@@ -1,0 +1,106 @@
+"""An operation as server-sent events: each of its versions, until it has ended.
+
+Each follower holds a thread of the service, so only some threads can be had. Who may not see the operation any more,
+or whose token has ended, is told no more of it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from flask import Response, request
+
+from slicemgr.config import Config
+from slicemgr.errors import Code, Refused, SlicemgrError, invalid
+from slicemgr.policy.access import Principal
+from slicemgr.service import views
+from slicemgr.store import Store
+from slicemgr.web.news import News
+
+HEARTBEAT = 15.0  # seconds of silence: shorter than what a proxy takes for the end
+RETRY = 2000  # milliseconds after which a browser connects again
+_ENDED = ("done", "failed")
+_MOST_VERSION = 2**53
+
+
+class Followers:
+    """Room for those who follow; `most` at once."""
+
+    def __init__(self, config: Config) -> None:
+        self.most = max(1, config.web.threads // 4)
+        self._room = threading.BoundedSemaphore(self.most)
+
+    def enter(self) -> Callable[[], None]:
+        """What to call at the end, once or more. Refused(UNAVAILABLE)."""
+        if not self._room.acquire(blocking=False):
+            hint = "GET /operations/ID?wait=30 waits as well, or raise web.threads"
+            raise Refused(Code.UNAVAILABLE, f"{self.most} requests follow operations already", hint=hint)
+        once = threading.Lock()
+
+        def leave() -> None:
+            if once.acquire(blocking=False):
+                self._room.release()
+
+        return leave
+
+
+def last_seen() -> int:
+    """`Last-Event-ID`: the version that a browser that connects again has seen. Refused(INVALID)."""
+    text = request.headers.get("Last-Event-ID", "")
+    if not text:
+        return -1
+    if not (text.isascii() and text.isdecimal() and len(text) <= 16 and int(text) <= _MOST_VERSION):
+        raise invalid("Last-Event-ID", f"{text[:40]!r} is no event of this stream", "leave it out to begin again")
+    return int(text)
+
+
+def stream(
+    followers: Followers, store: Store, news: News, id: str, again: Callable[[], Principal], by: Principal
+) -> Response:
+    """The events of operation `id`; 204, which tells a browser to come no more, if there is nothing after the last.
+
+    again: who asks, looked up once more. Refused(NOT_FOUND) if `by` may not see it.
+    """
+    seen = last_seen()
+    with store.read() as c:
+        operation = views.operation(c, id, by)
+    if operation["state"] in _ENDED and seen >= operation["version"]:
+        return Response(status=204)
+    if request.method == "HEAD":
+        return Response(mimetype="text/event-stream")
+    leave = followers.enter()
+    response = Response(_events(store, news, id, again, seen), mimetype="text/event-stream")
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Accel-Buffering"] = "no"  # nginx hands each event on
+    response.call_on_close(leave)
+    return response
+
+
+def _events(store: Store, news: News, id: str, again: Callable[[], Principal], seen: int) -> Iterator[str]:
+    yield f"retry: {RETRY}\n\n"
+    while True:
+        try:
+            by = again()
+            with store.read() as c:
+                operation = views.operation(c, id, by)
+        except SlicemgrError as error:
+            yield _event("gone", {"code": error.code.wire, "detail": error.message})
+            return
+        if operation["version"] > seen or operation["state"] in _ENDED:
+            seen = operation["version"]
+            yield _event("operation", operation, seen)
+        else:
+            yield ": alive\n\n"
+        if operation["state"] in _ENDED:
+            yield _event("end", {"state": operation["state"]}, seen)
+            return
+        news.wait(id, seen, HEARTBEAT)
+
+
+def _event(name: str, data: Any, id: int | None = None) -> str:
+    """JSON has no line breaks, so it is one data line."""
+    head = "" if id is None else f"id: {id}\n"
+    return f"{head}event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"

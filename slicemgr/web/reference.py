@@ -1,0 +1,121 @@
+"""The API's description: as JSON, and as a page that people read, made of the same and of nothing from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from typing import Any
+
+from flask import Blueprint, Response, current_app, render_template
+from flask_smorest import Api
+from markupsafe import Markup, escape
+
+from slicemgr.web import api, openapi
+
+blueprint = Blueprint("reference", __name__, url_prefix=openapi.PREFIX, template_folder="templates")
+_STYLE = """
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
+body { max-width: 70rem; margin: 0 auto; padding: 1.5rem 1rem; }
+nav ul { columns: 22rem; padding-left: 1rem; }
+a { color: inherit; }
+section { border-top: 1px solid color-mix(in srgb, currentColor 25%, transparent); margin-top: 2rem; }
+article { margin: 1.5rem 0; padding: .25rem 1rem; border-left: 4px solid; border-color: #8886; }
+h3 { overflow-wrap: anywhere; }
+table { width: 100%; border-collapse: collapse; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .75rem .3rem 0; }
+tr { border-bottom: 1px solid color-mix(in srgb, currentColor 15%, transparent); }
+code, pre { font: .9em ui-monospace, monospace; }
+code { overflow-wrap: anywhere; }
+caption { text-align: left; }
+pre { padding: .75rem 1rem; border-radius: .5rem; background: #8882; overflow-x: auto; }
+summary { cursor: pointer; }
+"""
+_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def install(rest: Api) -> None:
+    """After every blueprint of `rest` is registered."""
+    from flask import Flask
+
+    app: Flask = rest._app
+    names = [one.name for one in api.GUARDED]
+    app.extensions["slicemgr.openapi"] = openapi.complete(app, rest.spec.to_dict(), names)
+    app.register_blueprint(blueprint)
+
+
+def spec() -> dict[str, Any]:
+    described: dict[str, Any] = current_app.extensions["slicemgr.openapi"]
+    return described
+
+
+@blueprint.route("/openapi.json")
+def description() -> Response:
+    return Response(json.dumps(spec()), mimetype="application/json")
+
+
+@blueprint.route("/")
+def page() -> Response:
+    """Every route with its parameters, bodies, answers and errors."""
+    groups: dict[str, list[dict[str, Any]]] = {tag["name"]: [] for tag in spec()["tags"]}
+    for path, verb, operation in openapi.operations(spec()):
+        groups[operation["tags"][0]].append(
+            {**operation, "path": path, "verb": verb.upper(), "curl": _curl(path, verb, operation)}
+        )
+    text = render_template(
+        "reference.html", spec=spec(), groups=groups, style=Markup(_STYLE), prose=_prose, kind=_kind, pretty=_pretty
+    )
+    response = Response(text, mimetype="text/html")
+    response.headers["Content-Security-Policy"] = POLICY
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Referrer-Policy"] = "no-referrer"
+    return response
+
+
+def _prose(text: str) -> Markup:
+    """Escaped, with what is between back-ticks as code."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """A schema in a few words."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "allOf" in schema:
+        return _kind(schema["allOf"][0])
+    if "oneOf" in schema:
+        return " or ".join(_kind(one) for one in schema["oneOf"])
+    if schema.get("enum"):
+        return " | ".join(map(str, schema["enum"]))
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema['items'])}"
+    words = [str(schema.get("format") or schema.get("type", "anything"))]
+    bounds = {"minimum": "from", "maximum": "to", "minLength": "at least", "maxLength": "at most"}
+    words += [f"{word} {schema[name]}" for name, word in bounds.items() if name in schema]
+    if "default" in schema:
+        words.append(f"(default {json.dumps(schema['default'])})")
+    return " ".join([*words, *(["or null"] if schema.get("nullable") else ())])
+
+
+def _curl(path: str, verb: str, operation: dict[str, Any]) -> str:
+    """How a shell asks it."""
+    for one in operation["parameters"]:
+        if one["in"] == "path":
+            path = path.replace("{" + one["name"] + "}", str(one["example"]))
+    words = ["curl"] + (["-H 'Authorization: Bearer TOKEN'"] if operation["security"] else [])
+    words += [f"-X {verb.upper()}"] if verb != "get" else []
+    content = operation.get("requestBody", {}).get("content", {})
+    if "application/json" in content:
+        words.append(f"--json '{json.dumps(content['application/json']['example'])}'")
+    elif content:
+        words.append("--data-binary @debian.qcow2")
+        path += "?name=debian&format=qcow2"
+    return " ".join([*words, f"'https://testbed.example{path}'"])

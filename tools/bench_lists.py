@@ -1,0 +1,189 @@
+"""How long the lists of the REST API take, with how many queries, and how many requests a second the service answers.
+
+    tools/bench_lists.py [--slices 20 200 1000] [--seconds 3] [--clients 4]
+
+Server times are medians of the processor's time for a request to the application itself, without a network: others
+who use the machine do not count. Requests a second go over real
+sockets to gunicorn as `slicemgr web` starts it, in turns with a bare Flask route of the same process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+import slicemgr.store
+from slicemgr.config import Config, NodeConfig, WebConfig
+from slicemgr.model import GIB
+from slicemgr.policy.access import Principal
+from slicemgr.service import people, slices, specs
+from slicemgr.store import Store, schema, tables, work
+from slicemgr.store.updates import utcnow
+from slicemgr.web import create_app, server
+
+API = "/api/v1"
+TOKEN = "bench"
+LISTS = ("slices?limit=1000", "slices?limit=500", "slices", "operations", "events", "images", "projects", "users")
+ROUNDS = 15
+_FACTS = {"cpus": 4, "memory": 64 * GIB, "disk_total": 512 * GIB, "kinds": {"lxc": True, "kvm": False}}
+
+
+@contextmanager
+def service(folder: Path, port: int) -> Iterator[tuple[Config, Store]]:
+    """An announced node, a ready image, the admin's token."""
+    node = NodeConfig(state_dir=folder / "state", run_dir=folder / "run", pool=folder / "pool")
+    config = Config(node=node, web=WebConfig(port=port, user="65534:65534"))
+    schema.upgrade(config.store_url)
+    with slicemgr.store.open(config) as store:
+        now = utcnow()
+        image = {"sha256": "ab" * 32, "name": "debian-12", "format": "qcow2", "virtual_size": 1, "file_size": 1}
+        image |= {"arch": "x86_64", "boot": {}, "os": "Debian 12", "state": "ready", "created_at": now}
+        with store.write() as c:
+            work.record(c, [work.NodeSeen("node1", "192.0.2.1", _FACTS)])
+            c.execute(tables.images.insert().values(**image))
+            row = {"hash": people.digest(TOKEN), "user": schema.ADMIN, "id": "bench", "label": "bench"}
+            c.execute(tables.tokens.insert().values(**row, created_at=now))
+        yield config, store
+
+
+def fill(config: Config, store: Store, first: int, last: int) -> None:
+    """Slices of one sliver each, each with its operation and event."""
+    admin = Principal(schema.ADMIN, True)
+    wish = {"type": "lxc", "image": "debian-12", "ssh_keys": [_key()], "ports": 1, "memory": "16M", "disk": "16M"}
+    for number in range(first, last):
+        spec = specs.slice_spec({"name": f"exp-{number:05}", "project": "default", **wish}, config)
+        slices.create(store, config, spec, admin)
+
+
+def _key() -> str:
+    return "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDZL+rD/vRwJyc8ynlZ34fozFD0H1+ae81XD1/BIyS4U"
+
+
+def measure(client: Any, store: Store, path: str) -> tuple[float, int, int]:
+    """Milliseconds of processor time (median), queries, KiB of one list."""
+    times, queries = [], 0
+
+    def note(*_: Any) -> None:
+        nonlocal queries
+        queries += 1
+
+    sa.event.listen(store.engine, "before_cursor_execute", note)
+    for _ in range(ROUNDS):
+        queries, began = 0, time.thread_time()
+        answer = client.get(f"{API}/{path}")
+        times.append((time.thread_time() - began) * 1000)
+        assert answer.status_code == 200, answer.text
+    sa.event.remove(store.engine, "before_cursor_execute", note)
+    return statistics.median(times), queries, len(answer.data) >> 10
+
+
+class _WithBare(server._Server):
+    """The service with a route that does nothing."""
+
+    def load(self) -> Any:
+        app = super().load()
+        app.add_url_rule("/bare", view_func=lambda: {"slices": []})
+        return app
+
+
+@contextmanager
+def serving(config: Config) -> Iterator[None]:
+    child = os.fork()
+    if child == 0:
+        try:
+            server.drop_root(config)
+            _WithBare(config).run()
+        finally:
+            os._exit(0)
+    try:
+        end = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection((config.web.host, config.web.port), timeout=1).close()
+                break
+            except OSError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
+        yield
+    finally:
+        os.kill(child, signal.SIGTERM)
+        os.waitpid(child, 0)
+
+
+def rate(port: int, path: str, seconds: float, clients: int) -> float:
+    """Requests a second of `clients` connections that are kept."""
+    counts = [0] * clients
+    end = time.monotonic() + seconds
+
+    def one(index: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        while time.monotonic() < end:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == 200, answer.status
+            counts[index] += 1
+        connection.close()
+
+    threads = [threading.Thread(target=one, args=(index,)) for index in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts) / seconds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--slices", type=int, nargs="+", default=[20, 200, 1000])
+    parser.add_argument("--seconds", type=float, default=3, help="of each measurement of requests a second")
+    parser.add_argument("--clients", type=int, default=4, help="connections at once")
+    given = parser.parse_args()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with service(folder, port) as (config, store):
+            client = create_app(config, store).test_client()
+            client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {TOKEN}"
+            print(f"{'list':<20}{'slices':>8}{'ms':>10}{'queries':>9}{'KiB':>8}")
+            there = 0
+            for count in sorted(given.slices):
+                fill(config, store, there, count)
+                there = count
+                for path in LISTS:
+                    took, queries, size = measure(client, store, path)
+                    print(f"{path:<20}{count:>8}{took:>10.1f}{queries:>9}{size:>8}", flush=True)
+        server.make_directories(config)
+        with serving(config):
+            for path in (f"{API}/slices?limit=1", f"{API}/slices", f"{API}/events"):
+                pairs = [
+                    (rate(port, "/bare", given.seconds, given.clients), rate(port, path, given.seconds, given.clients))
+                    for _ in range(3)
+                ]
+                bare, own = (statistics.median(side) for side in zip(*pairs, strict=True))
+                print(
+                    f"{path}: {own:.0f} requests/s, bare Flask route {bare:.0f}/s: {own / bare:.2f} of it", flush=True
+                )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
