@@ -17,7 +17,7 @@ from slicemgr.model import DEFAULT_PROJECT, RequestState, Role
 from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import Amounts, Quota
-from slicemgr.service import operations, people, specs
+from slicemgr.service import lease_rules, operations, people, specs
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -63,16 +63,11 @@ def all_used(c: Connection, projects: Collection[str]) -> dict[str, Amounts]:
 
 
 def lease_policy(c: Connection, config: Config, project: str) -> LeaseConfig:
-    """The node's policy, as far as the project's longest lease allows."""
-    longest = limits(c, project).lease
-    if longest is None or longest >= config.lease.longest:
-        return config.lease
-    return replace(config.lease, longest=longest, default=min(longest, config.lease.default))
+    """The project's policy, as far as its longest lease allows."""
+    return lease_rules.of(c, config, project).lease
 
 
-def check_exists(c: Connection, project: str) -> None:
-    if c.scalar(sa.select(t.projects.c.name).where(t.projects.c.name == project)) is None:
-        raise access.missing("project", project)
+check_exists = lease_rules.check_exists
 
 
 # changes
