@@ -9,7 +9,7 @@ from pathlib import Path
 from slicemgr import names
 from slicemgr.agent.plan import DomainState, Seen
 from slicemgr.config import Config
-from slicemgr.drivers import traffic
+from slicemgr.drivers import login_keys, traffic
 from slicemgr.drivers.hypervisor import DomainSeen, Hypervisor
 
 _NOTHING = Seen()
@@ -26,6 +26,7 @@ class Host:
     settled: Mapping[str, int]  # sliver → pid of the domain that was settled
     disks: Mapping[str, int]  # sliver → disk limit as applied
     shaped: frozenset[str]
+    keys: Mapping[str, tuple[str, ...]]  # sliver → the ssh keys of ours that it has
 
     def sliver(self, sliver: str) -> Seen:
         """What `plan` needs to know of one sliver."""
@@ -36,6 +37,7 @@ class Host:
             disk=self.disks.get(sliver),
             traces=sliver in self.directories or sliver in self.launches,
             shaped=sliver in self.shaped,
+            keys=self.keys.get(sliver),
         )
 
     def slivers(self) -> set[str]:
@@ -47,6 +49,7 @@ def host(config: Config, hypervisor: Hypervisor) -> Host:
     """Look at everything. Raises Failed if libvirt does not answer."""
     directories = _children(config.node.pool / "slivers")
     limits = {sliver: _disk_limit(config, sliver) for sliver in directories}
+    keys = {sliver: _keys(config, sliver) for sliver in directories}
     return Host(
         domains=hypervisor.domains(),
         roots=frozenset(one for one in directories if has_root(config, one)),
@@ -55,6 +58,7 @@ def host(config: Config, hypervisor: Hypervisor) -> Host:
         settled=dict(filter(None, map(_parse_mark, _listing(settled_dir(config))))),
         disks={sliver: limit for sliver, limit in limits.items() if limit is not None},
         shaped=traffic.shaped(),
+        keys={sliver: lines for sliver, lines in keys.items() if lines is not None},
     )
 
 
@@ -69,7 +73,8 @@ def one(config: Config, hypervisor: Hypervisor, sliver: str) -> Seen:
         return _NOTHING
     settled = domain.pid if domain and mark(config, sliver, domain.pid).exists() else None
     disk = _disk_limit(config, sliver)
-    return _seen(domain, settled=settled, root=root, disk=disk, traces=traces, shaped=shaped)
+    keys = _keys(config, sliver)
+    return _seen(domain, settled=settled, root=root, disk=disk, traces=traces, shaped=shaped, keys=keys)
 
 
 def has_root(config: Config, sliver: str) -> bool:
@@ -84,11 +89,23 @@ def _disk_limit(config: Config, sliver: str) -> int | None:
         return None
 
 
+def _keys(config: Config, sliver: str) -> tuple[str, ...] | None:
+    note = login_keys.read_note(config.node.pool, sliver)
+    return None if note is None else note.now
+
+
 def _seen(
-    domain: DomainSeen | None, *, settled: int | None, root: bool, disk: int | None, traces: bool, shaped: bool
+    domain: DomainSeen | None,
+    *,
+    settled: int | None,
+    root: bool,
+    disk: int | None,
+    traces: bool,
+    shaped: bool,
+    keys: tuple[str, ...] | None,
 ) -> Seen:
     if domain is None:
-        return Seen(root=root, traces=traces, disk=disk, shaped=shaped)
+        return Seen(root=root, traces=traces, disk=disk, shaped=shaped, keys=keys)
     return Seen(
         domain=DomainState.PAUSED if domain.paused else DomainState.RUNNING,
         generation=domain.generation,
@@ -97,6 +114,7 @@ def _seen(
         disk=disk,
         traces=traces,
         shaped=shaped,
+        keys=keys,
     )
 
 

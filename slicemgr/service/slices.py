@@ -18,7 +18,7 @@ from slicemgr.model import Boot, BootFacts, Desired, ImageState, Kind, Limits, P
 from slicemgr.policy import access, allocate, leases, quota
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import Quota
-from slicemgr.service import lease_rules, nodes, operations, projects
+from slicemgr.service import keys, lease_rules, nodes, operations, projects
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -139,7 +139,7 @@ def _given(c: Connection, node: str) -> list[allocate.Given]:
 def _insert(
     c: Connection, spec: SliceSpec, placed: Placement, owner: str, by: Principal, now: datetime, expires: datetime
 ) -> str:
-    tag = names.new_tag()
+    tag, k = names.new_tag(), t.ssh_keys.c
     c.execute(
         t.slices.insert().values(
             id=tag,
@@ -149,7 +149,8 @@ def _insert(
             kind=spec.kind,
             image=placed.image,
             count=spec.count,
-            ssh_keys=list(spec.ssh_keys),
+            ssh_keys=keys.union(spec.ssh_keys, c.scalars(sa.select(k.line).where(k.user == owner))),
+            named_keys=list(spec.ssh_keys),
             boot=placed.boot,
             user_data=spec.user_data,
             created_at=now,
