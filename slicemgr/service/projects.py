@@ -152,7 +152,7 @@ def set_member(store: Store, name: str, user: str, role: Any, by: Principal, con
         before = people.roles_of(c, user).get(name)
         access.set_member(by, name, Role(role), before)
         _set_member(c, name, user, Role(role), by)
-        slice_keys.refresh(c, user, by, f"{user} is in project {name}")
+        slice_keys.joined(c, name, user, by)
     if config is not None:
         wake(config.wake_socket)
 
@@ -184,8 +184,8 @@ def remove_member(store: Store, name: str, user: str, by: Principal, config: Con
         waiting, now = (q.project == name, q.user == user, q.state == RequestState.WAITING), utcnow()
         ended = {"state": RequestState.WITHDRAWN, "decided_at": now, "decided_by": by.user}
         c.execute(t.requests.update().where(*waiting).values(ended))
-        operations.note(c, by.user, "member remove", now, project=name, detail=user, address=by.address)
         slice_keys.left(c, [name], user, by, f"{user} left project {name}")
+        operations.note(c, by.user, "member remove", now, project=name, detail=user, address=by.address)
     if config is not None:
         wake(config.wake_socket)
 

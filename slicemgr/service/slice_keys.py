@@ -25,8 +25,15 @@ _Where = sa.ColumnElement[bool]
 
 
 def refresh(c: Connection, user: str, by: Principal, why: str) -> None:
-    """What the slices of `user` shall have by now. why: what the events say."""
-    _spread(c, t.slices.c.owner == user, by, why, utcnow())
+    """What the slices of `user`, or of projects that `user` leads, shall have by now. why: what the events say."""
+    m, l = t.members.c, t.slices.c
+    led = sa.select(m.project).where(m.user == user, m.role == Role.PI)
+    _spread(c, sa.or_(l.owner == user, l.project.in_(led)), by, why, utcnow())
+
+
+def joined(c: Connection, project: str, user: str, by: Principal) -> None:
+    """Somebody came, came back, or is something else there now."""
+    _spread(c, t.slices.c.project == project, by, f"{user} is in project {project}", utcnow())
 
 
 def removed(c: Connection, user: str, lines: Collection[str], by: Principal, why: str) -> None:
@@ -77,6 +84,8 @@ def _spread(c: Connection, where: _Where, by: Principal, why: str, now: datetime
 def _ask(c: Connection, row: Row[*tuple[Any, ...]], by: Principal, why: str, now: datetime) -> None:
     s = t.slivers.c
     slivers = c.execute(sa.select(s.id, s.node).where(s.slice == row.id).order_by(s.idx)).all()
+    if not slivers:
+        return
     ids = [sliver.id for sliver in slivers]
     subject = operations.Subject(slivers[0].node, row.id, row.name, slivers=ids, project=row.project)
     operations.add(c, "keys", subject, by.user, now)

@@ -49,10 +49,10 @@ def add(store: Store, text: object, by: Principal, config: Config | None = None)
             raise Refused(Code.CONFLICT, f"{count + len(lines)} keys are too many", hint=f"at most {keys.MOST_KEYS}")
         rows = [{"user": by.user, "id": id_, "line": line} for id_, line in zip(ids, lines, strict=True)]
         c.execute(t.ssh_keys.insert(), [{**row, "created_at": now} for row in rows])
+        slice_keys.refresh(c, by.user, by, f"{', '.join(ids)} of {by.user} added")
         for id_, line in zip(ids, lines, strict=True):
             detail = " ".join((id_, line.split()[0], *line.split()[2:]))
             operations.note(c, by.user, "key add", now, detail=detail, address=by.address)
-        slice_keys.refresh(c, by.user, by, f"{', '.join(ids)} of {by.user} added")
     if config is not None:
         wake(config.wake_socket)
     return ids
@@ -67,8 +67,8 @@ def remove(store: Store, id: str, user: str, by: Principal, config: Config | Non
         if line is None:
             raise access.missing("key", id)
         c.execute(t.ssh_keys.delete().where(k.user == user, k.id == id))
-        operations.note(c, by.user, "key remove", utcnow(), detail=f"{id} of {user}", address=by.address)
         slice_keys.removed(c, user, [line], by, f"{id} of {user} removed")
+        operations.note(c, by.user, "key remove", utcnow(), detail=f"{id} of {user}", address=by.address)
     if config is not None:
         wake(config.wake_socket)
 

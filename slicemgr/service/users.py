@@ -177,12 +177,12 @@ def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal, confi
         if values.get("enabled") is False:
             c.execute(t.sessions.delete().where(t.sessions.c.user == name))
             c.execute(t.invitations.delete().where(t.invitations.c.user == name))
-        detail = f"{name}: " + ", ".join(f"{key} {value}" for key, value in sorted(values.items()))
-        operations.note(c, by.user, "user change", utcnow(), detail=detail, address=by.address)
         if values.get("enabled") is False:
             slice_keys.left(c, own, name, by, f"{name} was disabled")
         if any(one in values for one in _ACCOUNT):
             slice_keys.refresh(c, name, by, f"the account {name} was changed")
+        detail = f"{name}: " + ", ".join(f"{key} {value}" for key, value in sorted(values.items()))
+        operations.note(c, by.user, "user change", utcnow(), detail=detail, address=by.address)
     if config is not None:
         wake(config.wake_socket)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from testbed import Node, eventually
+from testbed import IMAGE, Node, eventually
 
 KEYS = "/root/.ssh/authorized_keys"
 TENANTS = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDZL+rD/vRwJyc8ynlZ34fozFD0H1+ae81XD1/BIyS4U tenants-own"
@@ -52,7 +52,8 @@ def test_a_key_comes_and_goes_while_slivers_run(node: Node, each_kind: str, seco
     eventually(lambda: not opens(node, second), "the key that was taken away opens no more", 90)
     assert "tenants-own" in node.inside("exp", f"cat {KEYS}")
     assert node.inside("exp", "stat -c %Y /proc/1") == uptime, "nothing was started again"
-    assert [one["state"] for one in json.loads(node.ok("op", "list", "--slice", "exp", "-f", "json"))] == ["done"] * 3
+    newest = json.loads(node.ok("op", "list", "--slice", "exp", "-f", "json"))[:3]
+    assert [(one["kind"], one["state"]) for one in newest] == [("keys", "done"), ("keys", "done"), ("create", "done")]
 
 
 def test_what_changed_while_it_was_stopped_is_so_when_it_starts(node: Node, each_kind: str, second: Path) -> None:
@@ -79,5 +80,24 @@ def test_a_machine_without_a_guest_agent_says_so_and_learns_it_at_its_start(node
         assert not opens(node, second)
         node.ok("restart", "exp")
         assert opens(node, second) and missing(node) == ""
+    finally:
+        node.kind = "lxc"
+
+
+def test_a_machine_of_cloud_init_changes_its_keys_too(node: Node, second: Path) -> None:
+    """While it runs by Debian's own guest agent, at a start by the seed."""
+    node.ensure_machines()
+    node.kind = "kvm"
+    try:
+        node.create("exp", "--image", IMAGE, "--memory", "512M", "--disk", "4G")
+        node.inside("exp", f"cloud-init status --wait >/dev/null; echo '{TENANTS}' >> {KEYS}", timeout=180)
+        id_ = add(node, second)
+        eventually(lambda: opens(node, second), "the new key opens", 150)
+        node.ok("stop", "exp")
+        node.ok("key", "remove", id_)
+        node.ok("start", "exp")
+        lines = eventually(lambda: node.ssh("exp", f"cat {KEYS}").stdout, "it can be logged into", 90)
+        eventually(lambda: not opens(node, second), "the key that was taken away opens no more", 60)
+        assert "tenants-own" in lines
     finally:
         node.kind = "lxc"

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from slicemgr.config import MailConfig
-from slicemgr.service import leases, mail
+from slicemgr.service import history, leases, mail
 from slicemgr.service.clock import Uptime
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -227,6 +227,17 @@ def test_a_server_that_is_away_is_waited_for_but_not_for_ever(tmp_path: Path, bo
         deliver(service, 3 * DAY)
         assert state(service)[0] == "failed"
         assert events(service) == ["mail delayed", "mail failed"]
+
+
+def test_letters_are_forgotten_when_events_are(service: Service, box: Box) -> None:
+    leases.expire(service.store, service.config)
+    queue(service)
+    deliver(service)
+    queue(service, "waits")
+    history.forget(service.store, service.config, utcnow() + 364 * DAY)
+    assert service.count("mails") == 2
+    history.forget(service.store, service.config, utcnow() + 366 * DAY)
+    assert service.count("mails") == 1, "what waits still"
 
 
 def test_without_a_server_nothing_is_queued(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_key_added_and_removed_reaches_the_slices_of_its_user_alone(lab: Lab) 
     assert (lab.has(), lab.has("daves"), lab.asked()) == ({"bobs", "other"}, {"third"}, ["exp"])
     ssh_keys.remove(lab.store, id_, "bob", BOB)
     assert (lab.has(), lab.asked()) == ({"bobs"}, ["exp", "exp"])
-    assert [action for _, action, _ in lab.events()][-2:] == ["key remove", "keys"]
+    assert [action for _, action, _ in lab.events()][-2:] == ["keys", "key remove"]
 
 
 def test_a_new_slice_has_the_accounts_keys_beside_those_it_names(lab: Lab) -> None:
@@ -86,6 +86,12 @@ def test_a_slice_whose_owner_left_has_the_keys_of_the_pi(lab: Lab) -> None:
     assert lab.has() == {"bobs"}
     projects.remove_member(lab.store, "lab", "bob", ALICE)
     assert lab.has() == {"other"}
+    lab.add(THIRD, DAVE)
+    projects.set_member(lab.store, "lab", "dave", "pi", ROOT)
+    assert lab.has() == {"other", "third"}
+    projects.set_member(lab.store, "lab", "dave", "member", ROOT)
+    lab.add(KEY, ALICE)
+    assert lab.has() == {"other", "bobs"}, "a PI's new key, too"
 
 
 def test_a_colleagues_key_leaves_with_the_colleague(lab: Lab) -> None:
