@@ -112,9 +112,12 @@ class Client(People, Experiments):
         """The operation that does start, stop, restart, pause or resume."""
         return _operation(self._call("POST", self._slice(name, f"/{action}"), {}))
 
-    def renew_slice(self, name: str, lease: str) -> wire.Slice:
-        """The slice, with the end of the lease as granted. lease: such as `7d`, from now on."""
-        return cast("wire.Slice", self._call("POST", self._slice(name, "/renew"), {"lease": lease}))
+    def renew_slice(self, name: str, lease: str) -> wire.Renewed:
+        """The slice, with the end of the lease as granted; `trimmed`: why it is not what was asked for.
+
+        lease: such as `7d`, from now on.
+        """
+        return cast("wire.Renewed", self._call("POST", self._slice(name, "/renew"), {"lease": lease}))
 
     def resize_slice(self, name: str, disk: str) -> wire.Operation:
         """disk: the new limit of each sliver, such as `8G`."""

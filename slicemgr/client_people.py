@@ -60,6 +60,22 @@ class People:
         """fields: full_name, email; for an admin also enabled and admin."""
         return cast("wire.User", self._call("PATCH", f"/users/{segment('NAME', name)}", fields))
 
+    # leases
+
+    def project_leases(self, name: str) -> wire.LeaseRules:
+        return cast("wire.LeaseRules", self._call("GET", f"/projects/{segment('NAME', name)}/leases"))
+
+    def change_project_leases(self, name: str, **fields: object) -> wire.LeaseRules:
+        """fields: default, window (such as `7d`), reminders (a list of such), exempt; None: as the node."""
+        return cast("wire.LeaseRules", self._call("PATCH", f"/projects/{segment('NAME', name)}/leases", fields))
+
+    def clock(self) -> wire.Clock:
+        return cast("wire.Clock", self._call("GET", "/clock"))
+
+    def confirm_clock(self) -> wire.Clock:
+        """Say that the node's clock is right (admins)."""
+        return cast("wire.Clock", self._call("POST", "/clock/confirm", {}))
+
     # projects
 
     def projects(self) -> list[wire.Project]:

@@ -133,6 +133,23 @@ class LeaseConfig:
     default: timedelta = timedelta(days=7)
     longest: timedelta = timedelta(days=90)
     grace: timedelta = timedelta(days=3)  # stopped at the end, deleted after this
+    window: timedelta = timedelta(0)  # renewed only in this last part of a lease; 0s: at any time
+    reminders: tuple[timedelta, ...] = (timedelta(days=3), timedelta(days=1), timedelta(hours=2))  # before the end
+
+
+@dataclass(frozen=True, slots=True)
+class MailConfig:
+    """server "": nobody gets mail. port 0: 587 with starttls, 465 with tls, 25 with none."""
+
+    server: str = ""
+    port: int = 0
+    security: str = "starttls"  # starttls, tls or none
+    ca_file: str = ""  # whose certificates are believed; "": those that the system believes
+    user: str = ""
+    password_file: str = ""  # readable by root alone
+    sender: str = ""
+    timeout: timedelta = timedelta(seconds=30)
+    patience: timedelta = timedelta(days=2)  # given up after this
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +198,7 @@ class Config:
     people: PeopleConfig = field(default_factory=PeopleConfig)
     quota: QuotaConfig = field(default_factory=QuotaConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
+    mail: MailConfig = field(default_factory=MailConfig)
 
     @property
     def store_url(self) -> str:
@@ -245,6 +263,8 @@ def _convert(kind: typing.Any, value: typing.Any, name: str) -> object:
         return Path(value)
     if kind == tuple[str, ...] and isinstance(value, list) and all(isinstance(one, str) for one in value):
         return tuple(value)
+    if kind == tuple[timedelta, ...] and isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return tuple(sorted((parse_duration(one, name) for one in value), reverse=True))
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     if kind in (str, int) and type(value) is kind:
@@ -264,6 +284,7 @@ def _check(config: Config) -> None:
         )
     if config.web.cookie not in ("secure", "plain"):
         raise invalid("web.cookie", f"{config.web.cookie!r} is unknown", "secure or plain")
+    _check_mail(config.mail)
     if config.quota.ceiling < 1:
         raise invalid("quota.ceiling", "must be at least 1")
     for name, number in (
@@ -273,6 +294,19 @@ def _check(config: Config) -> None:
     ):
         if number < 1:
             raise invalid(name, "must be at least 1")
+
+
+def _check_mail(mail: MailConfig) -> None:
+    if mail.security not in ("starttls", "tls", "none"):
+        raise invalid("mail.security", f"{mail.security!r} is unknown", "starttls, tls or none")
+    if not 0 <= mail.port <= 65535:
+        raise invalid("mail.port", f"{mail.port} is no port", "1 to 65535, or 0 for the usual one")
+    if mail.server and not re.fullmatch(r"[^\s@<>]+@[^\s@<>]+", mail.sender):
+        raise invalid("mail.sender", f"{mail.sender!r} is not a mail address", "such as testbed@example.org")
+    if mail.user and not mail.password_file:
+        raise invalid("mail.password_file", "is missing", "a file with the password of mail.user")
+    if mail.user and mail.security == "none":
+        raise invalid("mail.security", "none would send the password unencrypted", "starttls or tls")
 
 
 def _check_network(network: NetworkConfig) -> None:

@@ -111,6 +111,11 @@ def limit_file(pool: Path, sliver: str) -> Path:
     return sliver_dir(pool, sliver) / "limit"
 
 
+def keys_file(pool: Path, sliver: str) -> Path:
+    """Says which ssh keys were put into the sliver."""
+    return sliver_dir(pool, sliver) / "keys.json"
+
+
 def image_file(images: Path, sha256: str, format: str) -> Path:
     return images / f"{sha256}.{format}"
 

@@ -57,6 +57,7 @@ class Sliver(TypedDict):
     usage: Usage
     acceleration: str | None
     booted: str | None
+    keys_missing: NotRequired[str | None]
     error: str | None
 
 
@@ -69,10 +70,39 @@ class Slice(TypedDict):
     created_at: str
     expires_at: str | None
     lease_ended_at: str | None
+    notice: NotRequired[str | None]
     image: str
     image_sha256: str
     boot: str | None
     slivers: list[Sliver]
+
+
+class Renewed(Slice):
+    """trimmed: why the end is not what was asked for."""
+
+    trimmed: NotRequired[str | None]
+
+
+class LeaseRules(TypedDict):
+    """Seconds. own: what is the project's own and not the node's; window 0: renewed at any time."""
+
+    project: str
+    default: int
+    longest: int
+    grace: int
+    window: int
+    reminders: list[int]
+    exempt: bool
+    own: list[str]
+
+
+class Clock(TypedDict):
+    """held: how many slices are over by the clock alone, which is doubted."""
+
+    says: str
+    leases_go_by: str
+    doubt: str | None
+    held: int
 
 
 class SliceRequest(TypedDict, total=False):

@@ -202,7 +202,7 @@ class Service:
         self.record(work.StepSeen(operation, sliver, "root", OperationState.RUNNING))
         with self.store.write() as c:
             now = utcnow()
-            c.execute(tables.clock.insert().values(id=1, seen_at=now, trusted_from=now))
+            c.execute(tables.clock.insert().values(id=1, seen_at=now))
             mine = {"user": schema.ADMIN, "created_at": now}
             c.execute(tables.members.insert().values(**mine, project="default", role="pi"))
             c.execute(tables.quotas.insert().values(project="default", level="quota", slices=3))
@@ -210,6 +210,9 @@ class Service:
             ends = {**mine, "hash": "h", "expires_at": now}
             c.execute(tables.sessions.insert().values(**ends, id="1", used_at=now))
             c.execute(tables.invitations.insert().values(**ends, invited_by=schema.ADMIN))
+            c.execute(tables.lease_rules.insert().values(project="default", window=3600))
+            letter = {"key": "k", "user": schema.ADMIN, "recipient": "me@example.org", "subject": "s", "body": "b"}
+            c.execute(tables.mails.insert().values(**letter, state="waiting", created_at=now, next_at=now))
             asked = {**mine, "id": "1", "project": "default", "name": "exp", "body": {}, "reason": "more"}
             c.execute(tables.requests.insert().values(**asked, state="waiting"))
             told = {**mine, "key": "1", "request": "r", "status": 202, "body": "{}", "sealed": False}

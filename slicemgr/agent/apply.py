@@ -15,7 +15,7 @@ from slicemgr import names
 from slicemgr.agent import observe
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.machines import Machines
-from slicemgr.agent.plan import Step
+from slicemgr.agent.plan import Step, phase_after
 from slicemgr.agent.publish import Publisher
 from slicemgr.agent.roots import Roots
 from slicemgr.config import Config
@@ -67,6 +67,7 @@ class Applier:
             Step.RESIZE: self._roots.resize,
             Step.IDENTITY: self._identity,
             Step.DOMAIN: self._domain,
+            Step.KEYS: self._keys,
             Step.SHAPE: self._shape,
             Step.PUBLISH: self._publish,
             Step.VERIFY: self._verify,
@@ -112,7 +113,13 @@ class Applier:
             host_key_public=public,
         )
         self._roots.identify(sliver, identity)
-        self._journal.add(work.SliverSeen(sliver.id, Phase.PENDING, host_key=public))
+        self._journal.add(work.SliverSeen(sliver.id, Phase.PENDING, host_key=public, keys_missing=""))
+
+    def _keys(self, sliver: Sliver) -> str:
+        """What it cannot be told while it runs is no failure: the sliver says so until it is started again."""
+        missing = self._roots.give_keys(sliver)
+        self._journal.add(work.SliverSeen(sliver.id, phase_after(sliver.desired), keys_missing=missing))
+        return missing
 
     def _host_key(self, sliver: Sliver) -> tuple[bytes, str]:
         """The sliver's key, kept beside its root where the tenant cannot change it; made at the first start."""

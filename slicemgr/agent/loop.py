@@ -202,7 +202,10 @@ class Agent:
                 return None
             self._worked[sliver_id] = sliver
         steps = self._converger.steps(sliver)
-        if operation is None and steps:
+        if operation is None and steps not in (
+            (),
+            (Step.KEYS,),
+        ):  # a guest that cannot be told is asked again and again
             detail = f"{sliver.id}: {', '.join(steps)}"
             self._journal.add(work.EventSeen("agent", "repair", sliver.slice_name, detail, sliver.project))
         return self._converger.carry_out(sliver, steps, self._reporter(operation, sliver_id))

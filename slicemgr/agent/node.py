@@ -20,10 +20,10 @@ from slicemgr.agent.imports import Importer
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.loop import Agent
 from slicemgr.agent.machines import Guests, Machines
-from slicemgr.agent.plan import plan
+from slicemgr.agent.plan import Step, plan
 from slicemgr.agent.publish import Publisher
 from slicemgr.config import Config
-from slicemgr.drivers import cgroup, launch
+from slicemgr.drivers import cgroup, launch, login_keys
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.firewall import Firewall
 from slicemgr.drivers.hypervisor import Hypervisor
@@ -34,6 +34,7 @@ from slicemgr.store import Store, work
 
 log = logging.getLogger(__name__)
 
+_TELL_AGAIN = 60.0  # seconds before a guest is tried again that could not be told its ssh keys
 _FIRST_RETRY, _LONGEST_RETRY = 5.0, 600.0  # seconds before a broken sliver is tried again by itself
 
 
@@ -54,6 +55,7 @@ class Node:
         self._importer = Importer(config, self._pool, journal, stop)
         self._guests = Guests(self.hypervisor)
         self._trouble: dict[str, tuple[float, float]] = {}  # sliver → (not before, wait after that)
+        self._told: dict[str, float] = {}  # sliver → not before, for ssh keys that it could not be told
 
     def begin(self) -> None:
         """Bring up what all slivers share. Raises Refused or Failed with what the node lacks."""
@@ -67,9 +69,18 @@ class Node:
         log.info("disk quota: %s", self._pool.enable_quota())
         with self._store.read() as connection:
             rows = work.slivers(connection, self._config.node.name)
+        self._note_keys(rows)
         self._publisher.reset(row.sliver for row in rows)
         self._announce()
         self._machines.look(self._announce)
+
+    def _note_keys(self, rows: Sequence[work.SliverRow]) -> None:
+        """Of slivers from before keys were noted: what their rows say was put there, for nothing changed it."""
+        pool = self._config.node.pool
+        for row in rows:
+            sliver = row.sliver
+            if observe.has_root(self._config, sliver.id) and login_keys.read_note(pool, sliver.id) is None:
+                login_keys.write_note(pool, sliver.id, sliver.ssh_keys, sliver.ssh_keys)
 
     def special(self, operation: work.Operation) -> dict[str, object]:
         """Carry out an operation on the node or an image; its result."""
@@ -116,7 +127,10 @@ class Node:
             sliver = row.sliver
             if self._machines.found is None and sliver.kind is Kind.KVM:
                 continue
-            if not agent.busy(sliver.id) and plan(sliver, host.sliver(sliver.id)) and self._may_try(sliver.id):
+            if agent.busy(sliver.id) or not self._may_try(sliver.id):
+                continue
+            steps = plan(sliver, host.sliver(sliver.id))
+            if steps and (steps != (Step.KEYS,) or self._may_tell(sliver.id)):
                 agent.repair(sliver, self._tried(sliver.id))
         guests = self._guests.look(one.sliver for one in host.domains.values() if one.kind is Kind.KVM)
         slivers = [row.sliver for row in rows]
@@ -128,6 +142,14 @@ class Node:
 
     def _may_try(self, sliver: str) -> bool:
         return time.monotonic() >= self._trouble.get(sliver, (0.0, 0.0))[0]
+
+    def _may_tell(self, sliver: str) -> bool:
+        """A guest without an agent is not asked at every look."""
+        now = time.monotonic()
+        if now < self._told.get(sliver, 0.0):
+            return False
+        self._told[sliver] = now + _TELL_AGAIN
+        return True
 
     def _tried(self, sliver: str) -> Callable[[SlicemgrError | None], None]:
         def done(error: SlicemgrError | None) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from slicemgr import names
 from slicemgr.agent.plan import DomainState, Seen
 from slicemgr.config import Config
-from slicemgr.drivers import traffic
+from slicemgr.drivers import login_keys, traffic
 from slicemgr.drivers.hypervisor import DomainSeen, Hypervisor
 
 _NOTHING = Seen()
@@ -26,6 +26,7 @@ class Host:
     settled: Mapping[str, int]  # sliver → pid of the domain that was settled
     disks: Mapping[str, int]  # sliver → disk limit as applied
     shaped: frozenset[str]
+    keys: Mapping[str, tuple[str, ...]]  # sliver → the ssh keys of ours that it has
 
     def sliver(self, sliver: str) -> Seen:
         """What `plan` needs to know of one sliver."""
@@ -34,6 +35,7 @@ class Host:
             disk=self.disks.get(sliver),
             traces=sliver in self.directories or sliver in self.launches,
             shaped=sliver in self.shaped,
+            keys=self.keys.get(sliver),
         )
         domain = self.domains.get(sliver)
         return seen if domain is None else _with_domain(seen, domain, domain.pid == self.settled.get(sliver))
@@ -47,6 +49,7 @@ def host(config: Config, hypervisor: Hypervisor) -> Host:
     """Look at everything. Raises Failed if libvirt does not answer."""
     directories = _children(config.node.pool / "slivers")
     limits = {sliver: _disk_limit(config, sliver) for sliver in directories}
+    keys = {sliver: _keys(config, sliver) for sliver in directories}
     return Host(
         domains=hypervisor.domains(),
         roots=frozenset(one for one in directories if has_root(config, one)),
@@ -55,6 +58,7 @@ def host(config: Config, hypervisor: Hypervisor) -> Host:
         settled=dict(filter(None, map(_parse_mark, _listing(settled_dir(config))))),
         disks={sliver: limit for sliver, limit in limits.items() if limit is not None},
         shaped=traffic.shaped(),
+        keys={sliver: lines for sliver, lines in keys.items() if lines is not None},
     )
 
 
@@ -67,7 +71,8 @@ def one(config: Config, hypervisor: Hypervisor, sliver: str) -> Seen:
     shaped = traffic.is_shaped(sliver)
     if domain is None and not (traces or shaped):
         return _NOTHING
-    seen = Seen(root=root, disk=_disk_limit(config, sliver), traces=traces, shaped=shaped)
+    disk, keys = _disk_limit(config, sliver), _keys(config, sliver)
+    seen = Seen(root=root, disk=disk, traces=traces, shaped=shaped, keys=keys)
     return seen if domain is None else _with_domain(seen, domain, mark(config, sliver, domain.pid).exists())
 
 
@@ -81,6 +86,11 @@ def _disk_limit(config: Config, sliver: str) -> int | None:
         return int(names.limit_file(config.node.pool, sliver).read_text())
     except (FileNotFoundError, ValueError):
         return None
+
+
+def _keys(config: Config, sliver: str) -> tuple[str, ...] | None:
+    note = login_keys.read_note(config.node.pool, sliver)
+    return None if note is None else note.now
 
 
 def _with_domain(seen: Seen, domain: DomainSeen, settled: bool) -> Seen:

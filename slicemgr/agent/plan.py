@@ -18,6 +18,7 @@ class Step(StrEnum):
     RESIZE = "resize"  # another disk limit
     IDENTITY = "identity"  # hostname, keys, resolver written into the root
     DOMAIN = "domain"  # virDomainCreateXML
+    KEYS = "keys"  # other ssh keys into a sliver that runs
     SHAPE = "shape"  # the network rates on its link
     PUBLISH = "publish"  # NAT, DNAT and filter rules
     VERIFY = "verify"  # the kernel's limits are the ones asked for
@@ -45,6 +46,7 @@ class Seen:
     root: it is complete. disk: the limit in bytes that was applied to it, None if unknown.
     traces: something with the sliver's mark lies in the pool or runtime directory.
     shaped: it has a device for its outgoing rate, which outlives the domain.
+    keys: the ssh keys of ours that it has, None if unknown.
     """
 
     domain: DomainState | None = None
@@ -54,6 +56,7 @@ class Seen:
     traces: bool = False
     disk: int | None = None
     shaped: bool = False
+    keys: tuple[str, ...] | None = None
 
 
 _START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN)
@@ -90,13 +93,19 @@ def _run(want: Sliver, seen: Seen, *, pause: bool) -> tuple[Step, ...]:
     if seen.generation != want.generation:
         return (Step.STOP, *root, *_START, *shape, *_CHECK, *last)
     wake = (Step.RESUME,) if seen.domain is DomainState.PAUSED else ()
+    keys = _keys(want, seen)
     if not seen.settled:
-        return (*root, *wake, *shape, Step.PUBLISH, *_CHECK, *last)
+        return (*root, *wake, *shape, Step.PUBLISH, *_CHECK, *keys, *last)
     if (limits.net_out is not None) is not seen.shaped:
-        return (*root, *wake, *shape, *last)
+        return (*root, *wake, *shape, *keys, *last)
     if pause:
-        return (*root, *(() if wake else last))
-    return (*root, *wake)
+        return (*root, *keys, *(() if wake else last))
+    return (*root, *wake, *keys)
+
+
+def _keys(want: Sliver, seen: Seen) -> tuple[Step, ...]:
+    """One that does not run gets them as it starts."""
+    return (Step.KEYS,) if seen.keys is not None and set(seen.keys) != set(want.ssh_keys) else ()
 
 
 def _resize(want: Sliver, seen: Seen) -> tuple[Step, ...]:

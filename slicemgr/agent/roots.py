@@ -6,18 +6,20 @@ Both lie in the sliver's own subvolume, so that one quota group limits and measu
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from slicemgr import names
 from slicemgr.config import Config
-from slicemgr.drivers import launch, machine_disk, seed, whole_file
+from slicemgr.drivers import launch, login_keys, machine_disk, seed, whole_file
 from slicemgr.drivers.btrfs import Pool, QuotaMode
 from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.drivers.identity import Identity, write_identity
+from slicemgr.drivers.login_keys import Note
 from slicemgr.drivers.place import Place
 from slicemgr.drivers.rootfs import Root
-from slicemgr.errors import Failed
+from slicemgr.errors import Code, Failed, SlicemgrError
 from slicemgr.model import Boot, Kind, Sliver
 
 
@@ -35,6 +37,9 @@ class Preparation(Protocol):
 
     def identify(self, sliver: Sliver, identity: Identity) -> None:
         """Name, keys, address, user data."""
+
+    def keys(self, sliver: Sliver, note: Note) -> None:
+        """Other ssh keys while it runs. Raises Failed if it cannot be told."""
 
     def launch(self, sliver: Sliver) -> None:
         """The last thing before the domain starts."""
@@ -84,7 +89,28 @@ class Roots:
         whole_file.write(note, str(sliver.limits.disk))
 
     def identify(self, sliver: Sliver, identity: Identity) -> None:
-        self._kinds[sliver.kind].identify(sliver, identity)
+        """With the keys that the sliver shall have; those that it had go, the tenant's own stay."""
+        pool, want = self._config.node.pool, sliver.ssh_keys
+        note = login_keys.read_note(pool, sliver.id)
+        before = () if note is None else note.put
+        if note is not None:
+            login_keys.write_note(pool, sliver.id, (*before, *want), note.now)
+        self._kinds[sliver.kind].identify(sliver, replace(identity, keys_put=None if note is None else before))
+        login_keys.write_note(pool, sliver.id, (*before, *want), want)
+
+    def give_keys(self, sliver: Sliver) -> str:
+        """The keys that a running sliver shall have; why it has not got them, or ""."""
+        pool, want = self._config.node.pool, sliver.ssh_keys
+        note = login_keys.read_note(pool, sliver.id) or Note((), ())
+        login_keys.write_note(pool, sliver.id, (*note.put, *want), note.now)
+        try:
+            self._kinds[sliver.kind].keys(sliver, note)
+        except SlicemgrError as error:
+            if error.code is Code.UNAVAILABLE:
+                raise
+            return f"its ssh keys change with its next start (`slicectl restart {sliver.slice_name}`): {error.message}"
+        login_keys.write_note(pool, sliver.id, (*note.put, *want), want)
+        return ""
 
     def launch(self, sliver: Sliver) -> None:
         self._kinds[sliver.kind].launch(sliver)
@@ -125,6 +151,10 @@ class _Container:
             write_identity(root, identity)
             if sliver.user_data:
                 seed.write(root, seed.files(identity, sliver.id, sliver.user_data, None))
+
+    def keys(self, sliver: Sliver, note: Note) -> None:
+        with Root(names.root_dir(self._config.node.pool, sliver.id)) as root:
+            login_keys.write(root, sliver.ssh_keys, note.put)
 
     def launch(self, sliver: Sliver) -> None:
         launch.write(self._config, sliver, subvolumes=self._pool.quota_mode() is not QuotaMode.FULL)
@@ -167,6 +197,11 @@ class _Machine:
     def identify(self, sliver: Sliver, identity: Identity) -> None:
         files = seed.files(identity, sliver.id, sliver.user_data, names.mac(sliver.id))
         machine_disk.make_seed(names.seed_file(self._config.node.pool, sliver.id), files)
+
+    def keys(self, sliver: Sliver, note: Note) -> None:
+        """By the guest agent; one that has none gets them by its seed, as it starts."""
+        gone = list(note.gone(sliver.ssh_keys))
+        self._hypervisor.set_guest_keys(sliver.id, list(sliver.ssh_keys), gone)
 
     def launch(self, sliver: Sliver) -> None:
         """QEMU runs as the sliver's own user: what it opens is that user's, the rest of the directory root's."""

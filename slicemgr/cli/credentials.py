@@ -15,7 +15,7 @@ _user = click.option("--user", help="Whose, if you are an admin.")
 
 @click.group()
 def key() -> None:
-    """Your ssh keys: a slice gets them if its request names none."""
+    """Your ssh keys: your slices have them, also those that run."""
 
 
 @key.command("list")
@@ -33,7 +33,7 @@ def list_keys(user: str | None, output: Output) -> None:
 @click.argument("file")
 @output_options(tables.KEYS)
 def add_key(file: str, output: Output) -> None:
-    """Add the keys of a .pub FILE."""
+    """Add the keys of a .pub FILE; your running slices get them."""
     from slicemgr.cli.create import read_key
     from slicemgr.client import Client
 
@@ -47,7 +47,7 @@ def add_key(file: str, output: Output) -> None:
 @click.argument("ids", metavar="ID…", nargs=-1, required=True)
 @_user
 def remove_keys(ids: tuple[str, ...], user: str | None) -> int:
-    """Remove keys."""
+    """Remove keys; they leave your running slices, too."""
     from slicemgr.client import Client
 
     with Client.local() as client:

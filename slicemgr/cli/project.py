@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from slicemgr.cli import tables_people as tables
+from slicemgr.cli.leases import lease
 from slicemgr.cli.output import Output, output_options
 from slicemgr.errors import invalid
 
@@ -25,6 +26,9 @@ _NO_LIMIT = "none"
 @click.group()
 def project() -> None:
     """Projects: who works together, and how much they may have."""
+
+
+project.add_command(lease)
 
 
 @project.command("list")

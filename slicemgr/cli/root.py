@@ -30,6 +30,7 @@ COMMANDS = {
     "token": "credentials:token",
     "session": "credentials:session",
     "op": "op:op",
+    "clock": "leases:clock",
     "event": "event:event",
     "doctor": "doctor:doctor",
     "gc": "doctor:gc",

@@ -49,10 +49,13 @@ def show(name: str, output: Output) -> None:
 @output_options(tables.SLICES)
 def renew(name: str, lease: str, output: Output) -> None:
     """Let a slice live on; prints the end that was granted."""
+    from slicemgr.cli.complaint import say
     from slicemgr.client import Client
 
     with Client.local() as client:
         renewed = client.renew_slice(name, lease)
+        if renewed.get("trimmed"):
+            say(f"until {renewed['expires_at']}, other than asked for: {renewed.get('trimmed')}")
         output.show([renewed], renewed)
 
 
@@ -92,4 +95,9 @@ def _print(slice: wire.Slice, output: Output) -> None:
             f"owner {text(slice['owner'])}, project {text(slice['project'])}, lease ends {when(slice['expires_at'])}"
         )
         click.echo(words)
+        if slice.get("notice"):
+            click.echo(text(slice.get("notice")))
+        for one in slice["slivers"]:
+            if one.get("keys_missing"):
+                click.echo(f"sliver {one['index']}: {text(one.get('keys_missing'))}")
     output.show(slice["slivers"], slice)

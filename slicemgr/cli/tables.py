@@ -30,6 +30,7 @@ SLICES = Table(
         field("owner"),
         field("created_at", when),
         field("expires_at", when),
+        field("notice"),
     ),
     ("name", "type", "state", "slivers", "image", "expires_at"),
 )
@@ -52,6 +53,7 @@ SLIVERS = Table(
         Column("guest_memory", lambda row: row["usage"]["guest_memory"], size),
         field("acceleration"),
         field("booted"),
+        field("keys_missing"),
         Column("disk_used", lambda row: row["usage"]["disk"], size),
         Column("fingerprint", lambda row: row["ssh"]["fingerprint"], whole=True),
         field("error"),

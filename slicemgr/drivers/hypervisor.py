@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 from xml.etree import ElementTree as ET
 
@@ -36,6 +37,7 @@ _SHORT = 0.01
 _LOOK = 0.5  # seconds, at most, between looks for a domain's end when no event comes
 _UNNOTICED = 0.25  # seconds after which an ended libvirt_lxc counts as not noticed by libvirtd
 _ASK_AGAIN = 1.0  # seconds between requests for a clean shutdown
+_GUEST_ANSWERS = 15.0  # seconds after which a guest agent counts as hung
 _QEMU_ANSWERS = 5.0  # seconds after which a QEMU that does not answer counts as hung
 
 T = TypeVar("T")
@@ -189,6 +191,24 @@ class Hypervisor:
             domain = _lookup(connection, sliver)
             if domain is not None and domain.blockInfo("vda")[0] < size:
                 _bounded(lambda: domain.blockResize("vda", size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES))
+
+    def set_guest_keys(self, sliver: str, put: list[str], gone: list[str]) -> None:
+        """root's ssh keys inside a running virtual machine, by its guest agent. Raises Failed if none answers.
+
+        put: lines that shall be there; gone: lines that shall not. All others stay.
+        """
+        with self._calling(Kind.KVM, "hand the guest its ssh keys") as connection:
+            domain = _lookup(connection, sliver)
+            if domain is None:
+                raise Failed(f"{sliver} does not run")
+            for lines, how in (
+                (gone, libvirt.VIR_DOMAIN_AUTHORIZED_SSH_KEYS_SET_REMOVE),
+                (put, libvirt.VIR_DOMAIN_AUTHORIZED_SSH_KEYS_SET_APPEND),
+            ):
+                if lines:
+                    late = Failed("its guest agent does not answer")
+                    call = partial(domain.authorizedSSHKeysSet, "root", lines, how)
+                    _bounded(call, seconds=_GUEST_ANSWERS, late=late)
 
     def guest_memory(self, slivers: Iterable[str]) -> dict[str, int]:
         """Bytes that running virtual machines say they use; those whose guest does not tell are left out.
@@ -436,8 +456,8 @@ def _lookup(connection: Any, sliver: str) -> Any | None:
     return domain if domain.ID() > 0 else None
 
 
-def _bounded(call: Callable[[], T]) -> T:
-    """What a call that waits for QEMU says; Failed if it does not come back in time.
+def _bounded(call: Callable[[], T], seconds: float = _QEMU_ANSWERS, late: Failed | None = None) -> T:
+    """What a call that waits for QEMU says; `late`, or that QEMU hangs, if it does not come back in time.
 
     The thread that waits ends with the call: when QEMU goes on, or is killed.
     """
@@ -452,12 +472,12 @@ def _bounded(call: Callable[[], T]) -> T:
 
     thread = threading.Thread(target=work, name="qemu-call", daemon=True)
     thread.start()
-    thread.join(_QEMU_ANSWERS)
+    thread.join(seconds)
     if errors:
         raise errors[0]
     if result:
         return result[0]
-    raise Failed("its QEMU does not answer", hint="stop or delete the slice: it is ended by force then")
+    raise late or Failed("its QEMU does not answer", hint="stop or delete the slice: it is ended by force then")
 
 
 def _start_events() -> None:

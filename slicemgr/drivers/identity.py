@@ -11,19 +11,21 @@ from dataclasses import dataclass
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from slicemgr.drivers import login_keys
 from slicemgr.drivers.rootfs import Root
 
 INIT_DIRECTORY = ".slicemgr"  # the mount point of the init, which is not part of the image
 
 _HOST_KEY = "etc/ssh/ssh_host_ed25519_key"
 _HOST_KEY_NAME = re.compile(r"ssh_host_.*key(\.pub)?")
-_LARGEST_PASSWD = 1 << 20
-_LONGEST_HOME = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is written into a root. search: domains to complete short names with, may be empty."""
+    """What is written into a root. search: domains to complete short names with, may be empty.
+
+    keys_put: ssh keys that we put there before; None: none yet, and what the image brought goes.
+    """
 
     hostname: str
     address: str
@@ -33,6 +35,7 @@ class Identity:
     host_key_private: bytes
     host_key_public: str
     search: tuple[str, ...] = ()
+    keys_put: tuple[str, ...] | None = None
 
 
 def new_host_key() -> tuple[bytes, str]:
@@ -71,17 +74,6 @@ def resolv_conf(identity: Identity) -> str:
     return "".join(f"{line}\n" for line in [*search, *(f"nameserver {one}" for one in identity.dns)])
 
 
-def home_of_root(passwd: bytes | None) -> str:
-    """Root's home by the root's own /etc/passwd; `/root` if that says nothing usable."""
-    for line in (passwd or b"").decode("utf-8", "replace").splitlines():
-        fields = line.split(":")
-        if len(fields) >= 7 and fields[0] == "root":
-            parts = fields[5].split("/")
-            usable = fields[5].startswith("/") and len(fields[5]) <= _LONGEST_HOME and fields[5].isprintable()
-            return fields[5] if usable and ".." not in parts and max(map(len, parts)) <= 255 else "/root"
-    return "/root"
-
-
 def write_identity(root: Root, identity: Identity) -> None:
     """Make the root the sliver's own. Writing the same identity again changes nothing.
 
@@ -93,7 +85,7 @@ def write_identity(root: Root, identity: Identity) -> None:
     root.own_directory(INIT_DIRECTORY, 0o755)
     _write_machine_id(root, machine_id(identity.host_key_public))
     _write_host_key(root, identity)
-    _write_authorized_keys(root, identity.authorized_keys)
+    login_keys.write(root, identity.authorized_keys, identity.keys_put)
 
 
 def _write_machine_id(root: Root, number: str) -> None:
@@ -110,12 +102,3 @@ def _write_host_key(root: Root, identity: Identity) -> None:
     for name in root.names("etc/ssh"):
         if _HOST_KEY_NAME.fullmatch(name) and name not in (ours, f"{ours}.pub"):
             root.remove(f"etc/ssh/{name}")
-
-
-def _write_authorized_keys(root: Root, keys: tuple[str, ...]) -> None:
-    home = home_of_root(root.read("etc/passwd", _LARGEST_PASSWD))
-    if not root.exists(home):
-        root.mkdir(home, 0o700)
-    root.own_directory(f"{home}/.ssh", 0o700)
-    content = "".join(f"{key.strip()}\n" for key in keys)
-    root.write(f"{home}/.ssh/authorized_keys", content.encode(), mode=0o600)

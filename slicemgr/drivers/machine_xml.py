@@ -17,6 +17,7 @@ from slicemgr.model import KIB, MIB, Boot, Sliver
 TRANSLATED = 128 * MIB  # of translated code that emulation keeps
 # Bytes that QEMU needs beside the guest's memory.
 OVERHEAD = {Acceleration.KVM: 256 * MIB, Acceleration.EMULATION: 256 * MIB + TRANSLATED}
+GUEST_AGENT = "org.qemu.guest_agent.0"  # the port on which QEMU's guest agent listens
 STATISTICS = 10  # seconds between the guest's reports of its memory
 FIRMWARE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
 FIRMWARE_VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
@@ -48,6 +49,8 @@ def complete(
     element(screen, "listen", type="socket")  # in libvirt's own directory, which is the machine's alone
     element(element(devices, "video"), "model", type="virtio")
     element(element(devices, "rng", model="virtio"), "backend", "/dev/urandom", model="random")
+    agent = element(devices, "channel", type="unix")  # a socket in libvirt's own directory, too
+    element(agent, "target", type="virtio", name=GUEST_AGENT)
     element(element(devices, "memballoon", model="virtio"), "stats", period=STATISTICS)
     element(link, "model", type="virtio")
 

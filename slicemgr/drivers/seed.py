@@ -32,6 +32,7 @@ def files(identity: Identity, instance: str, user_data: str, mac: str | None) ->
     }
     if mac is not None:
         seed["network-config"] = _json(_network(identity, mac))
+        seed["keys-gone"] = _lines(_gone(identity))
     return seed
 
 
@@ -55,7 +56,7 @@ def _vendor(identity: Identity, mac: str | None) -> dict[str, object]:
     }
     if mac is not None:
         data["growpart"] = {"mode": "auto", "devices": ["/"]}
-        data["bootcmd"] = [["sh", "-c", _bring_up(identity, mac)]]
+        data["bootcmd"] = [["sh", "-c", _bring_up(identity, mac)], ["sh", "-c", _set_keys(identity)]]
     return data
 
 
@@ -90,6 +91,27 @@ def _bring_up(identity: Identity, mac: str) -> str:
         f"ip route replace default via {identity.gateway} dev $link onlink\n"
         f"[ -s /etc/resolv.conf ] || printf %s {shlex.quote(resolver)} >/etc/resolv.conf\n"
     )
+
+
+def _set_keys(identity: Identity) -> str:
+    """cloud-init itself takes keys at the first start only: at every start, ours change and the tenant's own stay."""
+    return (
+        "umask 077\nfile=~root/.ssh/authorized_keys\n"
+        'mkdir -p "${file%/*}" && touch "$file"\n'
+        f"printf %s {shlex.quote(_lines(identity.authorized_keys))} >/run/slicemgr-keys\n"
+        f"printf %s {shlex.quote(_lines(_gone(identity)))} | cat - /run/slicemgr-keys |"
+        ' grep -vxFf - "$file" >"$file.new"\n'
+        'cat /run/slicemgr-keys >>"$file.new" && mv "$file.new" "$file"\n'
+    )
+
+
+def _gone(identity: Identity) -> tuple[str, ...]:
+    """The keys that we put there once and that are not to be there."""
+    return tuple(one for one in identity.keys_put or () if one not in identity.authorized_keys)
+
+
+def _lines(keys: tuple[str, ...]) -> str:
+    return "".join(f"{one.strip()}\n" for one in keys)
 
 
 def _json(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Until when a slice may live, what happens at the end, and when a clock is not to be believed. Pure."""
+"""Until when a slice may live, what happens at the end, and what time it is when a clock is doubted. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from typing import NamedTuple
 
 from slicemgr.config import LeaseConfig
-from slicemgr.errors import invalid
+from slicemgr.errors import Code, Refused, invalid
 
-JUMP = timedelta(minutes=15)  # between two looks: the machine was off, or somebody set its clock
-DISTRUST = timedelta(hours=1)  # after a jump: how long leases are not ended by the dozen
-FEW = 3
+JUMP = timedelta(minutes=15)  # by as much a clock may be set without anybody being asked
+_MOMENT = "%Y-%m-%dT%H:%M:%SZ"
+
+
+class Granted(NamedTuple):
+    """why: it is not what was asked for; "" if it is."""
+
+    until: datetime
+    why: str = ""
 
 
 def grant(lease: timedelta, now: datetime, policy: LeaseConfig) -> datetime:
@@ -21,10 +28,23 @@ def grant(lease: timedelta, now: datetime, policy: LeaseConfig) -> datetime:
     return now + lease
 
 
-def renew(requested: timedelta, now: datetime, policy: LeaseConfig) -> datetime:
-    """When a renewed slice ends: what was asked for, or as much of it as policy allows."""
+def renew(requested: timedelta, now: datetime, policy: LeaseConfig, end: datetime | None = None) -> Granted:
+    """When a renewed slice ends: what was asked for, or as much of it as policy allows. end: of the lease it has."""
     check(requested)
-    return now + min(requested, policy.longest)
+    until, why = now + requested, ""
+    if requested > policy.longest:
+        until, why = now + policy.longest, f"{text(policy.longest)} is the longest that a lease may be here"
+    if end is not None and until < end:
+        return Granted(end, f"it lasts longer already than {text(min(requested, policy.longest))} from now")
+    return Granted(until, why)
+
+
+def check_window(name: str, now: datetime, end: datetime, window: timedelta) -> None:
+    """Refused(CONFLICT) before the last part of a lease, where only in that it may be renewed. Zero: at any time."""
+    opens = end - window
+    if window and now < opens:
+        hint = f"from {opens:{_MOMENT}} on, {text(window)} before its end; an admin can at any time"
+        raise Refused(Code.CONFLICT, f"it is too early to renew slice {name}", hint=hint)
 
 
 def check(lease: timedelta, longest: timedelta | None = None) -> None:
@@ -48,54 +68,76 @@ class Verdict(Enum):
     """What is due for a slice."""
 
     NOTHING = "nothing"
+    REMIND = "remind"
     STOP = "stop"
     DELETE = "delete"
-    RESUME_LEASE = "lease runs again"  # ended by a clock that was wrong
+    RESUME_LEASE = "lease runs again"  # ended by a clock that was wrong, or its project's leases end no more
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """ended_at: when its end was acted upon, None while it runs."""
+    """granted_at: by create or renew. ended_at: when its end was acted upon, None while it runs.
+
+    reminders: how long before the end. reminded: of them, the last that was given. exempt: it never ends.
+    """
 
     slice_id: str
     expires_at: datetime
     ended_at: datetime | None
+    granted_at: datetime | None = None
+    reminders: tuple[timedelta, ...] = ()
+    reminded: timedelta | None = None
+    exempt: bool = False
+
+
+def due(leases: Sequence[Lease], now: datetime, grace: timedelta) -> dict[str, Verdict]:
+    """What is due at `now`, by slice id. The grace counts from when the slice was stopped: no wrong date deletes."""
+    verdicts = {lease.slice_id: _verdict(lease, now, grace) for lease in leases}
+    return {id_: verdict for id_, verdict in verdicts.items() if verdict is not Verdict.NOTHING}
+
+
+def _verdict(lease: Lease, now: datetime, grace: timedelta) -> Verdict:
+    if lease.exempt:
+        return Verdict.NOTHING if lease.ended_at is None else Verdict.RESUME_LEASE
+    if lease.ended_at is None:
+        if lease.expires_at <= now:
+            return Verdict.STOP
+        return Verdict.NOTHING if reminder(lease, now) is None else Verdict.REMIND
+    if lease.expires_at > now:
+        return Verdict.RESUME_LEASE
+    return Verdict.DELETE if lease.ended_at + grace <= now else Verdict.NOTHING
+
+
+def reminder(lease: Lease, now: datetime) -> timedelta | None:
+    """The reminder that is due, of several the last. None whose time was before the lease was granted."""
+    passed = [
+        one
+        for one in lease.reminders
+        if lease.expires_at - one <= now and (lease.granted_at is None or lease.granted_at < lease.expires_at - one)
+    ]
+    last = min(passed, default=None)
+    return None if last is None or (lease.reminded is not None and lease.reminded <= last) else last
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """seen_at: the last look. trusted_from: from when on many leases may end at once."""
+    """seen_at: what time it is, by what was seen to pass. doubt: how far the node's clock is ahead of that, if too far.
+
+    While it is doubted, leases go by what was seen to pass: nothing ends because somebody set a clock.
+    """
 
     seen_at: datetime
-    trusted_from: datetime
+    doubt: timedelta = timedelta(0)
+
+    def judge(self, now: datetime) -> datetime:
+        """The time that leases go by. A clock that is behind is followed: it ends nothing too early."""
+        return min(now, self.seen_at) if self.doubt else now
 
 
-def tick(last: Clock | None, now: datetime) -> Clock:
-    """The clock after a look at `now`: a jump in either direction makes it distrusted for a while."""
+def tick(last: Clock | None, now: datetime, passed: timedelta | None) -> Clock:
+    """The clock after a look at `now`. passed: uptime since the last look, None if the machine was off since."""
     if last is None:
-        return Clock(now, now)
-    jumped = not -timedelta(seconds=60) <= now - last.seen_at <= JUMP
-    backwards = last.trusted_from - now > DISTRUST
-    return Clock(now, now + DISTRUST if jumped or backwards else last.trusted_from)
-
-
-def due(leases: Sequence[Lease], clock: Clock, grace: timedelta) -> dict[str, Verdict]:
-    """What is due, by slice id.
-
-    The grace counts from when the slice was stopped, so that no single wrong date deletes anything. While the
-    clock is distrusted, nothing happens to more than FEW slices, or to more than half of them, at once.
-    """
-    verdicts = {lease.slice_id: _verdict(lease, clock.seen_at, grace) for lease in leases}
-    wanted: dict[str, Verdict] = {id_: verdict for id_, verdict in verdicts.items() if verdict is not Verdict.NOTHING}
-    harsh = [id_ for id_, verdict in wanted.items() if verdict in (Verdict.STOP, Verdict.DELETE)]
-    if clock.seen_at < clock.trusted_from and len(harsh) > FEW and 2 * len(harsh) > len(leases):
-        return {id_: verdict for id_, verdict in wanted.items() if id_ not in harsh}
-    return wanted
-
-
-def _verdict(lease: Lease, now: datetime, grace: timedelta) -> Verdict:
-    if lease.ended_at is None:
-        return Verdict.STOP if lease.expires_at <= now else Verdict.NOTHING
-    if lease.expires_at > now:
-        return Verdict.RESUME_LEASE
-    return Verdict.DELETE if lease.ended_at + grace <= now else Verdict.NOTHING
+        return Clock(now)
+    expected = last.seen_at + (passed or timedelta(0))
+    ahead = now - expected
+    return Clock(now) if abs(ahead) <= JUMP else Clock(expected, ahead)

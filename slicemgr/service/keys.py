@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -47,6 +48,23 @@ def parse(texts: Sequence[str]) -> tuple[str, ...]:
     if len(keys) > MOST_KEYS:
         raise invalid(FIELD, f"{len(keys)} keys are too many", f"at most {MOST_KEYS}")
     return tuple(keys)
+
+
+def body(line: str) -> str:
+    """What of a line makes it that key: type and key, without its comment."""
+    return " ".join(line.split()[:2])
+
+
+def bodies(lines: Iterable[str]) -> set[str]:
+    return {body(line) for line in lines}
+
+
+def union(*lists: Iterable[str]) -> list[str]:
+    """The lines of all, each key once."""
+    found: dict[str, str] = {}
+    for line in chain(*lists):
+        found.setdefault(body(line), line)
+    return list(found.values())
 
 
 def _key(line: str) -> str:

@@ -1,54 +1,111 @@
-"""End the leases that are over: stop first, delete after the grace."""
+"""What is due for leases: remind, stop at the end, delete after the grace; each with the reason, for whoever looks."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config
 from slicemgr.model import Desired
 from slicemgr.policy import leases as policy
-from slicemgr.policy.leases import Verdict
-from slicemgr.service import slices
+from slicemgr.policy.leases import Lease, Verdict
+from slicemgr.service import clock, lease_rules, mail, operations, slices
+from slicemgr.service.clock import Uptime
+from slicemgr.service.lease_rules import Rules
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 from slicemgr.store.wake import wake
 
 USER = "lease"  # who is said to have stopped or deleted
+_MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 
-def expire(store: Store, config: Config, now: datetime | None = None) -> int:
-    """Do what is due at `now` (the present); how many slices were stopped or deleted. Call it every minute or so."""
+def expire(store: Store, config: Config, now: datetime | None = None, up: Uptime | None = None) -> int:
+    """Do what is due at `now` (the present); how many slices were stopped or deleted. Call it every minute or so.
+
+    up: the machine's uptime, if not this one's: what the clock is compared with.
+    """
     now = now or utcnow()
     with store.write() as c:
-        row = c.execute(sa.select(t.clock.c.seen_at, t.clock.c.trusted_from)).first()
-        clock = policy.tick(None if row is None else policy.Clock(*row), now)
-        values = {"seen_at": clock.seen_at, "trusted_from": clock.trusted_from}
-        c.execute(t.clock.insert().values(id=1, **values) if row is None else t.clock.update().values(**values))
-        l = t.slices.c
-        leaving = sa.exists().where(t.slivers.c.slice == l.id, t.slivers.c.desired == Desired.ABSENT)
-        rows = {
-            one.id: one
-            for one in c.execute(sa.select(l.id, l.name, l.project, l.expires_at, l.lease_ended_at).where(~leaving))
-        }
-        verdicts = policy.due(
-            [policy.Lease(one.id, one.expires_at, one.lease_ended_at) for one in rows.values()],
-            clock,
-            config.lease.grace,
-        )
+        at = clock.look(c, now, up or clock.uptime()).judge(now)
+        rows = {one.id: one for one in _living(c)}
+        rules = lease_rules.all_of(c, config, {one.project for one in rows.values()})
+        found = {id_: _lease(one, rules[one.project]) for id_, one in rows.items()}
+        verdicts = policy.due(list(found.values()), at, config.lease.grace)
         for id_, verdict in verdicts.items():
-            end = rows[id_].expires_at
-            if verdict is Verdict.RESUME_LEASE:
-                c.execute(t.slices.update().where(l.id == id_).values(lease_ended_at=None))
-            elif verdict is Verdict.STOP:
-                c.execute(t.slices.update().where(l.id == id_).values(lease_ended_at=now))
-                slices.change(c, rows[id_], "stop", USER, now, why=f"its lease ended at {end:%Y-%m-%dT%H:%M:%SZ}")
-            else:
-                why = f"its lease ended at {end:%Y-%m-%dT%H:%M:%SZ} and was not renewed"
-                slices.change(c, rows[id_], "delete", USER, now, why=why)
-    done = sum(verdict is not Verdict.RESUME_LEASE for verdict in verdicts.values())
+            _carry_out(c, config, rows[id_], found[id_], verdict, rules[rows[id_].project], at)
+    done = sum(verdict in (Verdict.STOP, Verdict.DELETE) for verdict in verdicts.values())
     if done:
         wake(config.wake_socket)
     return done
+
+
+def _living(c: Connection) -> list[Row[*tuple[Any, ...]]]:
+    """The slices that are not on their way out."""
+    l = t.slices.c
+    leaving = sa.exists().where(t.slivers.c.slice == l.id, t.slivers.c.desired == Desired.ABSENT)
+    columns = (l.id, l.name, l.project, l.owner, l.expires_at, l.lease_ended_at, l.created_at, l.renewed_at, l.reminded)
+    return list(c.execute(sa.select(*columns).where(~leaving)).all())
+
+
+def _lease(row: Row[*tuple[Any, ...]], rules: Rules) -> Lease:
+    return Lease(
+        row.id,
+        row.expires_at,
+        row.lease_ended_at,
+        row.renewed_at or row.created_at,
+        rules.lease.reminders,
+        None if row.reminded is None else timedelta(seconds=row.reminded),
+        rules.exempt,
+    )
+
+
+def _carry_out(
+    c: Connection,
+    config: Config,
+    row: Row[*tuple[Any, ...]],
+    lease: Lease,
+    verdict: Verdict,
+    rules: Rules,
+    at: datetime,
+) -> None:
+    end = f"{row.expires_at:{_MOMENT}}"
+    match verdict:
+        case Verdict.REMIND:
+            before = policy.reminder(lease, at) or timedelta(0)
+            said = f"its lease ends at {end}: `slicectl renew {row.name} --lease {policy.text(rules.lease.default)}`"
+            operations.note(c, USER, "lease reminder", at, slice=row.name, project=row.project, detail=said)
+            _tell(c, config, row, f"its lease ends at {end}", said, at, reminded=int(before.total_seconds()))
+        case Verdict.STOP:
+            gone = f"{at + config.lease.grace:{_MOMENT}}"
+            said = f"its lease ended at {end}; it is deleted at {gone} unless it is renewed"
+            slices.change(c, row, "stop", USER, at, why=said)
+            _tell(c, config, row, "stopped", f"stopped: {said}", at, lease_ended_at=at)
+        case Verdict.DELETE:
+            said = f"its lease ended at {end} and was not renewed"
+            slices.change(c, row, "delete", USER, at, why=said)
+            _tell(c, config, row, "deleted", f"deleted: {said}", at)
+        case Verdict.RESUME_LEASE:
+            why = "its project's leases do not end" if rules.exempt else "the clock had been wrong"
+            said = f"its lease runs on, for {why}; what was stopped stays stopped: `slicectl start {row.name}`"
+            operations.note(c, USER, "lease resumed", at, slice=row.name, project=row.project, detail=said)
+            _tell(c, config, row, "its lease runs on", said, at, lease_ended_at=None)
+
+
+def _tell(
+    c: Connection, config: Config, row: Row[*tuple[Any, ...]], short: str, said: str, at: datetime, **values: Any
+) -> None:
+    """Where the slice is shown, and by mail. The event is there already."""
+    c.execute(t.slices.update().where(t.slices.c.id == row.id).values(lease_notice=said, **values))
+    about = mail.About(row.owner, row.name, row.project)
+    subject = f"slice {row.name} of project {row.project}: {short}"
+    mail.queue(c, config, f"{row.id} {row.expires_at:{_MOMENT}} {said}", about, subject, _letter(config, row, said), at)
+
+
+def _letter(config: Config, row: Row[*tuple[Any, ...]], said: str) -> str:
+    where = f"\n{config.web.url}\n" if config.web.url else ""
+    return f"Slice {row.name} of project {row.project}:\n\n{said}.\n{where}"

@@ -17,10 +17,11 @@ from slicemgr.model import DEFAULT_PROJECT, RequestState, Role
 from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import Amounts, Quota
-from slicemgr.service import operations, people, specs
+from slicemgr.service import lease_rules, operations, people, slice_keys, specs
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
+from slicemgr.store.wake import wake
 
 QUOTA, CEILING = "quota", "ceiling"
 _MOST_BYTES = 1 << 55
@@ -63,16 +64,11 @@ def all_used(c: Connection, projects: Collection[str]) -> dict[str, Amounts]:
 
 
 def lease_policy(c: Connection, config: Config, project: str) -> LeaseConfig:
-    """The node's policy, as far as the project's longest lease allows."""
-    longest = limits(c, project).lease
-    if longest is None or longest >= config.lease.longest:
-        return config.lease
-    return replace(config.lease, longest=longest, default=min(longest, config.lease.default))
+    """The project's policy, as far as its longest lease allows."""
+    return lease_rules.of(c, config, project).lease
 
 
-def check_exists(c: Connection, project: str) -> None:
-    if c.scalar(sa.select(t.projects.c.name).where(t.projects.c.name == project)) is None:
-        raise access.missing("project", project)
+check_exists = lease_rules.check_exists
 
 
 # changes
@@ -146,8 +142,8 @@ def delete(store: Store, name: str, by: Principal) -> None:
         operations.note(c, by.user, "project delete", utcnow(), project=name, detail=name, address=by.address)
 
 
-def set_member(store: Store, name: str, user: str, role: Any, by: Principal) -> None:
-    """Take a user in, or change the role."""
+def set_member(store: Store, name: str, user: str, role: Any, by: Principal, config: Config | None = None) -> None:
+    """Take a user in, or change the role. config: to wake the agent for the slices of one who comes back."""
     access.see_project(by, name)
     if role not in tuple(Role):
         raise invalid("role", f"{str(role)[:40]!r} is unknown", "pi or member")
@@ -156,6 +152,9 @@ def set_member(store: Store, name: str, user: str, role: Any, by: Principal) -> 
         before = people.roles_of(c, user).get(name)
         access.set_member(by, name, Role(role), before)
         _set_member(c, name, user, Role(role), by)
+        slice_keys.joined(c, name, user, by)
+    if config is not None:
+        wake(config.wake_socket)
 
 
 def _set_member(c: Connection, project: str, user: str, role: Role, by: Principal, field: str = "user") -> None:
@@ -167,8 +166,11 @@ def _set_member(c: Connection, project: str, user: str, role: Role, by: Principa
     operations.note(c, by.user, "member set", now, project=project, detail=f"{user} {role}", address=by.address)
 
 
-def remove_member(store: Store, name: str, user: str, by: Principal) -> None:
-    """The user's slices stay the project's. Requests that wait are withdrawn."""
+def remove_member(store: Store, name: str, user: str, by: Principal, config: Config | None = None) -> None:
+    """The user's slices stay the project's, without the user's ssh keys. Requests that wait are withdrawn.
+
+    config: to wake the agent at once.
+    """
     m, q = t.members.c, t.requests.c
     with store.write() as c:
         access.see_project(by, name)
@@ -182,7 +184,10 @@ def remove_member(store: Store, name: str, user: str, by: Principal) -> None:
         waiting, now = (q.project == name, q.user == user, q.state == RequestState.WAITING), utcnow()
         ended = {"state": RequestState.WITHDRAWN, "decided_at": now, "decided_by": by.user}
         c.execute(t.requests.update().where(*waiting).values(ended))
+        slice_keys.left(c, [name], user, by, f"{user} left project {name}")
         operations.note(c, by.user, "member remove", now, project=name, detail=user, address=by.address)
+    if config is not None:
+        wake(config.wake_socket)
 
 
 # input

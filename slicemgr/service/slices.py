@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from slicemgr.model import Boot, BootFacts, Desired, ImageState, Kind, Limits, P
 from slicemgr.policy import access, allocate, leases, quota
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import Quota
-from slicemgr.service import nodes, operations, projects
+from slicemgr.service import keys, lease_rules, nodes, operations, projects
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -139,7 +139,7 @@ def _given(c: Connection, node: str) -> list[allocate.Given]:
 def _insert(
     c: Connection, spec: SliceSpec, placed: Placement, owner: str, by: Principal, now: datetime, expires: datetime
 ) -> str:
-    tag = names.new_tag()
+    tag, k = names.new_tag(), t.ssh_keys.c
     c.execute(
         t.slices.insert().values(
             id=tag,
@@ -149,7 +149,8 @@ def _insert(
             kind=spec.kind,
             image=placed.image,
             count=spec.count,
-            ssh_keys=list(spec.ssh_keys),
+            ssh_keys=keys.union(spec.ssh_keys, c.scalars(sa.select(k.line).where(k.user == owner))),
+            named_keys=list(spec.ssh_keys),
             boot=placed.boot,
             user_data=spec.user_data,
             created_at=now,
@@ -209,14 +210,25 @@ def find(c: Connection, name: str, by: Principal, project: str | None = None) ->
     Refused(NOT_FOUND) if there is none to see, Refused(CONFLICT) if several projects have one.
     """
     l, where = t.slices.c, access.places(by, project)
-    columns = sa.select(l.id, l.name, l.project, l.owner, l.lease_ended_at).order_by(l.project)
+    columns = sa.select(l.id, l.name, l.project, l.owner, l.expires_at, l.lease_ended_at).order_by(l.project)
     rows = c.execute(columns.where(l.project.in_(where), l.name == name)).all()
     if not rows:
-        raise access.missing("slice", name)
+        raise _gone(c, name, where)
     if len(rows) > 1:
         hint = f"say which project: {', '.join(row.project for row in rows)}"
         raise Refused(Code.CONFLICT, f"there are several slices {name!r}", hint=hint, field="project")
     return rows[0]
+
+
+def _gone(c: Connection, name: str, where: Sequence[str]) -> Refused:
+    """That it is not there; and why, if whoever asks could see it while it was."""
+    e, missing = t.events.c, access.missing("slice", name)
+    deleted = (e.slice == name, e.action == "delete", e.project.in_(where))
+    last = c.execute(sa.select(e.at, e.user, e.detail).where(*deleted).order_by(e.id.desc()).limit(1)).first()
+    if last is not None:
+        why = f": {last.detail}" if last.detail else ""
+        missing.hint = f"one of that name was deleted at {last.at:%Y-%m-%dT%H:%M:%SZ} by {last.user}{why}"
+    return missing
 
 
 def act(
@@ -311,19 +323,30 @@ def resize(store: Store, config: Config, name: str, disk: int, by: Principal, *,
 
 def renew(
     store: Store, config: Config, name: str, lease: timedelta, by: Principal, *, project: str | None = None
-) -> None:
-    """Let a slice live on: as long as asked for, or as long as policy allows. What was stopped stays stopped."""
+) -> leases.Granted:
+    """Let a slice live on: as long as asked for, or as long as policy allows. What was stopped stays stopped.
+
+    Refused(CONFLICT) before the project's renewal window, which does not bind an admin.
+    """
     with store.write() as c:
         row = find(c, name, by, project)
         access.change_slice(by, row.project, row.owner, name, "renew")
         if c.scalar(sa.select(sa.exists().where(t.slivers.c.slice == row.id, t.slivers.c.desired == Desired.ABSENT))):
             raise Refused(Code.CONFLICT, f"slice {name} is being deleted", hint="make a new one")
-        now = utcnow()
-        expires = leases.renew(lease, now, projects.lease_policy(c, config, row.project))
-        c.execute(t.slices.update().where(t.slices.c.id == row.id).values(expires_at=expires, lease_ended_at=None))
-        detail = f"until {expires:%Y-%m-%dT%H:%M:%SZ}"
+        now, rules = utcnow(), lease_rules.of(c, config, row.project)
+        if rules.exempt:
+            raise Refused(
+                Code.CONFLICT, f"the leases of project {row.project} do not end", hint="nothing is to be done"
+            )
+        if not by.admin:
+            leases.check_window(name, now, row.expires_at, rules.lease.window)
+        granted = leases.renew(lease, now, rules.lease, row.expires_at)
+        fresh = {"lease_ended_at": None, "renewed_at": now, "reminded": None, "lease_notice": ""}
+        c.execute(t.slices.update().where(t.slices.c.id == row.id).values(expires_at=granted.until, **fresh))
+        detail = f"until {granted.until:%Y-%m-%dT%H:%M:%SZ}" + (f": {granted.why}" if granted.why else "")
         about = {"slice": name, "project": row.project}
         operations.note(c, by.user, "renew", now, **about, detail=detail, address=by.address)
+        return granted
 
 
 def check_action(action: str) -> str:

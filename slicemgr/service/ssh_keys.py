@@ -1,4 +1,4 @@
-"""The ssh keys of people: what a slice gets whose request names none."""
+"""The ssh keys of people: their slices have them, whatever else a request named."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import hashlib
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
-from slicemgr.service import keys, operations
+from slicemgr.service import keys, operations, slice_keys
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
+from slicemgr.store.wake import wake
 
 _ID_LENGTH = 16
 
@@ -24,8 +26,11 @@ def of(c: Connection, user: str) -> list[str]:
     return list(c.scalars(sa.select(k.line).where(k.user == user).order_by(k.created_at, k.id)))
 
 
-def add(store: Store, text: object, by: Principal) -> list[str]:
-    """The ids of the keys in `text`, the content of a .pub file. Refused(CONFLICT) for a key that is there already."""
+def add(store: Store, text: object, by: Principal, config: Config | None = None) -> list[str]:
+    """The ids of the keys in `text`, the content of a .pub file. Refused(CONFLICT) for a key that is there already.
+
+    The slices of the user get them; config: to wake the agent for that at once.
+    """
     access.changes(by, "add keys")
     if not isinstance(text, str):
         raise invalid("key", "must be text", "the content of a .pub file")
@@ -44,20 +49,28 @@ def add(store: Store, text: object, by: Principal) -> list[str]:
             raise Refused(Code.CONFLICT, f"{count + len(lines)} keys are too many", hint=f"at most {keys.MOST_KEYS}")
         rows = [{"user": by.user, "id": id_, "line": line} for id_, line in zip(ids, lines, strict=True)]
         c.execute(t.ssh_keys.insert(), [{**row, "created_at": now} for row in rows])
+        slice_keys.refresh(c, by.user, by, f"{', '.join(ids)} of {by.user} added")
         for id_, line in zip(ids, lines, strict=True):
             detail = " ".join((id_, line.split()[0], *line.split()[2:]))
             operations.note(c, by.user, "key add", now, detail=detail, address=by.address)
+    if config is not None:
+        wake(config.wake_socket)
     return ids
 
 
-def remove(store: Store, id: str, user: str, by: Principal) -> None:
-    """user: whose key. Refused(NOT_FOUND) for one that is not there or not yours."""
+def remove(store: Store, id: str, user: str, by: Principal, config: Config | None = None) -> None:
+    """user: whose key. It leaves the user's slices. Refused(NOT_FOUND) for one that is not there or not yours."""
     access.remove_credential(by, user, "key", id)
     k = t.ssh_keys.c
     with store.write() as c:
-        if not c.execute(t.ssh_keys.delete().where(k.user == user, k.id == id)).rowcount:
+        line = c.scalar(sa.select(k.line).where(k.user == user, k.id == id))
+        if line is None:
             raise access.missing("key", id)
+        c.execute(t.ssh_keys.delete().where(k.user == user, k.id == id))
+        slice_keys.removed(c, user, [line], by, f"{id} of {user} removed")
         operations.note(c, by.user, "key remove", utcnow(), detail=f"{id} of {user}", address=by.address)
+    if config is not None:
+        wake(config.wake_socket)
 
 
 def key_id(line: str) -> str:

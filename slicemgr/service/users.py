@@ -17,12 +17,13 @@ from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
-from slicemgr.service import operations, people
+from slicemgr.service import operations, people, slice_keys
 from slicemgr.service.sign_in import Door
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.schema import ADMIN
 from slicemgr.store.updates import utcnow
+from slicemgr.store.wake import wake
 
 LONGEST_NAME = 32
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -157,8 +158,11 @@ def _set_password(c: Connection, user: str, hashed: str, but: str = "") -> None:
     c.execute(t.sessions.delete().where(t.sessions.c.user == user, t.sessions.c.id != but))
 
 
-def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal) -> None:
-    """full_name and email by the user or an admin; admin and enabled by an admin. Refused(CONFLICT): the last door."""
+def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal, config: Config | None = None) -> None:
+    """full_name and email by the user or an admin; admin and enabled by an admin. Refused(CONFLICT): the last door.
+
+    The ssh keys of who is disabled leave all slices. config: to wake the agent for that at once.
+    """
     values = description(raw)
     with store.write() as c:
         find(c, name)
@@ -173,8 +177,14 @@ def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal) -> No
         if values.get("enabled") is False:
             c.execute(t.sessions.delete().where(t.sessions.c.user == name))
             c.execute(t.invitations.delete().where(t.invitations.c.user == name))
+        if values.get("enabled") is False:
+            slice_keys.left(c, own, name, by, f"{name} was disabled")
+        if any(one in values for one in _ACCOUNT):
+            slice_keys.refresh(c, name, by, f"the account {name} was changed")
         detail = f"{name}: " + ", ".join(f"{key} {value}" for key, value in sorted(values.items()))
         operations.note(c, by.user, "user change", utcnow(), detail=detail, address=by.address)
+    if config is not None:
+        wake(config.wake_socket)
 
 
 def _check_not_locked_out(name: str, values: Mapping[str, Any], by: Principal) -> None:

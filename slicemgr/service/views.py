@@ -92,7 +92,9 @@ def slices(
         conditions.append(l.project.in_(projects))
     if id is not None:
         conditions.append(l.id == id)
-    query = sa.select(t.slices, i.name.label("image_name")).join(t.images, i.sha256 == l.image)
+    exempt = t.lease_rules.c.exempt.label("exempt")
+    query = sa.select(t.slices, i.name.label("image_name"), exempt).join(t.images, i.sha256 == l.image)
+    query = query.outerjoin(t.lease_rules, t.lease_rules.c.project == l.project)
     heads = paging.rows(c, query.where(*conditions), page, By(l.name), By(l.project))
     s, n = t.slivers.c, t.nodes.c
     members = sa.select(t.slivers, n.address.label("node_address")).join(t.nodes, n.name == s.node).order_by(s.idx)
@@ -135,8 +137,9 @@ def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
         "owner": head.owner,
         "state": slice_state([one["state"] for one in slivers]) if slivers else "deleting",
         "created_at": when(head.created_at),
-        "expires_at": when(head.expires_at),
+        "expires_at": None if head.exempt else when(head.expires_at),
         "lease_ended_at": when(head.lease_ended_at),
+        "notice": head.lease_notice or None,
         "image": head.image_name,
         "image_sha256": head.image,
         "boot": head.boot if head.kind == Kind.KVM else None,
@@ -163,6 +166,7 @@ def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
         "usage": {"memory": row.usage_memory, "disk": row.usage_disk, "guest_memory": row.guest_memory},
         "acceleration": row.acceleration or None,
         "booted": row.booted or None,
+        "keys_missing": row.keys_missing or None,
         "error": row.error or None,
     }
 
@@ -185,6 +189,7 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
         "created_at": None,
         "expires_at": when(expires_at),
         "lease_ended_at": None,
+        "notice": None,
         "image": placed.image_name,
         "image_sha256": placed.image,
         "boot": placed.boot.value if spec.kind is Kind.KVM else None,
@@ -201,6 +206,7 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
                 "usage": {"memory": None, "disk": None, "guest_memory": None},
                 "acceleration": None,
                 "booted": None,
+                "keys_missing": None,
                 "error": None,
             }
             for index, grant in enumerate(placed.grants)

@@ -246,6 +246,7 @@ images = sa.Table(
 )
 
 # A slice's id is its tag. lease_ended_at: when the end of the lease was acted upon; grace counts from there.
+# ssh_keys: what its slivers shall have; named_keys: those of them that are not its owner's by themselves.
 slices = sa.Table(
     "slices",
     metadata,
@@ -262,6 +263,10 @@ slices = sa.Table(
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("expires_at", UtcTime, nullable=False),
     sa.Column("lease_ended_at", UtcTime),
+    sa.Column("renewed_at", UtcTime),
+    sa.Column("reminded", sa.BigInteger),  # seconds before the end of the last reminder of this lease
+    _empty("lease_notice"),
+    sa.Column("named_keys", sa.JSON, nullable=False, server_default=sa.text("'[]'")),
     sa.ForeignKeyConstraint(["project"], ["projects.name"], ondelete="RESTRICT"),
     sa.ForeignKeyConstraint(["owner"], ["users.name"], ondelete="RESTRICT"),
     sa.ForeignKeyConstraint(["image"], ["images.sha256"], ondelete="RESTRICT"),
@@ -298,6 +303,7 @@ slivers = sa.Table(
     _empty("host_key"),
     _empty("acceleration"),
     _empty("booted"),
+    _empty("keys_missing"),  # why a running sliver has not got the ssh keys of its slice yet
     sa.Column("usage_memory", sa.BigInteger),
     sa.Column("usage_disk", sa.BigInteger),
     sa.Column("guest_memory", sa.BigInteger),
@@ -388,11 +394,44 @@ events = sa.Table(
     sqlite_autoincrement=True,
 )
 
-# One row: when leases were last looked at, and from when on mass expiry is believed (see policy.leases).
+# What a project says of its leases; NULL: as the node. The longest is a matter of quotas. Spans are seconds.
+lease_rules = sa.Table(
+    "lease_rules",
+    metadata,
+    sa.Column("project", sa.Text, primary_key=True),
+    sa.Column("default", sa.BigInteger),
+    sa.Column("window", sa.BigInteger),
+    sa.Column("reminders", sa.JSON(none_as_null=True)),
+    sa.Column("exempt", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.ForeignKeyConstraint(["project"], ["projects.name"], ondelete="CASCADE"),
+)
+
+# Mail on its way. key: what it is about, so that nothing is ever told twice. recipient: copied, for it outlives people.
+mails = sa.Table(
+    "mails",
+    metadata,
+    sa.Column("key", sa.Text, primary_key=True),
+    _text("user"),
+    _text("recipient"),
+    _empty("slice"),
+    _empty("project"),
+    _text("subject"),
+    _text("body"),
+    _text("state", index=True),
+    _number("tries", server_default="0"),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("next_at", UtcTime, nullable=False),
+    _empty("error"),
+)
+
+# One row. seen_at: what time it is, by what was seen to pass. doubt: seconds by which the node's clock is ahead of
+# that, 0 if they agree (see policy.leases). uptime: of the start `boot` of the machine, at the last look.
 clock = sa.Table(
     "clock",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("seen_at", UtcTime, nullable=False),
-    sa.Column("trusted_from", UtcTime, nullable=False),
+    _number("doubt", server_default="0"),
+    _empty("boot"),
+    sa.Column("uptime", sa.Float, nullable=False, server_default=sa.text("0")),
 )

@@ -20,6 +20,7 @@ def utcnow() -> datetime:
 class SliverSeen:
     """None keeps what is there, "" clears it.
 
+    keys_missing: why it has not got the newest ssh keys.
     acceleration: what a virtual machine runs by (kvm or emulation). booted: whether its start was seen to end.
     """
 
@@ -29,6 +30,7 @@ class SliverSeen:
     host_key: str | None = None
     acceleration: str | None = None
     booted: str | None = None
+    keys_missing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ SLIVER_OPERATIONS: dict[str, Desired | None] = {
     "pause": Desired.PAUSED,
     "resume": Desired.RUNNING,
     "resize": None,
+    "keys": None,
     "delete": Desired.ABSENT,
 }
 _LIMITS = tuple(field.name for field in fields(model.Limits))  # columns of the same names
@@ -247,6 +248,7 @@ def _sliver_seen(c: Connection, updates: list[SliverSeen]) -> None:
             host_key=_kept(s.host_key, "b_host_key"),
             acceleration=_kept(s.acceleration, "b_acceleration"),
             booted=_kept(s.booted, "b_booted"),
+            keys_missing=_kept(s.keys_missing, "b_keys_missing"),
             updated_at=sa.bindparam("b_now"),
         )
     )
@@ -262,6 +264,7 @@ def _sliver_seen(c: Connection, updates: list[SliverSeen]) -> None:
                 "b_host_key": u.host_key,
                 "b_acceleration": u.acceleration,
                 "b_booted": u.booted,
+                "b_keys_missing": u.keys_missing,
                 "b_now": now,
             }
             for u in updates

@@ -125,6 +125,9 @@ class Sliver(Schema):
     usage = fields.Nested(Usage)
     acceleration = fields.String(allow_none=True, metadata={"description": "what a kvm sliver runs by"})
     booted = fields.String(allow_none=True, metadata={"description": "whether a kvm sliver's start was seen to end"})
+    keys_missing = fields.String(
+        allow_none=True, metadata={"description": "why it has not got the newest ssh keys yet"}
+    )
     error = fields.String(allow_none=True)
 
 
@@ -135,8 +138,11 @@ class Slice(Schema):
     owner = fields.String()
     state = fields.String()
     created_at = fields.String()
-    expires_at = fields.String()
+    expires_at = fields.String(allow_none=True, metadata={"description": "null: its project's leases do not end"})
     lease_ended_at = fields.String(allow_none=True)
+    notice = fields.String(
+        allow_none=True, metadata={"description": "what its lease has to say: it ends soon, it was stopped, and why"}
+    )
     image = fields.String()
     image_sha256 = fields.String()
     boot = fields.String(allow_none=True, metadata={"description": "how a kvm slice boots: bios, uefi or direct"})

@@ -172,3 +172,33 @@ def test_which_project_is_meant(run: Run, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("SLICEMGR_PROJECT", "rival")
     assert json.loads(run("root", "list", "-f", "json")[1]) == []
     assert run("root", "image", "publish", "lab-image")[0] == 0
+
+
+def test_leases_of_a_project_and_the_clock(run: Run, tenants: Tenants) -> None:
+    def rules(who: str, *words: str) -> dict[str, object]:
+        status, out, err = run(who, "project", "lease", "lab", *words, "-f", "json")
+        assert status == 0, err
+        return dict(json.loads(out))
+
+    assert rules("bob")["own"] == []
+    assert rules("alice", "--default", "2d", "--reminders", "6h,1h")["reminders"] == [21600, 3600]
+    assert rules("alice", "--default", "node", "--reminders", "none")["own"] == ["reminders"]
+    assert rules("root", "--window", "1d", "--exempt")["exempt"] is True
+    status, _, err = run("alice", "project", "lease", "lab", "--window", "0s")
+    assert status == 5 and "alice may not" in err
+    table = run("bob", "project", "lease", "lab")[1]
+    assert "none" in table and "24 hours" in table and "yes" in table
+    assert run("root", "project", "lease", "lab", "--no-exempt", "--window", "node")[0] == 0
+    assert json.loads(run("bob", "clock", "show", "-f", "json")[1])["doubt"] is None
+    assert run("bob", "clock", "confirm")[0] == 5
+    assert run("root", "clock", "confirm")[0] == 0
+    status, out, err = run("bob", "renew", "exp", "--lease", "99d", "--project", "lab", "-f", "json")
+    assert status == 0 and "30d is the longest" in err and json.loads(out)["trimmed"] in err
+
+
+def test_show_says_what_a_lease_and_a_sliver_have_to_say(run: Run, tenants: Tenants) -> None:
+    with tenants.store.write() as c:
+        c.exec_driver_sql("UPDATE slices SET lease_notice = 'its lease ends soon'")
+        c.exec_driver_sql("UPDATE slivers SET keys_missing = 'keys come later'")
+    out = run("bob", "show", "exp", "--project", "lab")[1]
+    assert "its lease ends soon" in out and "sliver 0: keys come later" in out

@@ -18,11 +18,11 @@ START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN, Step.VERIFY, Step.SSH)
 RUNNING, PAUSED = DomainState.RUNNING, DomainState.PAUSED
 BOOLS = (False, True)
 EVERYTHING = [
-    Seen(domain, generation, settled, root, traces, disk, shaped)
-    for domain, generation, settled, root, traces, disk, shaped in itertools.product(
-        (None, RUNNING, PAUSED), (0, GENERATION), BOOLS, BOOLS, BOOLS, (None, GIB, GIB // 2), BOOLS
+    Seen(domain, generation, settled, root, traces, disk, shaped, keys)
+    for domain, generation, settled, root, traces, disk, shaped, keys in itertools.product(
+        (None, RUNNING, PAUSED), (0, GENERATION), BOOLS, BOOLS, BOOLS, (None, GIB, GIB // 2), BOOLS, (None, ("old",))
     )
-    if root or disk is None
+    if root or (disk, keys) == (None, None)
 ]
 
 
@@ -68,6 +68,10 @@ class Host:
             case Step.IDENTITY:
                 assert seen.root, "written into a root that is not there"
                 assert seen.domain is None, "written into the root of a running domain"
+                self.seen = change(seen, keys=())
+            case Step.KEYS:
+                assert seen.domain is not None and seen.keys == ("old",)
+                self.seen = change(seen, keys=())
             case Step.PUBLISH:
                 self.published = True
             case Step.DOMAIN:
@@ -107,7 +111,7 @@ class Host:
                 self.published = False
             case Step.REMOVE:
                 assert seen.domain is None
-                self.seen = change(seen, root=False, traces=False, disk=None, shaped=False)
+                self.seen = change(seen, root=False, traces=False, disk=None, shaped=False, keys=None)
 
 
 def finished(desired: Desired, host: Host) -> bool:
@@ -175,6 +179,11 @@ def test_crashes_and_changes_of_mind_are_caught_up(
         (Desired.RUNNING, Seen(PAUSED, GENERATION, True, True, True, MIB), (Step.RESIZE, Step.RESUME)),
         (Desired.RUNNING, Seen(None, 0, False, True, True, MIB), (Step.RESIZE, *START)),
         (Desired.PAUSED, Seen(PAUSED, GENERATION, True, True, True, MIB), (Step.RESIZE,)),
+        (Desired.RUNNING, Seen(RUNNING, GENERATION, True, True, True, keys=()), ()),
+        (Desired.RUNNING, Seen(RUNNING, GENERATION, True, True, True, keys=("old",)), (Step.KEYS,)),
+        (Desired.PAUSED, Seen(RUNNING, GENERATION, True, True, True, keys=("old",)), (Step.KEYS, Step.PAUSE)),
+        (Desired.RUNNING, Seen(None, 0, False, True, True, keys=("old",)), START),
+        (Desired.STOPPED, Seen(root=True, traces=True, keys=("old",)), ()),
         (Desired.STOPPED, Seen(None, 0, False, True, True, MIB), (Step.RESIZE,)),
         (Desired.ABSENT, Seen(RUNNING, 0, True, True, True, MIB), (Step.KILL, Step.WITHDRAW, Step.REMOVE)),
         (Desired.ABSENT, Seen(RUNNING, 0, True, True, True), (Step.KILL, Step.WITHDRAW, Step.REMOVE)),

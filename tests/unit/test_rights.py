@@ -92,6 +92,12 @@ CASES = {
     f"DELETE {API}/projects/<name>/members/<user>": Case(
         f"{API}/projects/lab/members/dave", (404, 200, 403, 200, 200, 403)
     ),
+    f"GET {API}/projects/<name>/leases": Case(f"{API}/projects/lab/leases", MEMBERS),
+    f"PATCH {API}/projects/<name>/leases": Case(
+        f"{API}/projects/lab/leases", (404, 403, 403, 200, 200, 403), {"default": "2d"}
+    ),
+    f"GET {API}/clock": Case(f"{API}/clock", ALL),
+    f"POST {API}/clock/confirm": Case(f"{API}/clock/confirm", (403, 403, 403, 403, 200, 403)),
     f"GET {API}/requests": Case(f"{API}/requests", ALL),
     f"GET {API}/requests/<id>": Case(f"{API}/requests/REQUEST", (404, 404, 200, 200, 200, 200)),
     f"POST {API}/requests/<id>/grant": Case(f"{API}/requests/REQUEST/grant", (404, 404, 403, 202, 202, 403)),
@@ -183,6 +189,8 @@ def test_who_may(route: str, tmp_path: Path) -> None:
         ("PATCH", "/projects/lab", {"quota": {"slices": 99}}),
         ("PATCH", "/projects/lab", {"ceiling": {"slices": 99}}),
         ("PUT", "/projects/lab/members/bob", {"role": "pi"}),
+        ("PATCH", "/projects/lab/leases", {"exempt": True}),
+        ("PATCH", "/projects/lab/leases", {"window": "1d"}),
         ("POST", "/images?name=new&format=raw", None),
     ],
 )

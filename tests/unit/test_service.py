@@ -18,6 +18,7 @@ from slicemgr.errors import Code, Refused
 from slicemgr.model import Desired, ImageState, OperationState, Phase
 from slicemgr.policy.access import Principal
 from slicemgr.service import images, leases, nodes, people, slices, specs, views
+from slicemgr.service.clock import Uptime
 from slicemgr.store import Store, updates, work
 from slicemgr.store import open as open_store
 from slicemgr.store import tables as t
@@ -213,14 +214,18 @@ def test_a_renewal_is_cut_to_policy(store: Store, config: Config) -> None:
 def test_a_lease_ends_by_stopping_then_deleting(store: Store, config: Config) -> None:
     create(store, config, lease="1h")
     now = datetime.now(UTC)
-    assert leases.expire(store, config, now) == 0
-    assert leases.expire(store, config, now + timedelta(hours=2)) == 1
+
+    def expire(later: timedelta) -> int:
+        return leases.expire(store, config, now + later, Uptime("boot", later.total_seconds()))
+
+    assert expire(timedelta(0)) == 0
+    assert expire(timedelta(hours=2)) == 1
     with pytest.raises(Refused, match="lease of slice exp has ended"):
         slices.act(store, config, "exp", "start", ADMIN)
-    assert leases.expire(store, config, now + timedelta(hours=3)) == 0
+    assert expire(timedelta(hours=3)) == 0
     with store.read() as c:
         assert set(c.scalars(sa.select(t.slivers.c.desired))) == {Desired.STOPPED}
-    assert leases.expire(store, config, now + timedelta(hours=2) + config.lease.grace) == 1
+    assert expire(timedelta(hours=2) + config.lease.grace) == 1
     assert shown(store)["state"] == "deleting"
 
 

@@ -18,7 +18,7 @@ cp "$root/bin/busybox" "$work/bin/busybox"
 cp "$(dirname "$0")/initrd/init" "$work/init"
 chmod 755 "$work/init"
 number=100
-for module in virtio_pci virtio_blk virtio_net virtio_balloon virtio-rng button evdev ext4 vfat nls_cp437 nls_ascii; do
+for module in virtio_pci virtio_blk virtio_net virtio_console virtio_balloon virtio-rng button evdev ext4 vfat nls_cp437 nls_ascii; do
     chroot "$root" modprobe --set-version "$version" --show-depends "$module" | sed -n 's/^insmod \([^ ]*\).*/\1/p'
 done | awk '!seen[$0]++' | while read -r file; do
     number=$((number + 1))

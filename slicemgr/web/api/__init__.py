@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
-from slicemgr.web.api import credentials, people, projects, requests, sign_in, testbed
+from slicemgr.web.api import credentials, leases, people, projects, requests, sign_in, testbed
 from slicemgr.web.api.reading import check_target
 from slicemgr.web.state import authenticate
 
@@ -20,6 +20,7 @@ GUARDED = (
     projects.routes,
     requests.routes,
     credentials.routes,
+    leases.routes,
 )
 
 

@@ -26,7 +26,7 @@ def _whose() -> str:
 @routes.doc(security=SECURED, parameters=lists.KEYS.parameters)
 @routes.alt_response(200, schema=schemas_people.Keys)
 def list_keys() -> Answer:
-    """Your ssh keys with their fingerprints: what a slice gets whose request names none."""
+    """Your ssh keys with their fingerprints: your slices have them."""
     _, page = lists.KEYS.read()
     with state().store.read() as c:
         return lists.KEYS.answer(people_views.keys(c, _whose(), page=page), page)
@@ -38,10 +38,10 @@ def list_keys() -> Answer:
 @routes.alt_response(409, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def add_keys() -> Answer:
-    """Add the keys of a .pub file."""
+    """Add the keys of a .pub file; your slices get them, also those that run."""
     body = reading.body()
     reading.only(body, "key")
-    ids = ssh_keys.add(state().store, body.get("key"), principal())
+    ids = ssh_keys.add(state().store, body.get("key"), principal(), state().config)
     with state().store.read() as c:
         return {"keys": [one for one in people_views.keys(c, principal().user) if one["id"] in ids]}, 201
 
@@ -51,8 +51,8 @@ def add_keys() -> Answer:
 @routes.alt_response(200, schema=schemas_people.Done)
 @routes.alt_response(404, schema=schemas.Problem)
 def remove_key(id: str) -> Answer:
-    """Remove a key."""
-    ssh_keys.remove(state().store, id, request.args.get("user") or principal().user, principal())
+    """Remove a key; it leaves your slices, also those that run."""
+    ssh_keys.remove(state().store, id, request.args.get("user") or principal().user, principal(), state().config)
     return {"deleted": id}
 
 

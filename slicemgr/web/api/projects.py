@@ -77,7 +77,7 @@ def set_member(name: str, user: str) -> Answer:
     """Take a user in or change the role; who is a PI is an admin's to say."""
     body = reading.body()
     reading.only(body, "role")
-    projects.set_member(state().store, name, user, body.get("role", "member"), principal())
+    projects.set_member(state().store, name, user, body.get("role", "member"), principal(), state().config)
     return _shown(name)
 
 
@@ -86,6 +86,6 @@ def set_member(name: str, user: str) -> Answer:
 @routes.alt_response(200, schema=schemas_people.Done)
 @routes.alt_response(404, schema=schemas.Problem)
 def remove_member(name: str, user: str) -> Answer:
-    """Put a user out of a project, or leave it; slices stay the project's."""
-    projects.remove_member(state().store, name, user, principal())
+    """Put a user out of a project, or leave it; slices stay the project's, without the user's ssh keys."""
+    projects.remove_member(state().store, name, user, principal(), state().config)
     return {"deleted": user}

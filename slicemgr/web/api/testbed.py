@@ -23,7 +23,7 @@ from slicemgr.service import (
     views,
 )
 from slicemgr.store.updates import utcnow
-from slicemgr.web import console, follow, schemas, spool
+from slicemgr.web import console, follow, schemas, schemas_leases, spool
 from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
 from slicemgr.web.state import asker, followers, principal, state
@@ -115,13 +115,14 @@ def delete_slice(name: str) -> Answer:
     parameters=[reading.PROJECT],
     requestBody=schemas.body({"type": "object", "properties": {"lease": {"type": "string"}}}),
 )
-@slice_routes.alt_response(200, schema=schemas.Slice)
+@slice_routes.alt_response(200, schema=schemas_leases.Renewed)
+@slice_routes.alt_response(409, schema=schemas.Problem)
 def renew_slice(name: str) -> Answer:
-    """Let a slice live on; the answer has the date that was granted."""
+    """Let a slice live on; the answer has the date that was granted, and if it was `trimmed`, why."""
     lease, by, project = specs.renewal(reading.body().get("lease")), principal(), reading.project()
-    slices.renew(state().store, state().config, name, lease, by, project=project)
+    granted = slices.renew(state().store, state().config, name, lease, by, project=project)
     with state().store.read() as c:
-        return views.slice_of(c, slices.find(c, name, by, project).id)
+        return {**views.slice_of(c, slices.find(c, name, by, project).id), "trimmed": granted.why or None}
 
 
 @slice_routes.route("/<name>/resize", methods=["POST"])

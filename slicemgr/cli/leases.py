@@ -1,0 +1,98 @@
+"""slicectl project lease, slicectl clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slicemgr.cli.human import span, text
+from slicemgr.cli.output import Column, Output, Table, field, output_options
+
+if TYPE_CHECKING:
+    from slicemgr import wire
+
+_NODE = "node"
+
+
+def _any_time(value: object) -> str:
+    return span(float(value)) if isinstance(value, int) and value else "any time"
+
+
+def _span(value: object) -> str:
+    return span(float(value)) if isinstance(value, int) else "-"
+
+
+RULES = Table(
+    (
+        field("project", whole=True),
+        field("default", _span),
+        field("longest", _span),
+        field("window", _any_time),
+        Column("reminders", lambda row: ", ".join(_span(one) for one in row["reminders"]) or "none"),
+        field("grace", _span),
+        field("exempt"),
+        Column("own", lambda row: ", ".join(row["own"])),
+    ),
+    ("project", "default", "longest", "window", "reminders", "grace", "exempt"),
+)
+CLOCK = Table((field("says"), field("leases_go_by"), field("held"), field("doubt", text)), ())
+
+
+@click.command("lease")
+@click.argument("name")
+@click.option("--default", "default", metavar="TIME", help="Of a request that is silent, such as 7d (PIs).")
+@click.option("--reminders", metavar="TIMES", help="Before the end, such as 3d,1d,2h; `none` for none (PIs).")
+@click.option("--window", metavar="TIME", help="Renewed only in this last part; 0s: at any time (admins).")
+@click.option("--exempt/--no-exempt", default=None, help="Leases never end (admins).")
+@output_options(RULES)
+def lease(
+    name: str, default: str | None, reminders: str | None, window: str | None, exempt: bool | None, output: Output
+) -> None:
+    """Show or change what holds for the leases of project NAME; `node` takes a setting back to the node's."""
+    from slicemgr.client import Client
+
+    given: dict[str, Any] = {"default": default, "window": window}
+    changes = {key: None if value == _NODE else value for key, value in given.items() if value is not None}
+    if reminders is not None:
+        changes["reminders"] = _list(reminders)
+    if exempt is not None:
+        changes["exempt"] = exempt
+    with Client.local() as client:
+        rules: wire.LeaseRules = (
+            client.change_project_leases(name, **changes) if changes else client.project_leases(name)
+        )
+    output.show([rules], rules)
+
+
+def _list(value: str) -> list[str] | None:
+    if value == _NODE:
+        return None
+    return [] if value == "none" else [one.strip() for one in value.split(",")]
+
+
+@click.group()
+def clock() -> None:
+    """What time leases go by, when the node's clock was set or came up wrong."""
+
+
+@clock.command("show")
+@output_options(CLOCK)
+def show_clock(output: Output) -> None:
+    """The node's clock, the time that leases go by, and why they differ."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        found = client.clock()
+    output.show([found], found)
+
+
+@clock.command("confirm")
+@output_options(CLOCK)
+def confirm_clock(output: Output) -> None:
+    """Say that the node's clock is right: what is over by it ends (admins)."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        found = client.confirm_clock()
+    output.show([found], found)

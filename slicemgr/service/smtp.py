@@ -1,0 +1,134 @@
+"""One letter to one SMTP server, and what became of it."""
+
+from __future__ import annotations
+
+import hashlib
+import smtplib
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from email.message import EmailMessage
+from email.utils import formatdate
+from pathlib import Path
+
+from slicemgr.config import MailConfig
+
+_PORTS = {"starttls": 587, "tls": 465, "none": 25}
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """key: tells letters apart, also to a server or reader that gets one again."""
+
+    key: str
+    recipient: str
+    subject: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The server does not want it, now or ever."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotNow:
+    """It was not sent; later it may be."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The server had it and did not say whether it took it."""
+
+    why: str
+
+
+Outcome = Refusal | NotNow | Unknown | None  # None: the server took it
+
+
+class Server:
+    """Thread-safe; each letter has a connection of its own."""
+
+    def __init__(self, settings: MailConfig) -> None:
+        self._settings = settings
+
+    def send(self, letter: Letter, before: Callable[[], None]) -> Outcome:
+        """before: called right before the text goes to the server, from where on it may be taken."""
+        if not letter.recipient.isascii():
+            return Refusal(f"{letter.recipient!r} is no address that every server takes")
+        try:
+            connection = self._connect()
+        except smtplib.SMTPAuthenticationError as error:
+            return NotNow(f"the server does not accept mail.user and its password: {_answer(error)}")
+        except (OSError, smtplib.SMTPException) as error:
+            return NotNow(f"{self._settings.server}: {error}")
+        try:
+            return self._hand_over(connection, letter, before)
+        finally:
+            with suppress(OSError, smtplib.SMTPException):
+                connection.quit()
+
+    def _connect(self) -> smtplib.SMTP:
+        """Raises OSError or SMTPException. The password never goes over a line that is not encrypted."""
+        settings = self._settings
+        port = settings.port or _PORTS[settings.security]
+        context = ssl.create_default_context(cafile=settings.ca_file or None)
+        timeout = settings.timeout.total_seconds()
+        connection: smtplib.SMTP
+        if settings.security == "tls":
+            connection = smtplib.SMTP_SSL(settings.server, port, timeout=timeout, context=context)
+        else:
+            connection = smtplib.SMTP(settings.server, port, timeout=timeout)
+        try:
+            if settings.security == "starttls":
+                connection.starttls(context=context)
+            if settings.user:
+                connection.login(settings.user, Path(settings.password_file).read_text().strip())
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _hand_over(self, connection: smtplib.SMTP, letter: Letter, before: Callable[[], None]) -> Outcome:
+        try:
+            connection.ehlo_or_helo_if_needed()
+            for code, answer in (connection.mail(self._settings.sender), connection.rcpt(letter.recipient)):
+                if code not in (250, 251):
+                    return _judge(code, answer.decode(errors="replace"))
+        except (OSError, smtplib.SMTPException) as error:
+            return NotNow(f"{self._settings.server}: {error}")
+        before()
+        try:
+            code, answer = connection.data(self._message(letter).as_bytes())
+        except smtplib.SMTPResponseException as error:
+            return _judge(error.smtp_code, _answer(error))
+        except (OSError, smtplib.SMTPException) as error:
+            return Unknown(f"nobody knows whether it was sent: {self._settings.server}: {error}")
+        return None if code == 250 else _judge(code, answer.decode(errors="replace"))
+
+    def _message(self, letter: Letter) -> EmailMessage:
+        message = EmailMessage()
+        message["From"] = self._settings.sender
+        message["To"] = letter.recipient
+        message["Subject"] = f"[slicemgr] {letter.subject}"
+        message["Date"] = formatdate()
+        domain = self._settings.sender.rpartition("@")[2]
+        message["Message-ID"] = f"<{hashlib.sha256(letter.key.encode()).hexdigest()[:32]}@{domain}>"
+        message["Auto-Submitted"] = "auto-generated"
+        message.set_content(letter.body)
+        return message
+
+
+def _judge(code: int, answer: str) -> Refusal | NotNow:
+    said = f"the server answered {code} {answer}"
+    return Refusal(said) if code >= 500 else NotNow(said)
+
+
+def _answer(error: smtplib.SMTPResponseException) -> str:
+    text = error.smtp_error
+    return text.decode(errors="replace") if isinstance(text, bytes) else text

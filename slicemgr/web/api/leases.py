@@ -1,0 +1,53 @@
+"""What holds for the leases of a project, and the clock that they go by."""
+
+from __future__ import annotations
+
+from flask_smorest import Blueprint
+
+from slicemgr.service import clock, lease_rules
+from slicemgr.web import schemas, schemas_leases
+from slicemgr.web.api import reading
+from slicemgr.web.api.reading import SECURED, Answer
+from slicemgr.web.state import principal, state
+
+routes = Blueprint("leases", __name__, url_prefix="/api/v1", description="Leases and the clock they go by")
+
+
+@routes.route("/projects/<name>/leases", methods=["GET"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas_leases.LeaseRules)
+@routes.alt_response(404, schema=schemas.Problem)
+def show_leases(name: str) -> Answer:
+    """Default and longest lease, grace, renewal window, reminders, and whether leases end at all."""
+    with state().store.read() as c:
+        return lease_rules.view(c, state().config, name, principal())
+
+
+@routes.route("/projects/<name>/leases", methods=["PATCH"])
+@routes.doc(security=SECURED, requestBody=schemas.body(schemas_leases.LEASE_RULES))
+@routes.alt_response(200, schema=schemas_leases.LeaseRules)
+@routes.alt_response(403, schema=schemas.Problem)
+@routes.alt_response(422, schema=schemas.Problem)
+def change_leases(name: str) -> Answer:
+    """default and reminders by a PI, window and exempt by an admin; null: as the node."""
+    lease_rules.change(state().store, state().config, name, reading.body(), principal())
+    return show_leases(name)
+
+
+@routes.route("/clock", methods=["GET"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas_leases.Clock)
+def show_clock() -> Answer:
+    """What time leases go by, and whether the node's clock is doubted."""
+    with state().store.read() as c:
+        return clock.view(c)
+
+
+@routes.route("/clock/confirm", methods=["POST"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas_leases.Clock)
+@routes.alt_response(403, schema=schemas.Problem)
+def confirm_clock() -> Answer:
+    """Say that the clock is right (admins): what is over by it ends."""
+    clock.confirm(state().store, principal())
+    return show_clock()

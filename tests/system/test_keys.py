@@ -1,0 +1,103 @@
+"""An account's ssh keys in slivers that run: added, removed, beside what the tenant wrote, over both kinds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from testbed import IMAGE, Node, eventually
+
+KEYS = "/root/.ssh/authorized_keys"
+TENANTS = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDZL+rD/vRwJyc8ynlZ34fozFD0H1+ae81XD1/BIyS4U tenants-own"
+
+
+@pytest.fixture
+def second(node: Node, tmp_path: Path) -> Iterator[Path]:
+    """A key that no slice knows yet; no account has it any more at the end."""
+    path = tmp_path / "second"
+    words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "second", "-f", str(path)]
+    subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
+    yield path
+    ids = [one["id"] for one in json.loads(node.ok("key", "list", "-f", "json"))]
+    if ids:
+        node.ok("key", "remove", *ids)
+    node.delete_all()
+
+
+def opens(node: Node, key: Path, target: str = "exp") -> bool:
+    return node.slicectl("ssh", "-i", key, target, "--", "true").returncode == 0
+
+
+def add(node: Node, key: Path) -> str:
+    return str(json.loads(node.ok("key", "add", f"{key}.pub", "-f", "json"))[0]["id"])
+
+
+def missing(node: Node) -> str | None:
+    return str(node.show("exp")["slivers"][0]["keys_missing"] or "")
+
+
+def test_a_key_comes_and_goes_while_slivers_run(node: Node, each_kind: str, second: Path) -> None:
+    node.create("exp")
+    node.inside("exp", f"echo '{TENANTS}' >> {KEYS}; echo '# a note' >> {KEYS}")
+    uptime = node.inside("exp", "stat -c %Y /proc/1")
+    assert not opens(node, second)
+    id_ = add(node, second)
+    eventually(lambda: opens(node, second), "the new key opens", 90)
+    lines = node.inside("exp", f"cat {KEYS}")
+    assert "tenants-own" in lines and "# a note" in lines and missing(node) == ""
+    node.ok("key", "remove", id_)
+    eventually(lambda: not opens(node, second), "the key that was taken away opens no more", 90)
+    assert "tenants-own" in node.inside("exp", f"cat {KEYS}")
+    assert node.inside("exp", "stat -c %Y /proc/1") == uptime, "nothing was started again"
+    newest = json.loads(node.ok("op", "list", "--slice", "exp", "-f", "json"))[:3]
+    assert [(one["kind"], one["state"]) for one in newest] == [("keys", "done"), ("keys", "done"), ("create", "done")]
+
+
+def test_what_changed_while_it_was_stopped_is_so_when_it_starts(node: Node, each_kind: str, second: Path) -> None:
+    node.create("exp")
+    id_ = add(node, second)
+    eventually(lambda: opens(node, second), "the new key opens", 90)
+    node.inside("exp", f"echo '{TENANTS}' >> {KEYS}; sync")
+    node.ok("stop", "exp")
+    node.ok("key", "remove", id_)
+    node.ok("start", "exp")
+    assert not opens(node, second)
+    assert node.inside("exp", f"grep -c tenants-own {KEYS}; grep -c second {KEYS} || true").split() == ["1", "0"]
+
+
+def test_a_machine_without_a_guest_agent_says_so_and_learns_it_at_its_start(node: Node, second: Path) -> None:
+    node.ensure_machines()
+    node.kind = "kvm"
+    try:
+        node.create("exp")
+        node.inside("exp", "pkill qemu-ga")
+        add(node, second)
+        eventually(lambda: "slicectl restart exp" in str(missing(node)), "the sliver says that it has not got it", 60)
+        assert "slicectl restart exp" in node.ok("show", "exp")
+        assert not opens(node, second)
+        node.ok("restart", "exp")
+        assert opens(node, second) and missing(node) == ""
+    finally:
+        node.kind = "lxc"
+
+
+def test_a_machine_of_cloud_init_changes_its_keys_too(node: Node, second: Path) -> None:
+    """While it runs by Debian's own guest agent, at a start by the seed."""
+    node.ensure_machines()
+    node.kind = "kvm"
+    try:
+        node.create("exp", "--image", IMAGE, "--memory", "512M", "--disk", "4G")
+        node.inside("exp", f"cloud-init status --wait >/dev/null; echo '{TENANTS}' >> {KEYS}", timeout=180)
+        id_ = add(node, second)
+        eventually(lambda: opens(node, second), "the new key opens", 150)
+        node.ok("stop", "exp")
+        node.ok("key", "remove", id_)
+        node.ok("start", "exp")
+        lines = eventually(lambda: node.ssh("exp", f"cat {KEYS}").stdout, "it can be logged into", 90)
+        eventually(lambda: not opens(node, second), "the key that was taken away opens no more", 60)
+        assert "tenants-own" in lines
+    finally:
+        node.kind = "lxc"
