@@ -212,6 +212,9 @@ class Service:
             c.execute(tables.invitations.insert().values(**ends, invited_by=schema.ADMIN))
             asked = {**mine, "id": "1", "project": "default", "name": "exp", "body": {}, "reason": "more"}
             c.execute(tables.requests.insert().values(**asked, state="waiting"))
+            slice = sliver.rpartition("-")[0]
+            c.execute(tables.snapshots.insert().values(**mine, id="1", slice=slice, name="before"))
+            c.execute(tables.sliver_snapshots.insert().values(snapshot="1", sliver=sliver, made_at=now, size=7))
         consoles.ask(self.store, "exp", 0, ADMIN)
 
     def rows(self) -> list[work.SliverRow]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from slicemgr import names
 from slicemgr.agent.plan import DomainState, Seen
 from slicemgr.config import Config
-from slicemgr.drivers import traffic
+from slicemgr.drivers import btrfs_files, traffic
 from slicemgr.drivers.hypervisor import DomainSeen, Hypervisor
 
 _NOTHING = Seen()
@@ -26,6 +27,7 @@ class Host:
     settled: Mapping[str, int]  # sliver → pid of the domain that was settled
     disks: Mapping[str, int]  # sliver → disk limit as applied
     shaped: frozenset[str]
+    pool: Path
 
     def sliver(self, sliver: str) -> Seen:
         """What `plan` needs to know of one sliver."""
@@ -36,6 +38,7 @@ class Host:
             disk=self.disks.get(sliver),
             traces=sliver in self.directories or sliver in self.launches,
             shaped=sliver in self.shaped,
+            lies=_lies(self.pool, sliver),
         )
 
     def slivers(self) -> set[str]:
@@ -55,6 +58,7 @@ def host(config: Config, hypervisor: Hypervisor) -> Host:
         settled=dict(filter(None, map(_parse_mark, _listing(settled_dir(config))))),
         disks={sliver: limit for sliver, limit in limits.items() if limit is not None},
         shaped=traffic.shaped(),
+        pool=config.node.pool,
     )
 
 
@@ -69,7 +73,8 @@ def one(config: Config, hypervisor: Hypervisor, sliver: str) -> Seen:
         return _NOTHING
     settled = domain.pid if domain and mark(config, sliver, domain.pid).exists() else None
     disk = _disk_limit(config, sliver)
-    return _seen(domain, settled=settled, root=root, disk=disk, traces=traces, shaped=shaped)
+    lies = _lies(pool, sliver)
+    return _seen(domain, settled=settled, root=root, disk=disk, traces=traces, shaped=shaped, lies=lies)
 
 
 def has_root(config: Config, sliver: str) -> bool:
@@ -84,11 +89,37 @@ def _disk_limit(config: Config, sliver: str) -> int | None:
         return None
 
 
+def snapshots(pool: Path, sliver: str) -> frozenset[str]:
+    """The ids of those that lie there."""
+    return frozenset(filter(names.is_snapshot_id, _listing(names.snapshots_dir(pool, sliver))))
+
+
+class _Lies(NamedTuple):
+    """What lies in a sliver's directory beside its root."""
+
+    epoch: int
+    snapshots: frozenset[str]
+    replaced: bool
+
+
+def _lies(pool: Path, sliver: str) -> _Lies:
+    root = names.root_dir(pool, sliver)
+    epoch = btrfs_files.epoch(root) or btrfs_files.epoch(names.disk_file(pool, sliver))
+    return _Lies(epoch, snapshots(pool, sliver), names.unfinished_root(pool, sliver).exists())
+
+
 def _seen(
-    domain: DomainSeen | None, *, settled: int | None, root: bool, disk: int | None, traces: bool, shaped: bool
+    domain: DomainSeen | None,
+    *,
+    settled: int | None,
+    root: bool,
+    disk: int | None,
+    traces: bool,
+    shaped: bool,
+    lies: _Lies,
 ) -> Seen:
     if domain is None:
-        return Seen(root=root, traces=traces, disk=disk, shaped=shaped)
+        return Seen(root=root, traces=traces, disk=disk, shaped=shaped, **lies._asdict())
     return Seen(
         domain=DomainState.PAUSED if domain.paused else DomainState.RUNNING,
         generation=domain.generation,
@@ -97,6 +128,7 @@ def _seen(
         disk=disk,
         traces=traces,
         shaped=shaped,
+        **lies._asdict(),
     )
 
 

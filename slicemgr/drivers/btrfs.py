@@ -269,12 +269,12 @@ class Pool:
         1/0 is left alone: serials begin at 1, and other programs keep a group of that name.
         """
         unwanted = self.groups() - set(wanted) - {_LEVEL_1}
-        if self.quota_mode() is QuotaMode.FULL:
+        if self.quota_mode() is not QuotaMode.NONE:
             self._collect_subvolume_groups()
         return frozenset(group for group in sorted(unwanted) if self.destroy_group(group))
 
     def _collect_subvolume_groups(self) -> None:
-        """Linux before 6.11 keeps the group of a subvolume that is gone."""
+        """Linux before 6.11 keeps the group of a subvolume that is gone; any does while what it wrote is in use."""
         with _step(f"tidy the quota groups of {self.path}"), _directory(self.path) as fd:
             alive = {ref.id for ref in ioctl.all_subvolumes(fd)}
             for group in ioctl.group_usage(fd, ioctl.FIRST_FREE_ID, _LEVEL_1 - 1).keys() - alive:
@@ -324,7 +324,8 @@ class Pool:
         try:
             members = [one for one in ioctl.related_groups(fd, group) if one < _LEVEL_1]
             for member in members:
-                _drop_dead_member(fd, member)
+                if not _drop_dead_member(fd, member):
+                    ioctl.assign_group(fd, member, group, False)
             ioctl.destroy_group(fd, group)
         except OSError as error:
             if error.errno == errno.EBUSY:
@@ -356,11 +357,22 @@ def _destroy_nested(pool: int, ref: Ref) -> None:
             raise
 
 
-def _drop_dead_member(fd: int, member: int) -> None:
-    """Remove the group of a subvolume the cleaner is done with: kernels before 6.11 leave it behind, empty."""
+def _drop_dead_member(fd: int, member: int) -> bool:
+    """Remove the group of a subvolume the cleaner is done with: kernels before 6.11 leave it behind, empty.
+
+    False if it still holds what a clone uses: then it outlives the group above it, and is removed after the clone.
+    """
     span = (member, ioctl.ROOT_ITEM, 0), (member, ioctl.ROOT_ITEM, ioctl.MAX_U64)
-    if not any(ioctl.search(fd, ioctl.ROOT_TREE, *span)):
-        _tolerate((errno.EBUSY, errno.ENOENT), ioctl.destroy_group, fd, member)
+    if any(ioctl.search(fd, ioctl.ROOT_TREE, *span)):
+        return True
+    try:
+        ioctl.destroy_group(fd, member)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return False
+        if error.errno != errno.ENOENT:
+            raise
+    return True
 
 
 def _is_subvolume(fd: int) -> bool:

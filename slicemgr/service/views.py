@@ -79,7 +79,8 @@ def slices(c: Connection, projects: Collection[str] | None = None, *, id: str | 
     wanted = sa.and_(
         sa.true() if projects is None else l.project.in_(projects), sa.true() if id is None else l.id == id
     )
-    query = sa.select(t.slices, i.name.label("image_name")).join(t.images, i.sha256 == l.image)
+    kept = sa.select(sa.func.count()).where(t.snapshots.c.slice == l.id).scalar_subquery().label("snapshots")
+    query = sa.select(t.slices, i.name.label("image_name"), kept).join(t.images, i.sha256 == l.image)
     heads = c.execute(query.where(wanted).order_by(l.name, l.project)).all()
     s, n = t.slivers.c, t.nodes.c
     members = sa.select(t.slivers, n.address.label("node_address")).join(t.nodes, n.name == s.node).order_by(s.idx)
@@ -127,6 +128,7 @@ def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
         "image": head.image_name,
         "image_sha256": head.image,
         "boot": head.boot if head.kind == Kind.KVM else None,
+        "snapshots": head.snapshots,
         "slivers": slivers,
     }
 
@@ -175,6 +177,7 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
         "image": placed.image_name,
         "image_sha256": placed.image,
         "boot": placed.boot.value if spec.kind is Kind.KVM else None,
+        "snapshots": 0,
         "slivers": [
             {
                 "index": index,

@@ -49,6 +49,24 @@ class SliverGone:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotMade:
+    """size: bytes that it holds beyond the image. detail: what is worth knowing of it."""
+
+    sliver: str
+    snapshot: str
+    size: int
+    detail: str = ""
+    at: datetime = field(default_factory=utcnow)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotGone:
+    """It could not be made: nobody shall have it."""
+
+    snapshot: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepSeen:
     """A step of an operation. sliver: "" for a step of the whole. percent: None if unknown."""
 
@@ -98,6 +116,7 @@ class ImageSeen:
     os: str = ""
     virtual_size: int | None = None
     boot: Json | None = None
+    base_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +154,8 @@ Update = (
     SliverSeen
     | Usage
     | SliverGone
+    | SnapshotMade
+    | SnapshotGone
     | StepSeen
     | SliverDone
     | OperationStarted

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
-from slicemgr.web.api import credentials, people, projects, requests, sign_in, testbed
+from slicemgr.web.api import credentials, people, projects, requests, sign_in, snapshots, testbed
 from slicemgr.web.state import authenticate
 
 OPEN = (testbed.health, sign_in.routes)  # for those who have no token (yet)
 GUARDED = (
     testbed.slice_routes,
+    snapshots.routes,
     testbed.image_routes,
     testbed.node_routes,
     testbed.log_routes,
