@@ -216,6 +216,7 @@ class Node:
                 )
             ),
             "directories": self._names("/var/lib/slicemgr/pool/slivers"),
+            "snapshots": self._snapshots(),
             "launch files": {one.removeprefix("sm-") for one in self._names("/run/slicemgr/launch")},
             "marks": {one.removeprefix("sm-").rpartition(".")[0] for one in self._names("/run/slicemgr/settled")},
             "pids groups": {one.removeprefix("sm-") for one in self._cgroups()},
@@ -230,6 +231,12 @@ class Node:
 
     def _names(self, directory: str) -> set[str]:
         return set(self.box.run(["ls", "-A", directory]).stdout.split())
+
+    def _snapshots(self) -> set[str]:
+        """SLIVER/SNAPSHOT, and a root that was replaced."""
+        script = "cd /var/lib/slicemgr/pool/slivers && ls -d */snapshots/* */root.new 2>/dev/null"
+        found = self.box.run(["sh", "-c", script]).stdout.split()
+        return {one.replace("/snapshots/", "/") for one in found}
 
     def simple_quotas(self) -> bool:
         checks = {one["name"]: one["detail"] for one in json.loads(self.slicectl("doctor", "-f", "json").stdout)}
@@ -258,6 +265,10 @@ class Node:
             "links": running,
             "shapers": {row[0] for row in rows if row[5] is not None} & running,
             "directories": every,
+            "snapshots": {
+                f"{row[0]}/{row[1]}"
+                for row in self.rows("select sliver, snapshot from sliver_snapshots where made_at is not null")
+            },
             "launch files": containers,
             "marks": running,
             "pids groups": containers if self._cgroup_v1() else set(),

@@ -7,7 +7,9 @@ root that begins as one of those is made the same way, and takes the place of th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,13 +23,14 @@ from slicemgr.drivers.identity import Identity, write_identity
 from slicemgr.drivers.place import Place
 from slicemgr.drivers.rootfs import Root
 from slicemgr.errors import Code, Failed
-from slicemgr.model import Boot, Kind, Sliver
+from slicemgr.model import MIB, Boot, Kind, Sliver
 from slicemgr.policy.allocate import size_text
 
 _NO_SNAPSHOT = "the snapshot that its root begins as is gone"
 _HINT = "restore another one, or delete the slice"
 _CRASH = "as after a power cut"
 _BLOCK = 512  # bytes that st_blocks counts in
+_ROOM = 16 * MIB
 
 
 class Preparation(Protocol):
@@ -86,8 +89,20 @@ class Roots:
             directory.chmod(0o700)
         its = self._kinds[sliver.kind]
         its.limit(sliver, directory, group)
-        its.make(sliver, directory, group)
+        with self._room(sliver) if sliver.origin else nullcontext():
+            its.make(sliver, directory, group)
         self._note_limit(sliver)
+
+    @contextmanager
+    def _room(self, sliver: Sliver) -> Iterator[None]:
+        """Meanwhile a sliver that is at its limit has room for what deleting and replacing takes."""
+        directory, group = names.sliver_dir(self._config.node.pool, sliver.id), self._group(sliver)
+        limit = self._kinds[sliver.kind].limit
+        limit(replace(sliver, limits=replace(sliver.limits, disk=sliver.limits.disk + _ROOM)), directory, group)
+        try:
+            yield
+        finally:
+            limit(sliver, directory, group)
 
     def resize(self, sliver: Sliver) -> None:
         """Give a root that is there the sliver's disk limit."""
@@ -110,8 +125,9 @@ class Roots:
         if not observe.has_root(self._config, sliver.id):
             raise Failed("there is no root to make a snapshot of")
         if not target.exists():
-            target.parent.mkdir(mode=0o700, exist_ok=True)
-            detail = its.snapshot(sliver, target, self._group(sliver))
+            with self._room(sliver):
+                target.parent.mkdir(mode=0o700, exist_ok=True)
+                detail = its.snapshot(sliver, target, self._group(sliver))
         size = its.size(sliver, target)
         size = self._held(sliver) if size is None else size
         self._check_room(sliver, target, size)
@@ -133,9 +149,10 @@ class Roots:
         """Delete the snapshots that it shall not have, and a root that was replaced; how many snapshots."""
         pool = self._config.node.pool
         unwanted = observe.snapshots(pool, sliver.id) - {one.id for one in sliver.snapshots}
-        for one in sorted(unwanted):
-            self._pool.delete_tree(names.snapshot_dir(pool, sliver.id, one), None)
-        self._pool.delete_tree(names.unfinished_root(pool, sliver.id), None)
+        with self._room(sliver):
+            for one in sorted(unwanted):
+                self._pool.delete_tree(names.snapshot_dir(pool, sliver.id, one), None)
+            self._pool.delete_tree(names.unfinished_root(pool, sliver.id), None)
         return len(unwanted)
 
     def limit(self, sliver: Sliver) -> None:
