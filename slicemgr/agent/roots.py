@@ -31,6 +31,7 @@ _HINT = "restore another one, or delete the slice"
 _CRASH = "as after a power cut"
 _BLOCK = 512  # bytes that st_blocks counts in
 _ROOM = 16 * MIB
+_CLEANED = 30.0  # seconds
 
 
 class Preparation(Protocol):
@@ -91,7 +92,15 @@ class Roots:
         its.limit(sliver, directory, group)
         with self._room(sliver) if sliver.origin else nullcontext():
             its.make(sliver, directory, group)
-        self._note_limit(sliver)
+            self._note_limit(sliver)
+            if sliver.origin and group is not None:
+                self._await_room(sliver, group)
+
+    def _await_room(self, sliver: Sliver, group: int) -> None:
+        """What a full root that was replaced held is free only when the kernel's cleaner has come by."""
+        self._pool.sync()
+        if self._pool.usage().get(group, 0) + _ROOM > _own_limit(sliver, whole=True):
+            self._pool.wait_cleaned(_CLEANED)
 
     @contextmanager
     def _room(self, sliver: Sliver) -> Iterator[None]:
