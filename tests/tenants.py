@@ -66,7 +66,7 @@ def _seed(service: Service) -> dict[str, str]:
     for name, user in (("lab", "bob"), ("lab", "dave"), ("hollow", "bob"), ("hollow", "dave")):
         projects.set_member(store, name, user, "member", ALICE)
     with store.write() as c:
-        image = {"sha256": LAB_SHA, "name": LAB_IMAGE, "format": "qcow2", "virtual_size": 1, "file_size": 1}
+        image = {"sha256": LAB_SHA, "name": LAB_IMAGE, "format": "qcow2", "virtual_size": 1, "file_size": 0}
         image |= {"arch": "x86_64", "boot": BOOT, "os": "Debian 12", "state": ImageState.READY, "project": "lab"}
         c.execute(t.images.insert().values(**image, created_at=now))
     found = {"operation": ask(service, BOB, "exp").operation}

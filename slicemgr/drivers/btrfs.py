@@ -1,7 +1,8 @@
 """The pool: subvolumes, snapshots and quota groups on btrfs.
 
 Layout, both plain directories of root's with mode 0700, because slivers hold setuid files that no user of the
-host may reach: `bases/SHA256` (read-only) and `slivers/ID` (a subvolume; `root` in it is a snapshot of a base).
+host may reach: `bases/SHA256` (read-only) and `slivers/ID` (a subvolume; `root` in it is a snapshot of a base,
+`snapshots/ID` are what the sliver keeps of it).
 
 With simple quotas a sliver's limit sits on its own parent group `1/SERIAL`; a limit on a subvolume's own group would
 be escaped by a subvolume made inside. Full quotas cannot count a snapshot in a parent group without a rescan of
