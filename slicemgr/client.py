@@ -22,10 +22,12 @@ import uuid
 from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from slicemgr.client_json import OTHER_VERSION, pages, problem, query, segment
+from slicemgr.client_json import operation_in as _operation
+from slicemgr.client_json import pages, problem, query, segment
 from slicemgr.client_people import People
 from slicemgr.client_settings import START_HINT, Settings, chosen_project, find_settings, settings_files
 from slicemgr.client_slice import Experiments
+from slicemgr.client_snapshots import Snapshots
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError, invalid
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ _LONGEST_IDLE = 30.0  # seconds; a connection idle for longer may be closed by t
 _UPLOAD_TIMEOUT = 600.0  # seconds for the answer after the last byte: the service still writes it to disk
 
 
-class Client(People, Experiments):
+class Client(People, Snapshots, Experiments):
     """A connection to one service, kept open between calls.
 
     url: such as http://127.0.0.1:8480. token: of the caller. timeout: seconds for connecting and for each answer.
@@ -379,10 +381,3 @@ def _readable(connection: http.client.HTTPConnection) -> bool:
     poll = select.poll()
     poll.register(connection.sock, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def _operation(answer: dict[str, Any]) -> wire.Operation:
-    value = answer.get("operation")
-    if not isinstance(value, dict):
-        raise Failed("the service's answer has no operation", hint=OTHER_VERSION)
-    return cast("wire.Operation", value)

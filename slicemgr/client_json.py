@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlencode
 
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError, invalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from slicemgr import wire
 
 _PAGE = 500  # rows
 _BY_STATUS = {400: Code.INVALID, 413: Code.INVALID, 502: Code.UNAVAILABLE, 403: Code.DENIED}
@@ -25,6 +27,13 @@ def segment(field: str, text: str) -> str:
 def query(values: Mapping[str, object]) -> str:
     given = {key: value for key, value in values.items() if value is not None}
     return f"?{urlencode(given)}" if given else ""
+
+
+def operation_in(answer: dict[str, Any]) -> wire.Operation:
+    value = answer.get("operation")
+    if not isinstance(value, dict):
+        raise Failed("the service's answer has no operation", hint=OTHER_VERSION)
+    return cast("wire.Operation", value)
 
 
 def items(answer: dict[str, Any], key: str) -> list[Any]:

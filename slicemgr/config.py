@@ -126,6 +126,7 @@ class LimitsConfig:
     memory_overcommit: float = 32.0
     disk_overcommit: float = 64.0
     slivers_per_slice: int = 500
+    snapshots_per_slice: int = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,15 @@ NO_BOOT = BootFacts()
 
 
 @dataclass(frozen=True, slots=True)
+class SliverSnapshot:
+    """A snapshot that a sliver shall have. made: the agent has made it, of `size` bytes beyond the image."""
+
+    id: str
+    made: bool
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Sliver:
     """One sliver as the database wants it: all that the agent needs to make it.
 
@@ -207,6 +216,10 @@ class Sliver:
     boot_facts: BootFacts = NO_BOOT
     user_data: str = ""
     project: str = DEFAULT_PROJECT
+    origin: str = ""  # what its root begins as: SLIVER/SNAPSHOT; "": the image
+    inherited: int = 0  # of a clone: bytes it began with; they count against its disk limit
+    epoch: int = 0  # how many roots it has had before the one it shall have
+    snapshots: tuple[SliverSnapshot, ...] = ()
 
     @property
     def hostname(self) -> str:

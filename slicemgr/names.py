@@ -18,6 +18,7 @@ TAG_LENGTH = 8
 MAX_INDEX = 999
 CHAIN_PREFIX = "SLICEMGR"
 CONSOLE_LOG, KERNEL, INITRD = "console.log", "kernel", "initrd"  # of a virtual machine, in its directory
+DISK, FIRMWARE_VARIABLES = "disk.qcow2", "nvram.fd"  # what a virtual machine's snapshot is about
 
 _SLIVER_ID = re.compile(rf"([{ALPHABET}]{{{TAG_LENGTH}}})-(0|[1-9][0-9]{{0,2}})")
 _NAMESPACE = uuid.UUID("6f2c3f0e-2b0b-5c8e-9a55-1d3c5f6a7b81")
@@ -96,9 +97,38 @@ def root_dir(pool: Path, sliver: str) -> Path:
     return sliver_dir(pool, sliver) / "root"
 
 
+def unfinished_root(pool: Path, sliver: str) -> Path:
+    """A container's root on its way in, and out."""
+    return sliver_dir(pool, sliver) / "root.new"
+
+
 def disk_file(pool: Path, sliver: str) -> Path:
     """A virtual machine's root: an overlay on its image."""
-    return sliver_dir(pool, sliver) / "disk.qcow2"
+    return sliver_dir(pool, sliver) / DISK
+
+
+def new_snapshot() -> str:
+    """A fresh snapshot id, of a tag's form."""
+    return new_tag()
+
+
+def is_snapshot_id(text: str) -> bool:
+    return len(text) == TAG_LENGTH and set(text) <= set(ALPHABET)
+
+
+def snapshots_dir(pool: Path, sliver: str) -> Path:
+    """Inside the sliver's own subvolume: what a snapshot holds is charged to the sliver, and goes with it."""
+    return sliver_dir(pool, sliver) / "snapshots"
+
+
+def snapshot_dir(pool: Path, sliver: str, snapshot: str) -> Path:
+    """A read-only subvolume: of a container the root, of a virtual machine the directory with its disk."""
+    return snapshots_dir(pool, sliver) / snapshot
+
+
+def origin(sliver: str, snapshot: str) -> str:
+    """What a root begins as that is not made of the image."""
+    return f"{sliver}/{snapshot}"
 
 
 def seed_file(pool: Path, sliver: str) -> Path:

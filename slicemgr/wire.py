@@ -74,6 +74,7 @@ class Slice(TypedDict):
     image: str
     image_sha256: str
     boot: str | None
+    snapshots: NotRequired[int]
     slivers: list[Sliver]
 
 
@@ -376,6 +377,27 @@ class Console(TypedDict):
 
     token: str
     path: str
+
+
+class SliverSnapshot(TypedDict):
+    index: int
+    made_at: str | None
+    size: int | None
+    detail: str | None
+
+
+class Snapshot(TypedDict):
+    """Of a whole slice; size: bytes beyond the image. state: making or ready."""
+
+    name: str
+    slice: str
+    project: str
+    state: str
+    user: str
+    created_at: str
+    made_at: str | None
+    size: int | None
+    slivers: list[SliverSnapshot]
 
 
 class Created(TypedDict):

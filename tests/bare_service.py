@@ -217,6 +217,9 @@ class Service:
             c.execute(tables.requests.insert().values(**asked, state="waiting"))
             told = {**mine, "key": "1", "request": "r", "status": 202, "body": "{}", "sealed": False}
             c.execute(tables.answers.insert().values(told))
+            slice = sliver.rpartition("-")[0]
+            c.execute(tables.snapshots.insert().values(**mine, id="1", slice=slice, name="before"))
+            c.execute(tables.sliver_snapshots.insert().values(snapshot="1", sliver=sliver, made_at=now, size=7))
         consoles.ask(self.store, "exp", 0, ADMIN)
 
     def rows(self) -> list[work.SliverRow]:

@@ -18,11 +18,12 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from slicemgr.config import Config
-from slicemgr.model import ImageState, Role, Scope
+from slicemgr.model import ImageState, OperationState, Phase, Role, Scope
 from slicemgr.policy.access import Principal
-from slicemgr.service import people, projects, requests, sessions, specs, ssh_keys, tokens
+from slicemgr.service import people, projects, requests, sessions, snapshots, specs, ssh_keys, tokens
 from slicemgr.service.passwords import Passwords
 from slicemgr.store import tables as t
+from slicemgr.store import work
 from slicemgr.store.updates import utcnow
 from slicemgr.web import create_app
 
@@ -65,11 +66,12 @@ def _seed(service: Service) -> dict[str, str]:
     for name, user in (("lab", "bob"), ("lab", "dave"), ("hollow", "bob"), ("hollow", "dave")):
         projects.set_member(store, name, user, "member", ALICE)
     with store.write() as c:
-        image = {"sha256": LAB_SHA, "name": LAB_IMAGE, "format": "qcow2", "virtual_size": 1, "file_size": 1}
+        image = {"sha256": LAB_SHA, "name": LAB_IMAGE, "format": "qcow2", "virtual_size": 1, "file_size": 0}
         image |= {"arch": "x86_64", "boot": BOOT, "os": "Debian 12", "state": ImageState.READY, "project": "lab"}
         c.execute(t.images.insert().values(**image, created_at=now))
     found = {"operation": ask(service, BOB, "exp").operation}
     found["request"] = ask(service, BOB, "large", "a large experiment", count=9, memory="64M", ports=2).request
+    _snapshot(service)
     found["key"] = ssh_keys.add(store, KEY, BOB)[0]
     found["session"] = sessions.start(store, config, BOB, "Firefox").id
     found["token"] = tokens.create(store, _token(), BOB)[1]
@@ -85,6 +87,18 @@ def _seed(service: Service) -> dict[str, str]:
         c.execute(k.update().where(k.c.id == expired).values(expires_at=now - timedelta(seconds=1)))
         c.execute(u.update().where(u.c.name == "frank").values(enabled=False))
     return found
+
+
+def _snapshot(service: Service) -> None:
+    """Of bob's slice, which the agent has made."""
+    at = snapshots.Place("exp", BOB)
+    slivers = [row.sliver.id for row in service.rows()]
+    service.record(*(work.SliverSeen(one, Phase.RUNNING, host_key="ssh-ed25519 AAAA") for one in slivers))
+    operation = snapshots.create(service.store, service.config, at, "before")
+    with service.store.read() as c:
+        (id_,) = c.scalars(sa.select(t.snapshots.c.id))
+    service.record(*(work.SnapshotMade(one, id_, 5) for one in slivers))
+    service.record(work.OperationEnded(operation, OperationState.DONE))
 
 
 def _token(scope: Scope = Scope.WRITE) -> tokens.Wanted:

@@ -222,6 +222,7 @@ class Node:
             "links": set(filter(None, map(names.sliver_of_link, devices))),
             "shapers": set(filter(None, map(names.sliver_of_shaper, devices))),
             "directories": self._names("/var/lib/slicemgr/pool/slivers"),
+            "snapshots": self._snapshots(),
             "launch files": {one.removeprefix("sm-") for one in self._names("/run/slicemgr/launch")},
             "marks": {one.removeprefix("sm-").rpartition(".")[0] for one in self._names("/run/slicemgr/settled")},
             "pids groups": {
@@ -239,6 +240,12 @@ class Node:
     def _names(self, directory: str) -> set[str]:
         path = self.box.path(directory)
         return {one.name for one in path.iterdir()} if path.exists() else set()
+
+    def _snapshots(self) -> set[str]:
+        """SLIVER/SNAPSHOT, and a root that was replaced."""
+        slivers = self.box.path("/var/lib/slicemgr/pool/slivers")
+        found = [*slivers.glob("*/snapshots/*"), *slivers.glob("*/root.new")]
+        return {str(one.relative_to(slivers)).replace("/snapshots/", "/") for one in found}
 
     @cached_property
     def simple_quotas(self) -> bool:
@@ -262,6 +269,10 @@ class Node:
             "links": running,
             "shapers": {row[0] for row in rows if row[5] is not None} & running,
             "directories": every,
+            "snapshots": {
+                f"{row[0]}/{row[1]}"
+                for row in self.rows("select sliver, snapshot from sliver_snapshots where made_at is not null")
+            },
             "launch files": containers,
             "marks": running,
             "pids groups": containers if self._cgroup_v1() else set(),

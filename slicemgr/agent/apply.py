@@ -26,7 +26,7 @@ from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.drivers.identity import Identity, new_host_key
 from slicemgr.drivers.place import Place
 from slicemgr.errors import Failed, SlicemgrError
-from slicemgr.model import Kind, Phase, Sliver
+from slicemgr.model import Kind, Phase, Sliver, SliverSnapshot
 from slicemgr.policy import allocate
 from slicemgr.store import work
 
@@ -63,6 +63,8 @@ class Applier:
         self._said: dict[str, int] = {}  # machine → bytes on its console before it started
         self._dns = config.network.dns or resolvers(Path("/etc/resolv.conf").read_text())
         self._steps: dict[Step, Callable[[Sliver], str | None]] = {
+            Step.DISCARD: self._discard,
+            Step.SNAPSHOT: self._snapshot,
             Step.ROOT: self._roots.make,
             Step.RESIZE: self._roots.resize,
             Step.IDENTITY: self._identity,
@@ -88,13 +90,31 @@ class Applier:
     def undo(self, step: Step, sliver: Sliver) -> None:
         """After `step` broke: take away what nobody could use. A root with data in it always stays."""
         with suppress(SlicemgrError):
-            if step is Step.ROOT and not observe.has_root(self._config, sliver.id):
+            if step is Step.ROOT and not (observe.has_root(self._config, sliver.id) or sliver.snapshots):
                 self._remove(sliver)
             if step in (Step.DOMAIN, Step.SHAPE, Step.VERIFY):
                 self._said.pop(sliver.id, None)
                 self._hypervisor.kill(sliver.id)
                 launch.remove(self._config, sliver.id)
                 traffic.clear(sliver.id)
+
+    # snapshots
+
+    def _snapshot(self, sliver: Sliver) -> str:
+        """Each that is not made yet; what its size is, the limit is to know where it does not see it itself."""
+        told = []
+        for one in sliver.snapshots:
+            if not one.made:
+                size, detail = self._roots.snapshot(sliver, one.id)
+                self._journal.add(work.SnapshotMade(sliver.id, one.id, size, detail))
+                sliver = replace(sliver, snapshots=_with_size(sliver.snapshots, one.id, size))
+                told += [detail] if detail else []
+        self._roots.limit(sliver)
+        return "; ".join(told)
+
+    def _discard(self, sliver: Sliver) -> None:
+        self._roots.discard(sliver)
+        self._roots.limit(sliver)
 
     # towards running
 
@@ -203,7 +223,7 @@ class Applier:
 
     def _stuck(self, sliver: Sliver, trouble: str) -> Failed:
         """libvirt cannot tell a quota from a broken disk."""
-        used = self._pool.usage().get(names.qgroup(sliver.serial), 0)
+        used = self._pool.usage().get(names.qgroup(sliver.serial), 0) + sliver.inherited
         if used >= sliver.limits.disk:
             text = allocate.size_text(sliver.limits.disk)
             hint = f"`slicectl resize {sliver.slice_name} --disk SIZE` raises it, and it goes on"
@@ -228,6 +248,10 @@ class Applier:
         launch.remove(self._config, sliver.id)
         traffic.clear(sliver.id)
         self._pool.delete_tree(names.sliver_dir(self._config.node.pool, sliver.id), names.qgroup(sliver.serial))
+
+
+def _with_size(snapshots: tuple[SliverSnapshot, ...], id: str, size: int) -> tuple[SliverSnapshot, ...]:
+    return tuple(replace(one, made=True, size=size) if one.id == id else one for one in snapshots)
 
 
 def banner(address: str, port: int = _SSH, timeout: float = 2.0) -> bool:

@@ -81,14 +81,14 @@ class Importer:
             raise Refused(Code.INVALID, "the request names no file that could have been uploaded")
         upload = self._config.uploads_dir / f"{sha256}.{format}"
         try:
-            return self._add(operation.id, sha256, format, upload)
+            return self._add(operation, sha256, format, upload)
         except SlicemgrError:
             if not self._stop.is_set():
                 self._journal.add(work.ImageGone(sha256))
             raise
 
-    def _add(self, operation: str, sha256: str, format: str, upload: Path) -> dict[str, object]:
-        progress = self._progress(operation)
+    def _add(self, operation: work.Operation, sha256: str, format: str, upload: Path) -> dict[str, object]:
+        progress = self._progress(operation.id)
         disk = names.image_file(self._config.images_dir, sha256, format)
         note, base = note_file(self._config, sha256), names.base_dir(self._config.node.pool, sha256)
         incoming = incoming_dir(self._config.node.pool, sha256)
@@ -111,7 +111,7 @@ class Importer:
                     format,
                     incoming,
                     progress=progress,
-                    size_limit=max(0, self._pool.space().free - _RESERVE),
+                    size_limit=self._most(operation),
                     cancelled=self._stop,
                 )
                 self._keep(tree, incoming, base)
@@ -130,9 +130,16 @@ class Importer:
                 os=tree.os_name,
                 virtual_size=facts.virtual_size,
                 boot=asdict(tree.boot),
+                base_size=tree.bytes if tree.arch else 0,
             )
         )
         return {"sha256": sha256, "arch": tree.arch, "os": tree.os_name, "bytes": tree.bytes}
+
+    def _most(self, operation: work.Operation) -> int:
+        """Bytes that its files may take: of the pool, and of the quota of the project whose it is."""
+        free = max(0, self._pool.space().free - _RESERVE)
+        left = operation.params.get("most")
+        return min(free, left) if isinstance(left, int) else free
 
     def _keep(self, tree: disk_image.TreeFacts, incoming: Path, base: Path) -> None:
         """Give the files their place; without a Linux in the image there are none."""

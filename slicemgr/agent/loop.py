@@ -189,6 +189,8 @@ class Agent:
             message, hint = f"{error.field}: {error.message}" if error.field else error.message, error.hint
             if len(operation.row.slivers) > 1:
                 message = f"{len(operation.errors)} of {len(operation.row.slivers)} slivers: {first}: {message}"
+            if operation.row.kind == "snapshot":  # all of it or nothing: what some slivers made, they discard
+                self._journal.add(work.SnapshotGone(str(operation.row.params["snapshot"])))
         self._journal.add(work.OperationEnded(operation.row.id, state, message, hint, result))
         operation.ended = True
         self._ended_some.set()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from slicemgr import names
 from slicemgr.agent.plan import DomainState, Seen
 from slicemgr.config import Config
-from slicemgr.drivers import login_keys, traffic
+from slicemgr.drivers import btrfs_files, login_keys, traffic
 from slicemgr.drivers.hypervisor import DomainSeen, Hypervisor
 
 _NOTHING = Seen()
@@ -27,6 +28,7 @@ class Host:
     disks: Mapping[str, int]  # sliver → disk limit as applied
     shaped: frozenset[str]
     keys: Mapping[str, tuple[str, ...]]  # sliver → the ssh keys of ours that it has
+    pool: Path
 
     def sliver(self, sliver: str) -> Seen:
         """What `plan` needs to know of one sliver."""
@@ -36,6 +38,7 @@ class Host:
             traces=sliver in self.directories or sliver in self.launches,
             shaped=sliver in self.shaped,
             keys=self.keys.get(sliver),
+            **_lies(self.pool, sliver)._asdict(),
         )
         domain = self.domains.get(sliver)
         return seen if domain is None else _with_domain(seen, domain, domain.pid == self.settled.get(sliver))
@@ -59,6 +62,7 @@ def host(config: Config, hypervisor: Hypervisor) -> Host:
         disks={sliver: limit for sliver, limit in limits.items() if limit is not None},
         shaped=traffic.shaped(),
         keys={sliver: lines for sliver, lines in keys.items() if lines is not None},
+        pool=config.node.pool,
     )
 
 
@@ -71,8 +75,8 @@ def one(config: Config, hypervisor: Hypervisor, sliver: str) -> Seen:
     shaped = traffic.is_shaped(sliver)
     if domain is None and not (traces or shaped):
         return _NOTHING
-    disk, keys = _disk_limit(config, sliver), _keys(config, sliver)
-    seen = Seen(root=root, disk=disk, traces=traces, shaped=shaped, keys=keys)
+    disk, keys, lies = _disk_limit(config, sliver), _keys(config, sliver), _lies(pool, sliver)
+    seen = Seen(root=root, disk=disk, traces=traces, shaped=shaped, keys=keys, **lies._asdict())
     return seen if domain is None else _with_domain(seen, domain, mark(config, sliver, domain.pid).exists())
 
 
@@ -91,6 +95,25 @@ def _disk_limit(config: Config, sliver: str) -> int | None:
 def _keys(config: Config, sliver: str) -> tuple[str, ...] | None:
     note = login_keys.read_note(config.node.pool, sliver)
     return None if note is None else note.now
+
+
+def snapshots(pool: Path, sliver: str) -> frozenset[str]:
+    """The ids of those that lie there."""
+    return frozenset(filter(names.is_snapshot_id, _listing(names.snapshots_dir(pool, sliver))))
+
+
+class _Lies(NamedTuple):
+    """What lies in a sliver's directory beside its root."""
+
+    epoch: int
+    snapshots: frozenset[str]
+    replaced: bool
+
+
+def _lies(pool: Path, sliver: str) -> _Lies:
+    root = names.root_dir(pool, sliver)
+    epoch = btrfs_files.epoch(root) or btrfs_files.epoch(names.disk_file(pool, sliver))
+    return _Lies(epoch, snapshots(pool, sliver), names.unfinished_root(pool, sliver).exists())
 
 
 def _with_domain(seen: Seen, domain: DomainSeen, settled: bool) -> Seen:

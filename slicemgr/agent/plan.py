@@ -14,7 +14,9 @@ from slicemgr.model import Desired, Phase, Sliver
 class Step(StrEnum):
     """One idempotent change to the host. The value is what progress bars and operations show."""
 
-    ROOT = "root"  # quota group, sliver subvolume, snapshot of the base
+    DISCARD = "discard"  # snapshots nobody wants any more
+    SNAPSHOT = "snapshot"  # those that are wanted and not made yet
+    ROOT = "root"  # quota group, sliver subvolume, snapshot of the base or of what it shall begin as
     RESIZE = "resize"  # another disk limit
     IDENTITY = "identity"  # hostname, keys, resolver written into the root
     DOMAIN = "domain"  # virDomainCreateXML
@@ -47,6 +49,7 @@ class Seen:
     traces: something with the sliver's mark lies in the pool or runtime directory.
     shaped: it has a device for its outgoing rate, which outlives the domain.
     keys: the ssh keys of ours that it has, None if unknown.
+    epoch: which of its roots is there. snapshots: their ids. replaced: a root that was replaced lies there still.
     """
 
     domain: DomainState | None = None
@@ -57,6 +60,9 @@ class Seen:
     disk: int | None = None
     shaped: bool = False
     keys: tuple[str, ...] | None = None
+    epoch: int = 0
+    snapshots: frozenset[str] = frozenset()
+    replaced: bool = False
 
 
 _START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN)
@@ -69,11 +75,28 @@ def plan(want: Sliver, seen: Seen) -> tuple[Step, ...]:
         case Desired.ABSENT:
             return _away(seen)
         case Desired.STOPPED:
-            return (*_resize(want, seen), *((Step.STOP,) if seen.domain or seen.shaped else ()))
+            return (*_snapshots(want, seen), *_rest(want, seen))
         case Desired.RUNNING:
-            return _run(want, seen, pause=False)
+            return (*_snapshots(want, seen), *_run(want, seen, pause=False))
         case Desired.PAUSED:
-            return _run(want, seen, pause=True)
+            return (*_snapshots(want, seen), *_run(want, seen, pause=True))
+
+
+def _snapshots(want: Sliver, seen: Seen) -> tuple[Step, ...]:
+    """A snapshot is of a moment: one that was made and is lost is not made again."""
+    unwanted = seen.snapshots - {one.id for one in want.snapshots}
+    discard = (Step.DISCARD,) if unwanted or (seen.replaced and seen.root) else ()
+    return (*discard, *((Step.SNAPSHOT,) if any(not one.made for one in want.snapshots) else ()))
+
+
+def _other_root(want: Sliver, seen: Seen) -> bool:
+    """Whether the sliver shall go on with another root than the one it has."""
+    return seen.root and seen.epoch != want.epoch
+
+
+def _rest(want: Sliver, seen: Seen) -> tuple[Step, ...]:
+    stop = (Step.STOP,) if seen.domain or seen.shaped else ()
+    return (*stop, Step.ROOT) if _other_root(want, seen) else (*_resize(want, seen), *stop)
 
 
 def _away(seen: Seen) -> tuple[Step, ...]:
@@ -85,11 +108,14 @@ def _away(seen: Seen) -> tuple[Step, ...]:
 
 def _run(want: Sliver, seen: Seen, *, pause: bool) -> tuple[Step, ...]:
     last = (Step.PAUSE,) if pause else ()
-    root = _resize(want, seen) if seen.root else (Step.ROOT,)
+    other = _other_root(want, seen)
+    root = _resize(want, seen) if seen.root and not other else (Step.ROOT,)
     limits = want.limits
     shape = (Step.SHAPE,) if seen.shaped or (limits.net_in, limits.net_out) != (None, None) else ()
     if seen.domain is None:
         return (*root, *_START, *shape, *_CHECK, *last)
+    if other:  # what runs is given up: nothing of it is kept
+        return (Step.KILL, *root, *_START, *shape, *_CHECK, *last)
     if seen.generation != want.generation:
         return (Step.STOP, *root, *_START, *shape, *_CHECK, *last)
     wake = (Step.RESUME,) if seen.domain is DomainState.PAUSED else ()

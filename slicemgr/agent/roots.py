@@ -1,18 +1,22 @@
 """How a sliver's root is made, one way for each kind: a snapshot of the image's files, or a disk over the image.
 
-Both lie in the sliver's own subvolume, so that one quota group limits and measures them alike.
+Both lie in the sliver's own subvolume, so that one quota group limits and measures them alike. So do its snapshots; a
+root that begins as one of those is made the same way, and takes the place of the one before in one step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from slicemgr import names
+from slicemgr.agent import observe
 from slicemgr.config import Config
-from slicemgr.drivers import launch, login_keys, machine_disk, seed, whole_file
+from slicemgr.drivers import btrfs_files, launch, login_keys, machine_disk, seed, whole_file
 from slicemgr.drivers.btrfs import Pool, QuotaMode
 from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.drivers.identity import Identity, write_identity
@@ -20,14 +24,31 @@ from slicemgr.drivers.login_keys import Note
 from slicemgr.drivers.place import Place
 from slicemgr.drivers.rootfs import Root
 from slicemgr.errors import Code, Failed, SlicemgrError
-from slicemgr.model import Boot, Kind, Sliver
+from slicemgr.model import MIB, Boot, Kind, Sliver
+from slicemgr.policy.allocate import size_text
+
+_NO_SNAPSHOT = "the snapshot that its root begins as is gone"
+_HINT = "restore another one, or delete the slice"
+_CRASH = "as after a power cut"
+_BLOCK = 512  # bytes that st_blocks counts in
+_ROOM = 16 * MIB
+_CLEANED = 30.0  # seconds
 
 
 class Preparation(Protocol):
     """What one kind needs before its domain starts. Every method may be called again after a crash."""
 
     def make(self, sliver: Sliver, directory: Path, group: int | None) -> None:
-        """The root, complete or not at all. group: the quota group that limits it, if groups do."""
+        """The root, complete or not at all, instead of the one that is there.
+
+        group: the quota group that limits it, if groups do.
+        """
+
+    def snapshot(self, sliver: Sliver, target: Path, group: int | None) -> str:
+        """Keep the root as it is now, complete or not at all; what is worth knowing of it."""
+
+    def size(self, sliver: Sliver, snapshot: Path) -> int | None:
+        """Bytes that it holds beyond the image; None if that cannot be told quickly."""
 
     def limit(self, sliver: Sliver, directory: Path, group: int | None) -> None:
         """Let it write as much as the sliver's limit says. Without a root yet: what it is made in."""
@@ -73,8 +94,28 @@ class Roots:
             directory.chmod(0o700)
         its = self._kinds[sliver.kind]
         its.limit(sliver, directory, group)
-        its.make(sliver, directory, group)
-        self._note_limit(sliver)
+        with self._room(sliver) if sliver.origin else nullcontext():
+            its.make(sliver, directory, group)
+            self._note_limit(sliver)
+            if sliver.origin and group is not None:
+                self._await_room(sliver, group)
+
+    def _await_room(self, sliver: Sliver, group: int) -> None:
+        """What a full root that was replaced held is free only when the kernel's cleaner has come by."""
+        self._pool.sync()
+        if self._pool.usage().get(group, 0) + _ROOM > _own_limit(sliver, whole=True):
+            self._pool.wait_cleaned(_CLEANED)
+
+    @contextmanager
+    def _room(self, sliver: Sliver) -> Iterator[None]:
+        """Meanwhile a sliver that is at its limit has room for what deleting and replacing takes."""
+        directory, group = names.sliver_dir(self._config.node.pool, sliver.id), self._group(sliver)
+        limit = self._kinds[sliver.kind].limit
+        limit(replace(sliver, limits=replace(sliver.limits, disk=sliver.limits.disk + _ROOM)), directory, group)
+        try:
+            yield
+        finally:
+            limit(sliver, directory, group)
 
     def resize(self, sliver: Sliver) -> None:
         """Give a root that is there the sliver's disk limit."""
@@ -87,6 +128,49 @@ class Roots:
         """The limit as it is applied: see observe."""
         note = names.limit_file(self._config.node.pool, sliver.id)
         whole_file.write(note, str(sliver.limits.disk))
+
+    def snapshot(self, sliver: Sliver, snapshot: str) -> tuple[int, str]:
+        """Make it, or look at one that is there: its bytes beyond the image, and what is worth knowing of it."""
+        pool, its = self._config.node.pool, self._kinds[sliver.kind]
+        target, detail = names.snapshot_dir(pool, sliver.id, snapshot), ""
+        if not observe.has_root(self._config, sliver.id):
+            raise Failed("there is no root to make a snapshot of")
+        if not target.exists():
+            with self._room(sliver):
+                target.parent.mkdir(mode=0o700, exist_ok=True)
+                detail = its.snapshot(sliver, target, self._group(sliver))
+        size = its.size(sliver, target)
+        size = self._held(sliver) if size is None else size
+        self._check_room(sliver, target, size)
+        return size, detail
+
+    def _check_room(self, sliver: Sliver, target: Path, size: int) -> None:
+        """Full quotas do not stop a snapshot: what it keeps is the root's no longer."""
+        others = sum(one.size for one in sliver.snapshots)
+        if self._pool.quota_mode() is QuotaMode.FULL and size + others > sliver.limits.disk:
+            self._pool.delete_tree(target, None)
+            text = f"the disk limit has no room for another {size_text(size)} in a snapshot"
+            raise Failed(text, hint="delete a snapshot, or raise the limit with `slicectl resize`", code=Code.QUOTA)
+
+    def _held(self, sliver: Sliver) -> int:
+        """At most as much as everything of the sliver's."""
+        return self._pool.usage().get(names.qgroup(sliver.serial), sliver.limits.disk) + sliver.inherited
+
+    def discard(self, sliver: Sliver) -> int:
+        """Delete the snapshots that it shall not have, and a root that was replaced; how many snapshots."""
+        pool = self._config.node.pool
+        unwanted = observe.snapshots(pool, sliver.id) - {one.id for one in sliver.snapshots}
+        with self._room(sliver):
+            for one in sorted(unwanted):
+                self._pool.delete_tree(names.snapshot_dir(pool, sliver.id, one), None)
+            self._pool.delete_tree(names.unfinished_root(pool, sliver.id), None)
+        return len(unwanted)
+
+    def limit(self, sliver: Sliver) -> None:
+        """Apply the disk limit anew: full quotas count a root and its snapshots apart."""
+        if self._pool.quota_mode() is QuotaMode.FULL:
+            directory = names.sliver_dir(self._config.node.pool, sliver.id)
+            self._kinds[sliver.kind].limit(sliver, directory, None)
 
     def identify(self, sliver: Sliver, identity: Identity) -> None:
         """With the keys that the sliver shall have; those that it had go, the tenant's own stay."""
@@ -125,23 +209,42 @@ class _Container:
         self._pool = pool
 
     def make(self, sliver: Sliver, directory: Path, group: int | None) -> None:
+        pool = self._config.node.pool
+        unfinished = names.unfinished_root(pool, sliver.id)
+        self._pool.delete_tree(unfinished, None)
+        self._pool.snapshot(self._begin(sliver), unfinished, qgroup=group)
+        if self._pool.quota_mode() is QuotaMode.FULL:
+            self._pool.limit_subvolume(unfinished, _own_limit(sliver, whole=False))
+        if sliver.origin:
+            btrfs_files.set_epoch(unfinished, sliver.epoch)
+        btrfs_files.put(unfinished, names.root_dir(pool, sliver.id))
+        self._pool.delete_tree(unfinished, None)
+
+    def _begin(self, sliver: Sliver) -> Path:
+        source = _origin(self._config, sliver)
+        if source is not None:
+            return source
         base = names.base_dir(self._config.node.pool, sliver.image)
         if not base.is_dir():
             raise Failed(f"the base of image {sliver.image[:12]} is gone", hint="import the image again")
+        return base
+
+    def snapshot(self, sliver: Sliver, target: Path, group: int | None) -> str:
+        """What was written is in it, also if it is in memory still. A subvolume made inside is not."""
         root = names.root_dir(self._config.node.pool, sliver.id)
-        unfinished = root.with_name("root.new")
-        self._pool.delete_tree(unfinished, None)
-        self._pool.snapshot(base, unfinished, qgroup=group)
-        if self._pool.quota_mode() is QuotaMode.FULL:
-            self._pool.limit_subvolume(unfinished, sliver.limits.disk)
-        unfinished.rename(root)
+        inner = len(self._pool.nested_below(root))
+        self._pool.snapshot(root, target, qgroup=group, readonly=True)
+        return f"without the {inner} subvolumes made inside" if inner else ""
+
+    def size(self, sliver: Sliver, snapshot: Path) -> int | None:
+        return btrfs_files.written_since(snapshot, names.base_dir(self._config.node.pool, sliver.image))
 
     def limit(self, sliver: Sliver, directory: Path, group: int | None) -> None:
         root = names.root_dir(self._config.node.pool, sliver.id)
         if group is not None:
-            self._pool.limit_group(group, sliver.limits.disk)
+            self._pool.limit_group(group, _own_limit(sliver, whole=True))
         elif self._pool.quota_mode() is QuotaMode.FULL and root.exists():
-            self._pool.limit_subvolume(root, sliver.limits.disk)
+            self._pool.limit_subvolume(root, _own_limit(sliver, whole=False))
 
     def grow(self, sliver: Sliver) -> None:
         pass
@@ -176,15 +279,40 @@ class _Machine:
             machine_disk.copy_from_tree(base, facts.kernel, directory / names.KERNEL)
             if facts.initrd:
                 machine_disk.copy_from_tree(base, facts.initrd, directory / names.INITRD)
-        size = _disk_size(sliver)
-        machine_disk.make_overlay(names.disk_file(self._config.node.pool, sliver.id), image, sliver.image_format, size)
+        size, source = _disk_size(sliver), _origin(self._config, sliver)
+        if source is None:
+            machine_disk.make_overlay(directory / names.DISK, image, sliver.image_format, size)
+        else:
+            machine_disk.copy_variables(source / names.FIRMWARE_VARIABLES, directory / names.FIRMWARE_VARIABLES)
+            machine_disk.copy_overlay(source / names.DISK, directory / names.DISK, size, sliver.epoch)
+
+    def snapshot(self, sliver: Sliver, target: Path, group: int | None) -> str:
+        """Of its whole directory. While QEMU stands still, all that the guest has sent to its disk is in the file."""
+        domain = self._hypervisor.domain(sliver.id)
+        if domain is None or domain.paused:
+            self._pool.snapshot(
+                names.sliver_dir(self._config.node.pool, sliver.id), target, qgroup=group, readonly=True
+            )
+            return "" if domain is None else _CRASH
+        began = time.monotonic()
+        self._hypervisor.pause(sliver.id)
+        try:
+            self._pool.snapshot(
+                names.sliver_dir(self._config.node.pool, sliver.id), target, qgroup=group, readonly=True
+            )
+        finally:
+            self._hypervisor.resume(sliver.id)
+        return f"{_CRASH}; it stood still for {(time.monotonic() - began) * 1000:.0f} ms"
+
+    def size(self, sliver: Sliver, snapshot: Path) -> int | None:
+        return (snapshot / names.DISK).stat().st_blocks * _BLOCK
 
     def limit(self, sliver: Sliver, directory: Path, group: int | None) -> None:
-        most = sliver.limits.disk + machine_disk.allowance(_disk_size(sliver))
+        more = machine_disk.allowance(_disk_size(sliver))
         if group is not None:
-            self._pool.limit_group(group, most)
+            self._pool.limit_group(group, _own_limit(sliver, whole=True) + more)
         elif self._pool.quota_mode() is QuotaMode.FULL:
-            self._pool.limit_subvolume(directory, most)
+            self._pool.limit_subvolume(directory, _own_limit(sliver, whole=False) + more)
 
     def grow(self, sliver: Sliver) -> None:
         """A disk in use is QEMU's to resize."""
@@ -195,7 +323,8 @@ class _Machine:
             machine_disk.grow(disk, _disk_size(sliver))
 
     def identify(self, sliver: Sliver, identity: Identity) -> None:
-        files = seed.files(identity, sliver.id, sliver.user_data, names.mac(sliver.id))
+        clone = sliver.origin.partition("/")[0] not in ("", sliver.id)
+        files = seed.files(identity, sliver.id, sliver.user_data, names.mac(sliver.id), clone=clone)
         machine_disk.make_seed(names.seed_file(self._config.node.pool, sliver.id), files)
 
     def keys(self, sliver: Sliver, note: Note) -> None:
@@ -209,6 +338,28 @@ class _Machine:
         machine_disk.give_to(names.disk_file(pool, sliver.id), sliver.uid_first, gid, 0o600)
         machine_disk.give_to(names.seed_file(pool, sliver.id), sliver.uid_first, gid, 0o400)
         names.sliver_dir(pool, sliver.id).chmod(0o711)
+
+
+def _origin(config: Config, sliver: Sliver) -> Path | None:
+    """The snapshot that the root begins as; None if it is made of the image."""
+    if not sliver.origin:
+        return None
+    owner, _, snapshot = sliver.origin.partition("/")
+    path = names.snapshot_dir(config.node.pool, owner, snapshot)
+    if not path.is_dir():
+        raise Failed(_NO_SNAPSHOT, hint=_HINT)
+    return path
+
+
+def _own_limit(sliver: Sliver, *, whole: bool) -> int:
+    """Bytes that may be written. whole: the limit holds for root and snapshots together.
+
+    A clone began with something, which counts as if it were a copy: when its original is gone, nobody else pays for it.
+    Where the limit holds for the root alone, what each snapshot holds is taken off.
+    """
+    if whole:
+        return max(0, sliver.limits.disk - sliver.inherited)
+    return max(0, sliver.limits.disk - sum(one.size for one in sliver.snapshots))
 
 
 def _disk_size(sliver: Sliver) -> int:

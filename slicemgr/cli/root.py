@@ -21,6 +21,7 @@ COMMANDS = {
     "ssh": "ssh:ssh",
     "console": "console:console",
     "wait": "wait:wait",
+    "snapshot": "snapshot:snapshot",
     "image": "image:image",
     "node": "node:node",
     "user": "user:user",

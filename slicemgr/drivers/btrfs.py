@@ -1,7 +1,8 @@
 """The pool: subvolumes, snapshots and quota groups on btrfs.
 
 Layout, both plain directories of root's with mode 0700, because slivers hold setuid files that no user of the
-host may reach: `bases/SHA256` (read-only) and `slivers/ID` (a subvolume; `root` in it is a snapshot of a base).
+host may reach: `bases/SHA256` (read-only) and `slivers/ID` (a subvolume; `root` in it is a snapshot of a base,
+`snapshots/ID` are what the sliver keeps of it).
 
 With simple quotas a sliver's limit sits on its own parent group `1/SERIAL`; a limit on a subvolume's own group would
 be escaped by a subvolume made inside. Full quotas cannot count a snapshot in a parent group without a rescan of
@@ -269,12 +270,12 @@ class Pool:
         1/0 is left alone: serials begin at 1, and other programs keep a group of that name.
         """
         unwanted = self.groups() - set(wanted) - {_LEVEL_1}
-        if self.quota_mode() is QuotaMode.FULL:
+        if self.quota_mode() is not QuotaMode.NONE:
             self._collect_subvolume_groups()
         return frozenset(group for group in sorted(unwanted) if self.destroy_group(group))
 
     def _collect_subvolume_groups(self) -> None:
-        """Linux before 6.11 keeps the group of a subvolume that is gone."""
+        """Linux before 6.11 keeps the group of a subvolume that is gone; any does while what it wrote is in use."""
         with _step(f"tidy the quota groups of {self.path}"), _directory(self.path) as fd:
             alive = {ref.id for ref in ioctl.all_subvolumes(fd)}
             for group in ioctl.group_usage(fd, ioctl.FIRST_FREE_ID, _LEVEL_1 - 1).keys() - alive:
@@ -324,7 +325,8 @@ class Pool:
         try:
             members = [one for one in ioctl.related_groups(fd, group) if one < _LEVEL_1]
             for member in members:
-                _drop_dead_member(fd, member)
+                if not _drop_dead_member(fd, member):
+                    ioctl.assign_group(fd, member, group, False)
             ioctl.destroy_group(fd, group)
         except OSError as error:
             if error.errno == errno.EBUSY:
@@ -356,11 +358,22 @@ def _destroy_nested(pool: int, ref: Ref) -> None:
             raise
 
 
-def _drop_dead_member(fd: int, member: int) -> None:
-    """Remove the group of a subvolume the cleaner is done with: kernels before 6.11 leave it behind, empty."""
+def _drop_dead_member(fd: int, member: int) -> bool:
+    """Remove the group of a subvolume the cleaner is done with: kernels before 6.11 leave it behind, empty.
+
+    False if it still holds what a clone uses: then it outlives the group above it, and is removed after the clone.
+    """
     span = (member, ioctl.ROOT_ITEM, 0), (member, ioctl.ROOT_ITEM, ioctl.MAX_U64)
-    if not any(ioctl.search(fd, ioctl.ROOT_TREE, *span)):
-        _tolerate((errno.EBUSY, errno.ENOENT), ioctl.destroy_group, fd, member)
+    if any(ioctl.search(fd, ioctl.ROOT_TREE, *span)):
+        return True
+    try:
+        ioctl.destroy_group(fd, member)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return False
+        if error.errno != errno.ENOENT:
+            raise
+    return True
 
 
 def _is_subvolume(fd: int) -> bool:

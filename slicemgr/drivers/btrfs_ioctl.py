@@ -213,11 +213,16 @@ def _generation(fd: int, subvolume: int, inode: int) -> int:
     raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), f"subvolume {subvolume} inode {inode}")
 
 
-def search(fd: int, tree: int, first: tuple[int, int, int], last: tuple[int, int, int]) -> Iterator[Item]:
-    """The items of a tree whose keys (objectid, type, offset) lie between two keys, both included."""
+def search(
+    fd: int, tree: int, first: tuple[int, int, int], last: tuple[int, int, int], since: int = 0
+) -> Iterator[Item]:
+    """The items of a tree whose keys (objectid, type, offset) lie between two keys, both included.
+
+    since: only those in nodes that this transaction or a later one wrote.
+    """
     while True:
         key = SEARCH_KEY.pack(
-            tree, first[0], last[0], first[2], last[2], 0, MAX_U64, first[1], last[1], 0xFFFFFFFF, 0, 0, 0, 0, 0
+            tree, first[0], last[0], first[2], last[2], since, MAX_U64, first[1], last[1], 0xFFFFFFFF, 0, 0, 0, 0, 0
         )
         answer = call(fd, TREE_SEARCH_V2, SEARCH_ARGS.pack(key, _SEARCH_BUFFER) + bytes(_SEARCH_BUFFER))
         count = SEARCH_KEY.unpack_from(answer)[9]

@@ -7,12 +7,13 @@ Every qemu-img names both formats: nothing is ever probed, for a guest may write
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from slicemgr.drivers import command
+from slicemgr.drivers import btrfs_files, command
 from slicemgr.drivers.rootfs import Root
 from slicemgr.errors import Failed
 
@@ -39,6 +40,27 @@ def make_overlay(overlay: Path, image: Path, image_format: str, size: int) -> No
     unfinished.unlink(missing_ok=True)
     command.run(create_argv(unfinished, image, image_format, size), timeout=_TIME)
     unfinished.rename(overlay)
+
+
+def copy_overlay(source: Path, overlay: Path, size: int, epoch: int) -> None:
+    """A disk that goes on from another one, sharing its blocks, of at least `size` bytes; complete or not at all."""
+    unfinished = overlay.with_suffix(".new")
+    unfinished.unlink(missing_ok=True)
+    btrfs_files.share(source, unfinished)
+    if (virtual_size(unfinished) or 0) < size:
+        grow(unfinished, size)
+    btrfs_files.set_epoch(unfinished, epoch)
+    unfinished.rename(overlay)
+
+
+def copy_variables(source: Path, target: Path) -> None:
+    """What the firmware remembers, if it remembers anything."""
+    unfinished = target.with_suffix(".new")
+    if source.exists():
+        shutil.copyfile(source, unfinished)
+        unfinished.rename(target)
+    else:
+        target.unlink(missing_ok=True)
 
 
 def make_seed(target: Path, files: Mapping[str, str]) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from typing import Any
 
-from slicemgr.drivers.identity import Identity
+from slicemgr.drivers.identity import Identity, machine_id
 from slicemgr.drivers.rootfs import Root
 
 _CONFIG = "#cloud-config\n"
@@ -17,8 +18,11 @@ _SEED_DIR = "var/lib/cloud/seed/nocloud"
 _CONTAINER_CONFIG = "network: {config: disabled}\ndatasource_list: [NoCloud, None]\n"
 
 
-def files(identity: Identity, instance: str, user_data: str, mac: str | None) -> dict[str, str]:
-    """The seed's files by name. mac: of the guest's link; None where the network is up already (a container)."""
+def files(identity: Identity, instance: str, user_data: str, mac: str | None, *, clone: bool = False) -> dict[str, str]:
+    """The seed's files by name. mac: of the guest's link; None where the network is up already (a container).
+
+    clone: the disk was another machine's, whose machine id it must not keep.
+    """
     seed = {
         "meta-data": _json(
             {
@@ -28,7 +32,7 @@ def files(identity: Identity, instance: str, user_data: str, mac: str | None) ->
             }
         ),
         "user-data": user_data or f"{_CONFIG}{{}}\n",
-        "vendor-data": _CONFIG + _json(_vendor(identity, mac)),
+        "vendor-data": _CONFIG + _json(_vendor(identity, mac, clone)),
     }
     if mac is not None:
         seed["network-config"] = _json(_network(identity, mac))
@@ -43,9 +47,9 @@ def write(root: Root, seed: Mapping[str, str]) -> None:
     root.write("etc/cloud/cloud.cfg.d/99_slicemgr.cfg", _CONTAINER_CONFIG.encode())
 
 
-def _vendor(identity: Identity, mac: str | None) -> dict[str, object]:
+def _vendor(identity: Identity, mac: str | None, clone: bool) -> dict[str, object]:
     """root logs in as on every sliver; one host key, the recorded one."""
-    data: dict[str, object] = {
+    data: dict[str, Any] = {
         "disable_root": False,
         "manage_etc_hosts": "localhost" if mac else False,
         "ssh_deletekeys": True,
@@ -57,6 +61,9 @@ def _vendor(identity: Identity, mac: str | None) -> dict[str, object]:
     if mac is not None:
         data["growpart"] = {"mode": "auto", "devices": ["/"]}
         data["bootcmd"] = [["sh", "-c", _bring_up(identity, mac)], ["sh", "-c", _set_keys(identity)]]
+        if clone:
+            number = machine_id(identity.host_key_public)
+            data["bootcmd"] += [["sh", "-c", f"grep -qx {number} /etc/machine-id || echo {number} >/etc/machine-id"]]
     return data
 
 

@@ -30,11 +30,18 @@ def usage(
         work.Usage(
             one.id,
             cgroup.memory_usage(domains[one.id].pid) if one.id in domains else None,
-            charged.get(names.qgroup(one.serial)) if whole else _own(config, pool, one),
+            _disk(charged.get(names.qgroup(one.serial)) if whole else _own(config, pool, one), one, whole),
             guests.get(one.id),
         )
         for one in slivers
     ]
+
+
+def _disk(own: int | None, sliver: Sliver, whole: bool) -> int | None:
+    """With what a clone began with. whole: its snapshots are counted already."""
+    if own is None:
+        return None
+    return own + (sliver.inherited if whole else sum(one.size for one in sliver.snapshots))
 
 
 def _own(config: Config, pool: Pool, sliver: Sliver) -> int | None:

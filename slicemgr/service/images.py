@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.model import ImageState
-from slicemgr.policy import access
+from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
 from slicemgr.service import nodes, operations, projects, specs
 from slicemgr.store import Store
@@ -42,8 +42,10 @@ def project_for(by: Principal, wanted: str | None) -> str | None:
     return None if by.admin and not wanted else access.project_for(by, wanted)
 
 
-def check_upload(store: Store, name: str, format: str, by: Principal, project: str | None = None) -> None:
-    """Refuse what can be refused before the file is sent."""
+def check_upload(
+    store: Store, name: str, format: str, by: Principal, project: str | None = None, size: int = 0
+) -> None:
+    """Refuse what can be refused before the file is sent. size: bytes as announced."""
     access.import_image(by, project)
     specs.image_name(name)
     if format not in FORMATS:
@@ -51,7 +53,16 @@ def check_upload(store: Store, name: str, format: str, by: Principal, project: s
     with store.read() as c:
         if project is not None:
             projects.check_exists(c, project)
+            room(c, project, size)
         nodes.choose(c, None)
+
+
+def room(c: Connection, project: str, size: int) -> int | None:
+    """Bytes of disk that are left to a project after `size` more; None: as many as the node has. Raises OverQuota."""
+    most, used = projects.limits(c, project), projects.used(c, project)
+    hint = "delete what is not needed, or ask an admin of the testbed for a larger quota"
+    quota.check(most, used, quota.Amounts(disk=size), hint=hint)
+    return None if most.disk is None else max(0, most.disk - used.disk - size)
 
 
 def register_upload(
@@ -91,6 +102,7 @@ def _is_known(c: Connection, upload: Upload) -> bool:
 
 def _insert(c: Connection, upload: Upload, target: Path, by: Principal) -> str:
     now = utcnow()
+    left = None if upload.project is None else room(c, upload.project, upload.size)
     c.execute(
         t.images.insert().values(
             sha256=upload.sha256,
@@ -107,7 +119,7 @@ def _insert(c: Connection, upload: Upload, target: Path, by: Principal) -> str:
     subject = operations.Subject(nodes.choose(c, None).name, image=upload.sha256, image_name=upload.name, project=whose)
     detail = f"{upload.name} ({upload.sha256})"
     operations.note(c, by.user, "image import", now, project=whose, detail=detail, address=by.address)
-    params = {"format": upload.format, "upload": str(target)}
+    params = {"format": upload.format, "upload": str(target), "most": left}
     return operations.add(c, "image-import", subject, by.user, now, params)
 
 

@@ -47,7 +47,7 @@ def all_limits(c: Connection, projects: Collection[str]) -> dict[tuple[str, str]
 
 
 def used(c: Connection, project: str) -> Amounts:
-    """What is allocated to the project, running or not."""
+    """What is allocated to the project, running or not; its own images take of its disk, too."""
     return all_used(c, [project])[project]
 
 
@@ -60,6 +60,10 @@ def all_used(c: Connection, projects: Collection[str]) -> dict[str, Amounts]:
     for name, slices, slivers, cpu, *sizes in c.execute(query.where(l.project.in_(projects))):
         memory, disk, ports = (int(one or 0) for one in sizes)
         found[name] = Amounts(slices, slivers, float(cpu or 0), memory, disk, ports)
+    i = t.images.c
+    held = sa.select(i.project, sa.func.sum(i.file_size + i.base_size)).where(i.project.in_(projects))
+    for name, bytes in c.execute(held.group_by(i.project)):
+        found[name] = replace(found[name], disk=found[name].disk + int(bytes))
     return found
 
 

@@ -18,7 +18,7 @@ from slicemgr.model import Boot, BootFacts, Desired, ImageState, Kind, Limits, P
 from slicemgr.policy import access, allocate, leases, quota
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import Quota
-from slicemgr.service import keys, lease_rules, nodes, operations, projects
+from slicemgr.service import keys, lease_rules, nodes, operations, origins, projects
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -248,6 +248,8 @@ def act(
     with store.write() as c:
         row = find(c, name, by, project)
         access.change_slice(by, row.project, row.owner, name, action)
+        if action == "delete":
+            origins.check_not_cloned(c, row.id, name)
         if action in ("start", "restart", "resume") and row.lease_ended_at is not None:
             hint = f"`slicectl renew {name}` first"
             raise Refused(Code.CONFLICT, f"the lease of slice {name} has ended", hint=hint)

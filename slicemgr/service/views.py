@@ -93,7 +93,8 @@ def slices(
     if id is not None:
         conditions.append(l.id == id)
     exempt = t.lease_rules.c.exempt.label("exempt")
-    query = sa.select(t.slices, i.name.label("image_name"), exempt).join(t.images, i.sha256 == l.image)
+    kept = sa.select(sa.func.count()).where(t.snapshots.c.slice == l.id).scalar_subquery().label("snapshots")
+    query = sa.select(t.slices, i.name.label("image_name"), exempt, kept).join(t.images, i.sha256 == l.image)
     query = query.outerjoin(t.lease_rules, t.lease_rules.c.project == l.project)
     heads = paging.rows(c, query.where(*conditions), page, By(l.name), By(l.project))
     s, n = t.slivers.c, t.nodes.c
@@ -143,6 +144,7 @@ def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
         "image": head.image_name,
         "image_sha256": head.image,
         "boot": head.boot if head.kind == Kind.KVM else None,
+        "snapshots": head.snapshots,
         "slivers": slivers,
     }
 
@@ -193,6 +195,7 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
         "image": placed.image_name,
         "image_sha256": placed.image,
         "boot": placed.boot.value if spec.kind is Kind.KVM else None,
+        "snapshots": 0,
         "slivers": [
             {
                 "index": index,

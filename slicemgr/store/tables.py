@@ -237,6 +237,7 @@ images = sa.Table(
     _text("format"),
     _number("virtual_size"),
     _number("file_size"),
+    _number("base_size", server_default="0"),  # bytes of its files in the pool
     _empty("arch"),
     _empty("os"),
     sa.Column("boot", sa.JSON, nullable=False, server_default=sa.text("'{}'")),
@@ -308,12 +309,40 @@ slivers = sa.Table(
     sa.Column("usage_disk", sa.BigInteger),
     sa.Column("guest_memory", sa.BigInteger),
     sa.Column("updated_at", UtcTime, nullable=False),
+    _empty("origin"),  # what its root begins as: SLIVER/SNAPSHOT; "": the image
+    _number("inherited", server_default="0"),  # of a clone: bytes it began with, part of its disk limit
+    _number("epoch", server_default="0"),  # how many roots it has had before this one
     sa.ForeignKeyConstraint(["slice"], ["slices.id"], ondelete="CASCADE"),
     sa.ForeignKeyConstraint(["node"], ["nodes.name"], ondelete="RESTRICT"),
     sa.UniqueConstraint("slice", "idx"),
     sa.UniqueConstraint("node", "address"),
     sa.UniqueConstraint("node", "uid_first"),
     sqlite_autoincrement=True,  # a serial is never given twice, not even after a delete
+)
+
+# A snapshot is of a whole slice. A row for each of its slivers; made_at NULL: the agent has still to make it.
+snapshots = sa.Table(
+    "snapshots",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    _text("slice"),
+    _text("name"),
+    _text("user"),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.ForeignKeyConstraint(["slice"], ["slices.id"], ondelete="CASCADE"),
+    sa.UniqueConstraint("slice", "name"),
+)
+
+sliver_snapshots = sa.Table(
+    "sliver_snapshots",
+    metadata,
+    sa.Column("snapshot", sa.Text, primary_key=True),
+    sa.Column("sliver", sa.Text, primary_key=True, index=True),
+    sa.Column("made_at", UtcTime),
+    _number("size", server_default="0"),
+    _empty("detail"),
+    sa.ForeignKeyConstraint(["snapshot"], ["snapshots.id"], ondelete="CASCADE"),
+    sa.ForeignKeyConstraint(["sliver"], ["slivers.id"], ondelete="CASCADE"),
 )
 
 # One row for each given port: blocks of different sizes cannot overlap, whatever the code does.

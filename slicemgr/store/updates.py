@@ -51,6 +51,24 @@ class SliverGone:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotMade:
+    """size: bytes that it holds beyond the image. detail: what is worth knowing of it."""
+
+    sliver: str
+    snapshot: str
+    size: int
+    detail: str = ""
+    at: datetime = field(default_factory=utcnow)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotGone:
+    """It could not be made: nobody shall have it."""
+
+    snapshot: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepSeen:
     """A step of an operation. sliver: "" for a step of the whole. percent: None if unknown."""
 
@@ -100,6 +118,7 @@ class ImageSeen:
     os: str = ""
     virtual_size: int | None = None
     boot: Json | None = None
+    base_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +156,8 @@ Update = (
     SliverSeen
     | Usage
     | SliverGone
+    | SnapshotMade
+    | SnapshotGone
     | StepSeen
     | SliverDone
     | OperationStarted

@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection
 
 from slicemgr import model
 from slicemgr.model import Desired, ImageState, Kind, OperationState, Phase
+from slicemgr.store import snapshots
 from slicemgr.store import tables as t
 from slicemgr.store.updates import (
     EventSeen,
@@ -30,6 +31,8 @@ from slicemgr.store.updates import (
     SliverDone,
     SliverGone,
     SliverSeen,
+    SnapshotGone,
+    SnapshotMade,
     StepSeen,
     Update,
     Usage,
@@ -49,6 +52,8 @@ __all__ = [
     "SliverGone",
     "SliverRow",
     "SliverSeen",
+    "SnapshotGone",
+    "SnapshotMade",
     "StepSeen",
     "Update",
     "Usage",
@@ -68,6 +73,9 @@ SLIVER_OPERATIONS: dict[str, Desired | None] = {
     "resume": Desired.RUNNING,
     "resize": None,
     "keys": None,
+    "snapshot": None,
+    "snapshot-delete": None,
+    "restore": None,
     "delete": Desired.ABSENT,
 }
 _LIMITS = tuple(field.name for field in fields(model.Limits))  # columns of the same names
@@ -128,7 +136,7 @@ def _by_index(sliver: str) -> tuple[str, int]:
 
 
 def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> list[SliverRow]:
-    """All slivers of the node, or those among `ids`, also the ones that should be absent. One query."""
+    """All slivers of the node, or those among `ids`, also the ones that should be absent. Two queries."""
     s, sl, i = t.slivers.c, t.slices.c, t.images.c
     query = (
         sa.select(
@@ -137,6 +145,7 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
             sa.cast(sl.ssh_keys, sa.Text),
             *(sl.count, s.host_key, s.generation, s.phase, s.error),
             *(i.format, i.virtual_size, sa.cast(i.boot, sa.Text), sl.boot, sl.user_data, sl.project),
+            *(s.origin, s.inherited, s.epoch),
             *(s[name] for name in _LIMITS),
         )
         .select_from(t.slivers)
@@ -147,10 +156,11 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
     )
     if ids is not None:
         query = query.where(s.id.in_(ids))
-    return [_sliver_row(tuple(row)) for row in c.execute(query)]
+    shall_have = snapshots.of_slivers(c, node, ids)
+    return [_sliver_row(tuple(row), tuple(shall_have[row.id])) for row in c.execute(query)]
 
 
-def _sliver_row(row: tuple[Any, ...]) -> SliverRow:
+def _sliver_row(row: tuple[Any, ...], shall_have: tuple[model.SliverSnapshot, ...]) -> SliverRow:
     sliver = model.Sliver(
         id=row[0],
         serial=row[1],
@@ -164,7 +174,7 @@ def _sliver_row(row: tuple[Any, ...]) -> SliverRow:
         address=row[9],
         ports=model.PortBlock(row[10], row[11]),
         uid_first=row[12],
-        limits=model.Limits(*row[25:]),
+        limits=model.Limits(*row[28:]),
         ssh_keys=_keys(row[13]),
         siblings=row[14],
         host_key=row[15],
@@ -175,6 +185,10 @@ def _sliver_row(row: tuple[Any, ...]) -> SliverRow:
         boot=model.Boot(row[22]),
         user_data=row[23],
         project=row[24],
+        origin=row[25],
+        inherited=row[26],
+        epoch=row[27],
+        snapshots=shall_have,
     )
     return SliverRow(sliver, Phase(row[17]), row[18])
 
@@ -380,7 +394,7 @@ def _log_end(c: Connection, end: OperationEnded) -> None:
 
 def _image_seen(c: Connection, updates: list[ImageSeen]) -> None:
     for u in updates:
-        seen = {"arch": u.arch, "os": u.os, "virtual_size": u.virtual_size, "boot": u.boot}
+        seen = {"arch": u.arch, "os": u.os, "virtual_size": u.virtual_size, "boot": u.boot, "base_size": u.base_size}
         values = {name: value for name, value in seen.items() if value}
         c.execute(t.images.update().where(t.images.c.sha256 == u.sha256).values(state=u.state, **values))
 
@@ -414,6 +428,8 @@ _WRITERS: dict[type, Callable[[Connection, list[Any]], None]] = {
     Usage: _usage,
     OperationStarted: _operation_started,
     StepSeen: _step_seen,
+    SnapshotMade: snapshots.made,
+    SnapshotGone: snapshots.gone,
     SliverDone: _sliver_done,
     SliverGone: _sliver_gone,
     OperationEnded: _operation_ended,

@@ -146,6 +146,7 @@ class Slice(Schema):
     image = fields.String()
     image_sha256 = fields.String()
     boot = fields.String(allow_none=True, metadata={"description": "how a kvm slice boots: bios, uefi or direct"})
+    snapshots = fields.Integer(metadata={"description": "how many it has: they go with it"})
     slivers = fields.List(fields.Nested(Sliver))
 
 

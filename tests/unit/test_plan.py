@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicemgr.agent.plan import DomainState, Seen, Step, phase_after, plan
-from slicemgr.model import GIB, MIB, Desired, Kind, Limits, Phase, PortBlock, Sliver
+from slicemgr.model import GIB, MIB, Desired, Kind, Limits, Phase, PortBlock, Sliver, SliverSnapshot
 
 GENERATION = 3
 SETTLE = (Step.PUBLISH, Step.VERIFY, Step.SSH)
@@ -49,12 +49,18 @@ def sliver(desired: Desired, **rates: int) -> Sliver:
     )
 
 
+def other(desired: Desired, *snapshots: SliverSnapshot, epoch: int = 0) -> Sliver:
+    return dataclasses.replace(sliver(desired), snapshots=snapshots, epoch=epoch)
+
+
 @dataclasses.dataclass
 class Host:
     """One sliver's part of a host; each step says what it cannot do without."""
 
     seen: Seen
     want: Limits
+    epoch: int = 0
+    snapshots: frozenset[str] = frozenset()
     published: bool = False
     shaped_link: bool = False
 
@@ -62,9 +68,12 @@ class Host:
         seen = self.seen
         change = dataclasses.replace
         match step:
-            case Step.ROOT | Step.RESIZE:
-                assert seen.root is (step is Step.RESIZE)
-                self.seen = change(seen, root=True, traces=True, disk=GIB)
+            case Step.ROOT:
+                assert not seen.root or (seen.epoch != self.epoch and seen.domain is None)
+                self.seen = change(seen, root=True, traces=True, disk=GIB, epoch=self.epoch, replaced=False)
+            case Step.RESIZE:
+                assert seen.root
+                self.seen = change(seen, disk=GIB)
             case Step.IDENTITY:
                 assert seen.root, "written into a root that is not there"
                 assert seen.domain is None, "written into the root of a running domain"
@@ -111,7 +120,11 @@ class Host:
                 self.published = False
             case Step.REMOVE:
                 assert seen.domain is None
-                self.seen = change(seen, root=False, traces=False, disk=None, shaped=False, keys=None)
+                self.seen = Seen(None, seen.generation, seen.settled)
+            case Step.DISCARD:
+                self.seen = change(seen, snapshots=seen.snapshots & self.snapshots, replaced=False)
+            case Step.SNAPSHOT:
+                self.seen = change(seen, snapshots=self.snapshots)
 
 
 def finished(desired: Desired, host: Host) -> bool:
@@ -215,6 +228,78 @@ SHAPED_START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN, Step.SHAPE, Step.VERIF
 )
 def test_a_rate_is_a_step_of_its_own(rates: dict[str, int], seen: Seen, steps: tuple[Step, ...]) -> None:
     assert plan(sliver(Desired.RUNNING, **rates), seen) == steps
+
+
+MADE, DUE = SliverSnapshot("aaaaaaaa", True, 5), SliverSnapshot("bbbbbbbb", False)
+BOTH = frozenset({MADE.id, DUE.id})
+AGAIN = (Step.ROOT, *START)
+
+
+@pytest.mark.parametrize(
+    ("want", "seen", "steps"),
+    [
+        (other(Desired.RUNNING, DUE), Seen(RUNNING, GENERATION, True, True, True), (Step.SNAPSHOT,)),
+        (other(Desired.STOPPED, DUE), Seen(root=True, traces=True), (Step.SNAPSHOT,)),
+        # made, and the report of it was lost: it is looked at again
+        (
+            other(Desired.RUNNING, DUE),
+            Seen(PAUSED, GENERATION, True, True, True, snapshots=frozenset({DUE.id})),
+            (Step.SNAPSHOT, Step.RESUME),
+        ),
+        # lost: one of now would be another
+        (other(Desired.RUNNING, MADE), Seen(RUNNING, GENERATION, True, True, True), ()),
+        (
+            other(Desired.RUNNING, MADE),
+            Seen(RUNNING, GENERATION, True, True, True, snapshots=BOTH),
+            (Step.DISCARD,),
+        ),
+        (
+            other(Desired.STOPPED, DUE),
+            Seen(RUNNING, GENERATION, True, True, True, snapshots=frozenset({MADE.id})),
+            (Step.DISCARD, Step.SNAPSHOT, Step.STOP),
+        ),
+        (other(Desired.ABSENT, DUE), Seen(traces=True, snapshots=BOTH), (Step.WITHDRAW, Step.REMOVE)),
+        (other(Desired.RUNNING, epoch=1), Seen(RUNNING, GENERATION, True, True, True), (Step.KILL, *AGAIN)),
+        (other(Desired.PAUSED, epoch=1), Seen(PAUSED, 0, True, True, True), (Step.KILL, *AGAIN, Step.PAUSE)),
+        (other(Desired.RUNNING, epoch=1), Seen(root=True, traces=True, disk=MIB), AGAIN),
+        (other(Desired.RUNNING, epoch=1), Seen(traces=True), AGAIN),
+        (other(Desired.RUNNING, epoch=1), Seen(RUNNING, GENERATION, True, True, True, epoch=1), ()),
+        (other(Desired.STOPPED, epoch=1), Seen(root=True, traces=True, disk=MIB), (Step.ROOT,)),
+        (other(Desired.STOPPED, epoch=2), Seen(RUNNING, 0, True, True, True, epoch=1), (Step.STOP, Step.ROOT)),
+        # between the exchange and the end of what was there
+        (
+            other(Desired.RUNNING, epoch=1),
+            Seen(root=True, traces=True, epoch=1, replaced=True),
+            (Step.DISCARD, *START),
+        ),
+        (other(Desired.RUNNING, epoch=1), Seen(traces=True, replaced=True), AGAIN),
+    ],
+)
+def test_snapshots_and_other_roots(want: Sliver, seen: Seen, steps: tuple[Step, ...]) -> None:
+    assert plan(want, seen) == steps
+
+
+@given(
+    st.sampled_from(EVERYTHING),
+    st.integers(0, 2),
+    st.booleans(),
+    st.frozensets(st.sampled_from((MADE.id, DUE.id, "cccccccc"))),
+    st.lists(st.tuples(st.sampled_from(list(Desired)), st.integers(0, 9)), max_size=5),
+    st.sampled_from([one for one in Desired if one is not Desired.ABSENT]),
+)
+def test_a_restore_that_dies_anywhere_ends_with_the_wanted_root(
+    seen: Seen, epoch: int, replaced: bool, there: frozenset[str], deaths: list[tuple[Desired, int]], last: Desired
+) -> None:
+    """Whatever was begun before, by however many agents: the root is the one of the rows, and nothing is left over."""
+    seen = dataclasses.replace(seen, epoch=epoch if seen.root else 0, replaced=replaced, snapshots=there)
+    host = Host(seen, sliver(last).limits, epoch=1, snapshots=BOTH)
+    for desired, steps in [*deaths, (last, 99)]:
+        for step in plan(other(desired, MADE, DUE, epoch=1), host.seen)[:steps]:
+            host.apply(step)
+    wanted = other(last, MADE, dataclasses.replace(DUE, made=True), epoch=1)
+    assert plan(wanted, host.seen) == ()
+    assert not host.seen.root or (host.seen.epoch == 1 and not host.seen.replaced)
+    assert host.seen.snapshots <= BOTH
 
 
 def test_a_carried_out_plan_has_a_phase() -> None:

@@ -37,6 +37,7 @@ ADMINS = (403, 403, 403, 403, 202, 403)
 HIS = (404, 404, 200, 404, 200, 200)  # his own, and the admins'
 HIS_TO_CHANGE = (404, 404, 200, 404, 200, 403)
 SLICE = f"{API}/slices/exp"
+SNAPSHOTS = f"{SLICE}/snapshots"
 CASES = {
     "GET /healthz": Case("/healthz", OPEN),
     f"GET {API}/openapi.json": Case(f"{API}/openapi.json", OPEN),
@@ -56,6 +57,14 @@ CASES = {
     ),
     f"GET {API}/console": Case(f"{API}/console", (400,)),
     f"POST {API}/slices/<name>/<action>": Case(f"{SLICE}/stop?project=lab", OWNERS),
+    f"GET {API}/slices/<name>/snapshots": Case(f"{SNAPSHOTS}?project=lab", MEMBERS),
+    f"POST {API}/slices/<name>/snapshots": Case(f"{SNAPSHOTS}?project=lab", OWNERS, {"name": "after"}),
+    f"GET {API}/slices/<name>/snapshots/<snapshot>": Case(f"{SNAPSHOTS}/before?project=lab", MEMBERS),
+    f"DELETE {API}/slices/<name>/snapshots/<snapshot>": Case(f"{SNAPSHOTS}/before?project=lab", OWNERS),
+    f"POST {API}/slices/<name>/snapshots/<snapshot>/restore": Case(f"{SNAPSHOTS}/before/restore?project=lab", OWNERS),
+    f"POST {API}/slices/<name>/snapshots/<snapshot>/clone": Case(
+        f"{SNAPSHOTS}/before/clone?project=lab", OWNERS, {"name": "twin"}
+    ),
     f"GET {API}/images": Case(f"{API}/images", ALL),
     f"POST {API}/images": Case(
         f"{API}/images?name=new&format=raw&project=lab", (404, 202, 202, 202, 202, 403), data=b"disk"

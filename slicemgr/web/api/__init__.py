@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
-from slicemgr.web.api import credentials, leases, people, projects, requests, sign_in, testbed
+from slicemgr.web.api import credentials, leases, people, projects, requests, sign_in, snapshots, testbed
 from slicemgr.web.api.reading import check_target
 from slicemgr.web.state import authenticate
 
@@ -13,6 +13,7 @@ __all__ = ["GUARDED", "OPEN", "blueprints", "check_target"]
 OPEN = (testbed.health, sign_in.routes)  # for those who have no token (yet)
 GUARDED = (
     testbed.slice_routes,
+    snapshots.routes,
     testbed.image_routes,
     testbed.node_routes,
     testbed.log_routes,

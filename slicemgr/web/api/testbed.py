@@ -194,7 +194,7 @@ def import_image() -> Answer:
     config, store = state().config, state().store
     name, format, by = request.args.get("name", ""), request.args.get("format", ""), principal()
     project = images.project_for(by, reading.project())
-    images.check_upload(store, name, format, by, project)
+    images.check_upload(store, name, format, by, project, request.content_length or 0)
     with spool.receive(config) as received:
         upload = images.Upload(name, format, received.sha256, received.size, project)
         sha256, operation = images.register_upload(store, config, upload, by, received.keep)

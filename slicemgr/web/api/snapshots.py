@@ -1,0 +1,94 @@
+"""Snapshots of a slice, and clones."""
+
+from __future__ import annotations
+
+from flask_smorest import Blueprint
+
+from slicemgr.service import slices, snapshot_views, snapshots
+from slicemgr.service.snapshots import Place
+from slicemgr.web import schemas, schemas_snapshots
+from slicemgr.web.api import reading
+from slicemgr.web.api.reading import SECURED, Answer
+from slicemgr.web.state import principal, state
+
+routes = Blueprint(
+    "snapshots", __name__, url_prefix="/api/v1/slices/<name>/snapshots", description="Snapshots of slices"
+)
+
+
+def _place(name: str) -> Place:
+    return Place(name, principal(), reading.project())
+
+
+def _shown(place: Place, snapshot: str) -> Answer:
+    with state().store.read() as c:
+        found = slices.find(c, *place)
+        return snapshot_views.of_slice(c, found.id, snapshots.find(c, found, snapshot).name)[0]
+
+
+@routes.route("", methods=["GET"])
+@routes.doc(security=SECURED, parameters=[reading.PROJECT])
+@routes.alt_response(200, schema=schemas_snapshots.Snapshots)
+@routes.alt_response(404, schema=schemas.Problem)
+def list_snapshots(name: str) -> Answer:
+    """The snapshots of a slice, the newest first."""
+    with state().store.read() as c:
+        return {"snapshots": snapshot_views.of_slice(c, slices.find(c, *_place(name)).id)}
+
+
+@routes.route("", methods=["POST"])
+@routes.doc(
+    security=SECURED, parameters=[reading.PROJECT], requestBody=schemas.body(schemas_snapshots.SNAPSHOT_REQUEST)
+)
+@routes.alt_response(202, schema=schemas_snapshots.SnapshotAsked)
+@routes.alt_response(409, schema=schemas.Problem)
+@routes.alt_response(422, schema=schemas.Problem)
+def make_snapshot(name: str) -> Answer:
+    """Keep every sliver's disk as it is, while they run; each at a moment of its own."""
+    body, place = reading.body(), _place(name)
+    reading.only(body, "name")
+    wanted = reading.text(body, "name")
+    operation = snapshots.create(state().store, state().config, place, wanted)
+    return {**reading.asked(operation), "snapshot": _shown(place, wanted)}, 202
+
+
+@routes.route("/<snapshot>", methods=["GET"])
+@routes.doc(security=SECURED, parameters=[reading.PROJECT])
+@routes.alt_response(200, schema=schemas_snapshots.Snapshot)
+@routes.alt_response(404, schema=schemas.Problem)
+def show_snapshot(name: str, snapshot: str) -> Answer:
+    """One snapshot, with what each sliver's holds."""
+    return _shown(_place(name), snapshot)
+
+
+@routes.route("/<snapshot>", methods=["DELETE"])
+@routes.doc(security=SECURED, parameters=[reading.PROJECT])
+@routes.alt_response(202, schema=schemas.Asked)
+@routes.alt_response(409, schema=schemas.Problem)
+def delete_snapshot(name: str, snapshot: str) -> Answer:
+    """Delete a snapshot; not while it is restored or a clone is made of it."""
+    return reading.asked(snapshots.delete(state().store, state().config, _place(name), snapshot)), 202
+
+
+@routes.route("/<snapshot>/restore", methods=["POST"])
+@routes.doc(security=SECURED, parameters=[reading.PROJECT])
+@routes.alt_response(202, schema=schemas.Asked)
+@routes.alt_response(409, schema=schemas.Problem)
+def restore_snapshot(name: str, snapshot: str) -> Answer:
+    """Let every sliver go on as it was then. What it has now is given up; what runs is ended and started again."""
+    operation = snapshots.restore(state().store, state().config, _place(name), snapshot)
+    return reading.asked(operation, with_slice=True), 202
+
+
+@routes.route("/<snapshot>/clone", methods=["POST"])
+@routes.doc(security=SECURED, parameters=[reading.PROJECT], requestBody=schemas.body(schemas_snapshots.CLONE_REQUEST))
+@routes.alt_response(202, schema=schemas.Asked)
+@routes.alt_response(403, schema=schemas.Problem)
+@routes.alt_response(409, schema=schemas.Problem)
+@routes.alt_response(422, schema=schemas.Problem)
+def clone_snapshot(name: str, snapshot: str) -> Answer:
+    """Make a new slice whose slivers begin as these did, with names, addresses and keys of their own."""
+    body = reading.body()
+    reading.text(body, "name")
+    operation = snapshots.clone(state().store, state().config, _place(name), snapshot, body)
+    return reading.asked(operation, with_slice=True), 202

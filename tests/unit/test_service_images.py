@@ -1,0 +1,55 @@
+"""What a project's own images take of its quota, over both databases."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bare_service import ADMIN, Service
+
+from slicemgr.model import MIB, ImageState
+from slicemgr.policy.quota import OverQuota
+from slicemgr.service import images, projects
+from slicemgr.store import work
+
+pytestmark = pytest.mark.usefixtures("each_store")
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with Service(tmp_path) as made:
+        yield made
+
+
+def test_a_projects_own_image_takes_of_its_disk(service: Service) -> None:
+    """The file at once, what is in it when that is in the pool; made public, neither. A bomb stops at what is left."""
+    store, config = service.store, service.config
+    projects.create(store, config, {"name": "lab", "quota": {"disk": "100M"}}, ADMIN)
+
+    def upload(name: str, size: int, project: str | None = "lab") -> str | None:
+        sha256 = hashlib.sha256(name.encode()).hexdigest()
+        wanted = images.Upload(name, "raw", sha256, size, project)
+        return images.register_upload(store, config, wanted, ADMIN, Path.touch)[1]
+
+    def used() -> int:
+        with store.read() as c:
+            return projects.used(c, "lab").disk
+
+    with pytest.raises(OverQuota, match="left of the project's"):
+        upload("large", 101 * MIB)
+    with pytest.raises(OverQuota):
+        images.check_upload(store, "large", "raw", ADMIN, "lab", 101 * MIB)
+    assert upload("public", 101 * MIB, None)
+    operation = upload("own", 30 * MIB)
+    with store.read() as c:
+        params = {one.id: one.params for one in work.pending_operations(c, "node1")}[str(operation)]
+    assert params["most"] == 70 * MIB and used() == 30 * MIB
+    sha256 = hashlib.sha256(b"own").hexdigest()
+    service.record(work.ImageSeen(sha256, ImageState.READY, arch="x86_64", base_size=60 * MIB))
+    assert used() == 90 * MIB
+    with pytest.raises(OverQuota):
+        upload("more", 11 * MIB)
+    images.publish(store, "own", ADMIN)
+    assert used() == 0
