@@ -110,7 +110,7 @@ class HeldSlice:
 
         timeout: seconds. Raises Failed with the end of what it complained if it fails or takes longer.
         """
-        from slicemgr.client_ssh import known_hosts, ssh_words
+        from slicemgr.client_ssh import known_hosts, own_identities, ssh_words
         from slicemgr.drivers.command import CommandFailed, run
 
         if not 0 <= sliver < len(self.slivers):
@@ -118,7 +118,7 @@ class HeldSlice:
         there = self.slivers[sliver]
         file = known_hosts(f"{self.info['project']}.{self.name}", there)
         words = ssh_words(there, file, self.identity, login)
-        words[1:1] = ["-o", "BatchMode=yes"]
+        words[1:1] = ["-o", "BatchMode=yes", *own_identities(self.identity)]
         mine = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         try:
             return run([*words, command], timeout=timeout, env=mine).decode(errors="replace")

@@ -24,6 +24,14 @@ def public_keys(identity: str | None) -> list[str]:
     return [file.read_text() for file in files if file.is_file()]
 
 
+def own_identities(identity: str | None) -> list[str]:
+    """ssh's words for the private halves of `public_keys`: by itself ssh heeds the account's home and not HOME."""
+    if identity:
+        return []
+    files = [Path.home() / ".ssh" / name.removesuffix(".pub") for name in PUBLIC_KEYS]
+    return [word for file in files if file.is_file() for word in ("-i", str(file))]
+
+
 def greets(sliver: wire.Sliver, timeout: float = 2.0) -> bool:
     """Whether an ssh server answers at the sliver's port."""
     try:

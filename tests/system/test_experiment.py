@@ -82,7 +82,7 @@ def test_the_same_verbs_from_a_laptop(node: Node, laptop: Laptop) -> None:
     laptop.slicectl("create", "far", "--type", "lxc", "--image", "debian-12")
     shown = json.loads(laptop.slicectl("show", "far", "-f", "json"))
     assert (shown["owner"], shown["project"], shown["state"]) == ("carol", "far", "running")
-    assert laptop.slicectl("ssh", "far", "--", "id", "-u") == "0\n"
+    assert laptop.slicectl("ssh", "-i", laptop.key, "far", "--", "id", "-u") == "0\n"
     laptop.slicectl("renew", "far", "--lease", "9d")
     for verb in ("stop", "start", "pause", "resume", "restart"):
         laptop.slicectl(verb, "far")

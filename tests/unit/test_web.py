@@ -109,6 +109,29 @@ def test_a_body_that_is_no_object(client: FlaskClient, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        r'{"name": "a\u0000"}',
+        r'{"name": "exp", "reason": "\ud800"}',
+        r'{"a\u0000": 1}',
+        r'{"ssh_keys": [["\u0000"]]}',
+        "[" * 100_000,
+        '{"name":' * 900 + "1" + "}" * 900,
+    ],
+)
+def test_text_that_no_database_keeps(client: FlaskClient, body: str) -> None:
+    problem(client.post(f"{API}/slices", data=body), 422, "invalid")
+    problem(client.post(f"{API}/projects", data=body), 422, "invalid")
+
+
+@pytest.mark.parametrize(
+    "path", ["/slices/a%00b", "/slices?owner=%00", "/keys?user=%00", "/slices?%00=1", "/users/%00"]
+)
+def test_a_target_with_nul(client: FlaskClient, path: str) -> None:
+    problem(client.get(API + path), 422, "invalid")
+
+
+@pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
         ("GET", "/slices/nope", 404, "not_found"),
