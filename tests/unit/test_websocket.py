@@ -74,6 +74,45 @@ def test_bytes_both_ways(ends: tuple[Channel, Channel]) -> None:
     assert (received, service.pending, client.ended) == (b"x" * 100_000, 0, None)
 
 
+def test_the_size_of_the_window_is_no_byte_of_the_console(ends: tuple[Channel, Channel]) -> None:
+    client, service = ends
+    assert service.window is None
+    client.resize(50, 160)
+    client.send(b"typed")
+    client.resize(24, 80)
+    assert (service.receive(), service.window) == (b"typed", (24, 80))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "resize",
+        "[]",
+        "null",
+        '{"rows": 50}',
+        '{"rows": 0, "columns": 80}',
+        '{"rows": 24, "columns": 65536}',
+        '{"rows": 24.5, "columns": 80}',
+        '{"rows": true, "columns": true}',
+        '{"rows": "24", "columns": "80"}',
+        '{"rows": 24, "columns": 80}' + " " * 300,
+        "[" * 100_000,
+    ],
+)
+def test_a_text_that_is_no_size_is_passed_over(
+    ends: tuple[Channel, Channel], pair: tuple[socket.socket, socket.socket], text: str
+) -> None:
+    client, service = ends
+    client._queue(events.TextMessage(data=text))
+    client.send(b"typed")
+    received = b""
+    while not received:
+        client.flush()
+        received += service.receive()
+    assert (received, service.window, service.ended) == (b"typed", None, None)
+
+
 def test_a_reader_that_is_slow_is_not_waited_for(ends: tuple[Channel, Channel]) -> None:
     client, service = ends
     while not service.pending:
