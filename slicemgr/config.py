@@ -89,6 +89,7 @@ class WebConfig:
     threads: int = 64
     max_image: Size = Size(64 << 30)
     url: str = ""  # how people reach the service, for links; "" means: as whoever asked for the link does
+    cookie: str = "secure"  # of the pages: over TLS alone; `plain`: over http, on a network of one's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +262,8 @@ def _check(config: Config) -> None:
         raise invalid(
             "web.url", f"{config.web.url!r} is not the beginning of a link", "such as https://testbed.example"
         )
+    if config.web.cookie not in ("secure", "plain"):
+        raise invalid("web.cookie", f"{config.web.cookie!r} is unknown", "secure or plain")
     if config.quota.ceiling < 1:
         raise invalid("quota.ceiling", "must be at least 1")
     for name, number in (

@@ -32,6 +32,7 @@ address = "{address}"
 host = "{address}"
 port = {port}
 user = "65534:65534"
+cookie = "plain"
 
 [agent]
 reconcile = "2s"

@@ -36,6 +36,7 @@ address = "{address}"
 host = "{address}"
 port = {port}
 user = "65534:65534"
+cookie = "plain"
 """
 
 

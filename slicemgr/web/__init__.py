@@ -38,6 +38,6 @@ def create_app(config: Config, store: Store) -> Flask:
     rest.spec.components.security_scheme("token", {"type": "http", "scheme": "bearer"})
     for blueprint in (*api.blueprints(), console.blueprint):
         rest.register_blueprint(blueprint)
-    app.register_blueprint(pages.blueprint)
     problems.install(app)
+    pages.install(app)
     return app

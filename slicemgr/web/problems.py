@@ -7,7 +7,7 @@ import logging
 import secrets
 from typing import Any
 
-from flask import Flask, Response
+from flask import Flask, Response, current_app
 from werkzeug.exceptions import HTTPException
 
 from slicemgr.errors import SlicemgrError
@@ -17,6 +17,7 @@ from slicemgr.service.specs import InvalidSpec
 
 log = logging.getLogger(__name__)
 
+PAGE = "slicemgr.error_page"  # in `app.extensions`: makes a page of a problem, or None where JSON is wanted
 _CODES = {400: "invalid", 404: "not_found", 405: "invalid", 413: "invalid", 415: "invalid"}
 
 
@@ -28,7 +29,8 @@ def install(app: Flask) -> None:
 
 def _problem(status: int, title: str, code: str, detail: str, **more: Any) -> Response:
     body = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail, **more}
-    return Response(json.dumps(body) + "\n", status, mimetype="application/problem+json")
+    page: Response | None = current_app.extensions[PAGE](body) if PAGE in current_app.extensions else None
+    return page or Response(json.dumps(body) + "\n", status, mimetype="application/problem+json")
 
 
 def _expected(error: SlicemgrError) -> Response:
@@ -37,7 +39,7 @@ def _expected(error: SlicemgrError) -> Response:
     title = error.code.wire.replace("_", " ").capitalize()
     more = {"hint": error.hint, "field": error.field, "errors": errors}
     response = _problem(error.code.status, title, error.code.wire, error.message, **more)
-    if error.code.status == 401:
+    if error.code.status == 401 and response.is_json:
         response.headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, TooMany):
         response.headers["Retry-After"] = str(error.retry_after)

@@ -141,7 +141,7 @@ def test_what_is_open(client: FlaskClient) -> None:
     open_to_all = {"Authorization": ""}
     assert client.get("/healthz", headers=open_to_all).get_json() == {"status": "ok"}
     assert f"{API}/slices" in client.get(f"{API}/openapi.json", headers=open_to_all).get_json()["paths"]
-    assert client.get("/", headers=open_to_all).status_code == 200
+    assert client.get("/sign-in", headers=open_to_all).status_code == 200
 
 
 def test_an_upload(client: FlaskClient, config: Config) -> None:

@@ -1,0 +1,94 @@
+"""Values as people read them in a table or on a page. Pure; data formats do not come here."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+_SPANS = ((365 * 86400, "year"), (86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+_BIDI = frozenset("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """`text` with whatever could steer a terminal or turn its reading direction written as an escape.
+
+    keep: control characters that are meant, such as a newline.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(one if one in keep or not _steers(one) else _escape(one) for one in text)
+
+
+def _steers(character: str) -> bool:
+    return character < " " or "\x7f" <= character < "\xa0" or character in _BIDI or "\ud800" <= character <= "\udfff"
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def size(value: object) -> str:
+    """Bytes as `512 MiB`, `1.5 GiB`."""
+    if not isinstance(value, int | float):
+        return "-"
+    amount = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(amount) < 1024 or unit == "TiB":
+            break
+        amount /= 1024
+    digits = 0 if amount == int(amount) or abs(amount) >= 100 else 1
+    return f"{amount:.{digits}f} {unit}"
+
+
+def rate(value: object) -> str:
+    """Bits per second as `800 kbit/s`, `1.5 Gbit/s`."""
+    if not isinstance(value, int | float):
+        return "-"
+    amount = float(value)
+    for unit in ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"):
+        if abs(amount) < 1000 or unit == "Gbit/s":
+            break
+        amount /= 1000
+    return f"{amount:.4g} {unit}"
+
+
+def number(value: object) -> str:
+    """Cores and counts: `0.5`, `2`."""
+    return f"{value:g}" if isinstance(value, float) else text(value)
+
+
+def text(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return printable(str(value))
+
+
+def when(value: object, now: datetime | None = None) -> str:
+    """An RFC 3339 time as `in 6 days` or `3 minutes ago`."""
+    if not isinstance(value, str):
+        return "-"
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return printable(value)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    seconds = (moment - (now or datetime.now(UTC))).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
+
+
+def span(seconds: float) -> str:
+    """The largest unit that fits: `6 days`, `1 hour`; a day and more begins to count in days after two of them."""
+    for length, unit in _SPANS:
+        if seconds >= (2 * length if unit in ("day", "year") else length):
+            count = int(seconds // length)
+            return f"{count} {unit}{'' if count == 1 else 's'}"
+    return "0 seconds"
+
+
+def check(value: object) -> str:
+    """The outcome of a check: None means that it could not be told."""
+    return {True: "ok", False: "FAIL"}.get(value, "?") if isinstance(value, bool) else "?"

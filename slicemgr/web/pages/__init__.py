@@ -1,0 +1,23 @@
+"""The pages: server-rendered, each of them works without JavaScript, htmx keeps them fresh."""
+
+from __future__ import annotations
+
+import logging
+
+from flask import Flask
+
+from slicemgr.web.pages import assets, door, errors, invitation, shell, sign_in, slices, words
+
+log = logging.getLogger(__name__)
+BLUEPRINTS = (sign_in.blueprint, invitation.blueprint, slices.blueprint)
+
+
+def install(app: Flask) -> None:
+    """Put the pages into the application. After the REST API: what is not its own is answered as a page."""
+    door.install(app)
+    words.install(app)
+    shell.install(app)
+    errors.install(app)
+    app.register_blueprint(assets.blueprint)
+    for blueprint in BLUEPRINTS:
+        app.register_blueprint(blueprint)

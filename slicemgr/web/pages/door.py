@@ -1,0 +1,120 @@
+"""Who is behind a browser: one signed cookie that holds the session's secret and what forms prove themselves with."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from flask import Flask, Response, g, redirect, request, session, url_for
+from flask_wtf.csrf import CSRFError, CSRFProtect
+
+from slicemgr.config import Config
+from slicemgr.errors import Code, Refused
+from slicemgr.service import sessions
+from slicemgr.web.state import address, state
+
+log = logging.getLogger(__name__)
+_SECRET = "session"  # what the cookie calls the session's secret
+_csrf = CSRFProtect()
+
+
+def install(app: Flask) -> None:
+    """Cookie, key and CSRF protection. REST is asked with a token in a header: cookies open nothing there."""
+    config: Config = app.extensions["slicemgr"].config
+    plain = config.web.cookie == "plain"
+    if plain:
+        log.warning("web.cookie is plain: whoever listens on the network can take over a session; use TLS elsewhere")
+    app.config.update(
+        SECRET_KEY=_key(config.node.state_dir / "db" / "web.key"),
+        SESSION_COOKIE_NAME="slicemgr" if plain else "__Host-slicemgr",
+        SESSION_COOKIE_SECURE=not plain,
+        SESSION_COOKIE_HTTPONLY=True,
+        SESSION_COOKIE_SAMESITE="Lax",
+        SESSION_COOKIE_PATH="/",
+        SESSION_REFRESH_EACH_REQUEST=False,
+        PERMANENT_SESSION_LIFETIME=config.people.session,
+        WTF_CSRF_TIME_LIMIT=None,  # as long as the session
+        WTF_CSRF_CHECK_DEFAULT=False,  # `protect` does it, once it is known who asks
+    )
+    _csrf.init_app(app)
+
+
+def _key(path: Path) -> bytes:
+    """What cookies are signed with: made once, kept where the web process alone reads."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(32))
+    with suppress(FileExistsError):  # it is there, or another process was quicker
+        os.link(fresh, path)
+    fresh.unlink()
+    return path.read_bytes()
+
+
+def start(made: sessions.Session) -> None:
+    """The browser is signed in from now on. What the cookie held before opens nothing more."""
+    session.clear()
+    session.permanent = True
+    session[_SECRET] = made.secret
+
+
+def end() -> None:
+    session.clear()
+
+
+def signed_in() -> bool:
+    """Whether the cookie's session is good; its Principal is `state.principal()` then."""
+    if "principal" in g:
+        return True
+    secret = session.get(_SECRET)
+    if not isinstance(secret, str):
+        return False
+    try:
+        g.principal = sessions.authenticate(state().store, secret, address())
+    except Refused as error:
+        if error.code is not Code.UNAUTHENTICATED:
+            raise
+        session.clear()
+        return False
+    return True
+
+
+def require() -> Response | None:
+    """Before each page but the open ones: who is not signed in does that first."""
+    if signed_in():
+        return None
+    place = request.full_path.rstrip("?") if request.method == "GET" and not is_htmx() else "/"
+    target = url_for("sign_in.show", next=None if place == "/" else place)
+    if is_htmx():
+        return Response(status=204, headers={"HX-Redirect": target})
+    return _see(target)
+
+
+def protect() -> None:
+    """Before whatever a page's form sends. Raises CSRFError."""
+    _csrf.protect()
+
+
+def is_htmx() -> bool:
+    return request.headers.get("HX-Request") == "true"
+
+
+def local(target: str | None) -> str:
+    """`target` if it is a page of ours, else the first page: a link must not send who signs in elsewhere."""
+    if not target or not target.startswith("/") or target[1:2] in ("/", "\\") or not target.isprintable():
+        return "/"
+    parts = urlsplit(target)
+    return "/" if parts.scheme or parts.netloc or "\\" in target else target
+
+
+def _see(target: str) -> Response:
+    response: Response = redirect(target, 303)  # type: ignore[assignment]
+    return response
+
+
+__all__ = ["CSRFError", "end", "install", "is_htmx", "local", "protect", "require", "signed_in", "start"]

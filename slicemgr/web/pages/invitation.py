@@ -1,0 +1,38 @@
+"""What an invitation's link leads to: the first password."""
+
+from __future__ import annotations
+
+from flask import Response, g, request
+
+from slicemgr.errors import Refused, invalid
+from slicemgr.service import passwords, sessions, users
+from slicemgr.web.pages import door, shell
+from slicemgr.web.pages.form import Form
+from slicemgr.web.state import address, state
+
+blueprint = shell.blueprint("invitation", is_open=True)
+
+
+@blueprint.route("/invitation/<secret>")
+def show(secret: str) -> Response:
+    """Whom it is for. Looking uses nothing up: mail programs look, too."""
+    user = users.invited(state().store, secret)
+    return shell.show("invitation.html", form=Form(), user=user, least=passwords.LEAST)
+
+
+@blueprint.route("/invitation/<secret>", methods=["POST"])
+def accept(secret: str) -> Response:
+    """Set the password, and sign in."""
+    store, config = state().store, state().config
+    user, form = users.invited(store, secret), Form()
+    password, repeated = request.form.get("password", ""), request.form.get("repeated", "")
+    try:
+        if password != repeated:
+            raise invalid("repeated", "is not the same as above", "type the same password twice")
+        users.accept(store, state().door, secret, password, address())
+    except Refused as error:
+        return form.again(error, "invitation.html", user=user, least=passwords.LEAST)
+    agent = request.headers.get("User-Agent", "")
+    g.pop("principal", None)
+    door.start(sessions.sign_in_with(store, config, state().door, user, password, address(), agent))
+    return shell.see("slices_page.mine", f"Welcome, {user}. Your password is set.")

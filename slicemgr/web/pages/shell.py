@@ -1,0 +1,118 @@
+"""What every page has around it: navigation by role, headers, redirects after a change, parts that stay fresh."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from flask import Blueprint, Flask, Response, current_app, flash, g, redirect, render_template, request, url_for
+from markupsafe import Markup
+
+from slicemgr import __version__
+from slicemgr.web.pages import assets, door
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_STOP_POLLING = 286  # htmx's own
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A place in the navigation. group: "" for everybody's, or a heading. admin: for admins alone."""
+
+    endpoint: str
+    label: str
+    icon: str
+    order: int
+    group: str = ""
+    admin: bool = False
+
+
+def blueprint(name: str, *entries: Entry, is_open: bool = False) -> Blueprint:
+    """A blueprint of pages for who is signed in, or with is_open for everybody; its forms are protected."""
+    made = Blueprint(name, __name__)
+    if not is_open:
+        made.before_request(door.require)
+    made.before_request(door.protect)
+    made.record(lambda setup: setup.app.extensions.setdefault("slicemgr.navigation", []).extend(entries))
+    return made
+
+
+def install(app: Flask) -> None:
+    app.after_request(_headers)
+    app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
+    app.context_processor(
+        lambda: {"by": g.get("principal"), "asset": assets.url, "version": __version__, "navigation": _navigation()}
+    )
+
+
+def _navigation() -> list[tuple[str, list[Entry]]]:
+    """The entries for who asks, by group, in their order."""
+    by = g.get("principal")
+    if by is None:
+        return []
+    groups: dict[str, list[Entry]] = {}
+    every: list[Entry] = current_app.extensions.get("slicemgr.navigation", [])
+    for entry in sorted(every, key=lambda one: one.order):
+        if by.admin or not entry.admin:
+            groups.setdefault(entry.group, []).append(entry)
+    return list(groups.items())
+
+
+def _headers(response: Response) -> Response:
+    """Of every answer; a page that needs another policy sets its own."""
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    response.headers.setdefault("Referrer-Policy", "same-origin")  # forms prove their origin with it over TLS
+    response.headers.setdefault("Cross-Origin-Opener-Policy", "same-origin")
+    if response.mimetype == "text/html":
+        response.headers.setdefault("Content-Security-Policy", POLICY)
+        response.headers.setdefault("X-Frame-Options", "DENY")
+        response.headers.setdefault("Cache-Control", "no-store")
+    else:
+        response.headers.setdefault("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+    return response
+
+
+def show(template: str, status: int = 200, **values: Any) -> Response:
+    """A page."""
+    return Response(render_template(template, **values), status, mimetype="text/html")
+
+
+def see(endpoint: str, message: str = "", kind: str = "good", **values: Any) -> Response:
+    """After a change: go and look at another page, which begins with the message. kind: good, notice, bad."""
+    if message:
+        flash(message, kind)
+    response: Response = redirect(url_for(endpoint, **values), 303)  # type: ignore[assignment]
+    return response
+
+
+def part(template: str, name: str, *, every: float, path: str, **values: Any) -> Markup:
+    """A part of a page that looks after itself: a `<div id=name>` that asks `path` again `every` seconds (0: no more).
+
+    In a page: `{{ the_part }}`. The route at `path` answers with `fresh` of the same arguments.
+    The template may hold no token and no random number, or it never counts as unchanged.
+    """
+    return _part(template, name, every=every, path=path, **values)[1]
+
+
+def fresh(template: str, name: str, *, every: float, path: str, **values: Any) -> Response:
+    """The part for a page that has it: 204 if what it shows is what there is."""
+    seen, text = _part(template, name, every=every, path=path, **values)
+    if request.args.get("seen") == seen:
+        return Response(status=204)
+    return Response(text, mimetype="text/html")
+
+
+def _part(template: str, name: str, *, every: float, path: str, **values: Any) -> tuple[str, Markup]:
+    body = Markup(render_template(template, **values))
+    seen = hashlib.sha256(f"{every} {body}".encode()).hexdigest()[:16]
+    asked = f"{path}{'&' if '?' in path else '?'}seen={seen}"
+    return seen, Markup(render_template("parts/live.html", body=body, name=name, every=every, path=asked))
+
+
+def gone(template: str, **values: Any) -> Response:
+    """The last answer to a part whose subject is no more."""
+    return Response(render_template(template, **values), _STOP_POLLING, mimetype="text/html")

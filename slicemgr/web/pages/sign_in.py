@@ -1,0 +1,65 @@
+"""In and out."""
+
+from __future__ import annotations
+
+from flask import Response, g, redirect, request
+
+from slicemgr.errors import Code, Refused, invalid
+from slicemgr.service import sessions
+from slicemgr.web.pages import door, shell
+from slicemgr.web.pages.form import Form
+from slicemgr.web.state import address, state
+
+blueprint = shell.blueprint("sign_in", is_open=True)
+
+
+@blueprint.route("/")
+def home() -> Response:
+    """Where to begin."""
+    return shell.see("slices_page.mine" if door.signed_in() else "sign_in.show")
+
+
+@blueprint.route("/sign-in")
+def show() -> Response:
+    """User and password."""
+    target = request.args.get("next")
+    if door.signed_in():
+        return _go(target)
+    return shell.show("sign_in.html", form=Form(), next=target)
+
+
+@blueprint.route("/sign-in", methods=["POST"])
+def enter() -> Response:
+    """Check them; the browser gets a session of its own."""
+    form, target = Form.sent(), request.form.get("next")
+    password = request.form.get("password", "")
+    form.values.pop("password", None)
+    try:
+        for name, value in (("user", form["user"]), ("password", password)):
+            if not value:
+                raise invalid(name, "is missing")
+        config, agent = state().config, request.headers.get("User-Agent", "")
+        made = sessions.sign_in_with(state().store, config, state().door, form["user"], password, address(), agent)
+    except Refused as error:
+        return form.again(error, "sign_in.html", next=target)
+    door.start(made)
+    return _go(target)
+
+
+@blueprint.route("/sign-out", methods=["POST"])
+def leave() -> Response:
+    """The session ends here and in the database."""
+    if door.signed_in():
+        by = g.pop("principal")
+        try:
+            sessions.revoke(state().store, by.credential, by)
+        except Refused as error:  # it was revoked elsewhere
+            if error.code is not Code.NOT_FOUND:
+                raise
+    door.end()
+    return shell.see("sign_in.show", "You are signed out.")
+
+
+def _go(target: str | None) -> Response:
+    response: Response = redirect(door.local(target), 303)  # type: ignore[assignment]
+    return response

@@ -1,0 +1,64 @@
+"""My slices: those of one's projects, filtered, live."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response, request, url_for
+
+from slicemgr.policy import access
+from slicemgr.service import views
+from slicemgr.web.pages import door, shell
+from slicemgr.web.pages.shell import Entry
+from slicemgr.web.state import principal, state
+
+FILTERS = ("q", "state", "type", "project")
+PAGE = 100  # slices on a page
+_AT_REST = {"running", "stopped", "paused", "failed", "partial"}
+_SOON, _LATER = 2.0, 10.0  # seconds between looks: while something moves, and while nothing does
+
+blueprint = shell.blueprint("slices_page", Entry("slices_page.mine", "Slices", "slices", 10))
+
+
+@blueprint.route("/slices")
+def mine() -> Response:
+    """Every slice one sees."""
+    wanted = {name: request.args.get(name, "").strip()[:80] for name in FILTERS}
+    by = principal()
+    with state().store.read() as c:
+        every = views.slices(c, access.visible(by))
+    listed = _listed(every, wanted)
+    if door.is_htmx():
+        return shell.fresh(**listed)
+    choices = {name: sorted({one[name] for one in every}) for name in ("state", "type", "project")}
+    table = shell.part(**listed)
+    return shell.show("slices/list.html", choices=choices, wanted=wanted, total=len(every), table=table)
+
+
+def _listed(every: list[dict[str, Any]], wanted: dict[str, str]) -> dict[str, Any]:
+    """What the live table shows: the arguments of `shell.part`."""
+    found = [one for one in every if _matches(one, wanted)]
+    pages = max(1, -(-len(found) // PAGE))
+    number = min(pages, max(1, request.args.get("page", 1, int)))
+    shown = found[(number - 1) * PAGE : number * PAGE]
+    filters: dict[str, Any] = {name: value for name, value in wanted.items() if value}
+    return {
+        "template": "slices/table.html",
+        "name": "slices",
+        "every": _SOON if any(one["state"] not in _AT_REST for one in shown) else _LATER,
+        "path": url_for("slices_page.mine", **filters, page=None if number == 1 else number),
+        "slices": shown,
+        "found": len(found),
+        "total": len(every),
+        "number": number,
+        "pages": pages,
+        "filters": filters,
+        "several": len({one["project"] for one in every}) > 1,
+    }
+
+
+def _matches(one: dict[str, Any], wanted: dict[str, str]) -> bool:
+    words = wanted["q"].lower()
+    if words and not any(words in str(one[name]).lower() for name in ("name", "image", "owner", "project")):
+        return False
+    return all(not wanted[name] or one[name] == wanted[name] for name in ("state", "type", "project"))

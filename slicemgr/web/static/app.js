@@ -1,0 +1,61 @@
+"use strict";
+// What pages do beyond links and forms. Everything works without it, only less comfortably.
+
+function showCopyButtons(root) {
+  for (const button of root.querySelectorAll("button[data-copy][hidden]")) button.hidden = !navigator.clipboard && !document.execCommand;
+}
+
+async function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  // Browsers have no clipboard API over plain http.
+  const area = document.createElement("textarea");
+  area.value = text;
+  area.className = "unseen";
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+}
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-copy]");
+  if (!button) return;
+  const words = button.querySelector("span");
+  await copy(button.dataset.copy);
+  button.focus();
+  words.textContent = "Copied";
+  setTimeout(() => { words.textContent = "Copy"; }, 2000);
+});
+
+// A second click does nothing while the first is under way; the server would answer it like the first.
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (form.method !== "post" || event.defaultPrevented) return;
+  if (form.dataset.sent) { event.preventDefault(); return; }
+  form.dataset.sent = "1";
+  form.setAttribute("aria-busy", "true");
+});
+window.addEventListener("pageshow", () => {
+  for (const form of document.querySelectorAll("form[data-sent]")) { delete form.dataset.sent; form.removeAttribute("aria-busy"); }
+});
+
+// A button that waits until the right name is typed.
+function checkTyped(input) {
+  const button = document.getElementById(input.dataset.typed);
+  if (button) button.disabled = input.value.trim() !== input.dataset.name;
+}
+document.addEventListener("input", (event) => {
+  if (event.target.matches("input[data-typed]")) checkTyped(event.target);
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  const open = event.target.closest("details.menu[open]");
+  if (open) { open.open = false; open.querySelector("summary").focus(); }
+});
+
+document.addEventListener("htmx:load", (event) => showCopyButtons(event.detail.elt));
+document.addEventListener("DOMContentLoaded", () => {
+  showCopyButtons(document);
+  document.querySelectorAll("input[data-typed]").forEach(checkTyped);
+});

@@ -1,0 +1,58 @@
+"""Somebody in front of a browser, over the test client: cookies, forms with their proof, redirects looked at."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Self
+
+from flask import Flask
+from flask.testing import FlaskClient
+from tenants import Tenants
+from werkzeug.test import TestResponse
+
+from slicemgr.policy.access import Principal
+from slicemgr.service import sessions
+
+_PROOF = re.compile(r'name="csrf_token" value="([^"]+)"')
+_ONCE = re.compile(r'name="once" value="([^"]+)"')
+
+
+class Browser:
+    """who: signed in as this one of the tenants, None: a stranger."""
+
+    def __init__(self, tenants: Tenants, who: str | None = None) -> None:
+        self.app: Flask = tenants.app
+        self.client: FlaskClient = tenants.app.test_client()
+        if who is not None:
+            by: Principal = tenants.principal(who)
+            self.show(sessions.start(tenants.store, tenants.config, by, "Firefox").secret)
+
+    def show(self, secret: str) -> Self:
+        """From now on the cookie holds this session's secret."""
+        with self.client.session_transaction() as cookie:
+            cookie["session"] = secret
+        return self
+
+    def get(self, path: str, **more: Any) -> TestResponse:
+        return self.client.get(path, buffered=True, **more)
+
+    def part(self, path: str) -> TestResponse:
+        """As htmx asks."""
+        return self.client.get(path, headers={"HX-Request": "true"})
+
+    def proof(self) -> str:
+        """The token that this browser's forms carry."""
+        for path in ("/slices", "/sign-in"):
+            if found := _PROOF.search(self.get(path).text):
+                return found[1]
+        raise AssertionError("no form has a proof")
+
+    def post(self, path: str, fields: dict[str, Any] | None = None, *, proof: bool = True, **more: Any) -> TestResponse:
+        data = {**({"csrf_token": self.proof()} if proof else {}), **(fields or {})}
+        return self.client.post(path, data=data, **more)
+
+    def once(self, path: str) -> str:
+        """The one-time key of the form on a page."""
+        found = _ONCE.search(self.get(path).text)
+        assert found, f"{path} has no form"
+        return found[1]

@@ -1,0 +1,31 @@
+"""Every page and form, for everybody who could ask: a new page needs a row here. `test_rights_pages` asks them all."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+ACTORS = ("carol", "dave", "bob", "alice", "root")  # another project's, member, owner, pi, admin
+
+
+class PageCase(NamedTuple):
+    """path: what is bob's, in capitals what `found` of the tenants calls it. expected: the status for each of ACTORS.
+
+    One status: for all of them, and for strangers too.
+    """
+
+    path: str
+    expected: tuple[int, ...]
+    form: dict[str, Any] | None = None
+
+
+ALL = (200,) * 5
+PAGES = {
+    "GET /": PageCase("/", (303,)),
+    "GET /sign-in": PageCase("/sign-in", (303,) * 5),
+    "POST /sign-in": PageCase("/sign-in", (401,), {"user": "bob", "password": "not this one"}),
+    "POST /sign-out": PageCase("/sign-out", (303,)),
+    "GET /invitation/<secret>": PageCase("/invitation/nobodys", (404,)),
+    "POST /invitation/<secret>": PageCase("/invitation/nobodys", (404,), {"password": "x", "repeated": "x"}),
+    "GET /static/<version>/<path:name>": PageCase("/static/x/app.css", (200,)),
+    "GET /slices": PageCase("/slices", ALL),
+}

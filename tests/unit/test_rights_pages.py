@@ -1,0 +1,97 @@
+"""Every page and form, for everybody who could ask; and what a session and a form's proof are needed for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from browsers import Browser
+from page_cases import ACTORS, PAGES
+from tenants import Tenants
+from test_rights import watched
+
+from slicemgr.policy.access import Principal
+from slicemgr.service import sessions
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+STRANGERS = (None, "revoked", "ended", "disabled")
+OPEN_TO_STRANGERS = {"GET /sign-in": 200}  # where it differs from who is signed in
+
+
+def browser(tenants: Tenants, who: str | None) -> Browser:
+    """Who is signed in, or only was."""
+    if who is None or who in ACTORS:
+        return Browser(tenants, who)
+    made = sessions.start(tenants.store, tenants.config, Principal("frank" if who == "disabled" else "bob", False), "")
+    s = t.sessions
+    with tenants.store.write() as c:
+        if who == "revoked":
+            c.execute(s.delete().where(s.c.id == made.id))
+        elif who == "ended":
+            c.execute(s.update().where(s.c.id == made.id).values(expires_at=utcnow()))
+    return Browser(tenants).show(made.secret)
+
+
+def ask(tenants: Tenants, who: str | None, route: str) -> tuple[int, str]:
+    case, verb = PAGES[route], route.split()[0]
+    path = re.sub("[A-Z]{3,}", lambda word: tenants.found[word[0].lower()], case.path)
+    person = browser(tenants, who)
+    answer = person.get(path) if verb == "GET" else person.post(path, case.form)
+    if answer.status_code >= 400:
+        assert answer.mimetype == "text/html" and "Traceback" not in answer.text
+        assert who != "carol" or not re.search(r"\blab\b", answer.text.split("<main", 1)[-1]), (
+            "it is told of no project"
+        )
+    return answer.status_code, answer.headers.get("Location", "")
+
+
+@pytest.mark.parametrize("route", PAGES)
+def test_who_may(route: str, tmp_path: Path) -> None:
+    """The status for everybody; who is refused changed nothing, who is not signed in is sent to sign in."""
+    case = PAGES[route]
+    seen: dict[str | None, int] = {}
+    for number, who in enumerate((*ACTORS, *STRANGERS)):
+        with Tenants(tmp_path / str(number)) as tenants:
+            before = {name: rows for name, rows in watched(tenants).items() if name != "sessions"}
+            status, target = ask(tenants, who, route)
+            if who in STRANGERS and len(case.expected) > 1 and route not in OPEN_TO_STRANGERS:
+                assert target.startswith("/sign-in"), "they sign in first"
+            seen[who] = status
+            if status >= 400 or route.startswith("GET") or who in STRANGERS:
+                after = {name: rows for name, rows in watched(tenants).items() if name != "sessions"}
+                assert after == before, f"{who} changed something"
+    strangers = case.expected[0] if len(case.expected) == 1 else OPEN_TO_STRANGERS.get(route, 303)
+    expected = case.expected * 5 if len(case.expected) == 1 else case.expected
+    assert [seen[who] for who in ACTORS] == list(expected)
+    assert {seen[who] for who in STRANGERS} == {strangers}
+
+
+@pytest.mark.parametrize("route", [route for route in PAGES if route.startswith("POST")])
+def test_a_form_of_another_site_does_nothing(route: str, tmp_path: Path) -> None:
+    """Without the proof, and with that of another session."""
+    with Tenants(tmp_path) as tenants:
+        path = re.sub("[A-Z]{3,}", lambda word: tenants.found[word[0].lower()], PAGES[route].path)
+        bob, before = Browser(tenants, "bob"), watched(tenants)
+        foreign = {"csrf_token": Browser(tenants, "alice").proof()}
+        before = watched(tenants)
+        for fields in ({}, {"csrf_token": "x"}, foreign):
+            answer = bob.post(path, {**(PAGES[route].form or {}), **fields}, proof=False)
+            assert answer.status_code == 400 and answer.mimetype == "text/html"
+        assert watched(tenants) == before
+
+
+def test_without_the_protection_it_would(tmp_path: Path) -> None:
+    """The control."""
+    with Tenants(tmp_path) as tenants:
+        tenants.app.config["WTF_CSRF_METHODS"] = set()
+        bob = Browser(tenants, "bob")
+        assert bob.post("/sign-out", proof=False).status_code == 303
+        assert bob.get("/slices").status_code == 303
+
+
+def test_a_cookie_opens_nothing_of_rest_and_a_token_no_page(tmp_path: Path) -> None:
+    with Tenants(tmp_path) as tenants:
+        assert Browser(tenants, "bob").get("/api/v1/slices").status_code == 401
+        assert tenants.client("bob").get("/slices").status_code == 303
