@@ -19,6 +19,8 @@ class PageCase(NamedTuple):
 
 
 ALL = (200,) * 5
+OWNERS = (404, 403, 200, 200, 200)
+CONSOLE = "/slices/<name>/<int:index>/<any(console, screen):what>"
 PAGES = {
     "GET /": PageCase("/", (303,)),
     "GET /sign-in": PageCase("/sign-in", (303,) * 5),
@@ -28,4 +30,6 @@ PAGES = {
     "POST /invitation/<secret>": PageCase("/invitation/nobodys", (404,), {"password": "x", "repeated": "x"}),
     "GET /static/<version>/<path:name>": PageCase("/static/x/app.css", (200,)),
     "GET /slices": PageCase("/slices", ALL),
+    f"GET {CONSOLE}": PageCase("/slices/exp/0/console?project=lab", OWNERS),
+    f"POST {CONSOLE}/ticket": PageCase("/slices/exp/0/console/ticket?project=lab", OWNERS),
 }

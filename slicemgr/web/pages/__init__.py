@@ -6,10 +6,10 @@ import logging
 
 from flask import Flask
 
-from slicemgr.web.pages import assets, door, errors, invitation, shell, sign_in, slices, words
+from slicemgr.web.pages import assets, door, errors, invitation, screens, shell, sign_in, slices, words
 
 log = logging.getLogger(__name__)
-BLUEPRINTS = (sign_in.blueprint, invitation.blueprint, slices.blueprint)
+BLUEPRINTS = (sign_in.blueprint, invitation.blueprint, slices.blueprint, screens.blueprint)
 
 
 def install(app: Flask) -> None:
