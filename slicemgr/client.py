@@ -203,7 +203,8 @@ class Client(People):
             chunk = file.read(min(_CHUNK, size - sent))
             if not chunk:
                 raise invalid("FILE", f"ended after {sent} of {size} bytes", "it changed while it was read")
-            if _readable(self._connection):
+            # Over TLS there is something to read without an answer: tickets for later sessions come of themselves.
+            if not hasattr(self._connection.sock, "pending") and _readable(self._connection):
                 return False
             try:
                 self._connection.send(chunk)
