@@ -1,6 +1,6 @@
 // A machine's screen in noVNC.
 
-import { lookup } from "../vendor/novnc/core/input/keysymdef.js";
+import keysyms from "../vendor/novnc/core/input/keysymdef.js";
 import RFB from "../vendor/novnc/core/rfb.js";
 import { ending, run, stage, tell } from "./page.js";
 
@@ -26,7 +26,7 @@ function open({ url, protocols }) {
 
 async function type(text) {
   for (const sign of text) {
-    const key = TYPED[sign] || lookup(sign.codePointAt(0));
+    const key = TYPED[sign] || keysyms.lookup(sign.codePointAt(0));
     const shifted = SHIFTED.test(sign);
     if (shifted) rfb.sendKey(SHIFT, null, true);
     rfb.sendKey(key, null);
