@@ -6,6 +6,7 @@ import datetime
 import ipaddress
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import urllib.request
@@ -90,6 +91,12 @@ class TlsNode(Node):
         checked = self.box.run(["nginx", "-t", "-c", f"{PLACE}/nginx.conf"])
         assert checked.returncode == 0, checked.stderr
         self.box.background("nginx", ["nginx", "-c", f"{PLACE}/nginx.conf", "-g", "daemon off;"])
+        eventually(self._listens, "nginx listens")
+
+    def _listens(self) -> bool:
+        with suppress(OSError), socket.create_connection((self.box.address, 443), timeout=5):
+            return True
+        return False
 
     def stop_nginx(self) -> None:
         if self.box.daemon("nginx") is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Playwright, Route, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Route, sync_playwright
 from testbed import Node, eventually
 
 OVER_HTTP = ("Cross-Origin-Opener-Policy", "secure context")  # complaints that there are over plain http alone
@@ -55,12 +55,12 @@ def at(node: Node, chromium: Browser, path: str, wrong: list[str], **more: Any) 
     page = context.new_page()
     page.set_default_timeout(60_000)
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on(
-        "console",
-        lambda said: (
-            wrong.append(said.text) if said.type == "error" and not any(one in said.text for one in OVER_HTTP) else None
-        ),
-    )
+
+    def note(said: ConsoleMessage) -> None:
+        if said.type == "error" and not any(one in said.text for one in OVER_HTTP):
+            wrong.append(said.text)
+
+    page.on("console", note)
     page.goto(f"/sign-in?next={path}")
     page.get_by_label("User").fill("eve")
     page.get_by_label("Password").fill(PASSWORD)
