@@ -22,12 +22,9 @@ PASSWORD = "correct horse battery"
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[TlsNode]:
-    """A node whose image was uploaded through nginx."""
-    image = ensure_image()
     with TlsNode("tls") as made:
         made.settle()
         made.start()
-        made.ok("image", "import", image, "--name", IMAGE)
         yield made
 
 
@@ -54,7 +51,7 @@ def own_address(site: TlsNode) -> str:
         return str(probe.getsockname()[0])
 
 
-def test_signing_in_and_a_slice_with_its_console(site: TlsNode) -> None:
+def test_signing_in_an_upload_and_a_slice_with_its_console(site: TlsNode) -> None:
     token = json.loads(ask(site, "POST", "/api/v1/users", {"name": "ann"}, Authorization=f"Bearer {site.token()}")[1])
     link = token["invitation"]["link"]
     assert link.startswith(f"{site.url}/invitation/"), "the proxy says by which scheme"
@@ -63,6 +60,7 @@ def test_signing_in_and_a_slice_with_its_console(site: TlsNode) -> None:
     status, text, headers = ask(site, "POST", "/api/v1/login", {"user": "ann", "password": PASSWORD})
     assert status == 201 and json.loads(text)["token"]
     assert int(headers["Strict-Transport-Security"].partition("=")[2]) >= 31536000
+    site.ok("image", "import", ensure_image(), "--name", IMAGE, timeout=500)
     site.create("exp")
     with Terminal([str(BIN / "slicectl"), "console", "exp"], site.environment()) as terminal:
         terminal.heard("Ctrl-] leaves")
