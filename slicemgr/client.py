@@ -131,11 +131,14 @@ class Client(People, Snapshots, Experiments):
     def _slice(self, name: str, what: str = "") -> str:
         return f"/slices/{segment('NAME', name)}{what}" + query({"project": self.project})
 
-    def console(self, name: str, sliver: int = 0) -> Channel:
-        """The console of a running sliver as bytes both ways; whoever was attached is cut off."""
+    def console(self, name: str, sliver: int = 0, *, screen: bool = False) -> Channel:
+        """The console of a running sliver as bytes both ways; whoever was attached is cut off.
+
+        screen: a virtual machine's, as RFB (VNC).
+        """
         from slicemgr import websocket
 
-        asked = self._call("POST", self._slice(name, "/console"), {"sliver": sliver})
+        asked = self._call("POST", self._slice(name, "/console"), {"sliver": sliver, "screen": screen})
         ticket = cast("wire.Console", asked)
         connection = type(self._connection)(self._connection.host, self._connection.port, timeout=self.timeout)
         host, target = urlsplit(self.url).netloc.rpartition("@")[2], self._prefix.removesuffix(API) + ticket["path"]
@@ -212,7 +215,8 @@ class Client(People, Snapshots, Experiments):
             chunk = file.read(min(_CHUNK, size - sent))
             if not chunk:
                 raise invalid("FILE", f"ended after {sent} of {size} bytes", "it changed while it was read")
-            if _readable(self._connection):
+            # Over TLS there is something to read without an answer: tickets for later sessions come of themselves.
+            if not hasattr(self._connection.sock, "pending") and _readable(self._connection):
                 return False
             try:
                 self._connection.send(chunk)

@@ -89,7 +89,14 @@ class WebConfig:
     threads: int = 64
     max_image: Size = Size(64 << 30)
     url: str = ""  # how people reach the service, for links; "" means: as whoever asked for the link does
+    proxies: int = 0  # trusted proxies before it, each of which adds where a request came from
     cookie: str = "secure"  # of the pages: over TLS alone; `plain`: over http, on a network of one's own
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    format: str = "text"  # or json
+    access: bool = True  # a line for each request
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +207,7 @@ class Config:
     quota: QuotaConfig = field(default_factory=QuotaConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
     mail: MailConfig = field(default_factory=MailConfig)
+    log: LogConfig = field(default_factory=LogConfig)
 
     @property
     def store_url(self) -> str:
@@ -286,6 +294,10 @@ def _check(config: Config) -> None:
     if config.web.cookie not in ("secure", "plain"):
         raise invalid("web.cookie", f"{config.web.cookie!r} is unknown", "secure or plain")
     _check_mail(config.mail)
+    if not 0 <= config.web.proxies <= 8:
+        raise invalid("web.proxies", f"{config.web.proxies} is out of range", "how many proxies are before it: 0 to 8")
+    if config.log.format not in ("text", "json"):
+        raise invalid("log.format", f"{config.log.format!r} is unknown", "text or json")
     if config.quota.ceiling < 1:
         raise invalid("quota.ceiling", "must be at least 1")
     for name, number in (

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from slicemgr import __version__
+from slicemgr import __version__, logs
 from slicemgr import config as settings
 from slicemgr.errors import Code, Refused, SlicemgrError
 
@@ -35,13 +35,8 @@ log = logging.getLogger("slicemgr")
 @click.pass_context
 def cli(context: click.Context, path: Path | None, verbose: bool) -> None:
     """Run a slicemgr node. People and scripts use slicectl."""
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     context.obj = settings.load(path)
+    logs.configure(context.obj.log.format, verbose=verbose)
 
 
 @cli.command()

@@ -1,10 +1,12 @@
 """A WebSocket that is never waited for: whoever polls it moves bytes both ways, and stops reading when it is full.
 
-Both ends of a console use it, the web process and the client. wsproto makes and reads the frames.
+Both ends of a console use it, the web process and the client. wsproto makes and reads the frames. Binary frames are
+what is typed and said; a text frame of the client is JSON and tells the size of its window.
 """
 
 from __future__ import annotations
 
+import json
 import select
 import socket
 import ssl
@@ -23,6 +25,8 @@ PROTOCOL = "slicemgr.console.v1"
 _TOKEN = "token."  # as a subprotocol: a browser can send no header of its own, and a URL would be logged
 _CHUNK = 65536
 _HANDSHAKE = 65536  # bytes, at most, of a refusal
+_LONGEST_TEXT = 256  # characters
+_MOST_WINDOW = 1000  # rows and columns
 _PRIVATE = 4000  # close codes from here on are ours: our errors are 4000 + their HTTP status
 _LOST = 1006
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -62,7 +66,9 @@ class Channel:
         self._socket = sock
         self._protocol = protocol
         self._out = bytearray()
+        self._text = ""
         self.ended: Closed | None = None
+        self.window: tuple[int, int] | None = None  # rows and columns, as the other end told last
         self.heard = time.monotonic()
 
     def fileno(self) -> int:
@@ -74,7 +80,7 @@ class Channel:
         return len(self._out)
 
     def receive(self) -> bytes:
-        """What came in binary and text frames, b"" if nothing did; answers pings.
+        """What came in binary frames, b"" if nothing did; answers pings, takes note of the window.
 
         To be called once before the first poll: the answer to a handshake may have brought something along.
         """
@@ -84,8 +90,9 @@ class Channel:
             while isinstance(self._socket, ssl.SSLSocket) and (more := self._socket.pending()):
                 data += self._socket.recv(more)
             if not data:
+                said = b"".join(self._messages())  # the handshake's answer may have brought the whole of it
                 self.ended = self.ended or Closed(_LOST, "")
-                return b""
+                return said
         except _WOULD_BLOCK:
             pass
         except OSError as error:
@@ -106,13 +113,30 @@ class Channel:
                 case events.BytesMessage():
                     yield bytes(event.data)
                 case events.TextMessage():
-                    yield event.data.encode()
+                    self._note(event.data, event.message_finished)
                 case events.Ping():
                     self._queue(event.response())
                 case events.CloseConnection():
                     self.ended = Closed(event.code, event.reason or "")
                     if self._protocol.state is ConnectionState.REMOTE_CLOSING:
                         self._queue(event.response())
+
+    def _note(self, text: str, finished: bool) -> None:
+        """What is not understood is passed over: a later version may say more."""
+        self._text = (self._text + text)[: _LONGEST_TEXT + 1]
+        if not finished:
+            return
+        told, self._text = self._text, ""
+        try:
+            size = json.loads(told) if len(told) <= _LONGEST_TEXT else None
+        except (ValueError, RecursionError):
+            return
+        if isinstance(size, dict) and all(_is_extent(size.get(one)) for one in ("rows", "columns")):
+            self.window = (size["rows"], size["columns"])
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Tell the other end how large the window is."""
+        self._queue(events.TextMessage(data=json.dumps({"rows": rows, "columns": columns})))
 
     def send(self, data: bytes) -> None:
         self._queue(events.BytesMessage(data=data))
@@ -162,6 +186,10 @@ class Channel:
         if self.ended is None and self._protocol.state is ConnectionState.OPEN:
             code = 1000 if error is None else _PRIVATE + error.code.status
             self._queue(events.CloseConnection(code=code, reason=error.message if error else None))
+
+
+def _is_extent(value: object) -> bool:
+    return type(value) is int and 0 < value <= _MOST_WINDOW
 
 
 def accept(headers: Iterable[tuple[str, str]], path: str) -> tuple[WSConnection, str]:

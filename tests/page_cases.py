@@ -24,6 +24,8 @@ ALL = (200,) * 5
 SEEN = (404, 200, 200, 200, 200)
 CHANGED = (404, 403, 303, 303, 303)
 SLICE, IN = "/slices/exp", "?project=lab"
+OWNERS = (404, 403, 200, 200, 200)
+CONSOLE = "/slices/<name>/<int:index>/<any(console, screen):what>"
 PAGES = {
     "GET /": PageCase("/", (303,)),
     "GET /sign-in": PageCase("/sign-in", (303,) * 5),
@@ -47,4 +49,6 @@ PAGES = {
     "GET /slices/<name>/delete": PageCase(f"{SLICE}/delete{IN}", SEEN),
     "POST /slices/<name>/delete": PageCase(f"{SLICE}/delete{IN}", CHANGED, {"typed": "exp"}),
     "GET /operations/<id>": PageCase("/operations/OPERATION", SEEN),
+    f"GET {CONSOLE}": PageCase("/slices/exp/0/console?project=lab", OWNERS),
+    f"POST {CONSOLE}/ticket": PageCase("/slices/exp/0/console/ticket?project=lab", OWNERS),
 }

@@ -1,6 +1,7 @@
-"""Gives consoles of the node's slivers to who has a token for one: a thread for each, and nothing waits for it.
+"""Gives consoles and screens of the node's slivers to who has a token for one: a thread for each, and nothing waits.
 
-A sliver has one console: who comes later takes it over. Opening and leaving one changes nothing about the sliver.
+A sliver has one console, and a virtual machine one screen: who comes later takes it over. Opening and leaving one
+changes nothing about the sliver. Who may not have it any more loses it within seconds.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ import logging
 import select
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Self
 
 from slicemgr.config import Config
 from slicemgr.drivers.console import Console, ConsoleEnded
 from slicemgr.drivers.hypervisor import Hypervisor
+from slicemgr.drivers.screen import Screen
+from slicemgr.drivers.window import Window
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
-from slicemgr.model import Desired, Sliver
-from slicemgr.store import Store, consoles, door, work
+from slicemgr.model import Desired, Kind, Sliver
+from slicemgr.store import Store, StoreError, consoles, door, standing, work
+from slicemgr.store.consoles import Ticket
 from slicemgr.store.updates import utcnow
 
 log = logging.getLogger(__name__)
@@ -25,6 +30,7 @@ log = logging.getLogger(__name__)
 MOST = 64  # open at once
 _TOKEN_WITHIN = 5.0  # seconds after connecting
 _LAST_WORD = 1.0  # seconds for a client to make room for the reason of the end
+_WATCH = 2.0  # seconds between looks at who may still have one
 _ENDING = 3.0  # seconds for all of them to end when the agent does
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
@@ -37,7 +43,7 @@ class Consoles:
         self._store = store
         self._hypervisor = hypervisor
         self._lock = threading.Lock()
-        self._open: dict[str, _Session] = {}  # by sliver
+        self._open: dict[tuple[str, bool], _Session] = {}  # by sliver, and whether it is the screen
         self._room = threading.BoundedSemaphore(MOST)
         self._threads: set[threading.Thread] = set()
         self._stopping = threading.Event()
@@ -45,6 +51,7 @@ class Consoles:
     def __enter__(self) -> Self:
         self._door = door.listen(self._config.console_socket)
         threading.Thread(target=self._accept, name="consoles", daemon=True).start()
+        threading.Thread(target=self._watch, name="console rights", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,6 +79,30 @@ class Consoles:
                     self._threads.add(thread)
                 thread.start()
 
+    def _watch(self) -> None:
+        """End the consoles of those who may not have them any more.
+
+        Rows that cannot be read cannot say so: consoles go on without the database, as slivers do.
+        """
+        while not self._stopping.wait(_WATCH):
+            with self._lock:
+                sessions = list(self._open.values())
+            try:
+                for session, why in self._objections(sessions):
+                    log.info("%s of %s taken from %s: %s", session.what, session.name, session.ticket.user, why)
+                    session.end(why)
+            except StoreError as error:
+                log.warning("cannot see who may have a console: %s", error)
+
+    def _objections(self, sessions: list[_Session]) -> list[tuple[_Session, Refused]]:
+        if not sessions:
+            return []
+        now = utcnow()
+        with self._store.read() as c:
+            found = standing.look(c, [one.ticket for one in sessions])
+        judged = ((one, found.judge(one.ticket, now)) for one in sessions)
+        return [(one, why) for one, why in judged if why is not None]
+
     def _serve(self, stream: socket.socket) -> None:
         with stream:
             try:
@@ -96,59 +127,83 @@ class Consoles:
                 token = stream.recv(256).decode("ascii", "replace")
             except OSError:
                 return None
-            user, sliver = self._admit(token)
-            session = _Session(f"{sliver.slice_name}/{sliver.index}", stream)
-            stack.callback(self._forget, sliver.id, session)
-            self._take_over(sliver.id, session, user)
-            console = stack.enter_context(self._console(sliver))
-            log.info("console of %s opened by %s", session.name, user)
+            ticket, sliver = self._admit(token)
+            session = _Session(f"{sliver.slice_name}/{sliver.index}", ticket, stream)
+            stack.callback(self._forget, session)
+            self._take_over(session)
+            console = self._console(sliver, ticket)
+            stack.callback(console.close)
+            log.info("%s of %s opened by %s", session.what, session.name, ticket.user)
             stream.setblocking(False)
             with suppress(OSError):
                 stream.send(door.OPENED)
-            return session.pump(console)
+            return session.pump(console, self._resizing(stack, sliver, ticket))
 
-    def _admit(self, token: str) -> tuple[str, Sliver]:
+    def _resizing(self, stack: ExitStack, sliver: Sliver, ticket: Ticket) -> Callable[[door.Window], None]:
+        """What tells the sliver's terminal how large it is: only a container's can be told."""
+        if sliver.kind is not Kind.LXC or ticket.screen:
+            return lambda size: None
+        windows: list[Window] = []
+
+        def resize(size: door.Window) -> None:
+            try:
+                if not windows:
+                    windows.append(stack.enter_context(Window(self._hypervisor.init_pid(sliver.id))))
+                windows[0].resize(*size)
+            except (OSError, Failed) as error:  # it is just starting, or going
+                log.debug("the console of %s keeps its size: %s", sliver.id, error)
+
+        return resize
+
+    def _admit(self, token: str) -> tuple[Ticket, Sliver]:
         ticket = consoles.take(self._store, token, utcnow())
         if ticket is None:
             message = f"the console's token is unknown, used or over {consoles.LIFETIME.seconds} s old"
             raise Refused(Code.UNAUTHENTICATED, message, hint="ask for another")
         with self._store.read() as c:
             rows = work.slivers(c, self._config.node.name, [ticket.sliver])
+            why = standing.look(c, [ticket]).judge(ticket, utcnow())
         if not rows:
             raise Refused(Code.NOT_FOUND, "the sliver is not on this node")
+        if why is not None:  # since it was given
+            raise why
         sliver = rows[0].sliver
         if sliver.desired is not Desired.RUNNING:
             raise _not_running(f"{sliver.slice_name}/{sliver.index}")
-        return ticket.user, sliver
+        return ticket, sliver
 
-    def _console(self, sliver: Sliver) -> Console:
+    def _console(self, sliver: Sliver, ticket: Ticket) -> Console | Screen:
         try:
-            return self._hypervisor.console(sliver.id)
+            return self._hypervisor.screen(sliver.id) if ticket.screen else self._hypervisor.console(sliver.id)
         except Failed as error:
             if error.code is Code.UNAVAILABLE or self._hypervisor.domain(sliver.id) is not None:
                 raise
             raise _not_running(f"{sliver.slice_name}/{sliver.index}") from error
 
-    def _take_over(self, sliver: str, session: _Session, user: str) -> None:
+    def _take_over(self, session: _Session) -> None:
         with self._lock:
-            before = self._open.get(sliver)
-            self._open[sliver] = session
+            before = self._open.get(session.key)
+            self._open[session.key] = session
         if before is not None:
-            before.end(Refused(Code.CONFLICT, f"{user} has taken the console of {session.name} over"))
+            message = f"{session.ticket.user} has taken the {session.what} of {session.name} over"
+            before.end(Refused(Code.CONFLICT, message))
             before.over.wait(_ENDING)  # or both would read, each one a part
 
-    def _forget(self, sliver: str, session: _Session) -> None:
+    def _forget(self, session: _Session) -> None:
         session.over.set()
         with self._lock:
-            if self._open.get(sliver) is session:
-                del self._open[sliver]
+            if self._open.get(session.key) is session:
+                del self._open[session.key]
 
 
 class _Session:
-    """One client at one console. over: it has let go of the console."""
+    """One client at one console or screen. over: it has let go of it."""
 
-    def __init__(self, name: str, stream: socket.socket) -> None:
+    def __init__(self, name: str, ticket: Ticket, stream: socket.socket) -> None:
         self.name = name
+        self.ticket = ticket
+        self.what = "screen" if ticket.screen else "console"
+        self.key = (ticket.sliver, ticket.screen)
         self.over = threading.Event()
         self._stream = stream
         self._why: SlicemgrError | None = None
@@ -159,16 +214,20 @@ class _Session:
         with suppress(OSError):
             self._stream.shutdown(socket.SHUT_RD)  # `pump` sees it, and can still say why
 
-    def pump(self, console: Console) -> SlicemgrError | None:
+    def pump(self, console: Console | Screen, resize: Callable[[door.Window], None]) -> SlicemgrError | None:
         """Bytes both ways until somebody ends it. What one side does not take, the other is not asked for."""
         to_sliver = to_client = b""
         while self._why is None:
             from_client, from_sliver = self._wait(console, to_sliver, to_client)
             try:
                 if from_client & select.POLLIN and not to_sliver:
-                    to_sliver = self._stream.recv(door.CHUNK)
-                    if not to_sliver:
+                    asked = door.asked(self._stream.recv(door.CHUNK + 1))
+                    if not asked:
                         break
+                    if isinstance(asked, door.Window):
+                        resize(asked)
+                    else:
+                        to_sliver = asked
                 elif from_client & _GONE:
                     break
                 if to_sliver:
@@ -186,7 +245,7 @@ class _Session:
                 break  # the client is gone
         return self._why
 
-    def _wait(self, console: Console, to_sliver: bytes, to_client: bytes) -> tuple[int, int]:
+    def _wait(self, console: Console | Screen, to_sliver: bytes, to_client: bytes) -> tuple[int, int]:
         """What poll says of client and console."""
         poll = select.poll()
         poll.register(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import sys
 import termios
 import time
@@ -36,9 +37,9 @@ _LAST = 2.0  # seconds for the service to hear that we leave
 def console(target: str) -> None:
     """Attach to the console of sliver N (0) of slice NAME; Ctrl-] leaves it, and the sliver goes on.
 
-    An lxc sliver has a shell there, a kvm sliver its serial line. Whoever was attached is cut off. Without a
-    terminal, stdin is sent, and the end comes when after that nothing was said for a second. The console does not
-    learn the size of your terminal: `stty rows 50 cols 160` inside tells it.
+    An lxc sliver has a shell there, which learns the size of your terminal. A kvm sliver has its serial line, where
+    `stty rows 50 cols 160` inside tells it. Whoever was attached is cut off. Without a terminal, stdin is sent, and
+    the end comes when after that nothing was said for a second.
     """
     from slicemgr.client import Client
 
@@ -49,8 +50,10 @@ def console(target: str) -> None:
     with Client.local() as client, client.console(name, index) as channel:
         by_hand = sys.stdin is not None and sys.stdin.isatty()
         say(f"connected to {name}/{index}; Ctrl-] leaves" if by_hand else f"connected to {name}/{index}")
-        with _raw_terminal(by_hand):
-            _attend(channel, by_hand)
+        with _raw_terminal(by_hand), _size_changes(by_hand) as changes:
+            if by_hand:
+                _tell_size(channel)
+            _attend(channel, by_hand, changes)
         error = channel.ended.error(f"the connection to {client.url} broke") if channel.ended else None
         if error is not None:
             raise error
@@ -80,7 +83,32 @@ def _leave(number: int, _frame: object) -> None:
     sys.exit(128 + number)
 
 
-def _attend(channel: Channel, by_hand: bool) -> None:
+@contextmanager
+def _size_changes(wanted: bool) -> Iterator[socket.socket | None]:
+    """What can be read after the terminal's size has changed."""
+    if not wanted:
+        yield None
+        return
+    heard, told = socket.socketpair()
+    with heard, told:
+        heard.setblocking(False)
+        told.setblocking(False)
+        before = signal.signal(signal.SIGWINCH, lambda *_: None)
+        waker = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+        try:
+            yield heard
+        finally:
+            signal.set_wakeup_fd(waker)
+            signal.signal(signal.SIGWINCH, before)
+
+
+def _tell_size(channel: Channel) -> None:
+    columns, rows = os.get_terminal_size(0)
+    if rows and columns:  # a terminal without a size has none to tell
+        channel.resize(rows, columns)
+
+
+def _attend(channel: Channel, by_hand: bool, changes: socket.socket | None) -> None:
     """Bytes both ways until Ctrl-], the quiet after the end of stdin, or the other end's close."""
     typing, silent_from = True, 0.0
     _show(channel.receive())
@@ -92,7 +120,10 @@ def _attend(channel: Channel, by_hand: bool) -> None:
                 channel.lost("nothing was heard for too long")
             return
         asking = typing and (by_hand or not channel.pending)  # a pipe waits, Ctrl-] does not
-        from_service, from_user = _wait(channel, asking, patience - now)
+        from_service, from_user, resized = _wait(channel, asking, changes, patience - now)
+        if resized and changes is not None:
+            changes.recv(_CHUNK)
+            _tell_size(channel)
         if from_service & select.POLLOUT:
             channel.flush()
         if from_service & ~select.POLLOUT:
@@ -111,14 +142,16 @@ def _attend(channel: Channel, by_hand: bool) -> None:
                 typing, silent_from = False, time.monotonic()
 
 
-def _wait(channel: Channel, asking: bool, seconds: float) -> tuple[int, int]:
-    """What poll says of the service and of stdin."""
+def _wait(channel: Channel, asking: bool, changes: socket.socket | None, seconds: float) -> tuple[int, int, int]:
+    """What poll says of the service, of stdin, and of the terminal's size."""
     poll = select.poll()
     poll.register(channel, select.POLLIN | (select.POLLOUT if channel.pending else 0))
     if asking:
         poll.register(0, select.POLLIN)
+    if changes is not None:
+        poll.register(changes, select.POLLIN)
     ready = dict(poll.poll(seconds * 1000))
-    return ready.get(channel.fileno(), 0), ready.get(0, 0)
+    return ready.get(channel.fileno(), 0), ready.get(0, 0), ready.get(changes.fileno(), 0) if changes else 0
 
 
 def _show(data: bytes) -> None:

@@ -25,6 +25,7 @@ from slicemgr.drivers import bodies
 from slicemgr.drivers.bodies import body
 from slicemgr.drivers.console import Console
 from slicemgr.drivers.domain_xml import NAMESPACE
+from slicemgr.drivers.screen import Screen
 from slicemgr.errors import Code, Failed
 from slicemgr.model import KIB, Kind
 
@@ -41,6 +42,7 @@ _GUEST_ANSWERS = 15.0  # seconds after which a guest agent counts as hung
 _QEMU_ANSWERS = 5.0  # seconds after which a QEMU that does not answer counts as hung
 
 T = TypeVar("T")
+_Device = TypeVar("_Device", Console, Screen)
 
 _events = threading.Lock()
 _events_running = False
@@ -317,19 +319,25 @@ class Hypervisor:
 
     def console(self, sliver: str) -> Console:
         """Open the sliver's console, whoever else has it. Raises Failed if it does not run."""
-        seen = self._need(sliver)
-        with self._calling(seen.kind, "look for the console") as connection:
+        seen, path = self._device(sliver, "console", "tty")
+        return _owned(Console(path), seen)
+
+    def screen(self, sliver: str) -> Screen:
+        """Connect to a virtual machine's screen. Raises Failed if it does not run, or has none."""
+        seen, path = self._device(sliver, "graphics/listen", "socket")
+        return _owned(Screen(path), seen)
+
+    def _device(self, sliver: str, device: str, attribute: str) -> tuple[DomainSeen, str]:
+        """Where libvirt has put a device of the running domain."""
+        seen, name = self._need(sliver), device.partition("/")[0]
+        with self._calling(seen.kind, f"look for the {name}") as connection:
             domain = _lookup(connection, sliver)
             if domain is None:
                 raise Failed(f"{sliver} does not run")
-            found = ET.fromstring(domain.XMLDesc()).find("devices/console[@tty]")
+            found = ET.fromstring(domain.XMLDesc()).find(f"devices/{device}[@{attribute}]")
         if found is None:
-            raise Failed(f"{sliver} has no console")
-        console = Console(found.get("tty", ""))
-        if not console.belongs_to(seen.pid):
-            console.close()
-            raise Failed(f"{sliver} does not run")
-        return console
+            raise Failed(f"{sliver} has no {name}")
+        return seen, found.get(attribute, "")
 
     # connections
 
@@ -425,6 +433,13 @@ class _Attempt:
             self.error = error
         finally:
             self.ended.set()
+
+
+def _owned(found: _Device, seen: DomainSeen) -> _Device:
+    if not found.belongs_to(seen.pid):
+        found.close()
+        raise Failed(f"{seen.sliver} does not run")
+    return found
 
 
 @contextmanager

@@ -16,10 +16,11 @@ from slicemgr.errors import Code, Refused, invalid
 
 LEAST, MOST = 12, 1024  # characters
 _PATIENCE = 10.0  # seconds that one waits for its turn
+_WAITING = 7  # for each that is at work: each holds a thread that others need
 
 
 class Passwords:
-    """Makes and checks hashes, `at_once` at a time. Thread-safe.
+    """Makes and checks hashes, `at_once` at a time; few wait for their turn, more are refused. Thread-safe.
 
     The parameters are argon2-cffi's defaults (RFC 9106, low memory): 64 MiB each.
     """
@@ -27,6 +28,7 @@ class Passwords:
     def __init__(self, at_once: int) -> None:
         self._hasher = PasswordHasher(type=Type.ID)
         self._turns = threading.BoundedSemaphore(at_once)
+        self._room = threading.BoundedSemaphore(at_once * (1 + _WAITING))
 
     def hash(self, password: str, user: str) -> str:
         """Refused(INVALID) if the password is none to use."""
@@ -53,12 +55,18 @@ class Passwords:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        if not self._turns.acquire(timeout=_PATIENCE):
-            raise Refused(Code.UNAVAILABLE, "too many people sign in at this moment", hint="try again")
+        busy = Refused(Code.UNAVAILABLE, "too many people sign in at this moment", hint="try again")
+        if not self._room.acquire(blocking=False):
+            raise busy
         try:
-            yield
+            if not self._turns.acquire(timeout=_PATIENCE):
+                raise busy
+            try:
+                yield
+            finally:
+                self._turns.release()
         finally:
-            self._turns.release()
+            self._room.release()
 
 
 def check(password: str, user: str) -> None:

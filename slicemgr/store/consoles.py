@@ -1,4 +1,4 @@
-"""The tokens that open a console, once: given by the service, taken by the agent."""
+"""The tokens that open a console or a screen, once: given by the service, taken by the agent."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ LIFETIME = timedelta(seconds=30)
 
 
 class Ticket(NamedTuple):
-    """Who may open the console of which sliver."""
+    """Who may open the console, or the screen, of which sliver. credential: the id of what it was asked with."""
 
     user: str
     sliver: str
+    credential: str = ""
+    screen: bool = False
 
 
 def give(c: Connection, ticket: Ticket, now: datetime) -> str:
@@ -43,10 +45,11 @@ def take(store: Store, token: str, now: datetime) -> Ticket | None:
         if c.scalar(sa.select(o.hash).where(mine)) is None:
             return None
     with store.write() as c:
-        row = c.execute(sa.select(o.user, o.sliver, o.expires_at).where(mine)).first()
+        columns = sa.select(o.user, o.sliver, o.credential, o.screen, o.expires_at)
+        row = c.execute(columns.where(mine)).first()
         if row is None or not c.execute(t.consoles.delete().where(mine)).rowcount:
             return None
-    return Ticket(row.user, row.sliver) if row.expires_at > now else None
+    return Ticket(*row[:4]) if row.expires_at > now else None
 
 
 def _digest(token: str) -> str:

@@ -1,25 +1,34 @@
 """The socket through which the agent gives the web process a console: both its ends.
 
 The web process sends a token. The agent answers OPENED or an error; then what the sliver says comes as data packets
-and, last, an error that tells why it ended, while every packet of the web process is what the sliver shall read.
-SOCK_SEQPACKET keeps the packets apart.
+and, last, an error that tells why it ended, while the web process sends as data packets what the sliver shall read,
+and now and then how large the window is. SOCK_SEQPACKET keeps the packets apart.
 """
 
 from __future__ import annotations
 
 import json
 import socket
+import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.store import endpoint
 
 CHUNK = 32768  # bytes of data in a packet
 OPENED = b"o"
-_DATA, _ERROR = b"d", b"e"
+_DATA, _ERROR, _WINDOW = b"d", b"e", b"w"
+_SIZE = struct.Struct("!HH")
 _ANSWER = 60.0  # seconds for libvirt to open a console, its own time limit included
 _AWAY = "the agent of the node does not answer"
+
+
+class Window(NamedTuple):
+    """How many characters a terminal has room for."""
+
+    rows: int
+    columns: int
 
 
 def listen(path: Path) -> socket.socket:
@@ -52,6 +61,18 @@ def data(content: bytes) -> bytes:
 def error(cause: SlicemgrError) -> bytes:
     told = {"code": cause.code.wire, "message": cause.message, "hint": cause.hint}
     return _ERROR + json.dumps(told).encode()
+
+
+def window(size: Window) -> bytes:
+    return _WINDOW + _SIZE.pack(*size)
+
+
+def asked(packet: bytes) -> bytes | Window:
+    """What the web process said: what the sliver shall read, or the size of the window. b"" is the end."""
+    kind, content = packet[:1], packet[1:]
+    if kind == _WINDOW and len(content) == _SIZE.size:
+        return Window(*_SIZE.unpack(content))
+    return content if kind == _DATA else b""
 
 
 def read(packet: bytes) -> bytes | SlicemgrError:

@@ -124,7 +124,8 @@ ssh_keys = sa.Table(
     sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
 )
 
-# One row for each console somebody may open now: only the sha256 of the token is kept, and it opens one, once.
+# One row for each console or screen somebody may open now: only the sha256 of the token is kept, and it opens one,
+# once.
 consoles = sa.Table(
     "consoles",
     metadata,
@@ -133,6 +134,8 @@ consoles = sa.Table(
     _text("sliver", index=True),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("expires_at", UtcTime, nullable=False),
+    _empty("credential"),  # the id of the token or session that asked: its end is the console's
+    sa.Column("screen", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
     sa.ForeignKeyConstraint(["sliver"], ["slivers.id"], ondelete="CASCADE"),
 )

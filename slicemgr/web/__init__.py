@@ -6,6 +6,7 @@ import threading
 
 from flask import Flask
 from flask_smorest import Api
+from werkzeug.middleware.proxy_fix import ProxyFix
 
 from slicemgr import __version__
 from slicemgr.config import Config
@@ -21,7 +22,7 @@ _SMALL_BODY = 4 << 20  # bytes; uploads set a limit of their own
 
 def create_app(config: Config, store: Store) -> Flask:
     """The WSGI application over an open store."""
-    from slicemgr.web import api, console, pages, reference, repeats
+    from slicemgr.web import access_log, api, console, pages, reference, repeats
 
     app = Flask("slicemgr.web", static_folder=None)
     app.config.update(
@@ -43,4 +44,7 @@ def create_app(config: Config, store: Store) -> Flask:
     repeats.install(app, [one.name for one in api.GUARDED])
     problems.install(app)
     pages.install(app)
+    access_log.install(app, config)
+    if hops := config.web.proxies:  # each of them has appended one: what a client wrote itself stands further left
+        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops)  # type: ignore[method-assign]
     return app

@@ -1,4 +1,4 @@
-"""The console of a sliver as a WebSocket: bytes from the browser or slicectl to the agent, and back.
+"""The console or the screen of a sliver as a WebSocket: bytes from the browser or slicectl to the agent, and back.
 
 The token is the agent's to judge. A page of somebody else's gets nothing though it had one: its Origin tells.
 """
@@ -33,9 +33,10 @@ blueprint = Blueprint("console", __name__, description="Consoles of slivers")
 @blueprint.alt_response(401, schema=schemas.Problem)
 @blueprint.alt_response(403, schema=schemas.Problem)
 def attach() -> Response:
-    """Open the console that the token in `Sec-WebSocket-Protocol: slicemgr.console.v1, token.TOKEN` is for.
+    """Open the console or screen that the token in `Sec-WebSocket-Protocol: slicemgr.console.v1, token.TOKEN` is for.
 
-    A close code above 4000 is 4000 + the HTTP status of the reason.
+    Of a screen, the bytes are RFB (VNC). A text frame `{"rows": 50, "columns": 160}` gives a container's console that
+    size. A close code above 4000 is 4000 + the HTTP status of the reason.
     """
     from slicemgr import websocket
 
@@ -70,17 +71,46 @@ def _check_origin() -> None:
         raise Refused(Code.DENIED, "a page of another site may not open consoles", field="Origin")
 
 
+class _Upwards:
+    """What the client sent and the agent has not taken yet."""
+
+    def __init__(self, channel: Any, stream: socket.socket) -> None:
+        self._channel = channel
+        self._stream = stream
+        self._told: tuple[int, int] | None = None
+        self._data = b""
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._data) or self._channel.window != self._told
+
+    def receive(self) -> None:
+        self._data += self._channel.receive()
+
+    def send(self) -> None:
+        """As much as the agent takes now. Raises OSError."""
+        if self._channel.window != self._told:
+            self._stream.send(door.window(door.Window(*self._channel.window)))
+            self._told = self._channel.window
+        while self._data:
+            self._stream.send(door.data(self._data[: door.CHUNK]))
+            self._data = self._data[door.CHUNK :]
+
+    def forget(self) -> None:
+        self._data, self._told = b"", self._channel.window
+
+
 def _relay(channel: Any, stream: socket.socket) -> SlicemgrError | None:
     """Move bytes until one end closes; why, unless the client left. Who is slow slows the other end down."""
-    to_agent = b""
+    upwards = _Upwards(channel, stream)
+    upwards.receive()
     pinged = time.monotonic()
-    to_agent += channel.receive()
     while channel.ended is None:
-        from_client, from_agent = _wait(channel, stream, bool(to_agent))
+        from_client, from_agent = _wait(channel, stream, upwards.waits)
         if from_client & select.POLLOUT:
             channel.flush()
         if from_client & select.POLLIN:
-            to_agent += channel.receive()
+            upwards.receive()
         elif from_client & _GONE:
             break
         try:
@@ -89,14 +119,13 @@ def _relay(channel: Any, stream: socket.socket) -> SlicemgrError | None:
                 if isinstance(said, SlicemgrError):
                     return said
                 channel.send(said)
-            while to_agent:
-                to_agent = to_agent[stream.send(to_agent[: door.CHUNK]) :]
+            upwards.send()
         except BlockingIOError:
             pass
         except OSError:  # it says why in what is still to be read
-            to_agent = b""
+            upwards.forget()
         now = time.monotonic()
-        if not to_agent and now - channel.heard > _SILENT:
+        if not upwards.waits and now - channel.heard > _SILENT:
             return Failed("no sign of life from the client", code=Code.TIMEOUT)
         if now - pinged > _PING:
             pinged = now

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from marshmallow import Schema, fields
 
 _SIZE = {"description": "bytes, or text such as 512M", "oneOf": [{"type": "integer"}, {"type": "string"}]}
@@ -271,8 +273,17 @@ class Health(Schema):
     status = fields.String()
 
 
+CONSOLE_REQUEST: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "sliver": {"type": "integer", "default": 0},
+        "screen": {"type": "boolean", "default": False, "description": "of a virtual machine, as RFB (VNC)"},
+    },
+}
+
+
 class Console(Schema):
-    token = fields.String(metadata={"description": "opens one console, once, for 30 seconds"})
+    token = fields.String(metadata={"description": "opens one console or screen, once, for 30 seconds"})
     path = fields.String(metadata={"description": "where to send it, as a WebSocket subprotocol"})
 
 

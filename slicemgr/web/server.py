@@ -14,6 +14,7 @@ from slicemgr.errors import invalid
 from slicemgr.service import images
 from slicemgr.store import open as open_store
 from slicemgr.web import create_app
+from slicemgr.web.access_log import AccessLog
 
 
 def url(config: Config) -> str:
@@ -83,7 +84,9 @@ class _Server(BaseApplication):  # type: ignore[misc]
             "group": os.getegid(),
             "worker_tmp_dir": "/dev/shm",
             "proc_name": "slicemgr-web",
-            "accesslog": None,
+            "logger_class": AccessLog,
+            "accesslog": "-" if self._config.log.access else None,
+            "forwarded_allow_ips": "",  # whom to believe is `web.proxies`'s to say
             "loglevel": "warning",
         }
         for name, value in settings.items():

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from bare_service import ADMIN, Service
+from bare_service import ADMIN, FACTS, Service
 
 from slicemgr.errors import Code, Refused
 from slicemgr.model import Role
@@ -41,10 +41,28 @@ def test_a_token_is_good_once_and_for_its_sliver(made: Service) -> None:
     token = service.ask(made.store, "exp", 1, ADMIN)
     assert token not in str(made.dump())
     taken = consoles.take(made.store, token, utcnow())
-    assert taken == ("admin", made.rows()[1].sliver.id)
+    assert taken == consoles.Ticket("admin", made.rows()[1].sliver.id)
     assert consoles.take(made.store, token, utcnow()) is None
     event = made.dump()["events"][-1]
     assert (event.user, event.action, event.slice, event.detail) == ("admin", "console", "exp", "sliver 1")
+
+
+def test_a_token_remembers_what_it_was_asked_with(made: Service) -> None:
+    by = Principal("admin", True, credential="c1")
+    token = service.ask(made.store, "exp", 0, by)
+    assert consoles.take(made.store, token, utcnow()) == consoles.Ticket("admin", made.rows()[0].sliver.id, "c1")
+
+
+def test_only_a_machine_has_a_screen(tmp_path: Path) -> None:
+    with Service(tmp_path, {**FACTS, "kinds": {"lxc": True, "kvm": True}}) as made:
+        for kind in ("lxc", "kvm"):
+            made.create(kind, type=kind)
+        with pytest.raises(Refused) as caught:
+            service.ask(made.store, "lxc", 0, ADMIN, screen=True)
+        assert (caught.value.code, caught.value.field) == (Code.INVALID, "screen")
+        taken = consoles.take(made.store, service.ask(made.store, "kvm", 0, ADMIN, screen=True), utcnow())
+        assert taken is not None and taken.screen
+        assert made.dump()["events"][-1].action == "screen"
 
 
 def test_a_token_is_good_for_half_a_minute(made: Service) -> None:

@@ -349,11 +349,11 @@ def _agent(web: Web, speak: Callable[[socket.socket, bytes], object]) -> Iterato
 
 def _echo(stream: socket.socket, _token: bytes) -> None:
     stream.send(door.OPENED)
-    while data := stream.recv(door.CHUNK):
+    while data := door.asked(stream.recv(door.CHUNK + 1)):
         if data == b"enough":
             stream.send(door.error(Refused(Code.CONFLICT, "it has stopped")))
             return
-        stream.send(door.data(data))
+        stream.send(door.data(str(tuple(data)).encode() if isinstance(data, door.Window) else data))
 
 
 @pytest.fixture
@@ -386,6 +386,16 @@ def test_a_console_is_bytes_both_ways_until_the_agent_says_why_not(web: Web, cli
     assert channel.ended is not None
     error = channel.ended.error("")
     assert error is not None and (error.code, error.message) == (Code.CONFLICT, "it has stopped")
+
+
+def test_the_size_of_the_window_reaches_the_agent(web: Web, client: Client) -> None:
+    with _agent(web, _echo), client.console("console") as channel:
+        for size in ((50, 160), (24, 80)):
+            channel.resize(*size)
+            assert _heard(channel, 8) == str(size).encode()
+        channel.resize(24, 80)  # nothing new
+        channel.send(b"typed")
+        assert _heard(channel, 5) == b"typed"
 
 
 def test_an_agent_that_is_away_refuses_or_goes_is_told_as_such(web: Web, client: Client) -> None:

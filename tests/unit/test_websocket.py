@@ -60,6 +60,23 @@ def test_a_handshake_carries_the_token_and_what_is_said_at_once(pair: tuple[sock
     assert channel.receive() == b"abc_-"
 
 
+def test_a_handshake_that_brings_the_end_along(pair: tuple[socket.socket, socket.socket]) -> None:
+    def serve() -> None:
+        lines = [line.partition(": ") for line in pair[1].recv(65536).decode().splitlines()[1:] if line]
+        protocol, _ = websocket.accept([(name, value) for name, _, value in lines], "/x")
+        said = protocol.send(events.AcceptConnection(subprotocol=websocket.PROTOCOL))
+        said += protocol.send(events.BytesMessage(data=b"last words"))
+        pair[1].sendall(said + protocol.send(events.CloseConnection(code=4409, reason="it has stopped")))
+        pair[1].close()
+
+    service = threading.Thread(target=serve)
+    service.start()
+    channel = websocket.connect(pair[0], "h:1", "/x", "abc")
+    service.join()
+    assert channel.receive() == b"last words"
+    assert channel.ended == Closed(4409, "it has stopped")
+
+
 def test_bytes_both_ways(ends: tuple[Channel, Channel]) -> None:
     client, service = ends
     assert client.receive() == b""
@@ -72,6 +89,45 @@ def test_bytes_both_ways(ends: tuple[Channel, Channel]) -> None:
         service.flush()
         received += client.receive()
     assert (received, service.pending, client.ended) == (b"x" * 100_000, 0, None)
+
+
+def test_the_size_of_the_window_is_no_byte_of_the_console(ends: tuple[Channel, Channel]) -> None:
+    client, service = ends
+    client.resize(50, 160)
+    client.send(b"typed")
+    client.resize(24, 80)
+    assert service.receive() == b"typed"
+    assert service.window == (24, 80)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "resize",
+        "[]",
+        "null",
+        '{"rows": 50}',
+        '{"rows": 0, "columns": 80}',
+        '{"rows": 24, "columns": 65536}',
+        '{"rows": 24.5, "columns": 80}',
+        '{"rows": true, "columns": true}',
+        '{"rows": "24", "columns": "80"}',
+        '{"rows": 24, "columns": 80}' + " " * 300,
+        "[" * 100_000,
+    ],
+)
+def test_a_text_that_is_no_size_is_passed_over(
+    ends: tuple[Channel, Channel], pair: tuple[socket.socket, socket.socket], text: str
+) -> None:
+    client, service = ends
+    client._queue(events.TextMessage(data=text))
+    client.send(b"typed")
+    received = b""
+    while not received:
+        client.flush()
+        received += service.receive()
+    assert (received, service.window, service.ended) == (b"typed", None, None)
 
 
 def test_a_reader_that_is_slow_is_not_waited_for(ends: tuple[Channel, Channel]) -> None:

@@ -10,7 +10,6 @@ from flask_smorest import Blueprint
 from slicemgr.errors import invalid
 from slicemgr.policy import access, leases
 from slicemgr.service import (
-    consoles,
     filters,
     images,
     nodes,
@@ -23,8 +22,8 @@ from slicemgr.service import (
     views,
 )
 from slicemgr.store.updates import utcnow
-from slicemgr.web import console, follow, schemas, schemas_leases, spool
-from slicemgr.web.api import lists, reading
+from slicemgr.web import follow, schemas, schemas_leases, spool
+from slicemgr.web.api import lists, reading, tickets
 from slicemgr.web.api.reading import SECURED, Answer
 from slicemgr.web.state import asker, followers, principal, state
 
@@ -144,15 +143,13 @@ def resize_slice(name: str) -> Answer:
 @slice_routes.doc(
     security=SECURED,
     parameters=[reading.PROJECT],
-    requestBody=schemas.body({"type": "object", "properties": {"sliver": {"type": "integer", "default": 0}}}),
+    requestBody=schemas.body(schemas.CONSOLE_REQUEST),
 )
 @slice_routes.alt_response(200, schema=schemas.Console)
 @slice_routes.alt_response(409, schema=schemas.Problem)
 def ask_for_console(name: str) -> Answer:
-    """A token that opens the console of a running sliver, once and soon, at `path`."""
-    index = specs.sliver_index(reading.body().get("sliver", 0))
-    token = consoles.ask(state().store, name, index, principal(), project=reading.project())
-    return {"token": token, "path": console.PATH}
+    """A token that opens the console of a running sliver, or the screen of a virtual machine, once and soon."""
+    return tickets.give(name, reading.body(), principal(), reading.project())
 
 
 @slice_routes.route("/<name>/<action>", methods=["POST"])

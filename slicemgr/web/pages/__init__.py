@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from flask import Flask
 
-from slicemgr.web.pages import assets, door, errors, invitation, new, operation, shell, sign_in, slice, slices, words
+from slicemgr.web.pages import (
+    assets,
+    door,
+    errors,
+    invitation,
+    new,
+    operation,
+    screens,
+    shell,
+    sign_in,
+    slice,
+    slices,
+    words,
+)
 
 BLUEPRINTS = (
     sign_in.blueprint,
@@ -13,6 +26,7 @@ BLUEPRINTS = (
     new.blueprint,
     slice.blueprint,
     operation.blueprint,
+    screens.blueprint,
 )
 
 

@@ -1,0 +1,176 @@
+"""The pages of a sliver's console and a machine's screen, in Debian's Chromium before a real node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Route, sync_playwright
+from testbed import Node, eventually
+
+OVER_HTTP = ("Cross-Origin-Opener-Policy", "secure context")  # complaints that there are over plain http alone
+PASSWORD = "correct horse battery"
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+COLOUR = """() => {
+    const red = [...document.querySelectorAll(".xterm-rows span")].findLast((one) => one.textContent === "red");
+    return getComputedStyle(red).color;
+}"""
+RED = r"printf '\033[38;2;255;0;0mred\033[0m\n'"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Playwright]:
+    with sync_playwright() as playwright:
+        yield playwright
+
+
+@pytest.fixture(scope="module")
+def chromium(engine: Playwright) -> Iterator[Browser]:
+    # Its sandbox wants namespaces that root in a container may not have; the pages are our own.
+    browser = engine.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def eve(node: Node) -> str:
+    """A PI of the project in which the admin makes slices."""
+    with node.client() as admin:
+        call: Any = admin._call
+        if "eve" not in {one["name"] for one in call("GET", "/users")["users"]}:
+            call("POST", "/users", {"name": "eve"})
+        link = call("POST", "/users/eve/invitation")["invitation"]["token"]
+        call("POST", "/invitation", {"token": link, "password": PASSWORD})
+        call("PUT", "/projects/default/members/eve", {"role": "pi"})
+    return "eve"
+
+
+@contextmanager
+def at(node: Node, chromium: Browser, path: str, wrong: list[str], **more: Any) -> Iterator[Page]:
+    """eve at a page; what the browser complains of is added to `wrong`."""
+    context = chromium.new_context(base_url=node.url, **{"viewport": {"width": 1280, "height": 800}, **more})
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+
+    def note(said: ConsoleMessage) -> None:
+        if said.type == "error" and not any(one in said.text for one in OVER_HTTP):
+            wrong.append(said.text)
+
+    page.on("console", note)
+    page.goto(f"/sign-in?next={path}")
+    page.get_by_label("User").fill("eve")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    yield page
+    context.close()
+
+
+def connected(page: Page) -> None:
+    page.locator("#state[data-state=open]").wait_for()
+
+
+def shown(page: Page) -> str:
+    """What the terminal shows."""
+    return page.locator(".xterm-rows").inner_text().replace("\xa0", " ")
+
+
+def run(page: Page, line: str, answer: str) -> None:
+    """Type a line at the shell, and wait until the answer is shown."""
+    page.keyboard.type(line)
+    page.keyboard.press("Enter")
+    eventually(lambda: answer in shown(page), f"{answer!r} is shown: {shown(page)}")
+
+
+def serious(page: Page) -> list[str]:
+    """What axe finds that keeps people out; the colours in a terminal are its programs'."""
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run({exclude: [['.xterm-rows']]})")["violations"]
+    return [f"{one['id']}: {one['nodes'][0]['html']}" for one in found if one["impact"] in ("serious", "critical")]
+
+
+def test_a_shell_in_the_browser(node: Node, chromium: Browser, eve: str) -> None:
+    node.create("exp")
+    wrong: list[str] = []
+    with at(node, chromium, "/slices/exp/0/console", wrong) as page:
+        connected(page)
+        run(page, "", "#")
+        run(page, "echo $((6 * 7)) $(hostname)", "42 exp-0")
+        rows = page.locator(".xterm-rows > div").count()
+        run(page, "echo rows $(stty size)", f"rows {rows} ")
+        page.set_viewport_size({"width": 800, "height": 500})
+        eventually(lambda: page.locator(".xterm-rows > div").count() < rows, "the terminal is smaller")
+        run(page, "clear; echo now $(stty size)", f"now {page.locator('.xterm-rows > div').count()} ")
+        run(page, RED, "red")
+        assert page.evaluate(COLOUR) == "rgb(255, 0, 0)"
+        assert serious(page) == []
+        page.keyboard.press("Shift+F6")
+        assert page.evaluate("document.activeElement.id") == "full", "the keyboard gets out of the terminal"
+        with node.client() as admin, admin.console("exp"):
+            page.locator("#state[data-state=closed]").wait_for()
+            assert "taken the console" in page.locator("#state").inner_text()
+        page.get_by_role("button", name="Reconnect").click()
+        connected(page)
+        run(page, "echo again-$((1 + 1))", "again-2")
+    assert wrong == []
+
+
+def test_the_end_of_the_session_is_the_console_s(node: Node, chromium: Browser, eve: str) -> None:
+    node.create("exp")
+    with at(node, chromium, "/slices/exp/0/console", []) as page, node.client() as admin:
+        connected(page)
+        call: Any = admin._call
+        for session in call("GET", "/sessions?user=eve")["sessions"]:
+            call("DELETE", f"/sessions/{session['id']}")
+        page.locator("#state[data-state=closed]").wait_for()
+        assert "was revoked" in page.locator("#state").inner_text()
+        page.get_by_role("button", name="Reconnect").click()
+        page.wait_for_url("**/sign-in?**")
+
+
+def test_without_its_permission_the_terminal_breaks_the_policy(node: Node, chromium: Browser, eve: str) -> None:
+    """The control: the policy is at work, and complaints of it are noticed."""
+    node.create("exp")
+    wrong: list[str] = []
+
+    def weaken(route: Route) -> None:
+        route.fulfill(body="export function permit() {}", content_type="text/javascript")
+
+    with at(node, chromium, "/slices", wrong) as page:
+        page.route("**/screens/policy.js", weaken)
+        page.goto("/slices/exp/0/console")
+        connected(page)
+    assert any("Content Security Policy" in one for one in wrong)
+
+
+def test_the_screen_of_a_machine(node: Node, chromium: Browser, eve: str) -> None:
+    node.ensure_machines()
+    node.kind = "kvm"
+    node.create("vm", "--no-wait")
+    node.kind = "lxc"
+    node.ok("wait", "vm", "--for", "running")
+    wrong: list[str] = []
+    with at(node, chromium, "/slices/vm/0/screen", wrong) as page:
+        connected(page)
+        canvas = page.locator("#stage canvas")
+        assert eventually(lambda: len(set(canvas.screenshot())) > 50, "something is on the screen")
+        assert serious(page) == []
+        page.get_by_role("button", name="Paste").click()
+        page.get_by_label("Text").fill("größe")
+        page.get_by_role("button", name="Type it").click()
+        assert "on no key" in page.locator("#untyped").inner_text()
+        page.get_by_label("Text").fill("Root")
+        page.get_by_role("button", name="Type it").click()
+        canvas.focus()
+        page.keyboard.press("Shift+F6")
+        assert page.evaluate("document.activeElement.id") == "full"
+        page.get_by_role("link", name="Console").click()
+        connected(page)
+        assert page.locator(".xterm-rows > div").count() == 24
+        node.ok("delete", "vm")
+        page.locator("#state[data-state=closed]").wait_for()
+        assert "has stopped" in page.locator("#state").inner_text()
+    assert wrong == []

@@ -1,0 +1,146 @@
+"""A node behind a real nginx with TLS, both in the box: the file of tools/nginx with the box's own address in it."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import prodhost
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from testbed import BIN, PORT, Node, eventually
+
+from slicemgr.client import Client
+
+CONFIGURATION = prodhost.REPO / "tools" / "nginx" / "slicemgr.conf"
+PLACE = Path("/etc/slicemgr")  # the box has one of its own
+MAIN = """\
+user nobody nogroup;
+worker_processes 1;
+pid {place}/nginx.pid;
+error_log {place}/nginx-error.log;
+events {{ worker_connections 512; }}
+http {{
+    include /etc/nginx/mime.types;
+    include {place}/site.conf;
+}}
+"""
+
+
+class TlsNode(Node):
+    """Its users come through nginx: `url` is its."""
+
+    def settle(self) -> None:
+        """Before the start: one proxy is believed, cookies are for TLS, the log is JSON. The certificate."""
+        edit = 's/^\\[web\\]/[log]\\nformat = "json"\\n\\n[web]\\nproxies = 1/; s/^cookie = .*//'
+        self.box.run(["sed", "-i", edit, "/etc/slicemgr/slicemgr.toml"], check=True)
+        key, certificate = _certificate(self.box.address)
+        for name, data in (("privkey.pem", key), ("fullchain.pem", certificate)):
+            self.box.path(PLACE / name).write_bytes(data)
+
+    @property
+    def url(self) -> str:
+        return f"https://{self.box.address}"
+
+    @property
+    def plain_url(self) -> str:
+        """Of the service itself."""
+        return f"http://{self.box.address}:{PORT}"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate, which is its own authority."""
+        return self.box.path(PLACE / "fullchain.pem")
+
+    def start_web(self) -> None:
+        self.start_nginx()
+        self.box.background("web", [str(BIN / "slicemgr"), "web"])
+        eventually(self._answers, "the web process answers through nginx")
+
+    def _answers(self) -> bool:
+        with suppress(OSError), urllib.request.urlopen(f"{self.url}/healthz", context=self.trust()) as answer:
+            return bool(answer.status == 200)
+        return False
+
+    def start_nginx(self, **changes: str) -> None:
+        """changes: what else is replaced in the shipped file, for weakened controls."""
+        self.stop_nginx()
+        text = CONFIGURATION.read_text()
+        ours = {
+            "127.0.0.1:8480": f"{self.box.address}:{PORT}",
+            "testbed.example": self.box.address,
+            "/etc/ssl/slicemgr": str(PLACE),
+            "/var/log/nginx/slicemgr.log": f"{PLACE}/nginx-access.log",
+        }
+        for old, new in {**ours, **changes}.items():
+            assert old in text, f"the file has no {old!r}"
+            text = text.replace(old, new)
+        self.box.path(PLACE / "site.conf").write_text(text)
+        self.box.path(PLACE / "nginx.conf").write_text(MAIN.format(place=PLACE))
+        checked = self.box.run(["nginx", "-t", "-c", f"{PLACE}/nginx.conf"])
+        assert checked.returncode == 0, checked.stderr
+        self.box.background("nginx", ["nginx", "-c", f"{PLACE}/nginx.conf", "-g", "daemon off;"])
+        eventually(self._listens, "nginx listens")
+
+    def _listens(self) -> bool:
+        with suppress(OSError), socket.create_connection((self.box.address, 443), timeout=5):
+            return True
+        return False
+
+    def stop_nginx(self) -> None:
+        if self.box.daemon("nginx") is not None:
+            self.box.signal_daemon("nginx", signal.SIGTERM)
+
+    def nginx_logs(self) -> str:
+        paths = (self.box.path(PLACE / f"nginx-{name}.log") for name in ("access", "error"))
+        return "".join(path.read_text() for path in paths if path.exists())
+
+    def client(self) -> Client:
+        os.environ["SSL_CERT_FILE"] = str(self.authority)
+        return Client(self.url, self.token())
+
+    def environment(self) -> Mapping[str, str]:
+        trust = {"SSL_CERT_FILE": str(self.authority)}
+        return {**os.environ, **trust, "SLICEMGR_URL": self.url, "SLICEMGR_TOKEN": self.token()}
+
+    def slicectl(self, *words: str | Path, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+        os.environ["SSL_CERT_FILE"] = str(self.authority)
+        return super().slicectl(*words, timeout=timeout)
+
+    def trust(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.authority))
+
+
+def _certificate(address: str) -> tuple[bytes, bytes]:
+    """A key, and a certificate of an address that it signed itself, as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "testbed")])
+    now = datetime.datetime.now(datetime.UTC)
+    names: list[Any] = [x509.IPAddress(ipaddress.ip_address(address))]
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=30))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return private, made.public_bytes(serialization.Encoding.PEM)

@@ -1,0 +1,31 @@
+"""Of those who wait for a password to be checked there are no more than leave threads to others."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from slicemgr.errors import Code, Refused
+from slicemgr.service import passwords
+from slicemgr.service.passwords import Passwords
+
+PASSWORD = "correct horse battery"
+
+
+def test_who_would_wait_behind_many_is_refused_at_once() -> None:
+    made = Passwords(1)
+    hashed = made.hash(PASSWORD, "bob")
+    with ThreadPoolExecutor(passwords._WAITING) as pool:
+        with ExitStack() as stack:
+            stack.enter_context(made._turn())
+            waiting = [pool.submit(made.matches, hashed, PASSWORD) for _ in range(passwords._WAITING)]
+            while made._room._value:
+                assert not any(one.done() for one in waiting)
+            with pytest.raises(Refused) as caught:
+                made.matches(hashed, PASSWORD)
+            assert caught.value.code is Code.UNAVAILABLE
+            assert not any(one.done() for one in waiting), "they wait on, and it was not their end that was told"
+        assert all(one.result() for one in waiting)
+    assert made.matches(hashed, PASSWORD), "room is given back"
