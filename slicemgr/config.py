@@ -169,6 +169,17 @@ class AgentConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordConfig:
+    """How often slivers and node are measured, and how long that is kept: as measured, by 5 minutes, by hours."""
+
+    interval: timedelta = timedelta(seconds=30)
+    keep: timedelta = timedelta(hours=6)
+    keep_5m: timedelta = timedelta(days=7)
+    keep_1h: timedelta = timedelta(days=180)
+    slice_metrics: bool = False  # whether /metrics has series of each slice, too
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     node: NodeConfig = field(default_factory=NodeConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
@@ -180,6 +191,7 @@ class Config:
     people: PeopleConfig = field(default_factory=PeopleConfig)
     quota: QuotaConfig = field(default_factory=QuotaConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
+    record: RecordConfig = field(default_factory=RecordConfig)
 
     @property
     def store_url(self) -> str:
@@ -246,7 +258,7 @@ def _convert(kind: typing.Any, value: typing.Any, name: str) -> object:
         return tuple(value)
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    if kind in (str, int) and type(value) is kind:
+    if kind in (str, int, bool) and type(value) is kind:
         return value
     shown = "it" if name == "store.url" else repr(value)
     raise invalid(name, f"{shown} has the wrong type", f"{getattr(kind, '__name__', kind)} is expected")
@@ -263,6 +275,7 @@ def _check(config: Config) -> None:
         )
     if config.quota.ceiling < 1:
         raise invalid("quota.ceiling", "must be at least 1")
+    _check_record(config.record)
     for name, number in (
         ("agent.workers", config.agent.workers),
         ("people.hashing", config.people.hashing),
@@ -270,6 +283,15 @@ def _check(config: Config) -> None:
     ):
         if number < 1:
             raise invalid(name, "must be at least 1")
+
+
+def _check_record(record: RecordConfig) -> None:
+    """What is summed up must have been kept until then."""
+    if not timedelta(seconds=1) <= record.interval <= timedelta(minutes=5):
+        raise invalid("record.interval", "must lie between 1s and 5m")
+    for name, least in (("keep", timedelta(minutes=30)), ("keep_5m", timedelta(hours=3)), ("keep_1h", timedelta(0))):
+        if getattr(record, name) < least:
+            raise invalid(f"record.{name}", "is shorter than what is needed to sum up", f"at least {least}")
 
 
 def _check_network(network: NetworkConfig) -> None:

@@ -213,6 +213,11 @@ class Service:
             asked = {**mine, "id": "1", "project": "default", "name": "exp", "body": {}, "reason": "more"}
             c.execute(tables.requests.insert().values(**asked, state="waiting"))
         consoles.ask(self.store, "exp", 0, ADMIN)
+        with self.store.write() as c:
+            measured = {"node": "node1", "resolution": 0, "at": 1}
+            c.execute(tables.node_samples.insert().values(**measured))
+            c.execute(tables.samples.insert().values(**measured, sliver=1))
+            c.execute(tables.accounts.insert().values(project="default", month="2026-11"))
 
     def rows(self) -> list[work.SliverRow]:
         with self.store.read() as c:

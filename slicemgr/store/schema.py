@@ -20,7 +20,7 @@ from slicemgr.store.tables import about, metadata, projects, users
 from slicemgr.store.trouble import StoreError, explained
 from slicemgr.store.url import SQLITE, parse
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")  # oldest first; the last is what this version works with
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0008")  # oldest first; the last is ours
 HEAD = REVISIONS[-1]
 ADMIN = "admin"
 
