@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from slicemgr.client_json import OTHER_VERSION, items, query, segment
 from slicemgr.client_people import People
+from slicemgr.client_samples import Samples
 from slicemgr.client_settings import START_HINT, Settings, chosen_project, find_settings, settings_files
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError, invalid
 
@@ -43,7 +44,7 @@ _UPLOAD_TIMEOUT = 600.0  # seconds for the answer after the last byte: the servi
 _BY_STATUS = {400: Code.INVALID, 413: Code.INVALID, 502: Code.UNAVAILABLE, 403: Code.DENIED}
 
 
-class Client(People):
+class Client(People, Samples):
     """A connection to one service, kept open between calls.
 
     url: such as http://127.0.0.1:8480. token: of the caller. timeout: seconds for connecting and for each answer.

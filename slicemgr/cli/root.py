@@ -21,6 +21,8 @@ COMMANDS = {
     "ssh": "ssh:ssh",
     "console": "console:console",
     "wait": "wait:wait",
+    "top": "usage:top",
+    "usage": "usage:usage",
     "image": "image:image",
     "node": "node:node",
     "user": "user:user",

@@ -169,31 +169,40 @@ def forget(c: Connection, node: str, record: RecordConfig, now: int) -> None:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def of_node(c: Connection, node: str, resolution: int, since: int, until: int) -> Sequence[Row[*tuple[Any, ...]]]:
-    """A node's rows with since < at <= until."""
+def of_node(c: Connection, node: str, resolution: int, since: int, until: int) -> list[Row[*tuple[Any, ...]]]:
+    """A node's rows with since < at <= until; what is not summed up yet comes as fine as it is."""
     n = t.node_samples.c
-    mine = (n.node == node, n.resolution == resolution, n.at > since, n.at <= until)
-    return c.execute(sa.select(t.node_samples).where(*mine).order_by(n.at)).all()
+    found: list[Row[*tuple[Any, ...]]] = []
+    for level in _finer(resolution):
+        mine = (n.node == node, n.resolution == level, n.at > since, n.at <= until)
+        found += c.execute(sa.select(t.node_samples).where(*mine).order_by(n.at))
+        since = max([since, *(row.at for row in found)])
+    return found
 
 
 def of_slivers(
     c: Connection, serials: Sequence[int], resolution: int, since: int, until: int
-) -> Sequence[Row[*tuple[Any, ...]]]:
-    """The rows of some slivers, by time.
+) -> list[Row[*tuple[Any, ...]]]:
+    """The rows of some slivers of one node, by time; what is not summed up yet comes as fine as it is.
 
     The node's own rows tell at which times to look: each is then one step in an index.
     """
     n, s = t.node_samples.c, t.samples.c
     together = sa.and_(s.node == n.node, s.resolution == n.resolution, s.at == n.at)
     nodes = sa.select(t.slivers.c.node).where(t.slivers.c.serial.in_(serials))
-    query = (
-        sa.select(t.samples)
-        .select_from(t.node_samples)
-        .join(t.samples, together)
-        .where(n.node.in_(nodes), n.resolution == resolution, n.at > since, n.at <= until, s.sliver.in_(serials))
-        .order_by(s.at, s.sliver)
-    )
-    return c.execute(query).all()
+    found: list[Row[*tuple[Any, ...]]] = []
+    for level in _finer(resolution):
+        looks = (n.node.in_(nodes), n.resolution == level, n.at > since, n.at <= until)
+        query = sa.select(t.samples).select_from(t.node_samples).join(t.samples, together)
+        found += c.execute(query.where(*looks, s.sliver.in_(serials)).order_by(s.at, s.sliver))
+        if level:
+            since = max(since, c.scalar(sa.select(sa.func.max(n.at)).where(*looks)) or since)
+    return found
+
+
+def _finer(resolution: int) -> list[int]:
+    """It and what it is made of, the coarsest first."""
+    return [one for one in (HOURS, MINUTES, RAW) if one <= resolution]
 
 
 def newest(c: Connection, not_before: int) -> dict[str, Row[*tuple[Any, ...]]]:

@@ -53,9 +53,11 @@ def fill(service: Service, count: int, first: int = START, **values: Any) -> Non
 
 
 def rows(service: Service, resolution: int) -> list[Any]:
+    """Of this resolution alone."""
     with service.store.read() as c:
         serials = [one.serial for one in samples.slivers(c, NODE)]
-        return list(samples.of_slivers(c, serials, resolution, 0, 1 << 40))
+        found = samples.of_slivers(c, serials, resolution, 0, 1 << 40)
+    return [row for row in found if row.resolution == resolution]
 
 
 def sum_all(service: Service, now: int) -> None:
@@ -92,7 +94,7 @@ def test_five_minutes_and_hours_are_sums_means_and_maxima(service: Service) -> N
     assert hours[0].memory == 15 * MIB and hours[0].memory_peak == 30 * MIB and hours[0].cpu_peak == 0.2
     assert hours[0].guest is None, "what was never known is not known"
     with service.store.read() as c:
-        (node,) = samples.of_node(c, NODE, HOURS, 0, 1 << 40)
+        node = samples.of_node(c, NODE, HOURS, 0, 1 << 40)[0]
     assert (node.seconds, node.memory, node.lxc) == (3600.0, 100, 2)
 
 
@@ -178,3 +180,15 @@ def test_a_deleted_sliver_leaves_samples_that_fade_and_its_account(service: Serv
     assert rows(service, RAW) == [] and service.count("samples") == 4
     with service.store.read() as c:
         assert len(samples.accounts(c)) == 1
+
+
+def test_what_is_not_summed_up_yet_comes_as_it_is(service: Service) -> None:
+    """An hour, two times five minutes and four samples: each second once, whichever resolution is asked for."""
+    fill(service, 144, net_in=1)
+    sum_all(service, START + 144 * 30)
+    with service.store.read() as c:
+        (serial, *_) = [one.serial for one in samples.slivers(c, NODE)]
+        found = samples.of_slivers(c, [serial], HOURS, 0, 1 << 40)
+        nodes = samples.of_node(c, NODE, HOURS, 0, 1 << 40)
+    assert [row.resolution for row in found] == [HOURS, MINUTES, MINUTES, *[RAW] * 4]
+    assert sum(row.net_in for row in found) == 144 and sum(row.seconds for row in nodes) == 144 * 30.0

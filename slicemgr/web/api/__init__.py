@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
-from slicemgr.web.api import credentials, people, projects, requests, sign_in, testbed
+from slicemgr.web.api import credentials, people, projects, requests, samples, sign_in, testbed
 from slicemgr.web.state import authenticate
 
 OPEN = (testbed.health, sign_in.routes)  # for those who have no token (yet)
@@ -17,6 +17,7 @@ GUARDED = (
     projects.routes,
     requests.routes,
     credentials.routes,
+    samples.routes,
 )
 
 
