@@ -20,7 +20,7 @@ _SMALL_BODY = 4 << 20  # bytes; uploads set a limit of their own
 
 def create_app(config: Config, store: Store) -> Flask:
     """The WSGI application over an open store."""
-    from slicemgr.web import api, console, pages
+    from slicemgr.web import api, console, metrics, pages
 
     app = Flask("slicemgr.web", static_folder=None)
     app.config.update(
@@ -36,7 +36,7 @@ def create_app(config: Config, store: Store) -> Flask:
     app.json.sort_keys = False  # type: ignore[attr-defined]
     rest = Api(app)
     rest.spec.components.security_scheme("token", {"type": "http", "scheme": "bearer"})
-    for blueprint in (*api.blueprints(), console.blueprint):
+    for blueprint in (*api.blueprints(), console.blueprint, metrics.blueprint):
         rest.register_blueprint(blueprint)
     app.register_blueprint(pages.blueprint)
     problems.install(app)

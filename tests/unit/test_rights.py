@@ -70,6 +70,7 @@ CASES = {
     f"GET {API}/slices/<name>/samples": Case(f"{SLICE}/samples?project=lab", MEMBERS),
     f"GET {API}/nodes/<name>/samples": Case(f"{API}/nodes/node1/samples", ALL),
     f"GET {API}/top": Case(f"{API}/top", ALL),
+    "GET /metrics": Case("/metrics", (403, 403, 403, 403, 200, 403)),
     f"GET {API}/accounts": Case(f"{API}/accounts?project=lab", MEMBERS),
     f"GET {API}/operations": Case(f"{API}/operations", ALL),
     f"GET {API}/operations/<id>": Case(f"{API}/operations/OPERATION?wait=0.01", MEMBERS),
