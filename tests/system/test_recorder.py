@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import time
 from typing import Any
@@ -85,12 +87,12 @@ def test_a_libvirt_that_hangs_stops_no_sample(node: Node) -> None:
     eventually(lambda: top(node), "the sliver is in top")
     pid = node.box.daemon("libvirtd")
     assert pid is not None
-    node.box.signal_daemon("libvirtd", 19)
+    os.kill(pid, signal.SIGSTOP)
     try:
         since = time.time()
         eventually(lambda: samples_since(node, since) >= 5, "samples go on", 30)
     finally:
-        node.box.signal_daemon("libvirtd", 18)
+        os.kill(pid, signal.SIGCONT)
     (node_usage,) = json.loads(node.ok("usage", "--node", "--since", "10m", "-f", "json"))
     assert node_usage["cpu_seconds"] > 0
 
@@ -103,8 +105,6 @@ def test_connections_through_the_port_block(node: Node) -> None:
     node.create("busy")
     eventually(lambda: top(node), "the sliver is in top")
     words = [str(BIN / "slicectl"), "ssh", "-i", str(node.key), "busy", "--", "sleep 20"]
-    import os
-
     environment = {**os.environ, "SLICEMGR_URL": node.url, "SLICEMGR_TOKEN": node.token()}
     held = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
