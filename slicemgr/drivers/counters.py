@@ -113,10 +113,13 @@ class _Files:
     def __init__(self, sliver: str, pid: int, version: str) -> None:
         self._unified = version == "v2"
         self._directories = {}
-        for controller in ("memory",) if self._unified else ("memory", "cpuacct", "pids", "blkio"):
+        for controller in ("memory",) if self._unified else ("memory", "cpuacct", "blkio"):
             directory = cgroup.group_of(pid, controller)
             if names.domain(sliver) in str(directory).replace(r"\x2d", "-"):
                 self._directories[controller] = str(directory)
+        processes = cgroup.pids_group_v1(names.domain(sliver))
+        if processes is not None and processes.is_dir():
+            self._directories["pids"] = str(processes)
         if "memory" not in self._directories:
             raise Failed(f"process {pid} is not the domain of {sliver}")
 

@@ -38,6 +38,7 @@ OF_NODES = (
     *RATES,
     *("cpu_peak", "load", "lxc", "kvm", "sample_seconds", "sample_cpu"),
 )
+_LIMITS = ("memory", "disk", "cpu")
 _AUTO = 720  # points up to which the finer resolution is chosen
 _MOST = 250_000  # values of one column in an answer
 _OLDEST_LOOK = 4  # intervals after which a look is no longer what is going on
@@ -113,26 +114,32 @@ def of_slice(
     members = c.execute(sa.select(s.serial, s.id, s.idx, s.memory, s.disk, s.cpu).where(s.slice == id).order_by(s.idx))
     slivers = list(members)
     points = (wanted.until - wanted.since) / (wanted.resolution or config.record.interval.total_seconds())
-    if points * len(slivers) > _MOST:
-        hint = "ask for a shorter time or a coarser resolution"
+    if points * (1 if total else len(slivers)) > _MOST:
+        hint = "ask for a shorter time or a coarser resolution, or for all slivers together"
         raise Refused(Code.INVALID, "that is too much for one answer", hint=hint, field="since")
-    rows = samples.of_slivers(c, [one.serial for one in slivers], wanted.resolution, wanted.since, wanted.until)
+    serials = [one.serial for one in slivers]
+    span = (wanted.resolution, wanted.since, wanted.until)
+    rows = samples.of_slivers(c, serials, *span, together=total)
     axis = sorted({row.at for row in rows})
-    by_sliver: dict[int, dict[int, Any]] = defaultdict(dict)
+    by_sliver: dict[int | None, dict[int, Any]] = defaultdict(dict)
     for row in rows:
-        by_sliver[row.sliver][row.at] = row
+        by_sliver[None if total else row.sliver][row.at] = row
+    limits = {one.serial: {name: getattr(one, name) for name in _LIMITS} for one in slivers}
+    heads: list[tuple[int | None, Json]] = [
+        (one.serial, {"index": one.idx, "id": one.id, "limits": limits[one.serial]}) for one in slivers
+    ]
+    if total:
+        summed = {name: sum(one[name] for one in limits.values()) for name in _LIMITS}
+        heads = [(None, {"index": None, "id": None, "limits": summed})]
     parts = [
         {
-            "index": one.idx,
-            "id": one.id,
-            "limits": {"memory": one.memory, "disk": one.disk, "cpu": one.cpu},
-            "totals": totals(by_sliver[one.serial].values()),
-            "series": {name: [value(by_sliver[one.serial].get(at), name) for at in axis] for name in columns},
+            **about,
+            "totals": totals(by_sliver[key].values()),
+            "series": {name: [value(by_sliver[key].get(at), name) for at in axis] for name in columns},
         }
-        for one in slivers
+        for key, about in heads
     ]
-    told = {"slice": head.name, "project": head.project, **wanted.head(config.record), "at": axis}
-    return {**told, "slivers": [_together(parts, columns)] if total and parts else parts}
+    return {"slice": head.name, "project": head.project, **wanted.head(config.record), "at": axis, "slivers": parts}
 
 
 def of_node(c: Connection, config: Config, name: str, wanted: Window, columns: Sequence[str] = OF_NODES) -> Json:
@@ -171,23 +178,6 @@ def totals(rows: Iterable[Any]) -> Json:
         told[f"{name}_mean"] = round(sum(one * seconds for one, seconds in held) / weight) if weight else None
     told["memory_peak"] = max((row.memory_peak for row in rows if row.memory_peak is not None), default=None)
     return told
-
-
-def _together(parts: Sequence[Json], columns: Sequence[str]) -> Json:
-    """All slivers as if they were one; a peak of each need not have been at the same time."""
-
-    def add(values: Iterable[float | None]) -> float | None:
-        known = [one for one in values if one is not None]
-        return round(sum(known), 4) if known else None
-
-    def merged(key: str) -> Json:
-        return {name: add(one[key][name] for one in parts) for name in parts[0][key]}
-
-    series = {
-        name: [add(values) for values in zip(*(one["series"][name] for one in parts), strict=True)] for name in columns
-    }
-    whole = {"index": None, "id": None, "limits": merged("limits"), "totals": merged("totals")}
-    return {**whole, "series": series}
 
 
 def flat(told: Json) -> tuple[list[str], list[list[Any]]]:

@@ -181,23 +181,35 @@ def of_node(c: Connection, node: str, resolution: int, since: int, until: int) -
 
 
 def of_slivers(
-    c: Connection, serials: Sequence[int], resolution: int, since: int, until: int
+    c: Connection, serials: Sequence[int], resolution: int, since: int, until: int, *, together: bool = False
 ) -> list[Row[*tuple[Any, ...]]]:
     """The rows of some slivers of one node, by time; what is not summed up yet comes as fine as it is.
 
-    The node's own rows tell at which times to look: each is then one step in an index.
+    together: one row for each moment, as if they were one sliver. The node's own rows tell at which times to look: each
+    is then one step in an index.
     """
     n, s = t.node_samples.c, t.samples.c
-    together = sa.and_(s.node == n.node, s.resolution == n.resolution, s.at == n.at)
+    same = sa.and_(s.node == n.node, s.resolution == n.resolution, s.at == n.at)
     nodes = sa.select(t.slivers.c.node).where(t.slivers.c.serial.in_(serials))
+    columns = [_merged(column) for column in t.samples.columns] if together else [t.samples]
     found: list[Row[*tuple[Any, ...]]] = []
     for level in _finer(resolution):
         looks = (n.node.in_(nodes), n.resolution == level, n.at > since, n.at <= until)
-        query = sa.select(t.samples).select_from(t.node_samples).join(t.samples, together)
-        found += c.execute(query.where(*looks, s.sliver.in_(serials)).order_by(s.at, s.sliver))
+        query = sa.select(*columns).select_from(t.node_samples).join(t.samples, same)
+        query = query.where(*looks, s.sliver.in_(serials))
+        found += c.execute(query.group_by(s.at).order_by(s.at) if together else query.order_by(s.at, s.sliver))
         if level:
             since = max(since, c.scalar(sa.select(sa.func.max(n.at)).where(*looks)) or since)
     return found
+
+
+def _merged(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    """Of several slivers at one moment: sums, of spans the longest."""
+    if column.name == "at":
+        return column
+    if column.name in ("node", "resolution", "sliver", "seconds", "running"):
+        return sa.func.max(column).label(column.name)
+    return sa.cast(sa.func.sum(column), column.type).label(column.name)
 
 
 def _finer(resolution: int) -> list[int]:

@@ -66,6 +66,7 @@ def test_groups_of_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     places = {name: written(tmp_path / name / names.domain(SLIVER), files) for name, files in V1.items()}
     monkeypatch.setattr(cgroup, "version", lambda: "v1")
     monkeypatch.setattr(cgroup, "group_of", lambda pid, controller: places[controller])
+    monkeypatch.setattr(cgroup, "pids_group_v1", lambda domain: tmp_path / "pids" / domain)
     groups = Groups()
     assert groups.read({SLIVER: 5}) == {SLIVER: WANTED}
     (places["memory"] / "memory.stat").unlink()
