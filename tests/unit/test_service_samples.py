@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -14,6 +17,7 @@ import pytest
 from bare_service import Service
 from flask.testing import FlaskClient
 from tenants import Tenants
+from terminal import Terminal
 from test_samples import MIB, NODE, fill, part, sum_all, whole
 from werkzeug.serving import make_server
 
@@ -241,6 +245,15 @@ class TestSlicectl:
         ]
         told = json.loads(self.out(capsys, "top", "--sort", "memory", "--count", "1", "-f", "json"))
         assert [one["index"] for one in told["slivers"]] == [0]
+
+    def test_top_lives_on_a_terminal_until_it_is_interrupted(self) -> None:
+        words = [sys.executable, "-c", "import sys; from slicemgr.cli import main; sys.exit(main())", "top"]
+        with Terminal([*words, "--interval", "0.2s"], os.environ) as terminal:
+            terminal.see("exp/1")
+            terminal.see("\x1b[H")
+            terminal.see("exp/1")
+            terminal.process.send_signal(signal.SIGINT)
+            assert terminal.end() == (0, "")
 
     def test_usage_of_a_slice(self, capsys: pytest.CaptureFixture[str]) -> None:
         found = json.loads(self.out(capsys, "usage", "exp", "--since", "1h", "-f", "json"))
