@@ -6,7 +6,7 @@ Labels are node, type, state, kind, project, and slice where `record.slice_metri
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -75,7 +75,7 @@ class Testbed(Collector):
 
     def collect(self) -> Iterable[Metric]:
         with self._store.read() as c:
-            yield _gauge("info", "The version of slicemgr.", ["version"], {(__version__,): 1})
+            yield _gauge("info", "The version of slicemgr.", ("version",), {(__version__,): 1})
             yield from _counts(c)
             yield from self._nodes(c)
             yield from _projects(c)
@@ -106,13 +106,13 @@ def _counts(c: Connection) -> Iterator[Metric]:
     query = sa.select(s.node, l.kind, s.desired, s.phase, sa.func.count()).join(t.slices, l.id == s.slice)
     for node, kind, desired, phase, count in c.execute(query.group_by(s.node, l.kind, s.desired, s.phase)):
         states[node, kind, views.sliver_state(Desired(desired), Phase(phase))] += count
-    yield _gauge("slivers", "Slivers by what they are or are on the way to.", ["node", "type", "state"], states)
+    yield _gauge("slivers", "Slivers by what they are or are on the way to.", ("node", "type", "state"), states)
     kinds = {(row[0],): row[1] for row in c.execute(sa.select(l.kind, sa.func.count()).group_by(l.kind))}
-    yield _gauge("slices", "Slices.", ["type"], kinds)
+    yield _gauge("slices", "Slices.", ("type",), kinds)
     unended = o.state.in_([OperationState.QUEUED, OperationState.RUNNING])
     rows = c.execute(sa.select(o.kind, o.state, sa.func.count()).where(unended).group_by(o.kind, o.state))
     queued: dict[tuple[str, ...], float] = {(row[0], row[1]): row[2] for row in rows}
-    yield _gauge("operations", "Operations that have not ended.", ["kind", "state"], queued)
+    yield _gauge("operations", "Operations that have not ended.", ("kind", "state"), queued)
     now = utcnow()
     failed = sa.and_(o.state == OperationState.FAILED, o.finished_at > now - _SOON)
     ends = sa.and_(l.expires_at <= now + _SOON, l.lease_ended_at.is_(None))
@@ -125,7 +125,7 @@ def _counts(c: Connection) -> Iterator[Metric]:
         ("users", "Users whose account is enabled.", t.users, t.users.c.enabled),
     ):
         count = c.scalar(sa.select(sa.func.count()).select_from(table).where(condition))
-        yield _gauge(name, text, [], {(): count or 0})
+        yield _gauge(name, text, (), {(): count or 0})
 
 
 def _projects(c: Connection) -> Iterator[Metric]:
@@ -133,7 +133,7 @@ def _projects(c: Connection) -> Iterator[Metric]:
     sums = [sa.func.sum(a[column]).label(column) for _, column, _, _ in _PROJECT]
     rows = c.execute(sa.select(a.project, *sums).group_by(a.project).order_by(a.project)).all()
     for metric, column, factor, text in _PROJECT:
-        family = CounterMetricFamily(f"slicemgr_project_{metric}", text, labels=["project"])
+        family = CounterMetricFamily(f"slicemgr_project_{metric}", text, labels=("project",))
         for row in rows:
             family.add_metric([row.project], float(getattr(row, column)) * factor)
         yield family
@@ -152,14 +152,14 @@ def _slices(c: Connection) -> Iterator[Metric]:
             held = value(row, column)
             if row.sliver in owners and held is not None:
                 sums[owners[row.sliver]] = sums.get(owners[row.sliver], 0.0) + held
-        yield _gauge(f"slice_{metric}", text, ["project", "slice"], sums)
+        yield _gauge(f"slice_{metric}", text, ("project", "slice"), sums)
 
 
 def _by_node(metric: str, text: str, values: dict[str, Any]) -> Metric:
-    return _gauge(f"node_{metric}", text, ["node"], {(node,): one for node, one in sorted(values.items())})
+    return _gauge(f"node_{metric}", text, ("node",), {(node,): one for node, one in sorted(values.items())})
 
 
-def _gauge(name: str, text: str, labels: list[str], values: Any) -> Metric:
+def _gauge(name: str, text: str, labels: Sequence[str], values: Any) -> Metric:
     """Values that are not known (None) are left out."""
     family = GaugeMetricFamily(f"slicemgr_{name}", text, labels=labels)
     for key, one in values.items():
