@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from slicemgr.client_json import operation_in as _operation
 from slicemgr.client_json import pages, problem, query, segment
 from slicemgr.client_people import People
+from slicemgr.client_samples import Samples
 from slicemgr.client_settings import START_HINT, Settings, chosen_project, find_settings, settings_files
 from slicemgr.client_slice import Experiments
 from slicemgr.client_snapshots import Snapshots
@@ -46,7 +47,7 @@ _LONGEST_IDLE = 30.0  # seconds; a connection idle for longer may be closed by t
 _UPLOAD_TIMEOUT = 600.0  # seconds for the answer after the last byte: the service still writes it to disk
 
 
-class Client(People, Snapshots, Experiments):
+class Client(People, Snapshots, Samples, Experiments):
     """A connection to one service, kept open between calls.
 
     url: such as http://127.0.0.1:8480. token: of the caller. timeout: seconds for connecting and for each answer.

@@ -195,6 +195,17 @@ class AgentConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordConfig:
+    """How often slivers and node are measured, and how long that is kept: as measured, by 5 minutes, by hours."""
+
+    interval: timedelta = timedelta(seconds=30)
+    keep: timedelta = timedelta(hours=6)
+    keep_5m: timedelta = timedelta(days=7)
+    keep_1h: timedelta = timedelta(days=180)
+    slice_metrics: bool = False  # whether /metrics has series of each slice, too
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     node: NodeConfig = field(default_factory=NodeConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
@@ -208,6 +219,7 @@ class Config:
     agent: AgentConfig = field(default_factory=AgentConfig)
     mail: MailConfig = field(default_factory=MailConfig)
     log: LogConfig = field(default_factory=LogConfig)
+    record: RecordConfig = field(default_factory=RecordConfig)
 
     @property
     def store_url(self) -> str:
@@ -276,7 +288,7 @@ def _convert(kind: typing.Any, value: typing.Any, name: str) -> object:
         return tuple(sorted((parse_duration(one, name) for one in value), reverse=True))
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    if kind in (str, int) and type(value) is kind:
+    if kind in (str, int, bool) and type(value) is kind:
         return value
     shown = "it" if name == "store.url" else repr(value)
     raise invalid(name, f"{shown} has the wrong type", f"{getattr(kind, '__name__', kind)} is expected")
@@ -300,6 +312,7 @@ def _check(config: Config) -> None:
         raise invalid("log.format", f"{config.log.format!r} is unknown", "text or json")
     if config.quota.ceiling < 1:
         raise invalid("quota.ceiling", "must be at least 1")
+    _check_record(config.record)
     for name, number in (
         ("agent.workers", config.agent.workers),
         ("people.hashing", config.people.hashing),
@@ -320,6 +333,15 @@ def _check_mail(mail: MailConfig) -> None:
         raise invalid("mail.password_file", "is missing", "a file with the password of mail.user")
     if mail.user and mail.security == "none":
         raise invalid("mail.security", "none would send the password unencrypted", "starttls or tls")
+
+
+def _check_record(record: RecordConfig) -> None:
+    """What is summed up must have been kept until then."""
+    if not timedelta(seconds=1) <= record.interval <= timedelta(minutes=5):
+        raise invalid("record.interval", "must lie between 1s and 5m")
+    for name, least in (("keep", timedelta(minutes=30)), ("keep_5m", timedelta(hours=3)), ("keep_1h", timedelta(0))):
+        if getattr(record, name) < least:
+            raise invalid(f"record.{name}", "is shorter than what is needed to sum up", f"at least {least}")
 
 
 def _check_network(network: NetworkConfig) -> None:

@@ -221,6 +221,11 @@ class Service:
             c.execute(tables.snapshots.insert().values(**mine, id="1", slice=slice, name="before"))
             c.execute(tables.sliver_snapshots.insert().values(snapshot="1", sliver=sliver, made_at=now, size=7))
         consoles.ask(self.store, "exp", 0, ADMIN)
+        with self.store.write() as c:
+            measured = {"node": "node1", "resolution": 0, "at": 1}
+            c.execute(tables.node_samples.insert().values(**measured))
+            c.execute(tables.samples.insert().values(**measured, sliver=1))
+            c.execute(tables.accounts.insert().values(project="default", month="2026-11"))
 
     def rows(self) -> list[work.SliverRow]:
         with self.store.read() as c:

@@ -22,6 +22,7 @@ from slicemgr.agent.loop import Agent
 from slicemgr.agent.machines import Guests, Machines
 from slicemgr.agent.plan import Step, plan
 from slicemgr.agent.publish import Publisher
+from slicemgr.agent.recorder import Recorder
 from slicemgr.config import Config
 from slicemgr.drivers import cgroup, launch, login_keys
 from slicemgr.drivers.btrfs import Pool
@@ -193,6 +194,7 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         agent = Agent(config, store, journal, node.converger, node.special, node.hasten, stop)
         node.hypervisor.on_change(agent.changed)
         stack.enter_context(Consoles(config, store, node.hypervisor))
+        stack.enter_context(Recorder(config, store, Pool(config.node.pool), node.hypervisor.machine_stats))
         ready()
         agent.run(node.reconcile)
         if journal.broke:

@@ -22,6 +22,8 @@ COMMANDS = {
     "console": "console:console",
     "wait": "wait:wait",
     "snapshot": "snapshot:snapshot",
+    "top": "usage:top",
+    "usage": "usage:usage",
     "image": "image:image",
     "node": "node:node",
     "user": "user:user",

@@ -225,6 +225,19 @@ class Pool:
             except FileNotFoundError:
                 return {}
 
+    def charges(self) -> dict[int, tuple[int, int]]:
+        """Bytes that each quota group, of level 0 or 1, refers to and those of its own; {} if nobody counts."""
+        with _step(f"read the quota groups of {self.path}"), _directory(self.path) as fd:
+            try:
+                return ioctl.group_charges(fd, 0, 2 * _LEVEL_1 - 1)
+            except FileNotFoundError:
+                return {}
+
+    def subvolume_id(self, path: Path) -> int:
+        """The number of the subvolume, which is that of its level-0 group."""
+        with _step(f"look at {path}"), _directory(path) as fd:
+            return ioctl.subvolume_id(fd)
+
     def limits(self) -> dict[int, int | None]:
         """The limit in bytes of each group of level 1; None: unlimited."""
         with _step(f"read the quota limits of {self.path}"), _directory(self.path) as fd:

@@ -330,8 +330,14 @@ def deleted_subvolumes(fd: int) -> int:
 
 def group_usage(fd: int, first: int, last: int) -> dict[int, int]:
     """Bytes of their own that the groups `first`..`last` hold, as of the last commit."""
+    return {group: own for group, (_, own) in group_charges(fd, first, last).items()}
+
+
+def group_charges(fd: int, first: int, last: int) -> dict[int, tuple[int, int]]:
+    """Bytes that the groups `first`..`last` refer to, and those of their own, as of the last commit."""
     span = (0, QGROUP_INFO, first), (0, QGROUP_INFO, last)
-    return {item.offset: _INFO_ITEM.unpack_from(item.data)[3] for item in search(fd, QUOTA_TREE, *span)}
+    found = ((item.offset, _INFO_ITEM.unpack_from(item.data)) for item in search(fd, QUOTA_TREE, *span))
+    return {group: (info[1], info[3]) for group, info in found}
 
 
 def group_limits(fd: int, first: int, last: int) -> list[GroupLimit]:

@@ -83,6 +83,11 @@ def _directory(pid: int, controller: str) -> Path:
     return found.parent if found.name in _THREADS else found
 
 
+def group_of(pid: int, controller: str) -> Path:
+    """The directory whose files tell what a process's group uses. Raises Failed if the process is gone."""
+    return _directory(pid, "" if version() == "v2" else controller)
+
+
 @dataclass(frozen=True, slots=True)
 class Effective:
     """Limits as files and what they should say."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from ipaddress import IPv4Address
+from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,7 @@ _TUPLE_ORIG, _TUPLE_REPLY, _ZONE = 1, 2, 18
 _TUPLE_IP, _IP_V4_SRC = 1, 1
 _HEADER = struct.Struct("=IHHII")
 _TIMEOUT = 10.0  # seconds
+_TOTAL = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 
 _Attributes = dict[int, bytes]
 
@@ -40,6 +42,30 @@ def forget(meant: Callable[[IPv4Address], bool]) -> int:
     except OSError as error:
         log.warning("cannot end old connections: %s", error)
         return 0
+
+
+def count(addresses: Collection[bytes]) -> dict[bytes, int]:
+    """How many IPv4 connections each address (4 bytes) has opened or answers. Raises OSError.
+
+    Takes some 10 µs for each connection that the node knows: `total` says how many these are.
+    """
+    found = dict.fromkeys(addresses, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER) as link:
+        link.settimeout(_TIMEOUT)
+        link.bind((0, 0))
+        for attributes in _dump(link):
+            for address in {_source(attributes[which]) for which in (_TUPLE_ORIG, _TUPLE_REPLY)}:
+                if address in found:
+                    found[address] += 1
+    return found
+
+
+def total() -> int | None:
+    """Connections that the kernel tracks; None if it does not say."""
+    try:
+        return int(_TOTAL.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _forget(link: socket.socket, meant: Callable[[IPv4Address], bool]) -> int:

@@ -213,6 +213,12 @@ def run_on_node(by: Principal, kind: str) -> None:
     require(by, f"run {kind} on a node")
 
 
+def see_metrics(by: Principal) -> None:
+    """They tell of all projects."""
+    if not by.admin:
+        raise _denied(by, "read the metrics of the testbed", "ask an admin of the testbed")
+
+
 def see_operation(by: Principal, project: str, id: str) -> None:
     """An operation of no project is the node's or a public image's: the admins' business."""
     if not by.sees(project):

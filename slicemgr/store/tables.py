@@ -467,3 +467,62 @@ clock = sa.Table(
     _empty("boot"),
     sa.Column("uptime", sa.Float, nullable=False, server_default=sa.text("0")),
 )
+
+
+def _some(name: str) -> sa.Column[int]:
+    """A number that may be unknown."""
+    return sa.Column(name, sa.BigInteger)
+
+
+def _amount(name: str) -> sa.Column[float]:
+    return sa.Column(name, sa.Float, nullable=False, server_default=sa.text("0"))
+
+
+# What was measured: a cache that may be dropped. resolution: seconds that a row stands for, 0: as measured. at: end of
+# its span, seconds since 1970. seconds: how long that is; running: how much of it the sliver ran. What the kernel
+# counts (cpu, net, io) is kept as what came within the span, so that rows may be added up and counters may restart.
+# sliver: its serial; no foreign key, as what is deleted fades with time.
+samples = sa.Table(
+    "samples",
+    metadata,
+    sa.Column("node", sa.Text, primary_key=True),
+    sa.Column("resolution", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("sliver", sa.BigInteger, primary_key=True, autoincrement=False),
+    *(_amount("seconds"), _amount("running")),
+    *(_some("memory"), _some("working"), _some("guest"), _some("swap"), _some("memory_peak")),
+    *(_some("disk"), _some("referenced"), _some("pids"), _some("connections")),
+    *(_amount("cpu"), _amount("cpu_peak")),
+    *(_number(name, server_default="0") for name in ("net_in", "net_out", "net_in_packets", "net_out_packets")),
+    *(_number(name, server_default="0") for name in ("io_read", "io_written", "io_reads", "io_writes")),
+    sqlite_with_rowid=False,
+)
+
+# The same of a node, one row for each look: also the times at which its slivers have rows.
+node_samples = sa.Table(
+    "node_samples",
+    metadata,
+    sa.Column("node", sa.Text, primary_key=True),
+    sa.Column("resolution", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.BigInteger, primary_key=True, autoincrement=False),
+    _amount("seconds"),
+    *(_some("memory"), _some("memory_total"), _some("swap"), _some("swap_total"), _some("memory_peak")),
+    *(_some("disk"), _some("disk_total"), _some("pids"), _some("connections")),
+    *(_amount("cpu"), _amount("cpu_peak"), _amount("load")),
+    *(_number(name, server_default="0") for name in ("net_in", "net_out", "net_in_packets", "net_out_packets")),
+    *(_number(name, server_default="0") for name in ("io_read", "io_written", "io_reads", "io_writes")),
+    *(_number("lxc", server_default="0"), _number("kvm", server_default="0")),
+    *(_amount("sample_seconds"), _amount("sample_cpu")),
+    sqlite_with_rowid=False,
+)
+
+# What a project used in a month (`2026-11`, UTC), added up as it is measured. Hours, GiB × hours, bytes. Outlives it.
+accounts = sa.Table(
+    "accounts",
+    metadata,
+    sa.Column("project", sa.Text, primary_key=True),
+    sa.Column("month", sa.Text, primary_key=True),
+    *(_amount("sliver_hours"), _amount("cpu_hours"), _amount("memory_gib_hours"), _amount("disk_gib_hours")),
+    *(_number(name, server_default="0") for name in ("net_in", "net_out", "io_read", "io_written")),
+    sqlite_with_rowid=False,
+)

@@ -22,7 +22,7 @@ _SMALL_BODY = 4 << 20  # bytes; uploads set a limit of their own
 
 def create_app(config: Config, store: Store) -> Flask:
     """The WSGI application over an open store."""
-    from slicemgr.web import access_log, api, console, pages, reference, repeats
+    from slicemgr.web import access_log, api, console, metrics, pages, reference, repeats
 
     app = Flask("slicemgr.web", static_folder=None)
     app.config.update(
@@ -38,7 +38,7 @@ def create_app(config: Config, store: Store) -> Flask:
     app.before_request(api.check_target)
     rest = Api(app)
     rest.spec.components.security_scheme("token", {"type": "http", "scheme": "bearer"})
-    for blueprint in (*api.blueprints(), console.blueprint):
+    for blueprint in (*api.blueprints(), console.blueprint, metrics.blueprint):
         rest.register_blueprint(blueprint)
     reference.install(rest)
     repeats.install(app, [one.name for one in api.GUARDED])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
-from slicemgr.web.api import credentials, leases, people, projects, requests, sign_in, snapshots, testbed
+from slicemgr.web.api import credentials, leases, people, projects, requests, samples, sign_in, snapshots, testbed
 from slicemgr.web.api.reading import check_target
 from slicemgr.web.state import authenticate
 
@@ -22,6 +22,7 @@ GUARDED = (
     requests.routes,
     credentials.routes,
     leases.routes,
+    samples.routes,
 )
 
 

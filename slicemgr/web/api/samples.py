@@ -1,0 +1,127 @@
+"""What was measured: of slices and nodes over time, of everything now, of projects by month."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from flask import Response, request
+from flask_smorest import Blueprint
+
+from slicemgr.errors import invalid
+from slicemgr.service import samples, slices
+from slicemgr.web import schemas, schemas_samples
+from slicemgr.web.api import reading
+from slicemgr.web.api.reading import SECURED, Answer
+from slicemgr.web.state import principal, state
+
+routes = Blueprint("samples", __name__, url_prefix="/api/v1", description="What was measured")
+
+
+def _query(name: str, text: str) -> dict[str, Any]:
+    return {"in": "query", "name": name, "schema": {"type": "string"}, "description": text}
+
+
+_FORMAT = _query("format", "json or csv; without it the Accept header decides")
+_WINDOW = [
+    _query("since", "RFC 3339, or how long ago: 1h"),
+    _query("until", "the same; without it the present"),
+    _query("resolution", "auto, raw, 5m or 1h"),
+    _query("columns", "which series, with commas between"),
+    _FORMAT,
+]
+
+
+def _window() -> samples.Window:
+    given = request.args
+    return samples.window(state().config.record, given.get("since"), given.get("until"), given.get("resolution"))
+
+
+def _flag(name: str) -> bool:
+    given = request.args.get(name, "false")
+    if given not in ("true", "false"):
+        raise invalid(name, "must be true or false")
+    return given == "true"
+
+
+def _wants_csv() -> bool:
+    given = request.args.get("format", "")
+    if given not in ("", "json", "csv"):
+        raise invalid("format", f"{given[:40]!r} is unknown", "json or csv")
+    best = request.accept_mimetypes.best_match(("application/json", "text/csv"), "application/json")
+    return given == "csv" or (not given and best == "text/csv")
+
+
+def _csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> Response:
+    target = io.StringIO()
+    writer = csv.writer(target, lineterminator="\n")
+    writer.writerows([header, *lines])
+    return Response(target.getvalue(), mimetype="text/csv")
+
+
+def series(told: dict[str, Any]) -> Answer:
+    """Series as the asker wants them: columns in JSON, or lines in CSV."""
+    return _csv(*samples.flat(told)) if _wants_csv() else told
+
+
+@routes.route("/slices/<name>/samples", methods=["GET"])
+@routes.doc(
+    security=SECURED,
+    parameters=[reading.PROJECT, *_WINDOW, _query("total", "true: all slivers together")],
+)
+@routes.alt_response(200, schema=schemas_samples.SliceSamples)
+@routes.alt_response(404, schema=schemas.Problem)
+@routes.alt_response(422, schema=schemas.Problem)
+def slice_samples(name: str) -> Answer:
+    """What a slice used: memory, swap, disk, cpu (cores), network and block I/O (bytes a second) of each sliver."""
+    wanted, columns = _window(), samples.chosen(request.args.get("columns"), samples.OF_SLIVERS)
+    with state().store.read() as c:
+        id = slices.find(c, name, principal(), reading.project()).id
+        return series(samples.of_slice(c, state().config, id, wanted, columns, total=_flag("total")))
+
+
+@routes.route("/nodes/<name>/samples", methods=["GET"])
+@routes.doc(security=SECURED, parameters=_WINDOW)
+@routes.alt_response(200, schema=schemas_samples.NodeSamples)
+@routes.alt_response(404, schema=schemas.Problem)
+@routes.alt_response(422, schema=schemas.Problem)
+def node_samples(name: str) -> Answer:
+    """What a node used."""
+    wanted, columns = _window(), samples.chosen(request.args.get("columns"), samples.OF_NODES)
+    with state().store.read() as c:
+        return series(samples.of_node(c, state().config, name, wanted, columns))
+
+
+@routes.route("/top", methods=["GET"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas_samples.Top)
+def top() -> Answer:
+    """The last sample of every running sliver of your projects, and of the nodes."""
+    with state().store.read() as c:
+        return samples.top(c, state().config, principal())
+
+
+@routes.route("/accounts", methods=["GET"])
+@routes.doc(
+    security=SECURED,
+    parameters=[
+        reading.PROJECT,
+        _query("month", "such as 2026-11"),
+        _query("since", "from this month on"),
+        _FORMAT,
+    ],
+)
+@routes.alt_response(200, schema=schemas_samples.Accounts)
+@routes.alt_response(404, schema=schemas.Problem)
+@routes.alt_response(422, schema=schemas.Problem)
+def list_accounts() -> Answer:
+    """What your projects used, by month (UTC): hours of slivers and cores, GiB × hours, bytes."""
+    month, since = request.args.get("month"), request.args.get("since")
+    with state().store.read() as c:
+        found = samples.accounts(c, principal(), reading.project(), month, since)
+    if _wants_csv():
+        header = ("project", "month", *samples.ACCOUNTED)
+        return _csv(header, [[one[name] for name in header] for one in found])
+    return {"accounts": found}
