@@ -4,7 +4,28 @@ from __future__ import annotations
 
 from flask import Flask
 
-from slicemgr.web.pages import assets, door, errors, invitation, new, operation, shell, sign_in, slice, slices, words
+from slicemgr.web.pages import (
+    account,
+    all_slices,
+    assets,
+    door,
+    errors,
+    images,
+    invitation,
+    log,
+    new,
+    nodes,
+    operation,
+    people,
+    project_forms,
+    projects,
+    requests,
+    shell,
+    sign_in,
+    slice,
+    slices,
+    words,
+)
 
 BLUEPRINTS = (
     sign_in.blueprint,
@@ -13,6 +34,16 @@ BLUEPRINTS = (
     new.blueprint,
     slice.blueprint,
     operation.blueprint,
+    projects.blueprint,
+    project_forms.blueprint,
+    account.blueprint,
+    requests.blueprint,
+    people.blueprint,
+    images.blueprint,
+    images.uploads,
+    nodes.blueprint,
+    all_slices.blueprint,
+    log.blueprint,
 )
 
 
