@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from bare_service import KEY
 from tenants import LAB_IMAGE, LAB_SHA, OTHER_KEY, PASSWORD
 
 ACTORS = ("carol", "dave", "bob", "alice", "root")  # another project's, member, owner, pi, admin
@@ -21,6 +22,9 @@ class PageCase(NamedTuple):
 
 
 ALL = (200,) * 5
+SEEN = (404, 200, 200, 200, 200)
+CHANGED = (404, 403, 303, 303, 303)
+SLICE, IN = "/slices/exp", "?project=lab"
 PAGES = {
     "GET /": PageCase("/", (303,)),
     "GET /sign-in": PageCase("/sign-in", (303,) * 5),
@@ -30,6 +34,20 @@ PAGES = {
     "POST /invitation/<secret>": PageCase("/invitation/nobodys", (404,), {"password": "x", "repeated": "x"}),
     "GET /static/<version>/<path:name>": PageCase("/static/x/app.css", (200,)),
     "GET /slices": PageCase("/slices", ALL),
+    "POST /slices/requests/<id>/withdraw": PageCase("/slices/requests/REQUEST/withdraw", (404, 404, 303, 403, 403), {}),
+    "GET /new": PageCase("/new", ALL),
+    "POST /new/cost": PageCase("/new/cost", (404, 200, 200, 200, 200), {"project": "lab"}),
+    "POST /new": PageCase(
+        "/new",
+        (404, 303, 303, 303, 303),
+        {"project": "lab", "name": "new", "type": "lxc", "image": "debian-12", "size": "small", "more_keys": KEY},
+    ),
+    "GET /slices/<name>": PageCase(f"{SLICE}{IN}", SEEN),
+    "POST /slices/<name>/act": PageCase(f"{SLICE}/act{IN}", CHANGED, {"action": "stop"}),
+    "POST /slices/<name>/renew": PageCase(f"{SLICE}/renew{IN}", CHANGED, {"lease": "8d"}),
+    "GET /slices/<name>/delete": PageCase(f"{SLICE}/delete{IN}", SEEN),
+    "POST /slices/<name>/delete": PageCase(f"{SLICE}/delete{IN}", CHANGED, {"typed": "exp"}),
+    "GET /operations/<id>": PageCase("/operations/OPERATION", SEEN),
 }
 
 MEMBERS = (404, 200, 200, 200, 200)

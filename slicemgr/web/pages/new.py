@@ -23,10 +23,9 @@ from slicemgr.web.state import principal, state
 OWN = "own"  # a size of one's own
 FIELDS = (
     *("name", "project", "type", "image", "size", "cpu", "memory", "disk", "count", "lease"),
-    *("ports", "net_in", "net_out", "boot", "keys", "user_data", "reason"),
+    *("ports", "net_in", "net_out", "boot", "keys", "more_keys", "user_data", "reason"),
 )
 _PLAIN = ("name", "type", "image", "count", "lease", "ports", "net_in", "net_out", "user_data")
-_ALIASES = {"ssh_keys": "keys"}
 _LEASES = ("1d", "3d", "7d", "14d", "30d", "60d", "90d", "180d", "365d")
 
 blueprint = shell.blueprint("new", Entry("new.ask", "Request a slice", "plus", 11))
@@ -87,7 +86,9 @@ def _again(form: Form, error: Refused) -> Response:
     if error.code is Code.UNAVAILABLE:
         form.errors[""] = [sentence(error)]
         return shell.show("slices/new.html", 503, form=form, **_choices(form))
-    return form.again(error, "slices/new.html", aliases=_ALIASES, known=FIELDS, **_choices(form))
+    choices = _choices(form)
+    keys = "more_keys" if form["more_keys"] or not choices["keys"] else "keys"
+    return form.again(error, "slices/new.html", aliases={"ssh_keys": keys}, known=FIELDS, **choices)
 
 
 def _sent() -> Form:

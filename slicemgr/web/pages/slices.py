@@ -6,9 +6,11 @@ from typing import Any
 
 from flask import Response, request, url_for
 
+from slicemgr.model import RequestState
 from slicemgr.policy import access
-from slicemgr.service import views
+from slicemgr.service import people_views, requests, views
 from slicemgr.web.pages import door, shell
+from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
 
@@ -27,12 +29,23 @@ def mine() -> Response:
     by = principal()
     with state().store.read() as c:
         every = views.slices(c, access.visible(by))
+        asked = [] if door.is_htmx() else people_views.requests(c, by, state=RequestState.WAITING)
     listed = _listed(every, wanted)
     if door.is_htmx():
         return shell.fresh(**listed)
     choices = {name: sorted({one[name] for one in every}) for name in ("state", "type", "project")}
     table = shell.part(**listed)
-    return shell.show("slices/list.html", choices=choices, wanted=wanted, total=len(every), table=table)
+    own = [one for one in asked if one["user"] == by.user]
+    values: dict[str, Any] = {"wanted": wanted, "total": len(every), "requests": own, "form": Form()}
+    return shell.show("slices/list.html", choices=choices, table=table, **values)
+
+
+@blueprint.route("/slices/requests/<id>/withdraw", methods=["POST"])
+@once
+def withdraw(id: str) -> Response:
+    """Take back a request of one's own that waits."""
+    requests.withdraw(state().store, id, principal())
+    return shell.see("slices_page.mine", "The request is withdrawn.")
 
 
 def _listed(every: list[dict[str, Any]], wanted: dict[str, str]) -> dict[str, Any]:

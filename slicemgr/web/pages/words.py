@@ -45,10 +45,12 @@ def install(app: Flask) -> None:
 
 
 def ago(value: str | None) -> Markup:
-    """`in 6 days`, with the RFC 3339 time to point at."""
+    """`in 6 days`, with the RFC 3339 time to point at. No seconds: a live part shall not change with each look."""
     if not value:
         return Markup("–")
-    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(value, human.when(value))
+    seconds = (datetime.fromisoformat(value) - datetime.now(UTC)).total_seconds()
+    words = human.when(value) if abs(seconds) >= 60 else "in a moment" if seconds > 0 else "just now"
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(value, words)
 
 
 def day(value: str | None) -> Markup:

@@ -1,0 +1,111 @@
+"""A real browser before the real service: Debian's Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from testbed import Node, eventually
+
+CHROMIUM = "/usr/bin/chromium"
+PASSWORD = "correct horse battery"
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        # Its sandbox wants namespaces that root in a container may not have; the pages are our own.
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def window(chromium: Browser, node: Node) -> Iterator[Open]:
+    """Opens a browser of its own, as a page; at the end no page may have broken the policy or thrown an error."""
+    contexts: list[BrowserContext] = []
+    wrong: list[str] = []
+
+    def open_(width: int = 1280, theme: str = "light", javascript: bool = True, cookies: Page | None = None) -> Page:
+        context = chromium.new_context(
+            base_url=node.url,
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if theme == "dark" else "light",
+            java_script_enabled=javascript,
+        )
+        contexts.append(context)
+        if cookies is not None:
+            context.add_cookies([{**one} for one in cookies.context.cookies()])  # type: ignore[typeddict-item]
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda said: wrong.append(said.text) if "Content Security Policy" in said.text else None)
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+@pytest.fixture
+def link(node: Node) -> Iterator[str]:
+    """The invitation of a researcher, who is in the project `lab`; afterwards nothing of theirs is left."""
+    if not any(one["name"] == "lab" for one in json.loads(node.ok("project", "list", "-f", "json"))):
+        node.ok("project", "create", "lab", "--slices", "3", "--slivers", "4")
+        node.ok("user", "invite", "rosa")
+        node.ok("project", "add", "lab", "rosa")
+    invited = json.loads(node.ok("user", "link", "rosa", "-f", "json"))
+    yield str(invited["invitation"]["link"])
+    mine = [one["name"] for one in json.loads(node.ok("list", "-f", "json")) if one["project"] == "lab"]
+    if mine:
+        node.slicectl("delete", "--project", "lab", *mine)
+    eventually(lambda: json.loads(node.ok("list", "-f", "json")) == [], "the researcher's slices are gone")
+
+
+@pytest.fixture
+def rosa(window: Open, link: str) -> Page:
+    """A page of the researcher, signed in."""
+    page = window()
+    accept(page, link)
+    return page
+
+
+def accept(page: Page, link: str) -> None:
+    """Take an invitation up."""
+    page.goto(link)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_label("The same once more").fill(PASSWORD)
+    page.get_by_role("button", name="Set the password").click()
+    page.wait_for_url("**/slices")
+
+
+def request_slice(page: Page, node: Node, name: str, kind: str = "lxc", image: str = "debian-12") -> None:
+    """Fill the form in and send it."""
+    page.goto("/new")
+    page.get_by_label("Name").fill(name)
+    page.locator(f"input[name=type][value={kind}]").check(force=True)
+    page.get_by_label("Image").select_option(image)
+    page.locator("input[name=size][value=small]" if kind == "lxc" else "input[name=size][value=medium]").check(
+        force=True
+    )
+    page.get_by_label("Public key").fill(Path(node.key.with_suffix(".pub")).read_text())
+    page.get_by_role("button", name="Request it").click()
+
+
+def ssh(node: Node, command: str, inside: str) -> str:
+    """What `inside` prints, run by the very command that the page shows."""
+    words = command.split()
+    assert words[0] == "ssh"
+    options = ["-i", str(node.key), "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no"]
+    options += ["-o", "UserKnownHostsFile=/dev/null"]
+    done = subprocess.run(
+        [words[0], *options, *words[1:], inside], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
