@@ -53,7 +53,7 @@ def log(c: Connection, by: Principal, wanted: LogFilter, limit: int) -> tuple[li
 
 def actions(c: Connection, by: Principal) -> list[str]:
     """Every action that the log has, for whom it is shown."""
-    return list(c.scalars(sa.select(t.events.c.action.distinct()).where(_seen(by)).order_by(t.events.c.action)))
+    return list(c.scalars(sa.select(t.events.c.action).distinct().where(_seen(by)).order_by(t.events.c.action)))
 
 
 def _seen(by: Principal) -> sa.ColumnElement[bool]:

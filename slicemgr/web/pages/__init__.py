@@ -44,6 +44,7 @@ BLUEPRINTS = (
     nodes.blueprint,
     all_slices.blueprint,
     log.blueprint,
+    log.operation_list,
 )
 
 

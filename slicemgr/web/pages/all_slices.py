@@ -95,7 +95,7 @@ def apply() -> Response:
     if len(refused) > 10:
         flash(f"And {len(refused) - 10} more could not be {DOINGS[doing]}.", "bad")
     words = f"{done} {'slice is' if done == 1 else 'slices are'} being {DOINGS[doing]}." if done else ""
-    return shell.see("log.operations" if done and doing != "renew" else "all_slices.every", words)
+    return shell.see("operation_list.every" if done and doing != "renew" else "all_slices.every", words)
 
 
 def phrase(doing: str, count: int) -> str:

@@ -23,9 +23,8 @@ _SOON, _LATER = 2.0, 10.0  # seconds between looks at operations: while some are
 _TEXTS = ("user", "action", "project", "slice")
 _LARGEST = 1 << 62
 
-blueprint = shell.blueprint(
-    "log", Entry("log.operations", "Operations", "restart", 35), Entry("log.show", "Log", "log", 36)
-)
+blueprint = shell.blueprint("log", Entry("log.show", "Log", "log", 36))
+operation_list = shell.blueprint("operation_list", Entry("operation_list.every", "Operations", "restart", 35))
 
 
 @blueprint.route("/log")
@@ -42,8 +41,8 @@ def show() -> Response:
     return shell.show("log.html", 422 if form.errors else 200, form=form, first="before" not in request.args, **values)
 
 
-@blueprint.route("/operations")
-def operations() -> Response:
+@operation_list.route("/operations")
+def every() -> Response:
     """What was asked of the node, the newest first; live."""
     wanted = request.args.get("state", "")
     wanted = wanted if wanted in tuple(OperationState) else ""
@@ -54,7 +53,7 @@ def operations() -> Response:
         "template": "operations/table.html",
         "name": "operations",
         "every": _SOON if moving else _LATER,
-        "path": url_for("log.operations", state=wanted or None),
+        "path": url_for("operation_list.every", state=wanted or None),
         "operations": found,
         "wanted": wanted,
         "most": _OPERATIONS,

@@ -9,10 +9,9 @@ from flask import Response
 
 from slicemgr.errors import Refused
 from slicemgr.policy import access, leases
-from slicemgr.policy.allocate import size_text
 from slicemgr.policy.quota import RESOURCES
 from slicemgr.service import people_views, projects
-from slicemgr.web.pages import shell
+from slicemgr.web.pages import shell, words
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
@@ -121,7 +120,7 @@ def _text(name: str, value: Any) -> str:
     if value is None:
         return ""
     if name in ("memory", "disk"):
-        return size_text(value)
+        return words.typed_size(value)
     return leases.text(timedelta(seconds=value)) if name == "lease" else f"{value:g}"
 
 

@@ -8,9 +8,8 @@ from flask import Response, request
 
 from slicemgr.errors import Refused
 from slicemgr.model import RequestState
-from slicemgr.policy.allocate import size_text
 from slicemgr.service import page_views, people_views, requests
-from slicemgr.web.pages import shell
+from slicemgr.web.pages import shell, words
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
@@ -117,5 +116,5 @@ def _typed(wanted: dict[str, Any]) -> dict[str, str]:
 
 def _text(name: str, value: Any) -> str:
     if name in ("memory", "disk") and isinstance(value, int):
-        return size_text(value)
+        return words.typed_size(value)
     return value if isinstance(value, str) else f"{value:g}" if isinstance(value, int | float) else str(value)

@@ -116,3 +116,11 @@ def took(operation: dict[str, Any]) -> str:
 
 
 _SPAN = ("started_at", "finished_at")
+
+
+def typed_size(size: int) -> str:
+    """Bytes exactly as they are typed into a form: `512M`, `4G`."""
+    for unit, letter in ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M")):
+        if size and size % unit == 0:
+            return f"{size // unit}{letter}"
+    return str(size)
