@@ -128,8 +128,11 @@ def test_a_request_reaches_the_rows_that_the_agent_reads(web: Web, each_store: s
     status, answer = web.ask("POST", "/api/v1/slices", web.service.request("real"))
     assert (status, answer["slice"]["state"]) == (202, "creating")
     assert "real" in {row.sliver.slice_name for row in web.service.rows()}
-    files = [path for path in (web.service.config.node.state_dir / "db").iterdir() if path.is_file()]
+    folder = web.service.config.node.state_dir / "db"
+    files = [path for path in folder.iterdir() if path.is_file() and path.name != "web.key"]
     assert {path.stat().st_uid for path in files} == ({USER} if each_store == "sqlite" else set())
+    key = (folder / "web.key").stat()
+    assert (key.st_uid, key.st_mode & 0o777, key.st_size) == (USER, 0o600, 32), "nobody else signs cookies"
 
 
 def test_waiting_requests_neither_hold_the_database_nor_the_others(web: Web) -> None:
