@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from browser.conftest import Open, request_slice
 from playwright.sync_api import Page, expect
 from testbed import Node
+
+from browser.conftest import Open, request_slice
 
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
 SHAPES = [(width, theme) for width in (1280, 390) for theme in ("light", "dark")]
