@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from io import BytesIO
 from typing import Any, Self
 
 from flask import Flask
@@ -49,6 +50,7 @@ class Browser:
 
     def post(self, path: str, fields: dict[str, Any] | None = None, *, proof: bool = True, **more: Any) -> TestResponse:
         data = {**({"csrf_token": self.proof()} if proof else {}), **(fields or {})}
+        data = {name: (BytesIO(one), "disk") if isinstance(one, bytes) else one for name, one in data.items()}
         return self.client.post(path, data=data, **more)
 
     def once(self, path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from bare_service import KEY
+from tenants import LAB_IMAGE, LAB_SHA, OTHER_KEY, PASSWORD
 
 ACTORS = ("carol", "dave", "bob", "alice", "root")  # another project's, member, owner, pi, admin
 
@@ -51,4 +52,74 @@ PAGES = {
     "GET /operations/<id>": PageCase("/operations/OPERATION", SEEN),
     f"GET {CONSOLE}": PageCase("/slices/exp/0/console?project=lab", OWNERS),
     f"POST {CONSOLE}/ticket": PageCase("/slices/exp/0/console/ticket?project=lab", OWNERS),
+}
+
+MEMBERS = (404, 200, 200, 200, 200)
+PIS = (404, 403, 403, 303, 303)
+ADMINS = (403, 403, 403, 403, 200)
+ADMINS_DO = (403, 403, 403, 403, 303)
+HIS = (404, 404, 303, 404, 303)  # his own, and the admins'
+THE_ADMINS = (404, 403, 403, 403, 303)
+PAGES |= {
+    "GET /projects": PageCase("/projects", ALL),
+    "GET /projects/<name>": PageCase("/projects/lab", MEMBERS),
+    "POST /projects/<name>/members": PageCase("/projects/lab/members", PIS, {"user": "erin", "role": "member"}),
+    "POST /projects/<name>/members/<user>/role": PageCase(
+        "/projects/lab/members/dave/role", (404, 403, 403, 403, 303), {"role": "pi"}
+    ),
+    "POST /projects/<name>/members/<user>/remove": PageCase(
+        "/projects/lab/members/dave/remove", (404, 303, 403, 303, 303), {}
+    ),
+    "GET /projects/<name>/settings": PageCase("/projects/lab/settings", (404, 403, 403, 200, 200)),
+    "POST /projects/<name>/settings": PageCase("/projects/lab/settings", PIS, {"description": "x"}),
+    "POST /projects/<name>/delete": PageCase("/projects/hollow/delete", THE_ADMINS, {"typed": "hollow"}),
+    "GET /quotas": PageCase("/quotas", ADMINS),
+    "GET /new-project": PageCase("/new-project", ADMINS),
+    "POST /new-project": PageCase("/new-project", ADMINS_DO, {"name": "new"}),
+    "GET /requests": PageCase("/requests", ALL),
+    "GET /requests/waiting": PageCase("/requests/waiting", ALL),
+    "GET /requests/<id>": PageCase("/requests/REQUEST", (404, 404, 200, 200, 200)),
+    "POST /requests/<id>/grant": PageCase("/requests/REQUEST/grant", (404, 404, 403, 303, 303), {}),
+    "POST /requests/<id>/decline": PageCase("/requests/REQUEST/decline", (404, 404, 403, 303, 303), {"no": "no"}),
+    "POST /requests/<id>/withdraw": PageCase("/requests/REQUEST/withdraw", (404, 404, 303, 403, 403), {}),
+    "GET /account": PageCase("/account", ALL),
+    "POST /account/keys": PageCase("/account/keys", (303,) * 5, {"key": OTHER_KEY}),
+    "POST /account/keys/<id>/remove": PageCase("/account/keys/KEY/remove", (404, 404, 303, 404, 404), {}),
+    "POST /account/tokens": PageCase("/account/tokens", (303,) * 5, {"label": "x", "scope": "read", "expires": "1d"}),
+    "POST /account/tokens/<id>/revoke": PageCase("/account/tokens/TOKEN/revoke", HIS, {}),
+    "POST /account/sessions/<id>/revoke": PageCase("/account/sessions/SESSION/revoke", HIS, {}),
+    "POST /account/sessions/revoke-others": PageCase("/account/sessions/revoke-others", (303,) * 5, {}),
+    "POST /account/password": PageCase(
+        "/account/password", (303,) * 5, {"old": PASSWORD, "new": "another long one", "repeated": "another long one"}
+    ),
+    "POST /account/person": PageCase("/account/person", (303,) * 5, {"full_name": "Somebody"}),
+    "GET /people": PageCase("/people", ADMINS),
+    "POST /people": PageCase("/people", ADMINS_DO, {"name": "grace"}),
+    "GET /people/<name>": PageCase("/people/bob", ADMINS),
+    "POST /people/<name>/describe": PageCase("/people/bob/describe", ADMINS_DO, {"full_name": "Bob"}),
+    "POST /people/<name>/account/<what>": PageCase("/people/bob/account/disable", ADMINS_DO, {}),
+    "POST /people/<name>/invitation": PageCase("/people/bob/invitation", ADMINS_DO, {}),
+    "POST /people/<name>/keys/<id>/remove": PageCase("/people/bob/keys/KEY/remove", ADMINS_DO, {}),
+    "POST /people/<name>/tokens/<id>/revoke": PageCase("/people/bob/tokens/TOKEN/revoke", ADMINS_DO, {}),
+    "POST /people/<name>/sessions/<id>/revoke": PageCase("/people/bob/sessions/SESSION/revoke", ADMINS_DO, {}),
+    "GET /images": PageCase("/images", ALL),
+    "GET /images/<name>": PageCase(f"/images/{LAB_IMAGE}", MEMBERS),
+    "GET /new-image": PageCase("/new-image", ALL),
+    "POST /new-image": PageCase(
+        "/new-image", (404, 303, 303, 303, 303), {"name": "new", "format": "raw", "project": "lab", "file": b"disk"}
+    ),
+    "POST /images/<name>/delete": PageCase(f"/images/{LAB_SHA}/delete", PIS, {"typed": LAB_IMAGE}),
+    "POST /images/<name>/publish": PageCase(f"/images/{LAB_SHA}/publish", THE_ADMINS, {}),
+    "GET /nodes": PageCase("/nodes", (403, 403, 403, 403, 303)),
+    "GET /nodes/<name>": PageCase("/nodes/node1", ADMINS),
+    "POST /nodes/<name>/doctor": PageCase("/nodes/node1/doctor", ADMINS_DO, {}),
+    "POST /nodes/<name>/gc": PageCase("/nodes/node1/gc", ADMINS_DO, {}),
+    "POST /nodes/<name>/gc/apply": PageCase("/nodes/node1/gc/apply", (403, 403, 403, 403, 409), {"seen": "x"}),
+    "GET /all-slices": PageCase("/all-slices", ADMINS),
+    "POST /all-slices/confirm": PageCase("/all-slices/confirm", ADMINS, {"doing": "stop", "chosen": "lab/exp/x"}),
+    "POST /all-slices/apply": PageCase(
+        "/all-slices/apply", ADMINS_DO, {"doing": "stop", "chosen": "lab/exp/x", "typed": "stop 1"}
+    ),
+    "GET /log": PageCase("/log", ALL),
+    "GET /operations": PageCase("/operations", ALL),
 }

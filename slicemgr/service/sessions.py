@@ -79,3 +79,15 @@ def revoke(store: Store, id: str, by: Principal) -> None:
         access.remove_credential(by, user, "session", id)
         c.execute(t.sessions.delete().where(s.id == id))
         operations.note(c, by.user, "session revoke", utcnow(), detail=f"{id} of {user}", address=by.address)
+
+
+def revoke_others(store: Store, by: Principal) -> int:
+    """End all sessions of who asks but the one that asks; how many those were."""
+    access.changes(by, "end sessions")
+    s = t.sessions.c
+    with store.write() as c:
+        count = c.execute(t.sessions.delete().where(s.user == by.user, s.id != by.credential)).rowcount
+        if count:
+            detail = f"{count} of {by.user}, all others"
+            operations.note(c, by.user, "session revoke", utcnow(), detail=detail, address=by.address)
+    return count

@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,24 +39,44 @@ def receive(config: Config) -> Iterator[Received]:
 
     Refused if it is empty, larger than `web.max_image` or than there is room, or cut off half-way.
     """
+    expected = expect(config)
+    with spooled(config, _body(expected)) as received:
+        if received.size != expected:
+            raise invalid("file", f"ended after {received.size} of {expected} bytes", "send it again")
+        yield received
+
+
+def expect(config: Config) -> int:
+    """The size in bytes that the request says it has. Refused if it says none, or there is no room for it."""
     expected = request.content_length
     if expected is None:
         raise invalid("Content-Length", "is missing", "send the size of the file")
     _check_size(config, expected)
     request.max_content_length = expected + 1
+    return expected
+
+
+def _body(expected: int) -> Iterator[bytes]:
+    left = expected
+    while left and (chunk := request.stream.read(min(_CHUNK, left))):
+        left -= len(chunk)
+        yield chunk
+
+
+@contextmanager
+def spooled(config: Config, chunks: Iterable[bytes]) -> Iterator[Received]:
+    """What comes in pieces as a file; removed at the end unless it was kept."""
     descriptor, name = tempfile.mkstemp(dir=config.uploads_dir, prefix="incoming-")
     path = Path(name)
     try:
         digest, size = hashlib.sha256(), 0
         with os.fdopen(descriptor, "wb") as file:
-            while size < expected and (chunk := request.stream.read(min(_CHUNK, expected - size))):
+            for chunk in chunks:
                 digest.update(chunk)
                 size += len(chunk)
                 file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
-        if size != expected:
-            raise invalid("file", f"ended after {size} of {expected} bytes", "send it again")
         yield Received(path, digest.hexdigest(), size)
     finally:
         path.unlink(missing_ok=True)

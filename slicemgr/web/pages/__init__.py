@@ -5,12 +5,21 @@ from __future__ import annotations
 from flask import Flask
 
 from slicemgr.web.pages import (
+    account,
+    all_slices,
     assets,
     door,
     errors,
+    images,
     invitation,
+    log,
     new,
+    nodes,
     operation,
+    people,
+    project_forms,
+    projects,
+    requests,
     screens,
     shell,
     sign_in,
@@ -27,6 +36,17 @@ BLUEPRINTS = (
     slice.blueprint,
     operation.blueprint,
     screens.blueprint,
+    projects.blueprint,
+    project_forms.blueprint,
+    account.blueprint,
+    requests.blueprint,
+    people.blueprint,
+    images.blueprint,
+    images.uploads,
+    nodes.blueprint,
+    all_slices.blueprint,
+    log.blueprint,
+    log.operation_list,
 )
 
 

@@ -48,6 +48,13 @@ class Form:
             field = (aliases or {}).get(one.field, one.field)
             self.errors.setdefault(field if not known or field in known else "", []).append(sentence(one))
 
+    def take(self, error: Refused, aliases: Mapping[str, str] | None = None, known: tuple[str, ...] = ()) -> int:
+        """`blame` for a page with several forms; the status to answer with. Raises what is not about the input."""
+        if error.code not in _AT_A_FIELD:
+            raise error
+        self.blame(error, aliases, known)
+        return error.code.status
+
     def again(
         self,
         error: Refused,

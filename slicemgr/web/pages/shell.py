@@ -21,7 +21,10 @@ _STOP_POLLING = 286  # htmx's own
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A place in the navigation. group: "" for everybody's, or a heading. admin: for admins alone."""
+    """A place in the navigation. group: "" for everybody's, or a heading. admin: for admins alone.
+
+    badge: the name of a template that shows how much waits there.
+    """
 
     endpoint: str
     label: str
@@ -29,6 +32,7 @@ class Entry:
     order: int
     group: str = ""
     admin: bool = False
+    badge: str = ""
 
 
 def blueprint(name: str, *entries: Entry, is_open: bool = False) -> Blueprint:
@@ -38,6 +42,13 @@ def blueprint(name: str, *entries: Entry, is_open: bool = False) -> Blueprint:
         made.before_request(door.require)
     made.before_request(door.protect)
     made.record(lambda setup: setup.app.extensions.setdefault("slicemgr.navigation", []).extend(entries))
+    return made
+
+
+def uploads(name: str) -> Blueprint:
+    """A blueprint whose routes take files: each asks `door.protect` itself, before it reads the file."""
+    made = Blueprint(name, __name__)
+    made.before_request(door.require)
     return made
 
 

@@ -38,6 +38,8 @@ def install(app: Flask) -> None:
         "tone": tone,
         "percent": percent,
         "amount": amount,
+        "browser": browser,
+        "took": took,
     }
     app.jinja_env.filters.update(filters)
 
@@ -89,3 +91,36 @@ def amount(value: Any, resource: str) -> str:
     if resource == "lease":
         return human.span(value)
     return f"{value:g}"
+
+
+_BROWSERS = (("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox", "Firefox"), ("Chrome", "Chrome"), ("Safari", "Safari"))
+_SYSTEMS = ("Android", "iPhone", "iPad", "Windows", "Mac OS X", "Linux")
+
+
+def browser(agent: str) -> str:
+    """What a browser says it is, in two words: `Firefox on Linux`; what is none of the known ones as it is."""
+    name = next((name for word, name in _BROWSERS if word in agent), "")
+    system = next((one for one in _SYSTEMS if one in agent), "")
+    if not name:
+        return agent[:60]
+    return f"{name} on {system.replace('Mac OS X', 'macOS')}" if system else name
+
+
+def took(operation: dict[str, Any]) -> str:
+    """How long an operation took; `–` while it has not ended."""
+    if not operation["finished_at"]:
+        return "–"
+    begun, ended = (datetime.fromisoformat(operation[name] or operation["created_at"]) for name in _SPAN)
+    seconds = (ended - begun).total_seconds()
+    return human.span(seconds) if seconds >= 1 else "under a second"
+
+
+_SPAN = ("started_at", "finished_at")
+
+
+def typed_size(size: int) -> str:
+    """Bytes exactly as they are typed into a form: `512M`, `4G`."""
+    for unit, letter in ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M")):
+        if size and size % unit == 0:
+            return f"{size // unit}{letter}"
+    return str(size)

@@ -59,3 +59,20 @@ document.addEventListener("DOMContentLoaded", () => {
   showCopyButtons(document);
   document.querySelectorAll("input[data-typed]").forEach(checkTyped);
 });
+
+// Boxes before the rows of a table: one for them all, and how many are ticked.
+for (const form of document.querySelectorAll("form[data-choose]")) {
+  const all = form.querySelector("[data-all]");
+  const boxes = [...form.querySelectorAll("input[name=chosen]")];
+  const words = form.querySelector("[data-chosen]");
+  const count = () => {
+    const ticked = boxes.filter((one) => one.checked).length;
+    words.textContent = ticked ? `With the ${ticked} ticked:` : "With the ticked ones:";
+    all.checked = ticked === boxes.length;
+    all.indeterminate = ticked > 0 && ticked < boxes.length;
+  };
+  all.hidden = false;
+  all.addEventListener("change", () => { for (const one of boxes) one.checked = all.checked; count(); });
+  form.addEventListener("change", (event) => { if (event.target !== all) count(); });
+  count();
+}

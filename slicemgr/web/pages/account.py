@@ -1,0 +1,154 @@
+"""Keys and tokens: what opens things in one's name, and where one is signed in."""
+
+from __future__ import annotations
+
+from flask import Response, request
+
+from slicemgr.errors import Refused, invalid
+from slicemgr.service import passwords, people_views, sessions, ssh_keys, tokens, users
+from slicemgr.web.pages import reveal, shell
+from slicemgr.web.pages.form import Form, once
+from slicemgr.web.pages.shell import Entry
+from slicemgr.web.state import principal, state
+
+_FIELDS = {"key": ("key",), "token": ("label", "scope", "expires"), "password": ("old", "new", "repeated")}
+
+blueprint = shell.blueprint("account", Entry("account.show", "Keys and tokens", "key", 40))
+
+
+@blueprint.route("/account")
+def show() -> Response:
+    """Everything of one's own."""
+    return _page(token=reveal.look(request.args.get("shown", "")))
+
+
+@blueprint.route("/account/keys", methods=["POST"])
+@once
+def add_key() -> Response:
+    """Add the keys of a .pub file."""
+    form = Form.sent()
+    try:
+        added = ssh_keys.add(state().store, form["key"], principal())
+    except Refused as error:
+        return _again("key", form, error)
+    return _back("Your key was added." if len(added) == 1 else f"{len(added)} keys were added.")
+
+
+@blueprint.route("/account/keys/<id>/remove", methods=["POST"])
+@once
+def remove_key(id: str) -> Response:
+    ssh_keys.remove(state().store, id, principal().user, principal())
+    return _back("The key was removed.")
+
+
+@blueprint.route("/account/tokens", methods=["POST"])
+@once
+def make_token() -> Response:
+    """A new token: the page that follows shows it, once."""
+    form, by = Form.sent(), principal()
+    try:
+        known = {name: form[name] for name in _FIELDS["token"] if form[name]}
+        token, _, _ = tokens.create(state().store, tokens.wanted(known, state().config), by)
+    except Refused as error:
+        return _again("token", form, error)
+    return shell.see("account.show", shown=reveal.keep(token))
+
+
+@blueprint.route("/account/tokens/<id>/revoke", methods=["POST"])
+@once
+def revoke_token(id: str) -> Response:
+    tokens.revoke(state().store, id, principal())
+    return _back("The token was revoked: it opens nothing any more.")
+
+
+@blueprint.route("/account/sessions/<id>/revoke", methods=["POST"])
+@once
+def revoke_session(id: str) -> Response:
+    sessions.revoke(state().store, id, principal())
+    return _back("The session was ended.")
+
+
+@blueprint.route("/account/sessions/revoke-others", methods=["POST"])
+@once
+def revoke_others() -> Response:
+    """For who forgot to sign out somewhere."""
+    count = sessions.revoke_others(state().store, principal())
+    ended = (
+        f"{count} other sessions were" if count > 1 else "One other session was" if count else "No other session was"
+    )
+    return _back(f"{ended} ended." if count else "There was no other session.")
+
+
+@blueprint.route("/account/password", methods=["POST"])
+@once
+def change_password() -> Response:
+    """Another password; other sessions end."""
+    old, new = request.form.get("old", ""), request.form.get("new", "")
+    form = Form()  # passwords are typed again
+    try:
+        for name, value in (("old", old), ("new", new)):
+            if not value or len(value) > 1024:
+                raise invalid(
+                    name, "is missing" if not value else "is too long", "" if not value else "1024 characters"
+                )
+        if new != request.form.get("repeated", ""):
+            raise invalid("repeated", "is not the same as above", "type the same password twice")
+        users.change_password(state().store, state().door, old, new, principal())
+    except Refused as error:
+        if error.field == "password":
+            error.field = "new"
+        return _again("password", form, error)
+    return _back("Your password was changed. Your other sessions have ended.")
+
+
+@blueprint.route("/account/person", methods=["POST"])
+@once
+def describe() -> Response:
+    """Name and mail address, for those one works with."""
+    form = Form.sent()
+    try:
+        users.change(
+            state().store, principal().user, {name: form[name] for name in ("full_name", "email")}, principal()
+        )
+    except Refused as error:
+        return _again("person", form, error)
+    return _back("Saved.")
+
+
+def _again(which: str, form: Form, error: Refused) -> Response:
+    status = form.take(error, known=_FIELDS.get(which, ("full_name", "email")))
+    return _page(status, forms={which: form})
+
+
+def _back(message: str) -> Response:
+    return shell.see("account.show", message)
+
+
+def _page(status: int = 200, *, forms: dict[str, Form] | None = None, token: str = "") -> Response:
+    by, config = principal(), state().config
+    with state().store.read() as c:
+        me = people_views.me(c, by)
+        mine = {
+            "keys": people_views.keys(c, by.user),
+            "tokens": people_views.tokens(c, by.user, by),
+            "sessions": people_views.sessions(c, by.user, by),
+        }
+    fresh = {
+        "key": Form(),
+        "token": Form({"scope": "write", "expires": "30d"}),
+        "password": Form(),
+        "person": Form({name: me[name] or "" for name in ("full_name", "email")}),
+    }
+    longest = config.people.token_longest
+    spans = [(f"{days}d", words) for days, words in _SPANS if days * 86400 <= longest.total_seconds()]
+    values = {
+        "me": me,
+        "spans": spans,
+        "shown": token,
+        "least": passwords.LEAST,
+        "asked": bool(request.args.get("shown")),
+    }
+    return shell.show("account.html", status, forms={**fresh, **(forms or {})}, **mine, **values)
+
+
+_SPANS = ((1, "1 day"), (7, "7 days"), (30, "30 days"), (90, "90 days"), (180, "half a year"), (365, "a year"))

@@ -1,0 +1,148 @@
+"""Every slice of the testbed, for admins, and what is done with many of them at once."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from flask import Response, flash, request
+
+from slicemgr.errors import Code, Refused, SlicemgrError, invalid
+from slicemgr.policy import access
+from slicemgr.service import slices, specs, views
+from slicemgr.web.pages import shell
+from slicemgr.web.pages.form import Form, once
+from slicemgr.web.pages.shell import Entry
+from slicemgr.web.state import principal, state
+
+PAGE = 200
+MOST = 500  # slices in one go
+FILTERS = ("q", "state", "type", "project", "owner")
+DOINGS = {"stop": "stopped", "renew": "renewed", "delete": "deleted"}
+
+blueprint = shell.blueprint("all_slices", Entry("all_slices.every", "All slices", "slices", 61, "Testbed", admin=True))
+
+
+class Chosen(NamedTuple):
+    """A slice as a page showed it: created_at tells it from a later one of the same name."""
+
+    project: str
+    name: str
+    created_at: str
+
+    @classmethod
+    def read(cls, text: str) -> Chosen:
+        parts = text.split("/")
+        if len(parts) != 3:
+            raise invalid("chosen", f"{text[:80]!r} is no slice", "choose some in the list")
+        return cls(*parts)
+
+
+@blueprint.route("/all-slices")
+def every() -> Response:
+    """Those that one filters, with a box before each."""
+    _only_admins()
+    with state().store.read() as c:
+        there = views.slices(c)
+    wanted = {name: request.args.get(name, "").strip()[:80] for name in FILTERS}
+    found = [one for one in there if _matches(one, wanted)]
+    pages = max(1, -(-len(found) // PAGE))
+    number = min(pages, max(1, request.args.get("page", 1, int)))
+    choices = {name: sorted({one[name] for one in there}) for name in ("state", "type", "project", "owner")}
+    kept = {name: value for name, value in wanted.items() if value}
+    values: dict[str, Any] = {"found": len(found), "total": len(there), "number": number, "pages": pages, "kept": kept}
+    shown = found[(number - 1) * PAGE : number * PAGE]
+    return shell.show("testbed/slices.html", form=Form(), slices=shown, choices=choices, wanted=wanted, **values)
+
+
+@blueprint.route("/all-slices/confirm", methods=["POST"])
+def confirm() -> Response:
+    """Show what would be done, and to what, before anything is."""
+    _only_admins()
+    try:
+        doing, chosen = _asked()
+    except Refused as error:
+        if error.code is not Code.INVALID:
+            raise
+        return shell.see("all_slices.every", f"{error.message}: {error.hint}.".capitalize(), "bad")
+    return _confirm(doing, chosen, Form({"lease": "7d"}))
+
+
+@blueprint.route("/all-slices/apply", methods=["POST"])
+@once
+def apply() -> Response:
+    """Do it, if what the page asks for was typed. Each slice for itself: what one refuses does not stop the others."""
+    _only_admins()
+    doing, chosen = _asked()
+    form = Form.sent()
+    if form["typed"] != phrase(doing, len(chosen)):
+        form.errors["typed"] = [f"Type {phrase(doing, len(chosen))} to go on."]
+        return _confirm(doing, chosen, form, 422)
+    lease = None
+    if doing == "renew":
+        try:
+            lease = specs.renewal(form["lease"])
+        except Refused as error:
+            return _confirm(doing, chosen, form, form.take(error, known=("lease",)))
+    done, refused = 0, []
+    for one in chosen:
+        try:
+            _do(doing, one, lease)
+            done += 1
+        except SlicemgrError as error:
+            refused.append(f"{one.project}/{one.name}: {error.message}")
+    for text in refused[:10]:
+        flash(text[:1].upper() + text[1:] + ".", "bad")
+    if len(refused) > 10:
+        flash(f"And {len(refused) - 10} more could not be {DOINGS[doing]}.", "bad")
+    words = f"{done} {'slice is' if done == 1 else 'slices are'} being {DOINGS[doing]}." if done else ""
+    return shell.see("operation_list.every" if done and doing != "renew" else "all_slices.every", words)
+
+
+def phrase(doing: str, count: int) -> str:
+    """What is typed to confirm: `delete 3`."""
+    return f"{doing} {count}"
+
+
+def _only_admins() -> None:
+    access.require(principal(), "look at all slices")
+
+
+def _asked() -> tuple[str, list[Chosen]]:
+    doing = request.form.get("doing", "")
+    if doing not in DOINGS:
+        raise invalid("doing", f"{doing[:40]!r} is unknown", ", ".join(DOINGS))
+    chosen = [Chosen.read(text) for text in dict.fromkeys(request.form.getlist("chosen"))]
+    if not chosen:
+        raise invalid("chosen", "no slice is chosen", "tick the boxes of some")
+    if len(chosen) > MOST:
+        raise invalid("chosen", f"{len(chosen)} slices are too many at once", f"at most {MOST}")
+    return doing, chosen
+
+
+def _do(doing: str, one: Chosen, lease: Any) -> None:
+    config, store, by = state().config, state().store, principal()
+    with store.read() as c:
+        row = slices.find(c, one.name, by, one.project)
+        shown = views.slice_of(c, row.id)
+    if shown["created_at"] != one.created_at:
+        raise Refused(Code.CONFLICT, "is another slice of that name now, made after the page")
+    if doing == "renew":
+        slices.renew(store, config, one.name, lease, by, project=one.project)
+    else:
+        slices.act(store, config, one.name, doing, by, project=one.project)
+
+
+def _confirm(doing: str, chosen: list[Chosen], form: Form, status: int = 200) -> Response:
+    words = phrase(doing, len(chosen))
+    values = {"doing": doing, "done": DOINGS[doing], "chosen": chosen, "words": words, "spans": _SPANS}
+    return shell.show("testbed/confirm.html", status, form=form, **values)
+
+
+_SPANS = [("1d", "1 day"), ("7d", "7 days"), ("14d", "14 days"), ("30d", "30 days"), ("90d", "90 days")]
+
+
+def _matches(one: dict[str, Any], wanted: dict[str, str]) -> bool:
+    words = wanted["q"].lower()
+    if words and not any(words in str(one[name]).lower() for name in ("name", "image", "owner", "project")):
+        return False
+    return all(not wanted[name] or one[name] == wanted[name] for name in FILTERS[1:])

@@ -1,0 +1,148 @@
+"""Images: which there are, who uses them, and new ones from a disk image file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from flask import Response, request
+
+from slicemgr.errors import Refused, invalid
+from slicemgr.policy import access
+from slicemgr.service import images, page_views, views
+from slicemgr.web import spool
+from slicemgr.web.pages import door, shell
+from slicemgr.web.pages.form import Form, once
+from slicemgr.web.pages.multipart import FileForm
+from slicemgr.web.pages.shell import Entry
+from slicemgr.web.state import principal, state
+
+_FIELDS = ("name", "format", "project", "file")
+_QCOW2 = b"QFI\xfb"
+_ALL = "-"  # the choice that makes an image one for all
+
+blueprint = shell.blueprint("image_page", Entry("image_page.every", "Images", "image", 15))
+uploads = shell.uploads("image_upload")
+
+
+@blueprint.route("/images")
+def every() -> Response:
+    """Those for all, and those of one's projects."""
+    with state().store.read() as c:
+        found = views.images(c, projects=access.visible(principal()))
+        running = [one for one in views.operations(c, access.visible(principal()), state="running") if one["image"]]
+    importing = {one["image"]: one for one in running if one["kind"] == "image-import"}
+    return shell.show("images/list.html", images=found, importing=importing, may=_may_import())
+
+
+@blueprint.route("/new-image")
+def ask() -> Response:
+    """The form."""
+    chosen = request.args.get("project", "")
+    return _new(Form({"format": "qcow2", "project": chosen}))
+
+
+@uploads.route("/new-image", methods=["POST"])
+def send() -> Response:
+    """Take a file in, while it comes. The proof stands before the file: who has none sends no file."""
+    given = FileForm()
+    given.open()
+    door.protect()
+    form = Form.sent()
+    try:
+        response = _take(given, form)
+    except Refused as error:
+        return _new(form, form.take(error, known=_FIELDS))
+    if "X-Upload" in request.headers:  # a script would follow a redirect unseen, and use up its message
+        return Response(status=204, headers={"X-Location": response.headers["Location"]})
+    return response
+
+
+@blueprint.route("/images/<name>")
+def show(name: str) -> Response:
+    """One image, by name or sha256."""
+    return _page(name)
+
+
+@blueprint.route("/images/<name>/delete", methods=["POST"])
+@once
+def delete(name: str) -> Response:
+    """Delete it, if its name was typed; not while a slice uses it."""
+    by, form = principal(), Form.sent()
+    with state().store.read() as c:
+        image = images.find(c, name, by)
+    access.delete_image(by, image.project, name)
+    if form["typed"] != image.name:
+        form.errors["typed"] = [f"Type {image.name} to delete it."]
+        return _page(name, form, 422)
+    try:
+        operation = images.delete(state().store, state().config, image.sha256, by)
+    except Refused as error:
+        return _page(name, form, form.take(error, known=("typed",)))
+    return shell.see("operation_page.show", id=operation)
+
+
+@blueprint.route("/images/<name>/publish", methods=["POST"])
+@once
+def publish(name: str) -> Response:
+    """Make a project's image one for all."""
+    images.publish(state().store, name, principal())
+    return shell.see("image_page.show", f"{name} is for everybody now.", name=name)
+
+
+def _take(given: FileForm, form: Form) -> Response:
+    by, config, store = principal(), state().config, state().store
+    project = None if form["project"] == _ALL else access.project_for(by, form["project"] or None)
+    images.check_upload(store, form["name"], form["format"], by, project)
+    if not given.name:
+        raise invalid("file", "is missing", "choose a disk image")
+    spool.expect(config)
+    with spool.spooled(config, _checked(given.file(), form["format"])) as received:
+        upload = images.Upload(form["name"], form["format"], received.sha256, received.size, project)
+        sha256, operation = images.register_upload(store, config, upload, by, received.keep)
+    if operation is not None:
+        return shell.see("operation_page.show", id=operation)
+    with store.read() as c:
+        known = views.images(c, sha256)[0]["name"]
+    return shell.see("image_page.show", f"This very image is here already: it is called {known}.", "notice", name=known)
+
+
+def _checked(chunks: Iterator[bytes], format: str) -> Iterator[bytes]:
+    """The file, if its beginning is what the form says; nothing is ever guessed of a disk's content."""
+    head = b""
+    for chunk in chunks:
+        head += chunk
+        if len(head) >= len(_QCOW2):
+            break
+    if not head:
+        raise invalid("file", "is empty", "choose a disk image")
+    if head.startswith(_QCOW2) != (format == "qcow2"):
+        hint = "choose raw, or a .qcow2 file" if format == "qcow2" else "choose qcow2 as its format"
+        raise invalid("file", "is no qcow2 image" if format == "qcow2" else "is a qcow2 image", hint)
+    yield from chain((head,), chunks)
+
+
+def _may_import() -> bool:
+    return bool(principal().admin or principal().roles)
+
+
+def _new(form: Form, status: int = 200) -> Response:
+    by = principal()
+    places = [(name, f"project {name}") for name in by.roles]
+    if by.admin:
+        places.insert(0, (_ALL, "everybody"))
+    most = state().config.web.max_image.bytes
+    return shell.show("images/new.html", status, form=form, places=places, most=most, may=_may_import())
+
+
+def _page(name: str, form: Form | None = None, status: int = 200) -> Response:
+    by = principal()
+    with state().store.read() as c:
+        found = images.find(c, name, by)
+        image = views.images(c, found.sha256)[0]
+        used, others = page_views.users_of_image(c, found.sha256, by)
+        seen = views.operations(c, access.visible(by), state="running")
+    working = next((one for one in seen if one["image"] == image["name"]), None)
+    may = {"delete": by.leads(found.project), "publish": by.admin and found.project is not None}
+    values = {"image": image, "used": used, "others": others, "may": may, "working": working}
+    return shell.show("images/show.html", status, form=form or Form(), **values)

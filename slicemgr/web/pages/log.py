@@ -1,0 +1,87 @@
+"""The log: who did what, when and from where; and the operations that came of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from flask import Response, request, url_for
+
+from slicemgr.errors import Refused, invalid
+from slicemgr.model import OperationState
+from slicemgr.policy import access
+from slicemgr.service import page_views, views
+from slicemgr.service.page_views import LogFilter
+from slicemgr.web.pages import door, shell
+from slicemgr.web.pages.form import Form
+from slicemgr.web.pages.shell import Entry
+from slicemgr.web.state import principal, state
+
+PAGE = 100  # events
+_OPERATIONS = 100
+_SOON, _LATER = 2.0, 10.0  # seconds between looks at operations: while some are under way, and while none is
+_TEXTS = ("user", "action", "project", "slice")
+_LARGEST = 1 << 62
+
+blueprint = shell.blueprint("log", Entry("log.show", "Log", "log", 36))
+operation_list = shell.blueprint("operation_list", Entry("operation_list.every", "Operations", "restart", 35))
+
+
+@blueprint.route("/log")
+def show() -> Response:
+    """Events by what one asks for; a page at a time, the newest first."""
+    by, form = principal(), Form({name: value for name, value in request.args.items() if value.strip()})
+    wanted = _wanted(form)
+    with state().store.read() as c:
+        events, before = page_views.log(c, by, wanted, PAGE) if wanted else ([], None)
+        actions = page_views.actions(c, by)
+    kept = {name: form[name] for name in (*_TEXTS, "since", "until") if form[name]}
+    projects = [] if by.admin else sorted(by.roles)
+    values = {"events": events, "before": before, "actions": actions, "kept": kept, "projects": projects}
+    return shell.show("log.html", 422 if form.errors else 200, form=form, first="before" not in request.args, **values)
+
+
+@operation_list.route("/operations")
+def every() -> Response:
+    """What was asked of the node, the newest first; live."""
+    wanted = request.args.get("state", "")
+    wanted = wanted if wanted in tuple(OperationState) else ""
+    with state().store.read() as c:
+        found = views.operations(c, access.visible(principal()), state=wanted, limit=_OPERATIONS)
+    moving = any(one["state"] in ("queued", "running") for one in found)
+    live: dict[str, Any] = {
+        "template": "operations/table.html",
+        "name": "operations",
+        "every": _SOON if moving else _LATER,
+        "path": url_for("operation_list.every", state=wanted or None),
+        "operations": found,
+        "wanted": wanted,
+        "most": _OPERATIONS,
+    }
+    if door.is_htmx():
+        return shell.fresh(**live)
+    return shell.show("operations/list.html", wanted=wanted, states=[*OperationState], table=shell.part(**live))
+
+
+def _wanted(form: Form) -> LogFilter | None:
+    """The filter that the address has; None if one of its fields makes no sense."""
+    texts = {name: str(form[name])[:200] for name in _TEXTS}
+    try:
+        since, until = _day(form, "since"), _day(form, "until")
+        before = form["before"]
+        if before and not (before.isascii() and before.isdecimal() and int(before) < _LARGEST):
+            raise invalid("before", "is no place in the log", "begin at its first page")
+    except Refused as error:
+        form.blame(error, known=("since", "until"))
+        return None
+    last = until + timedelta(days=1) if until else None  # the day itself, too
+    return LogFilter(**texts, since=since, until=last, before=int(before) if before else None)
+
+
+def _day(form: Form, name: str) -> datetime | None:
+    if not form[name]:
+        return None
+    try:
+        return datetime.strptime(form[name], "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        raise invalid(name, f"{form[name][:40]!r} is no day", "such as 2026-11-21") from None

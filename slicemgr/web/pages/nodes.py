@@ -1,0 +1,84 @@
+"""The node, for admins: what it is and has, whether all it needs is there, and what is left over on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response, request, url_for
+
+from slicemgr.errors import Code, Refused
+from slicemgr.policy import access
+from slicemgr.service import nodes, page_views, views
+from slicemgr.web.pages import door, shell
+from slicemgr.web.pages.form import Form, once
+from slicemgr.web.pages.shell import Entry
+from slicemgr.web.state import principal, state
+
+_SOON = 1.0  # seconds between looks while something is asked of the node
+_MOVING = ("queued", "running")
+
+blueprint = shell.blueprint("node_page", Entry("node_page.every", "Nodes", "node", 60, "Testbed", admin=True))
+
+
+@blueprint.route("/nodes")
+def every() -> Response:
+    """All of them; the only one is shown at once."""
+    access.run_on_node(principal(), "the admins' pages")
+    with state().store.read() as c:
+        found = views.nodes(c, state().config.network)
+    if len(found) == 1:
+        return shell.see("node_page.show", name=found[0]["name"])
+    return shell.show("nodes/list.html", nodes=found)
+
+
+@blueprint.route("/nodes/<name>")
+def show(name: str) -> Response:
+    """One node; for htmx what it is asked just now."""
+    access.run_on_node(principal(), "the admins' pages")
+    with state().store.read() as c:
+        node = views.nodes(c, state().config.network, name)[0]
+        asked = {kind: page_views.newest(c, name, kind) for kind in ("doctor", "gc")}
+        known = {kind: page_views.newest(c, name, kind, ended=True) for kind in ("doctor", "gc")}
+    live: dict[str, Any] = {
+        "template": "nodes/asked.html",
+        "name": "asked",
+        "every": _SOON if any(one and one["state"] in _MOVING for one in asked.values()) else 0,
+        "path": url_for("node_page.show", name=name),
+        "node": node,
+        "asked": asked,
+        "known": known,
+    }
+    if door.is_htmx():
+        return shell.fresh(**live)
+    facts = {key: value for key, value in node["facts"].items() if not isinstance(value, dict | list)}
+    return shell.show("nodes/show.html", node=node, facts=facts, form=Form(), live=shell.part(**live))
+
+
+@blueprint.route("/nodes/<name>/doctor", methods=["POST"])
+@once
+def examine(name: str) -> Response:
+    """Ask the agent to check all that the node needs."""
+    nodes.request(state().store, state().config, name, "doctor", principal(), {})
+    return shell.see("node_page.show", name=name)
+
+
+@blueprint.route("/nodes/<name>/gc", methods=["POST"])
+@once
+def look(name: str) -> Response:
+    """Ask what is left over. Nothing is removed."""
+    nodes.request(state().store, state().config, name, "gc", principal(), {"apply": False})
+    return shell.see("node_page.show", name=name)
+
+
+@blueprint.route("/nodes/<name>/gc/apply", methods=["POST"])
+@once
+def remove(name: str) -> Response:
+    """Remove what the page showed. Refused(CONFLICT) if somebody has looked or removed since."""
+    access.run_on_node(principal(), "gc")
+    with state().store.read() as c:
+        views.nodes(c, state().config.network, name)
+        newest = page_views.newest(c, name, "gc")
+    if newest is None or newest["id"] != request.form.get("seen"):
+        raise Refused(Code.CONFLICT, "the page showed an older look at what is left over", hint="look again first")
+    nodes.request(state().store, state().config, name, "gc", principal(), {"apply": True})
+    return shell.see("node_page.show", name=name)

@@ -1,0 +1,151 @@
+"""People, for admins: who has an account, who is invited, who may not any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response, request
+
+from slicemgr.errors import Refused
+from slicemgr.policy import access
+from slicemgr.service import people_views, sessions, ssh_keys, tokens, users
+from slicemgr.web.api.people import LINK
+from slicemgr.web.pages import reveal, shell
+from slicemgr.web.pages.form import Form, once
+from slicemgr.web.pages.shell import Entry
+from slicemgr.web.state import principal, state
+
+PAGE = 100
+_FLAGS = {
+    "enable": ({"enabled": True}, "is enabled again."),
+    "disable": ({"enabled": False}, "is disabled: sessions have ended, tokens open nothing."),
+    "make-admin": ({"admin": True}, "is an admin of the testbed now."),
+    "unmake-admin": ({"admin": False}, "is no admin any more."),
+}
+
+blueprint = shell.blueprint("people_page", Entry("people_page.every", "People", "people", 62, "Testbed", admin=True))
+
+
+@blueprint.route("/people")
+def every() -> Response:
+    """Everybody, or whom one searches."""
+    return _list(Form())
+
+
+@blueprint.route("/people", methods=["POST"])
+@once
+def invite() -> Response:
+    """A new account; the page that follows shows the link, once."""
+    access.invite(principal())
+    form = Form.sent()
+    raw = {name: form[name] for name in ("name", "full_name", "email")} | {"admin": form["admin"] == "yes"}
+    try:
+        made = users.invite(state().store, state().config, raw, principal())
+    except Refused as error:
+        return _list(form, form.take(error, known=("name", "full_name", "email")))
+    return _linked(made)
+
+
+@blueprint.route("/people/<name>")
+def show(name: str) -> Response:
+    """One account."""
+    access.invite(principal())
+    return _page(name)
+
+
+@blueprint.route("/people/<name>/describe", methods=["POST"])
+@once
+def describe(name: str) -> Response:
+    access.invite(principal())
+    form = Form.sent()
+    try:
+        users.change(state().store, name, {one: form[one] for one in ("full_name", "email")}, principal())
+    except Refused as error:
+        return _page(name, form, form.take(error, known=("full_name", "email")))
+    return shell.see("people_page.show", "Saved.", name=name)
+
+
+@blueprint.route("/people/<name>/account/<what>", methods=["POST"])
+@once
+def switch(name: str, what: str) -> Response:
+    """enable, disable, make-admin, unmake-admin."""
+    access.invite(principal())
+    if what not in _FLAGS:
+        raise access.missing("action", what)
+    values, words = _FLAGS[what]
+    users.change(state().store, name, values, principal())
+    return shell.see("people_page.show", f"{name} {words}", name=name)
+
+
+@blueprint.route("/people/<name>/invitation", methods=["POST"])
+@once
+def invite_again(name: str) -> Response:
+    """A new link, for who lost it or forgot the password."""
+    access.invite(principal())
+    return _linked(users.invite_again(state().store, state().config, name, principal()))
+
+
+@blueprint.route("/people/<name>/keys/<id>/remove", methods=["POST"])
+@once
+def remove_key(name: str, id: str) -> Response:
+    access.invite(principal())
+    ssh_keys.remove(state().store, id, name, principal())
+    return shell.see("people_page.show", "The key was removed.", name=name)
+
+
+@blueprint.route("/people/<name>/tokens/<id>/revoke", methods=["POST"])
+@once
+def revoke_token(name: str, id: str) -> Response:
+    access.invite(principal())
+    tokens.revoke(state().store, id, principal())
+    return shell.see("people_page.show", "The token was revoked.", name=name)
+
+
+@blueprint.route("/people/<name>/sessions/<id>/revoke", methods=["POST"])
+@once
+def revoke_session(name: str, id: str) -> Response:
+    access.invite(principal())
+    sessions.revoke(state().store, id, principal())
+    return shell.see("people_page.show", "The session was ended.", name=name)
+
+
+def _linked(made: users.Invitation) -> Response:
+    link = (state().config.web.url or request.host_url.rstrip("/")) + LINK + made.secret
+    return shell.see("people_page.show", name=made.user, shown=reveal.keep(link))
+
+
+def _list(form: Form, status: int = 200) -> Response:
+    access.invite(principal())
+    words, which = request.args.get("q", "").strip().lower()[:80], request.args.get("which", "")
+    with state().store.read() as c:
+        everybody = people_views.users(c, principal())
+    found = [one for one in everybody if _matches(one, words, which)]
+    pages = max(1, -(-len(found) // PAGE))
+    number = min(pages, max(1, request.args.get("page", 1, int)))
+    shown = found[(number - 1) * PAGE : number * PAGE]
+    values = {"found": len(found), "total": len(everybody), "number": number, "pages": pages}
+    return shell.show("people/list.html", status, form=form, users=shown, words=words, which=which, **values)
+
+
+def _matches(one: dict[str, Any], words: str, which: str) -> bool:
+    texts = (one["name"], one["full_name"], one["email"], *one["projects"])
+    if words and not any(words in (text or "").lower() for text in texts):
+        return False
+    is_so = {"admin": one["admin"], "disabled": not one["enabled"], "invited": not one["has_password"]}
+    return bool(is_so.get(which, True))
+
+
+def _page(name: str, form: Form | None = None, status: int = 200) -> Response:
+    by = principal()
+    with state().store.read() as c:
+        user = people_views.users(c, by, name)[0]
+        theirs = {
+            "keys": people_views.keys(c, name),
+            "tokens": people_views.tokens(c, name, by),
+            "sessions": people_views.sessions(c, name, by),
+        }
+    shown = reveal.look(request.args.get("shown", ""))
+    form = form or Form({one: user[one] or "" for one in ("full_name", "email")})
+    return shell.show(
+        "people/show.html", status, form=form, user=user, shown=shown, asked="shown" in request.args, **theirs
+    )

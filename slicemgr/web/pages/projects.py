@@ -1,0 +1,90 @@
+"""Projects: who belongs to them, what they have and may have, what they asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response, request
+
+from slicemgr.errors import Refused
+from slicemgr.model import DEFAULT_PROJECT
+from slicemgr.service import people_views, projects, views
+from slicemgr.web.pages import shell
+from slicemgr.web.pages.form import Form, once
+from slicemgr.web.pages.shell import Entry
+from slicemgr.web.state import principal, state
+
+SHOWN = 10  # slices and events on a project's page; there are lists for all of them
+
+blueprint = shell.blueprint("project_page", Entry("project_page.every", "Projects", "project", 20))
+
+
+@blueprint.route("/projects")
+def every() -> Response:
+    """One's own; an admin's are all."""
+    with state().store.read() as c:
+        found = people_views.project_list(c, principal())
+    return shell.show("projects/list.html", projects=found)
+
+
+@blueprint.route("/projects/<name>")
+def show(name: str) -> Response:
+    """One project."""
+    return _page(name, Form({"role": "member"}))
+
+
+@blueprint.route("/projects/<name>/members", methods=["POST"])
+@once
+def add_member(name: str) -> Response:
+    """Take somebody in, by user name."""
+    form = Form.sent()
+    try:
+        projects.set_member(state().store, name, form["user"], form["role"] or "member", principal())
+    except Refused as error:
+        return _page(name, form, form.take(error, known=("user", "role")))
+    return _back(name, f"{form['user']} is in {name} now.")
+
+
+@blueprint.route("/projects/<name>/members/<user>/role", methods=["POST"])
+@once
+def set_role(name: str, user: str) -> Response:
+    role = request.form.get("role", "")
+    projects.set_member(state().store, name, user, role, principal())
+    return _back(name, f"{user} is {'PI' if role == 'pi' else 'a member'} of {name} now.")
+
+
+@blueprint.route("/projects/<name>/members/<user>/remove", methods=["POST"])
+@once
+def remove_member(name: str, user: str) -> Response:
+    """Put somebody out, or leave; the slices stay the project's."""
+    by = principal()
+    projects.remove_member(state().store, name, user, by)
+    if user == by.user and not by.admin:
+        return shell.see("project_page.every", f"You have left {name}.")
+    return _back(name, f"{user} is not in {name} any more. What they made stays the project's.")
+
+
+def _back(name: str, message: str) -> Response:
+    return shell.see("project_page.show", message, name=name)
+
+
+def _page(name: str, form: Form, status: int = 200) -> Response:
+    by, config = principal(), state().config
+    with state().store.read() as c:
+        project = people_views.project_list(c, by, name)[0]
+        own = views.slices(c, [name])
+        values: dict[str, Any] = {
+            "slices": own[:SHOWN],
+            "count": len(own),
+            "images": [one for one in views.images(c, projects=[name]) if one["project"] == name],
+            "requests": people_views.requests(c, by, state="waiting", project=name),
+            "events": views.events(c, by, project=name, limit=SHOWN),
+            "policy": projects.lease_policy(c, config, name),
+            "fixed": name == DEFAULT_PROJECT,
+        }
+        if by.leads(name):
+            there = {one["user"] for one in project["members"]}
+            known = people_views.users(c, by)
+            values["others"] = [one for one in known if one["name"] not in there and one["enabled"]]
+    leads, mine = by.leads(name), name in by.roles
+    return shell.show("projects/show.html", status, form=form, project=project, leads=leads, mine=mine, **values)

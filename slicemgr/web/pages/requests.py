@@ -1,0 +1,120 @@
+"""Requests beyond a quota: one's own, and those that one may grant, trim or decline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response, request
+
+from slicemgr.errors import Refused
+from slicemgr.model import RequestState
+from slicemgr.service import page_views, people_views, requests
+from slicemgr.web.pages import shell, words
+from slicemgr.web.pages.form import Form, once
+from slicemgr.web.pages.shell import Entry
+from slicemgr.web.state import principal, state
+
+PAGE = 50
+_GRANT = ("count", "cpu", "memory", "disk", "lease", "ports")
+_ALIASES = {"slivers": "count", "vcpus": "cpu", "reason": "answer"}
+
+blueprint = shell.blueprint(
+    "request_page", Entry("request_page.every", "Requests", "request", 30, badge="requests/badge.html")
+)
+blueprint.app_context_processor(lambda: {"requests_waiting": waiting_now})
+
+
+def waiting_now() -> int:
+    """How many requests wait for who looks at the page."""
+    with state().store.read() as c:
+        return page_views.waiting(c, principal())
+
+
+@blueprint.route("/requests")
+def every() -> Response:
+    """Those that wait first."""
+    wanted = request.args.get("state", "")
+    wanted = wanted if wanted in tuple(RequestState) else ""
+    number = max(1, request.args.get("page", 1, int))
+    with state().store.read() as c:
+        found = people_views.requests(c, principal(), state=wanted)
+    found.sort(key=lambda one: one["state"] != RequestState.WAITING)
+    pages = max(1, -(-len(found) // PAGE))
+    number = min(number, pages)
+    shown = found[(number - 1) * PAGE : number * PAGE]
+    values: dict[str, Any] = {"number": number, "pages": pages, "wanted": wanted, "states": [*RequestState]}
+    return shell.show("requests/list.html", requests=shown, total=len(found), **values)
+
+
+@blueprint.route("/requests/waiting")
+def waiting() -> Response:
+    """The count beside the navigation's entry, for htmx."""
+    return shell.show("requests/badge.html")
+
+
+@blueprint.route("/requests/<id>")
+def show(id: str) -> Response:
+    """One request, with what may be done about it."""
+    return _page(id)
+
+
+@blueprint.route("/requests/<id>/grant", methods=["POST"])
+@once
+def grant(id: str) -> Response:
+    """Make the slice, with less where the form says so."""
+    form, config, store, by = Form.sent(), state().config, state().store, principal()
+    with store.read() as c:
+        asked = _typed(people_views.requests(c, by, id)[0]["wanted"])
+    trimmed = {name: form[name] for name in _GRANT if form[name] and form[name] != asked.get(name, "")}
+    try:
+        requests.grant(store, config, id, trimmed, requests.reason(form["answer"]), by)
+    except Refused as error:
+        return _page(id, form, form.take(error, _ALIASES, (*_GRANT, "answer")))
+    with store.read() as c:
+        made = people_views.requests(c, by, id)[0]
+    message = f"Granted: {made['name']} of {made['user']} is being made."
+    return shell.see("request_page.show", message, id=id)
+
+
+@blueprint.route("/requests/<id>/decline", methods=["POST"])
+@once
+def decline(id: str) -> Response:
+    """Say no, and why."""
+    form = Form.sent()
+    try:
+        requests.decline(state().store, id, requests.reason(form["no"], needed=True), principal())
+    except Refused as error:
+        return _page(id, form, form.take(error, {"reason": "no"}, ("no",)))
+    return shell.see("request_page.show", "Declined. Who asked sees your reason.", id=id)
+
+
+@blueprint.route("/requests/<id>/withdraw", methods=["POST"])
+@once
+def withdraw(id: str) -> Response:
+    """Take back one's own."""
+    requests.withdraw(state().store, id, principal())
+    return shell.see("request_page.show", "Withdrawn.", id=id)
+
+
+def _page(id: str, form: Form | None = None, status: int = 200) -> Response:
+    by = principal()
+    with state().store.read() as c:
+        found = people_views.requests(c, by, id)[0]
+        project = people_views.project_list(c, by, found["project"])[0] if by.sees(found["project"]) else None
+    waits = found["state"] == RequestState.WAITING
+    may = {"decide": waits and by.leads(found["project"]), "withdraw": waits and by.user == found["user"]}
+    values = {"project": project, "may": may, "trims": _GRANT, "asked": _typed(found["wanted"])}
+    return shell.show(
+        "requests/show.html", status, form=form or Form(_typed(found["wanted"])), request_=found, **values
+    )
+
+
+def _typed(wanted: dict[str, Any]) -> dict[str, str]:
+    """The trimmable fields of a request, as one would type them."""
+    return {name: _text(name, wanted[name]) for name in _GRANT if wanted.get(name) is not None}
+
+
+def _text(name: str, value: Any) -> str:
+    if name in ("memory", "disk") and isinstance(value, int):
+        return words.typed_size(value)
+    return value if isinstance(value, str) else f"{value:g}" if isinstance(value, int | float) else str(value)

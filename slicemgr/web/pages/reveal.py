@@ -1,0 +1,64 @@
+"""Secrets that are shown once: kept in memory from the form that made them to the page that shows them."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from typing import NamedTuple
+
+from flask import current_app
+
+from slicemgr.web.state import principal
+
+_KEPT = 1000
+_PATIENCE, _AGAIN = 120.0, 5.0  # seconds until it must be looked at, and for the second look of a double click
+
+
+class _Secret(NamedTuple):
+    whose: str  # the session that may look
+    text: str
+    until: float  # monotonic
+
+
+class _Secrets:
+    """For the one web process there is."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, _Secret] = OrderedDict()
+
+    def keep(self, whose: str, text: str) -> str:
+        key = secrets.token_urlsafe(12)
+        with self._lock:
+            self._kept[key] = _Secret(whose, text, time.monotonic() + _PATIENCE)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return key
+
+    def look(self, whose: str, key: str) -> str:
+        now = time.monotonic()
+        with self._lock:
+            for old in [name for name, one in self._kept.items() if one.until <= now]:
+                del self._kept[old]
+            found = self._kept.get(key)
+            if found is None or found.whose != whose:
+                return ""
+            self._kept[key] = found._replace(until=min(found.until, now + _AGAIN))
+            return found.text
+
+
+def _secrets() -> _Secrets:
+    made: _Secrets = current_app.extensions.setdefault("slicemgr.reveal", _Secrets())
+    return made
+
+
+def keep(text: str) -> str:
+    """What to ask `look` with, from this session alone. It opens nothing."""
+    return _secrets().keep(principal().credential, text)
+
+
+def look(key: str) -> str:
+    """The secret; "" if it was shown already, is too old, or is another session's."""
+    return _secrets().look(principal().credential, key) if key else ""

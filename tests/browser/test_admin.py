@@ -1,0 +1,142 @@
+"""The other pages in a browser before a real node: people come in by link, ask, are granted; images come by upload."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+from testbed import Node, eventually
+
+from browser.conftest import Open, accept
+from browser.test_accessible import SHAPES, look
+
+LAB = "optics"
+
+
+@pytest.fixture
+def chief(window: Open, node: Node) -> Iterator[Page]:
+    """A page of an admin, signed in."""
+    if not any(one["name"] == "chief" for one in json.loads(node.ok("user", "list", "-f", "json"))):
+        node.ok("user", "invite", "chief", "--admin")
+    link = str(json.loads(node.ok("user", "link", "chief", "-f", "json"))["invitation"]["link"])
+    page = window()
+    accept(page, link)
+    yield page
+
+
+def test_from_an_invitation_to_a_granted_request(chief: Page, window: Open, node: Node) -> None:
+    """A project and its PI are made, the PI asks for more than the quota, the admin grants less than was asked."""
+    chief.goto("/people")
+    chief.get_by_text("Invite somebody").click()
+    chief.get_by_label("User name").fill("Nina!")
+    chief.get_by_role("button", name="Invite").click()
+    expect(chief.get_by_label("User name")).to_have_value("Nina!")
+    expect(chief.locator("#error-name")).to_contain_text("cannot be a user's name")
+    chief.get_by_label("User name").fill("nina")
+    chief.get_by_role("button", name="Invite").click()
+    link = chief.get_by_label("the link").inner_text()
+    chief.reload()
+    chief.wait_for_timeout(6000)  # the second look of a double click is over
+    chief.reload()
+    expect(chief.get_by_label("the link")).to_have_count(0)
+
+    chief.goto("/new-project")
+    chief.get_by_label("Name", exact=True).fill(LAB)
+    chief.get_by_label("PI").select_option("nina")
+    chief.get_by_text("What it may have").click()
+    chief.locator("[id='f-quota.slivers']").fill("1")
+    chief.get_by_role("button", name="Make the project").click()
+    expect(chief.get_by_role("heading", name=LAB)).to_be_visible()
+
+    nina = window()
+    accept(nina, link)
+    nina.goto("/account")
+    nina.get_by_label("Add a public key").fill(node.key.read_text())
+    nina.get_by_role("button", name="Add the key").click()
+    expect(nina.locator("#error-key")).to_contain_text("private key")
+    nina.get_by_label("Add a public key").fill(node.key.with_suffix(".pub").read_text())
+    nina.get_by_role("button", name="Add the key").click()
+    expect(nina.get_by_text("Your key was added.")).to_be_visible()
+    nina.get_by_label("Used for").fill("notebook")
+    nina.get_by_role("button", name="Make a token").click()
+    expect(nina.get_by_label("the token")).to_contain_text("smgr_")
+
+    node.slicectl("project", "add", LAB, "chief")
+    body = {"name": "fibre", "type": "lxc", "image": "debian-12", "count": 3, "memory": "64M", "disk": "1G"}
+    token = nina.get_by_label("the token").inner_text()
+    answer = nina.request.post(
+        "/api/v1/slices",
+        data=json.dumps({**body, "reason": "three <b>hops</b>"}),
+        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+    )
+    assert answer.status == 202, answer.text()
+    chief.goto("/requests")
+    expect(chief.locator(".rail .count")).to_contain_text("1")
+    chief.get_by_role("link", name="fibre").click()
+    expect(chief.get_by_text("three <b>hops</b>")).to_be_visible()
+    chief.get_by_role("textbox", name="Slivers").fill("many")
+    chief.get_by_role("button", name="Grant and make it").click()
+    expect(chief.get_by_role("textbox", name="Slivers")).to_have_value("many")
+    expect(chief.locator("#error-count")).to_be_visible()
+    chief.get_by_role("textbox", name="Slivers").fill("2")
+    chief.get_by_role("button", name="Grant and make it").click()
+    expect(chief.get_by_text("Granted: fibre of nina")).to_be_visible()
+    eventually(lambda: json.loads(node.ok("show", "fibre", "--project", LAB, "-f", "json"))["state"] == "running", "up")
+
+    chief.goto("/all-slices")
+    chief.get_by_label("fibre of optics").check()
+    chief.get_by_role("button", name="Delete").click()
+    expect(chief.locator("#really")).to_be_disabled()
+    chief.get_by_label("Type delete 1").fill("delete 1")
+    chief.locator("#really").click()
+    chief.wait_for_url("**/operations*")
+    eventually(lambda: json.loads(node.ok("list", "-f", "json")) == [], "it is gone")
+
+
+def test_an_image_is_sent_with_and_without_javascript(chief: Page, window: Open, node: Node, tmp_path: Path) -> None:
+    """What is wrong is said at its field and leaves nothing; the file stays chosen; what is no Linux fails and goes."""
+    disk = tmp_path / "disk.raw"
+    disk.write_bytes(b"\0" * (12 << 20))
+    chief.goto("/new-image")
+    chief.get_by_label("Name", exact=True).fill("empty-disk")
+    chief.get_by_label("Disk image").set_input_files(disk)
+    chief.get_by_role("button", name="Import").click()
+    expect(chief.locator("#error-file")).to_contain_text("no qcow2")
+    assert chief.evaluate("document.querySelector('#f-file').files.length") == 1
+    plain = window(javascript=False, cookies=chief)
+    plain.goto("/new-image")
+    plain.get_by_label("Name", exact=True).fill("bad/name")
+    plain.get_by_label("Disk image").set_input_files(disk)
+    plain.get_by_role("button", name="Import").click()
+    expect(plain.locator("#error-name")).to_be_visible()
+    assert node.rows("select name from images where name like 'empty%'") == []
+    assert node.box.run(["ls", "-A", "/var/lib/slicemgr/uploads"]).stdout == ""
+    chief.get_by_label("Format").select_option("raw")
+    chief.get_by_role("button", name="Import").click()
+    chief.wait_for_url("**/operations/*")
+
+
+def test_a_node_is_checked_and_swept(chief: Page) -> None:
+    chief.goto("/nodes")
+    chief.get_by_role("button", name="Check it").click()
+    expect(chief.get_by_text("What is fine")).to_be_visible()
+    chief.get_by_role("button", name="Look for leftovers").click()
+    expect(chief.get_by_text("Nothing: the node has exactly")).to_be_visible()
+
+
+PATHS = (
+    *("/account", "/projects", "/projects/default", "/new-project", "/quotas", "/requests", "/people", "/people/chief"),
+    *("/images", "/images/debian-12", "/new-image", "/nodes/test", "/all-slices", "/log", "/operations"),
+)
+
+
+def test_axe_finds_nothing(chief: Page, window: Open) -> None:
+    """Each page in both themes and two widths."""
+    for width, theme in SHAPES:
+        page = window(width=width, theme=theme, cookies=chief)
+        for path in PATHS:
+            look(page, path)
+        page.context.close()
