@@ -77,25 +77,28 @@ def apply() -> Response:
     if form["typed"] != phrase(doing, len(chosen)):
         form.errors["typed"] = [f"Type {phrase(doing, len(chosen))} to go on."]
         return _confirm(doing, chosen, form, 422)
-    lease = None
-    if doing == "renew":
-        try:
-            lease = specs.renewal(form["lease"])
-        except Refused as error:
-            return _confirm(doing, chosen, form, form.take(error, known=("lease",)))
-    done, refused = 0, []
+    try:
+        lease = specs.renewal(form["lease"]) if doing == "renew" else None
+    except Refused as error:
+        return _confirm(doing, chosen, form, form.take(error, known=("lease",)))
+    done = _each(doing, chosen, lease)
+    words = f"{done} {'slice is' if done == 1 else 'slices are'} being {DOINGS[doing]}." if done else ""
+    return shell.see("operation_list.every" if done and doing != "renew" else "all_slices.every", words)
+
+
+def _each(doing: str, chosen: list[Chosen], lease: Any) -> int:
+    """Do it to each; how many that were. What is refused is told on the page that follows."""
+    refused = []
     for one in chosen:
         try:
             _do(doing, one, lease)
-            done += 1
         except SlicemgrError as error:
             refused.append(f"{one.project}/{one.name}: {error.message}")
     for text in refused[:10]:
         flash(text[:1].upper() + text[1:] + ".", "bad")
     if len(refused) > 10:
         flash(f"And {len(refused) - 10} more could not be {DOINGS[doing]}.", "bad")
-    words = f"{done} {'slice is' if done == 1 else 'slices are'} being {DOINGS[doing]}." if done else ""
-    return shell.see("operation_list.every" if done and doing != "renew" else "all_slices.every", words)
+    return len(chosen) - len(refused)
 
 
 def phrase(doing: str, count: int) -> str:
