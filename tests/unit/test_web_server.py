@@ -114,6 +114,7 @@ def _status(pid: int) -> dict[str, list[str]]:
 
 
 def test_no_process_of_it_is_root_or_can_be_again(web: Web) -> None:
+    assert web.ask("GET", "/healthz")[0] == 200  # the socket is open before the worker that answers is there
     children = Path(f"/proc/{web.process.pid}/task/{web.process.pid}/children").read_text().split()
     assert children
     for pid in (web.process.pid, *map(int, children)):
