@@ -84,8 +84,9 @@ class Channel:
             while isinstance(self._socket, ssl.SSLSocket) and (more := self._socket.pending()):
                 data += self._socket.recv(more)
             if not data:
+                said = b"".join(self._messages())  # the handshake's answer may have brought the whole of it
                 self.ended = self.ended or Closed(_LOST, "")
-                return b""
+                return said
         except _WOULD_BLOCK:
             pass
         except OSError as error:

@@ -60,6 +60,23 @@ def test_a_handshake_carries_the_token_and_what_is_said_at_once(pair: tuple[sock
     assert channel.receive() == b"abc_-"
 
 
+def test_a_handshake_that_brings_the_end_along(pair: tuple[socket.socket, socket.socket]) -> None:
+    def serve() -> None:
+        lines = [line.partition(": ") for line in pair[1].recv(65536).decode().splitlines()[1:] if line]
+        protocol, _ = websocket.accept([(name, value) for name, _, value in lines], "/x")
+        said = protocol.send(events.AcceptConnection(subprotocol=websocket.PROTOCOL))
+        said += protocol.send(events.BytesMessage(data=b"last words"))
+        pair[1].sendall(said + protocol.send(events.CloseConnection(code=4409, reason="it has stopped")))
+        pair[1].close()
+
+    service = threading.Thread(target=serve)
+    service.start()
+    channel = websocket.connect(pair[0], "h:1", "/x", "abc")
+    service.join()
+    assert channel.receive() == b"last words"
+    assert channel.ended == Closed(4409, "it has stopped")
+
+
 def test_bytes_both_ways(ends: tuple[Channel, Channel]) -> None:
     client, service = ends
     assert client.receive() == b""
