@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from browsers import Browser
 from tenants import BOB, Tenants, ask
-from test_pages import errors, names, queries
+from test_pages import errors, loaded, names, queries
 from test_samples import fill
 
 from slicemgr.model import GIB, MIB, OperationState, Phase
@@ -249,7 +249,22 @@ def test_a_renewal_that_comes_too_early_is_told_on_the_page(tenants: Tenants, bo
     assert answer.status_code == 409 and "too early to renew" in answer.text and "Log in" in answer.text
 
 
+def test_without_javascript_it_comes_again_only_while_something_moves(tenants: Tenants, bob: Browser) -> None:
+    """Or it would take away what is being typed."""
+    alone(tenants)
+    assert 'http-equiv="refresh"' not in bob.get(EXP).text
+    bob.post(f"/slices/exp/snapshots{LAB}", {"snapshot": "later"})
+    assert 'http-equiv="refresh"' in bob.get(EXP).text
+
+
 # curves
+
+
+def test_the_first_look_is_light(tenants: Tenants, bob: Browser) -> None:
+    """With curves and all, for who cannot unpack: under 300 KiB."""
+    files = loaded(bob, EXP)
+    assert any("uplot" in one for one in files)
+    assert sum(len(bob.get(one).data) for one in (EXP, *files)) < 300 << 10
 
 
 def test_samples_for_who_is_signed_in(tenants: Tenants, bob: Browser) -> None:

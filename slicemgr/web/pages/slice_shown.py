@@ -53,6 +53,7 @@ def page(row: Found, form: Form | None = None, status: int = 200) -> Response:
     form = form or Form()
     form.values.setdefault("lease", "7d")
     values = {"slice": shown["slice"], "id": row.id, "may": may(row), "spans": _SPANS, "most": kept["most"]}
+    values["moving"] = SOON in (shown["every"], kept["every"])
     parts = {"live": shell.part(**shown), "snapshots": shell.part(**kept)}
     return shell.show("slices/show.html", status, form=form, **parts, **values)
 
