@@ -175,6 +175,8 @@ def test_axe_finds_nothing(node: Node, window: Open, rosa: Page, chief: Page) ->
         assert troubles(page) == [], "the page with everything open"
         page.context.close()
         page = window(width, theme, cookies=chief)
-        for path in ("/nodes/test", "/projects/lab", "/projects/lab/leases", "/projects/default"):
+        look(page, "/nodes/test")
+        expect(page.locator("figure[data-curve=slivers] canvas")).to_be_visible()
+        for path in ("/projects/lab", "/projects/lab/leases", "/projects/default"):
             look(page, path)
         page.context.close()
