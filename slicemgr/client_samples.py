@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from slicemgr.client_json import items, query, segment
+from slicemgr.client_json import pages, query, segment
 
 
 class Samples:
-    """`_call` and `project` are the client's. Moments are RFC 3339 or how long ago (`1h`)."""
+    """`_call`, `_get` and `project` are the client's. Moments are RFC 3339 or how long ago (`1h`)."""
 
     project: str | None
 
     def _call(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _get(self, path: str) -> dict[str, Any]:
         raise NotImplementedError
 
     def slice_samples(self, name: str, **wanted: str | None) -> dict[str, Any]:
@@ -35,6 +38,4 @@ class Samples:
         self, project: str | None = None, *, month: str | None = None, since: str | None = None
     ) -> list[dict[str, Any]]:
         """What projects used by month. month: such as 2026-11; since: from that month on."""
-        return items(
-            self._call("GET", "/accounts" + query({"project": project, "month": month, "since": since})), "accounts"
-        )
+        return pages(self._get, "/accounts", "accounts", {"project": project, "month": month, "since": since})

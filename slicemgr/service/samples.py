@@ -20,6 +20,8 @@ from slicemgr.config import Config, RecordConfig, parse_duration
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
+from slicemgr.service import paging
+from slicemgr.service.paging import By, Page
 from slicemgr.service.views import when
 from slicemgr.store import samples
 from slicemgr.store import tables as t
@@ -240,7 +242,9 @@ ACCOUNTED = (
 )
 
 
-def accounts(c: Connection, by: Principal, project: str | None, month: str | None, since: str | None) -> list[Json]:
+def accounts(
+    c: Connection, by: Principal, project: str | None, month: str | None, since: str | None, page: Page | None = None
+) -> list[Json]:
     """What projects used, by month: one project (its own row is there with zeros for a `month` without use), or all
     that `by` sees. month: `2026-11`, or since: from that month on. Refused."""
     for field, text in (("month", month), ("since", since)):
@@ -252,7 +256,8 @@ def accounts(c: Connection, by: Principal, project: str | None, month: str | Non
             raise access.missing("project", project)
     places = [project] if project is not None else access.visible(by)
     months = (month, month) if month else (since or "", "9999")
-    rows = samples.accounts(c, None if places is None else list(places), months)
+    query = samples.accounts(None if places is None else list(places), months)
+    rows = paging.rows(c, query, page, By(t.accounts.c.project), By(t.accounts.c.month))
     told = [{"project": row.project, "month": row.month, **_amounts(row)} for row in rows]
     if project is not None and month and not told:
         told = [{"project": project, "month": month, **dict.fromkeys(ACCOUNTED, 0)}]

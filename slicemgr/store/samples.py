@@ -238,10 +238,8 @@ def at(c: Connection, node: str, moment: int, serials: Sequence[int] | None = No
     return list(c.execute(query if serials is None else query.where(s.sliver.in_(serials))))
 
 
-def accounts(
-    c: Connection, projects: Sequence[str] | None = None, months: tuple[str, str] = ("", "9999")
-) -> Sequence[Row[*tuple[Any, ...]]]:
+def accounts(projects: Sequence[str] | None, months: tuple[str, str]) -> sa.Select[*tuple[Any, ...]]:
     """By project and month, from the first to the last month; projects None: all."""
     a = t.accounts.c
-    query = sa.select(t.accounts).where(a.month.between(*months)).order_by(a.project, a.month)
-    return c.execute(query if projects is None else query.where(a.project.in_(projects))).all()
+    query = sa.select(t.accounts).where(a.month.between(*months))
+    return query if projects is None else query.where(a.project.in_(projects))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from marshmallow import Schema, fields
 
+from slicemgr.web.schemas import Listed
+
 _SERIES = {"description": "a list for each column, one value for each of `at`; null: not known, or it did not run"}
 _TOTALS = {"description": "sums of what is counted, means of memory and disk, the peak of memory"}
 
@@ -56,5 +58,5 @@ class Account(Schema):
     io_written = fields.Integer()
 
 
-class Accounts(Schema):
+class Accounts(Listed):
     accounts = fields.List(fields.Nested(Account))

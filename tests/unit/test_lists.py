@@ -53,6 +53,8 @@ def fill(service: Service, count: int) -> None:
             c.execute(t.projects.insert().values(name=f"project-{number}", created_at=at))
             c.execute(t.members.insert().values(project=f"project-{number}", user="admin", role="pi", created_at=at))
             c.execute(t.quotas.insert().values(project=f"project-{number}", level="quota", slices=1))
+            spent = {column.name: 1 for column in t.accounts.c if column.name not in ("project", "month")}
+            c.execute(t.accounts.insert().values(project=f"project-{number}", month="2026-01", **spent))
             mine = {"user": "admin", "created_at": at, "id": f"id-{number}"}
             c.execute(t.ssh_keys.insert().values(**mine, line="ssh-ed25519 AAAA"))
             c.execute(t.sessions.insert().values(**mine, hash=f"s{number}", expires_at=now + timedelta(1), used_at=at))

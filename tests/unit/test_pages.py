@@ -369,7 +369,7 @@ def test_a_part_that_did_not_change_is_not_sent_again(tenants: Tenants, bob: Bro
     again = bob.part(first[1].replace("&amp;", "&"))
     assert (again.status_code, again.data) == (204, b"")
     with tenants.store.write() as c:
-        c.execute(t.slivers.update().values(phase="stopped"))
+        c.execute(t.slivers.update().values(phase="failed", error="no room"))
         c.execute(t.operations.update().values(state="failed", error="no room"))
     assert bob.part(first[1].replace("&amp;", "&")).status_code == 200
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from bare_service import Service
+from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import RecordConfig
 from slicemgr.store import samples
@@ -150,10 +151,16 @@ def test_rows_of_a_clock_that_was_ahead_go_and_stop_nothing(service: Service) ->
     assert max(row.at for row in rows(service, RAW)) == START + 300
 
 
+def accounts(
+    c: Connection, projects: list[str] | None = None, months: tuple[str, str] = ("", "9999")
+) -> Sequence[Row[*tuple[Any, ...]]]:
+    return c.execute(samples.accounts(projects, months)).all()
+
+
 def test_projects_are_charged_by_month(service: Service) -> None:
     fill(service, 120, cpu=15.0, net_out=1000, memory=512 * MIB, disk=1024 * MIB)
     with service.store.read() as c:
-        (account,) = samples.accounts(c)
+        (account,) = accounts(c)
     assert (account.project, account.month) == ("default", "2026-11")
     assert account.sliver_hours == pytest.approx(2.0)
     assert account.cpu_hours == pytest.approx(1.0)
@@ -166,9 +173,9 @@ def test_a_month_ends_at_its_end(service: Service) -> None:
     december = 1_796_083_200  # 2026-12-01T00:00:00Z
     fill(service, 4, december - 60, net_in=1)
     with service.store.read() as c:
-        found = {row.month: row.net_in for row in samples.accounts(c)}
-        assert samples.accounts(c, ["nobody"]) == []
-        assert [row.month for row in samples.accounts(c, None, ("2026-12", "2026-12"))] == ["2026-12"]
+        found = {row.month: row.net_in for row in accounts(c)}
+        assert accounts(c, ["nobody"]) == []
+        assert [row.month for row in accounts(c, None, ("2026-12", "2026-12"))] == ["2026-12"]
     assert found == {"2026-11": 2, "2026-12": 6}
 
 
@@ -179,7 +186,7 @@ def test_a_deleted_sliver_leaves_samples_that_fade_and_its_account(service: Serv
     service.record(*(work.SliverGone(row.sliver.id) for row in service.rows()))
     assert rows(service, RAW) == [] and service.count("samples") == 4
     with service.store.read() as c:
-        assert len(samples.accounts(c)) == 1
+        assert len(accounts(c)) == 1
 
 
 def test_what_is_not_summed_up_yet_comes_as_it_is(service: Service) -> None:

@@ -25,6 +25,8 @@ UPDATES: list[work.Update] = [
     work.ImageGone("00"),
     work.NodeSeen("node", "192.0.2.1", {"cpus": 2}),
     work.EventSeen("agent", "repair"),
+    work.SnapshotMade("a-0", "1", 7),
+    work.SnapshotGone("1"),
 ]
 
 

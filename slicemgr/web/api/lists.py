@@ -177,3 +177,12 @@ PROJECTS = Listing("projects")
 KEYS = Listing("keys", (WHOSE,))
 TOKENS = Listing("tokens", (WHOSE,))
 SESSIONS = Listing("sessions", (WHOSE,))
+ACCOUNTS = Listing(
+    "accounts",
+    (
+        PROJECT,
+        Filter("month", "such as 2026-11"),
+        Filter("since", "from this month on"),
+        Filter("format", "json or csv; without it the Accept header decides", ("json", "csv")),
+    ),
+)

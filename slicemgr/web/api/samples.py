@@ -13,7 +13,7 @@ from flask_smorest import Blueprint
 from slicemgr.errors import invalid
 from slicemgr.service import samples, slices
 from slicemgr.web import schemas, schemas_samples
-from slicemgr.web.api import reading
+from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
 from slicemgr.web.state import principal, state
 
@@ -106,22 +106,17 @@ def top() -> Answer:
 @routes.route("/accounts", methods=["GET"])
 @routes.doc(
     security=SECURED,
-    parameters=[
-        reading.PROJECT,
-        _query("month", "such as 2026-11"),
-        _query("since", "from this month on"),
-        _FORMAT,
-    ],
+    parameters=lists.ACCOUNTS.parameters,
 )
 @routes.alt_response(200, schema=schemas_samples.Accounts)
 @routes.alt_response(404, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def list_accounts() -> Answer:
     """What your projects used, by month (UTC): hours of slivers and cores, GiB × hours, bytes."""
-    month, since = request.args.get("month"), request.args.get("since")
+    wanted, page = lists.ACCOUNTS.read()
     with state().store.read() as c:
-        found = samples.accounts(c, principal(), reading.project(), month, since)
+        found = samples.accounts(c, principal(), wanted.get("project"), wanted.get("month"), wanted.get("since"), page)
     if _wants_csv():
         header = ("project", "month", *samples.ACCOUNTED)
         return _csv(header, [[one[name] for name in header] for one in found])
-    return {"accounts": found}
+    return lists.ACCOUNTS.answer(found, page)

@@ -26,7 +26,7 @@ _HINTS = {
     413: "A form takes up to 4 MiB.",
     500: "Try again. If it stays, tell an admin of the testbed the number: the service's log has it.",
 }
-_REST = ("/api/", "/healthz")
+_REST = ("/api/", "/healthz", "/metrics")
 
 
 def install(app: Flask) -> None:
