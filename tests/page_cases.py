@@ -27,6 +27,7 @@ CHANGED = (404, 403, 303, 303, 303)
 SLICE, IN = "/slices/exp", "?project=lab"
 OWNERS = (404, 403, 200, 200, 200)
 CONSOLE = "/slices/<name>/<int:index>/<any(console, screen):what>"
+SNAPSHOT = "/slices/<name>/snapshots/<snapshot>/<any(restore, delete):what>"
 PAGES = {
     "GET /": PageCase("/", (303,)),
     "GET /sign-in": PageCase("/sign-in", (303,) * 5),
@@ -49,6 +50,16 @@ PAGES = {
     "POST /slices/<name>/renew": PageCase(f"{SLICE}/renew{IN}", CHANGED, {"lease": "8d"}),
     "GET /slices/<name>/delete": PageCase(f"{SLICE}/delete{IN}", SEEN),
     "POST /slices/<name>/delete": PageCase(f"{SLICE}/delete{IN}", CHANGED, {"typed": "exp"}),
+    "POST /slices/<name>/resize": PageCase(f"{SLICE}/resize{IN}", CHANGED, {"disk": "8G"}),
+    "GET /slices/<name>/samples": PageCase(f"{SLICE}/samples{IN}", SEEN),
+    "GET /slices/<name>/snapshots": PageCase(f"{SLICE}/snapshots{IN}", (404, 303, 303, 303, 303)),
+    "POST /slices/<name>/snapshots": PageCase(f"{SLICE}/snapshots{IN}", CHANGED, {"snapshot": "later"}),
+    f"GET {SNAPSHOT}": PageCase(f"{SLICE}/snapshots/before/restore{IN}", OWNERS),
+    f"POST {SNAPSHOT}": PageCase(f"{SLICE}/snapshots/before/restore{IN}", CHANGED, {}),
+    "GET /slices/<name>/snapshots/<snapshot>/clone": PageCase(f"{SLICE}/snapshots/before/clone{IN}", OWNERS),
+    "POST /slices/<name>/snapshots/<snapshot>/clone": PageCase(
+        f"{SLICE}/snapshots/before/clone{IN}", CHANGED, {"name": "again"}
+    ),
     "GET /operations/<id>": PageCase("/operations/OPERATION", SEEN),
     f"GET {CONSOLE}": PageCase("/slices/exp/0/console?project=lab", OWNERS),
     f"POST {CONSOLE}/ticket": PageCase("/slices/exp/0/console/ticket?project=lab", OWNERS),
@@ -72,6 +83,8 @@ PAGES |= {
     ),
     "GET /projects/<name>/settings": PageCase("/projects/lab/settings", (404, 403, 403, 200, 200)),
     "POST /projects/<name>/settings": PageCase("/projects/lab/settings", PIS, {"description": "x"}),
+    "GET /projects/<name>/leases": PageCase("/projects/lab/leases", (404, 403, 403, 200, 200)),
+    "POST /projects/<name>/leases": PageCase("/projects/lab/leases", PIS, {"default": "3d"}),
     "POST /projects/<name>/delete": PageCase("/projects/hollow/delete", THE_ADMINS, {"typed": "hollow"}),
     "GET /quotas": PageCase("/quotas", ADMINS),
     "GET /new-project": PageCase("/new-project", ADMINS),
@@ -112,6 +125,7 @@ PAGES |= {
     "POST /images/<name>/publish": PageCase(f"/images/{LAB_SHA}/publish", THE_ADMINS, {}),
     "GET /nodes": PageCase("/nodes", (403, 403, 403, 403, 303)),
     "GET /nodes/<name>": PageCase("/nodes/node1", ADMINS),
+    "GET /nodes/<name>/samples": PageCase("/nodes/node1/samples", ADMINS),
     "POST /nodes/<name>/doctor": PageCase("/nodes/node1/doctor", ADMINS_DO, {}),
     "POST /nodes/<name>/gc": PageCase("/nodes/node1/gc", ADMINS_DO, {}),
     "POST /nodes/<name>/gc/apply": PageCase("/nodes/node1/gc/apply", (403, 403, 403, 403, 409), {"seen": "x"}),

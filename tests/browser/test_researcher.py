@@ -57,6 +57,9 @@ def test_the_cost_is_told_before_one_asks(node: Node, rosa: Page) -> None:
     rosa.get_by_label("Public key").fill((node.key.with_suffix(".pub")).read_text())
     rosa.get_by_label("Why you need more").fill("A large experiment")
     rosa.get_by_role("button", name="Request it").click()
+    rosa.wait_for_url("**/requests/*")
+    expect(rosa.get_by_text("A large experiment")).to_be_visible()
+    rosa.goto("/slices")
     expect(rosa.get_by_role("heading", name="Waiting to be granted")).to_be_visible()
     assert json.loads(node.ok("request", "list", "-f", "json"))[0]["reason"] == "A large experiment"
     rosa.get_by_role("button", name="Withdraw").click()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import posixpath
 import re
 import threading
 from collections.abc import Iterator
@@ -161,6 +163,46 @@ def test_a_first_visit_is_light(bob: Browser) -> None:
     assert files + len(bob.get("/new").data) < 300 << 10
 
 
+def loaded(browser: Browser, path: str) -> list[str]:
+    """The files that a page loads: its own, and the modules that they import."""
+    wanted = re.findall(rf'(?:src|href)="(/static/{assets.digest()}/[^"]+)"', browser.get(path).text)
+    for url in wanted:
+        if url.endswith((".js", ".mjs")):
+            modules = re.findall(r'^\s*(?:im|ex)port\b[^;"\']*["\'](\.[^"\']+)', browser.get(url).text, re.M)
+            more = [posixpath.normpath(posixpath.join(posixpath.dirname(url), one)) for one in modules]
+            wanted += [one for one in more if one not in wanted]
+    return wanted
+
+
+@pytest.mark.parametrize(("what", "most"), [("console", 150 << 10), ("screen", 300 << 10)])
+def test_a_console_is_light(tenants: Tenants, bob: Browser, what: str, most: int) -> None:
+    """As a browser takes it, which says that it unpacks; as it is, a console would be too much."""
+    with tenants.store.write() as c:
+        c.execute(t.slices.update().values(kind="kvm"))
+    files, weights = loaded(bob, f"/slices/exp/0/{what}?project=lab"), []
+    for accepted in ("gzip, deflate, br", "identity"):
+        answers = [bob.get(url, headers={"Accept-Encoding": accepted}) for url in files]
+        assert {one.status_code for one in answers} == {200}
+        weights.append(sum(len(one.data) for one in answers))
+    assert weights[0] < most <= 300 << 10 < weights[1], f"{len(files)} files: {weights}"
+
+
+def test_what_is_packed_is_what_there_is(bob: Browser) -> None:
+    """Also asked for by who has it; and not sent to who cannot unpack it."""
+    url, content = f"/static/{assets.digest()}/app.css", (assets.FOLDER / "app.css").read_bytes()
+    small = bob.get(url, headers={"Accept-Encoding": "gzip"})
+    assert (small.headers["Content-Encoding"], small.mimetype) == ("gzip", "text/css")
+    assert gzip.decompress(small.data) == content and len(small.data) < len(content) / 3
+    assert "immutable" in small.headers["Cache-Control"]
+    again = bob.get(url, headers={"Accept-Encoding": "gzip", "If-None-Match": small.headers["ETag"]})
+    assert (again.status_code, again.data) == (304, b"")
+    for accepted in ("", "identity", "gzip;q=0", "br"):
+        plain = bob.get(url, headers={"Accept-Encoding": accepted, "If-None-Match": small.headers["ETag"]})
+        assert plain.data == content and "Content-Encoding" not in plain.headers
+    assert small.headers["Vary"] == plain.headers["Vary"] == "Accept-Encoding"
+    assert "Content-Encoding" not in bob.get("/slices", headers={"Accept-Encoding": "gzip"}).headers, "it has secrets"
+
+
 def test_a_broken_page_tells_nothing_of_its_insides(
     tenants: Tenants, bob: Browser, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -266,9 +308,10 @@ def test_beyond_the_quota_a_reason_makes_a_request(tenants: Tenants, bob: Browse
     first = bob.post("/new", {**FORM, "count": "30"})
     assert first.status_code == 403 and "reason" in errors(first.text) and "of slivers wanted" in first.text
     answer = bob.post("/new", {**FORM, "count": "30", "reason": "a large experiment"})
-    assert answer.headers["Location"] == "/slices"
-    shown = bob.get("/slices").text
-    assert "waits for a PI of lab" in shown and "Waiting to be granted" in shown and "new" not in names(tenants)
+    told = bob.get(answer.headers["Location"]).text
+    assert re.match("/requests/[^/]+$", answer.headers["Location"]) and "a large experiment" in told
+    assert "waits for a PI of lab" in told and "new" not in names(tenants)
+    assert "Waiting to be granted" in bob.get("/slices").text
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from slicemgr.web.pages import (
     account,
     all_slices,
     assets,
+    curves,
     door,
     errors,
     images,
@@ -18,6 +19,7 @@ from slicemgr.web.pages import (
     operation,
     people,
     project_forms,
+    project_leases,
     projects,
     requests,
     screens,
@@ -25,6 +27,7 @@ from slicemgr.web.pages import (
     sign_in,
     slice,
     slices,
+    snapshots,
     words,
 )
 
@@ -34,10 +37,13 @@ BLUEPRINTS = (
     slices.blueprint,
     new.blueprint,
     slice.blueprint,
+    snapshots.blueprint,
+    curves.blueprint,
     operation.blueprint,
     screens.blueprint,
     projects.blueprint,
     project_forms.blueprint,
+    project_leases.blueprint,
     account.blueprint,
     requests.blueprint,
     people.blueprint,
@@ -57,5 +63,6 @@ def install(app: Flask) -> None:
     shell.install(app)
     errors.install(app)
     app.register_blueprint(assets.blueprint)
+    app.extensions.setdefault("slicemgr.navigation", []).append(shell.Entry("reference.page", "API", "terminal", 90))
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)

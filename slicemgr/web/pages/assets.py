@@ -1,15 +1,22 @@
-"""The files below `static/`: their URLs carry a hash of them all, so that browsers may keep them for good."""
+"""The files below `static/`: their URLs carry a hash of them all, so that browsers may keep them for good.
+
+Texts go out packed to who takes that. Pages do not: what a secret in them is packed with would tell of it.
+"""
 
 from __future__ import annotations
 
 import functools
+import gzip
 import hashlib
+import mimetypes
 from pathlib import Path
 
-from flask import Blueprint, Response, send_from_directory, url_for
+from flask import Blueprint, Response, request, send_from_directory, url_for
 
 FOLDER = Path(__file__).parent.parent / "static"
 _FOR_GOOD = 365 * 86400  # seconds
+_TEXTS = ("text/", "application/javascript", "image/svg+xml")
+_WORTH = 1024  # bytes; less is one packet anyhow
 
 blueprint = Blueprint("assets", __name__)
 
@@ -33,8 +40,36 @@ def url(name: str) -> str:
 def file(version: str, name: str) -> Response:
     """One file. A page of an older version gets the file of today, but may not keep it."""
     fresh = version == digest()
-    response = send_from_directory(FOLDER, name, max_age=_FOR_GOOD if fresh else 0)
+    takes = request.accept_encodings.quality("gzip") > 0
+    kind = _texts().get(name)
+    if kind and takes:
+        response = Response(packed(name), mimetype=kind)
+        response.content_encoding = "gzip"
+        response.set_etag(f"{digest()}-{hashlib.sha256(packed(name)).hexdigest()[:16]}")
+        response.make_conditional(request)
+    else:
+        response = send_from_directory(FOLDER, name)
+    if kind:
+        response.vary.add("Accept-Encoding")
     if fresh:
+        response.cache_control.no_cache = None
+        response.cache_control.max_age = _FOR_GOOD
         response.cache_control.public = True
         response.cache_control.immutable = True
+    else:
+        response.cache_control.no_cache = True
     return response
+
+
+@functools.cache
+def _texts() -> dict[str, str]:
+    """The type of each text that is worth packing, by its path below `static/`."""
+    worth = [one for one in FOLDER.rglob("*") if one.is_file() and one.stat().st_size > _WORTH]
+    kinds = {str(one.relative_to(FOLDER)): mimetypes.guess_type(one.name)[0] or "" for one in worth}
+    return {name: kind for name, kind in kinds.items() if kind.startswith(_TEXTS)}
+
+
+@functools.cache
+def packed(name: str) -> bytes:
+    """The gzip of one of `_texts`, made when it is first asked for."""
+    return gzip.compress((FOLDER / name).read_bytes(), mtime=0)

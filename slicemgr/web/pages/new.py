@@ -72,7 +72,7 @@ def make() -> Response:
         return _again(form, error)
     if made.request:
         message = f"Your request for {spec.name} waits for a PI of {spec.project} or an admin to grant it."
-        return shell.see("slices_page.mine", message, "notice")
+        return shell.see("request_page.show", message, "notice", id=made.request)
     return shell.see("slice_page.show", name=spec.name, project=spec.project)
 
 
@@ -154,7 +154,7 @@ def _choices(form: Form) -> dict[str, Any]:
             "nodes": nodes,
             "size_options": _sizes(),
             "keys": people_views.keys(c, by.user),
-            "leases": _leases(form["lease"], config.lease.longest),
+            "leases": lease_options(form["lease"], config.lease.longest),
             "cost": _cost(c, project, form) if project else None,
             "most": {"name": specs.LONGEST_NAME, "count": config.limits.slivers_per_slice},
             "ports": config.network.ports_per_sliver,
@@ -189,7 +189,7 @@ def _unit(text: str) -> str:
     return human.size(parse_size(text))
 
 
-def _leases(chosen: str, longest: timedelta) -> list[tuple[str, str]]:
+def lease_options(chosen: str, longest: timedelta) -> list[tuple[str, str]]:
     """Spans and until when they last."""
     spans: dict[str, timedelta] = {}
     for text in (*_LEASES, leases.text(longest), chosen):

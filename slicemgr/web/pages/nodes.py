@@ -16,6 +16,7 @@ from slicemgr.web.state import principal, state
 
 _SOON = 1.0  # seconds between looks while something is asked of the node
 _MOVING = ("queued", "running")
+_CAPS = ("memory", "disk")  # limits of slivers that may add up to more than there is
 
 blueprint = shell.blueprint("node_page", Entry("node_page.every", "Nodes", "node", 60, "Testbed", admin=True))
 
@@ -51,7 +52,8 @@ def show(name: str) -> Response:
     if door.is_htmx():
         return shell.fresh(**live)
     facts = {key: value for key, value in node["facts"].items() if not isinstance(value, dict | list)}
-    return shell.show("nodes/show.html", node=node, facts=facts, form=Form(), live=shell.part(**live))
+    room = {one: int(node["capacity"][one] * getattr(state().config.limits, f"{one}_overcommit")) for one in _CAPS}
+    return shell.show("nodes/show.html", node=node, room=room, facts=facts, form=Form(), live=shell.part(**live))
 
 
 @blueprint.route("/nodes/<name>/doctor", methods=["POST"])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from flask import Response, request
+from sqlalchemy.engine import Connection
 
 from slicemgr.errors import Refused
 from slicemgr.model import DEFAULT_PROJECT
-from slicemgr.service import people_views, projects, views
+from slicemgr.service import lease_rules, people_views, projects, samples, views
+from slicemgr.store.updates import utcnow
 from slicemgr.web.pages import shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
@@ -68,6 +71,15 @@ def _back(name: str, message: str) -> Response:
     return shell.see("project_page.show", message, name=name)
 
 
+def _accounts(c: Connection, name: str) -> list[dict[str, Any]]:
+    """What it used this month and in the one before, by UTC; nothing is zeros."""
+    first = utcnow().replace(day=1)
+    months = [(first - timedelta(days=1)), first]
+    found = {one["month"]: one for one in samples.accounts(c, principal(), name, None, f"{months[0]:%Y-%m}")}
+    nothing = dict.fromkeys(samples.ACCOUNTED, 0)
+    return [{**nothing, **found.get(f"{one:%Y-%m}", {}), "words": f"{one:%b %Y}"} for one in months]
+
+
 def _page(name: str, form: Form, status: int = 200) -> Response:
     by, config = principal(), state().config
     with state().store.read() as c:
@@ -79,7 +91,9 @@ def _page(name: str, form: Form, status: int = 200) -> Response:
             "images": [one for one in views.images(c, projects=[name]) if one["project"] == name],
             "requests": people_views.requests(c, by, state="waiting", project=name),
             "events": views.events(c, by, project=name, limit=SHOWN),
-            "policy": projects.lease_policy(c, config, name),
+            "rules": lease_rules.view(c, config, name, by),
+            "notices": [one for one in own if one["notice"]][:SHOWN],
+            "accounts": _accounts(c, name),
             "fixed": name == DEFAULT_PROJECT,
         }
         if by.leads(name):

@@ -40,7 +40,7 @@ def show(name: str, index: int, what: str) -> Response:
             what="console" if what == "screen" else "screen",
             project=place.project,
         ),
-        back=url_for("slices_page.mine", q=name, project=place.project),
+        back=url_for("slice_page.show", name=name, project=place.project),
     )
     response = Response(text, mimetype="text/html")
     response.headers["Content-Security-Policy"] = shell.POLICY.replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,6 +41,7 @@ def install(app: Flask) -> None:
         "amount": amount,
         "browser": browser,
         "took": took,
+        "told": told,
     }
     app.jinja_env.filters.update(filters)
 
@@ -63,6 +65,12 @@ def day(value: str | None) -> Markup:
 def date(value: str) -> str:
     """An RFC 3339 time as `Sat 28 Nov 2026, 11:54 UTC`."""
     return f"{datetime.fromisoformat(value).astimezone(UTC):%a %-d %b %Y, %H:%M} UTC"
+
+
+def told(text: str) -> str:
+    """A notice as a page says it: times as people write them, and nothing that is to be typed into a shell."""
+    text = _MOMENT.sub(lambda found: date(found[0]), _TYPED.sub("", text))
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def counted(count: int, word: str, several: str = "") -> str:
@@ -93,6 +101,8 @@ def amount(value: Any, resource: str) -> str:
     return f"{value:g}"
 
 
+_MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_TYPED = re.compile(r":? `slicectl [^`]*`")
 _BROWSERS = (("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox", "Firefox"), ("Chrome", "Chrome"), ("Safari", "Safari"))
 _SYSTEMS = ("Android", "iPhone", "iPad", "Windows", "Mac OS X", "Linux")
 

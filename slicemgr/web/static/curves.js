@@ -11,11 +11,12 @@
     cpu: { slivers: ["cpu"], node: ["cpu"], limit: null, unit: "cores" },
     disk: { slivers: ["disk"], node: ["disk"], bound: "disk_total", limit: "disk", unit: "bytes" },
     network: { slivers: ["net_in", "net_out"], node: ["net_in", "net_out"], unit: "bits", factor: 8 },
+    slivers: { slivers: [], node: ["lxc", "kvm"], limit: null, unit: "count" },
   };
-  const WORDS = { memory: "memory", working: "memory", swap: "swap", cpu: "cores", disk: "disk", net_in: "in", net_out: "out",
+  const WORDS = { lxc: "containers", kvm: "machines", memory: "memory", working: "memory", swap: "swap", cpu: "cores", disk: "disk", net_in: "in", net_out: "out",
     memory_total: "there is", disk_total: "there is" };
   const COLUMNS = [...new Set(Object.values(CURVES).flatMap((one) => [...one.slivers, ...one.node, one.bound]))].filter(Boolean);
-  const OF_NODES = ["memory_total", "disk_total"]; // what slivers have no column for
+  const OF_NODES = ["memory_total", "disk_total", "lxc", "kvm"]; // what slivers have no column for
 
   const scaled = (value, step, units) => {
     let at = 0;
@@ -27,10 +28,11 @@
     bytes: (value) => scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]),
     bits: (value) => scaled(value, 1000, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s"]),
     cores: (value) => (Math.abs(value) < 10 ? value.toFixed(2) : value.toFixed(1)),
+    count: (value) => value.toFixed(Number.isInteger(value) ? 0 : 1),
   };
   const told = (unit, value) => (value === null || value === undefined ? "–" : FORMATS[unit](value));
 
-  const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power); // steps between marks of bytes
+  const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power); // steps between marks of bytes and counts
   const pad = (number) => String(number).padStart(2, "0");
   const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
   const clock = (moment) => `${pad(moment.getHours())}:${pad(moment.getMinutes())}`;
@@ -159,7 +161,7 @@
       this.plots.set(figure, new uPlot({
         width: held.clientWidth || 320, height: HEIGHT, padding: [6, 14, 0, 0], legend: { show: false }, cursor: { y: false, drag: { x: false, y: false } },
         scales: { x: { time: true, range: this.range() }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, curve.unit === "cores" ? 0.05 : 1)] } },
-        axes: [{ ...axis, space: 60, size: 28, values: times }, { ...axis, size: 72, ...(curve.unit === "bytes" ? { incrs: POWERS } : {}), values: (_, ticks) => ticks.map((one) => told(curve.unit, one)) }],
+        axes: [{ ...axis, space: 60, size: 28, values: times }, { ...axis, size: 72, ...(["bytes", "count"].includes(curve.unit) ? { incrs: POWERS } : {}), values: (_, ticks) => ticks.map((one) => told(curve.unit, one)) }],
         series: [{}, ...series],
       }, this.gaps(drawn.map((one) => one.values)), held));
       this.legend(figure.querySelector("[data-curve-legend]"), drawn, series);

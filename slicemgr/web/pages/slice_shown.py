@@ -1,0 +1,120 @@
+"""A slice's page as whatever leads to it shows it, and the slice that a form's page showed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from flask import Response, request, url_for
+from sqlalchemy.engine import Connection, Row
+
+from slicemgr.errors import Code, Refused
+from slicemgr.service import slices, snapshot_views, views
+from slicemgr.store.updates import utcnow
+from slicemgr.web.api.reading import project as named_project
+from slicemgr.web.pages import shell
+from slicemgr.web.pages.form import Form
+from slicemgr.web.state import principal, state
+
+SHOWN = 25  # slivers of a large slice, unless all are asked for
+SOON, LATER = 1.0, 5.0  # seconds between looks: while something moves, and while nothing does
+_EVENTS = 15
+_FRESH = 120.0  # seconds for which an operation that ended well is still told of
+AT_REST = {"running", "stopped", "paused", "failed", "partial"}
+FIELDS = ("lease", "disk", "snapshot")  # of the page's forms
+_SPANS = [("1d", "1 day"), ("7d", "7 days"), ("14d", "14 days"), ("30d", "30 days"), ("90d", "90 days")]
+
+Found = Row[Any]
+
+
+def find(c: Connection, name: str) -> Found:
+    """The slice that the address names. Refused as `slices.find`."""
+    return slices.find(c, name, principal(), named_project())
+
+
+def same(name: str) -> Found:
+    """The slice that the form's page showed. Refused(CONFLICT) if there is another of that name now."""
+    with state().store.read() as c:
+        row = find(c, name)
+    if request.form.get("id", row.id) != row.id:
+        message = f"the page showed an older slice called {name}; this one was made after it was gone"
+        raise Refused(Code.CONFLICT, message, hint="nothing happened")
+    return row
+
+
+def back(row: Found, message: str, kind: str = "good") -> Response:
+    return shell.see("slice_page.show", message, kind, name=row.name, project=row.project)
+
+
+def page(row: Found, form: Form | None = None, status: int = 200) -> Response:
+    """The page, or with what was wrong in one of its forms."""
+    with state().store.read() as c:
+        shown, kept = live(c, row), snapshots(c, row)
+    form = form or Form()
+    form.values.setdefault("lease", "7d")
+    values = {"slice": shown["slice"], "id": row.id, "may": may(row), "spans": _SPANS, "most": kept["most"]}
+    values["moving"] = SOON in (shown["every"], kept["every"])
+    parts = {"live": shell.part(**shown), "snapshots": shell.part(**kept)}
+    return shell.show("slices/show.html", status, form=form, **parts, **values)
+
+
+def again(row: Found, form: Form, error: Refused, field: str, alias: str = "") -> Response:
+    """The page with the error at the form's one field. Raises what is not about the input."""
+    status = form.take(error, {alias or field: field}, (field,))
+    return page(row, form, status)
+
+
+def may(row: Found) -> bool:
+    """Whether who asks may change it."""
+    by = principal()
+    return by.user == row.owner or by.leads(row.project)
+
+
+def live(c: Connection, row: Found) -> dict[str, Any]:
+    """What changes by itself: the arguments of `shell.part`."""
+    by, shown = principal(), views.slice_of(c, row.id)
+    events = views.events(c, by, slice=row.name, project=row.project, limit=_EVENTS)
+    operation = _operation(c, row, shown)
+    moving = shown["state"] not in AT_REST or (operation is not None and operation["state"] in ("queued", "running"))
+    every = "all" in request.args
+    here = {"name": row.name, "project": row.project, "all": "1" if every else None}
+    return {
+        "template": "slices/live.html",
+        "name": "slice",
+        "every": SOON if moving else LATER,
+        "path": url_for("slice_page.show", **here),
+        "slice": shown,
+        "slivers": shown["slivers"] if every else shown["slivers"][:SHOWN],
+        "moving": moving,
+        "operation": operation,
+        "events": [one for one in events if one["at"] >= shown["created_at"]],
+        "may": may(row),
+    }
+
+
+def snapshots(c: Connection, row: Found) -> dict[str, Any]:
+    """The list of its snapshots, which looks after itself too: the arguments of `shell.part`."""
+    kept = snapshot_views.of_slice(c, row.id)
+    return {
+        "template": "slices/snapshots_live.html",
+        "name": "kept",
+        "every": SOON if any(one["state"] == "making" for one in kept) else LATER,
+        "path": url_for("snapshot_page.every", name=row.name, project=row.project),
+        "snapshots": kept,
+        "most": state().config.limits.snapshots_per_slice,
+        "slice": {"name": row.name, "project": row.project},
+        "may": may(row),
+    }
+
+
+def _operation(c: Connection, row: Found, shown: dict[str, Any]) -> dict[str, Any] | None:
+    """The newest one, while there is something to say of it."""
+    newest = views.operations(c, [row.project], slice=row.name, limit=1)
+    if not newest or newest[0]["created_at"] < shown["created_at"]:
+        return None
+    one = newest[0]
+    ended = one["finished_at"]
+    if one["state"] == "done" and ended:
+        ago = (utcnow() - datetime.fromisoformat(ended)).total_seconds()
+        return one if ago < _FRESH else None
+    return one

@@ -1,0 +1,135 @@
+"""Snapshots of a slice: made, restored and deleted on its page, and cloned into another slice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flask import Response, request, url_for
+
+from slicemgr.errors import Code, Refused
+from slicemgr.policy import access, leases
+from slicemgr.service import projects, snapshot_views, snapshots, specs, views
+from slicemgr.service.snapshots import Place
+from slicemgr.web.pages import cost, door, shell, slice_shown
+from slicemgr.web.pages.form import Form, once
+from slicemgr.web.pages.new import lease_options
+from slicemgr.web.pages.slice_shown import Found, back, same
+from slicemgr.web.state import principal, state
+
+_PLACE = "/slices/<name>/snapshots"
+_ONE = f"{_PLACE}/<snapshot>"
+_CLONE = ("name", "lease", "disk")
+_DO: dict[str, Callable[..., str]] = {"restore": snapshots.restore, "delete": snapshots.delete}
+_DONE = {"restore": "{} goes on as it was in {}.", "delete": "{} keeps {} no longer."}
+
+blueprint = shell.blueprint("snapshot_page")
+
+
+@blueprint.route(_PLACE)
+def every(name: str) -> Response:
+    """For htmx the list on the slice's page; who comes by the address is led to it."""
+    try:
+        with state().store.read() as c:
+            row = slice_shown.find(c, name)
+            kept = slice_shown.snapshots(c, row)
+    except Refused as error:
+        if door.is_htmx() and error.code is Code.NOT_FOUND:
+            return shell.gone("slices/no_snapshots.html")
+        raise
+    if door.is_htmx():
+        return shell.fresh(**kept)
+    return shell.see("slice_page.show", name=name, project=row.project, _anchor="snapshots")
+
+
+@blueprint.route(_PLACE, methods=["POST"])
+@once
+def make(name: str) -> Response:
+    """Keep all slivers as they are now, while they run."""
+    row, form = same(name), Form.sent()
+    try:
+        snapshots.create(state().store, state().config, _place(row), form["snapshot"])
+    except Refused as error:
+        return slice_shown.again(row, form, error, "snapshot", "name")
+    return back(row, f"The snapshot {form['snapshot']} is being made.")
+
+
+@blueprint.route(f"{_ONE}/<any(restore, delete):what>")
+def confirm(name: str, snapshot: str, what: str) -> Response:
+    """Say what will be lost, and ask."""
+    row, found = _shown(name, snapshot, what)
+    return _ask(row, found, what, Form())
+
+
+@blueprint.route(f"{_ONE}/<any(restore, delete):what>", methods=["POST"])
+@once
+def do(name: str, snapshot: str, what: str) -> Response:
+    """Restore or delete the one that the page showed."""
+    row = same(name)
+    _, found = _shown(name, snapshot, what)
+    try:
+        _DO[what](state().store, state().config, _place(row), snapshot)
+    except Refused as error:
+        form = Form.sent()
+        return _ask(row, found, what, form, form.take(error, known=("",)))
+    return back(row, _DONE[what].format(name, snapshot))
+
+
+@blueprint.route(f"{_ONE}/clone")
+def ask_clone(name: str, snapshot: str) -> Response:
+    """What the new slice shall be called, and how long it shall live."""
+    row, found = _shown(name, snapshot, "clone")
+    return _clone(row, found, Form({"name": f"{name}-{snapshot}"[: specs.LONGEST_NAME].rstrip("-")}))
+
+
+@blueprint.route(f"{_ONE}/clone", methods=["POST"])
+@once
+def clone(name: str, snapshot: str) -> Response:
+    """Make the slice that begins as the snapshot."""
+    row, form = same(name), Form.sent()
+    _, found = _shown(name, snapshot, "clone")
+    raw = {field: form[field] for field in _CLONE if form[field]}
+    try:
+        snapshots.clone(state().store, state().config, _place(row), snapshot, raw)
+    except Refused as error:
+        return _clone(row, found, form, form.take(error, known=_CLONE))
+    return shell.see("slice_page.show", name=form["name"], project=row.project)
+
+
+def _place(row: Found) -> Place:
+    return Place(row.name, principal(), row.project)
+
+
+def _shown(name: str, snapshot: str, what: str) -> tuple[Found, dict[str, Any]]:
+    """The slice and its snapshot, for who may change it. Refused(CONFLICT) if the page showed an older one."""
+    with state().store.read() as c:
+        row = slice_shown.find(c, name)
+        access.change_slice(principal(), row.project, row.owner, name, what)
+        found = snapshot_views.of_slice(c, row.id, snapshots.find(c, row, snapshot).name)[0]
+    if request.form.get("made", found["created_at"]) != found["created_at"]:
+        message = f"the page showed an older snapshot called {snapshot}; this one was made after it was gone"
+        raise Refused(Code.CONFLICT, message, hint="nothing happened")
+    return row, found
+
+
+def _ask(row: Found, found: dict[str, Any], what: str, form: Form, status: int = 200) -> Response:
+    values = {"slice": {"name": row.name, "project": row.project}, "id": row.id, "snapshot": found, "what": what}
+    return shell.show("slices/snapshot_confirm.html", status, form=form, **values)
+
+
+def _clone(row: Found, found: dict[str, Any], form: Form, status: int = 200) -> Response:
+    config, name = state().config, row.project
+    with state().store.read() as c:
+        policy = projects.lease_policy(c, config, name)
+        usual = min(policy.default, policy.longest)
+        origin = views.slice_of(c, row.id)
+        one, count = origin["slivers"][0], len(origin["slivers"])
+        limits, ports = one["limits"], one["ports"]["last"] - one["ports"]["first"] + 1
+        form.values.setdefault("lease", leases.text(usual))
+        asked = {"count": count, "cpu": limits["cpu"], "memory": str(limits["memory"]), "ports": ports}
+        asked |= {"disk": form["disk"] or str(limits["disk"]), "lease": form["lease"]}
+        price = cost.estimate(c, config, name, asked, usual)
+    values = {"slice": origin, "id": row.id, "snapshot": found, "cost": price, "longest": specs.LONGEST_NAME}
+    spans = lease_options(form["lease"], config.lease.longest)
+    target = url_for("snapshot_page.clone", name=row.name, snapshot=found["name"], project=row.project)
+    return shell.show("slices/clone.html", status, form=form, leases=spans, target=target, **values)

@@ -1,0 +1,183 @@
+"""A slice's page in a browser before a real node: curves, snapshots, a clone, the console, a larger disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+from testbed import IMAGES, Node, eventually
+
+from browser.conftest import Open, request_slice, ssh
+from browser.test_accessible import SHAPES, look, troubles
+from browser.test_admin import chief
+
+__all__ = ["chief"]
+_READY = 240_000  # ms; a machine boots in emulation
+EXP = "/slices/exp?project=lab"
+LOADED = """() => performance.getEntriesByType("resource").concat(performance.getEntriesByType("navigation"))
+    .reduce((sum, one) => sum + one.encodedBodySize, 0)"""
+KINDS = """() => performance.getEntriesByType("resource").filter((one) => one.name.includes("/static/"))
+    .map((one) => [one.encodedBodySize, one.decodedBodySize])"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick(node: Node) -> Iterator[None]:
+    """A sample each second, while this module's tests run."""
+    file = node.box.path("/etc/slicemgr/slicemgr.toml")
+    before = file.read_text()
+    for text in (f'{before}\n[record]\ninterval = "1s"\n', before):
+        file.write_text(text)
+        node.kill("agent")
+        node.start_agent()
+        if text != before:
+            yield
+
+
+def ready(page: Page, name: str) -> str:
+    """Waits until a new slice's page says so; its ssh command."""
+    page.wait_for_url(f"**/slices/{name}?**")
+    expect(page.get_by_text("Ready", exact=True)).to_be_visible(timeout=_READY)
+    return page.get_by_label(f"ssh command of {name}").first.inner_text()
+
+
+def keep(page: Page, name: str) -> None:
+    """Make a snapshot, and wait until the page has it."""
+    page.get_by_label("New snapshot").fill(name)
+    page.get_by_role("button", name="Make it").click()
+    expect(page.get_by_role("link", name=f"Restore {name}")).to_be_visible(timeout=60_000)
+
+
+def test_snapshots_from_the_first_to_a_clone(node: Node, rosa: Page, each_kind: str) -> None:
+    """What is written after a snapshot is gone after the restore, and in no clone of it."""
+    request_slice(rosa, node, "exp", each_kind, IMAGES[each_kind])
+    command = ready(rosa, "exp")
+    ssh(node, command, "echo kept > /root/kept; sync")
+    rosa.get_by_label("New snapshot").fill("Not this")
+    rosa.locator("form[aria-label='Make a snapshot']").evaluate("form => { form.noValidate = true }")
+    rosa.get_by_role("button", name="Make it").click()
+    expect(rosa.locator("#error-snapshot")).to_be_visible()
+    expect(rosa.get_by_label("New snapshot")).to_have_value("Not this")
+    keep(rosa, "before")
+    ssh(node, command, "echo lost > /root/lost; rm /root/kept; sync")
+    rosa.get_by_role("link", name="Restore before").click()
+    expect(rosa.get_by_text("is given up")).to_be_visible()
+    rosa.get_by_role("button", name="Restore it").click()
+    expect(rosa.get_by_text("Restored", exact=True)).to_be_visible(timeout=_READY)
+    assert ssh(node, command, "ls /root").split() == ["kept"]
+    rosa.get_by_role("link", name="Clone before").click()
+    rosa.get_by_label("Name of the new slice").fill("exp")
+    rosa.get_by_role("button", name="Make it").click()
+    expect(rosa.locator("#error-name")).to_contain_text("already")
+    rosa.get_by_label("Name of the new slice").fill("twin")
+    rosa.get_by_role("button", name="Make it").click()
+    assert ssh(node, ready(rosa, "twin"), "hostname; cat /root/kept").split() == ["twin-0", "kept"]
+    rosa.goto(EXP)
+    rosa.get_by_role("link", name="Delete exp").click()
+    expect(rosa.get_by_text("1 snapshot")).to_be_visible()
+    rosa.get_by_role("link", name="Keep it").click()
+    rosa.get_by_role("link", name="Delete before").click()
+    rosa.get_by_role("button", name="Delete the snapshot").click()
+    expect(rosa.get_by_text("Snapshot deleted", exact=True)).to_be_visible(timeout=60_000)
+    expect(rosa.get_by_text("None yet. A snapshot is made in a moment")).to_be_visible()
+
+
+def test_curves_disk_and_console(node: Node, rosa: Page) -> None:
+    """They draw what the agent measures; the console leads back; the disk grows while the sliver runs."""
+    request_slice(rosa, node, "exp")
+    command = ready(rosa, "exp")
+    for curve in ("memory", "cpu", "disk", "network"):
+        eventually(lambda: len(node.rows("select at from samples where memory is not null")) > 2, "it is measured")
+        rosa.reload()
+        expect(rosa.locator(f"figure[data-curve={curve}] canvas")).to_be_visible()
+    rosa.get_by_text("As a table").click()
+    expect(rosa.locator(".curves-table").get_by_role("row", name="Memory")).to_contain_text("MiB")
+    rosa.get_by_label("Shown").select_option("24h")
+    expect(rosa.locator(".curves-state")).to_be_empty()
+    weights = rosa.evaluate(KINDS)
+    assert rosa.evaluate(LOADED) < 300 << 10
+    assert any(0 < packed < whole / 2 for packed, whole in weights), f"nothing came packed: {weights}"
+    rosa.get_by_role("link", name="Console of exp/0").click()
+    rosa.locator("#state[data-state=open]").wait_for()
+    assert rosa.evaluate(LOADED) < 300 << 10, "the console's page is light"
+    rosa.get_by_role("link", name="exp", exact=True).click()
+    rosa.wait_for_url(f"**{EXP}")
+    rosa.get_by_text("A larger disk").click()
+    rosa.get_by_label("Disk of each sliver").fill("1G")
+    rosa.get_by_role("button", name="Resize").click()
+    expect(rosa.locator("#error-disk")).to_contain_text("a disk cannot shrink")
+    rosa.get_by_label("Disk of each sliver").fill("3G")
+    rosa.get_by_role("button", name="Resize").click()
+    expect(rosa.get_by_text("Resized", exact=True)).to_be_visible(timeout=60_000)
+    shown = json.loads(node.ok("show", "--project", "lab", "exp", "-f", "json"))
+    assert shown["slivers"][0]["limits"]["disk"] == 3 << 30
+    rosa.get_by_role("button", name="Stop", exact=True).click()
+    expect(rosa.locator("[role=status] .badge", has_text="stopped")).to_be_visible(timeout=60_000)
+    expect(rosa.get_by_role("link", name="Console of exp/0")).to_have_count(0)
+    assert "root@" in command
+
+
+def test_without_javascript(node: Node, window: Open, rosa: Page) -> None:
+    """A snapshot made, cloned and deleted by forms alone."""
+    request_slice(rosa, node, "exp")
+    ready(rosa, "exp")
+    page = window(javascript=False, cookies=rosa)
+    page.goto(EXP)
+    page.get_by_label("New snapshot").fill("plain")
+    page.get_by_role("button", name="Make it").click()
+    expect(page.get_by_role("link", name="Clone plain")).to_be_visible(timeout=60_000)
+    page.get_by_role("link", name="Clone plain").click()
+    page.get_by_label("Name of the new slice").fill("twin")
+    page.get_by_role("button", name="Make it").click()
+    ready(page, "twin")
+    page.goto(EXP)
+    page.get_by_role("link", name="Delete plain").click()
+    page.get_by_role("button", name="Delete the snapshot").click()
+    expect(page.get_by_text("None yet. A snapshot is made in a moment")).to_be_visible(timeout=60_000)
+    told = page.request.get("/slices/exp/samples?project=lab&since=24h&format=csv").text()
+    assert told.startswith("at,sliver,"), "what there is instead of curves"
+
+
+def test_what_holds_for_leases(node: Node, chief: Page, link: str) -> None:
+    """An admin says it, the project's page shows it."""
+    chief.goto("/projects/lab")
+    chief.get_by_role("link", name="Change what holds for leases").click()
+    chief.get_by_label("Reminders before the end").fill("1d, soon")
+    chief.get_by_role("button", name="Save").click()
+    expect(chief.locator("#error-reminders")).to_contain_text("soon")
+    chief.get_by_label("Reminders before the end").fill("2d")
+    chief.get_by_label("Renewed only in the last part").fill("4d")
+    chief.get_by_role("button", name="Save").click()
+    expect(chief.get_by_text("in the last 4 days")).to_be_visible()
+    rules = json.loads(node.ok("project", "lease", "lab", "-f", "json"))
+    assert (rules["reminders"], rules["window"]) == ([172800], 345600)
+    chief.get_by_role("link", name="Change what holds for leases").click()
+    for label in ("Reminders before the end", "Renewed only in the last part"):
+        chief.get_by_label(label).fill("")
+    chief.get_by_role("button", name="Save").click()
+    expect(chief.get_by_text("at any time")).to_be_visible()
+
+
+def test_axe_finds_nothing(node: Node, window: Open, rosa: Page, chief: Page) -> None:
+    """Of what is on these pages now: with a snapshot, with curves drawn, in both themes and two widths."""
+    request_slice(rosa, node, "exp")
+    ready(rosa, "exp")
+    keep(rosa, "before")
+    one = "/slices/exp/snapshots/before"
+    for width, theme in SHAPES:
+        page = window(width, theme, cookies=rosa)
+        for path in (f"{one}/restore", f"{one}/delete", f"{one}/clone", "/slices/exp/delete"):
+            look(page, f"{path}?project=lab")
+        look(page, EXP)
+        expect(page.locator("figure[data-curve=memory] canvas")).to_be_visible()
+        page.get_by_text("As a table").click()
+        page.get_by_text("A larger disk").click()
+        assert troubles(page) == [], "the page with everything open"
+        page.context.close()
+        page = window(width, theme, cookies=chief)
+        look(page, "/nodes/test")
+        expect(page.locator("figure[data-curve=slivers] canvas")).to_be_visible()
+        for path in ("/projects/lab", "/projects/lab/leases", "/projects/default"):
+            look(page, path)
+        page.context.close()

@@ -1,0 +1,123 @@
+"""What a project's page says of leases and use, and who changes what of its leases there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from browsers import Browser
+from tenants import Tenants
+from test_pages import errors
+
+from slicemgr.service import lease_rules
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+LEASES = "/projects/lab/leases"
+
+
+@pytest.fixture
+def tenants(tmp_path: Path) -> Iterator[Tenants]:
+    with Tenants(tmp_path) as made:
+        yield made
+
+
+def rules(tenants: Tenants) -> dict[str, Any]:
+    with tenants.store.read() as c:
+        return lease_rules.view(c, tenants.config, "lab", tenants.principal("root"))
+
+
+def test_a_pi_says_default_and_reminders(tenants: Tenants) -> None:
+    """And what an admin alone may say is neither shown nor taken."""
+    alice = Browser(tenants, "alice")
+    page = alice.get(LEASES).text
+    assert 'name="default"' in page and 'name="window"' not in page and 'name="exempt"' not in page
+    fields = {"default": "3d", "reminders": "1d, 2h", "window": "1h", "exempt": "yes"}
+    assert alice.post(LEASES, fields).headers["Location"] == "/projects/lab"
+    now = rules(tenants)
+    assert (now["default"], now["reminders"], now["own"]) == (259200, [86400, 7200], ["default", "reminders"])
+    assert not now["exempt"] and now["window"] == 0
+    page = alice.get(LEASES).text
+    assert 'value="3d"' in page and 'value="1d, 2h"' in page
+    shown = alice.get("/projects/lab").text
+    assert "3 days" in shown and "24 hours, 2 hours" in shown and "at any time" in shown
+
+
+def test_an_admin_says_the_rest_and_only_what_changed_is_noted(tenants: Tenants) -> None:
+    root = Browser(tenants, "root")
+    assert root.post(LEASES, {"window": "2d", "exempt": "yes", "reminders": "None"}).status_code == 303
+    now = rules(tenants)
+    assert (now["window"], now["exempt"], now["reminders"]) == (172800, True, [])
+    assert "default" not in now["own"], "what was left empty stays the node's"
+    assert "They do not end" in root.get("/projects/lab").text
+    before = len(tenants.events())
+    same = dict(re.findall(r'name="(default|reminders|window)" type="text" value="([^"]*)"', root.get(LEASES).text))
+    root.post(LEASES, {**same, "exempt": "yes"})
+    assert len(tenants.events()) == before, "the same again is no change"
+    root.post(LEASES, {**same, "window": "0"})
+    now = rules(tenants)
+    assert (now["window"], now["exempt"]) == (0, False)
+    assert tenants.events()[-1] == ("root", "project leases", "exempt False, window 0s")
+    root.post(LEASES, {})
+    assert rules(tenants)["own"] == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"default": "soon"}, "default"),
+        ({"default": "9999d"}, "default"),
+        ({"default": "-1d"}, "default"),
+        ({"reminders": "1d, soon"}, "reminders"),
+        ({"reminders": ",".join(["1d"] * 9)}, "reminders"),
+        ({"window": "<b>2d"}, "window"),
+    ],
+)
+def test_what_is_wrong_is_said_at_its_field(tenants: Tenants, wrong: dict[str, str], field: str) -> None:
+    before = rules(tenants)
+    answer = Browser(tenants, "root").post(LEASES, {"default": "2d", **wrong})
+    assert answer.status_code == 422 and field in errors(answer.text) and "<b>2d" not in answer.text
+    assert field == "default" or 'value="2d"' in answer.text, "what was typed is kept"
+    assert rules(tenants) == before
+
+
+def test_members_see_the_rules_and_change_nothing(tenants: Tenants) -> None:
+    page = Browser(tenants, "bob").get("/projects/lab").text
+    assert "Reminders before the end" in page and LEASES not in page
+    assert LEASES in Browser(tenants, "alice").get("/projects/lab").text
+
+
+def test_what_a_project_used(tenants: Tenants) -> None:
+    """This month and the one before; of nobody else, and zeros where nothing was."""
+    now = utcnow()
+    months = [f"{one:%Y-%m}" for one in (now.replace(day=1) - timedelta(days=1), now)]
+    amounts = {"sliver_hours": 12.34, "cpu_hours": 5.0, "net_in": 3 << 30}
+    with tenants.store.write() as c:
+        c.execute(t.accounts.insert().values(project="lab", month=months[1], **amounts))
+        c.execute(t.accounts.insert().values(project="lab", month="2020-01", sliver_hours=777.0))
+        c.execute(t.accounts.insert().values(project="rival", month=months[1], sliver_hours=888.0))
+    page = Browser(tenants, "bob").get("/projects/lab").text
+    row = re.search(r'Sliver hours</th><td class="number">([\d.]+)</td><td class="number">([\d.]+)', page)
+    assert row and row.groups() == ("0.0", "12.3")
+    assert "3 GiB" in page and "777" not in page and "888" not in page
+    with tenants.store.write() as c:
+        c.execute(sa.delete(t.accounts))
+    assert "12.3" not in Browser(tenants, "bob").get("/projects/lab").text
+
+
+def test_a_node_s_page_says_how_far_limits_may_go(tenants: Tenants) -> None:
+    """8 GiB of memory and 64 GiB of disk, as often as the settings say."""
+    page, limits = Browser(tenants, "root").get("/nodes/node1").text, tenants.config.limits
+    assert f"<dd>{8 * limits.memory_overcommit:g} GiB</dd>" in page
+    assert f"<dd>{64 * limits.disk_overcommit / 1024:g} TiB</dd>" in page
+
+
+def test_the_navigation_leads_to_the_api(tenants: Tenants) -> None:
+    bob = Browser(tenants, "bob")
+    assert 'href="/api/v1/"' in bob.get("/slices").text and bob.get("/api/v1/").status_code == 200
+    assert 'href="/api/v1/"' not in Browser(tenants).get("/sign-in").text
