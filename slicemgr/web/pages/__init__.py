@@ -15,6 +15,7 @@ from slicemgr.web.pages import (
     log,
     new,
     nodes,
+    openid,
     operation,
     people,
     project_forms,
@@ -31,6 +32,8 @@ from slicemgr.web.pages import (
 BLUEPRINTS = (
     sign_in.blueprint,
     invitation.blueprint,
+    openid.blueprint,
+    openid.account,
     slices.blueprint,
     new.blueprint,
     slice.blueprint,
@@ -56,6 +59,7 @@ def install(app: Flask) -> None:
     words.install(app)
     shell.install(app)
     errors.install(app)
+    openid.install(app)
     app.register_blueprint(assets.blueprint)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
