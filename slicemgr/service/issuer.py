@@ -250,7 +250,8 @@ class Issuer:
         subject, email = claims["sub"], text("email")
         if not isinstance(subject, str) or not 0 < len(subject) <= 255:
             raise self._doubt("it does not say who it is")
-        verified = claims.get("email_verified") in (True, "true") and _EMAIL.fullmatch(email)
+        word = claims.get("email_verified")  # some say it as text
+        verified = (word is True or word == "true") and _EMAIL.fullmatch(email)
         said = claims.get(self.settings.admin_claim) if self.settings.admin_claim else None
         values = said if isinstance(said, list) else [said]
         return Proven(
