@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +17,10 @@ from browsers import Browser
 from openid_provider import Provider
 from tenants import PASSWORD, ROOT, Tenants
 from test_openid import come, people, sessions_of, settings
+from werkzeug.serving import make_server
 from werkzeug.test import TestResponse
 
+from slicemgr import cli
 from slicemgr.config import Config
 from slicemgr.config_oidc import OidcConfig
 from slicemgr.config_oidc import check as check_settings
@@ -299,6 +304,45 @@ def test_without_passwords(tmp_path: Path, provider: Provider) -> None:
     with Tenants(tmp_path / "more", oidc=OidcConfig(passwords=False)) as tenants:
         secret = invite(tenants)
         assert entered(tenants, "bob") == {303, 201}, "without an issuer passwords are all there is"
+
+
+def test_slicectl_tells_where_accounts_come_from(
+    tmp_path: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And works for who has no password, with a token from the page."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with having(tmp_path, provider) as tenants, served(tenants) as url:
+        monkeypatch.setenv("SLICEMGR_URL", url)
+        monkeypatch.setenv("SLICEMGR_TOKEN", tenants.found["root"])
+        jane = Browser(tenants)
+        come(jane, provider)
+        assert cli.main(["user", "list", "--no-header", "-c", "name,origin,openid,has_password"]) == 0
+        rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert ["jane-doe", "openid", ADDRESS, "no"] in rows and ["bob", "local", "-", "yes"] in rows
+        monkeypatch.delenv("SLICEMGR_URL")
+        monkeypatch.delenv("SLICEMGR_TOKEN")
+        shown = jane.post("/account/tokens", {"label": "laptop", "scope": "read", "expires": "1d"}).headers["Location"]
+        token = re.search(r'aria-label="the token">([^<]+)<', jane.get(shown).text)
+        assert token
+        for given, status in (("not one", 5), (token[1], 0)):
+            monkeypatch.setattr(sys, "stdin", io.StringIO(given + "\n"))
+            assert cli.main(["login", url, "--token-stdin"]) == status
+        assert cli.main(["user", "show", "--no-header", "-c", "name,origin"]) == 0
+        assert capsys.readouterr().out.split() == ["jane-doe", "openid"]
+
+
+@contextmanager
+def served(tenants: Tenants) -> Iterator[str]:
+    """The service behind a real socket."""
+    server = make_server("127.0.0.1", 0, tenants.app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_the_settings(tmp_path: Path) -> None:
