@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from slicemgr import config_oidc
+from slicemgr.config_oidc import OidcConfig
 from slicemgr.errors import invalid
 
 DEFAULT_FILE = Path("/etc/slicemgr/slicemgr.toml")
@@ -220,6 +222,7 @@ class Config:
     mail: MailConfig = field(default_factory=MailConfig)
     log: LogConfig = field(default_factory=LogConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
+    oidc: OidcConfig = field(default_factory=OidcConfig)
 
     @property
     def store_url(self) -> str:
@@ -306,6 +309,7 @@ def _check(config: Config) -> None:
     if config.web.cookie not in ("secure", "plain"):
         raise invalid("web.cookie", f"{config.web.cookie!r} is unknown", "secure or plain")
     _check_mail(config.mail)
+    config_oidc.check(config.oidc, config.web.url)
     if not 0 <= config.web.proxies <= 8:
         raise invalid("web.proxies", f"{config.web.proxies} is out of range", "how many proxies are before it: 0 to 8")
     if config.log.format not in ("text", "json"):

@@ -259,6 +259,8 @@ class User(TypedDict):
     enabled: bool
     created_at: str
     projects: dict[str, str]
+    origin: str
+    openid: str | None
     has_password: bool | None
     invited_until: str | None
 

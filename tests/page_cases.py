@@ -35,6 +35,9 @@ PAGES = {
     "POST /sign-out": PageCase("/sign-out", (303,)),
     "GET /invitation/<secret>": PageCase("/invitation/nobodys", (404,)),
     "POST /invitation/<secret>": PageCase("/invitation/nobodys", (404,), {"password": "x", "repeated": "x"}),
+    "GET /sign-in/openid": PageCase("/sign-in/openid", (404,)),  # none is set up here
+    "GET /sign-in/openid/back": PageCase("/sign-in/openid/back?state=x&code=x", (404,)),
+    "POST /invitation/<secret>/openid": PageCase("/invitation/nobodys/openid", (404,), {}),
     "GET /static/<version>/<path:name>": PageCase("/static/x/app.css", (200,)),
     "GET /slices": PageCase("/slices", ALL),
     "POST /slices/requests/<id>/withdraw": PageCase("/slices/requests/REQUEST/withdraw", (404, 404, 303, 403, 403), {}),
@@ -105,6 +108,8 @@ PAGES |= {
     "POST /account/password": PageCase(
         "/account/password", (303,) * 5, {"old": PASSWORD, "new": "another long one", "repeated": "another long one"}
     ),
+    "POST /account/openid": PageCase("/account/openid", (404,) * 5, {}),
+    "POST /account/openid/unlink": PageCase("/account/openid/unlink", (404,) * 5, {}),
     "POST /account/person": PageCase("/account/person", (303,) * 5, {"full_name": "Somebody"}),
     "GET /people": PageCase("/people", ADMINS),
     "POST /people": PageCase("/people", ADMINS_DO, {"name": "grace"}),

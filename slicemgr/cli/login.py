@@ -20,18 +20,25 @@ _ON_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 @click.argument("url")
 @click.option("--user", help="Asked for if left out.")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
+@click.option(
+    "--token-stdin", is_flag=True, help="Read a token, made on the page Keys and tokens, from standard input."
+)
 @click.option("--scope", type=click.Choice(["read", "write"]), default="write", show_default=True)
 @click.option("--expires", help="When the token ends, such as 30d.")
-def login(url: str, user: str | None, password_stdin: bool, scope: str, expires: str | None) -> None:
+def login(url: str, user: str | None, password_stdin: bool, token_stdin: bool, scope: str, expires: str | None) -> None:
     """Sign in to the service at URL; from then on every command works with it.
 
-    The password is sent once, for a token, which is kept in ~/.config/slicemgr/client.json.
+    The password is sent once, for a token, which is kept in ~/.config/slicemgr/client.json. Who has no password makes
+    a token in the browser: --token-stdin keeps that one.
     """
     from slicemgr.cli.complaint import say
     from slicemgr.client import Client
     from slicemgr.client_settings import user_file, write_settings
 
     file = user_file()
+    if token_stdin:
+        _keep(url, ask_password("Token", from_stdin=True).strip(), user)
+        return
     with Client(url, "") as client:
         for line in _warnings(url):
             say(line)
@@ -42,12 +49,29 @@ def login(url: str, user: str | None, password_stdin: bool, scope: str, expires:
     say(f"signed in as {made['user']} until {made['expires_at']}; {file} has the token")
 
 
+def _keep(url: str, token: str, user: str | None) -> None:
+    """A token that somebody made elsewhere, once it has been seen to work."""
+    from slicemgr.cli.complaint import say
+    from slicemgr.client import Client
+    from slicemgr.client_settings import user_file, write_settings
+    from slicemgr.errors import invalid
+
+    with Client(url, token) as client:
+        for line in _warnings(url):
+            say(line)
+        me = client.me()
+        if user not in (None, me["name"]):
+            raise invalid("--user", f"the token is {me['name']}'s")
+        write_settings(user_file(), client.url, token)
+    say(f"signed in as {me['name']}; {user_file()} has the token")
+
+
 def _warnings(url: str) -> Iterator[str]:
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
     if parts.scheme == "http" and parts.hostname not in _ON_THIS_MACHINE:
-        yield "the password goes over the network unencrypted: use https where there is more than this machine"
+        yield "the secret goes over the network unencrypted: use https where there is more than this machine"
     if os.environ.get("SLICEMGR_URL"):
         yield "SLICEMGR_URL is set and goes before what this command keeps"
 

@@ -46,11 +46,13 @@ USERS = Table(
         field("admin"),
         field("enabled"),
         field("projects", _pairs),
+        field("origin"),
+        field("openid"),
         field("has_password"),
         field("invited_until", when),
         field("created_at", when),
     ),
-    ("name", "full_name", "email", "admin", "enabled", "projects", "has_password"),
+    ("name", "full_name", "email", "admin", "enabled", "projects", "origin", "has_password"),
 )
 PROJECTS = Table(
     (

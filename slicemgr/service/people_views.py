@@ -31,7 +31,8 @@ def users(c: Connection, by: Principal, name: str | None = None, page: Page | No
     u, m, i = t.users.c, t.members.c, t.invitations.c
     invited = sa.select(i.expires_at).where(i.user == u.name).scalar_subquery().label("invited_until")
     has_password = (u.password != "").label("has_password")
-    query = sa.select(*(u[column] for column in _USER), has_password, invited)
+    from_issuer, known_as = _identity()
+    query = sa.select(*(u[column] for column in _USER), has_password, invited, from_issuer, known_as)
     if not by.admin:
         mates = sa.select(m.user).where(m.project.in_(tuple(by.roles)))
         query = query.where(sa.or_(u.name == by.user, u.name.in_(mates)))
@@ -50,6 +51,14 @@ def users(c: Connection, by: Principal, name: str | None = None, page: Page | No
     return [_user(row, roles[row.name], whole=by.admin or row.name == by.user) for row in rows]
 
 
+def _identity() -> tuple[sa.Label[Any], sa.Label[Any]]:
+    """Whether an OpenID Connect issuer made the account, and what it calls its user."""
+    u, i = t.users.c, t.identities.c
+    made = sa.exists().where(i.user == u.name, i.made).label("from_issuer")
+    called = sa.func.max(sa.case((i.email != "", i.email), else_=i.subject))
+    return made, sa.select(called).where(i.user == u.name).scalar_subquery().label("known_as")
+
+
 def _user(row: Row[*tuple[Any, ...]], roles: Json, *, whole: bool) -> Json:
     """whole: also what is only the user's and the admins' business."""
     return {
@@ -60,6 +69,8 @@ def _user(row: Row[*tuple[Any, ...]], roles: Json, *, whole: bool) -> Json:
         "enabled": row.enabled,
         "created_at": when(row.created_at),
         "projects": roles,
+        "origin": "openid" if row.from_issuer else "local",
+        "openid": row.known_as if whole else None,
         "has_password": row.has_password if whole else None,
         "invited_until": when(row.invited_until) if whole else None,
     }

@@ -39,8 +39,8 @@ def sign_in_with(
     return start(store, config, sign_in.check(store, door, user, password, address), agent)
 
 
-def start(store: Store, config: Config, by: Principal, agent: str) -> Session:
-    """A session for somebody whose identity has been checked. agent: what the browser says it is."""
+def start(store: Store, config: Config, by: Principal, agent: str, how: str = "") -> Session:
+    """A session for somebody whose identity has been checked, and how. agent: what the browser says it is."""
     now, secret, s = utcnow(), secrets.token_urlsafe(32), t.sessions.c
     made = Session(people.new_id(), secret, by.user, now + config.people.session)
     values = {"address": by.address, "agent": agent[:_LONGEST_AGENT], "created_at": now, "used_at": now}
@@ -50,7 +50,7 @@ def start(store: Store, config: Config, by: Principal, agent: str) -> Session:
         c.execute(t.sessions.delete().where(s.hash.in_(c.scalars(old).all())))
         row = {"hash": people.digest(secret), "id": made.id, "user": by.user, "expires_at": made.expires_at, **values}
         c.execute(t.sessions.insert().values(row))
-        operations.note(c, by.user, "sign in", now, address=by.address)
+        operations.note(c, by.user, "sign in", now, detail=how, address=by.address)
     return made
 
 

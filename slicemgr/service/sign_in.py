@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from slicemgr.config import Config, PeopleConfig
 from slicemgr.errors import Code, Refused
 from slicemgr.policy.access import Principal
-from slicemgr.service import operations, people
+from slicemgr.service import operations, passwords_off, people
 from slicemgr.service.passwords import Passwords
 from slicemgr.store import Store
 from slicemgr.store import tables as t
@@ -104,10 +104,11 @@ class Door:
         settings: PeopleConfig = config.people
         self.passwords = Passwords(settings.hashing)
         self.attempts = Attempts(settings.failures, settings.failures_in)
+        self.openid = config.oidc
 
 
 def check(store: Store, door: Door, user: str, password: str, address: str) -> Principal:
-    """Who this is. Refused(UNAUTHENTICATED), without saying what was wrong; TooMany."""
+    """Who this is. Refused(UNAUTHENTICATED), without saying what was wrong, Refused(DENIED); TooMany."""
     user = user.strip().lower()
     door.attempts.begin(user[:64], address)
     u = t.users.c
@@ -122,6 +123,8 @@ def check(store: Store, door: Door, user: str, password: str, address: str) -> P
         hint = "ask an admin of the testbed for a new link if you forgot it"
         raise Refused(Code.UNAUTHENTICATED, "the user or the password is not right", hint=hint)
     door.attempts.forgive(user[:64], address)
+    with store.read() as c:
+        passwords_off.check(c, door.openid, user)
     if door.passwords.stale(row.password):
         fresh = door.passwords.hash(password, user)
         with store.write() as c:

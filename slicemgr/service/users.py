@@ -17,7 +17,7 @@ from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
-from slicemgr.service import operations, people, slice_keys
+from slicemgr.service import operations, passwords_off, people, slice_keys
 from slicemgr.service.sign_in import Door
 from slicemgr.store import Store
 from slicemgr.store import tables as t
@@ -45,10 +45,14 @@ class Invitation:
 def user_name(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise invalid("name", "is missing" if value in (None, "") else "must be text")
-    if not _NAME.fullmatch(value) or len(value) > LONGEST_NAME or value in _RESERVED:
+    if not is_name(value):
         hint = f"up to {LONGEST_NAME} lower-case letters, digits and hyphens, a letter first"
         raise invalid("name", f"{value[:80]!r} cannot be a user's name", hint)
     return value
+
+
+def is_name(value: str) -> bool:
+    return _NAME.fullmatch(value) is not None and len(value) <= LONGEST_NAME and value not in _RESERVED
 
 
 def description(raw: Mapping[str, Any], known: tuple[str, ...] = _DESCRIPTION + _ACCOUNT) -> dict[str, Any]:
@@ -125,14 +129,22 @@ def _invited(c: Connection, secret: str, now: datetime) -> str:
     return str(row.user)
 
 
+def use_up(c: Connection, secret: str, now: datetime) -> str:
+    """Whom a link is for, which opens nothing from now on. Refused(NOT_FOUND)."""
+    user = _invited(c, secret, now)
+    c.execute(t.invitations.delete().where(t.invitations.c.user == user))
+    return user
+
+
 def accept(store: Store, door: Door, secret: str, password: str, address: str) -> str:
     """Set the password of whom the link is for; the user's name. The link is used up, and sessions end."""
     user = invited(store, secret)
+    with store.read() as c:
+        passwords_off.check(c, door.openid, user)
     hashed = door.passwords.hash(password, user)
     with store.write() as c:
         now = utcnow()
-        user = _invited(c, secret, now)  # again: two may have come at once
-        c.execute(t.invitations.delete().where(t.invitations.c.user == user))
+        user = use_up(c, secret, now)  # again: two may have come at once
         _set_password(c, user, hashed)
         operations.note(c, user, "invitation accept", now, address=address)
     return user

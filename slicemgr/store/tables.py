@@ -114,6 +114,22 @@ invitations = sa.Table(
     sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
 )
 
+# Who an OpenID Connect issuer says somebody is, by its own unchanging name for them.
+identities = sa.Table(
+    "identities",
+    metadata,
+    sa.Column("issuer", sa.Text, primary_key=True),
+    sa.Column("subject", sa.Text, primary_key=True),
+    _text("user"),
+    _empty("email"),  # as it was verified last
+    sa.Column("made", sa.Boolean, nullable=False, server_default=sa.false()),  # the account came by it
+    sa.Column("admin", sa.Boolean, nullable=False, server_default=sa.false()),  # the issuer made its user an admin
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("used_at", UtcTime),
+    sa.UniqueConstraint("user", "issuer"),
+    sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
+)
+
 ssh_keys = sa.Table(
     "ssh_keys",
     metadata,

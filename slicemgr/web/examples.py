@@ -110,6 +110,8 @@ FIELDS: dict[str, Any] = {
     "node": "node1",
     "old": "the old long password",
     "os": "Debian 12",
+    "openid": None,
+    "origin": "local",
     "owner": "alice",
     "password": "a long password",
     "percent": None,

@@ -72,6 +72,8 @@ class User(Schema):
     enabled = fields.Boolean()
     created_at = fields.String()
     projects = fields.Dict(metadata={"description": "role by project"})
+    origin = fields.String(metadata={"description": "where the account comes from: local or openid"})
+    openid = fields.String(allow_none=True, metadata={"description": "who the OpenID Connect issuer says its user is"})
     has_password = fields.Boolean(allow_none=True)
     invited_until = fields.String(allow_none=True)
 

@@ -87,6 +87,10 @@ def test_durations_that_are_none(text: str) -> None:
         ("[network]\nfirewall = 'x'", "network.firewall"),
         ("[network]\ndns = [1]", "network.dns"),
         ("[agent]\nworkers = 0", "agent.workers"),
+        ("[oidc]\nclient_id = 'testbed'", "oidc.issuer"),
+        ("[oidc]\nissuer = 'http://login.example'\nclient_id = 'testbed'", "oidc.issuer"),
+        ("[oidc]\nissuer = 'https://login.example'\nclient_id = 'testbed'", "web.url"),
+        ("[oidc]\nissuers = 'x'", "oidc.issuers"),
         ("not toml", "config"),
     ],
 )

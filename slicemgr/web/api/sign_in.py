@@ -17,6 +17,7 @@ routes = Blueprint("sign-in", __name__, url_prefix="/api/v1", description="Passw
 @routes.doc(requestBody=schemas.body(schemas_people.LOGIN))
 @routes.alt_response(201, schema=schemas_people.NewToken)
 @routes.alt_response(401, schema=schemas.Problem)
+@routes.alt_response(403, schema=schemas.Problem)
 @routes.alt_response(429, schema=schemas.Problem)
 def login() -> Answer:
     """A token for whoever knows the password: `token` is told this once."""
@@ -33,6 +34,7 @@ def login() -> Answer:
 @routes.route("/invitation", methods=["POST"])
 @routes.doc(requestBody=schemas.body(schemas_people.ACCEPT))
 @routes.alt_response(200, schema=schemas_people.Accepted)
+@routes.alt_response(403, schema=schemas.Problem)
 @routes.alt_response(404, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 @routes.alt_response(429, schema=schemas.Problem)

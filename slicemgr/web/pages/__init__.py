@@ -16,6 +16,7 @@ from slicemgr.web.pages import (
     log,
     new,
     nodes,
+    openid,
     operation,
     people,
     project_forms,
@@ -34,6 +35,8 @@ from slicemgr.web.pages import (
 BLUEPRINTS = (
     sign_in.blueprint,
     invitation.blueprint,
+    openid.blueprint,
+    openid.account,
     slices.blueprint,
     new.blueprint,
     slice.blueprint,
@@ -62,6 +65,7 @@ def install(app: Flask) -> None:
     words.install(app)
     shell.install(app)
     errors.install(app)
+    openid.install(app)
     app.register_blueprint(assets.blueprint)
     app.extensions.setdefault("slicemgr.navigation", []).append(shell.Entry("reference.page", "API", "terminal", 90))
     for blueprint in BLUEPRINTS:

@@ -131,7 +131,11 @@ def _matches(one: dict[str, Any], words: str, which: str) -> bool:
     texts = (one["name"], one["full_name"], one["email"], *one["projects"])
     if words and not any(words in (text or "").lower() for text in texts):
         return False
-    is_so = {"admin": one["admin"], "disabled": not one["enabled"], "invited": not one["has_password"]}
+    is_so = {
+        "admin": one["admin"],
+        "disabled": not one["enabled"],
+        "invited": not (one["has_password"] or one["openid"]),
+    }
     return bool(is_so.get(which, True))
 
 

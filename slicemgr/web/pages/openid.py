@@ -1,0 +1,185 @@
+"""Signing in by an OpenID Connect issuer: there and back, once for each time somebody set out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import astuple, dataclass, field
+from typing import Any, cast
+
+from flask import Flask, Response, current_app, redirect, request, session, url_for
+
+from slicemgr.config import Config
+from slicemgr.errors import Code, Refused
+from slicemgr.service import openid, passwords_off, sessions, users
+from slicemgr.service.issuer import Flight, Issuer
+from slicemgr.web.pages import door, shell
+from slicemgr.web.pages.form import Form, once, sentence
+from slicemgr.web.state import address, principal, state
+
+_KEY = "openid"  # what the cookie calls the flights
+_TABS = 3  # flights that a browser may have open; a cookie holds little
+_PATIENCE = 600  # seconds that one may take at the issuer
+_MOST_USED = 50_000
+_LONGEST_TARGET = 500
+_ENTER, _LINK, _INVITATION = "enter", "link", "invitation"  # what for; the last two with whose
+
+blueprint = shell.blueprint("openid", is_open=True)
+account = shell.blueprint("openid_account")
+
+
+@dataclass
+class Desk:
+    """The issuer, and the flights that have come back: a copied cookie brings nobody in twice."""
+
+    issuer: Issuer
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _used: OrderedDict[str, float] = field(default_factory=OrderedDict)
+
+    def use(self, given: str) -> bool:
+        """Whether it is the first time; remembered for as long as a cookie could come with it."""
+        now = time.time()
+        with self._lock:
+            while self._used and (next(iter(self._used.values())) < now - _PATIENCE or len(self._used) > _MOST_USED):
+                self._used.popitem(last=False)
+            return self._used.setdefault(given, now) is now
+
+
+def install(app: Flask) -> None:
+    config: Config = app.extensions["slicemgr"].config
+    app.jinja_env.globals["openid"] = config.oidc if config.oidc.issuer else None
+    app.jinja_env.globals["passwords_for"] = _passwords_for
+    if config.oidc.issuer:
+        app.extensions["slicemgr.openid"] = Desk(Issuer(config.oidc))
+
+
+def _passwords_for() -> str:
+    """Whose passwords sign in: all, admins, nobody."""
+    oidc = state().config.oidc
+    if oidc.passwords or not oidc.issuer:
+        return "all"
+    with state().store.read() as c:
+        return "admins" if passwords_off.admins_only(c, oidc) else "nobody"
+
+
+@blueprint.route("/sign-in/openid")
+def start() -> Response:
+    """To the issuer."""
+    _desk()
+    target = door.local(request.args.get("next", "")[:_LONGEST_TARGET])
+    if door.signed_in():
+        return _see(target)
+    try:
+        return _see(_set_out(_ENTER, target))
+    except Refused as error:
+        return _again(error)
+
+
+@blueprint.route("/invitation/<secret>/openid", methods=["POST"])
+def invited(secret: str) -> Response:
+    """To the issuer, for the account that a link is for."""
+    _desk()
+    users.invited(state().store, secret)
+    return shell.show("openid.html", address=_set_out(_INVITATION, secret))
+
+
+@account.route("/account/openid", methods=["POST"])
+def link() -> Response:
+    """To the issuer, to sign in with it from now on."""
+    _desk()
+    try:
+        return shell.show("openid.html", address=_set_out(_LINK, principal().user))
+    except Refused as error:
+        return shell.see("account.show", sentence(error), "bad")
+
+
+@account.route("/account/openid/unlink", methods=["POST"])
+@once
+def unlink() -> Response:
+    _desk()
+    try:
+        openid.unlink(state().store, state().config, principal())
+    except Refused as error:
+        return shell.see("account.show", sentence(error), "bad")
+    return shell.see("account.show", "It opens your account no more.")
+
+
+@blueprint.route("/sign-in/openid/back")
+def back() -> Response:
+    """From the issuer, with a code or the reason why there is none."""
+    desk, given = _desk(), request.args.get("state", "")
+    attempt, where = f"openid {given[:64]}", address()
+    try:
+        flight, what, whose = _come_back(desk, given)
+        state().door.attempts.begin(attempt, where)
+        proven = desk.issuer.prove(flight, _back(), request.args.to_dict())
+        response = _arrived(proven, what, whose)
+    except Refused as error:
+        return _again(error)
+    state().door.attempts.forgive(attempt, where)
+    return response
+
+
+def _arrived(proven: Any, what: str, whose: str) -> Response:
+    """What somebody set out for is done."""
+    store, config, agent = state().store, state().config, request.headers.get("User-Agent", "")
+    if what == _LINK:
+        if not door.signed_in() or principal().user != whose:
+            hint = "sign in to it, and link it again"
+            raise Refused(Code.UNAUTHENTICATED, f"you are not signed in as {whose} any more", hint=hint)
+        openid.link(store, proven, principal())
+        known = proven.email or "what it calls you"
+        return shell.see("account.show", f"{config.oidc.name} ({known}) opens your account from now on.")
+    made: sessions.Session
+    if what == _INVITATION:
+        made = openid.accept(store, config, proven, whose, address(), agent)
+    else:
+        made = openid.enter(store, config, proven, address(), agent)
+    door.start(made)
+    return _see(whose if what == _ENTER else "/")
+
+
+def _set_out(what: str, whose: str) -> str:
+    """Where to; the cookie holds what the answer must fit. Refused(UNAVAILABLE)."""
+    flight = Flight.begin()
+    target = _desk().issuer.address(flight, _back())
+    flights = [*session.get(_KEY, ()), [*astuple(flight), int(time.time()), what, whose]]
+    session[_KEY] = flights[-_TABS:]
+    return target
+
+
+def _come_back(desk: Desk, given: str) -> tuple[Flight, str, str]:
+    """The flight that `given` is the state of; it is over now. Refused(UNAUTHENTICATED) if this browser began none."""
+    flights = session.get(_KEY, [])
+    session[_KEY] = [one for one in flights if one[0] != given]
+    found = next((one for one in flights if one[0] == given), None)
+    if found is None or not 0 <= time.time() - found[3] <= _PATIENCE or not desk.use(given):
+        hint = "begin here, in this browser, and finish within ten minutes"
+        raise Refused(Code.UNAUTHENTICATED, "this answer belongs to no sign-in that is under way", hint=hint)
+    return Flight(*found[:3]), found[4], found[5]
+
+
+def _back() -> str:
+    return state().config.web.url + url_for("openid.back")
+
+
+def _desk() -> Desk:
+    if (found := current_app.extensions.get("slicemgr.openid")) is None:
+        raise Refused(Code.NOT_FOUND, "this testbed has no such sign-in", hint="sign in with a password")
+    return cast(Desk, found)
+
+
+def _again(error: Refused) -> Response:
+    """The page to sign in at, with what went wrong."""
+    form = Form()
+    form.errors[""] = [sentence(error)]
+    response = shell.show("sign_in.html", error.code.status, form=form, next=None)
+    if retry := getattr(error, "retry_after", None):
+        response.headers["Retry-After"] = str(retry)
+    return response
+
+
+def _see(target: str) -> Response:
+    response: Response = redirect(target, 303)  # type: ignore[assignment]
+    return response
