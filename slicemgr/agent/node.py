@@ -55,6 +55,7 @@ class Node:
         self.converger = Converger(config, self.hypervisor, applier, stop)
         self._importer = Importer(config, self._pool, journal, stop)
         self._guests = Guests(self.hypervisor)
+        self._raw = threading.Event()  # raw slivers come and go: what libvirt makes for them is in no row
         self._trouble: dict[str, tuple[float, float]] = {}  # sliver → (not before, wait after that)
         self._told: dict[str, float] = {}  # sliver → not before, for ssh keys that it could not be told
 
@@ -108,7 +109,12 @@ class Node:
         place = self._machines.place(launch.place(self._config))
         with self._store.read() as connection:
             images = work.images(connection)
-        return baseline.measure(raw.Host(self._config, self.hypervisor, self._pool, place), images, operation.params)
+        host = raw.Host(self._config, self.hypervisor, self._pool, place)
+        self._raw.set()
+        try:
+            return baseline.measure(host, images, operation.params)
+        finally:
+            self._raw.clear()
 
     def hasten(self, slivers: Collection[str]) -> None:
         """End many containers at once; each one's own turn finishes it, and says what is wrong if this did not work."""
@@ -138,7 +144,7 @@ class Node:
         self._journal.add(*sampler.usage(self._config, self._pool, host.domains, slivers, guests))
         self._pool.collect_groups({names.qgroup(row.sliver.serial) for row in rows})
         self._forget_marks(host)
-        if not any(agent.busy(row.sliver.id) for row in rows):
+        if not self._raw.is_set() and not any(agent.busy(row.sliver.id) for row in rows):
             cgroup.collect_empty({names.domain(sliver) for sliver in host.domains})
 
     def _may_try(self, sliver: str) -> bool:
