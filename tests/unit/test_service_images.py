@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from bare_service import ADMIN, Service
 
-from slicemgr.model import MIB, ImageState
+from slicemgr.model import MIB, ImageState, OperationState
 from slicemgr.policy.quota import OverQuota
 from slicemgr.service import images, projects
 from slicemgr.store import work
@@ -53,3 +53,20 @@ def test_a_projects_own_image_takes_of_its_disk(service: Service) -> None:
         upload("more", 11 * MIB)
     images.publish(store, "own", ADMIN)
     assert used() == 0
+
+
+def test_the_same_file_again_is_the_same_import_until_it_ends(service: Service) -> None:
+    """Whoever was cut off follows it again; to a project it is the image that the testbed has."""
+    store, config = service.store, service.config
+    projects.create(store, config, {"name": "lab"}, ADMIN)
+    sha256 = hashlib.sha256(b"one").hexdigest()
+
+    def upload(project: str | None = None) -> tuple[str, str | None]:
+        return images.register_upload(store, config, images.Upload("one", "raw", sha256, 1, project), ADMIN, Path.touch)
+
+    first = upload()
+    assert first[1] is not None and upload() == first
+    assert upload("lab") == (sha256, None)
+    service.record(work.ImageSeen(sha256, ImageState.READY, arch="x86_64", base_size=1))
+    service.record(work.OperationEnded(first[1], OperationState.DONE))
+    assert upload() == (sha256, None)
