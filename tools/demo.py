@@ -94,11 +94,19 @@ def answers(url: str) -> bool:
         return False
 
 
+def box_address() -> str:
+    return str(json.loads(nodebox("show", BOX, "-f", "json"))["address"])
+
+
+def web_page() -> str:
+    """The address of the demo's web page."""
+    return f"http://{box_address()}:{PORT}"
+
+
 def ensure_service(key: Path) -> str:
     """The box and, inside, `slicemgr up`; the service's address."""
     nodebox("make", BOX, "--link", "host")
-    address = json.loads(nodebox("show", BOX, "-f", "json"))["address"]
-    url = f"http://{address}:{PORT}"
+    address, url = box_address(), web_page()
     if not answers(url):
         say("starting web and agent in the box")
         settings = SETTINGS.format(address=address, port=PORT)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Route, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route
 from testbed import Node, eventually
 
 OVER_HTTP = ("Cross-Origin-Opener-Policy", "secure context")  # complaints that there are over plain http alone
@@ -19,20 +19,6 @@ COLOUR = """() => {
     return getComputedStyle(red).color;
 }"""
 RED = r"printf '\033[38;2;255;0;0mred\033[0m\n'"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Playwright]:
-    with sync_playwright() as playwright:
-        yield playwright
-
-
-@pytest.fixture(scope="module")
-def chromium(engine: Playwright) -> Iterator[Browser]:
-    # Its sandbox wants namespaces that root in a container may not have; the pages are our own.
-    browser = engine.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-    yield browser
-    browser.close()
 
 
 @pytest.fixture

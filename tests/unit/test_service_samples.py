@@ -30,7 +30,6 @@ from slicemgr.store import work
 from slicemgr.web import create_app
 
 API = "/api/v1"
-NOW = int(datetime.now(UTC).timestamp())
 RECORD = RecordConfig()
 
 
@@ -48,9 +47,16 @@ def client(service: Service) -> FlaskClient:
     return made
 
 
-def measured(service: Service) -> None:
-    """Ten minutes up to now."""
-    fill(service, 20, NOW - 600, cpu=15.0, net_in=3000, memory_peak=12 * MIB)
+def current() -> int:
+    """Unix time."""
+    return int(datetime.now(UTC).timestamp())
+
+
+def measured(service: Service) -> int:
+    """Ten minutes up to now; when they began."""
+    start = current() - 600
+    fill(service, 20, start, cpu=15.0, net_in=3000, memory_peak=12 * MIB)
+    return start
 
 
 @pytest.mark.parametrize(
@@ -83,10 +89,10 @@ def test_windows(since: str | None, until: str | None, resolution: str | None, c
 
 
 def test_a_slice_in_columns(service: Service, client: FlaskClient) -> None:
-    measured(service)
+    start = measured(service)
     told = client.get(f"{API}/slices/exp/samples?since=20m").get_json()
     assert (told["slice"], told["resolution"], told["seconds"]) == ("exp", "raw", 30.0)
-    assert told["at"] == [NOW - 600 + 30 * number for number in range(1, 21)]
+    assert told["at"] == [start + 30 * number for number in range(1, 21)]
     assert [one["index"] for one in told["slivers"]] == [0, 1]
     first = told["slivers"][0]
     assert first["series"]["cpu"] == [0.5] * 20 and first["series"]["net_in"] == [100.0] * 20
@@ -105,7 +111,7 @@ def test_chosen_columns_and_all_together(service: Service, client: FlaskClient) 
 
 
 def test_the_resolutions_come_to_the_same(service: Service, client: FlaskClient) -> None:
-    start = (NOW - 3 * 3600) // 3600 * 3600
+    start = (current() - 3 * 3600) // 3600 * 3600
     fill(service, 240, start, cpu=3.0, net_out=11)
     sum_all(service, start + 7200)
     sums = []
@@ -146,10 +152,11 @@ def test_too_much_at_once_is_refused(service: Service, client: FlaskClient) -> N
 
 
 def test_a_sliver_that_did_not_run_has_no_rates(service: Service, client: FlaskClient) -> None:
+    now = current()
     with service.store.write() as c:
         first, second = rows.slivers(c, NODE)
-        stopped = part(NOW, second.serial, running=0.0, disk=MIB)
-        rows.write(c, whole(NOW), [part(NOW, first.serial, cpu=3.0), stopped], dict.fromkeys((1, 2), "default"))
+        stopped = part(now, second.serial, running=0.0, disk=MIB)
+        rows.write(c, whole(now), [part(now, first.serial, cpu=3.0), stopped], dict.fromkeys((1, 2), "default"))
     told = client.get(f"{API}/slices/exp/samples?columns=cpu,memory,disk").get_json()
     assert [one["series"]["cpu"] for one in told["slivers"]] == [[0.1], [None]]
     assert told["slivers"][1]["series"]["disk"] == [MIB]
@@ -163,7 +170,7 @@ def test_top_has_what_runs_now(service: Service, client: FlaskClient) -> None:
 
 
 def test_top_does_not_show_what_was(service: Service, client: FlaskClient) -> None:
-    fill(service, 2, NOW - 3600)
+    fill(service, 2, current() - 3600)
     assert client.get(f"{API}/top").get_json() == {"nodes": [], "slivers": []}
 
 
@@ -182,10 +189,11 @@ def test_nobody_sees_what_others_used(tmp_path: Path) -> None:
     """top and accounts of carol have nothing of lab; bob's have."""
     with Tenants(tmp_path) as tenants:
         tenants.record(work.NodeSeen(NODE, "192.0.2.1"))
+        now = current()
         with tenants.store.write() as c:
             known = rows.slivers(c, NODE)
-            parts = [part(NOW, one.serial, memory=MIB, net_in=1) for one in known]
-            rows.write(c, whole(NOW), parts, {one.serial: one.project for one in known})
+            parts = [part(now, one.serial, memory=MIB, net_in=1) for one in known]
+            rows.write(c, whole(now), parts, {one.serial: one.project for one in known})
         for path in ("top", "accounts"):
             texts = {who: tenants.client(who).get(f"{API}/{path}").text for who in ("carol", "bob", "root")}
             assert "lab" not in texts["carol"] and "lab" in texts["bob"] and "lab" in texts["root"]
@@ -198,7 +206,7 @@ def test_the_queries_do_not_grow_with_the_slivers(tmp_path: Path) -> None:
     for number in (2, 40):
         with Service(tmp_path / str(number)) as service:
             service.create(count=number)
-            fill(service, 3, NOW - 100)
+            fill(service, 3, current() - 100)
             asked: list[str] = []
             sa.event.listen(service.store.engine, "before_cursor_execute", lambda *words: asked.append(words[2]))  # noqa: B023
             from bare_service import ADMIN

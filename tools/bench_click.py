@@ -1,0 +1,121 @@
+"""How long a researcher waits from the click on *Request it* until ssh answers, beside the same through slicectl.
+
+    make demo && .venv/bin/python tools/bench_click.py [--count 10]
+
+Both ask the demo's node for a container of the same image, in turns. The page's time ends when it says that the slice
+is ready and the port that its ssh command names has sent its banner; slicectl's, when `slicectl create` has returned
+and the same is so. Afterwards the slices are gone, and the account made for it is disabled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import socket
+import statistics
+import sys
+import time
+from typing import Any
+
+import demo
+from playwright.sync_api import Page, expect, sync_playwright
+
+CHROMIUM = "/usr/bin/chromium"
+USER = "bench-click"
+PROJECT = "bench-click"
+WAIT = 120_000  # ms
+
+
+def told(*words: str) -> Any:
+    return json.loads(demo.slicectl(*words, "-f", "json").stdout)
+
+
+def banner(host: str, port: int) -> None:
+    """Return when ssh's banner has come from there. Raises OSError if there is none."""
+    with socket.create_connection((host, port), timeout=30) as connection:
+        if not connection.recv(256).startswith(b"SSH-"):
+            raise OSError(f"{host}:{port} is no ssh server")
+
+
+def invite() -> str:
+    """An account with a project of its own; the link by which it gets its password."""
+    if not any(one["name"] == PROJECT for one in told("project", "list")):
+        demo.slicectl("project", "create", PROJECT, "--slices", "2", "--slivers", "2")
+    if any(one["name"] == USER for one in told("user", "list")):
+        demo.slicectl("user", "enable", USER)
+    else:
+        demo.slicectl("user", "invite", USER)
+        demo.slicectl("project", "add", PROJECT, USER)
+    return str(told("user", "link", USER)["invitation"]["link"])
+
+
+def sign_in(page: Page, link: str) -> None:
+    password = secrets.token_urlsafe(16)
+    page.goto(link)
+    page.get_by_label("Password").fill(password)
+    page.get_by_label("The same once more").fill(password)
+    page.get_by_role("button", name="Set the password").click()
+    page.wait_for_url("**/slices")
+
+
+def by_page(page: Page, name: str, key: str) -> float:
+    """Seconds from the click."""
+    page.goto("/new")
+    page.get_by_label("Name").fill(name)
+    page.get_by_label("Image").select_option(demo.RECIPE)
+    page.get_by_label("Public key").fill(key)
+    button = page.get_by_role("button", name="Request it")
+    started = time.monotonic()
+    button.click()
+    page.wait_for_url(f"**/slices/{name}**")
+    expect(page.get_by_text("Ready", exact=True)).to_be_visible(timeout=WAIT)
+    words = page.get_by_label(f"ssh command of {name}").first.inner_text().split()
+    banner(words[-1].rpartition("@")[2], int(words[words.index("-p") + 1]))
+    return time.monotonic() - started
+
+
+def by_slicectl(name: str, key: str) -> float:
+    """Seconds from the start of the command."""
+    started = time.monotonic()
+    words = ("--type", "lxc", "--image", demo.RECIPE, "--ssh-key", key, "--project", PROJECT)
+    sliver = told("create", name, *words)["slivers"][0]
+    banner(sliver["ssh"]["host"], sliver["ssh"]["port"])
+    return time.monotonic() - started
+
+
+def measure(page: Page, count: int, key: str) -> tuple[list[float], list[float]]:
+    pages, commands = [], []
+    for number in range(count):
+        pages.append(by_page(page, f"click-{number}", key))
+        demo.slicectl("delete", "--project", PROJECT, f"click-{number}")
+        commands.append(by_slicectl(f"typed-{number}", key))
+        demo.slicectl("delete", "--project", PROJECT, f"typed-{number}")
+    return pages, commands
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=10, help="slices by each way")
+    given = parser.parse_args()
+    key = demo.ensure_key().with_suffix(".pub").read_text().strip()
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            page = browser.new_context(base_url=demo.web_page()).new_page()
+            sign_in(page, invite())
+            pages, commands = measure(page, given.count, key)
+            browser.close()
+    finally:
+        left = [one["name"] for one in told("list") if one["project"] == PROJECT]
+        if left:
+            demo.slicectl("delete", "--project", PROJECT, *left)
+        demo.slicectl("user", "disable", USER, check=False)
+    for name, times in (("page", pages), ("slicectl", commands)):
+        print(f"{name:<9} p50 {statistics.median(times):.2f} s, most {max(times):.2f} s, n {len(times)}")
+    print(f"page / slicectl: {statistics.median(pages) / statistics.median(commands):.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
