@@ -197,20 +197,20 @@ class Hypervisor:
     def set_guest_keys(self, sliver: str, put: list[str], gone: list[str]) -> None:
         """root's ssh keys inside a running virtual machine, by its guest agent. Raises Failed if none answers.
 
-        put: lines that shall be there; gone: lines that shall not. All others stay.
+        put: lines that shall be there; gone: lines that shall not. All others stay, but for empty ones.
         """
         with self._calling(Kind.KVM, "hand the guest its ssh keys") as connection:
             domain = _lookup(connection, sliver)
             if domain is None:
                 raise Failed(f"{sliver} does not run")
+            # Between calls the agent's file ends without a newline: the empty line, put last, becomes one.
             for lines, how in (
-                (gone, libvirt.VIR_DOMAIN_AUTHORIZED_SSH_KEYS_SET_REMOVE),
-                (put, libvirt.VIR_DOMAIN_AUTHORIZED_SSH_KEYS_SET_APPEND),
+                ([*gone, ""], libvirt.VIR_DOMAIN_AUTHORIZED_SSH_KEYS_SET_REMOVE),
+                ([*put, ""], libvirt.VIR_DOMAIN_AUTHORIZED_SSH_KEYS_SET_APPEND),
             ):
-                if lines:
-                    late = Failed("its guest agent does not answer")
-                    call = partial(domain.authorizedSSHKeysSet, "root", lines, how)
-                    _bounded(call, seconds=_GUEST_ANSWERS, late=late)
+                late = Failed("its guest agent does not answer")
+                call = partial(domain.authorizedSSHKeysSet, "root", lines, how)
+                _bounded(call, seconds=_GUEST_ANSWERS, late=late)
 
     def guest_memory(self, slivers: Iterable[str]) -> dict[str, int]:
         """Bytes that running virtual machines say they use; those whose guest does not tell are left out.

@@ -16,7 +16,7 @@ PASSWORD = "correct horse battery"
 Open = Callable[..., Page]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         # Its sandbox wants namespaces that root in a container may not have; the pages are our own.
