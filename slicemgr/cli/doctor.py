@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from slicemgr.cli import tables
 from slicemgr.cli.output import Output, output_options
 from slicemgr.cli.shared import seconds
 from slicemgr.errors import Code, SlicemgrError
+
+if TYPE_CHECKING:
+    from slicemgr.client import Client
 
 _timeout = click.option(
     "--timeout", callback=seconds, default="3m", show_default=True, metavar="TIME", help="Stop waiting after this."
@@ -27,13 +32,21 @@ def doctor(name: str | None, timeout: float, output: Output) -> int:
     try:
         with Client.local() as client:
             result = follow(client, client.doctor(name or the_node(client)), timeout)["result"] or {}
+            checks = [*result.get("checks", []), _clock(client)]
     except SlicemgrError as error:
         if error.code in (Code.UNAVAILABLE, Code.TIMEOUT):
             error.hint = f"{error.hint}; `slicemgr doctor` as root checks the node without the service"
         raise
-    checks = result.get("checks", [])
     output.show(checks, checks)
     return 1 if any(one["ok"] is False for one in checks) else 0
+
+
+def _clock(client: Client) -> dict[str, object]:
+    """The service's, by which leases go: the agent does not know it."""
+    clock = client.clock()
+    remedy = "`slicectl clock confirm` if it is right, else set it" if clock["doubt"] else ""
+    detail = f"{clock['doubt']}; leases that wait for it: {clock['held']}" if clock["doubt"] else clock["says"]
+    return {"name": "clock", "ok": None if clock["doubt"] else True, "detail": detail, "remedy": remedy}
 
 
 @click.command()

@@ -261,6 +261,8 @@ def test_doctor_fails_with_a_check(canned: Canned, run: Run) -> None:
         {"name": "btrfs", "ok": False, "detail": "no pool", "remedy": "mkfs.btrfs"},
         {"name": "kvm", "ok": None, "detail": "", "remedy": ""},
     ]
+    right = {"says": "2030-01-01 12:00 UTC", "leases_go_by": "2030-01-01 12:00 UTC", "doubt": None, "held": 0}
+    canned.on("GET /clock", right)
     canned.on("GET /nodes", {"nodes": [{"name": "node1"}]})
     canned.on("POST /nodes/node1/doctor", Answer(202, {"operation": operation(kind="doctor")}))
     canned.on("GET /operations/op1", operation("done", 2, result={"checks": checks}))
@@ -270,8 +272,12 @@ def test_doctor_fails_with_a_check(canned: Canned, run: Run) -> None:
         ["libvirt", "ok"],
         ["btrfs", "FAIL"],
         ["kvm", "?"],
+        ["clock", "ok"],
     ]
     assert "mkfs.btrfs" in out
+    canned.on("GET /clock", {**right, "doubt": "it is 3 d ahead", "held": 2})
+    out = run("doctor", "--no-header")[1]
+    assert "it is 3 d ahead; leases that wait for it: 2" in out and "slicectl clock confirm" in out
     canned.on("GET /operations/op1", operation("done", 2, result={"checks": [checks[0], checks[2]]}))
     assert run("doctor")[0] == 0
 
