@@ -1,4 +1,7 @@
-"""An account's ssh keys in slivers that run: added, removed, beside what the tenant wrote, over both kinds."""
+"""An account's ssh keys in slivers that run: added, removed, beside what the tenant wrote, over both kinds.
+
+For a machine of cloud-init's see test_machines: its boots are long.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from testbed import IMAGE, Node, eventually
+from testbed import Node, eventually
 
 KEYS = "/root/.ssh/authorized_keys"
 TENANTS = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDZL+rD/vRwJyc8ynlZ34fozFD0H1+ae81XD1/BIyS4U tenants-own"
@@ -80,24 +83,5 @@ def test_a_machine_without_a_guest_agent_says_so_and_learns_it_at_its_start(node
         assert not opens(node, second)
         node.ok("restart", "exp")
         assert opens(node, second) and missing(node) == ""
-    finally:
-        node.kind = "lxc"
-
-
-def test_a_machine_of_cloud_init_changes_its_keys_too(node: Node, second: Path) -> None:
-    """While it runs by Debian's own guest agent, at a start by the seed."""
-    node.ensure_machines()
-    node.kind = "kvm"
-    try:
-        node.create("exp", "--image", IMAGE, "--memory", "512M", "--disk", "4G")
-        node.inside("exp", f"cloud-init status --wait >/dev/null; echo '{TENANTS}' >> {KEYS}", timeout=180)
-        id_ = add(node, second)
-        eventually(lambda: opens(node, second), "the new key opens", 150)
-        node.ok("stop", "exp")
-        node.ok("key", "remove", id_)
-        node.ok("start", "exp")
-        lines = eventually(lambda: node.ssh("exp", f"cat {KEYS}").stdout, "it can be logged into", 90)
-        eventually(lambda: not opens(node, second), "the key that was taken away opens no more", 60)
-        assert "tenants-own" in lines
     finally:
         node.kind = "lxc"
