@@ -145,10 +145,10 @@ def test_the_screen_of_a_machine(node: Node, chromium: Browser, eve: str) -> Non
         assert eventually(lambda: len(set(canvas.screenshot())) > 50, "something is on the screen")
         assert serious(page) == []
         page.get_by_role("button", name="Paste").click()
-        page.get_by_label("Text").fill("größe")
+        page.get_by_role("textbox", name="Text").fill("größe")
         page.get_by_role("button", name="Type it").click()
         assert "on no key" in page.locator("#untyped").inner_text()
-        page.get_by_label("Text").fill("Root")
+        page.get_by_role("textbox", name="Text").fill("Root")
         page.get_by_role("button", name="Type it").click()
         canvas.focus()
         page.keyboard.press("Shift+F6")
