@@ -17,8 +17,8 @@ from slicemgr.service import operations
 from slicemgr.service.smtp import Letter, NotNow, Outcome, Refusal, Server, Unknown
 from slicemgr.store import Store
 from slicemgr.store import tables as t
+from slicemgr.store.seen import insert
 from slicemgr.store.updates import utcnow
-from slicemgr.store.work import insert
 
 WAITING, SENDING, SENT, FAILED = "waiting", "sending", "sent", "failed"
 _AT_ONCE = 100  # letters of one call

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import RecordConfig
 from slicemgr.store import tables as t
-from slicemgr.store.work import insert
+from slicemgr.store.seen import insert
 
 RAW, MINUTES, HOURS = 0, 300, 3600  # seconds of a resolution
 COUNTED = ("net_in", "net_out", "net_in_packets", "net_out_packets", "io_read", "io_written", "io_reads", "io_writes")

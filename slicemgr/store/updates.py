@@ -1,4 +1,4 @@
-"""What the agent saw, as values: each is one change of a row. `work.record` writes them."""
+"""What the agent saw, as values: each is one change of a row. `seen.record` writes them."""
 
 from __future__ import annotations
 

@@ -1,25 +1,25 @@
-"""What the agent reads and writes: what is to be done, what should be, and what it saw.
+"""What the agent reads: what is to be done, and what should be. What it saw, it writes by `record`.
 
-All of it works on a connection of `store.read()` or `store.write()`. A batch of updates is one transaction.
+All of it works on a connection of `store.read()` or `store.write()`.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from slicemgr import model
 from slicemgr.model import Desired, ImageState, Kind, OperationState, Phase
 from slicemgr.store import snapshots
 from slicemgr.store import tables as t
+from slicemgr.store.seen import record
 from slicemgr.store.updates import (
     EventSeen,
     ImageGone,
@@ -36,7 +36,6 @@ from slicemgr.store.updates import (
     StepSeen,
     Update,
     Usage,
-    utcnow,
 )
 
 __all__ = [
@@ -79,10 +78,6 @@ SLIVER_OPERATIONS: dict[str, Desired | None] = {
     "delete": Desired.ABSENT,
 }
 _LIMITS = tuple(field.name for field in fields(model.Limits))  # columns of the same names
-_ENDED = (OperationState.DONE, OperationState.FAILED)
-
-
-# --- what is to be done, what should be -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,227 +206,3 @@ def images(c: Connection) -> list[model.Image]:
         model.Image(*row[:7], state=ImageState(row[7]), created_at=row[8], boot=model.BootFacts(**row[9]))
         for row in c.execute(sa.select(*columns).order_by(i.name)).all()
     ]
-
-
-# --- what was seen ----------------------------------------------------------------------------------------------------
-
-
-def record(c: Connection, updates: Sequence[Update]) -> None:
-    """Write what was seen. Rows that are gone meanwhile are passed over. Of one kind, the later update wins."""
-    by_type: dict[type, list[Any]] = defaultdict(list)
-    for update in updates:
-        by_type[type(update)].append(update)
-    for kind, write in _WRITERS.items():
-        if by_type[kind]:
-            write(c, by_type[kind])
-    touched = {
-        update.operation
-        for update in updates
-        if isinstance(update, StepSeen | SliverDone | OperationStarted | OperationEnded)
-    }
-    _many(
-        c,
-        t.operations.update().where(t.operations.c.id == sa.bindparam("op")).values(version=t.operations.c.version + 1),
-        [{"op": operation} for operation in sorted(touched)],
-    )
-
-
-def _many(c: Connection, statement: sa.UpdateBase, rows: list[dict[str, Any]]) -> None:
-    if rows:
-        c.execute(statement, rows)
-
-
-def insert(c: Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
-    """An insert of the connection's own dialect, which knows ON CONFLICT."""
-    return postgresql.insert(table) if c.dialect.name == "postgresql" else sqlite.insert(table)
-
-
-def _kept(column: sa.Column[Any], name: str) -> sa.ColumnElement[Any]:
-    """The given value, or what is there if it is None."""
-    return sa.func.coalesce(sa.bindparam(name, type_=column.type), column)
-
-
-def _sliver_seen(c: Connection, updates: list[SliverSeen]) -> None:
-    s = t.slivers.c
-    statement = (
-        t.slivers.update()
-        .where(s.id == sa.bindparam("b_id"))
-        .values(
-            phase=sa.bindparam("b_phase"),
-            error=_kept(s.error, "b_error"),
-            host_key=_kept(s.host_key, "b_host_key"),
-            acceleration=_kept(s.acceleration, "b_acceleration"),
-            booted=_kept(s.booted, "b_booted"),
-            keys_missing=_kept(s.keys_missing, "b_keys_missing"),
-            updated_at=sa.bindparam("b_now"),
-        )
-    )
-    now = utcnow()
-    _many(
-        c,
-        statement,
-        [
-            {
-                "b_id": u.sliver,
-                "b_phase": u.phase,
-                "b_error": u.error,
-                "b_host_key": u.host_key,
-                "b_acceleration": u.acceleration,
-                "b_booted": u.booted,
-                "b_keys_missing": u.keys_missing,
-                "b_now": now,
-            }
-            for u in updates
-        ],
-    )
-
-
-def _usage(c: Connection, updates: list[Usage]) -> None:
-    s = t.slivers.c
-    statement = (
-        t.slivers.update()
-        .where(s.id == sa.bindparam("b_id"))
-        .values(
-            usage_memory=_kept(s.usage_memory, "b_memory"),
-            usage_disk=_kept(s.usage_disk, "b_disk"),
-            guest_memory=_kept(s.guest_memory, "b_guest"),
-        )
-    )
-    rows = [{"b_id": u.sliver, "b_memory": u.memory, "b_disk": u.disk, "b_guest": u.guest_memory} for u in updates]
-    _many(c, statement, rows)
-
-
-def _sliver_gone(c: Connection, updates: list[SliverGone]) -> None:
-    _many(
-        c,
-        t.slivers.delete().where(t.slivers.c.id == sa.bindparam("b_id")),
-        [{"b_id": u.sliver} for u in updates],
-    )
-    left = sa.exists().where(t.slivers.c.slice == t.slices.c.id)
-    tags = {u.sliver.rpartition("-")[0] for u in updates}
-    _many(
-        c,
-        t.slices.delete().where(t.slices.c.id == sa.bindparam("b_id"), ~left),
-        [{"b_id": tag} for tag in sorted(tags)],
-    )
-
-
-def _known(c: Connection, operations: Iterable[str]) -> set[str]:
-    o = t.operations.c
-    return set(c.scalars(sa.select(o.id).where(o.id.in_(set(operations)))))
-
-
-def _step_seen(c: Connection, updates: list[StepSeen]) -> None:
-    known = _known(c, (u.operation for u in updates))
-    statement = insert(c, t.operation_steps)
-    new = statement.excluded
-    statement = statement.on_conflict_do_update(
-        index_elements=["operation", "sliver", "name"],
-        set_={"state": new.state, "detail": new.detail, "percent": new.percent, "finished_at": new.finished_at},
-    )
-    rows = [
-        {
-            "operation": u.operation,
-            "sliver": u.sliver,
-            "name": u.name,
-            "state": u.state,
-            "detail": u.detail,
-            "percent": u.percent,
-            "started_at": u.at,
-            "finished_at": u.at if u.state.ended else None,
-        }
-        for u in updates
-        if u.operation in known
-    ]
-    _many(c, statement, rows)
-
-
-def _sliver_done(c: Connection, updates: list[SliverDone]) -> None:
-    s = t.operation_slivers.c
-    statement = (
-        t.operation_slivers.update()
-        .where(s.operation == sa.bindparam("b_operation"), s.sliver == sa.bindparam("b_sliver"))
-        .values(state=sa.bindparam("b_state"))
-    )
-    _many(c, statement, [{"b_operation": u.operation, "b_sliver": u.sliver, "b_state": u.state} for u in updates])
-
-
-def _operation_started(c: Connection, updates: list[OperationStarted]) -> None:
-    o = t.operations.c
-    statement = (
-        t.operations.update()
-        .where(o.id == sa.bindparam("b_id"), *(o.state != ended for ended in _ENDED))  # no IN: executemany has none
-        .values(
-            state=OperationState.RUNNING,
-            started_at=sa.func.coalesce(o.started_at, sa.bindparam("b_at", type_=o.started_at.type)),
-        )
-    )
-    _many(c, statement, [{"b_id": u.operation, "b_at": u.at} for u in updates])
-
-
-def _operation_ended(c: Connection, updates: list[OperationEnded]) -> None:
-    o = t.operations.c
-    for u in updates:
-        values = {"state": u.state, "error": u.error, "hint": u.hint, "result": u.result, "finished_at": u.at}
-        ended = t.operations.update().where(o.id == u.operation, o.state.not_in(_ENDED)).values(**values)
-        if c.execute(ended.values(started_at=sa.func.coalesce(o.started_at, u.at))).rowcount:
-            _log_end(c, u)
-
-
-def _log_end(c: Connection, end: OperationEnded) -> None:
-    """A failure is an event too: who looks at a slice later should find out what happened to it."""
-    if end.state is not OperationState.FAILED:
-        return
-    o = t.operations.c
-    row = c.execute(sa.select(o.user, o.slice_name, o.image_name, o.kind).where(o.id == end.operation)).one()
-    detail = end.error if row.slice_name or not row.image_name else f"{row.image_name}: {end.error}"
-    c.execute(
-        t.events.insert().values(
-            at=end.at, user=row.user, slice=row.slice_name, action=f"{row.kind} failed", detail=detail
-        )
-    )
-
-
-def _image_seen(c: Connection, updates: list[ImageSeen]) -> None:
-    for u in updates:
-        seen = {"arch": u.arch, "os": u.os, "virtual_size": u.virtual_size, "boot": u.boot, "base_size": u.base_size}
-        values = {name: value for name, value in seen.items() if value}
-        c.execute(t.images.update().where(t.images.c.sha256 == u.sha256).values(state=u.state, **values))
-
-
-def _image_gone(c: Connection, updates: list[ImageGone]) -> None:
-    _many(c, t.images.delete().where(t.images.c.sha256 == sa.bindparam("b_id")), [{"b_id": u.sha256} for u in updates])
-
-
-def _node_seen(c: Connection, updates: list[NodeSeen]) -> None:
-    for u in updates:
-        row = {"name": u.name, "address": u.address, "agent_seen_at": utcnow()}
-        changes = row if u.facts is None else {**row, "facts": u.facts}
-        statement = insert(c, t.nodes).values({"facts": {}, **changes})
-        c.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changes))
-
-
-def _event_seen(c: Connection, updates: list[EventSeen]) -> None:
-    rows = [
-        {"at": u.at, "user": u.user, "project": u.project, "slice": u.slice, "action": u.action, "detail": u.detail}
-        for u in updates
-    ]
-    _many(c, t.events.insert(), rows)
-
-
-# In this order: an operation ends after its steps, a slice goes after what was seen of its slivers.
-_WRITERS: dict[type, Callable[[Connection, list[Any]], None]] = {
-    NodeSeen: _node_seen,
-    ImageSeen: _image_seen,
-    ImageGone: _image_gone,
-    SliverSeen: _sliver_seen,
-    Usage: _usage,
-    OperationStarted: _operation_started,
-    StepSeen: _step_seen,
-    SnapshotMade: snapshots.made,
-    SnapshotGone: snapshots.gone,
-    SliverDone: _sliver_done,
-    SliverGone: _sliver_gone,
-    OperationEnded: _operation_ended,
-    EventSeen: _event_seen,
-}
