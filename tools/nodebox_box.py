@@ -18,6 +18,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
@@ -322,10 +323,11 @@ class Box:
         pool = self.directory / "pool.img"
         if pool.exists():
             return
-        fresh = pool.with_suffix(".new")
-        fresh.unlink(missing_ok=True)
-        with fresh.open("wb") as stream:
+        for left in self.directory.glob("pool.*.new"):  # a maker was killed; its mkfs.btrfs may still be writing there
+            left.unlink()
+        with tempfile.NamedTemporaryFile(dir=self.directory, prefix="pool.", suffix=".new", delete=False) as stream:
             stream.truncate(pool_bytes(self.spec.pool_size))
+        fresh = Path(stream.name)
         command(["mkfs.btrfs", "--quiet", "--nodiscard", fresh])
         fresh.replace(pool)
 

@@ -48,16 +48,16 @@ def check_upload(store: Store, name: str, format: str, by: Principal) -> None:
 def register_upload(
     store: Store, config: Config, upload: Upload, by: Principal, keep: Callable[[Path], None]
 ) -> tuple[str, str | None]:
-    """Take a spooled image in: its sha256 and the operation's id, None if the image is known already.
+    """Take a spooled image in: its sha256 and the id of the operation that imports it, None if it is imported.
 
-    keep: gives the spooled file the name it is called with; not called if the image is known.
+    keep: gives the spooled file the name it is called with; not called if the image is known, imported or not yet.
     Refused(CONFLICT): the name is taken by another image, or this one is being deleted.
     """
     target = config.uploads_dir / f"{upload.sha256}.{upload.format}"
     with ExitStack() as undo:
         with store.write() as c:
             if _is_known(c, upload):
-                return upload.sha256, None
+                return upload.sha256, _under_way(c, upload)
             operation = _insert(c, upload, target, by)
             undo.callback(target.unlink, missing_ok=True)
             keep(target)
@@ -74,6 +74,15 @@ def _is_known(c: Connection, upload: Upload) -> bool:
         message = f"another image is called {upload.name!r} already"
         raise Refused(Code.CONFLICT, message, hint="choose another name", field="name")
     return known is not None
+
+
+def _under_way(c: Connection, upload: Upload) -> str | None:
+    """The import of this very image, if it has not ended."""
+    o = t.operations.c
+    same = (o.kind == "image-import", o.image == upload.sha256)
+    importing = sa.select(o.id).where(*same, o.finished_at.is_(None))
+    found: str | None = c.scalar(importing)
+    return found
 
 
 def _insert(c: Connection, upload: Upload, target: Path, by: Principal) -> str:

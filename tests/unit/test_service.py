@@ -257,6 +257,20 @@ def test_the_same_file_again_is_the_same_image(store: Store, config: Config) -> 
     assert images.register_upload(store, config, again, ADMIN, lambda _: pytest.fail("kept")) == (SHA, None)
 
 
+def test_the_same_file_again_is_the_same_import_until_it_ends(store: Store, config: Config) -> None:
+    """Whoever was cut off follows it again."""
+    one, path = upload(config)
+
+    def again() -> tuple[str, str | None]:
+        return images.register_upload(store, config, one, ADMIN, lambda _: pytest.fail("kept"))
+
+    first = images.register_upload(store, config, one, ADMIN, lambda to: (path.rename(to), None)[1])
+    assert first[1] is not None and again() == first
+    with store.write() as c:
+        work.record(c, [updates.OperationEnded(first[1], OperationState.DONE)])
+    assert again() == (one.sha256, None)
+
+
 def test_an_image_in_use_stays(store: Store, config: Config) -> None:
     create(store, config)
     with pytest.raises(Refused) as caught:
