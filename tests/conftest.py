@@ -36,7 +36,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 @pytest.fixture(scope="session")
-def node() -> Iterator[Node]:
+def bare_node() -> Iterator[Node]:
     """A box with the service in it and the recipe's image imported. Destroyed at the end, whatever happened."""
     if PRODUCTION:
         with HostNode() as host:
@@ -51,23 +51,29 @@ def node() -> Iterator[Node]:
 
 
 @pytest.fixture(scope="session")
-def production_run(node: Node, request: pytest.FixtureRequest) -> Iterator[Run]:
+def production_run(bare_node: Node, request: pytest.FixtureRequest) -> Iterator[Run]:
     """The production-like machine at work, in the background."""
-    run = Run(node, request.config.getoption("--debian"))
+    run = Run(bare_node, request.config.getoption("--debian"))
     yield run
     run.stop()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def early_start(request: pytest.FixtureRequest) -> None:
-    """Let the machine run while the other tests do, if its results are wanted at the end."""
+@pytest.fixture(scope="session")
+def node(bare_node: Node, request: pytest.FixtureRequest) -> Node:
+    """The node that most tests share. The production-like machine runs beside them, if its results are wanted."""
     if any("test_production_host" in item.nodeid for item in request.session.items):
         request.getfixturevalue("production_run")
+    return bare_node
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What the machine found is asked for last."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What the machine found is asked for last. Of two processes (pytest -n 2) one has all tests of the node."""
     items.sort(key=lambda item: "test_production_host" in item.nodeid)
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            if isinstance(item, pytest.Function) and "node" in item.fixturenames:
+                item.add_marker(pytest.mark.xdist_group("node"))
 
 
 @pytest.fixture(params=["lxc"] if PRODUCTION else ["lxc", "kvm"])
@@ -84,7 +90,7 @@ def each_kind(request: pytest.FixtureRequest, node: Node) -> Iterator[str]:
 def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """After each test that used the node: no slice, and the host has exactly what the rows name."""
     yield
-    if "node" in request.node.fixturenames:  # those it asks for itself: `early_start` is not its own
+    if "node" in request.node.fixturenames:
         used: Node = request.getfixturevalue("node")
         used.mend()
         used.delete_all()

@@ -24,12 +24,12 @@ TESTS = (  # what depends on the host, the whole path first: the drivers' own sl
     "tests/system/test_slices.py::test_pause_freezes_and_resume_goes_on",
     "tests/system/test_slices.py::test_slices_are_apart_and_a_slice_is_together",
     "tests/system/test_limits.py",
-    "tests/system/test_launcher.py",
-    "tests/contract/test_hypervisor.py::test_pause_and_resume[lxc]",
-    "tests/contract/test_hypervisor.py::test_a_domain_ends[lxc-stop-True]",
+    "tests/system/test_launcher.py::test_root_inside_can_do_its_work_and_nothing_to_the_host",
+    "tests/system/test_launcher.py::test_the_same_checks_fail_without_the_confinement",
+    "tests/system/test_launcher.py::test_every_limit_that_can_be_asked_for_holds",
+    "tests/system/test_launcher.py::test_files_stay_owned_by_root_on_disk_and_the_host_sees_no_mount",
+    "tests/system/test_launcher.py::test_a_container_whose_hardening_fails_does_not_start",
     "tests/contract/test_hypervisor.py::test_a_dead_controller_takes_its_container_along",
-    "tests/contract/test_hypervisor.py::test_many_come_and_go_at_once",
-    "tests/contract/test_hypervisor.py::test_a_sliver_that_ignores_the_shutdown_is_ended_by_force",
     "tests/production/test_reboot.py::test_slices_are_left_for_the_reboot",
 )
 AFTER_REBOOT = (

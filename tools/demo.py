@@ -17,6 +17,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from nodebox_linux import locked
+
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parent
 RUN = REPO / ".run"
@@ -66,12 +68,13 @@ def ensure_image(name: str = RECIPE) -> Path:
     image = RUN / f"{name}.qcow2"
     folders = recipe.load(recipe.directory(name)).folders
     newest = max(file.stat().st_mtime for folder in folders for file in folder.rglob("*") if file.is_file())
-    if not image.exists() or image.stat().st_mtime < newest:
-        say(f"building the VM disk image {image.name} (once)")
-        words = (VENV / "bin/slicectl", "image", "build", name, "--output", image)
-        if run(*words, check=False).returncode != 0:
-            say("once more, without security fixes")
-            run(*words, "--no-security")
+    with locked(RUN):
+        if not image.exists() or image.stat().st_mtime < newest:
+            say(f"building the VM disk image {image.name} (once)")
+            words = (VENV / "bin/slicectl", "image", "build", name, "--output", image)
+            if run(*words, check=False).returncode != 0:
+                say("once more, without security fixes")
+                run(*words, "--no-security")
     return image
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 ADDRESS = "192.0.2.10"  # as tools/units/slicemgr.toml says
-SECONDS = 1500.0
+SECONDS = 2400.0
 DISK = "6G"
 MEMORY = "4G"
 OWN_PYTHON = "/opt/testenv/bin/python"  # not the program's: what the program needs has to come with it
