@@ -23,8 +23,8 @@ check: setup ## style, types, import directions, schema, golden files (fast)
 unit: setup ## the tests that need no root and no box
 	@$(PYTHON) -m pytest -q tests/unit tests/golden
 
-test: check ## the whole suite, in two processes: one has the node that most system tests share
-	@$(PYTHON) -m pytest -n 2 --dist loadgroup tests
+test: check ## the whole suite
+	@$(PYTHON) tools/suite.py
 
 bench: setup ## the life cycle of 50 slices beside the raw baseline, on the demo node
 	@.venv/bin/slicectl bench lifecycle --type lxc --count 50 --parallel 4

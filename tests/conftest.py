@@ -18,6 +18,7 @@ collect_ignore = [] if PRODUCTION else ["production"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate", action="store_true", help="rewrite the golden files; look at the diff")
+    parser.addoption("--part", choices=("node", "rest"), help="the tests that share a node, or all others")
     parser.addoption("--debian", choices=("12", "13"), default="12", help="of the production-like host")
 
 
@@ -66,14 +67,17 @@ def node(bare_node: Node, request: pytest.FixtureRequest) -> Node:
     return bare_node
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What the machine found is asked for last. Of two processes (pytest -n 2) one has all tests of the node."""
+    """What the machine found is asked for last. With --part, only that half of the tests."""
     items.sort(key=lambda item: "test_production_host" in item.nodeid)
-    if config.pluginmanager.hasplugin("xdist"):
+    part = config.getoption("--part")
+    if part is not None:
+        halves: dict[str, list[pytest.Item]] = {"node": [], "rest": []}
         for item in items:
-            if isinstance(item, pytest.Function) and "node" in item.fixturenames:
-                item.add_marker(pytest.mark.xdist_group("node"))
+            of_node = isinstance(item, pytest.Function) and "bare_node" in item.fixturenames
+            halves["node" if of_node else "rest"].append(item)
+        items[:] = halves.pop(part)
+        config.hook.pytest_deselected(items=[*halves.popitem()[1]])
 
 
 @pytest.fixture(params=["lxc"] if PRODUCTION else ["lxc", "kvm"])
