@@ -52,6 +52,14 @@ def bare_node() -> Iterator[Node]:
 
 
 @pytest.fixture(scope="session")
+def spare_node() -> Iterator[Node]:
+    """Another one, without an image: for tests that bring their own."""
+    with Node("spare") as made:
+        made.start()
+        yield made
+
+
+@pytest.fixture(scope="session")
 def production_run(bare_node: Node, request: pytest.FixtureRequest) -> Iterator[Run]:
     """The production-like machine at work, in the background."""
     run = Run(bare_node, request.config.getoption("--debian"))

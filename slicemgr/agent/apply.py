@@ -78,10 +78,13 @@ class Applier:
             Step.REMOVE: self._remove,
         }
 
-    def do(self, step: Step, sliver: Sliver, tell: Callable[[str], None]) -> str:
-        """Do it; what is worth telling about it, or "". tell: what is worth it meanwhile. Raises Failed or Refused."""
+    def do(self, step: Step, sliver: Sliver, tell: Callable[[str], None], unwanted: Callable[[], bool]) -> str:
+        """Do it; what is worth telling about it, or "". Raises Failed or Refused.
+
+        tell: what is worth it meanwhile. unwanted: whether something else is wanted by now; then nothing is waited for.
+        """
         if step is Step.SSH:
-            return self._ssh(sliver, tell)
+            return self._ssh(sliver, tell, unwanted)
         return self._steps[step](sliver) or ""
 
     def undo(self, step: Step, sliver: Sliver) -> None:
@@ -148,7 +151,7 @@ class Applier:
         if wrong:
             raise Failed("; ".join(wrong), hint="`slicectl doctor` shows what the node's kernel can limit")
 
-    def _ssh(self, sliver: Sliver, tell: Callable[[str], None]) -> str:
+    def _ssh(self, sliver: Sliver, tell: Callable[[str], None], unwanted: Callable[[], bool]) -> str:
         """Wait for the banner. A sliver without sshd is a sliver all the same: what was not seen is said."""
         agent = self._config.agent
         patience = (agent.ssh_wait if sliver.kind is Kind.LXC else agent.boot_wait).total_seconds()
@@ -158,7 +161,7 @@ class Applier:
         wait, seen = 0.01, False
         while not (seen := banner(sliver.address)) and time.monotonic() < deadline and not self._stop.wait(wait):
             wait = min(0.25, wait * 1.5)
-            if wait == 0.25 and self._hypervisor.domain(sliver.id) is None:
+            if unwanted() or (wait == 0.25 and self._hypervisor.domain(sliver.id) is None):
                 break
         domain = self._hypervisor.domain(sliver.id)
         if domain is None:
@@ -170,6 +173,8 @@ class Applier:
         observe.mark(self._config, sliver.id, domain.pid).touch(mode=0o600)
         if seen:
             return ""
+        if unwanted():
+            return "not verified: something else is wanted by now"
         said = console_log.last_line(self._config.node.pool, sliver.id)
         return f"not verified: no ssh banner within {patience:.0f} s" + (f"; the console says {said!r}" if said else "")
 

@@ -40,20 +40,25 @@ class Converger:
         """What is to be done now."""
         return plan(sliver, self._patiently(lambda: observe.one(self._config, self._hypervisor, sliver.id)))
 
-    def carry_out(self, sliver: Sliver, steps: tuple[Step, ...], report: Report) -> Rest | None:
-        """Apply `steps` up to where only waiting is left; that rest is returned, or None if there is none."""
+    def carry_out(
+        self, sliver: Sliver, steps: tuple[Step, ...], report: Report, unwanted: Callable[[], bool]
+    ) -> Rest | None:
+        """Apply `steps` up to where only waiting is left; that rest is returned, or None if there is none.
+
+        unwanted: whether the sliver shall be something else by now; then there is nothing to wait for.
+        """
         waiting = steps.index(Step.SSH) if Step.SSH in steps else len(steps)
-        self._apply(sliver, steps[:waiting], report)
+        self._apply(sliver, steps[:waiting], report, unwanted)
         if waiting == len(steps):
             return None
-        return lambda: self._apply(sliver, steps[waiting:], report)
+        return lambda: self._apply(sliver, steps[waiting:], report, unwanted)
 
-    def _apply(self, sliver: Sliver, steps: tuple[Step, ...], report: Report) -> None:
+    def _apply(self, sliver: Sliver, steps: tuple[Step, ...], report: Report, unwanted: Callable[[], bool]) -> None:
         for step in steps:
             tell = partial(report, step, OperationState.RUNNING)
             tell("")
             try:
-                detail = self._patiently(partial(self._applier.do, step, sliver, tell))
+                detail = self._patiently(partial(self._applier.do, step, sliver, tell, unwanted))
             except SlicemgrError as error:
                 report(step, OperationState.FAILED, str(error))
                 self._applier.undo(step, sliver)

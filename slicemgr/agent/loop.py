@@ -201,7 +201,15 @@ class Agent:
         if operation is None and steps:
             detail = f"{sliver.id}: {', '.join(steps)}"
             self._journal.add(work.EventSeen("agent", "repair", sliver.slice_name, detail))
-        return self._converger.carry_out(sliver, steps, self._reporter(operation, sliver_id))
+        return self._converger.carry_out(
+            sliver, steps, self._reporter(operation, sliver_id), lambda: self._unwanted(sliver)
+        )
+
+    def _unwanted(self, sliver: Sliver) -> bool:
+        """Whether a later request wants it otherwise than the turn under way does."""
+        with self._lock:
+            row = self._rows.get(sliver.id)
+        return row is None or row.desired is not sliver.desired
 
     def _reporter(self, operation: _Operation | None, sliver: str) -> Callable[[Step, OperationState, str], None]:
         def report(step: Step, state: OperationState, detail: str) -> None:

@@ -26,10 +26,10 @@ def strike() -> None:
         os.kill(victims.pop(0), SIGNAL)
 
 
-def fatal(self: Applier, step: Step, sliver: Sliver, tell: Callable[[str], None]) -> str:
+def fatal(self: Applier, step: Step, sliver: Sliver, tell: Callable[[str], None], unwanted: Callable[[], bool]) -> str:
     if step is STEP and MOMENT == "before":
         strike()
-    said = honest(self, step, sliver, tell)
+    said = honest(self, step, sliver, tell, unwanted)
     if step is STEP:
         strike()
     return said

@@ -288,3 +288,18 @@ def test_delete_during_create_leaves_nothing(node: Node) -> None:
     node.ok("delete", "exp")
     assert json.loads(node.ok("list", "-f", "json")) == []
     node.agrees()
+
+
+def test_a_machine_that_boots_is_not_waited_for_when_it_shall_go(node: Node) -> None:
+    """Its create tells why it ended, and never says that there was no banner in all the time it had."""
+    node.ensure_machines()
+    node.kind = "kvm"
+    try:
+        ask(node, "create", "exp")
+        eventually(lambda: node.host()["domains"], "it boots")
+        node.ok("delete", "exp")
+    finally:
+        node.kind = "lxc"
+    (create,) = [one for one in json.loads(node.ok("op", "list", "-f", "json")) if one["kind"] == "create"][:1]
+    assert create["state"] == "failed" and "a later request" in create["error"]
+    assert "no ssh banner within" not in node.ok("op", "show", create["id"])

@@ -17,6 +17,7 @@ from testbed import Node, eventually
 MIB = 1 << 20
 SECTOR = 512
 FIRST = 2048  # sector of the first partition
+POOL = Path("/var/lib/slicemgr/pool")
 CAPABILITY = bytes.fromhex("0100000200040000000000000000000000000000")  # cap_net_bind_service, effective
 
 
@@ -51,12 +52,17 @@ def make_disk(path: Path, *trees: Path, size: int = 64 * MIB) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def node(spare_node: Node) -> Node:
+    return spare_node
+
+
 def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
 def pool_of(node: Node) -> Path:
-    return node.box.path("/var/lib/slicemgr/pool")
+    return node.box.path(str(POOL))
 
 
 def held(node: Node) -> dict[str, set[str]]:
@@ -187,8 +193,9 @@ def test_an_interrupted_import_is_finished_by_the_next_agent(kept: Node, tmp_pat
 def test_files_that_outgrow_the_pool_are_refused(tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "tree")
     with (tree / "root/zeros").open("wb") as file:
-        file.truncate(900 * MIB)
-    disk = make_disk(tmp_path / "disk.raw", tree, size=1024 * MIB)
+        file.truncate(300 * MIB)
+    disk = make_disk(tmp_path / "disk.raw", tree, size=384 * MIB)
     with Node("narrow", pool_size="1G") as node:
         node.start()
+        node.box.run(["fallocate", "-l", "550M", str(POOL / "taken")], check=True)
         refused(node, disk, "outgrow the pool")

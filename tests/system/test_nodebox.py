@@ -12,6 +12,7 @@ from pathlib import Path
 
 import demo
 import nodebox_box
+import nodebox_network
 import pytest
 from nodebox_box import Box
 from nodebox_linux import BoxError
@@ -31,12 +32,13 @@ def traces(*names: str) -> dict[str, set[str]]:
             continue
         if any(name in where for name in names) and not ended and int(process.name) != os.getpid():
             processes.add(process.name)
+    others = {nodebox_network.host_device(name) for name in nodebox_box.names() if name not in names}
     loops = (file.read_text().strip() for file in Path("/sys/block").glob("loop*/loop/backing_file"))
     return {
         "processes": processes,
         "mounts": {line for line in Path("/proc/self/mountinfo").read_text().splitlines() if _names(line, names)},
         "loops": {line for line in loops if _names(line, names)},
-        "links": {path.name for path in Path("/sys/class/net").iterdir()},
+        "links": {path.name for path in Path("/sys/class/net").iterdir()} - others,
         "cgroups": {str(path) for path in CGROUPS.glob("*/*") if _names(path.name, names)}
         | {str(path) for path in CGROUPS.glob("*/*/*") if _names(path.name, names)},
         "files": {path.name for path in nodebox_box.BOXES.glob("*") if _names(path.name, names)},

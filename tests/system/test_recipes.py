@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from testbed import IMAGES, Node, ensure_image
+from testbed import IMAGES, Node, ensure_image, eventually
 
 from slicemgr.drivers import recipe
 
@@ -24,7 +24,16 @@ dpkg-deb --build /tmp/tiny /tmp/tiny.deb >/dev/null
 CHOSEN_NETWORK = "import cloudinit.net.renderers as r; print(r.select(r.DEFAULT_PRIORITY)[0])"
 
 
-@pytest.fixture(scope="module", params=[name for name in recipe.names() if name not in IMAGES.values()])
+OTHERS = [name for name in recipe.names() if name not in IMAGES.values()]
+MACHINES = [name for name in OTHERS if recipe.load(recipe.directory(name)).architecture == "amd64"]
+
+
+@pytest.fixture(scope="module")
+def node(spare_node: Node) -> Node:
+    return spare_node
+
+
+@pytest.fixture(scope="module", params=OTHERS)
 def imported(request: pytest.FixtureRequest, node: Node) -> Iterator[str]:
     """The recipe's image on the node, by the recipe's name; deleted afterwards."""
     name = str(request.param)
@@ -34,9 +43,10 @@ def imported(request: pytest.FixtureRequest, node: Node) -> Iterator[str]:
     node.ok("image", "delete", name)
 
 
+@pytest.mark.parametrize("imported", MACHINES, indirect=True)
 def test_it_boots_by_its_own_loader_and_becomes_a_slice(node: Node, imported: str) -> None:
     """Whatever table, file systems and network it has: name, address, keys and the larger disk come from the seed."""
-    node.ensure_machines()
+    eventually(node.runs_machines, "the agent has found out how machines run", 120)
     node.kind = "kvm"
     try:
         sizes = ("--boot", "loader", "--memory", "512M", "--disk", "5G")
@@ -50,8 +60,6 @@ def test_it_boots_by_its_own_loader_and_becomes_a_slice(node: Node, imported: st
     assert int(size.rstrip("M")) > 4300, "the root file system has grown with the disk"
     assert route[:3] == ["default", "via", "169.254.1.1"]
     node.inside("exp", "getent hosts localhost && test -s /etc/resolv.conf")
-    node.ok("restart", "exp")
-    assert node.inside("exp", "hostname", timeout=240) == "exp-0\n"
 
 
 def test_its_words_and_its_network(node: Node, imported: str) -> None:
