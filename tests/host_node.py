@@ -81,7 +81,7 @@ class HostNode(Node):
         """Wait for the units, and tell the database of the images that came with the pool."""
         eventually(lambda: self.box.daemon("web") and self.box.daemon("agent"), "the units run", 120)
         eventually(self._listens, "the web process listens", 120)
-        eventually(lambda: json.loads(self.ok("node", "list", "-f", "json")), "the agent has announced the node", 120)
+        eventually(self.nodes, "the agent has announced the node", 120)
         for row in json.loads(Path(os.environ["SLICEMGR_TEST_IMAGES"]).read_text()):
             marks = ", ".join("?" * len(row))
             with closing(sqlite3.connect(DATABASE)) as database, database:
@@ -90,7 +90,7 @@ class HostNode(Node):
 
     def mend(self) -> None:
         """Nothing here ends a unit for good: systemd starts it again."""
-        self.start()
+        eventually(self._listens, "the web process listens", 120)
 
     @staticmethod
     def _listens() -> bool:

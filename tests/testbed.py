@@ -18,7 +18,7 @@ from typing import Any, Self
 import demo
 from nodebox_box import Box
 
-from slicemgr import names
+from slicemgr import names, wire
 from slicemgr.client import Client
 
 BIN = Path(sys.executable).parent
@@ -104,7 +104,7 @@ class Node:
         self.box.run([BIN / "slicemgr", "init"], check=True)
         self.start_web()
         self.start_agent()
-        eventually(lambda: json.loads(self.ok("node", "list", "-f", "json")), "the agent has announced the node")
+        eventually(self.nodes, "the agent has announced the node")
 
     def start_web(self) -> None:
         self.box.background("web", [str(BIN / "slicemgr"), "web"])
@@ -139,11 +139,25 @@ class Node:
         return f"http://{self.box.address}:{PORT}"
 
     def token(self) -> str:
-        text = self.box.run(["cat", "/run/slicemgr/client.json"], check=True).stdout
-        return str(json.loads(text)["token"])
+        return str(json.loads(self.box.path("/run/slicemgr/client.json").read_text())["token"])
 
     def client(self) -> Client:
         return Client(self.url, self.token())
+
+    # what tests look up again and again: without starting a program for it
+
+    def nodes(self) -> list[wire.Node]:
+        with self.client() as admin:
+            return admin.nodes()
+
+    def slices(self) -> list[str]:
+        """The names of all slices."""
+        with self.client() as admin:
+            return [one["name"] for one in admin.slices()]
+
+    def show(self, name: str) -> dict[str, Any]:
+        with self.client() as admin:
+            return {**admin.slice(name)}
 
     # its users
 
@@ -171,18 +185,16 @@ class Node:
 
     def ensure_machines(self) -> None:
         """Import the small image, and wait until the agent knows how machines run here."""
-        names = {one["name"] for one in json.loads(self.ok("image", "list", "-f", "json"))}
-        if IMAGES["kvm"] not in names:
+        with self.client() as admin:
+            there = {one["name"] for one in admin.images()}
+        if IMAGES["kvm"] not in there:
             self.ok("image", "import", ensure_image(IMAGES["kvm"]), "--name", IMAGES["kvm"], timeout=500)
         eventually(self.runs_machines, "the agent has found out how machines run", 120)
 
     def runs_machines(self) -> bool:
         """Whether the agent knows how."""
-        return bool(json.loads(self.ok("node", "list", "-f", "json"))[0]["facts"]["kinds"]["kvm"])
-
-    def show(self, name: str) -> dict[str, Any]:
-        shown: dict[str, Any] = json.loads(self.ok("show", name, "-f", "json"))
-        return shown
+        facts: dict[str, Any] = self.nodes()[0]["facts"]
+        return bool(facts["kinds"]["kvm"])
 
     def ssh(self, target: str, command: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         return self.slicectl("ssh", "-i", self.key, target, "--", command, timeout=timeout)
@@ -194,10 +206,9 @@ class Node:
         return done.stdout
 
     def delete_all(self) -> None:
-        slices = [one["name"] for one in json.loads(self.ok("list", "-f", "json"))]
-        if slices:
+        if slices := self.slices():
             self.slicectl("delete", *slices)
-        eventually(lambda: json.loads(self.ok("list", "-f", "json")) == [], "every slice is gone")
+        eventually(lambda: not self.slices(), "every slice is gone")
 
     # what is there, and what should be
 
