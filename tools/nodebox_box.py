@@ -415,7 +415,10 @@ class Box:
     def destroy(self) -> None:
         """Leave nothing of the box; fine if there is none. Raises BoxError if something cannot be removed."""
         with locked(BOXES):
-            if (BOXES / self.name).is_symlink() or (BOXES / self.name).exists():
+            if (BOXES / self.name).exists():
+                with locked(self.directory):  # also held by what a killed maker forked, until that is in its cgroup
+                    self._remove()
+            elif (BOXES / self.name).is_symlink():
                 self._remove()
             else:
                 cgroups.kill(cgroups.find(self.name) + cgroups.find(f"{self.name}.outside"))

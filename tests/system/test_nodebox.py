@@ -142,7 +142,7 @@ def test_a_maker_killed_midway_leaves_what_destroy_removes(box: Box, seconds: fl
         time.sleep(seconds)
         maker.kill()
     box.destroy()
-    assert traces(box.name) == before
+    eventually(lambda: traces(box.name) == before, "a program that the maker had started ends by itself", 20)
 
 
 def test_a_maker_killed_midway_leaves_what_make_mends(box: Box) -> None:
