@@ -47,7 +47,7 @@ def bare_node() -> Iterator[Node]:
     image = ensure_image()
     with Node("test") as made:
         made.start()
-        made.ok("image", "import", image, "--name", IMAGE)
+        made.ok("image", "import", image, "--name", IMAGE, timeout=600)
         yield made
 
 
