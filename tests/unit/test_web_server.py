@@ -161,7 +161,8 @@ def test_an_image_is_spooled_for_the_agent(web: Web) -> None:
     (name,) = web.spooled()
     assert name == f"{answer['image']['sha256']}.raw"
     assert (web.service.config.uploads_dir / name).read_bytes() == data
-    assert web.ask("POST", "/api/v1/images?name=other&format=raw", data, headers)[0] == 200
+    again = web.ask("POST", "/api/v1/images?name=other&format=raw", data, headers)
+    assert (again[0], again[1]["operation"]["id"]) == (202, answer["operation"]["id"])
     web.service.record(work.ImageGone(answer["image"]["sha256"]))
     (web.service.config.uploads_dir / name).unlink()
 
