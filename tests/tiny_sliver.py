@@ -70,7 +70,6 @@ def in_box(name: str) -> Iterator[Box]:
         box.destroy()
     box.make(link="none", pool_size="1G")
     try:
-        unshare(_CLONE_FS)  # this thread's own root and directory: only then can it change its mount namespace
         with _moved(box):
             yield box
     finally:
@@ -108,6 +107,9 @@ def _moved(box: Box) -> Iterator[None]:
 
 
 def _move(namespaces: tuple[int, ...]) -> None:
+    unshare(
+        _CLONE_FS
+    )  # a mount namespace is changed alone: threads started since the last time share root and directory
     for descriptor in namespaces:
         setns(descriptor, 0)
 
@@ -115,6 +117,7 @@ def _move(namespaces: tuple[int, ...]) -> None:
 def _move_in(box: Box) -> None:
     state = box.state
     assert state is not None
+    unshare(_CLONE_FS)
     keeper = os.pidfd_open(state.keeper.pid)
     try:
         setns(keeper, CLONE_NEWCGROUP | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS)
