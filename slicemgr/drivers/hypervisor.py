@@ -30,6 +30,7 @@ from slicemgr.model import KIB, Kind
 log = logging.getLogger(__name__)
 
 _PROBES = 2  # unanswered probes before a connection counts as dead, and as long again after the last
+_KEPT = 4  # connections that no call uses just now, of each kind
 _NO_DRIVER = (libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED)
 _INIT_APPEARS = 5.0  # seconds until the container's init must exist after its domain was seen
 _SHORT = 0.01
@@ -322,10 +323,10 @@ class Hypervisor:
         except libvirt.libvirtError as error:
             if not connection.isAlive() or error.get_error_domain() == libvirt.VIR_FROM_RPC:
                 raise _unavailable(kind, error) from error
-            self._idle[kind].append(connection)
+            self._give_back(kind, connection)
             raise Failed(f"libvirt could not {what}: {error.get_error_message()}") from error
         else:
-            self._idle[kind].append(connection)
+            self._give_back(kind, connection)
 
     def _take(self, kind: Kind) -> Any:
         self._connect(kind)
@@ -340,6 +341,13 @@ class Hypervisor:
         if attempt.connection is None:
             raise _unavailable(kind, attempt.error or f"no answer in {self._call_timeout:g} s")
         return attempt.connection
+
+    def _give_back(self, kind: Kind, connection: Any) -> None:
+        if len(self._idle[kind]) < _KEPT:
+            self._idle[kind].append(connection)
+        else:
+            with suppress(libvirt.libvirtError):
+                connection.close()
 
     def _connect(self, kind: Kind) -> Any:
         """The connection that events come by, alive a moment ago. Opening has no keepalive yet: it has a time limit.
