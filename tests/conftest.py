@@ -82,12 +82,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: "test_production_host" in item.nodeid)
     part = config.getoption("--part")
     if part is not None:
-        halves: dict[str, list[pytest.Item]] = {"node": [], "rest": []}
-        for item in items:
-            of_node = isinstance(item, pytest.Function) and "bare_node" in item.fixturenames
-            halves["node" if of_node else "rest"].append(item)
-        items[:] = halves.pop(part)
-        config.hook.pytest_deselected(items=[*halves.popitem()[1]])
+        config.hook.pytest_deselected(items=[item for item in items if _part(item) != part])
+        items[:] = [item for item in items if _part(item) == part]
+
+
+def _part(item: pytest.Item) -> str:
+    return "node" if isinstance(item, pytest.Function) and "bare_node" in item.fixturenames else "rest"
 
 
 @pytest.fixture(params=["lxc"] if PRODUCTION else ["lxc", "kvm"])

@@ -190,6 +190,10 @@ class Node:
             there = {one["name"] for one in admin.images()}
         if IMAGES["kvm"] not in there:
             self.ok("image", "import", ensure_image(IMAGES["kvm"]), "--name", IMAGES["kvm"], timeout=500)
+        self.await_machines()
+
+    def await_machines(self) -> None:
+        """Wait until the agent knows how machines run here."""
         eventually(self.runs_machines, "the agent has found out how machines run", 120)
 
     def runs_machines(self) -> bool:

@@ -106,21 +106,19 @@ def _moved(box: Box) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _move(namespaces: tuple[int, ...]) -> None:
-    unshare(
-        _CLONE_FS
-    )  # a mount namespace is changed alone: threads started since the last time share root and directory
+def _move(namespaces: tuple[int, ...], flags: int = 0) -> None:
+    # A mount namespace is changed alone: threads started since the last time share root and directory.
+    unshare(_CLONE_FS)
     for descriptor in namespaces:
-        setns(descriptor, 0)
+        setns(descriptor, flags)
 
 
 def _move_in(box: Box) -> None:
     state = box.state
     assert state is not None
-    unshare(_CLONE_FS)
     keeper = os.pidfd_open(state.keeper.pid)
     try:
-        setns(keeper, CLONE_NEWCGROUP | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS)
+        _move((keeper,), CLONE_NEWCGROUP | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS)
     finally:
         os.close(keeper)
 

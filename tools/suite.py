@@ -7,41 +7,31 @@ passed on to both: `tools/suite.py --durations=20`.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from typing import IO
 
-REPO = Path(__file__).resolve().parent.parent
+from demo import REPO, RUN
+
 NO_TESTS = 5  # pytest's exit status if nothing was selected
 
 
-def words(part: str) -> list[str]:
-    return [sys.executable, "-m", "pytest", "--part", part, "-p", "no:cacheprovider", "tests", *sys.argv[1:]]
-
-
-@contextmanager
-def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """Interrupted or not, it gets the time to take its boxes away."""
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.terminate()
-        process.wait()
+def start(part: str, out: IO[str] | None = None) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "pytest", "--part", part, "-p", "no:cacheprovider", "tests", *sys.argv[1:]]
+    return subprocess.Popen(words, cwd=REPO, stdout=out, stderr=None if out is None else subprocess.STDOUT)
 
 
 def main() -> int:
-    log = REPO / ".run" / "rest.log"
-    log.parent.mkdir(mode=0o700, exist_ok=True)
+    # Ctrl-C is pytest's to answer, which takes its boxes away. A handler: what is ignored here is ignored there, too.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    RUN.mkdir(mode=0o700, exist_ok=True)
+    log = RUN / "rest.log"
     with log.open("w") as out:
-        beside = subprocess.Popen(words("rest"), cwd=REPO, stdout=out, stderr=subprocess.STDOUT, text=True)
-        with ended(beside):
-            first = subprocess.run(words("node"), cwd=REPO).returncode
-            second = beside.wait()
+        both = (start("node"), start("rest", out))
+        statuses = [one.wait() for one in both]
     print(log.read_text(), flush=True)
-    return max(0 if status == NO_TESTS else status for status in (first, second))
+    return max(0 if status == NO_TESTS else abs(status) for status in statuses)
 
 
 if __name__ == "__main__":

@@ -303,6 +303,6 @@ def test_a_machine_that_boots_is_not_waited_for_when_it_shall_go(node: Node) -> 
         node.ok("delete", "exp")
     finally:
         node.kind = "lxc"
-    (create,) = [one for one in json.loads(node.ok("op", "list", "-f", "json")) if one["kind"] == "create"][:1]
+    create = next(one for one in json.loads(node.ok("op", "list", "-f", "json")) if one["kind"] == "create")
     assert create["state"] == "failed" and "a later request" in create["error"]
     assert "no ssh banner within" not in node.ok("op", "show", create["id"])

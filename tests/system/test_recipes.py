@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from testbed import IMAGES, Node, ensure_image, eventually
+from testbed import IMAGES, Node, ensure_image
 
 from slicemgr.drivers import recipe
 
@@ -46,7 +46,7 @@ def imported(request: pytest.FixtureRequest, node: Node) -> Iterator[str]:
 @pytest.mark.parametrize("imported", MACHINES, indirect=True)
 def test_it_boots_by_its_own_loader_and_becomes_a_slice(node: Node, imported: str) -> None:
     """Whatever table, file systems and network it has: name, address, keys and the larger disk come from the seed."""
-    eventually(node.runs_machines, "the agent has found out how machines run", 120)
+    node.await_machines()
     node.kind = "kvm"
     try:
         sizes = ("--boot", "loader", "--memory", "512M", "--disk", "5G")
