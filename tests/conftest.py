@@ -11,7 +11,7 @@ from bare_service import databases_on
 from host_node import HostNode
 from postgres_server import Server
 from production_run import Run
-from testbed import IMAGE, Node, ensure_image
+from testbed import IMAGE, Node, base_of, ensure_image
 
 GOLDEN = Path(__file__).parent / "golden"
 PRODUCTION = bool(os.environ.get("SLICEMGR_NO_BOX"))  # this machine is a node, made for the tests
@@ -49,7 +49,9 @@ def bare_node() -> Iterator[Node]:
     image = ensure_image()
     with Node("test") as made:
         made.start()
+        base_of(image).unlink(missing_ok=True)
         made.ok("image", "import", image, "--name", IMAGE, timeout=600)
+        made.keep_base(image)
         yield made
 
 

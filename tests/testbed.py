@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -26,6 +28,8 @@ IMAGE = "debian-12"
 IMAGES = {"lxc": IMAGE, "kvm": "debian-12-small"}
 DRIVERS = ("lxc:///system", "qemu:///system")
 DATABASE = "/var/lib/slicemgr/db/slicemgr.db"
+POOL = Path("/var/lib/slicemgr/pool")
+IMAGES_DIR = Path("/var/lib/slicemgr/images")
 PORT = 8480
 # Domains, links, rules and quota groups. The sync wakes btrfs' cleaner, which sleeps up to 30 s.
 LOOK = f"""\
@@ -64,6 +68,12 @@ def ensure_image(recipe: str = IMAGE) -> Path:
     """A recipe's disk image, shared with the demo."""
     demo.RUN.mkdir(mode=0o700, exist_ok=True)
     return demo.ensure_image(recipe)
+
+
+def base_of(image: Path) -> Path:
+    """Where the base that one node's import made of an image is kept, for other nodes of this run."""
+    with image.open("rb") as file:
+        return demo.RUN / "bases" / hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def eventually(check: Callable[[], Any], what: str, seconds: float = 60) -> Any:
@@ -183,6 +193,24 @@ class Node:
         """A slice that can be logged into. options: as on the command line; they come last, so they win."""
         self.ok("create", name, *self.wishes(), *options)
         return self.show(name)
+
+    def keep_base(self, image: Path) -> None:
+        """Keep what the import of an image made, for `take_base` of another node."""
+        kept = base_of(image)
+        kept.parent.mkdir(exist_ok=True)
+        shutil.copy(self.box.path(IMAGES_DIR / f"{kept.name}.json"), kept.with_suffix(".json"))
+        words = ["btrfs", "send", "--quiet", "-f", f"{kept}.new", f"{POOL}/bases/{kept.name}"]
+        self.box.run(words, check=True, timeout=300)
+        kept.with_suffix(".new").rename(kept)
+
+    def take_base(self, image: Path) -> None:
+        """If there is one, the next import of the image need not read it: as after an agent's restart in its middle."""
+        kept = base_of(image)
+        if kept.exists():
+            self.box.run(["btrfs", "receive", "--quiet", "-f", kept, f"{POOL}/bases"], check=True, timeout=300)
+            images = self.box.path(IMAGES_DIR)
+            images.mkdir(mode=0o711, exist_ok=True)
+            shutil.copy(kept.with_suffix(".json"), images)
 
     def ensure_machines(self) -> None:
         """Import the small image, and wait until the agent knows how machines run here."""

@@ -110,6 +110,7 @@ class Importer:
                     disk,
                     format,
                     incoming,
+                    scratch=self._config.node.run_dir / "appliance" / sha256[:12],
                     progress=progress,
                     size_limit=self._most(operation),
                     cancelled=self._stop,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -147,17 +148,28 @@ def sha256_of(path: Path, progress: Callable[[int], None]) -> str:
 
 
 def extract(
-    disk: Path, format: str, target: Path, *, progress: Progress, size_limit: int, cancelled: threading.Event
+    disk: Path,
+    format: str,
+    target: Path,
+    *,
+    scratch: Path,
+    progress: Progress,
+    size_limit: int,
+    cancelled: threading.Event,
 ) -> TreeFacts:
     """Unpack the files of the disk's one root filesystem, with what its fstab mounts, into the empty `target`.
 
     Owners, modes, xattrs, ACLs, hard links and device nodes are kept. Refused if there is no root filesystem, or two,
     or if it streams more than `size_limit` bytes; Failed if it broke or was cancelled. The caller removes `target`.
+    scratch: a directory for the appliance's sockets and overlay; emptied first, removed at the end.
     """
     argv = ["guestfish", "--ro", f"--format={format}", "-a", str(disk)]
     progress("inspect", None)
     try:
-        with command.converse(argv, timeout=_APPLIANCE_SECONDS, env=_APPLIANCE) as guestfish:
+        with (
+            _only_here(scratch) as own,
+            command.converse(argv, timeout=_APPLIANCE_SECONDS, env={**_APPLIANCE, **own}) as guestfish,
+        ):
             _ask(guestfish, "run")
             loader = boot_loader.find(lambda line: _ask(guestfish, line))
             root = _find_root(guestfish, bootable=loader.bios or loader.uefi)
@@ -173,6 +185,17 @@ def extract(
             raise invalid("file", _NO_ROOT) from error
         raise Failed(f"the image's files cannot be read: {error.stderr.strip()[-300:]}") from error
     return facts_of(target, streamed, replace(loader, root=where))
+
+
+@contextmanager
+def _only_here(scratch: Path) -> Iterator[dict[str, str]]:
+    """The environment that keeps libguestfs' files in one place: killed, it would leave them in /tmp."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(mode=0o700, parents=True)
+    try:
+        yield {"LIBGUESTFS_TMPDIR": str(scratch), "XDG_RUNTIME_DIR": str(scratch)}
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def facts_of(tree: Path, streamed: int, loader: BootFacts) -> TreeFacts:

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from testbed import Node, eventually
+from testbed import POOL, Node, eventually
 
 MIB = 1 << 20
 SECTOR = 512
 FIRST = 2048  # sector of the first partition
-POOL = Path("/var/lib/slicemgr/pool")
 CAPABILITY = bytes.fromhex("0100000200040000000000000000000000000000")  # cap_net_bind_service, effective
 
 
@@ -58,7 +57,7 @@ def node(spare_node: Node) -> Node:
 
 
 def names(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir()}
+    return {path.name for path in directory.iterdir()} if directory.exists() else set()
 
 
 def pool_of(node: Node) -> Path:
@@ -72,6 +71,7 @@ def held(node: Node) -> dict[str, set[str]]:
         "bases": names(state / "pool/bases"),
         "disks": names(state / "images"),
         "uploads": names(state / "uploads"),
+        "appliances": names(node.box.path("/run/slicemgr/appliance")),
         "rows": {one["name"] for one in json.loads(node.ok("image", "list", "-f", "json"))},
     }
 

@@ -85,6 +85,7 @@ def bench() -> Iterator[tuple[PostgresNode, str, str]]:
     image = ensure_image()
     with PostgresNode("pg") as made:
         made.start()
+        made.take_base(image)
         made.ok("image", "import", image, "--name", IMAGE)
         made.create("gone")
         made.ok("delete", "gone")

@@ -60,7 +60,9 @@ def test_signing_in_an_upload_and_a_slice_with_its_console(site: TlsNode) -> Non
     status, text, headers = ask(site, "POST", "/api/v1/login", {"user": "ann", "password": PASSWORD})
     assert status == 201 and json.loads(text)["token"]
     assert int(headers["Strict-Transport-Security"].partition("=")[2]) >= 31536000
-    site.ok("image", "import", ensure_image(), "--name", IMAGE, timeout=500)
+    image = ensure_image()
+    site.take_base(image)
+    site.ok("image", "import", image, "--name", IMAGE, timeout=500)
     site.create("exp")
     with Terminal([str(BIN / "slicectl"), "console", "exp"], site.environment()) as terminal:
         terminal.heard("Ctrl-] leaves")
