@@ -33,7 +33,9 @@ def own_identities(identity: str | None) -> list[str]:
 
 
 def greets(sliver: wire.Sliver, timeout: float = 2.0) -> bool:
-    """Whether an ssh server answers at the sliver's port."""
+    """Whether an ssh server answers at the sliver's port, and by which key to know it is recorded."""
+    if not sliver["ssh"].get("host_key"):
+        return False
     try:
         with socket.create_connection((sliver["ssh"]["host"], sliver["ssh"]["port"]), timeout) as connection:
             connection.settimeout(timeout)

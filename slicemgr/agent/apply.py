@@ -141,7 +141,9 @@ class Applier:
     def _keys(self, sliver: Sliver) -> str:
         """What it cannot be told while it runs is no failure: the sliver says so until it is started again."""
         missing = self._roots.give_keys(sliver)
-        self._journal.add(work.SliverSeen(sliver.id, phase_after(sliver.desired), keys_missing=missing))
+        _, public = self._host_key(sliver)
+        seen = work.SliverSeen(sliver.id, phase_after(sliver.desired), keys_missing=missing, host_key=public)
+        self._journal.add(seen)
         return missing
 
     def _host_key(self, sliver: Sliver) -> tuple[bytes, str]:

@@ -20,7 +20,7 @@ class Step(StrEnum):
     RESIZE = "resize"  # another disk limit
     IDENTITY = "identity"  # hostname, keys, resolver written into the root
     DOMAIN = "domain"  # virDomainCreateXML
-    KEYS = "keys"  # other ssh keys into a sliver that runs
+    KEYS = "keys"  # other ssh keys into a sliver that runs; its host key into the rows
     SHAPE = "shape"  # the network rates on its link
     PUBLISH = "publish"  # NAT, DNAT and filter rules
     VERIFY = "verify"  # the kernel's limits are the ones asked for
@@ -130,8 +130,9 @@ def _run(want: Sliver, seen: Seen, *, pause: bool) -> tuple[Step, ...]:
 
 
 def _keys(want: Sliver, seen: Seen) -> tuple[Step, ...]:
-    """One that does not run gets them as it starts."""
-    return (Step.KEYS,) if seen.keys is not None and set(seen.keys) != set(want.ssh_keys) else ()
+    """One that does not run gets them as it starts. What host key that was is told again if the report was lost."""
+    other = seen.keys is not None and set(seen.keys) != set(want.ssh_keys)
+    return (Step.KEYS,) if other or not want.host_key else ()
 
 
 def _resize(want: Sliver, seen: Seen) -> tuple[Step, ...]:

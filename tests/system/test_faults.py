@@ -6,8 +6,10 @@ import itertools
 import json
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -244,6 +246,18 @@ def test_a_second_agent_refuses(node: Node) -> None:
     second = node.box.run([BIN / "slicemgr", "agent"], timeout=30)
     assert second.returncode == 4
     assert "another agent runs" in second.stderr
+
+
+def test_a_host_key_whose_report_was_lost_is_told_again(node: Node) -> None:
+    """As if the agent had been killed after it started the sliver, and before what it had found was written."""
+    made = node.create("exp")
+    node.kill("agent")
+    with closing(sqlite3.connect(node.database)) as database, database:
+        database.execute("update slivers set host_key = ''")
+    node.start_agent()
+    node.ok("wait", "exp", "--timeout", "60s")
+    eventually(lambda: node.ssh("exp", "true").returncode == 0, "its host key is known", 30)
+    assert node.show("exp")["slivers"][0]["ssh"] == made["slivers"][0]["ssh"]
 
 
 def test_flushed_rules_are_healed(node: Node) -> None:

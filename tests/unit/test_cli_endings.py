@@ -315,10 +315,10 @@ def test_wait_for_ssh_hears_a_greeting(canned: Canned, run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         ssh = {"host": "127.0.0.1", "port": port, "fingerprint": None, "host_key": None}
-        canned.on("GET /slices/exp", slice(slivers=[sliver(ssh=ssh)]))
+        keys = iter([None])  # at first its key is not recorded yet: it is not connected to then
 
         def greet(_: Request) -> Answer:
-            return Answer(200, slice(slivers=[sliver(ssh=ssh)]))
+            return Answer(200, slice(slivers=[sliver(ssh={**ssh, "host_key": next(keys, HOST_KEY)})]))
 
         canned.on("GET /slices/exp", greet)
         with start({**os.environ, "SLICEMGR_URL": canned.url, "SLICEMGR_TOKEN": "t"}, "wait", "exp") as waiting:

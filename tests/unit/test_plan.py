@@ -45,6 +45,7 @@ def sliver(desired: Desired, **rates: int) -> Sliver:
         uid_first=0x70000000,
         limits=Limits(512 * MIB, GIB, 512, 1.0, **rates),
         ssh_keys=(),
+        host_key="ssh-ed25519 AAAA",
         generation=GENERATION,
     )
 
@@ -209,6 +210,13 @@ def test_crashes_and_changes_of_mind_are_caught_up(
 )
 def test_the_steps_themselves(desired: Desired, seen: Seen, steps: tuple[Step, ...]) -> None:
     assert plan(sliver(desired), seen) == steps
+
+
+def test_a_host_key_that_is_not_in_the_rows_is_told_again() -> None:
+    want = dataclasses.replace(sliver(Desired.RUNNING), host_key="")
+    assert plan(want, Seen(RUNNING, GENERATION, True, True, True)) == (Step.KEYS,)
+    assert plan(want, Seen(RUNNING, GENERATION, False, True, True)) == (*SETTLE, Step.KEYS)
+    assert plan(want, Seen(root=True, traces=True)) == START
 
 
 SHAPED_START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN, Step.SHAPE, Step.VERIFY, Step.SSH)
