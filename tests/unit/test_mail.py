@@ -248,7 +248,7 @@ def test_without_a_server_nothing_is_queued(tmp_path: Path) -> None:
 
 def authenticator(*_: Any) -> Callable[..., AuthResult]:
     def check(server: Any, session: Any, envelope: Any, mechanism: str, data: LoginPassword) -> AuthResult:
-        return AuthResult(success=(data.login, data.password) == (b"me", PASSWORD.encode()))
+        return AuthResult(success=(data.login, data.password) == (b"me", PASSWORD.encode()), handled=False)
 
     return check
 
@@ -271,6 +271,9 @@ def test_encrypted_and_with_a_password_from_a_file(tmp_path: Path, box: Box, cer
         queue(service, "other")
         secret.write_text("wrong")
         assert deliver(service) == 0
+        with service.store.read() as c:
+            told = c.scalars(sa.select(t.mails.c.error).where(t.mails.c.key == "other")).all()
+    assert "does not accept mail.user and its password" in told[0]
     assert len(box.letters) == 1
 
 
