@@ -11,7 +11,7 @@ from bare_service import databases_on
 from host_node import HostNode
 from postgres_server import Server
 from production_run import Run
-from testbed import IMAGE, Node, base_of, ensure_image
+from testbed import IMAGE, Node, ensure_image
 
 GOLDEN = Path(__file__).parent / "golden"
 PRODUCTION = bool(os.environ.get("SLICEMGR_NO_BOX"))  # this machine is a node, made for the tests
@@ -46,12 +46,10 @@ def bare_node() -> Iterator[Node]:
             host.start()
             yield host
         return
-    image = ensure_image()
+    ensure_image()
     with Node("test") as made:
         made.start()
-        base_of(image).unlink(missing_ok=True)
-        made.ok("image", "import", image, "--name", IMAGE, timeout=600)
-        made.keep_base(image)
+        made.import_recipe(IMAGE, really=True)
         yield made
 
 
@@ -61,6 +59,13 @@ def spare_node() -> Iterator[Node]:
     with Node("spare") as made:
         made.start()
         yield made
+
+
+@pytest.fixture(scope="session")
+def second_node(spare_node: Node) -> Node:
+    """The spare one, with the recipe's image: so that both halves of the suite take about as long."""
+    spare_node.import_recipe(IMAGE)
+    return spare_node
 
 
 @pytest.fixture(scope="session")

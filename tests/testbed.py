@@ -70,12 +70,6 @@ def ensure_image(recipe: str = IMAGE) -> Path:
     return demo.ensure_image(recipe)
 
 
-def base_of(image: Path) -> Path:
-    """Where the base that one node's import made of an image is kept, for other nodes of this run."""
-    with image.open("rb") as file:
-        return demo.RUN / "bases" / hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def eventually(check: Callable[[], Any], what: str, seconds: float = 60) -> Any:
     """The first true value of `check`; fails if there is none in time."""
     deadline = time.monotonic() + seconds
@@ -194,30 +188,38 @@ class Node:
         self.ok("create", name, *self.wishes(), *options)
         return self.show(name)
 
-    def keep_base(self, image: Path) -> None:
-        """Keep what the import of an image made, for `take_base` of another node."""
-        kept = base_of(image)
+    def import_recipe(self, recipe: str, *, really: bool = False) -> None:
+        """Its image, imported under its name. Not `really`: with the base that another node's import has made."""
+        image = ensure_image(recipe)
+        with image.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        kept = demo.RUN / "bases" / sha256
+        if kept.exists() and not really:
+            self._take_base(kept)
+        self.ok("image", "import", image, "--name", recipe, timeout=600)
+        if not kept.exists():
+            self._keep_base(kept)
+
+    def _keep_base(self, kept: Path) -> None:
         kept.parent.mkdir(exist_ok=True)
         shutil.copy(self.box.path(IMAGES_DIR / f"{kept.name}.json"), kept.with_suffix(".json"))
-        words = ["btrfs", "send", "--quiet", "-f", f"{kept}.new", f"{POOL}/bases/{kept.name}"]
-        self.box.run(words, check=True, timeout=300)
-        kept.with_suffix(".new").rename(kept)
+        new = kept.with_suffix(f".{self.box.name}")
+        self.box.run(["btrfs", "send", "--quiet", "-f", new, POOL / "bases" / kept.name], check=True, timeout=300)
+        new.rename(kept)
 
-    def take_base(self, image: Path) -> None:
-        """If there is one, the next import of the image need not read it: as after an agent's restart in its middle."""
-        kept = base_of(image)
-        if kept.exists():
-            self.box.run(["btrfs", "receive", "--quiet", "-f", kept, f"{POOL}/bases"], check=True, timeout=300)
-            images = self.box.path(IMAGES_DIR)
-            images.mkdir(mode=0o711, exist_ok=True)
-            shutil.copy(kept.with_suffix(".json"), images)
+    def _take_base(self, kept: Path) -> None:
+        """As if the agent had been restarted in the middle of the import: what it has read is there already."""
+        self.box.run(["btrfs", "receive", "--quiet", "-f", kept, POOL / "bases"], check=True, timeout=300)
+        images = self.box.path(IMAGES_DIR)
+        images.mkdir(mode=0o711, exist_ok=True)
+        shutil.copy(kept.with_suffix(".json"), images)
 
     def ensure_machines(self) -> None:
         """Import the small image, and wait until the agent knows how machines run here."""
         with self.client() as admin:
             there = {one["name"] for one in admin.images()}
         if IMAGES["kvm"] not in there:
-            self.ok("image", "import", ensure_image(IMAGES["kvm"]), "--name", IMAGES["kvm"], timeout=500)
+            self.import_recipe(IMAGES["kvm"])
         self.await_machines()
 
     def await_machines(self) -> None:

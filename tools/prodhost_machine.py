@@ -160,7 +160,7 @@ def boot(work: Path, pool_disk: Path, console: Path, seconds: float = SECONDS) -
         "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", MEMORY,
         "-nodefaults", "-no-user-config", "-display", "none", "-nic", "none",
         "-kernel", str(work / "vmlinuz"), "-initrd", str(work / "initrd"),
-        "-append", "root=/dev/vda rw console=ttyS0 quiet systemd.show_status=false loglevel=3",
+        "-append", "root=/dev/vda rw console=ttyS0 quiet mitigations=off systemd.show_status=false loglevel=3",
         "-drive", f"file={work / 'root.raw'},format=raw,if=virtio,cache=unsafe",
         "-drive", f"file={pool_disk},format=raw,if=virtio,cache=unsafe,snapshot=on",
         "-object", "rng-random,filename=/dev/urandom,id=rng", "-device", "virtio-rng-pci,rng=rng",

@@ -17,6 +17,11 @@ KEYS = "/root/.ssh/authorized_keys"
 TENANTS = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDZL+rD/vRwJyc8ynlZ34fozFD0H1+ae81XD1/BIyS4U tenants-own"
 
 
+@pytest.fixture(scope="module")
+def node(second_node: Node) -> Node:
+    return second_node
+
+
 @pytest.fixture
 def second(node: Node, tmp_path: Path) -> Iterator[Path]:
     """A key that no slice knows yet; no account has it any more at the end."""

@@ -23,6 +23,11 @@ SETTINGS = "/etc/slicemgr/slicemgr.toml"
 FILL = "dd if=/dev/urandom of=/root/fill bs=1M count=200 oflag=direct 2>&1"
 
 
+@pytest.fixture(scope="module")
+def node(second_node: Node) -> Node:
+    return second_node
+
+
 @pytest.fixture(autouse=True)
 def machines(node: Node) -> Iterator[None]:
     node.ensure_machines()

@@ -13,7 +13,7 @@ from typing import Any
 import postgres_server
 import prodhost
 import pytest
-from testbed import BIN, IMAGE, Node, ensure_image, eventually
+from testbed import BIN, IMAGE, Node, eventually
 
 PLACE = Path("/run/postgres-test")
 PASSWORD = "p-4711"
@@ -82,11 +82,9 @@ class PostgresNode(Node):
 @pytest.fixture(scope="module")
 def bench() -> Iterator[tuple[PostgresNode, str, str]]:
     """A node that has moved with a slice `kept`; when that sliver had started, and what the copy said."""
-    image = ensure_image()
     with PostgresNode("pg") as made:
         made.start()
-        made.take_base(image)
-        made.ok("image", "import", image, "--name", IMAGE)
+        made.import_recipe(IMAGE)
         made.create("gone")
         made.ok("delete", "gone")
         made.create("kept")

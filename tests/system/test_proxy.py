@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from terminal import Terminal
-from testbed import BIN, IMAGE, ensure_image
+from testbed import BIN, IMAGE
 from tls_site import TlsNode
 
 FORGED = "203.0.113.66"
@@ -60,9 +60,7 @@ def test_signing_in_an_upload_and_a_slice_with_its_console(site: TlsNode) -> Non
     status, text, headers = ask(site, "POST", "/api/v1/login", {"user": "ann", "password": PASSWORD})
     assert status == 201 and json.loads(text)["token"]
     assert int(headers["Strict-Transport-Security"].partition("=")[2]) >= 31536000
-    image = ensure_image()
-    site.take_base(image)
-    site.ok("image", "import", image, "--name", IMAGE, timeout=500)
+    site.import_recipe(IMAGE)
     site.create("exp")
     with Terminal([str(BIN / "slicectl"), "console", "exp"], site.environment()) as terminal:
         terminal.heard("Ctrl-] leaves")
