@@ -156,7 +156,12 @@ class Hypervisor:
         memory: bytes that it may take of the host.
         """
         with self._calling(kind, "start the domain") as connection:
-            domain = connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE)
+            try:
+                domain = connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE)
+            except libvirt.libvirtError as error:
+                if error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID or not _forget(connection, xml):
+                    raise
+                domain = connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE)
             body(kind).started(domain, memory)
             return int(domain.ID())
 
@@ -488,6 +493,19 @@ def _lookup(connection: Any, sliver: str) -> Any | None:
             return None
         raise
     return domain if domain.ID() > 0 else None
+
+
+def _forget(connection: Any, xml: str) -> bool:
+    """Take one that is in the list and shut off out of its successor's way; False if there is none."""
+    try:
+        old = connection.lookupByName(ET.fromstring(xml).findtext("name"))
+    except libvirt.libvirtError:
+        return False
+    if old.ID() > 0:
+        return False
+    with suppress(libvirt.libvirtError):  # "domain is not running", and then it is forgotten
+        old.destroy()
+    return True
 
 
 def _bounded(call: Callable[[], T], seconds: float = _QEMU_ANSWERS, late: Failed | None = None) -> T:

@@ -269,6 +269,26 @@ def test_containers_outlive_libvirtd(box: Box, lxc: LxcDriver) -> None:
     eventually(lambda: sliver.id in told)  # events come over the new connection as well
 
 
+def test_one_whose_end_libvirtd_missed_can_be_started_again(box: Box, lxc: LxcDriver) -> None:
+    """It stays in libvirt's list, shut off, and in the way of its successor."""
+    sliver = lxc.start()
+    seen = lxc.hypervisor.domain(sliver.id)
+    assert seen is not None
+    with outside(box):
+        box.libvirtd("kill")
+    try:
+        os.kill(seen.pid, signal.SIGKILL)
+        eventually(lambda: not Path(f"/proc/{seen.pid}").exists())
+    finally:
+        with outside(box):
+            box.libvirtd("start")
+    eventually(lambda: not _unavailable(lambda: lxc.hypervisor.domains()))
+    assert lxc.hypervisor.domain(sliver.id) is None
+    lxc.slivers.start(sliver)
+    again = lxc.hypervisor.domain(sliver.id)
+    assert again is not None and again.pid != seen.pid
+
+
 def _unavailable(call: Callable[[], object]) -> bool:
     try:
         call()
