@@ -49,9 +49,11 @@ def console(target: str) -> None:
     index = int(text or 0)
     with Client.local() as client, client.console(name, index) as channel:
         by_hand = sys.stdin is not None and sys.stdin.isatty()
-        say(f"connected to {name}/{index}; Ctrl-] leaves" if by_hand else f"connected to {name}/{index}")
         with _raw_terminal(by_hand), _size_changes(by_hand) as changes:
+            # What is typed after this goes to the sliver, Ctrl-C as well. A raw terminal begins no line by itself.
+            say(f"connected to {name}/{index}; Ctrl-] leaves" if by_hand else f"connected to {name}/{index}")
             if by_hand:
+                sys.stderr.write("\r")
                 _tell_size(channel)
             _attend(channel, by_hand, changes)
         error = channel.ended.error(f"the connection to {client.url} broke") if channel.ended else None
