@@ -16,6 +16,7 @@ import socket
 import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import demo
@@ -59,12 +60,12 @@ def sign_in(page: Page, link: str) -> None:
     page.wait_for_url("**/slices")
 
 
-def by_page(page: Page, name: str, key: str) -> float:
+def by_page(page: Page, name: str, key: Path) -> float:
     """Seconds from the click."""
     page.goto("/new")
     page.get_by_label("Name").fill(name)
     page.get_by_label("Image").select_option(demo.RECIPE)
-    page.get_by_label("Public key").fill(key)
+    page.get_by_label("Public key").fill(key.read_text())
     button = page.get_by_role("button", name="Request it")
     started = time.monotonic()
     button.click()
@@ -75,16 +76,16 @@ def by_page(page: Page, name: str, key: str) -> float:
     return time.monotonic() - started
 
 
-def by_slicectl(name: str, key: str) -> float:
+def by_slicectl(name: str, key: Path) -> float:
     """Seconds from the start of the command."""
     started = time.monotonic()
-    words = ("--type", "lxc", "--image", demo.RECIPE, "--ssh-key", key, "--project", PROJECT)
+    words = ("--type", "lxc", "--image", demo.RECIPE, "--ssh-key", str(key), "--project", PROJECT)
     sliver = told("create", name, *words)["slivers"][0]
     banner(sliver["ssh"]["host"], sliver["ssh"]["port"])
     return time.monotonic() - started
 
 
-def measure(page: Page, count: int, key: str) -> tuple[list[float], list[float]]:
+def measure(page: Page, count: int, key: Path) -> tuple[list[float], list[float]]:
     pages, commands = [], []
     for number in range(count):
         pages.append(by_page(page, f"click-{number}", key))
@@ -98,7 +99,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=10, help="slices by each way")
     given = parser.parse_args()
-    key = demo.ensure_key().with_suffix(".pub").read_text().strip()
+    key = demo.ensure_key().with_suffix(".pub")
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
