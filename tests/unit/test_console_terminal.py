@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import subprocess
 import tty
 from collections.abc import Iterator
 
@@ -62,7 +63,9 @@ def test_it_belongs_to_who_has_the_other_end(far: tuple[int, str]) -> None:
     master, path = far
     with Console(path) as console:
         assert console.belongs_to(os.getpid())
-        assert not console.belongs_to(os.getppid())
+        with subprocess.Popen(["sleep", "60"]) as another:
+            assert not console.belongs_to(another.pid)
+            another.kill()
         assert not console.belongs_to(2**22 + 1)
         os.close(master)
         assert not console.belongs_to(os.getpid())
