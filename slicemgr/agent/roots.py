@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -185,7 +186,10 @@ class Roots:
     def give_keys(self, sliver: Sliver) -> str:
         """The keys that a running sliver shall have; why it has not got them, or ""."""
         pool, want = self._config.node.pool, sliver.ssh_keys
-        note = login_keys.read_note(pool, sliver.id) or Note((), ())
+        note = login_keys.read_note(pool, sliver.id)
+        if note is not None and set(note.now) == set(want):
+            return ""
+        note = note or Note((), ())
         login_keys.write_note(pool, sliver.id, (*note.put, *want), note.now)
         try:
             self._kinds[sliver.kind].keys(sliver, note)
@@ -288,18 +292,15 @@ class _Machine:
 
     def snapshot(self, sliver: Sliver, target: Path, group: int | None) -> str:
         """Of its whole directory. While QEMU stands still, all that the guest has sent to its disk is in the file."""
-        domain = self._hypervisor.domain(sliver.id)
+        domain, directory = self._hypervisor.domain(sliver.id), names.sliver_dir(self._config.node.pool, sliver.id)
+        keep = partial(self._pool.snapshot, directory, target, qgroup=group, readonly=True)
         if domain is None or domain.paused:
-            self._pool.snapshot(
-                names.sliver_dir(self._config.node.pool, sliver.id), target, qgroup=group, readonly=True
-            )
+            keep()
             return "" if domain is None else _CRASH
         began = time.monotonic()
         self._hypervisor.pause(sliver.id)
         try:
-            self._pool.snapshot(
-                names.sliver_dir(self._config.node.pool, sliver.id), target, qgroup=group, readonly=True
-            )
+            keep()
         finally:
             self._hypervisor.resume(sliver.id)
         return f"{_CRASH}; it stood still for {(time.monotonic() - began) * 1000:.0f} ms"
