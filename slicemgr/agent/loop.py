@@ -27,6 +27,7 @@ from slicemgr.store.wake import Listener
 
 log = logging.getLogger(__name__)
 
+_NO_NEWS = ((), (Step.KEYS,))  # repairs that are no event: a guest that cannot be told is asked again and again
 _TICK = 1.0  # seconds between looks at the operations when nobody wakes us
 _MEASURE = 3.0  # seconds of quiet after the last operation ended before what it made is measured
 _SETTLING = 0.2  # seconds after a domain came or went before looking, so that a storm is one look
@@ -204,10 +205,7 @@ class Agent:
                 return None
             self._worked[sliver_id] = sliver
         steps = self._converger.steps(sliver)
-        if operation is None and steps not in (
-            (),
-            (Step.KEYS,),
-        ):  # a guest that cannot be told is asked again and again
+        if operation is None and steps not in _NO_NEWS:
             detail = f"{sliver.id}: {', '.join(steps)}"
             self._journal.add(work.EventSeen("agent", "repair", sliver.slice_name, detail, sliver.project))
         return self._converger.carry_out(

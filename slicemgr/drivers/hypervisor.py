@@ -485,23 +485,24 @@ def _unavailable(kind: Kind, error: object) -> Failed:
 
 
 def _lookup(connection: Any, sliver: str) -> Any | None:
-    """The active domain. One whose end a libvirtd missed while it was away stays in its list, shut off, for good."""
+    """The active domain. One whose end a libvirtd missed while it was away stays in its list, shut off."""
+    domain = _listed(connection, names.domain(sliver))
+    return domain if domain is not None and domain.ID() > 0 else None
+
+
+def _listed(connection: Any, name: str) -> Any | None:
     try:
-        domain = connection.lookupByName(names.domain(sliver))
+        return connection.lookupByName(name)
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
             return None
         raise
-    return domain if domain.ID() > 0 else None
 
 
 def _forget(connection: Any, xml: str) -> bool:
     """Take one that is in the list and shut off out of its successor's way; False if there is none."""
-    try:
-        old = connection.lookupByName(ET.fromstring(xml).findtext("name"))
-    except libvirt.libvirtError:
-        return False
-    if old.ID() > 0:
+    old = _listed(connection, ET.fromstring(xml).findtext("name", ""))
+    if old is None or old.ID() > 0:
         return False
     with suppress(libvirt.libvirtError):  # "domain is not running", and then it is forgotten
         old.destroy()

@@ -25,6 +25,10 @@ def _begins(column: sa.ColumnElement[str], text: str) -> Condition:
     return sa.func.substr(column, 1, len(text)) == text
 
 
+def _within(column: sa.ColumnElement[Any]) -> _Tests:
+    return {"since": lambda value: column >= value, "until": lambda value: column < value}
+
+
 def slices(wanted: Wanted) -> list[Condition]:
     """state, type, image (name or sha256), project, owner, prefix (of the name)."""
     l, i = t.slices.c, t.images.c
@@ -74,8 +78,7 @@ def operations(wanted: Wanted) -> list[Condition]:
         "slice": lambda value: o.slice_name == value,
         "project": lambda value: o.project == value,
         "user": lambda value: o.user == value,
-        "since": lambda value: o.created_at >= value,
-        "until": lambda value: o.created_at < value,
+        **_within(o.created_at),
     }
     return _conditions(wanted, tests)
 
@@ -88,8 +91,7 @@ def events(wanted: Wanted) -> list[Condition]:
         "project": lambda value: e.project == value,
         "user": lambda value: e.user == value,
         "action": lambda value: e.action == value,
-        "since": lambda value: e.at >= value,
-        "until": lambda value: e.at < value,
+        **_within(e.at),
     }
     return _conditions(wanted, tests)
 
@@ -101,7 +103,6 @@ def requests(wanted: Wanted) -> list[Condition]:
         "state": lambda value: q.state == value,
         "project": lambda value: q.project == value,
         "user": lambda value: q.user == value,
-        "since": lambda value: q.created_at >= value,
-        "until": lambda value: q.created_at < value,
+        **_within(q.created_at),
     }
     return _conditions(wanted, tests)
