@@ -11,8 +11,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -125,6 +125,22 @@ class Node:
         self.box.signal_daemon(daemon, signal.SIGKILL)
         if daemon == "web":
             eventually(lambda: not demo.answers(self.url), "nothing answers any more", 150)
+
+    @contextmanager
+    def other_settings(self, change: Callable[[str], str]) -> Iterator[None]:
+        """Meanwhile the agent runs by a changed settings file."""
+        file = self.box.path("/etc/slicemgr/slicemgr.toml")
+        before = file.read_text()
+        self._run_agent_by(file, change(before))
+        try:
+            yield
+        finally:
+            self._run_agent_by(file, before)
+
+    def _run_agent_by(self, file: Path, settings: str) -> None:
+        file.write_text(settings)
+        self.kill("agent")
+        self.start_agent()
 
     def mend(self) -> None:
         """Start what a test left killed."""

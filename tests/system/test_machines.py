@@ -19,7 +19,6 @@ QCOW2_HEADER = b"QFI\xfb" + struct.pack(">IQI", 3, 104, 11) + bytes(84) + b"/etc
 # xor ax,ax; mov ds,ax; mov es,ax; with dl as the BIOS set it, by int 13h: read sector 2 to 0x8000, write sector 1 from
 # there; hlt; jmp back to it.
 WRITES = bytes.fromhex("31c0 8ed8 8ec0 bb0080 b80102 b90200 b600 cd13 bb0080 b80103 b90100 b600 cd13 f4 ebfd")
-SETTINGS = "/etc/slicemgr/slicemgr.toml"
 FILL = "dd if=/dev/urandom of=/root/fill bs=1M count=200 oflag=direct 2>&1"
 
 
@@ -208,14 +207,8 @@ def test_qemu_killed_is_repaired_and_qemu_hung_can_be_deleted(node: Node) -> Non
 @pytest.fixture
 def hasty(node: Node) -> Iterator[Node]:
     """The node, whose agent waits for a machine's boot for seconds only."""
-    before = node.box.run(["cat", SETTINGS], check=True).stdout
-    write = ["sh", "-c", f"cat > {SETTINGS}"]
-    node.box.run(write, input=before.replace('boot_wait = "240s"', 'boot_wait = "15s"'), check=True)
-    node.kill("agent")
-    node.start_agent()
-    yield node
-    node.box.run(write, input=before, check=True)
-    node.kill("agent")
+    with node.other_settings(lambda text: text.replace('boot_wait = "240s"', 'boot_wait = "15s"')):
+        yield node
 
 
 @pytest.fixture(scope="module")

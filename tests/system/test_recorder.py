@@ -19,14 +19,8 @@ MIB = 1 << 20
 @pytest.fixture(scope="module", autouse=True)
 def quick(node: Node) -> Iterator[None]:
     """A sample each second, while this module's tests run."""
-    file = node.box.path("/etc/slicemgr/slicemgr.toml")
-    before = file.read_text()
-    for text in (f'{before}\n[record]\ninterval = "1s"\n', before):
-        file.write_text(text)
-        node.kill("agent")
-        node.start_agent()
-        if text != before:
-            yield
+    with node.other_settings(lambda text: f'{text}\n[record]\ninterval = "1s"\n'):
+        yield
 
 
 def usage(node: Node, name: str, since: str = "10m") -> dict[str, Any]:
