@@ -39,7 +39,7 @@ SECONDS = 2700.0  # the whole run, beside other tests
 POOL = """\
 set -e
 truncate -s 4G "$1"
-mkfs.btrfs -q "$1"
+mkfs.btrfs -q --nodesize 4k "$1"
 mkdir -p /tmp/pool
 mount -o loop "$1" /tmp/pool
 trap 'umount -d /tmp/pool' EXIT

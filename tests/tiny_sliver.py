@@ -56,7 +56,7 @@ _CLONE_FS = 0x200
 
 
 @contextmanager
-def in_box(name: str) -> Iterator[Box]:
+def in_box(name: str, pool_size: str = "1G") -> Iterator[Box]:
     """Make a box, be in it, and remove it. What the box itself does is to be called under `outside`.
 
     With SLICEMGR_NO_BOX set the machine itself is the node: for a production-like machine made for the tests.
@@ -68,7 +68,7 @@ def in_box(name: str) -> Iterator[Box]:
     box = Box(name)
     if box.exists:  # of a run that was killed
         box.destroy()
-    box.make(link="none", pool_size="1G")
+    box.make(link="none", pool_size=pool_size)
     try:
         with _moved(box):
             yield box

@@ -104,6 +104,7 @@ def ensure_tree(suite: str) -> Path:
         *(f"--aptopt={one}" for one in recipe.host_apt_options()),
         suite, str(unfinished), *recipe.host_sources(wanted),
     ]  # fmt: skip
+    words = ["unshare", "--mount", *words]  # a killed one leaves no mounts
     subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
     unfinished.rename(tree)
     return tree

@@ -29,6 +29,7 @@ _PROGRAMS = {
     "tc": "apt-get install iproute2",
 }
 _CONTROLLERS = ("memory", "cpu", "pids")
+_NODES = 4096  # bytes of a node of the pool: see the README
 _OLD_KERNEL = (6, 7)
 
 
@@ -121,9 +122,16 @@ def _cgroups() -> Check:
 def _pool(pool: Pool) -> Check:
     try:
         pool.check()
+        nodes = pool.node_size()
     except SlicemgrError as error:
         return Check("pool", False, str(error), "mount a btrfs filesystem there (mkfs.btrfs, see the README)")
-    return Check("pool", True, f"btrfs at {pool.path}")
+    detail = f"btrfs at {pool.path}, nodes of {nodes >> 10} KiB"
+    if nodes > _NODES:
+        detail += ": slivers take more than twice the disk, and get slower to make as they become many"
+        return Check(
+            "pool", None, detail, "`mkfs.btrfs --nodesize 4k` for the next pool; one that is there keeps its nodes"
+        )
+    return Check("pool", True, detail)
 
 
 def _quota(pool: Pool) -> Check:

@@ -300,6 +300,11 @@ class Pool:
         total = held.f_blocks * held.f_frsize
         return Space(total, total - held.f_bfree * held.f_frsize, held.f_bavail * held.f_frsize)
 
+    def node_size(self) -> int:
+        """Bytes of each node of its trees."""
+        with _step(f"look at {self.path}"), _directory(self.path) as fd:
+            return ioctl.node_size(fd)
+
     def sync(self) -> None:
         """Commit what was written and wake the cleaner of deleted subvolumes."""
         with _step(f"sync {self.path}"), _directory(self.path) as fd:

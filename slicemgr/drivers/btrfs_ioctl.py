@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _MAGIC = 0x94
 _NONE, _WRITE, _READ = 0, 1, 2
@@ -166,7 +167,16 @@ def subvolume_id(fd: int) -> int:
 
 def filesystem_id(fd: int) -> bytes:
     """The 16 bytes of the file system's UUID. OSError ENOTTY if it is not btrfs."""
-    return bytes(FS_INFO_ARGS.unpack(call(fd, FS_INFO, bytes(FS_INFO_ARGS.size)))[2])
+    return bytes(_fs_info(fd)[2])
+
+
+def node_size(fd: int) -> int:
+    """Bytes of each node of the file system's trees."""
+    return int(_fs_info(fd)[3])
+
+
+def _fs_info(fd: int) -> tuple[Any, ...]:
+    return FS_INFO_ARGS.unpack(call(fd, FS_INFO, bytes(FS_INFO_ARGS.size)))
 
 
 def quota_ctl(fd: int, command: int) -> None:

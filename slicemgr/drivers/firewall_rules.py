@@ -14,6 +14,8 @@ not published may only speak from the pool, and its IPv6 is not closed. Publish 
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -94,16 +96,16 @@ PING = Match("icmp", (("icmp-type", "echo-request"),))
 def tables(published: Collection[Published], network: NetworkConfig) -> tuple[Table, ...]:
     """All tables, those that forbid before the one that opens doors."""
     tags = {one.tag: one.siblings > 1 for one in published}
-    every = sorted(tags)
+    every = tuple(sorted(tags))
     return (
         _raw(network, every),
-        _filter(network, sorted(tag for tag, shared in tags.items() if shared)),
+        _filter(network, tuple(sorted(tag for tag, shared in tags.items() if shared))),
         _filter6(every),
         _nat(network, published),
     )
 
 
-def _raw(network: NetworkConfig, tags: Sequence[str]) -> Table:
+def _raw(network: NetworkConfig, tags: tuple[str, ...]) -> Table:
     pool = network.addresses
     chains: dict[str, Chain] = {
         f"{PREFIX}PREROUTING": (
@@ -116,7 +118,7 @@ def _raw(network: NetworkConfig, tags: Sequence[str]) -> Table:
     return Table(False, "raw", (("PREROUTING", f"{PREFIX}PREROUTING"),), chains)
 
 
-def _filter(network: NetworkConfig, shared: Sequence[str]) -> Table:
+def _filter(network: NetworkConfig, shared: tuple[str, ...]) -> Table:
     pool, opened = network.addresses, Rule("ACCEPT", matches=(ESTABLISHED,))
     chains: dict[str, Chain] = {
         f"{PREFIX}INPUT": (Rule(f"{PREFIX}HOST", source=pool, in_link=LINKS, goto=True),),
@@ -150,7 +152,7 @@ def _filter(network: NetworkConfig, shared: Sequence[str]) -> Table:
     return Table(False, "filter", (("INPUT", f"{PREFIX}INPUT"), ("FORWARD", f"{PREFIX}FORWARD")), chains)
 
 
-def _filter6(tags: Sequence[str]) -> Table:
+def _filter6(tags: tuple[str, ...]) -> Table:
     """Slivers have no IPv6 but the link-local address every link gets: nothing of it may pass."""
     chains: dict[str, Chain] = {
         f"{PREFIX}INPUT": (Rule(f"{PREFIX}LINKS", in_link=LINKS, goto=True),),
@@ -221,30 +223,29 @@ def _within_slice(tag: str) -> Rule:
     return Rule("ACCEPT", in_link=link, out_link=link)
 
 
+@lru_cache(maxsize=1 << 9)  # some hundred subtrees at a time; each change leaves a tuple of all tags behind
 def _by_tag(
-    name: str, tags: Sequence[str], rule: Callable[[str], Rule], depth: int = 0, into: bool = False
-) -> Iterator[tuple[str, Chain]]:
+    name: str, tags: tuple[str, ...], rule: Callable[[str], Rule], depth: int = 0, into: bool = False
+) -> tuple[tuple[str, Chain], ...]:
     """A tree over the signs of the (sorted) tags; a chain with more than LEAF slices is split by the next sign.
 
-    into: it is the outgoing link that is looked at.
+    into: it is the outgoing link that is looked at. Cached: a change of one slice is one path from the root.
     """
     if len(tags) <= LEAF or depth == names.TAG_LENGTH:
-        yield name, tuple(rule(tag) for tag in tags)
-        return
-    groups: dict[str, list[str]] = {}
-    for tag in tags:
-        groups.setdefault(tag[depth], []).append(tag)
+        return ((name, tuple(rule(tag) for tag in tags)),)
     here: list[Rule] = []
+    below: list[tuple[str, Chain]] = []
     base = name if depth else f"{name}-"
-    for sign, group in groups.items():
+    for sign, same in itertools.groupby(tags, lambda tag: tag[depth]):
+        group = tuple(same)
         if len(group) == 1:
             here.append(rule(group[0]))
             continue
         prefix = f"{names.MARK}{group[0][: depth + 1]}+"
         child = Rule(base + sign, goto=True)
         here.append(child._replace(out_link=prefix) if into else child._replace(in_link=prefix))
-        yield from _by_tag(base + sign, group, rule, depth + 1, into)
-    yield name, tuple(here)
+        below += _by_tag(base + sign, group, rule, depth + 1, into)
+    return (*below, (name, tuple(here)))
 
 
 def _by_port(
@@ -261,7 +262,8 @@ def _by_port(
     part = width // PORT_FANOUT
     for low in range(first, first + width, part):
         high = low + part - 1
-        inside = [one for one in blocks if one.ports.first <= high and one.ports.last >= low]
+        begin = bisect_left(blocks, low, key=lambda one: one.ports.last)  # sorted by both ends: none overlaps another
+        inside = blocks[begin : bisect_right(blocks, high, key=lambda one: one.ports.first)]
         if not inside:
             continue
         child = f"{PREFIX}{protocol.upper()}-{low}-{high}"

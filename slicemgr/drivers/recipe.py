@@ -157,7 +157,9 @@ def build(recipe_dir: Path, output: Path, progress: Progress, *, security: bool 
         try:
             progress("installing packages", None)
             sources, options = host_sources(recipe, security=security), host_apt_options()
-            command.run(bootstrap_argv(recipe, tree, sources, options), timeout=_BUILD_TIME)
+            # What it mounts in the tree is in mounts of its own: gone with it, also if it is killed.
+            argv = ["unshare", "--mount", *bootstrap_argv(recipe, tree, sources, options)]
+            command.run(argv, timeout=_BUILD_TIME)
             progress("making the disk", None)
             disk_assembly.assemble(tree, raw, layout, recipe.kernel_options)
             progress("packing the disk", None)

@@ -14,6 +14,8 @@ import pytest
 from tiny_sliver import in_box
 
 from slicemgr import names
+from slicemgr.agent import doctor
+from slicemgr.drivers import command
 from slicemgr.drivers.btrfs import Pool, QuotaMode
 from slicemgr.drivers.identity import Identity, new_host_key, write_identity
 from slicemgr.drivers.rootfs import Root
@@ -143,3 +145,19 @@ def test_a_naive_writer_is_led_outside(sliver: Path, tmp_path: Path) -> None:
     trap(sliver / "root", tmp_path)
     (sliver / "root/etc/hostname").write_text("exp-0\n")
     assert (tmp_path / "hostname").read_text() == "exp-0\n"
+
+
+def test_doctor_looks_at_the_size_of_nodes(pool: Pool, tmp_path: Path) -> None:
+    """The control: a pool as mkfs.btrfs makes it when nothing is said."""
+    assert doctor._pool(pool).ok is True and "nodes of 4 KiB" in doctor._pool(pool).detail
+    disk, place = tmp_path / "disk", tmp_path / "pool"
+    place.mkdir()
+    with disk.open("wb") as stream:
+        stream.truncate(256 * MIB)
+    command.run(["mkfs.btrfs", "--quiet", disk], timeout=60)
+    command.run(["mount", "-o", "loop", disk, place], timeout=60)
+    try:
+        said = doctor._pool(Pool(place))
+    finally:
+        command.run(["umount", place], timeout=60)
+    assert said.ok is None and "nodes of 16 KiB" in said.detail and "--nodesize 4k" in said.remedy

@@ -558,6 +558,14 @@ static int install_filter(const struct launch *launch)
     return listener;
 }
 
+/* libvirt_lxc needs its memory while it starts, and is then there for as long as the sliver: hundreds of them. */
+static void keep_heap_small(void)
+{
+    setenv("MALLOC_ARENA_MAX", "1", 1);
+    setenv("MALLOC_TOP_PAD_", "0", 1);
+    setenv("MALLOC_TRIM_THRESHOLD_", "0", 1);
+}
+
 int main(int argc, char **argv)
 {
     struct launch launch = read_launch(domain_name(argc, argv));
@@ -570,6 +578,7 @@ int main(int argc, char **argv)
     send_fd(guard, listener);
     close(listener);
     close(guard);
+    keep_heap_small();
     for (size_t i = 0; i < LENGTH(controllers); i++)
         execv(controllers[i], argv);
     die("cannot find libvirt_lxc");
