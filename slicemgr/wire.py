@@ -144,6 +144,8 @@ class Step(TypedDict):
     state: State
     detail: str
     percent: int | None
+    began: NotRequired[float]  # seconds after the operation was asked for
+    seconds: NotRequired[float | None]  # that it took; None while it runs
 
 
 class OperationProgress(TypedDict):
@@ -193,6 +195,7 @@ class Result(TypedDict, total=False):
     baseline: Baseline
     checks: list[Check]
     items: list[GcItem]
+    measured: dict[str, float | str]
 
 
 class Operation(TypedDict):
@@ -416,3 +419,27 @@ class Imported(TypedDict):
 
     image: Image
     operation: NotRequired[Operation]
+
+
+class ReportFile(TypedDict):
+    name: str
+    size: int
+    type: str
+
+
+class Experiment(TypedDict):
+    """A published report. public False: hidden from all but admins."""
+
+    id: str
+    name: str
+    kind: str
+    node: str | None
+    summary: str
+    note: str | None
+    public: bool
+    started_at: str | None
+    published_at: str
+    published_by: str
+    size: int
+    sha256: str
+    files: list[ReportFile]

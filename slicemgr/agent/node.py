@@ -20,6 +20,7 @@ from slicemgr.agent.imports import Importer
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.loop import Agent
 from slicemgr.agent.machines import Guests, Machines
+from slicemgr.agent.measure import Measurer
 from slicemgr.agent.plan import Step, plan
 from slicemgr.agent.publish import Publisher
 from slicemgr.agent.recorder import Recorder
@@ -55,6 +56,7 @@ class Node:
         self.converger = Converger(config, self.hypervisor, applier, stop)
         self._importer = Importer(config, self._pool, journal, stop)
         self._guests = Guests(self.hypervisor)
+        self._measurer = Measurer(config, self._pool, stop)
         self._raw = threading.Event()  # raw slivers come and go: what libvirt makes for them is in no row
         self._trouble: dict[str, tuple[float, float]] = {}  # sliver → (not before, wait after that)
         self._told: dict[str, float] = {}  # sliver → not before, for ssh keys that it could not be told
@@ -97,6 +99,12 @@ class Node:
                 )
             case "baseline":
                 return self._baseline(operation)
+            case "io":
+                with self._store.read() as connection:
+                    images = work.images(connection)
+                return {"measured": self._measurer.io(images, operation.params)}
+            case "sysbench":
+                return {"measured": self._measurer.sysbench(operation.params)}
             case "gc":
                 return leftovers.collect(self._leftovers(), apply=bool(operation.params.get("apply")))
         raise Refused(Code.INVALID, f"this agent does not know the operation {operation.kind!r}", hint="update it")

@@ -114,6 +114,12 @@ class Conversation:
         except BrokenPipeError as error:
             raise self.failure() from error
 
+    def hang_up(self) -> None:
+        """Tell it that nothing more comes, and do not wait for what it makes of that."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
     def line(self) -> str:
         """Its next line. Raises CommandFailed if the program has ended."""
         assert self._process.stdout is not None

@@ -79,11 +79,11 @@ def missing() -> tuple[str, ...]:
 def batch(sliver: str, to_sliver: int | None, from_sliver: int | None) -> str:
     """What `tc -batch` shall do for these rates, whatever was set before. Pure."""
     link, shaper = names.link(sliver), names.shaper(sliver)
-    lines = [f"qdisc replace dev {link} root {_bucket(to_sliver)}"]
+    lines = [f"qdisc replace dev {link} root {bucket(to_sliver)}"]
     if to_sliver is None:  # a delete fails where nothing was set: so something is
         lines += [f"qdisc del dev {link} root"]
     if from_sliver is not None:
-        lines += [f"qdisc replace dev {shaper} root {_bucket(from_sliver)}"]
+        lines += [f"qdisc replace dev {shaper} root {bucket(from_sliver)}"]
     lines += [f"qdisc replace dev {link} ingress"]
     if from_sliver is not None:
         lines += [f"filter replace dev {link} ingress {_ALL} action mirred egress redirect dev {shaper}"]
@@ -92,7 +92,8 @@ def batch(sliver: str, to_sliver: int | None, from_sliver: int | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _bucket(rate: int | None) -> str:
+def bucket(rate: int | None) -> str:
+    """The words of `tc` that hold a link to a rate, bits per second; None: to none."""
     if rate is None:
         return "pfifo"
     burst = max(int(rate / 8 * _BURST), _LEAST_BURST)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
 from slicemgr import __version__
 from slicemgr.config import Config
-from slicemgr.drivers import cgroup, traffic
+from slicemgr.drivers import cgroup, counters, traffic
 from slicemgr.drivers.acceleration import Found
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.hypervisor import Hypervisor
@@ -33,10 +34,11 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
         "net_rate_missing": list(traffic.missing()),
         "addresses": config.network.addresses,
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        **_load(),
     }
     space = pool.space()
-    facts["disk_total"], facts["disk_free"] = space.total, space.free
-    facts["quota"] = pool.quota_mode().value
+    facts["disk_total"], facts["disk_used"], facts["disk_free"] = space.total, space.used, space.free
+    facts["filesystem"], facts["quota"] = "btrfs", pool.quota_mode().value
     kinds = {kind.value: True for kind in Kind}
     reasons: dict[str, str] = {}
     for kind in Kind:
@@ -57,6 +59,25 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
     facts["uefi"] = FIRMWARE.exists()
     facts["kinds"], facts["kinds_reason"] = kinds, reasons
     return facts
+
+
+def _load() -> dict[str, object]:
+    """What an experiment stops at, and the processor it ran on."""
+    now = counters.machine()
+    return {
+        "cpu_model": _cpu_model(),
+        "swap_total": now.swap_total,
+        "swap_free": now.swap_total - now.swap,
+        "load": now.load,
+        "pids": now.pids,
+        "pids_max": min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max")),
+    }
+
+
+@functools.cache
+def _cpu_model() -> str:
+    lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
+    return next((value.strip() for name, _, value in lines if name.strip() == "model name"), os.uname().machine)
 
 
 def memory_available(meminfo: str) -> int:

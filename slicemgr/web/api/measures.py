@@ -1,0 +1,35 @@
+"""What experiments measure on a node itself. For admins: it takes disk and processor of all."""
+
+from __future__ import annotations
+
+from flask_smorest import Blueprint
+
+from slicemgr.service import bench_specs, nodes
+from slicemgr.web import schemas, schemas_measures
+from slicemgr.web.api import reading
+from slicemgr.web.api.reading import SECURED, Answer
+from slicemgr.web.state import principal, state
+
+routes = Blueprint("measures", __name__, url_prefix="/api/v1/nodes/<name>", description="Measurements on a node")
+
+
+@routes.route("/io", methods=["POST"])
+@routes.doc(security=SECURED, requestBody=schemas.body(schemas_measures.IO_REQUEST))
+@routes.alt_response(202, schema=schemas.Asked)
+@routes.alt_response(404, schema=schemas.Problem)
+@routes.alt_response(422, schema=schemas.Problem)
+def measure_io(name: str) -> Answer:
+    """Make a root of an image, read and write data there; `measured` has seconds, or what is `missing`."""
+    params = bench_specs.io(reading.body())
+    return reading.asked(nodes.request(state().store, state().config, name, "io", principal(), params)), 202
+
+
+@routes.route("/sysbench", methods=["POST"])
+@routes.doc(security=SECURED, requestBody=schemas.body(schemas_measures.SYSBENCH_REQUEST))
+@routes.alt_response(202, schema=schemas.Asked)
+@routes.alt_response(404, schema=schemas.Problem)
+@routes.alt_response(422, schema=schemas.Problem)
+def measure_sysbench(name: str) -> Answer:
+    """Run one test of sysbench on the node; `measured` has its numbers, or what is `missing`."""
+    params = bench_specs.sysbench(reading.body())
+    return reading.asked(nodes.request(state().store, state().config, name, "sysbench", principal(), params)), 202

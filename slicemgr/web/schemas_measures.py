@@ -1,0 +1,40 @@
+"""What is asked of a node for experiments."""
+
+from __future__ import annotations
+
+from slicemgr.service import bench_specs
+
+_SEED = {"type": "integer", "minimum": 0, "maximum": bench_specs.MOST_SEED, "default": 1}
+IO_REQUEST: dict[str, object] = {
+    "type": "object",
+    "required": ["root", "image", "what", "size"],
+    "properties": {
+        "root": {"type": "string", "enum": list(bench_specs.ROOTS)},
+        "image": {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "sha256"},
+        "what": {"type": "string", "enum": list(bench_specs.LOADS)},
+        "size": {"type": "integer", "minimum": 1, "description": "bytes of the database, or number of files"},
+        "seed": _SEED,
+    },
+}
+SYSBENCH_REQUEST: dict[str, object] = {
+    "type": "object",
+    "required": ["test"],
+    "properties": {
+        "test": {"type": "string", "enum": list(bench_specs.TESTS)},
+        "seconds": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": bench_specs.LONGEST,
+            "default": 0,
+            "description": "0: as long as in the table that is followed",
+        },
+        "size": {
+            "type": "integer",
+            "minimum": bench_specs.LEAST_FILES,
+            "maximum": bench_specs.MOST_FILES,
+            "default": 1 << 30,
+            "description": "bytes of the files of `fileio`",
+        },
+        "seed": _SEED,
+    },
+}
