@@ -24,7 +24,9 @@ from urllib.parse import urlsplit
 
 from slicemgr.client_json import operation_in as _operation
 from slicemgr.client_json import pages, problem, query, segment
+from slicemgr.client_measures import Measures
 from slicemgr.client_people import People
+from slicemgr.client_published import Published
 from slicemgr.client_samples import Samples
 from slicemgr.client_settings import START_HINT, Settings, chosen_project, find_settings, settings_files
 from slicemgr.client_slice import Experiments
@@ -47,7 +49,7 @@ _LONGEST_IDLE = 30.0  # seconds; a connection idle for longer may be closed by t
 _UPLOAD_TIMEOUT = 600.0  # seconds for the answer after the last byte: the service still writes it to disk
 
 
-class Client(People, Snapshots, Samples, Experiments):
+class Client(People, Snapshots, Samples, Published, Measures, Experiments):
     """A connection to one service, kept open between calls.
 
     url: such as http://127.0.0.1:8480. token: of the caller. timeout: seconds for connecting and for each answer.
@@ -186,6 +188,11 @@ class Client(People, Snapshots, Samples, Experiments):
         on_progress: called with (bytes sent, size). Refused if the file is shorter than `size`.
         """
         path = "/images" + query({"name": name, "format": format, "project": self.project})
+        return cast("wire.Imported", self._upload(path, file, size, on_progress))
+
+    def _upload(
+        self, path: str, file: IO[bytes], size: int, on_progress: Callable[[int, int], None] | None = None
+    ) -> dict[str, Any]:
         self._open(self.timeout)
         connection = self._connection
         try:
@@ -207,7 +214,7 @@ class Client(People, Snapshots, Samples, Experiments):
                 self.close()
         if not complete:
             self.close()
-        return cast("wire.Imported", self._answer(status, payload))
+        return self._answer(status, payload)
 
     def _stream(self, file: IO[bytes], size: int, on_progress: Callable[[int, int], None] | None) -> bool:
         """False if the service answered or hung up before everything was sent."""
@@ -317,6 +324,11 @@ class Client(People, Snapshots, Samples, Experiments):
 
         key: makes it one that may be sent twice, as it is when the connection breaks.
         """
+        return self._answer(*self._exchange(method, path, body, timeout=timeout, key=key))
+
+    def _exchange(
+        self, method: str, path: str, body: object = None, *, timeout: float | None = None, key: str = ""
+    ) -> tuple[int, bytes]:
         timeout = timeout or self.timeout
         data = None if body is None else json.dumps(body, allow_nan=False).encode()
         headers = self._headers if data is None else {**self._headers, "Content-Type": "application/json"}
@@ -342,7 +354,7 @@ class Client(People, Snapshots, Samples, Experiments):
                 raise
             else:
                 self._used_at = time.monotonic()
-                return self._answer(status, payload)
+                return status, payload
 
     def _open(self, timeout: float) -> bool:
         """True if the connection was open already and the service has not hung up on it."""

@@ -90,6 +90,7 @@ class WebConfig:
     user: str = "slicemgr"  # a name, or `uid:gid`; the web process never runs as root
     threads: int = 64
     max_image: Size = Size(64 << 30)
+    max_report: Size = Size(32 << 20)  # all files of a published experiment together
     url: str = ""  # how people reach the service, for links; "" means: as whoever asked for the link does
     proxies: int = 0  # trusted proxies before it, each of which adds where a request came from
     cookie: str = "secure"  # of the pages: over TLS alone; `plain`: over http, on a network of one's own
@@ -247,6 +248,11 @@ class Config:
     def uploads_dir(self) -> Path:
         """Where the web process spools disk images on their way in."""
         return self.node.state_dir / "uploads"
+
+    @property
+    def experiments_dir(self) -> Path:
+        """The files of published experiments, a folder each; the web process writes here."""
+        return self.node.state_dir / "experiments"
 
 
 def load(path: Path | None = None) -> Config:

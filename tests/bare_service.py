@@ -162,7 +162,7 @@ class Service:
 
     def __init__(self, place: Path | Config, facts: Mapping[str, Any] | None = FACTS, **sections: Any) -> None:
         self.config = place if isinstance(place, Config) else config_in(place, **sections)
-        for directory in (self.config.uploads_dir, self.config.node.run_dir):
+        for directory in (self.config.uploads_dir, self.config.experiments_dir, self.config.node.run_dir):
             directory.mkdir(parents=True, exist_ok=True)
         self.database = fresh_database(self.config)
         self.store = slicemgr.store.open(self.config)
@@ -227,6 +227,10 @@ class Service:
             c.execute(tables.node_samples.insert().values(**measured))
             c.execute(tables.samples.insert().values(**measured, sliver=1))
             c.execute(tables.accounts.insert().values(project="default", month="2026-11"))
+            told = {"name": "Scale", "kind": "scale", "summary": "It scales.", "published_by": schema.ADMIN}
+            c.execute(
+                tables.experiments.insert().values(**told, id="1", published_at=now, size=1, sha256=SHA, files=[])
+            )
 
     def rows(self) -> list[work.SliverRow]:
         with self.store.read() as c:

@@ -27,6 +27,7 @@ CHANGED = (404, 403, 303, 303, 303)
 SLICE, IN = "/slices/exp", "?project=lab"
 OWNERS = (404, 403, 200, 200, 200)
 CONSOLE = "/slices/<name>/<int:index>/<any(console, screen):what>"
+EXPERIMENT = "/experiments/<id>/<any(show, hide, delete):what>"
 SNAPSHOT = "/slices/<name>/snapshots/<snapshot>/<any(restore, delete):what>"
 PAGES = {
     "GET /": PageCase("/", (303,)),
@@ -141,4 +142,10 @@ PAGES |= {
     ),
     "GET /log": PageCase("/log", ALL),
     "GET /operations": PageCase("/operations", ALL),
+    "GET /experiments": PageCase("/experiments", ALL),
+    "GET /experiments/<id>": PageCase("/experiments/EXPERIMENT", ALL),
+    "GET /experiments/<id>/files/<file>": PageCase("/experiments/EXPERIMENT/files/report.html", ALL),
+    "POST /experiments/<id>/describe": PageCase("/experiments/EXPERIMENT/describe", ADMINS_DO, {"name": "x"}),
+    f"GET {EXPERIMENT}": PageCase("/experiments/EXPERIMENT/hide", ADMINS),
+    f"POST {EXPERIMENT}": PageCase("/experiments/EXPERIMENT/hide", ADMINS_DO, {}),
 }

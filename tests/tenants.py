@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import published
 import sqlalchemy as sa
 from bare_service import BOOT, KEY, Service, config_in
 from flask import Flask
@@ -83,6 +84,8 @@ def _seed(service: Service) -> dict[str, str]:
     found["expired"], expired, _ = tokens.create(store, _token(), BOB)
     found["disabled"] = tokens.create(store, _token(), Principal("frank", False))[0]
     with store.write() as c:
+        found["experiment"] = "ab12" * 4
+        c.execute(t.experiments.insert().values(**published.row(found["experiment"])))
         k, u = t.tokens, t.users
         c.execute(k.update().where(k.c.id == expired).values(expires_at=now - timedelta(seconds=1)))
         c.execute(u.update().where(u.c.name == "frank").values(enabled=False))
@@ -122,6 +125,7 @@ class Tenants(Service):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         super().__init__(config, facts=None)
+        published.write(config.experiments_dir / self.found["experiment"])
 
     def add_image(self, *args: Any, **more: Any) -> None:
         """The image of the seed is there already."""

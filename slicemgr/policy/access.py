@@ -19,6 +19,7 @@ _HINTS = {
     "project": "`slicectl project list` shows yours",
     "request": "`slicectl request list` shows them",
     "user": "`slicectl user list` shows them",
+    "experiment": "`slicectl bench published` shows them",
 }
 
 
@@ -223,6 +224,25 @@ def see_operation(by: Principal, project: str, id: str) -> None:
     """An operation of no project is the node's or a public image's: the admins' business."""
     if not by.sees(project):
         raise missing("operation", id)
+
+
+# published experiments
+
+
+def see_experiment(by: Principal, public: bool, id: str) -> None:
+    """What is hidden is the admins' to look at."""
+    if not (public or by.admin):
+        raise missing("experiment", id)
+
+
+def change_experiment(by: Principal, public: bool, id: str) -> None:
+    """Show, hide, describe and delete."""
+    see_experiment(by, public, id)
+    require(by, "change published experiments")
+
+
+def publish_experiment(by: Principal) -> None:
+    require(by, "publish experiments")
 
 
 # people

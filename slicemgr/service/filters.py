@@ -106,3 +106,15 @@ def requests(wanted: Wanted) -> list[Condition]:
         **_within(q.created_at),
     }
     return _conditions(wanted, tests)
+
+
+def experiments(wanted: Wanted) -> list[Condition]:
+    """kind, node, since and until (when it was published)."""
+    x = t.experiments.c
+    tests: _Tests = {
+        "kind": lambda value: x.kind == value,
+        "node": lambda value: x.node == value,
+        "since": lambda value: x.published_at >= value,
+        "until": lambda value: x.published_at < value,
+    }
+    return _conditions(wanted, tests)

@@ -264,22 +264,29 @@ def _operations(c: Connection, rows: Sequence[Row[*tuple[Any, ...]]]) -> list[Js
     query = sa.select(m.operation, m.state, sa.func.count()).where(m.operation.in_(ids)).group_by(m.operation, m.state)
     for id_, state, count in c.execute(query):
         counts[id_][state] += count
-    steps = _steps(c, ids, [id_ for id_ in ids if sum(counts[id_].values()) > _ALL_STEPS])
+    asked = {row.id: row.created_at for row in rows}
+    steps = _steps(c, asked, [id_ for id_ in ids if sum(counts[id_].values()) > _ALL_STEPS])
     return [_operation(row, steps[row.id], counts[row.id]) for row in rows]
 
 
-def _steps(c: Connection, ids: Sequence[str], large: Sequence[str]) -> dict[str, list[Json]]:
-    """The steps of each operation, of the `large` ones only those that are not done."""
-    p = t.operation_steps.c
-    columns = (p.operation, p.sliver, p.name, p.state, p.detail, p.percent)
+def _steps(c: Connection, asked: Mapping[str, datetime], large: Sequence[str]) -> dict[str, list[Json]]:
+    """The steps of each operation, of the `large` ones only those that are not done. asked: when each was."""
+    p, ids = t.operation_steps.c, list(asked)
+    columns = (p.operation, p.sliver, p.name, p.state, p.detail, p.percent, p.started_at, p.finished_at)
     query = sa.select(*columns).where(p.operation.in_(ids)).order_by(p.started_at)
     if large:
         query = query.where(sa.or_(p.operation.not_in(large), p.state != OperationState.DONE))
     steps: dict[str, list[Json]] = defaultdict(list)
     for row in c.execute(query):
         step = {"sliver": row.sliver, "name": row.name, "state": row.state}
-        steps[row.operation].append({**step, "detail": row.detail, "percent": row.percent})
+        took = None if row.finished_at is None else _seconds(row.started_at, row.finished_at)
+        times = {"began": _seconds(asked[row.operation], row.started_at), "seconds": took}
+        steps[row.operation].append({**step, "detail": row.detail, "percent": row.percent, **times})
     return steps
+
+
+def _seconds(since: datetime, until: datetime) -> float:
+    return round((until - since).total_seconds(), 6)
 
 
 def _operation(row: Row[*tuple[Any, ...]], steps: list[Json], counts: Mapping[str, int]) -> Json:

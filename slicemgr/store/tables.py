@@ -542,3 +542,23 @@ accounts = sa.Table(
     *(_number(name, server_default="0") for name in ("net_in", "net_out", "io_read", "io_written")),
     sqlite_with_rowid=False,
 )
+
+# Reports of experiments for the testbed's people. sha256: of the archive that they came in. The files themselves lie in
+# a folder called by the id; files: [{"name", "size"}]. public: seen by everybody who is signed in, else by admins.
+experiments = sa.Table(
+    "experiments",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    _text("name"),
+    _text("kind"),
+    _empty("node"),
+    _text("summary"),
+    _empty("note"),
+    sa.Column("public", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("started_at", UtcTime),
+    sa.Column("published_at", UtcTime, nullable=False, index=True),
+    _text("published_by"),
+    _number("size"),
+    _text("sha256", unique=True),
+    sa.Column("files", sa.JSON, nullable=False),
+)

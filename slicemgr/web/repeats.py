@@ -18,8 +18,8 @@ from slicemgr.web.state import principal, state
 _SECRETS = frozenset(
     {"credentials.create_token", "people.invite_user", "people.invite_again", "slices.ask_for_console"}
 )
-# An image is known by its content; a password is no longer the old one.
-WITHOUT = frozenset({"images.import_image", "people.change_password"})
+# Images and reports are known by their content; a password is no longer the old one.
+WITHOUT = frozenset({"images.import_image", "experiments.publish_experiment", "people.change_password"})
 
 View = Callable[..., Any]
 

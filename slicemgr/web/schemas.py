@@ -169,6 +169,8 @@ class Step(Schema):
     state = fields.String()
     detail = fields.String()
     percent = fields.Integer(allow_none=True)
+    began = fields.Float(metadata={"description": "seconds after the operation was asked for, by the node's clock"})
+    seconds = fields.Float(allow_none=True, metadata={"description": "that it took, null while it runs"})
 
 
 class Operation(Schema):

@@ -11,7 +11,7 @@ from gunicorn.app.base import BaseApplication
 
 from slicemgr.config import Config
 from slicemgr.errors import invalid
-from slicemgr.service import images
+from slicemgr.service import experiments, images
 from slicemgr.store import open as open_store
 from slicemgr.web import create_app
 from slicemgr.web.access_log import AccessLog
@@ -44,7 +44,7 @@ def make_directories(config: Config) -> None:
     config.node.run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     config.node.state_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     config.images_dir.mkdir(mode=0o700, exist_ok=True)
-    for directory in (config.node.state_dir / "db", config.uploads_dir):
+    for directory in (config.node.state_dir / "db", config.uploads_dir, config.experiments_dir):
         directory.mkdir(mode=0o700, exist_ok=True)
         own(directory, uid, gid)
 
@@ -97,6 +97,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
     def load(self) -> Any:
         store = open_store(self._config)
         images.sweep_uploads(store, self._config)
+        experiments.sweep(store, self._config)
         return create_app(self._config, store)
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from flask import request
 
-from slicemgr.config import Config
+from slicemgr.config import Config, Size
 from slicemgr.errors import Code, Refused, invalid
 
 _CHUNK = 1 << 20
+_WHAT = {"max_image": "a disk image", "max_report": "the report as a tar archive"}
 _RESERVE = 64 << 20  # bytes of the file system that an upload never takes
 
 
@@ -34,24 +35,24 @@ class Received:
 
 
 @contextmanager
-def receive(config: Config) -> Iterator[Received]:
+def receive(config: Config, setting: str = "max_image") -> Iterator[Received]:
     """The body of this request as a file; removed at the end unless it was kept.
 
-    Refused if it is empty, larger than `web.max_image` or than there is room, or cut off half-way.
+    Refused if it is empty, larger than that setting of `web` allows or than there is room, or cut off half-way.
     """
-    expected = expect(config)
+    expected = expect(config, setting)
     with spooled(config, _body(expected)) as received:
         if received.size != expected:
             raise invalid("file", f"ended after {received.size} of {expected} bytes", "send it again")
         yield received
 
 
-def expect(config: Config) -> int:
+def expect(config: Config, setting: str = "max_image") -> int:
     """The size in bytes that the request says it has. Refused if it says none, or there is no room for it."""
     expected = request.content_length
     if expected is None:
         raise invalid("Content-Length", "is missing", "send the size of the file")
-    _check_size(config, expected)
+    _check_size(config, expected, setting)
     request.max_content_length = expected + 1
     return expected
 
@@ -82,11 +83,12 @@ def spooled(config: Config, chunks: Iterable[bytes]) -> Iterator[Received]:
         path.unlink(missing_ok=True)
 
 
-def _check_size(config: Config, size: int) -> None:
+def _check_size(config: Config, size: int, setting: str) -> None:
+    most: Size = getattr(config.web, setting)
     if size == 0:
-        raise invalid("file", "is empty", "send a disk image")
-    if size > config.web.max_image.bytes:
-        raise invalid("file", f"has {size} bytes", f"at most {config.web.max_image.bytes}: web.max_image")
+        raise invalid("file", "is empty", f"send {_WHAT[setting]}")
+    if size > most.bytes:
+        raise invalid("file", f"has {size} bytes", f"at most {most.bytes}: web.{setting}")
     free = shutil.disk_usage(config.uploads_dir).free
     if size + _RESERVE > free:
         raise Refused(Code.QUOTA, f"there is no room for {size} bytes on the service's disk", field="file")

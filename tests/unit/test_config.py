@@ -110,6 +110,7 @@ def test_settings_are_read(tmp_path: Path) -> None:
     assert read.lease.grace == timedelta(days=2)
     assert read.store_url == "sqlite:////srv/x/db/slicemgr.db"
     assert read.uploads_dir == Path("/srv/x/uploads")
+    assert read.experiments_dir == Path("/srv/x/experiments")
 
 
 def test_a_file_that_was_named_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

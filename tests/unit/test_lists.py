@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import published
 import pytest
 import sqlalchemy as sa
 from bare_service import SHA, Service
@@ -61,6 +62,7 @@ def fill(service: Service, count: int) -> None:
             c.execute(t.tokens.insert().values(**mine, hash=f"t{number}", label="x"))
             wanted = {"project": "default", "name": f"large-{number}", "body": {}, "reason": "x", "state": "waiting"}
             c.execute(t.requests.insert().values(**mine, **wanted))
+            c.execute(t.experiments.insert().values(**published.row(f"{number:016}", published_at=at)))
             if number:
                 node = {"address": "192.0.2.2", "agent_seen_at": now, "facts": {}}
                 c.execute(t.nodes.insert().values(**node, name=f"other-{number}"))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from bare_service import request
 from page_cases import PAGES
+from published import packed
 from tenants import LAB_IMAGE, LAB_SHA, OTHER_KEY, PASSWORD, Tenants
 
 from slicemgr.policy.access import Principal
@@ -77,6 +78,10 @@ CASES = {
     f"POST {API}/nodes/<name>/doctor": Case(f"{API}/nodes/node1/doctor", ADMINS),
     f"POST {API}/nodes/<name>/gc": Case(f"{API}/nodes/node1/gc", ADMINS, {"apply": True}),
     f"POST {API}/nodes/<name>/baseline": Case(f"{API}/nodes/node1/baseline", ADMINS, {"image": LAB_SHA}),
+    f"POST {API}/nodes/<name>/io": Case(
+        f"{API}/nodes/node1/io", ADMINS, {"root": "overlay", "image": "ab" * 32, "what": "files", "size": 10}
+    ),
+    f"POST {API}/nodes/<name>/sysbench": Case(f"{API}/nodes/node1/sysbench", ADMINS, {"test": "cpu"}),
     f"GET {API}/slices/<name>/samples": Case(f"{SLICE}/samples?project=lab", MEMBERS),
     f"GET {API}/nodes/<name>/samples": Case(f"{API}/nodes/node1/samples", ALL),
     f"GET {API}/top": Case(f"{API}/top", ALL),
@@ -127,6 +132,14 @@ CASES = {
     f"DELETE {API}/tokens/<id>": Case(f"{API}/tokens/TOKEN", HIS_TO_CHANGE),
     f"GET {API}/sessions": Case(f"{API}/sessions?user=bob", HIS),
     f"DELETE {API}/sessions/<id>": Case(f"{API}/sessions/SESSION", HIS_TO_CHANGE),
+    f"GET {API}/experiments": Case(f"{API}/experiments", ALL),
+    f"POST {API}/experiments": Case(f"{API}/experiments?name=x", (403, 403, 403, 403, 201, 403), data=packed()),
+    f"GET {API}/experiments/<id>": Case(f"{API}/experiments/EXPERIMENT", ALL),
+    f"PATCH {API}/experiments/<id>": Case(
+        f"{API}/experiments/EXPERIMENT", (403, 403, 403, 403, 200, 403), {"public": False}
+    ),
+    f"DELETE {API}/experiments/<id>": Case(f"{API}/experiments/EXPERIMENT", (403, 403, 403, 403, 200, 403)),
+    f"GET {API}/experiments/<id>/files/<file>": Case(f"{API}/experiments/EXPERIMENT/files/report.html", ALL),
 }
 _UNWATCHED = ("tokens", "events")  # a last use is noted, and a failure to sign in
 

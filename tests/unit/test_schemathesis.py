@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import published
 import pytest
 import schemathesis
 from bare_service import IMAGE, SHA
@@ -63,6 +64,9 @@ class World(Tenants):
         his = {"slices": "hidden", "images": LAB_SHA, "nodes": "node1", "users": "bob"}
         his |= {"projects": "lab", "requests": waits, "operations": hidden}
         his |= {"keys": self.found["key"], "tokens": self.found["token"], "sessions": self.found["session"]}
+        with self.store.write() as c:
+            published.add(c, self.config, "cd34" * 4, name=WORD, public=False)
+        own["experiments"], his["experiments"] = self.found["experiment"], "cd34" * 4
         self.ids = {"carol": own, "bob": his}
 
     def bobs(self) -> dict[str, list[Any]]:

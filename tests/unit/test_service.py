@@ -329,6 +329,27 @@ def test_an_operation_is_shown_with_its_steps(store: Store, config: Config) -> N
     assert [step["percent"] for step in found["steps"]] == [50]
 
 
+def test_a_step_tells_when_it_began_and_how_long_it_took(store: Store, config: Config) -> None:
+    id_ = create(store, config)
+    with store.read() as c:
+        asked = c.scalar(sa.select(t.operations.c.created_at).where(t.operations.c.id == id_))
+    assert asked is not None
+    begun, ended = asked + timedelta(seconds=0.25), asked + timedelta(seconds=1.75)
+    with store.write() as c:
+        root = (id_, "a-0", "root")
+        work.record(
+            c,
+            [
+                updates.StepSeen(*root, OperationState.RUNNING, at=begun),
+                updates.StepSeen(*root, OperationState.DONE, at=ended),
+                updates.StepSeen(id_, "a-0", "domain", OperationState.RUNNING, at=ended),
+            ],
+        )
+    with store.read() as c:
+        found = views.operation(c, id_)["steps"]
+    assert [(one["began"], one["seconds"]) for one in found] == [(0.25, 1.5), (1.75, None)]
+
+
 @pytest.mark.parametrize(
     ("states", "word"),
     [({"running"}, "running"), ({"running", "stopped"}, "partial"), ({"running", "creating"}, "creating")],

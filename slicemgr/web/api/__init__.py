@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
-from slicemgr.web.api import credentials, leases, people, projects, requests, samples, sign_in, snapshots, testbed
+from slicemgr.web.api import (
+    credentials,
+    experiments,
+    leases,
+    measures,
+    people,
+    projects,
+    requests,
+    samples,
+    sign_in,
+    snapshots,
+    testbed,
+)
 from slicemgr.web.api.reading import check_target
 from slicemgr.web.state import authenticate
 
@@ -23,6 +35,8 @@ GUARDED = (
     credentials.routes,
     leases.routes,
     samples.routes,
+    experiments.routes,
+    measures.routes,
 )
 
 

@@ -186,3 +186,7 @@ ACCOUNTS = Listing(
         Filter("format", "json or csv; without it the Accept header decides", ("json", "csv")),
     ),
 )
+EXPERIMENTS = Listing(
+    "experiments",
+    (Filter("kind", "only these: scale, throughput, ..."), Filter("node", "only of this node"), SINCE, UNTIL),
+)

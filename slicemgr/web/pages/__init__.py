@@ -11,6 +11,7 @@ from slicemgr.web.pages import (
     curves,
     door,
     errors,
+    experiments,
     images,
     invitation,
     log,
@@ -56,6 +57,7 @@ BLUEPRINTS = (
     all_slices.blueprint,
     log.blueprint,
     log.operation_list,
+    experiments.blueprint,
 )
 
 

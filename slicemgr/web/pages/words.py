@@ -21,6 +21,7 @@ _TONES = {
     "paused": "held",
     "partial": "held",
     "waiting": "held",
+    "hidden": "held",
     "failed": "bad",
     "declined": "bad",
 }

@@ -1,0 +1,92 @@
+"""Published experiments: admins put reports up, everybody who is signed in reads them."""
+
+from __future__ import annotations
+
+from flask import request
+from flask_smorest import Blueprint
+
+from slicemgr.errors import invalid
+from slicemgr.policy import access, reports
+from slicemgr.service import experiments, filters
+from slicemgr.web import foreign, schemas, schemas_experiments, schemas_people, spool
+from slicemgr.web.api import lists, reading
+from slicemgr.web.api.reading import SECURED, Answer
+from slicemgr.web.state import principal, state
+
+routes = Blueprint("experiments", __name__, url_prefix="/api/v1/experiments", description="Published experiments")
+
+
+def _shown(id: str) -> Answer:
+    with state().store.read() as c:
+        return experiments.views(c, principal(), id)[0]
+
+
+@routes.route("", methods=["GET"])
+@routes.doc(security=SECURED, parameters=lists.EXPERIMENTS.parameters)
+@routes.alt_response(200, schema=schemas_experiments.Experiments)
+def list_experiments() -> Answer:
+    """The published experiments, the newest first; of admins the hidden ones, too."""
+    given, page = lists.EXPERIMENTS.read()
+    with state().store.read() as c:
+        found = experiments.views(c, principal(), where=filters.experiments(given), page=page)
+    return lists.EXPERIMENTS.answer(found, page)
+
+
+@routes.route("", methods=["POST"])
+@routes.doc(security=SECURED, parameters=schemas_experiments.QUERY, requestBody=schemas_experiments.ARCHIVE)
+@routes.alt_response(201, schema=schemas_experiments.Experiment)
+@routes.alt_response(200, schema=schemas_experiments.Experiment)
+@routes.alt_response(422, schema=schemas.Problem)
+def publish_experiment() -> Answer:
+    """Publish the report of a run, sent as a tar archive; the same archive again answers with what there is."""
+    access.publish_experiment(principal())
+    given = {name: text for name, text in request.args.items() if text}
+    reading.only(given, *experiments.FIELDS)
+    if given.get("public", "true") not in ("true", "false"):
+        raise invalid("public", "must be true or false")
+    asked = experiments.wanted({**given, "public": given.get("public", "true") == "true"})
+    with spool.receive(state().config, "max_report") as received:
+        archive = experiments.Archive(received.path, received.sha256)
+        id_, new = experiments.publish(state().store, state().config, archive, asked, principal())
+    return _shown(id_), 201 if new else 200
+
+
+@routes.route("/<id>", methods=["GET"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas_experiments.Experiment)
+@routes.alt_response(404, schema=schemas.Problem)
+def show_experiment(id: str) -> Answer:
+    """One published experiment with the names of its files."""
+    return _shown(id)
+
+
+@routes.route("/<id>", methods=["PATCH"])
+@routes.doc(security=SECURED, requestBody=schemas.body(schemas_experiments.CHANGE))
+@routes.alt_response(200, schema=schemas_experiments.Experiment)
+@routes.alt_response(422, schema=schemas.Problem)
+def change_experiment(id: str) -> Answer:
+    """Another name or note; shown to everybody, or hidden from all but admins."""
+    body = reading.body()
+    reading.only(body, *experiments.FIELDS)
+    experiments.change(state().store, id, body, principal())
+    return _shown(id)
+
+
+@routes.route("/<id>", methods=["DELETE"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas_people.Done)
+@routes.alt_response(404, schema=schemas.Problem)
+def delete_experiment(id: str) -> Answer:
+    """Delete it with its files; the run's own folder is not touched."""
+    experiments.delete(state().store, state().config, id, principal())
+    return {"deleted": id}
+
+
+@routes.route("/<id>/files/<file>", methods=["GET"])
+@routes.doc(security=SECURED, responses=schemas_experiments.FILE)
+@routes.alt_response(404, schema=schemas.Problem)
+def show_experiment_file(id: str, file: str) -> Answer:
+    """One of its files, under a policy that lets it do nothing."""
+    with state().store.read() as c:
+        path = experiments.file(c, state().config, id, file, principal())
+    return foreign.answer(path, reports.media_type(file))

@@ -1,0 +1,94 @@
+"""Published experiments: which there are, one with its report in a frame, and what admins do with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response, request
+
+from slicemgr.errors import Refused
+from slicemgr.policy import access, reports
+from slicemgr.service import experiments
+from slicemgr.web import foreign
+from slicemgr.web.pages import shell
+from slicemgr.web.pages.form import Form, once
+from slicemgr.web.pages.shell import Entry
+from slicemgr.web.state import principal, state
+
+PAGE = 50
+_FIELDS = ("name", "note")
+_DONE = {"show": "{} is seen by everybody now.", "hide": "{} is hidden from all but admins.", "delete": "{} is gone."}
+_WHAT = f"any({', '.join(_DONE)}):what"
+
+blueprint = shell.blueprint("experiment_page", Entry("experiment_page.every", "Experiments", "curve", 37))
+
+
+@blueprint.route("/experiments")
+def every() -> Response:
+    """What is published, the newest first; for admins the hidden ones, too."""
+    with state().store.read() as c:
+        found = experiments.views(c, principal())
+    pages = max(1, -(-len(found) // PAGE))
+    number = min(pages, max(1, request.args.get("page", 1, int)))
+    shown = found[(number - 1) * PAGE : number * PAGE]
+    return shell.show("experiments/list.html", experiments=shown, number=number, pages=pages)
+
+
+@blueprint.route("/experiments/<id>")
+def show(id: str) -> Response:
+    """One: what came out, its report, its files."""
+    return _page(id)
+
+
+@blueprint.route("/experiments/<id>/describe", methods=["POST"])
+@once
+def describe(id: str) -> Response:
+    """Another name or note."""
+    form = Form.sent()
+    try:
+        experiments.change(state().store, id, {field: form[field] for field in _FIELDS}, principal())
+    except Refused as error:
+        return _page(id, form, form.take(error, known=_FIELDS))
+    return shell.see("experiment_page.show", "That is kept.", id=id)
+
+
+@blueprint.route("/experiments/<id>/files/<file>")
+def file(id: str, file: str) -> Response:
+    """One of its files, which can do nothing."""
+    with state().store.read() as c:
+        path = experiments.file(c, state().config, id, file, principal())
+    return foreign.answer(path, reports.media_type(file))
+
+
+@blueprint.route(f"/experiments/<id>/<{_WHAT}>")
+def confirm(id: str, what: str) -> Response:
+    """Say what will be, and ask."""
+    one = _found(id)
+    access.change_experiment(principal(), one["public"], id)
+    return shell.show("experiments/confirm.html", one=one, what=what, form=Form())
+
+
+@blueprint.route(f"/experiments/<id>/<{_WHAT}>", methods=["POST"])
+@once
+def do(id: str, what: str) -> Response:
+    """Show it to everybody, hide it, or delete it."""
+    one, by = _found(id), principal()
+    if what == "delete":
+        experiments.delete(state().store, state().config, id, by)
+        return shell.see("experiment_page.every", _DONE[what].format(one["name"]))
+    experiments.change(state().store, id, {"public": what == "show"}, by)
+    return shell.see("experiment_page.show", _DONE[what].format(one["name"]), id=id)
+
+
+def _found(id: str) -> dict[str, Any]:
+    with state().store.read() as c:
+        return experiments.views(c, principal(), id)[0]
+
+
+def _page(id: str, form: Form | None = None, status: int = 200) -> Response:
+    one = _found(id)
+    form = form or Form({"name": one["name"], "note": one["note"] or ""})
+    limits = {"name": reports.LONGEST_NAME, "note": reports.LONGEST_NOTE}
+    response = shell.show("experiments/show.html", status, one=one, form=form, limits=limits, report=reports.REPORT)
+    response.headers["Content-Security-Policy"] = f"{shell.POLICY}; frame-src 'self'"
+    return response

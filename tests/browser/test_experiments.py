@@ -1,0 +1,97 @@
+"""Published experiments in a browser: a report is seen, and its script does not run, in the frame or alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import published
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+from testbed import Node
+
+from browser.conftest import Open
+from browser.test_accessible import SHAPES, look
+from browser.test_admin import chief
+
+__all__ = ["chief"]  # a fixture
+MARK = "/healthz?ran"  # what the report's script asks for
+See = Callable[..., tuple[Page, list[str]]]
+
+
+@pytest.fixture
+def place(node: Node, tmp_path: Path) -> Iterator[str]:
+    """The page of a published experiment whose report has a script."""
+    yield from put_up(node, published.write(tmp_path / "scale"))
+
+
+@pytest.fixture
+def still(node: Node, tmp_path: Path) -> Iterator[str]:
+    """Of one without: what a policy stops is said in the console, which `window` looks at."""
+    yield from put_up(node, published.write(tmp_path / "still", published.content("<!doctype html><h1>Scale</h1>")))
+
+
+def put_up(node: Node, folder: Path) -> Iterator[str]:
+    id_ = node.ok("bench", "publish", str(folder), "-f", "csv", "-c", "id", "--no-header").strip()
+    yield f"/experiments/{id_}"
+    node.slicectl("bench", "unpublish", "--delete", id_)
+
+
+@pytest.fixture
+def see(chromium: Browser, node: Node, chief: Page, place: str) -> Iterator[See]:
+    """Opens a page, and says what it asked for. weak: its report comes without its policy."""
+    contexts = []
+
+    def see(path: str, *, weak: bool = False) -> tuple[Page, list[str]]:
+        context = chromium.new_context(base_url=node.url, storage_state=chief.context.storage_state())
+        contexts.append(context)
+        page, asked = context.new_page(), list[str]()
+        page.on("request", lambda request: asked.append(request.url))
+        if weak:
+            page.route("**/files/report.html", without_policy)
+        with page.expect_response("**/files/report.html") as answer:
+            page.goto(path)
+        answer.value.finished()
+        page.wait_for_timeout(1000)  # a script would have run by now
+        return page, asked
+
+    yield see
+    for context in contexts:
+        context.close()
+
+
+def without_policy(route: Route) -> None:
+    answer = route.fetch()
+    kept = {name: text for name, text in answer.headers.items() if name != "content-security-policy"}
+    route.fulfill(response=answer, headers=kept)
+
+
+def ran(asked: list[str]) -> bool:
+    return any(one.endswith(MARK) for one in asked)
+
+
+def test_a_report_is_seen_and_runs_nothing(see: See, place: str) -> None:
+    page, asked = see(place)
+    assert [one.url.endswith("/files/report.html") for one in page.frames] == [False, True], "the frame is not blocked"
+    assert not ran(asked)
+    alone = f"{place}/files/report.html"
+    page, asked = see(alone)
+    assert page.url.endswith("report.html") and not ran(asked)
+    assert not ran(see(place, weak=True)[1]), "the frame alone keeps it from that"
+    assert ran(see(alone, weak=True)[1]), "the control: without the policy it would run"
+
+
+def test_an_admin_hides_it_without_javascript_and_axe_finds_nothing(chief: Page, window: Open, still: str) -> None:
+    plain = window(javascript=False, cookies=chief)
+    plain.goto("/experiments")
+    plain.get_by_role("link", name="still", exact=True).first.click()
+    plain.get_by_role("link", name="Hide it").click()
+    plain.get_by_role("button", name="Hide it").click()
+    expect(plain.get_by_text("is hidden from all but admins")).to_be_visible()
+    plain.get_by_role("link", name="Show it to everybody").click()
+    plain.get_by_role("button", name="Show it to everybody").click()
+    expect(plain.get_by_text("is seen by everybody now")).to_be_visible()
+    for width, theme in (SHAPES[0], SHAPES[-1]):  # each theme and each width
+        page = window(width=width, theme=theme, cookies=chief)
+        for path in ("/experiments", still, f"{still}/delete"):
+            look(page, path)
