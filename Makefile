@@ -27,7 +27,8 @@ test: check ## the whole suite
 	@$(PYTHON) tools/suite.py
 
 bench: setup ## the life cycle of 50 slices beside the raw baseline, on the demo node
-	@.venv/bin/slicectl bench lifecycle --type lxc --count 50 --parallel 4
+	@.venv/bin/slicectl bench lifecycle --type lxc --count 50 --parallel 4 \
+	    --output build/lifecycle-$$(date -u +%Y%m%d-%H%M%S)
 
 clean: down ## also remove what setup made
 	@rm -rf .venv build dist *.egg-info slicemgr/libexec

@@ -103,6 +103,16 @@ def find_settings(environ: Mapping[str, str] | None = None, files: Sequence[Path
     raise Refused(Code.UNAVAILABLE, "nothing says where the service is", hint=START_HINT)
 
 
+def read_settings(file: Path, field: str) -> Settings:
+    """What one file of this kind says, of another service. Refused if it cannot be read, by the field that named it."""
+    try:
+        return _parse_settings(file.read_text(), file)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        hint = "such as a copy of the other node's /run/slicemgr/client.json"
+        raise invalid(field, f"{file} cannot be read: {why}", hint) from error
+
+
 def _token_of_environment(environ: Mapping[str, str]) -> tuple[str, str]:
     if token := environ.get("SLICEMGR_TOKEN", "").strip():
         return token, "SLICEMGR_TOKEN"

@@ -34,8 +34,11 @@ def own_identities(identity: str | None) -> list[str]:
 
 def greets(sliver: wire.Sliver, timeout: float = 2.0) -> bool:
     """Whether an ssh server answers at the sliver's port, and by which key to know it is recorded."""
-    if not sliver["ssh"].get("host_key"):
-        return False
+    return bool(sliver["ssh"].get("host_key")) and answers(sliver, timeout)
+
+
+def answers(sliver: wire.Sliver, timeout: float = 2.0) -> bool:
+    """Whether an ssh server does, whoever it is."""
     try:
         with socket.create_connection((sliver["ssh"]["host"], sliver["ssh"]["port"]), timeout) as connection:
             connection.settimeout(timeout)

@@ -1,24 +1,28 @@
-"""Create, first word on the console, ssh banner through the DNAT port, delete: seconds beside the raw baseline.
+"""Create, ssh banner through the DNAT port, work inside, delete: seconds beside the raw baseline of the same run.
 
-One series after the other, each of one type (and of one way to boot), each with its own baseline right before it.
+A series is one type (and one way to boot). In each repetition it has two steps: its raw baseline, and right after it
+its slices, from their creation to their deletion.
 """
 
 from __future__ import annotations
 
-import socket
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from slicemgr import wire
+from slicemgr.bench import guard, inside, leave, slivers, stats
+from slicemgr.bench.experiment import Json, Step, Stopped, Told
 from slicemgr.client import Client
-from slicemgr.errors import Code, Failed, SlicemgrError
+from slicemgr.config import parse_size
+from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 
-_BANNER_SECONDS = 300.0
-_MEASURED_SECONDS = 60.0
-
-Progress = Callable[[str, int, int], None]
+NAME = "lifecycle"
+_LOOK_SECONDS = 180.0
+_RAW_SECONDS = 1800.0
+_GUESS = {"lxc": 0.3, "kvm": 20.0}  # seconds of one sliver, for the dry run
+PHASES = ("accepted", "prepared", "started", "console", "operation", "banner")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,166 +40,225 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run. connect: makes a client; each thread has its own."""
+    """What to run. connect: makes a client; each thread has its own. key: a public line and a private file.
+
+    ping: whom the slivers ping; "" for their gateway, which is the node.
+    """
 
     connect: Callable[[], Client]
     series: Sequence[Series]
-    count: int
-    parallel: int
-    ssh_key: str
-    memory: str
     node: str
-    name: str = "bench"
+    key: tuple[str, bytes]
+    prefix: str
+    count: int = 20
+    parallel: int = 4
+    memory: str = "256M"
+    repeat: int = 1
+    ping: str = ""
+
+    @property
+    def parameters(self) -> Json:
+        """What makes it this run and no other."""
+        names = ("node", "count", "parallel", "memory", "repeat", "ping")
+        return {**{name: getattr(self, name) for name in names}, "series": [asdict(one) for one in self.series]}
 
 
-@dataclass(slots=True)
-class Outcome:
-    """Seconds of each sliver by phase, in the order of their creation, and of the whole; bytes for each sliver.
-
-    memory: by which the node has less available; charged: what the sliver's own group is charged with.
-    """
-
-    baseline: wire.Baseline
-    phases: dict[str, list[float]] = field(default_factory=dict)
-    create: float = 0.0
-    delete: float = 0.0
-    memory: float | None = None
-    charged: float | None = None
-    disk: float | None = None
+def steps(plan: Plan) -> list[Step]:
+    """`2/kvm-direct/slices`: the second repetition's; `…/raw`: its baseline."""
+    found = []
+    for turn in range(1, plan.repeat + 1):
+        about = f" ({turn} of {plan.repeat})" if plan.repeat > 1 else ""
+        for one in plan.series:
+            name = f"{turn}/{one.label.replace(' ', '-')}"
+            seconds = 2 + _GUESS[one.kind] * plan.count / plan.parallel
+            found.append(Step(f"{name}/raw", f"{one.label}: raw{about}", seconds, name))
+            found.append(Step(f"{name}/slices", f"{one.label}: slices{about}", 3 * seconds, name))
+    return found
 
 
-def run(plan: Plan, progress: Progress) -> dict[str, Outcome]:
-    """Measure; by the series' labels. Deletes what it made, also when interrupted. Raises what the service refuses."""
-    with plan.connect() as client:
-        return {series.label: _series(plan, series, client, progress) for series in plan.series}
+class Lifecycle:
+    """See `experiment.Experiment`."""
 
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._client = plan.connect()
+        self._key = slivers.Key(plan.key)
+        self._stop = threading.Event()
+        self._watch = slivers.Watch(self.state)
+        self._of = {one.id: one.series.partition("/")[2] for one in steps(plan)}
+        self._series = {one.label.replace(" ", "-"): one for one in plan.series}
+        self._asked: str | int | None = None  # a baseline that may go on
 
-def _series(plan: Plan, series: Series, client: Client, progress: Progress) -> Outcome:
-    names = [f"{plan.name}-{series.label.replace(' ', '-')}-{index}" for index in range(plan.count)]
-    progress(f"{series.label}: baseline", 0, 1)
-    outcome = Outcome(_baseline(plan, series, client))
-    before = _next_look(client, plan.node)
-    try:
-        _create(plan, series, names, outcome, progress)
-        _weigh(client, plan, names, before, outcome)
-    finally:
-        progress(f"{series.label}: delete", 0, 1)
-        outcome.delete = _delete(client, names)
-    return outcome
+    def steps(self) -> list[Step]:
+        return steps(self._plan)
 
+    def state(self) -> guard.State:
+        return guard.state(self._client.node(self._plan.node)["facts"])
 
-def _baseline(plan: Plan, series: Series, client: Client) -> wire.Baseline:
-    request: wire.BaselineRequest = {
-        "type": series.kind,
-        "image": client.image(series.image)["sha256"],
-        "memory": plan.memory,
-        "count": plan.count,
-        "parallel": plan.parallel,
-    }
-    if series.boot:
-        request["boot"] = series.boot
-    ended = client.wait(client.baseline(plan.node, request)["id"])
-    if ended["state"] == "failed" or ended["result"] is None:
-        raise Failed(f"the baseline: {ended['error']}", hint=ended["hint"] or "")
-    return ended["result"]["baseline"]
+    def need(self, step: Step) -> guard.Need:
+        memory = parse_size(self._plan.memory, "--memory")
+        return slivers.cost(self._series[self._of[step.id]].kind, memory, self._plan.count)
 
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
+        """Refused beside others' experiments, with too few ports or without an image."""
+        plan, client = self._plan, self._client
+        guard.state(client.node(plan.node)["facts"])
+        leave.refuse_others(client, plan.prefix)
+        for one in plan.series:
+            planned = slivers.plan(client, self._request(f"{plan.prefix}try", one))
+            slivers.ports_suffice(client, plan.node, planned, plan.count, "--count")
+            ports = planned["slivers"][0]["ports"]
+            if ports["last"] == ports["first"]:
+                hint = "at least 2: ssh and the web server that answers"
+                raise Refused(Code.CONFLICT, "a sliver has one port on this node", hint=hint)
+        leave.delete(client, plan.prefix, told)
+        for running in client.operations(kind="baseline", state="running"):
+            told.say("waiting until the node has ended the raw baseline of an earlier run")
+            client.wait(running["id"], _RAW_SECONDS)
+        cut = f"{todo[0].id.rpartition('/')[0]}/raw"
+        if cut in done and cut != todo[0].id:
+            return [f"resumed at {todo[0].title}: its raw baseline was measured before the interruption"]
+        return []
 
-def _create(plan: Plan, series: Series, names: Sequence[str], outcome: Outcome, progress: Progress) -> None:
-    with ThreadPoolExecutor(plan.parallel) as threads:
+    def run(self, step: Step, told: Told) -> Json:
+        series = self._series[self._of[step.id]]
+        if step.id.endswith("/raw"):
+            return {"raw": self._baseline(series)}
+        names = [f"{self._plan.prefix}{index:04}" for index in range(self._plan.count)]
+        return self._slices(series, names, told)
+
+    def interrupt(self) -> None:
+        self._stop.set()
+
+    def clean(self, told: Told) -> None:
+        """A baseline that was asked for deletes its own, and cannot be ended: that is waited for."""
+        if self._asked is not None:
+            told.say("waiting until the node has ended and deleted its raw baseline")
+            self._client.wait(self._asked, _RAW_SECONDS)
+            self._asked = None
+        leave.delete(self._client, self._plan.prefix, told)
+
+    def close(self) -> None:
+        self._client.close()
+        self._key.close()
+
+    # raw
+
+    def _baseline(self, series: Series) -> wire.Baseline:
+        plan = self._plan
+        request: wire.BaselineRequest = {
+            "type": series.kind,
+            "image": self._client.image(series.image)["sha256"],
+            "memory": plan.memory,
+            "count": plan.count,
+            "parallel": plan.parallel,
+        }
+        if series.boot:
+            request["boot"] = series.boot
+        self._asked = self._client.baseline(plan.node, request)["id"]
+        ended = self._client.wait(self._asked)
+        self._asked = None
+        if ended["state"] == "failed" or ended["result"] is None:
+            raise Failed(f"the baseline: {ended['error']}", hint=ended["hint"] or "")
+        return ended["result"]["baseline"]
+
+    # ours
+
+    def _slices(self, series: Series, names: Sequence[str], told: Told) -> Json:
+        """What was made is deleted again even where not all could be; that is timed if all could."""
+        before = self._available()
         begun = time.monotonic()
-        for done, times in enumerate(threads.map(lambda name: _one(plan, series, name), names), 1):
-            for phase, seconds in times.items():
-                outcome.phases.setdefault(phase, []).append(seconds)
-            progress(f"{series.label}: create", done, plan.count)
-        outcome.create = time.monotonic() - begun
+        found, trouble = self._side_by_side(lambda name: self._create(series, name), names, "create", told)
+        took = time.monotonic() - begun
+        data: Json = {"count": len(found), "create": took, "phases": _gathered(one for one, _ in found.values())}
+        if trouble is None:
+            data |= self._weigh(names, before)
+            made = {name: sliver for name, (_, sliver) in found.items()}
+            looked, trouble = self._side_by_side(lambda name: self._inside(name, made[name]), names, "inside", told)
+            data["inside"] = _gathered(looked.values())
+        begun = time.monotonic()
+        leave.delete(self._client, self._plan.prefix, told)
+        data["delete"] = time.monotonic() - begun
+        if trouble is None:
+            return data
+        full = "inside" not in data and trouble.code in slivers.ENOUGH
+        if not (full or isinstance(trouble, slivers.Suffocates)):
+            raise trouble
+        data.pop("inside", None)
+        raise Stopped(f"of {len(names)} slivers {len(found)} came up: {trouble}", data)
+
+    def _side_by_side(
+        self, job: Callable[[str], slivers.Result], names: Sequence[str], what: str, told: Told
+    ) -> tuple[dict[str, slivers.Result], SlicemgrError | None]:
+        def done(count: int) -> None:
+            told.inside(what, count, len(names))
+            self._watch.look()
+
+        return slivers.side_by_side(job, names, self._plan.parallel, self.interrupt, done)
+
+    def _create(self, series: Series, name: str) -> tuple[dict[str, float], wire.Sliver]:
+        """Seconds by phase since the request; a phase that nobody saw is left out."""
+        with self._plan.connect() as client:
+            slivers.check(self._stop)
+            begun, times = time.monotonic(), dict[str, float]()
+            created = slivers.ask(client, self._request(name, series))
+            times["accepted"] = time.monotonic() - begun
+
+            def look(operation: wire.Operation) -> None:
+                if speaks(operation):
+                    times.setdefault("console", time.monotonic() - begun)
+
+            ended = slivers.wait(client, created["operation"], self._stop, look if series.kind == "kvm" else None)
+            times["operation"] = time.monotonic() - begun
+            times |= reached(ended)
+            sliver = created["slice"]["slivers"][0]
+            slivers.wait_for_banner(name, series.kind, sliver, self._stop)
+            times["banner"] = time.monotonic() - begun
+            return times, client.slice(name)["slivers"][0]
+
+    def _inside(self, name: str, sliver: wire.Sliver) -> inside.Times:
+        slivers.check(self._stop)
+        words = slivers.login(name, sliver, self._key.file)
+        return inside.measure(words, sliver, self._plan.ping, self._stop)
+
+    def _request(self, name: str, series: Series) -> wire.SliceRequest:
+        plan = self._plan
+        return slivers.request(
+            name, series.kind, series.image, plan.node, self._key.line, memory=plan.memory, boot=series.boot
+        )
+
+    def _available(self) -> int:
+        """Bytes of memory that the node says are available when it looks at itself next."""
+        return guard.state(leave.next_look(self._client, self._plan.node, _LOOK_SECONDS)).memory_available
+
+    def _weigh(self, names: Sequence[str], before: int) -> Json:
+        """The node's next look at itself, taken after the last sliver was up, says what they cost."""
+        memory = (before - self._available()) / len(names)
+        usage = [self._client.slice(name)["slivers"][0]["usage"] for name in (names[0], names[-1])]
+        charged, disk = (
+            stats.mean_of_known(values) for values in ([one["memory"] for one in usage], [one["disk"] for one in usage])
+        )
+        return {"available_each": memory, "memory_each": charged, "disk_each": disk}
 
 
-def _one(plan: Plan, series: Series, name: str) -> dict[str, float]:
-    """Seconds by phase; a phase that nobody saw is left out."""
-    request: wire.SliceRequest = {"name": name, "type": series.kind, "image": series.image, "memory": plan.memory}
-    request.update({"node": plan.node, "ssh_keys": [plan.ssh_key]})
-    if series.boot:
-        request["boot"] = series.boot
-    with plan.connect() as client:
-        begun, times = time.monotonic(), dict[str, float]()
-        created = client.create_slice(request)
-        times["accepted"] = time.monotonic() - begun
-
-        def look(operation: wire.Operation) -> None:
-            for phase in reached(operation):
-                times.setdefault(phase, time.monotonic() - begun)
-
-        ended = client.wait(created["operation"]["id"], on_progress=look)
-        times["operation"] = time.monotonic() - begun
-        if ended["state"] == "failed":
-            raise Failed(f"{name}: {ended['error']}", hint=ended["hint"] or "")
-        ssh = created["slice"]["slivers"][0]["ssh"]
-        _wait_for_banner(ssh["host"], ssh["port"])
-        times["banner"] = time.monotonic() - begun
-        return times
+def speaks(operation: wire.Operation) -> bool:
+    """Whether the steps of a create say that the guest spoke on its console."""
+    return any(one["name"] == "ssh" and one["state"] == "running" and one["detail"] for one in operation["steps"])
 
 
-def reached(operation: wire.Operation) -> set[str]:
-    """What the steps of a create say has happened: `created`, the domain runs; `console`, the guest spoke there."""
-    phases = set()
+def reached(operation: wire.Operation) -> dict[str, float]:
+    """Of the steps of a create: seconds until the root was made, `prepared`, and until the domain ran, `started`."""
     for step in operation["steps"]:
-        if step["name"] == "domain" and step["state"] == "done":
-            phases.add("created")
-        if step["name"] == "ssh" and step["state"] == "running" and step["detail"]:
-            phases.add("console")
-    return phases
+        began, took = step.get("began"), step.get("seconds")
+        if step["name"] == "domain" and began is not None and took is not None:
+            return {"prepared": began, "started": began + took}
+    return {}
 
 
-def _wait_for_banner(host: str, port: int) -> None:
-    end = time.monotonic() + _BANNER_SECONDS
-    while True:
-        try:
-            with socket.create_connection((host, port), 5) as connection:
-                if connection.recv(4) == b"SSH-":
-                    return
-        except OSError:
-            time.sleep(0.005)
-        if time.monotonic() > end:
-            raise Failed(f"no ssh banner at {host}:{port} within {_BANNER_SECONDS:g} s", code=Code.TIMEOUT)
-
-
-def _delete(client: Client, names: Iterable[str]) -> float:
-    begun = time.monotonic()
-    asked = []
-    for name in names:
-        try:
-            asked.append(client.delete_slice(name)["id"])
-        except SlicemgrError as error:
-            if error.code is not Code.NOT_FOUND:
-                raise
-    for operation in asked:
-        client.wait(operation)
-    return time.monotonic() - begun
-
-
-def _next_look(client: Client, node: str) -> float:
-    """Bytes of memory that the node says are available when it looks at itself next."""
-    end = time.monotonic() + _MEASURED_SECONDS
-    first = shown = client.node(node)
-    while shown["agent_seen_at"] == first["agent_seen_at"]:
-        if time.monotonic() > end:
-            raise Failed(f"the agent of {node} has not looked at its node for {_MEASURED_SECONDS:g} s")
-        time.sleep(0.5)
-        shown = client.node(node)
-    value = shown["facts"].get("memory_available")
-    if not isinstance(value, int):
-        raise Failed(f"the agent of {node} does not say how much memory is available")
-    return float(value)
-
-
-def _weigh(client: Client, plan: Plan, names: Sequence[str], before: float, outcome: Outcome) -> None:
-    """The node's next look at itself, taken after the last sliver was up, says what they cost."""
-    outcome.memory = (before - _next_look(client, plan.node)) / plan.count
-    usage = [client.slice(name)["slivers"][0]["usage"] for name in (names[0], names[-1])]
-    outcome.charged = _mean([one["memory"] for one in usage])
-    outcome.disk = _mean([one["disk"] for one in usage])
-
-
-def _mean(values: Iterable[int | None]) -> float | None:
-    known = [one for one in values if one is not None]
-    return sum(known) / len(known) if known else None
+def _gathered(found: Iterable[Mapping[str, float | list[float]]]) -> dict[str, list[float]]:
+    """The values of all slivers, phase by phase."""
+    gathered: dict[str, list[float]] = {}
+    for times in found:
+        for phase, value in times.items():
+            gathered.setdefault(phase, []).extend(value if isinstance(value, list) else [value])
+    return gathered

@@ -1,167 +1,325 @@
-"""iperf3 from a client into a sliver through its DNAT port and back, as a ratio to the plain link to the node.
+"""The paper's table 2: iperf3 between two nodes, and between slivers of them, through NAT at one and DNAT at the other.
 
-The client is any command prefix (a namespace, another machine by ssh); the plain server runs on the node itself. Plain
-link and slivers take turns in one run, each direction by itself, so that a ratio is made of neighbours in time.
+The client is at the far end, the peer, and connects to a port of the near node. Both ends have slivers where the peer
+has a service, too; else the client is the plain peer. Then many of them talk at once.
 """
 
 from __future__ import annotations
 
-import json
-import tempfile
+import shlex
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from slicemgr import wire
-from slicemgr.bench.lifecycle import Progress
+from slicemgr.bench import guard, iperf, leave, slivers
+from slicemgr.bench.ends import End, Link
+from slicemgr.bench.experiment import Json, Step, Stopped, Told
 from slicemgr.client import Client
-from slicemgr.drivers import command
-from slicemgr.errors import Code, Failed, SlicemgrError
+from slicemgr.client_settings import read_settings
+from slicemgr.config import parse_rate, parse_size
+from slicemgr.errors import SlicemgrError, invalid
 
-PLAIN = "plain"
-DIRECTIONS = ("in", "out")  # towards node and sliver, and from them
-_MARGIN = 60.0  # seconds beyond the measurement for starting and ending programs
+NAME = "throughput"
+VANILLA = "vanilla"  # from plain node to plain node, as the paper calls it
+UNLIMITED = "unlimited"
+DIRECTIONS = ("in", "out")  # data to the near node, and from it
+_PARALLEL = 4  # slivers made side by side
+_TALKER = guard.Need(memory=24 * slivers.MIB, pids=18)  # the programs around one pair, wherever they run
+
+
+@dataclass(frozen=True, slots=True)
+class What:
+    """Parameters, but for where. links: `unlimited`, or a rate. talkers: how many pairs at once, one after the other.
+
+    seconds: of each measurement, of which `discard` are not counted. plain: the talkers also from node to node.
+    """
+
+    kinds: Sequence[str]
+    images: Mapping[str, str]
+    links: Sequence[str] = (UNLIMITED, "1Gbit")
+    talkers: Sequence[int] = (1, 10, 50, 200)
+    directions: Sequence[str] = ("in",)
+    seconds: int = 420
+    discard: int = 180
+    interval: int = 10
+    streams: int = 1
+    congestion: str = ""
+    plain: bool = False
+    memory: str = "256M"
+    port: int = 5201
+    repeat: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run. login: words that run a command in a slice's sliver, with a private key's file.
+    """What to run. near, far: the two nodes; far.connect: None where the peer has no service. address: of the near one.
 
-    images: by type. client, server: words before iperf3 that start it where the client is and on the node. address:
-    of the node as the client reaches it; "" for the one the node has announced. port: of the plain server.
+    key: a public line and a private file. prefix: of the names of all that it makes. peer: where its service is told.
     """
 
-    connect: Callable[[], Client]
-    login: Callable[[str, wire.Sliver, Path], list[str]]
-    kinds: tuple[str, ...]
-    images: Mapping[str, str]
-    node: str
-    client: tuple[str, ...] = ()
-    server: tuple[str, ...] = ()
-    address: str = ""
-    port: int = 5201
-    seconds: int = 5
-    streams: int = 1
-    rounds: int = 3
-    name: str = "bench-throughput"
+    what: What
+    near: End
+    far: End
+    address: str
+    key: tuple[str, bytes]
+    prefix: str
+    peer: str = ""
+
+    @property
+    def parameters(self) -> Json:
+        """What makes it this run and no other, and what `clean` needs to know."""
+        words = {"node_exec": shlex.join(self.near.words), "peer_exec": shlex.join(self.far.words)}
+        where = {"node": self.near.node, "peer": self.peer, "peer_node": self.far.node, "address": self.address}
+        what = asdict(self.what)
+        what["images"] = {kind: self.what.images[kind] for kind in self.what.kinds}
+        return {**where, **words, **what}
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One thing to measure: where the server is started, and the port that leads to it."""
+class Turn:
+    """One measurement. count: of pairs; 0: one pair, with all its streams, for the table."""
 
-    name: str
-    server: tuple[str, ...]
-    port: int
+    link: str
+    repeat: int
+    direction: str
+    way: str
+    count: int
 
-
-Rates = dict[tuple[str, str], list[float]]  # (way, direction) → bits per second, round by round
-
-
-def run(plan: Plan, key: tuple[str, bytes], progress: Progress) -> Rates:
-    """Measure; bits per second that arrived. key: public line and private file. Deletes the slices it made.
-
-    Raises Failed if iperf3 does not get through, and what the service refuses.
-    """
-    with ExitStack() as stack:
-        client = stack.enter_context(plan.connect())
-        identity = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "key"
-        identity.touch(mode=0o600)
-        identity.write_bytes(key[1])
-        node = client.node(plan.node)
-        ways = [Way(PLAIN, plan.server, plan.port)]
-        for kind in dict.fromkeys(plan.kinds):
-            name = f"{plan.name}-{kind}"
-            stack.callback(_delete, client, name)
-            sliver = _create(client, plan, name, kind, key[0], node["capacity"]["cpus"])
-            ways.append(Way(kind, tuple(plan.login(name, sliver, identity)), sliver["ports"]["first"] + 1))
-        return _measure(plan, ways, plan.address or node["address"], progress)
+    @property
+    def pairs(self) -> int:
+        return self.count or 1
 
 
-def _create(client: Client, plan: Plan, name: str, kind: str, key: str, cpus: int) -> wire.Sliver:
-    """A sliver that may use every core: its CPU quota is not what is measured."""
-    request: wire.SliceRequest = {"name": name, "type": kind, "image": plan.images[kind], "ssh_keys": [key]}
-    request.update({"node": plan.node, "cpu": cpus, "ports": 2})
-    ended = client.wait(client.create_slice(request)["operation"]["id"])
-    if ended["state"] == "failed":
-        raise Failed(f"{name}: {ended['error']}", hint=ended["hint"] or "")
-    return client.slice(name)["slivers"][0]
+def turns(what: What) -> dict[str, Turn]:
+    """By the ids of their steps: `1Gbit/2/in/lxc` and, of many at once, `1Gbit/2/in/lxc*50`."""
+    found: dict[str, Turn] = {}
+    talking = ([VANILLA] if what.plain else []) + [one for one in what.kinds if one == "lxc"]
+    for link in what.links:
+        for repeat in range(1, what.repeat + 1):
+            for direction in what.directions:
+                head = f"{link}/{repeat}/{direction}"
+                for way in (VANILLA, *what.kinds):
+                    found[f"{head}/{way}"] = Turn(link, repeat, direction, way, 0)
+                for way in talking:
+                    for count in what.talkers:
+                        found[f"{head}/{way}*{count}"] = Turn(link, repeat, direction, way, count)
+    return found
 
 
-def _delete(client: Client, name: str) -> None:
-    try:
-        client.wait(client.delete_slice(name)["id"])
-    except SlicemgrError as error:
-        if error.code is not Code.NOT_FOUND:
-            raise
+def steps(what: What) -> list[Step]:
+    found = []
+    for id_, one in turns(what).items():
+        about = f", {one.count} at once" if one.count else ""
+        title = f"{one.way}{about}, {one.link}, {one.direction}" + (f" ({one.repeat})" if what.repeat > 1 else "")
+        series = id_.partition("*")[0] + ("*" if one.count else "")
+        beyond = what.interval if one.count > 1 else 0
+        found.append(Step(id_, title, what.seconds + beyond + 5 + one.count / 2, series))
+    return found
 
 
-def _measure(plan: Plan, ways: Sequence[Way], address: str, progress: Progress) -> Rates:
-    rates: Rates = {(way.name, direction): [] for way in ways for direction in DIRECTIONS}
-    turns = [(way, direction) for _ in range(plan.rounds) for direction in DIRECTIONS for way in ways]
-    for done, (way, direction) in enumerate(turns):
-        progress(f"{way.name} {direction}", done, len(turns))
-        rates[way.name, direction].append(_one(plan, way, address, reverse=direction == "out"))
-    progress("measured", len(turns), len(turns))
-    return rates
+class Throughput:
+    """See `experiment.Experiment`."""
 
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._turns = turns(plan.what)
+        self._key = slivers.Key(plan.key)
+        self._clients = {one: one.connect() for one in (plan.near, plan.far) if one.connect is not None}
+        self._cpus: dict[End, int] = {}
+        self._made: dict[tuple[End, str], list[tuple[str, wire.Sliver]]] = {}  # what answers, of each kind
+        self._link = Link(plan.near, plan.far, plan.address)
+        self._rate: int | None = None
+        self._stop = threading.Event()
+        self._watch = slivers.Watch(self.state)
 
-def _one(plan: Plan, way: Way, address: str, *, reverse: bool) -> float:
-    port, limit = str(way.port), plan.seconds + _MARGIN
-    server = [*way.server, "iperf3", "-s", "-1", "-i", "0", "--forceflush", "-p", port]
-    client = ["iperf3", "-c", address, "-p", port, "-t", str(plan.seconds), "-P", str(plan.streams), "-i", "0", "-J"]
-    client += ["-R"] if reverse else []
-    reason = "no rate in its report"
-    with tempfile.TemporaryFile() as told:
+    def steps(self) -> list[Step]:
+        return steps(self._plan.what)
+
+    def state(self) -> guard.State:
+        """Of that node which has less memory left. Its load is what the talkers of the step before have left."""
+        found = [guard.state(client.node(end.node)["facts"]) for end, client in self._clients.items()]
+        return replace(min(found, key=lambda one: one.memory_available), load=0.0)
+
+    def need(self, step: Step) -> guard.Need:
+        """Both ends may be on one machine."""
+        turn = self._turns[step.id]
+        programs = guard.Need(memory=_TALKER.memory * turn.pairs, pids=_TALKER.pids * turn.pairs)
+        if turn.way == VANILLA:
+            return programs
+        lacking = sum(turn.pairs - len(self._made.get((end, turn.way), ())) for end in self._clients)
+        own = slivers.cost(turn.way, parse_size(self._plan.what.memory, "--memory"), max(0, lacking))
+        return guard.Need(programs.memory + own.memory, own.disk, programs.pids + own.pids)
+
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
+        """Refused if the ends are one, the link is down, or slivers do not fit. What an earlier run left is deleted."""
+        plan = self._plan
+        if plan.near.words == plan.far.words:
+            hint = "words that start programs there, such as 'ssh HOST' or 'tools/nodebox enter BOX --'"
+            raise invalid("--peer-exec", "both ends are in the same place", hint)
+        iperf.make_room(max(self._turns[one.id].pairs for one in todo))
+        self._fits([self._turns[one.id] for one in todo])
+        self._link.find()
+        self.clean(told)
+        self._try()
+        return [f"resumed at {todo[0].title}: slivers and link were made again, which is not measured"] if done else []
+
+    def run(self, step: Step, told: Told) -> Json:
+        turn, what = self._turns[step.id], self._plan.what
+        pairs = self._pairs(turn, told)
+        rate = None if turn.link == UNLIMITED else parse_rate(turn.link, "--link")
+        if rate != self._rate:
+            self._link.shape(rate)
+            self._rate = rate
+        streams = 1 if turn.count else what.streams
+        counted = (what.seconds, what.discard, what.interval, streams)
+        how = iperf.How(self._plan.address, *counted, turn.direction == "out", what.congestion)
+        found = iperf.measure(pairs, how, told.inside)
+        return {**asdict(turn), "pairs": found}
+
+    def find(self) -> None:
+        """The link, so that `clean` frees it. Refused if there is none."""
+        self._link.find()
+
+    def interrupt(self) -> None:
+        self._stop.set()
+
+    def clean(self, told: Told) -> None:
+        """The link first: it is what others feel. One that was never found, this process never held to a rate."""
         try:
-            with command.converse(server, timeout=2 * limit) as listening:
-                while "listening" not in listening.line():
-                    pass
-                command.run([*plan.client, *client], timeout=limit, stdout=told)
-        except command.CommandFailed as error:
-            reason = str(error)
-        told.seek(0)
-        report = told.read()
-    rate = arrived(report)
-    if rate is None:
-        hint = f"does the client reach {address}, and is iperf3 installed at both ends?"
-        raise Failed(f"iperf3 to port {port} ({way.name}): {complaint(report) or reason}", hint=hint)
-    return rate
+            if self._link.found:
+                self._link.free()
+            self._rate = None
+        finally:
+            for client in self._clients.values():
+                leave.delete(client, self._plan.prefix, told)
+            self._made = {}
+
+    def close(self) -> None:
+        """The link is let go also where slices are kept."""
+        with suppress(SlicemgrError):
+            if self._rate is not None:
+                self._link.free()
+        for client in self._clients.values():
+            client.close()
+        self._key.close()
+
+    # before the first step
+
+    def _fits(self, todo: Sequence[Turn]) -> None:
+        """Refused beside others' experiments, without an image, with too few ports."""
+        for end, client in self._clients.items():
+            shown = client.node(end.node)
+            guard.state(shown["facts"])
+            self._cpus[end] = shown["capacity"]["cpus"]
+            leave.refuse_others(client, self._plan.prefix)
+            for kind in self._plan.what.kinds:
+                most = max((one.pairs for one in todo if one.way == kind), default=0)
+                planned = slivers.plan(client, self._request(end, kind, f"{self._plan.prefix}try"))
+                slivers.ports_suffice(client, end.node, planned, most, "--talkers")
+
+    def _try(self) -> None:
+        """Refused, or Failed by iperf3's own words, if no data get from one plain node to the other or the link cannot
+        be held to a rate."""
+        rates = [parse_rate(one, "--link") for one in self._plan.what.links if one != UNLIMITED]
+        self._link.shape(min(rates, default=None))
+        self._link.shape(None)
+        how = iperf.How(self._plan.address, 1, interval=1, congestion=self._plan.what.congestion)
+        iperf.measure([self._plain(0)], how, lambda *_: None)
+
+    # pairs
+
+    def _plain(self, index: int) -> iperf.Pair:
+        near, far = self._plan.near, self._plan.far
+        return iperf.Pair(f"{VANILLA} {index + 1}", near.words, far.words, self._plan.what.port + index)
+
+    def _pairs(self, turn: Turn, told: Told) -> list[iperf.Pair]:
+        """The slivers it takes are made if they are not there. Raises Stopped if not all come up."""
+        if turn.way == VANILLA:
+            return [self._plain(index) for index in range(turn.pairs)]
+        for end in self._clients:
+            self._ensure(end, turn.way, turn.pairs, told)
+        servers = self._made[self._plan.near, turn.way][: turn.pairs]
+        clients = self._made.get((self._plan.far, turn.way), [])[: turn.pairs]
+        found = []
+        for index, (name, sliver) in enumerate(servers):
+            words = tuple(self._login(clients[index])) if clients else self._plan.far.words
+            own = tuple(self._login((name, sliver)))
+            found.append(iperf.Pair(f"{turn.way} {index + 1}", own, words, sliver["ports"]["first"] + 1))
+        return found
+
+    def _login(self, one: tuple[str, wire.Sliver]) -> list[str]:
+        return slivers.login(*one, self._key.file)
+
+    def _ensure(self, end: End, kind: str, count: int, told: Told) -> None:
+        made = self._made.setdefault((end, kind), [])
+        names = [f"{self._prefix(end, kind)}{index:03}" for index in range(len(made), count)]
+        if not names:
+            return
+
+        def done(count: int) -> None:
+            told.inside(f"create on {end.node}", count, len(names))
+            self._watch.look()
+
+        found, trouble = slivers.side_by_side(
+            lambda name: self._one(end, kind, name), names, _PARALLEL, self.interrupt, done
+        )
+        if trouble is None:
+            made += [(name, found[name]) for name in names]
+            return
+        with suppress(SlicemgrError):  # what is told is the trouble; `clean` deletes them all
+            leave.delete(self._clients[end], self._prefix(end, kind), told, but={name for name, _ in made})
+        if trouble.code not in slivers.ENOUGH:
+            raise trouble
+        raise Stopped(f"of {count} {kind} slivers {len(made) + len(found)} came up on {end.node}: {trouble}")
+
+    def _prefix(self, end: End, kind: str) -> str:
+        """Both ends may be nodes of one service."""
+        return f"{self._plan.prefix}{kind}-{'n' if end == self._plan.near else 'p'}"
+
+    def _one(self, end: End, kind: str, name: str) -> wire.Sliver:
+        assert end.connect is not None
+        with end.connect() as client:
+            slivers.check(self._stop)
+            created = slivers.ask(client, self._request(end, kind, name))
+            slivers.wait(client, created["operation"], self._stop)
+            sliver = client.slice(name)["slivers"][0]
+            slivers.wait_for_banner(name, kind, sliver, self._stop)
+            return sliver
+
+    def _request(self, end: End, kind: str, name: str) -> wire.SliceRequest:
+        """A sliver that may use every core: its CPU quota is not what is measured."""
+        what, boot = self._plan.what, "direct" if kind == "kvm" else ""
+        more: dict[str, Any] = {"memory": what.memory, "cpu": self._cpus[end], "ports": 2, "boot": boot}
+        return slivers.request(name, kind, what.images[kind], end.node, self._key.line, **more)
 
 
-def arrived(report: bytes) -> float | None:
-    """Bits per second that the receiving end counted, of `iperf3 -J`; None if it did not get that far."""
-    try:
-        return float(json.loads(report)["end"]["sum_received"]["bits_per_second"])
-    except (ValueError, KeyError, TypeError):
-        return None
+def plan_of(parameters: Mapping[str, Any], connect: Callable[[], Client], key: tuple[str, bytes], prefix: str) -> Plan:
+    """From what run.json says."""
+    own = {name: parameters[name] for name in What.__dataclass_fields__ if name in parameters}
+    near = End(connect, parameters["node"], tuple(shlex.split(parameters["node_exec"])))
+    peer, node = str(parameters["peer"]), str(parameters["peer_node"])
+    if node == near.node and not peer:
+        raise invalid("--peer-node", f"{node} is the node itself", "another one of this service, or --peer FILE")
+    there = peer_client(peer) if peer else connect if node else None
+    far = End(there, node, tuple(shlex.split(parameters["peer_exec"])))
+    return Plan(What(**own), near, far, parameters["address"], key, prefix, peer)
 
 
-def complaint(report: bytes) -> str:
-    """What `iperf3 -J` says is wrong; "" if nothing."""
-    try:
-        return str(json.loads(report).get("error", "")).removeprefix("error - ")
-    except (ValueError, AttributeError):
-        return ""
+def peer_client(file: str) -> Callable[[], Client]:
+    """Makes clients of the service that a file tells, one like the node's own client.json. Refused if it does not."""
+    found = read_settings(Path(file), "--peer")
+    return lambda: Client(found.url, found.token, source=found.source)
 
 
-def rows(rates: Rates) -> list[dict[str, Any]]:
-    """A line for each way and direction: bits per second, and the median of each round's ratio to the plain link."""
-    return [
-        {
-            "path": way,
-            "direction": direction,
-            "median": median(values),
-            "least": min(values),
-            "most": max(values),
-            "ratio": None if way == PLAIN else median(map(_ratio, values, rates[PLAIN, direction])),
-        }
-        for (way, direction), values in rates.items()
-    ]
-
-
-def _ratio(value: float, plain: float) -> float:
-    return value / plain if plain else 0.0
+def clean(info: Mapping[str, Any], told: Told) -> None:
+    """What a killed run left beside the slices at this node: those at its peer, and what holds the link."""
+    left = Throughput(plan_of(info["parameters"], Client.local, ("", b""), info["prefix"]))
+    with closing(left):
+        try:
+            left.find()
+        finally:
+            left.clean(told)

@@ -104,4 +104,11 @@ def test_a_production_node_gets_what_the_readme_installs_and_no_database_server(
     words = ["sh", "-c", f"echo {install.removeprefix('apt-get install ')}"]
     told = subprocess.run(words, check=True, capture_output=True, text=True, cwd=REPOSITORY).stdout
     assert told.split() == prodhost.package_list()
-    assert listed() - set(told.split()) == {"chromium", "fonts-dejavu-core", "nginx", "postgresql", "prometheus"}
+    assert listed() - set(told.split()) == {
+        "chromium",
+        "fonts-dejavu-core",
+        "nginx",
+        "postgresql",
+        "prometheus",
+        "sysbench",
+    }

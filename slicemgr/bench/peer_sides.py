@@ -1,0 +1,155 @@
+"""What the experiment does with each system alike: slicemgr through its REST interface, a peer by its programs."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from slicemgr import names, wire
+from slicemgr.bench import leave, peer_place, peer_systems
+from slicemgr.bench.experiment import Told
+from slicemgr.bench.peer_kinds import Peer
+from slicemgr.bench.peer_place import NODE_SIDE, PEER_SIDE, Place
+from slicemgr.client import Client
+from slicemgr.errors import Code, Failed, Refused
+
+_POLL = 2  # seconds of one request that waits: as long as an interruption may take
+_CONNECT = 5.0  # seconds
+_LOOK = 180.0  # seconds until the agent has looked at all slivers again
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A container that was made: where its lowest port is reached from the node."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """For iperf3: words before the server and the client, and how the client reaches the server."""
+
+    server: Sequence[str]
+    client: Sequence[str]
+    address: str
+    port: int
+
+
+class Side(Protocol):
+    """Each method raises SlicemgrError."""
+
+    def begin(self) -> None:
+        """What is not measured."""
+
+    def create(self, index: int, check: Callable[[], None]) -> Target:
+        """check: raises if nobody wants it any more."""
+
+    def delete(self, made: Sequence[Target], told: Told) -> None: ...
+
+    def charged(self) -> int | None:
+        """Bytes of memory that the control groups of all are charged with; None if they have none."""
+
+    def route(self, target: Target) -> Route:
+        """From outside, through the second of its ports."""
+
+    def why(self, target: Target) -> str:
+        """What to look at if it does not answer."""
+
+
+class Ours:
+    def __init__(self, connect: Callable[[], Client], request: wire.SliceRequest, place: Place) -> None:
+        """request: without a name."""
+        self._connect, self._request, self._prefix, self._place = connect, request, place.prefix, place
+        self._slivers: dict[str, wire.Sliver] = {}
+
+    def begin(self) -> None:
+        """The service runs."""
+
+    def create(self, index: int, check: Callable[[], None]) -> Target:
+        name = f"{self._prefix}{index:04}"
+        request: wire.SliceRequest = {**self._request, "name": name}
+        with self._connect() as client:
+            created = client.create_slice(request)
+            if "request" in created:
+                raise Refused(Code.QUOTA, "the project's quota does not allow more")
+            operation = created["operation"]
+            while operation["state"] not in ("done", "failed"):
+                check()
+                operation = client.operation(operation["id"], wait=_POLL)
+        if operation["state"] == "failed":
+            raise Failed(f"{name}: {operation['error']}", hint=operation["hint"] or "")
+        sliver = created["slice"]["slivers"][0]
+        self._slivers[name] = sliver
+        return Target(name, sliver["ssh"]["host"], sliver["ssh"]["port"])
+
+    def delete(self, made: Sequence[Target], told: Told) -> None:
+        with self._connect() as client:
+            leave.delete(client, self._prefix, told)
+
+    def charged(self) -> int | None:
+        with self._connect() as client:
+            leave.next_look(client, self._request["node"], _LOOK)
+            found = client.slices(prefix=self._prefix)
+        known = [one["usage"]["memory"] for slice in found for one in slice["slivers"]]
+        values = [one for one in known if one is not None]
+        return sum(values) if len(values) == len(known) else None
+
+    def route(self, target: Target) -> Route:
+        pid = peer_place.inside(names.domain(self._slivers[target.name]["id"]))
+        server = ["nsenter", "--target", str(pid), "--net", "--"]
+        return Route(server, self._place.words([]), NODE_SIDE, target.port + 1)
+
+    def why(self, target: Target) -> str:
+        return f"`slicectl console {target.name}` shows why"
+
+
+class Theirs:
+    def __init__(self, peer: Peer, work: peer_systems.Work, base: Path, place: Place, parallel: int) -> None:
+        self._work, self._base, self._place, self._parallel = work, base, place, parallel
+        self._system = peer.make(place, work)
+
+    def begin(self) -> None:
+        peer_systems.pattern(self._place, self._base)
+        self._system.begin()
+
+    def create(self, index: int, check: Callable[[], None]) -> Target:
+        one = self._one(index)
+        self._system.create(one)
+        return Target(one.name, PEER_SIDE, one.first)
+
+    def delete(self, made: Sequence[Target], told: Told) -> None:
+        with ThreadPoolExecutor(self._parallel) as threads:
+            for done, _ in enumerate(threads.map(lambda one: self._system.delete(self._of(one)), made), 1):
+                told.inside("delete", done, len(made))
+
+    def charged(self) -> int | None:
+        return peer_place.charged(self._place.prefix)
+
+    def route(self, target: Target) -> Route:
+        within = self._system.within(self._of(target))
+        return Route(self._place.words(within), [], PEER_SIDE, target.port + 1)
+
+    def why(self, target: Target) -> str:
+        return self._place.log(target.name)
+
+    def _one(self, index: int) -> peer_systems.One:
+        return self._work.one(self._place.prefix, index)
+
+    def _of(self, target: Target) -> peer_systems.One:
+        return self._one(int(target.name.removeprefix(self._place.prefix)))
+
+
+def answers(target: Target) -> bool:
+    """Whether ssh's banner comes through its lowest port."""
+    try:
+        with socket.create_connection((target.host, target.port), _CONNECT) as connection:
+            connection.settimeout(_CONNECT)
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False

@@ -1,0 +1,47 @@
+"""What several experiments ask for: types, images, an ssh key of their own."""
+
+from __future__ import annotations
+
+import click
+
+KINDS = click.Choice(["lxc", "kvm"])
+IMAGES = {"lxc": "debian-12", "kvm": "debian-12-small"}
+
+
+def images(_context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Of each type; `NAME` is for all that are not named themselves."""
+    found = dict(IMAGES)
+    for value in sorted(values, key=lambda one: "=" in one):
+        kind, named, image = value.rpartition("=")
+        if named and kind not in IMAGES:
+            raise click.BadParameter(f"{kind!r} is no type; write NAME, lxc=NAME or kvm=NAME", param=param)
+        found.update({kind: image} if named else dict.fromkeys(IMAGES, image))
+    return found
+
+
+types_option = click.option(
+    "--type", "kinds", type=KINDS, multiple=True, default=["lxc"], show_default=True, help="May be repeated."
+)
+images_option = click.option(
+    "--image",
+    "images",
+    callback=images,
+    multiple=True,
+    metavar="[TYPE=]NAME",
+    help=f"Of all types, or of one; may be repeated ({', '.join(f'{kind}={name}' for kind, name in IMAGES.items())}).",
+)
+
+
+def any_key() -> str:
+    """The slices need a key that nobody will use: its private half is thrown away."""
+    return new_key()[0]
+
+
+def new_key() -> tuple[str, bytes]:
+    """The line of the public half, and the private half as ssh reads it."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    private = Ed25519PrivateKey.generate()
+    public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    return public, private.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())

@@ -1,0 +1,105 @@
+"""slicectl bench scale, report, clean: experiments that fill a folder, and what is made of it."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slicemgr.cli.bench_frame import carry_out, frame_options
+
+if TYPE_CHECKING:
+    from slicemgr.cli.bench_frame import Frame
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_LEAVE_MORE = {"peers": "slicemgr.cli.bench_peers"}  # experiment that leaves more than slices → module with clean(…)
+
+
+@click.command()
+@click.option("--type", "kind", type=click.Choice(["lxc", "kvm"]), default="lxc", show_default=True)
+@click.option("--image", help="Of all slivers (lxc debian-12, kvm debian-12-small).")
+@click.option("--to", type=click.IntRange(1, 2000), default=200, show_default=True, help="So many slivers.")
+@click.option("--step", type=click.IntRange(1, 500), default=5, show_default=True, help="More of them at each step.")
+@click.option("--parallel", type=click.IntRange(1, 64), default=4, show_default=True, help="Made side by side.")
+@click.option("--memory", default="256M", show_default=True, help="Hard limit of each.")
+@click.option(
+    "--boot", type=click.Choice(["loader", "bios", "uefi", "direct"]), help="How machines start (kvm: direct)."
+)
+@click.option("--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="All of it, so many times.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Chooses the slivers that are looked at again.")
+@click.option("--node", "name", help="Which node, if there are several.")
+@frame_options
+def scale(kind: str, image: str | None, boot: str | None, name: str | None, frame: Frame, **how: Any) -> None:
+    """Memory, swap and disk of the node and the time of a create, by the number of slivers.
+
+    The CoreLab paper's figures 3 and 4. Slices of one sliver are added step by step; a create lasts until ssh's banner
+    came through the sliver's own port. It stops before the node has too little memory, disk, swap or processes left
+    and says at which number. FOLDER gets run.json, steps.jsonl, data.csv, data.json, report.html, report.md; Ctrl-C
+    deletes what was made and keeps what was measured.
+    """
+    from slicemgr.bench import scale as experiment
+    from slicemgr.cli.bench_keys import IMAGES, any_key
+    from slicemgr.cli.node import the_node
+    from slicemgr.client import Client
+    from slicemgr.errors import invalid
+
+    if boot and kind == "lxc":
+        raise invalid("--boot", "is for virtual machines", "leave it out, or --type kvm")
+    with Client.local() as client:
+        node = name or the_node(client)
+        wanted: dict[str, Any] = {
+            "kind": kind,
+            "image": image or IMAGES[kind],
+            "boot": boot or ("direct" if kind == "kvm" else ""),
+        }
+
+        def plan(prefix: str) -> experiment.Plan:
+            return experiment.Plan(Client.local, node, any_key(), prefix, **wanted, **how)
+
+        carry_out(
+            frame, client, node, experiment.NAME, plan("").parameters, lambda prefix: experiment.Scale(plan(prefix))
+        )
+
+
+@click.command()
+@click.argument("run", metavar="FOLDER", type=_FOLDER)
+@click.option("--compare", type=_FOLDER, metavar="OLDER", help="The folder of an earlier run of the same experiment.")
+def report(run: Path, compare: Path | None) -> None:
+    """Make report.html (one page, nothing else needed), report.md with pictures, data.csv and data.json.
+
+    With --compare each figure stands beside the earlier run's, with the significance of the difference. Needs
+    matplotlib and scipy: pip install 'slicemgr[bench]'.
+    """
+    from slicemgr.bench import folder, pages
+
+    older = folder.read(compare, "--compare") if compare is not None else None
+    for path in pages.write(folder.read(run, "FOLDER"), older):
+        click.echo(path)
+
+
+@click.command()
+@click.argument("run", metavar="FOLDER", type=_FOLDER)
+def clean(run: Path) -> None:
+    """Delete the slices that a run left which was killed, or asked to --keep them. What was measured stays.
+
+    Of `throughput` also those at its peer, and what holds the link to a rate; what `peers` left on the node goes, too:
+    that takes root, on the node itself.
+    """
+    from slicemgr.bench import folder, leave, lock, throughput
+    from slicemgr.cli.bench_progress import told
+    from slicemgr.client import Client
+    from slicemgr.errors import invalid
+
+    info = folder.read(run, "FOLDER").info
+    prefix, node = str(info.get("prefix", "")), str((info.get("node") or {}).get("name", ""))
+    if not prefix.startswith(leave.COMMON) or prefix == leave.COMMON:
+        raise invalid("FOLDER", f"{run} does not say how its slices are called", "a run that has begun")
+    about = f"`clean` of {run.resolve()}"
+    with Client.local() as client, lock.held(lock.path(client.url, node), about), told() as shown:
+        if info.get("experiment") == throughput.NAME:
+            throughput.clean(info, shown)
+        leave.delete(client, prefix, shown)
+        if info["experiment"] in _LEAVE_MORE:
+            importlib.import_module(_LEAVE_MORE[info["experiment"]]).clean(client, node, prefix)

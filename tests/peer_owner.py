@@ -1,0 +1,83 @@
+"""Owns a real place for peers until it is told to end, or killed: `POOL`. What it sees there is a line of JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from slicemgr.bench import peer_place, peer_systems
+from slicemgr.bench.peer_place import Place
+from slicemgr.drivers import command
+
+PREFIX = "bench-0123abcd-"
+_BANNER = (
+    "import socket\ns = socket.create_server(('0.0.0.0', 22))\nwhile True: s.accept()[0].sendall(b'SSH-2.0-owner')"
+)
+_LOOK = """
+touch /etc/peer-was-here /var/lib/peer-was-here /run/peer-was-here /dev/shm/peer-was-here
+ls /sys/class/net | tr '\\n' ' '; echo
+cat /proc/sys/net/ipv4/ip_forward
+ls /run | tr '\\n' ' '; echo
+test -e "$0/bases" && echo pool
+ls /sys/fs/cgroup | head -1
+"""
+
+
+class ByHand(peer_systems.Nspawn):
+    """A greeting in a network of its own, without a container around it."""
+
+    def _process(self, one: peer_systems.One, root: Path) -> list[str]:
+        return [*self.within(one), sys.executable, "-c", _BANNER]
+
+    def _snapshot(self, target: Path) -> None:
+        target.mkdir()
+
+    def _drop(self, target: Path) -> None:
+        target.rmdir()
+
+
+def main() -> None:
+    pool = Path(sys.argv[1])
+    with Place(pool, PREFIX, 300) as place:
+        told = place.run(["sh", "-c", _LOOK, str(pool)]).decode().splitlines()
+        place.start("loop", ["sleep", "4321"])
+        loop = int((place.directory / "loop.pid").read_text())
+        place.start("short", ["sleep", "0"])
+        forwarded = _forwarded(place)
+        outside = command.run(["sh", "-c", "setsid sleep 4322 > /dev/null 2>&1 & echo $!"], timeout=10)
+        found = {"told": told, "loop": loop, "outside": int(outside), "forwarded": forwarded, "after": _here()}
+        print(json.dumps(found), flush=True)
+        sys.stdin.readline()
+    peer_place.remove(pool, PREFIX)
+
+
+def _here() -> list[str]:
+    """What was written in the place and is seen outside of it."""
+    there = ("/etc", "/var/lib", "/run", "/dev/shm")
+    return [one for one in there if Path(one, "peer-was-here").exists()]
+
+
+def _forwarded(place: Place) -> list[str]:
+    """What the lowest port says once there is a container by hand, and once there is none."""
+    work = peer_systems.Work(1 << 28, 5)
+    system, one = ByHand(place, work), work.one(PREFIX, 0)
+    (place.directory / "pattern").mkdir()
+    system.begin()
+    system.create(one)
+    said = [_banner(one.first)]
+    system.delete(one)
+    return [*said, _banner(one.first)]
+
+
+def _banner(port: int) -> str:
+    program = (
+        "import socket,sys,time\nfor _ in range(100):\n try:\n  c = socket.create_connection((sys.argv[1], int(sys."
+    )
+    program += "argv[2])), 2)\n  print(c.recv(20).decode())\n  break\n except OSError:\n  time.sleep(0.02)"
+    argv = [sys.executable, "-c", program, peer_place.PEER_SIDE, str(port)]
+    return command.run(argv, timeout=60).decode().strip()
+
+
+if __name__ == "__main__":
+    main()
