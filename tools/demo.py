@@ -31,7 +31,7 @@ READY_SECONDS = 60
 
 SETTINGS = """\
 [node]
-name = "demo"
+name = "{name}"
 address = "{address}"
 
 [web]
@@ -94,37 +94,53 @@ def answers(url: str) -> bool:
         return False
 
 
-def box_address() -> str:
-    return str(json.loads(nodebox("show", BOX, "-f", "json"))["address"])
+def box_address(box: str = BOX) -> str:
+    return str(json.loads(nodebox("show", box, "-f", "json"))["address"])
 
 
-def web_page() -> str:
-    """The address of the demo's web page."""
-    return f"http://{box_address()}:{PORT}"
+def web_page(box: str = BOX) -> str:
+    """The address of the web page in a box."""
+    return f"http://{box_address(box)}:{PORT}"
 
 
-def ensure_service(key: Path) -> str:
-    """The box and, inside, `slicemgr up`; the service's address."""
-    nodebox("make", BOX, "--link", "host")
-    address, url = box_address(), web_page()
+def ensure_box(box: str, name: str) -> dict[str, str]:
+    """A box and, inside, `slicemgr up` of a node of this name. What its client.json says."""
+    nodebox("make", box, "--link", "host")
+    address, url = box_address(box), web_page(box)
     if not answers(url):
-        say("starting web and agent in the box")
-        settings = SETTINGS.format(address=address, port=PORT)
-        nodebox("enter", BOX, "--", "sh", "-c", f"cat > /etc/slicemgr/slicemgr.toml <<'E'\n{settings}E")
-        nodebox("enter", "--background", "slicemgr", BOX, "--", str(VENV / "bin/slicemgr"), "up")
+        say(f"starting web and agent in the box {box}")
+        settings = SETTINGS.format(name=name, address=address, port=PORT)
+        nodebox("enter", box, "--", "sh", "-c", f"cat > /etc/slicemgr/slicemgr.toml <<'E'\n{settings}E")
+        nodebox("enter", "--background", "slicemgr", box, "--", str(VENV / "bin/slicemgr"), "up")
         deadline = time.monotonic() + READY_SECONDS
         while not answers(url):
             if time.monotonic() > deadline:
-                sys.exit(f"demo: the service does not answer; see its log: tools/nodebox show {BOX}")
+                sys.exit(f"demo: the service does not answer; see its log: tools/nodebox show {box}")
             time.sleep(0.1)
-    client = json.loads(nodebox("enter", BOX, "--", "cat", "/run/slicemgr/client.json"))
-    target = VENV / "etc/slicemgr/client.json"
+    told: dict[str, str] = json.loads(nodebox("enter", box, "--", "cat", "/run/slicemgr/client.json"))
+    return told
+
+
+def write_client(target: Path, told: dict[str, str]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.touch(mode=0o600)
-    target.write_text(json.dumps({**client, "identity": str(key)}))
+    target.write_text(json.dumps(told))
+
+
+def ensure_service(key: Path) -> str:
+    """The demo's box; where `slicectl` of this clone finds it. The service's address."""
+    told = ensure_box(BOX, "demo")
+    write_client(VENV / "etc/slicemgr/client.json", {**told, "identity": str(key)})
     while not json.loads(slicectl("node", "list", "-f", "json").stdout):
         time.sleep(0.1)
-    return url
+    return told["url"]
+
+
+def ensure_imported(image: Path, name: str) -> None:
+    listing = json.loads(slicectl("image", "list", "-f", "json").stdout)
+    if not any(one["name"] == name and one["state"] == "ready" for one in listing):
+        say(f"importing {image.name}")
+        slicectl("image", "import", image, "--name", name)
 
 
 def up() -> None:
@@ -132,10 +148,7 @@ def up() -> None:
     started = time.monotonic()
     image, key = ensure_image(), ensure_key()
     url = ensure_service(key)
-    listing = json.loads(slicectl("image", "list", "-f", "json").stdout)
-    if not any(one["name"] == RECIPE and one["state"] == "ready" for one in listing):
-        say(f"importing {image.name}")
-        slicectl("image", "import", image, "--name", RECIPE)
+    ensure_imported(image, RECIPE)
     if any(one["name"] == "demo" for one in json.loads(slicectl("list", "-f", "json").stdout)):
         say("deleting the slice of the last time")
         slicectl("delete", "demo")

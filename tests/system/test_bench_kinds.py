@@ -2,32 +2,62 @@
 
 from __future__ import annotations
 
-import json
+import os
+import signal
+import subprocess
+from pathlib import Path
 
-from testbed import Node
+from testbed import BIN, Node, eventually
+
+from slicemgr.bench import folder, pages
 
 
-def test_a_machine_beside_a_container(node: Node) -> None:
+def test_a_machine_beside_a_container(node: Node, tmp_path: Path) -> None:
     node.ensure_machines()
-    words = ("--type", "lxc", "--type", "kvm", "--boot", "direct", "--memory", "192M")
-    told = json.loads(
-        node.ok("bench", "lifecycle", *words, "--count", "1", "--parallel", "1", "-f", "json", timeout=500)
-    )
-    times = {(one["phase"], one["type"]): one["p50"] for one in told["phases"]}
-    ours = [times[phase, "kvm direct"] for phase in ("accepted", "created", "console", "ssh banner")]
-    assert ours == sorted(ours) and ours[0] > 0
-    raw = [times[f"raw: {phase}", "kvm direct"] for phase in ("created", "console", "ssh banner")]
-    assert raw == sorted(raw) and raw[0] > 0
-    assert ("console", "lxc") not in times and times["ssh banner", "lxc"] > times["accepted", "lxc"]
-    totals = {one["type"]: one for one in told["totals"]}
-    assert set(totals) == {"lxc", "kvm direct"}
-    assert totals["kvm direct"]["memory_each"] > totals["lxc"]["memory_each"] > 0
-    assert all(one["create_ratio"] > 0 and one["disk_each"] is not None for one in totals.values())
-    assert json.loads(node.ok("list", "-f", "json")) == []
+    run = tmp_path / "run"
+    words = ("--type", "lxc", "--type", "kvm", "--boot", "direct", "--memory", "192M", "--output", run)
+    node.ok("bench", "lifecycle", *words, "--count", "1", "--parallel", "1", timeout=500)
+    told = folder.read(run)
+    assert told.info["outcome"] == "done"
+    ours = {series: told.steps[f"1/{series}/slices"]["data"] for series in ("lxc", "kvm-direct")}
+    raw = {series: told.steps[f"1/{series}/raw"]["data"]["raw"] for series in ours}
+    phases = {series: {name: one[0] for name, one in data["phases"].items()} for series, data in ours.items()}
+    machine = [phases["kvm-direct"][name] for name in ("prepared", "started", "console", "banner")]
+    assert machine == sorted(machine) and machine[0] > 0
+    assert "console" not in phases["lxc"] and 0 < phases["lxc"]["prepared"] < phases["lxc"]["started"]
+    assert phases["lxc"]["started"] < phases["lxc"]["banner"] < phases["kvm-direct"]["banner"]
+    bare = [raw["kvm-direct"][name][0] for name in ("started", "spoke", "answered")]
+    assert bare == sorted(bare) and bare[0] > 0
+    for data in ours.values():
+        looked = data["inside"]
+        assert all(looked[name][0] > 0 for name in ("exec", "launch", "response"))
+        assert len(looked["ping"]) == 5 and all(one > 0 for one in looked["ping"])
+        assert data["disk_each"] is not None and data["delete"] > 0
+    assert ours["kvm-direct"]["memory_each"] > ours["lxc"]["memory_each"] > 0
+    assert "The thesis's phases" in [one.title for one in pages.content(told).tables]
+    assert "half of 1 slices answered by ssh" in (run / "report.html").read_text()
+    assert node.slices() == []
 
 
-def test_an_image_that_is_not_there_is_told(node: Node) -> None:
-    node.ensure_machines()
-    said = node.slicectl("bench", "lifecycle", "--type", "kvm", "--image", "no-such-image", "--count", "1")
-    assert said.returncode != 0 and "no-such-image" in said.stderr
-    assert json.loads(node.ok("list", "-f", "json")) == []
+def test_ended_while_it_creates_and_resumed_without_an_echo(node: Node, tmp_path: Path) -> None:
+    """Nothing is left in between; an address that does not answer is no failure."""
+    run = tmp_path / "run"
+    sizes = ("--count", "6", "--parallel", "2", "--ping", "192.0.2.77")
+    words = ("bench", "lifecycle", *sizes, "--output", str(run))
+    environment = {**os.environ, "SLICEMGR_URL": node.url, "SLICEMGR_TOKEN": node.token()}
+    argv = [str(BIN / "slicectl"), *words]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        eventually(lambda: len(node.slices()) > 2 or process.poll() is not None, "it creates", 120)
+    finally:
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=240)[1]
+    assert process.returncode == 130 and node.slices() == [], said
+    assert list(folder.read(run).steps) == ["1/lxc/raw"]
+    node.ok(*words, "--resume", timeout=400)
+    told = folder.read(run)
+    data = told.steps["1/lxc/slices"]["data"]
+    assert told.info["outcome"] == "done" and len(data["phases"]["banner"]) == 6
+    assert "before the interruption" in told.info["notes"][0] and node.slices() == []
+    assert data["inside"]["ping"] == []
+    assert "lxc: no echo came back from 192.0.2.77." in pages.content(told).outcome

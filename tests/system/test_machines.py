@@ -64,6 +64,7 @@ def test_a_cloud_image_boots_by_its_own_loader_and_grows(node: Node, tmp_path: P
         "exp",
         "hostname; id -u; cloud-init status --wait >/dev/null; cat /root/from-user-data; "
         "df -BM --output=size / | tail -1",
+        timeout=240,
     )
     name, user, wanted, size = told.split()
     assert (name, user, wanted) == ("exp-0", "0", "wanted")

@@ -1,0 +1,83 @@
+"""bench io and bench sysbench on a real node: in slivers, on its roots and on the node itself, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from testbed import BIN, POOL, Node, eventually
+
+from slicemgr.bench import folder, io, sysbench
+
+PLACES = ("lxc", "overlay", "copy", "snapshot")  # in the order that this seed chooses
+SEED = "15"
+
+
+def start(node: Node, directory: Path, *words: str) -> subprocess.Popen[str]:
+    """directory: for its temporary files, which outlive it if it is killed."""
+    own = {"SLICEMGR_URL": node.url, "SLICEMGR_TOKEN": node.token(), "TMPDIR": str(directory)}
+    environment = {**os.environ, **own}
+    argv = [str(BIN / "slicectl"), *words]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def end(process: subprocess.Popen[str], run: Path, place: str, number: signal.Signals) -> str:
+    """In the middle of this place; what it said."""
+    steps = run / "steps.jsonl"
+
+    def begun() -> bool:
+        measured = steps.exists() and f'"1/{place}/' in steps.read_text()
+        return measured or process.poll() is not None
+
+    try:
+        eventually(begun, f"the first of {place} was measured", 300)
+        assert process.poll() is None, process.communicate()
+    finally:
+        process.send_signal(number)
+        said = process.communicate(timeout=300)[1]
+    return said
+
+
+def nothing_left(node: Node) -> bool:
+    slivers = node.box.run(["ls", str(POOL / "slivers")], check=True).stdout
+    return node.slices() == [] and slivers.strip() == ""
+
+
+def test_a_sliver_and_three_roots_ended_twice_and_resumed(node: Node, tmp_path: Path) -> None:
+    """SIGINT waits until the node has ended what it was asked; after SIGKILL it is --resume that does."""
+    run = tmp_path / "run"
+    sizes = ("--databases", "200000", "--files", "50", "--memory", "512M", "--disk", "2G", "--repeat", "1")
+    on = [word for place in sorted(PLACES) for word in ("--on", place)]
+    words = ("bench", "io", *on, "--seed", SEED, *sizes, "--output", str(run))
+    end(start(node, tmp_path, *words), run, "overlay", signal.SIGKILL)
+    resumed = start(node, tmp_path, *words, "--resume")
+    said = end(resumed, run, "copy", signal.SIGINT)
+    assert resumed.returncode == 130 and nothing_left(node), said
+    kept = (run / "steps.jsonl").read_text()
+    node.ok(*words, "--resume", timeout=900)
+    assert nothing_left(node) and (run / "steps.jsonl").read_text().startswith(kept)
+    told = folder.read(run)
+    assert told.info["outcome"] == "done" and [one for one in told.steps.values() if one.get("missing")] == []
+    found = {(one["data"]["place"], one["data"]["what"]): one["data"] for one in told.steps.values()}
+    assert list(found) == [(place, what) for place in PLACES for what in (io.SQLITE, io.FILES)]
+    assert all(data[name] > 0 for data in found.values() for name in io.MEASURED)
+    assert all(found[place, what]["make"] > 0 for place in io.ROOTS for what in (io.SQLITE, io.FILES))
+    assert found["copy", io.SQLITE]["make"] > found["snapshot", io.SQLITE]["make"], "a whole Debian is copied"
+    assert "lxc sliver" in (run / "report.html").read_text()
+
+
+def test_host_and_lxc_without_sysbench_in_the_image(node: Node, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    short = ("--seconds", "1", "--size", "16M", "--memory", "512M", "--disk", "1G", "--repeat", "1")
+    said = node.slicectl("bench", "sysbench", "--on", "host", "--on", "lxc", *short, "--output", run, timeout=600)
+    assert said.returncode == 0, said.stderr
+    assert "the image debian-12: sysbench is not installed (what adds it there: `apt-get update &&" in said.stderr
+    told = folder.read(run)
+    host = [one["data"] for one in told.steps.values() if one["series"].endswith("/host")]
+    assert [data["test"] for data in host] == list(sysbench.TESTS)
+    assert all(data["version"].startswith("1.") for data in host)
+    assert all(data[name] > 0 for data in host for name in sysbench.MEASURED[data["test"]])
+    assert all(one["missing"] for one in told.steps.values() if one["series"].endswith("/lxc"))
+    assert "Not measured" in (run / "report.md").read_text() and nothing_left(node)

@@ -1,0 +1,67 @@
+"""Two nodes in boxes on this machine, joined by a cable: what `slicectl bench throughput` measures between.
+
+One is the demo's, the other a peer like it; both have the images of the recipes that are named (debian-12). It prints
+the command that measures. May be repeated; `make down` takes all of it away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import demo
+
+PEER = f"pair-{demo.CLONE}"
+PEER_FILE = demo.RUN / "peer.json"
+
+
+@contextmanager
+def spoken_to(told: Mapping[str, str]) -> Iterator[None]:
+    """Meanwhile slicectl means this service."""
+    os.environ.update(SLICEMGR_URL=told["url"], SLICEMGR_TOKEN=told["token"])
+    try:
+        yield
+    finally:
+        del os.environ["SLICEMGR_URL"], os.environ["SLICEMGR_TOKEN"]
+
+
+def ensure_images(recipes: list[str]) -> None:
+    while not json.loads(demo.slicectl("node", "list", "-f", "json").stdout):
+        time.sleep(0.1)
+    for recipe in recipes:
+        demo.ensure_imported(demo.ensure_image(recipe), recipe)
+
+
+def command(address: str) -> str:
+    """What measures between the two, but for what one may add to it."""
+    box = demo.HERE / "nodebox"
+    ends = [f"--{end}-exec '{box} enter {name} --'" for end, name in (("node", demo.BOX), ("peer", PEER))]
+    words = [f"{demo.VENV}/bin/slicectl bench throughput", *ends, f"--peer {PEER_FILE} --address {address}"]
+    return " \\\n    ".join([*words, "--output throughput"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipes", nargs="*", default=[demo.RECIPE], metavar="RECIPE", help="debian-12 if left out")
+    recipes = parser.parse_args().recipes
+    if os.geteuid() != 0:
+        sys.exit("pair: must be root: it makes namespaces and btrfs pools")
+    demo.RUN.mkdir(mode=0o700, exist_ok=True)
+    demo.ensure_service(demo.ensure_key())
+    ensure_images(recipes)
+    told = demo.ensure_box(PEER, "peer")
+    demo.write_client(PEER_FILE, told)
+    with spoken_to(told):
+        ensure_images(recipes)
+    demo.nodebox("join", demo.BOX, PEER)
+    lans = json.loads(demo.nodebox("show", demo.BOX, "-f", "json"))["lans"]
+    print(command(lans[PEER]))
+
+
+if __name__ == "__main__":
+    main()
