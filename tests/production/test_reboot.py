@@ -56,6 +56,7 @@ def test_slices_are_left_for_the_reboot() -> None:
 
 def test_a_running_sliver_comes_back_as_it_was(rebooted: Node, before: dict[str, Any]) -> None:
     was, now = before["awake"]["slivers"][0], rebooted.show("awake")["slivers"][0]
+    rebooted.ok("wait", "awake", "--timeout", "240s")
     assert rebooted.inside("awake", "cat /root/data", timeout=120) == "precious\n"
     assert (now["ssh"], now["ports"], now["address"]) == (was["ssh"], was["ports"], was["address"])
     wanted = {"memory.max": str(128 * MIB), "pids.max": "99", "cpu.max": "50000 100000"}

@@ -244,8 +244,8 @@ def test_slices_of_another_experiment_at_the_peer_are_in_the_way(
 
 def test_too_few_ports_for_the_talkers(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.near.ports = 100
-    assert main([*world.words]) == Code.QUOTA.exit_status
-    assert "--talkers: 200 slivers take 4000 ports, and node1 has 100" in capsys.readouterr().err
+    assert main([*world.words, "--talkers", "10"]) == Code.QUOTA.exit_status
+    assert "--talkers: 10 slivers take 200 ports, and node1 has 100" in capsys.readouterr().err
 
 
 LIMITED = """
