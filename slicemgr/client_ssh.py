@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slicemgr import ssh_banner
 from slicemgr.errors import Code, Failed, Refused
 
 if TYPE_CHECKING:
@@ -39,12 +39,7 @@ def greets(sliver: wire.Sliver, timeout: float = 2.0) -> bool:
 
 def answers(sliver: wire.Sliver, timeout: float = 2.0) -> bool:
     """Whether an ssh server does, whoever it is."""
-    try:
-        with socket.create_connection((sliver["ssh"]["host"], sliver["ssh"]["port"]), timeout) as connection:
-            connection.settimeout(timeout)
-            return connection.recv(4) == b"SSH-"
-    except OSError:
-        return False
+    return ssh_banner.answers(sliver["ssh"]["host"], sliver["ssh"]["port"], timeout)
 
 
 def known_hosts(target: str, sliver: wire.Sliver) -> Path:

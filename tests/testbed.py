@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import demo
 from nodebox_box import Box
+from nodebox_linux import locked
 
 from slicemgr import names, wire
 from slicemgr.client import Client
@@ -30,6 +31,7 @@ DRIVERS = ("lxc:///system", "qemu:///system")
 DATABASE = "/var/lib/slicemgr/db/slicemgr.db"
 POOL = Path("/var/lib/slicemgr/pool")
 IMAGES_DIR = Path("/var/lib/slicemgr/images")
+BASES = demo.RUN / "bases"  # what this run of the suite has imported
 PORT = 8480
 # Domains, links, rules and quota groups. The sync wakes btrfs' cleaner, which sleeps up to 30 s.
 LOOK = f"""\
@@ -205,19 +207,21 @@ class Node:
         return self.show(name)
 
     def import_recipe(self, recipe: str, *, really: bool = False) -> None:
-        """Its image, imported under its name. Not `really`: with the base that another node's import has made."""
+        """Its image, imported under its name. Not `really`: with the base that another node's import has made.
+
+        One node at a time, so that the suite's halves do not both import what one could take from the other.
+        """
         image = ensure_image(recipe)
         with image.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        kept = demo.RUN / "bases" / sha256
-        if kept.exists() and not really:
-            self._take_base(kept)
-        self.ok("image", "import", image, "--name", recipe, timeout=600)
-        if not kept.exists():
-            self._keep_base(kept)
+            kept = BASES / hashlib.file_digest(file, "sha256").hexdigest()
+        with locked(BASES / recipe):
+            if kept.exists() and not really:
+                self._take_base(kept)
+            self.ok("image", "import", image, "--name", recipe, timeout=600)
+            if not kept.exists():
+                self._keep_base(kept)
 
     def _keep_base(self, kept: Path) -> None:
-        kept.parent.mkdir(exist_ok=True)
         shutil.copy(self.box.path(IMAGES_DIR / f"{kept.name}.json"), kept.with_suffix(".json"))
         new = kept.with_suffix(f".{self.box.name}")
         self.box.run(["btrfs", "send", "--quiet", "-f", new, POOL / "bases" / kept.name], check=True, timeout=300)

@@ -131,9 +131,14 @@ def ensure_service(key: Path) -> str:
     """The demo's box; where `slicectl` of this clone finds it. The service's address."""
     told = ensure_box(BOX, "demo")
     write_client(VENV / "etc/slicemgr/client.json", {**told, "identity": str(key)})
+    await_node()
+    return told["url"]
+
+
+def await_node() -> None:
+    """Until the service knows the box's node: its agent announces it."""
     while not json.loads(slicectl("node", "list", "-f", "json").stdout):
         time.sleep(0.1)
-    return told["url"]
 
 
 def ensure_imported(image: Path, name: str) -> None:

@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -31,8 +30,7 @@ def spoken_to(told: Mapping[str, str]) -> Iterator[None]:
 
 
 def ensure_images(recipes: list[str]) -> None:
-    while not json.loads(demo.slicectl("node", "list", "-f", "json").stdout):
-        time.sleep(0.1)
+    demo.await_node()
     for recipe in recipes:
         demo.ensure_imported(demo.ensure_image(recipe), recipe)
 

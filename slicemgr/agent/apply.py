@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from slicemgr import names
+from slicemgr import names, ssh_banner
 from slicemgr.agent import observe
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.machines import Machines
@@ -30,8 +29,6 @@ from slicemgr.model import Kind, Phase, Sliver, SliverSnapshot
 from slicemgr.policy import allocate
 from slicemgr.store import work
 
-_SSH = 22
-_BANNER = b"SSH-"
 _GLANCE = 0.01  # seconds between looks at a console
 _ALONE = 10.0  # seconds for which the console alone is listened to
 _STUMBLES = 1.0  # seconds after which a machine that cannot write is paused again
@@ -188,7 +185,11 @@ class Applier:
         if sliver.kind is Kind.KVM and self._hear(sliver):
             tell("the guest speaks on its console")
         wait, seen = 0.01, False
-        while not (seen := banner(sliver.address)) and time.monotonic() < deadline and not self._stop.wait(wait):
+        while (
+            not (seen := ssh_banner.answers(sliver.address))
+            and time.monotonic() < deadline
+            and not self._stop.wait(wait)
+        ):
             wait = min(0.25, wait * 1.5)
             if unwanted() or (wait == 0.25 and self._hypervisor.domain(sliver.id) is None):
                 break
@@ -259,16 +260,6 @@ class Applier:
 
 def _with_size(snapshots: tuple[SliverSnapshot, ...], id: str, size: int) -> tuple[SliverSnapshot, ...]:
     return tuple(replace(one, made=True, size=size) if one.id == id else one for one in snapshots)
-
-
-def banner(address: str, port: int = _SSH, timeout: float = 2.0) -> bool:
-    """Whether an ssh server greets there."""
-    try:
-        with socket.create_connection((address, port), timeout) as connection:
-            connection.settimeout(timeout)
-            return connection.recv(len(_BANNER)) == _BANNER
-    except OSError:
-        return False
 
 
 def resolvers(resolv_conf: str) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
+from slicemgr import ssh_banner
 from slicemgr.agent import raw
-from slicemgr.agent.apply import banner
 from slicemgr.drivers import console_log
 from slicemgr.errors import Code, Failed, Refused
 from slicemgr.model import Image, Kind, Sliver
@@ -50,7 +50,7 @@ def _run(host: raw.Host, makers: raw.Makers, ones: Sequence[Sliver], parallel: i
         if one.kind is Kind.KVM:
             _wait(lambda: console_log.size(host.config.node.pool, one.id) > 0, f"{one.id} says nothing")
             spoke.append(time.monotonic() - begun)
-        _wait(lambda: banner(one.address), f"{one.id} does not answer")
+        _wait(lambda: ssh_banner.answers(one.address), f"{one.id} does not answer")
         answered.append(time.monotonic() - begun)
 
     with ThreadPoolExecutor(parallel) as threads:

@@ -8,7 +8,7 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -39,8 +39,7 @@ class Pair:
 class How:
     """Seconds of the whole, of which those before `discard` do not count, and of a sample. reverse: to the client.
 
-    congestion: TCP's control, as the kernel calls it; "": whatever each end has. beyond: how long each goes on without
-    being counted, so that those that began first leave nothing to the others as long as it counts.
+    congestion: TCP's control, as the kernel calls it; "": whatever each end has.
     """
 
     address: str
@@ -50,11 +49,11 @@ class How:
     streams: int = 1
     reverse: bool = False
     congestion: str = ""
-    beyond: int = 0
 
-    @property
-    def whole(self) -> int:
-        return self.seconds + self.beyond
+    def whole(self, pairs: int) -> int:
+        """Seconds that so many pairs talk: many go on a sample longer, which does not count, so that those that began
+        first leave nothing to the others as long as it counts."""
+        return self.seconds + (self.interval if pairs > 1 else 0)
 
 
 def make_room(pairs: int) -> None:
@@ -73,9 +72,9 @@ def server_words(pair: Pair) -> list[str]:
     return ["iperf3", "-s", "-1", "-i", "0", "--forceflush", "-p", str(pair.port)]
 
 
-def client_words(pair: Pair, how: How) -> list[str]:
-    """What is discarded is measured all the same: iperf3's own --omit goes up to a minute."""
-    words = ["iperf3", "-c", how.address, "-p", str(pair.port), "-t", str(how.whole)]
+def client_words(pair: Pair, how: How, whole: int) -> list[str]:
+    """whole: seconds that it talks. What is discarded is measured, too: iperf3's own --omit goes up to a minute."""
+    words = ["iperf3", "-c", how.address, "-p", str(pair.port), "-t", str(whole)]
     words += ["-i", str(how.interval), "-P", str(how.streams), "--connect-timeout", str(_CONNECT), "-J"]
     words += ["-C", how.congestion] if how.congestion else []
     return words + (["-R"] if how.reverse else [])
@@ -83,8 +82,8 @@ def client_words(pair: Pair, how: How) -> list[str]:
 
 def measure(pairs: Sequence[Pair], how: How, progress: Callable[[str, int, int], None]) -> list[Json]:
     """What each pair's `figures` are, all at the same time. Raises Failed, with the first pair that did not get on."""
-    how = replace(how, beyond=how.interval if len(pairs) > 1 else 0)
-    limit = how.whole + _MARGIN + len(pairs)
+    whole = how.whole(len(pairs))
+    limit = whole + _MARGIN + len(pairs)
     with ExitStack() as stack:
         talks: list[command.Conversation] = []
 
@@ -105,10 +104,10 @@ def measure(pairs: Sequence[Pair], how: How, progress: Callable[[str, int, int],
         for pair, talk in zip(pairs, servers, strict=True):
             _expect(pair, how, partial(_go, talk))
             _expect(pair, how, partial(_listening, talk))
-        clients = start([(one, one.client, client_words(one, how)) for one in pairs], "clients")
+        clients = start([(one, one.client, client_words(one, how, whole)) for one in pairs], "clients")
         for pair, talk in zip(pairs, clients, strict=True):
             _expect(pair, how, partial(_go, talk))
-        _sit_through(clients, how, progress)
+        _sit_through(clients, whole, progress)
         both = sorted(zip(pairs, clients, strict=True), key=lambda one: not one[1].ended)  # what broke is told at once
         found = {pair.name: _figures(pair, talk, how) for pair, talk in both}
         return [found[one.name] for one in pairs]
@@ -150,11 +149,13 @@ def _lost(pair: Pair, how: How, why: str) -> Failed:
     return Failed(f"iperf3 to port {pair.port} ({pair.name}): {why}", hint=hint)
 
 
-def _sit_through(clients: Sequence[command.Conversation], how: How, progress: Callable[[str, int, int], None]) -> None:
+def _sit_through(
+    clients: Sequence[command.Conversation], whole: int, progress: Callable[[str, int, int], None]
+) -> None:
     begun = time.monotonic()
-    while (gone := time.monotonic() - begun) < how.whole and not any(one.ended for one in clients):
-        progress("seconds", int(gone), how.whole)
-        time.sleep(min(_LOOK, how.whole - gone))
+    while (gone := time.monotonic() - begun) < whole and not any(one.ended for one in clients):
+        progress("seconds", int(gone), whole)
+        time.sleep(min(_LOOK, whole - gone))
 
 
 def _figures(pair: Pair, talk: command.Conversation, how: How) -> Json:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from slicemgr import names, wire
+from slicemgr import names, ssh_banner, wire
 from slicemgr.bench import leave, peer_place, peer_systems
 from slicemgr.bench.experiment import Told
 from slicemgr.bench.peer_kinds import Peer
@@ -147,9 +146,4 @@ class Theirs:
 
 def answers(target: Target) -> bool:
     """Whether ssh's banner comes through its lowest port."""
-    try:
-        with socket.create_connection((target.host, target.port), _CONNECT) as connection:
-            connection.settimeout(_CONNECT)
-            return connection.recv(4) == b"SSH-"
-    except OSError:
-        return False
+    return ssh_banner.answers(target.host, target.port, _CONNECT)

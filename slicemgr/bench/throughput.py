@@ -116,8 +116,8 @@ def steps(what: What) -> list[Step]:
         about = f", {one.count} at once" if one.count else ""
         title = f"{one.way}{about}, {one.link}, {one.direction}" + (f" ({one.repeat})" if what.repeat > 1 else "")
         series = id_.partition("*")[0] + ("*" if one.count else "")
-        beyond = what.interval if one.count > 1 else 0
-        found.append(Step(id_, title, what.seconds + beyond + 5 + one.count / 2, series))
+        talks = iperf.How("", what.seconds, interval=what.interval).whole(one.pairs)
+        found.append(Step(id_, title, talks + 5 + one.count / 2, series))
     return found
 
 

@@ -74,6 +74,7 @@ def test_keys_alone(node: Node, rosa: Page) -> None:
     rosa.keyboard.press("Enter")
     expect(rosa.locator("main")).to_be_focused()
     rosa.goto("/new")
+    expect(rosa.get_by_label("Name", exact=True)).to_be_focused()
     rosa.keyboard.type("typed")
     rosa.get_by_label("Public key").focus()
     rosa.keyboard.insert_text((node.key.with_suffix(".pub")).read_text())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
 from testbed import IMAGES, Node, eventually
+
+from slicemgr import ssh_banner
 
 MIB = 1 << 20
 both_kinds = pytest.mark.usefixtures("each_kind")
@@ -69,12 +70,7 @@ def test_stop_start_restart_keep_files_and_key(node: Node) -> None:
 
 def greets(node: Node, port: int) -> bool:
     """Whether the sliver's sshd says who it is, from outside the node."""
-    try:
-        with socket.create_connection((str(node.box.address), port), 2) as connection:
-            connection.settimeout(2)
-            return connection.recv(4) == b"SSH-"
-    except OSError:
-        return False
+    return ssh_banner.answers(str(node.box.address), port)
 
 
 @both_kinds
