@@ -243,9 +243,9 @@ def test_slices_of_another_experiment_at_the_peer_are_in_the_way(
 
 
 def test_too_few_ports_for_the_talkers(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    world.near.ports = 100
+    world.near.ports = 10
     assert main([*world.words, "--talkers", "10"]) == Code.QUOTA.exit_status
-    assert "--talkers: 10 slivers take 200 ports, and node1 has 100" in capsys.readouterr().err
+    assert "--talkers: 10 slivers take 20 ports, and node1 has 10" in capsys.readouterr().err
 
 
 LIMITED = """
