@@ -18,6 +18,7 @@ from pathlib import Path
 
 from slicemgr import names
 from slicemgr.agent.journal import Journal
+from slicemgr.agent.machines import Machines
 from slicemgr.config import Config
 from slicemgr.drivers import disk_image, launch, whole_file
 from slicemgr.drivers.btrfs import Pool
@@ -65,10 +66,11 @@ def take_over(upload: Path, disk: Path) -> None:
 class Importer:
     """Carries out `image-import` and `image-delete`; idempotent, so that a restarted agent begins again."""
 
-    def __init__(self, config: Config, pool: Pool, journal: Journal, stop: threading.Event) -> None:
+    def __init__(self, config: Config, pool: Pool, journal: Journal, machines: Machines, stop: threading.Event) -> None:
         self._config = config
         self._pool = pool
         self._journal = journal
+        self._machines = machines
         self._stop = stop
 
     def add(self, operation: work.Operation) -> dict[str, object]:
@@ -110,6 +112,7 @@ class Importer:
                     disk,
                     format,
                     incoming,
+                    acceleration=self._machines.found.acceleration if self._machines.found else None,
                     scratch=self._config.node.run_dir / "appliance" / sha256[:12],
                     progress=progress,
                     size_limit=self._most(operation),

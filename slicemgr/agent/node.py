@@ -54,7 +54,7 @@ class Node:
         self._machines = Machines(config)
         applier = Applier(config, self.hypervisor, self._pool, self._publisher, journal, self._machines, stop)
         self.converger = Converger(config, self.hypervisor, applier, stop)
-        self._importer = Importer(config, self._pool, journal, stop)
+        self._importer = Importer(config, self._pool, journal, self._machines, stop)
         self._guests = Guests(self.hypervisor)
         self._measurer = Measurer(config, self._pool, stop)
         self._raw = threading.Event()  # raw slivers come and go: what libvirt makes for them is in no row

@@ -23,6 +23,7 @@ from oslo_utils.imageutils import format_inspector
 
 from slicemgr.drivers import boot_loader, command
 from slicemgr.drivers.command import CommandFailed, Conversation
+from slicemgr.drivers.place import Acceleration
 from slicemgr.drivers.rootfs import Root
 from slicemgr.errors import Code, Failed, Refused, invalid
 from slicemgr.model import NO_BOOT, BootFacts
@@ -34,12 +35,6 @@ Progress = Callable[[str, int | None], None]
 _CHUNK = 1 << 20
 _CHECK_SECONDS = 600.0
 _APPLIANCE_SECONDS = 1800.0
-# Emulated code is not speculated upon: guards against that only cost time.
-_APPLIANCE = {
-    "LIBGUESTFS_BACKEND": "direct",
-    "LIBGUESTFS_BACKEND_SETTINGS": "force_tcg",
-    "LIBGUESTFS_APPEND": "mitigations=off",
-}
 _DONE = "-- slicemgr --"
 _SECTOR = 512
 _MACHINES = {3: "i686", 62: "x86_64", 183: "aarch64", 40: "armv7l", 243: "riscv64"}  # e_machine of ELF
@@ -152,11 +147,24 @@ def sha256_of(path: Path, progress: Callable[[int], None]) -> str:
     return digest.hexdigest()
 
 
+def appliance(acceleration: Acceleration | None) -> dict[str, str]:
+    """The environment by which libguestfs' appliance runs as machines do here, or emulated while that is not known.
+
+    By itself libguestfs takes a /dev/kvm under which its kernel may not boot. Emulated code is not speculated upon: the
+    kernel's guards against that would only cost time.
+    """
+    direct = {"LIBGUESTFS_BACKEND": "direct"}
+    if acceleration is Acceleration.KVM:
+        return direct
+    return {**direct, "LIBGUESTFS_BACKEND_SETTINGS": "force_tcg", "LIBGUESTFS_APPEND": "mitigations=off"}
+
+
 def extract(
     disk: Path,
     format: str,
     target: Path,
     *,
+    acceleration: Acceleration | None,
     scratch: Path,
     progress: Progress,
     size_limit: int,
@@ -166,14 +174,15 @@ def extract(
 
     Owners, modes, xattrs, ACLs, hard links and device nodes are kept. Refused if there is no root filesystem, or two,
     or if it streams more than `size_limit` bytes; Failed if it broke or was cancelled. The caller removes `target`.
-    scratch: a directory for the appliance's sockets and overlay; emptied first, removed at the end.
+    acceleration: of machines on this node. scratch: a directory for the appliance's sockets and overlay; emptied first,
+    removed at the end.
     """
     argv = ["guestfish", "--ro", f"--format={format}", "-a", str(disk)]
     progress("inspect", None)
     try:
         with (
             _only_here(scratch) as own,
-            command.converse(argv, timeout=_APPLIANCE_SECONDS, env={**_APPLIANCE, **own}) as guestfish,
+            command.converse(argv, timeout=_APPLIANCE_SECONDS, env={**appliance(acceleration), **own}) as guestfish,
         ):
             _ask(guestfish, "run")
             loader = boot_loader.find(lambda line: _ask(guestfish, line))

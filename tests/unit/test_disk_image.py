@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from slicemgr.drivers import disk_image
+from slicemgr.drivers.place import Acceleration
 from slicemgr.errors import Refused
 
 MIB = 1 << 20
@@ -131,3 +132,14 @@ def test_mount_points_are_mounted_outer_first() -> None:
 def test_name_of_the_system() -> None:
     assert disk_image.pretty_name('ID=debian\nPRETTY_NAME="Debian GNU/Linux 12"\n') == "Debian GNU/Linux 12"
     assert disk_image.pretty_name("") == ""
+
+
+@pytest.mark.parametrize(
+    ("acceleration", "emulated"), [(None, True), (Acceleration.EMULATION, True), (Acceleration.KVM, False)]
+)
+def test_the_appliance_runs_by_what_boots_a_guest_here(acceleration: Acceleration | None, emulated: bool) -> None:
+    """libguestfs' own choice is /dev/kvm wherever there is one, whether its kernel boots under it or not."""
+    settings = disk_image.appliance(acceleration)
+    assert settings["LIBGUESTFS_BACKEND"] == "direct"
+    assert (settings.get("LIBGUESTFS_BACKEND_SETTINGS") == "force_tcg") is emulated
+    assert ("mitigations=off" in settings.get("LIBGUESTFS_APPEND", "")) is emulated, "under KVM its guards stay"
