@@ -180,11 +180,15 @@ def _axes(plot: Plot, left: Axes, right: Axes | None, colours: Colours) -> None:
 
 
 def _plain_numbers(axis: Scale) -> None:
-    """Not as powers of ten; between these too, where the axis spans few of them."""
-    from matplotlib.ticker import LogFormatter
+    """Not as powers of ten; where the axis spans few of them, their double and five-fold, too."""
+    from matplotlib.ticker import FuncFormatter
 
-    axis.set_major_formatter(LogFormatter())
-    axis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+    def between(value: float, _place: int | None) -> str:
+        low, high = axis.get_view_interval()
+        return f"{value:g}" if high < 1000 * low and f"{value:.0e}"[0] in "25" else ""
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:g}"))
+    axis.set_minor_formatter(FuncFormatter(between))
 
 
 def _mark(axes: Axes, mark: Mark, place: int, colours: Colours) -> None:
