@@ -139,14 +139,14 @@ def test_what_a_file_is_survives_and_links_lead_nowhere(kept: Node, tmp_path: Pa
     kept.ok("create", "exp", "--type", "lxc", "--image", "strange", "--ssh-key", key, "--no-wait")
     sliver = kept.show("exp")["slivers"][0]["id"]
     root = pool_of(kept) / "slivers" / sliver / "root"
-    eventually(
-        lambda: (root / "etc/hostname").exists() and "exp-0" in (root / "etc/hostname").read_text(),
-        "it is named",
-        120,
-    )
     written = kept.key.with_suffix(".pub").read_text().split()[1]
-    places = [path for path in (root / "etc/authorized_keys", root / "root/.ssh/authorized_keys") if path.exists()]
-    assert [path for path in places if written in path.read_text()]
+
+    def identified() -> bool:
+        """The keys come last."""
+        keys = [path for path in (root / "etc/authorized_keys", root / "root/.ssh/authorized_keys") if path.exists()]
+        return any(written in one.read_text() for one in keys) and "exp-0" in (root / "etc/hostname").read_text()
+
+    eventually(identified, "it is named and has its keys", 120)
     assert escaped(kept) == set()
     assert not (base / "etc/authorized_keys").exists()
 
