@@ -61,7 +61,7 @@ cookie = "plain"
 reconcile = "1s"
 stop_grace = "5s"
 ssh_wait = "60s"
-boot_wait = "240s"
+boot_wait = "600s"
 {more}
 """
 
@@ -184,14 +184,14 @@ class Node:
 
     # its users
 
-    def slicectl(self, *words: str | Path, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    def slicectl(self, *words: str | Path, timeout: float = 660) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "SLICEMGR_URL": self.url, "SLICEMGR_TOKEN": self.token()}
         argv = [str(BIN / "slicectl"), *map(str, words)]
         return subprocess.run(
             argv, capture_output=True, text=True, timeout=timeout, env=environment, stdin=subprocess.DEVNULL
         )
 
-    def ok(self, *words: str | Path, timeout: float = 240) -> str:
+    def ok(self, *words: str | Path, timeout: float = 660) -> str:
         done = self.slicectl(*words, timeout=timeout)
         assert done.returncode == 0, f"slicectl {' '.join(map(str, words))}: {done.stderr}{done.stdout}"
         return done.stdout

@@ -169,15 +169,11 @@ def test_etc_that_leads_outside_is_no_system(node: Node, tmp_path: Path) -> None
     refused(node, make_disk(tmp_path / "disk.raw", tree, size=16 * MIB), "no root filesystem")
 
 
-@pytest.mark.parametrize("fault", ["backing", "truncated", "text"])
+@pytest.mark.parametrize("fault", ["backing", "truncated"])
 def test_what_is_no_whole_image_is_refused_at_once(node: Node, tmp_path: Path, fault: str) -> None:
     disk = tmp_path / "disk.qcow2"
-    if fault == "text":
-        disk.write_text("this is no disk image\n" * 100)
-    else:
-        backing = ("-F", "raw", "-b", "/etc/passwd") if fault == "backing" else ()
-        words = ["qemu-img", "create", "-f", "qcow2", *backing, disk, "64M"]
-        subprocess.run(words, check=True, capture_output=True)
+    backing = ("-F", "raw", "-b", "/etc/passwd") if fault == "backing" else ()
+    subprocess.run(["qemu-img", "create", "-f", "qcow2", *backing, disk, "64M"], check=True, capture_output=True)
     if fault == "truncated":
         os.truncate(disk, 100_000)
     refused(node, disk)

@@ -64,7 +64,8 @@ def test_a_key_comes_and_goes_while_slivers_run(node: Node, each_kind: str, seco
     assert [(one["kind"], one["state"]) for one in newest] == [("keys", "done"), ("keys", "done"), ("create", "done")]
 
 
-def test_what_changed_while_it_was_stopped_is_so_when_it_starts(node: Node, each_kind: str, second: Path) -> None:
+def test_what_changed_while_it_was_stopped_is_so_when_it_starts(node: Node, second: Path) -> None:
+    """Of machines: `test_a_cloud_image_boots_by_its_own_loader_and_grows`."""
     node.create("exp")
     id_ = add(node, second)
     eventually(lambda: opens(node, second), "the new key opens", 90)

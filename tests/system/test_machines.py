@@ -208,7 +208,7 @@ def test_qemu_killed_is_repaired_and_qemu_hung_can_be_deleted(node: Node) -> Non
 @pytest.fixture
 def hasty(node: Node) -> Iterator[Node]:
     """The node, whose agent waits for a machine's boot for seconds only."""
-    with node.other_settings(lambda text: text.replace('boot_wait = "240s"', 'boot_wait = "15s"')):
+    with node.other_settings(lambda text: text.replace('boot_wait = "600s"', 'boot_wait = "15s"')):
         yield node
 
 
