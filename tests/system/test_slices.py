@@ -40,7 +40,6 @@ def test_a_slice_from_request_to_root_shell(node: Node) -> None:
     node.agrees()
 
 
-@both_kinds
 def test_ssh_passes_exit_status_and_checks_the_recorded_key(node: Node) -> None:
     node.create("exp")
     assert node.ssh("exp", "exit 42").returncode == 42

@@ -197,7 +197,6 @@ def test_killed_between_the_exchange_and_the_end_of_the_old_root(node: Node) -> 
     node.agrees()
 
 
-@both_kinds
 def test_a_stopped_slice_stays_stopped(node: Node) -> None:
     node.create("exp")
     node.inside("exp", "echo old > /root/file; sync")
