@@ -16,7 +16,7 @@ PASSWORD = "correct horse battery"
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 COLOUR = """() => {
     const red = [...document.querySelectorAll(".xterm-rows span")].findLast((one) => one.textContent === "red");
-    return getComputedStyle(red).color;
+    return red && getComputedStyle(red).color;
 }"""
 RED = r"printf '\033[38;2;255;0;0mred\033[0m\n'"
 
@@ -90,8 +90,8 @@ def test_a_shell_in_the_browser(node: Node, chromium: Browser, eve: str) -> None
         page.set_viewport_size({"width": 800, "height": 500})
         eventually(lambda: page.locator(".xterm-rows > div").count() < rows, "the terminal is smaller")
         run(page, "clear; echo now $(stty size)", f"now {page.locator('.xterm-rows > div').count()} ")
-        run(page, RED, "red")
-        assert page.evaluate(COLOUR) == "rgb(255, 0, 0)"
+        run(page, f"{RED}; echo painted-$((1 + 1))", "painted-2")
+        eventually(lambda: page.evaluate(COLOUR) == "rgb(255, 0, 0)", "a program's own colour is shown")
         assert serious(page) == []
         page.keyboard.press("Shift+F6")
         assert page.evaluate("document.activeElement.id") == "full", "the keyboard gets out of the terminal"
