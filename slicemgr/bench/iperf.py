@@ -68,8 +68,14 @@ def make_room(pairs: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
 
 
-def server_words(pair: Pair) -> list[str]:
-    return ["iperf3", "-s", "-1", "-i", "0", "--forceflush", "-p", str(pair.port)]
+def server_words(port: int) -> list[str]:
+    return ["iperf3", "-s", "-1", "-i", "0", "--forceflush", "-p", str(port)]
+
+
+def await_listening(server: command.Conversation) -> None:
+    """Raises CommandFailed if it ends before."""
+    while "listening" not in server.line():
+        pass
 
 
 def client_words(pair: Pair, how: How, whole: int) -> list[str]:
@@ -100,10 +106,10 @@ def measure(pairs: Sequence[Pair], how: How, progress: Callable[[str, int, int],
                 progress(what, len(mine), len(programs))
             return mine
 
-        servers = start([(one, one.server, server_words(one)) for one in pairs], "servers")
+        servers = start([(one, one.server, server_words(one.port)) for one in pairs], "servers")
         for pair, talk in zip(pairs, servers, strict=True):
             _expect(pair, how, partial(_go, talk))
-            _expect(pair, how, partial(_listening, talk))
+            _expect(pair, how, partial(await_listening, talk))
         clients = start([(one, one.client, client_words(one, how, whole)) for one in pairs], "clients")
         for pair, talk in zip(pairs, clients, strict=True):
             _expect(pair, how, partial(_go, talk))
@@ -130,11 +136,6 @@ def _started(
 
 def _go(talk: command.Conversation) -> None:
     talk.say("go")
-
-
-def _listening(talk: command.Conversation) -> None:
-    while "listening" not in talk.line():
-        pass
 
 
 def _expect(pair: Pair, how: How, done: Callable[[], None]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from typing import Any
 
+from slicemgr.bench import guard
 from slicemgr.bench.experiment import Told
 from slicemgr.client import Client
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
@@ -13,6 +13,7 @@ from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 COMMON = "bench-"  # how the names of all experiments' slices begin
 _TRIES = 3
 _LONGEST = 600.0  # seconds of one deletion
+_LOOK_SECONDS = 180.0  # within which the agent looks at its node and all slivers again
 
 
 def prefix(run: str) -> str:
@@ -53,14 +54,14 @@ def delete(client: Client, mine: str, told: Told, but: Collection[str] = ()) -> 
         raise Failed(f"{len(left)} slices of the experiment could not be deleted: {trouble}", hint=hint)
 
 
-def next_look(client: Client, node: str, seconds: float) -> dict[str, Any]:
-    """The node's facts when it looks at itself next. Raises Failed if it does not within `seconds`."""
-    end = time.monotonic() + seconds
+def next_look(client: Client, node: str) -> guard.State:
+    """What the node says when it looks at itself next. Raises Failed if it does not in time."""
+    end = time.monotonic() + _LOOK_SECONDS
     first = shown = client.node(node)
     while shown["agent_seen_at"] == first["agent_seen_at"]:
         if time.monotonic() > end:
             hint = "does its agent run? `slicectl node list`"
-            raise Failed(f"the agent of {node} has not looked at its node for {seconds:g} s", hint=hint)
+            raise Failed(f"the agent of {node} has not looked at its node for {_LOOK_SECONDS:g} s", hint=hint)
         time.sleep(0.2)
         shown = client.node(node)
-    return dict(shown["facts"])
+    return guard.state(shown["facts"])

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from slicemgr import wire
-from slicemgr.bench import guard, inside, leave, slivers, stats
+from slicemgr.bench import guard, inside, leave, slivers
 from slicemgr.bench.experiment import Json, Step, Stopped, Told
 from slicemgr.client import Client
 from slicemgr.config import parse_size
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 
 NAME = "lifecycle"
-_LOOK_SECONDS = 180.0
 _RAW_SECONDS = 1800.0
 _GUESS = {"lxc": 0.3, "kvm": 20.0}  # seconds of one sliver, for the dry run
 PHASES = ("accepted", "prepared", "started", "console", "operation", "banner")
@@ -229,16 +228,14 @@ class Lifecycle:
 
     def _available(self) -> int:
         """Bytes of memory that the node says are available when it looks at itself next."""
-        return guard.state(leave.next_look(self._client, self._plan.node, _LOOK_SECONDS)).memory_available
+        return leave.next_look(self._client, self._plan.node).memory_available
 
     def _weigh(self, names: Sequence[str], before: int) -> Json:
         """The node's next look at itself, taken after the last sliver was up, says what they cost."""
         memory = (before - self._available()) / len(names)
         usage = [self._client.slice(name)["slivers"][0]["usage"] for name in (names[0], names[-1])]
-        charged, disk = (
-            stats.mean_of_known(values) for values in ([one["memory"] for one in usage], [one["disk"] for one in usage])
-        )
-        return {"available_each": memory, "memory_each": charged, "disk_each": disk}
+        own = slivers.mean_usage(usage)
+        return {"available_each": memory, "memory_each": own["memory"], "disk_each": own["disk"]}
 
 
 def speaks(operation: wire.Operation) -> bool:

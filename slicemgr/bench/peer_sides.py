@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,16 +10,13 @@ from pathlib import Path
 from typing import Protocol
 
 from slicemgr import names, ssh_banner, wire
-from slicemgr.bench import leave, peer_place, peer_systems
+from slicemgr.bench import leave, peer_place, peer_systems, slivers
 from slicemgr.bench.experiment import Told
 from slicemgr.bench.peer_kinds import Peer
 from slicemgr.bench.peer_place import NODE_SIDE, PEER_SIDE, Place
 from slicemgr.client import Client
-from slicemgr.errors import Code, Failed, Refused
 
-_POLL = 2  # seconds of one request that waits: as long as an interruption may take
 _CONNECT = 5.0  # seconds
-_LOOK = 180.0  # seconds until the agent has looked at all slivers again
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,8 @@ class Side(Protocol):
     def begin(self) -> None:
         """What is not measured."""
 
-    def create(self, index: int, check: Callable[[], None]) -> Target:
-        """check: raises if nobody wants it any more."""
+    def create(self, index: int, stop: threading.Event) -> Target:
+        """stop: nobody wants it any more."""
 
     def delete(self, made: Sequence[Target], told: Told) -> None: ...
 
@@ -70,19 +68,12 @@ class Ours:
     def begin(self) -> None:
         """The service runs."""
 
-    def create(self, index: int, check: Callable[[], None]) -> Target:
+    def create(self, index: int, stop: threading.Event) -> Target:
         name = f"{self._prefix}{index:04}"
         request: wire.SliceRequest = {**self._request, "name": name}
         with self._connect() as client:
-            created = client.create_slice(request)
-            if "request" in created:
-                raise Refused(Code.QUOTA, "the project's quota does not allow more")
-            operation = created["operation"]
-            while operation["state"] not in ("done", "failed"):
-                check()
-                operation = client.operation(operation["id"], wait=_POLL)
-        if operation["state"] == "failed":
-            raise Failed(f"{name}: {operation['error']}", hint=operation["hint"] or "")
+            created = slivers.ask(client, request)
+            slivers.wait(client, created["operation"], stop)
         sliver = created["slice"]["slivers"][0]
         self._slivers[name] = sliver
         return Target(name, sliver["ssh"]["host"], sliver["ssh"]["port"])
@@ -93,7 +84,7 @@ class Ours:
 
     def charged(self) -> int | None:
         with self._connect() as client:
-            leave.next_look(client, self._request["node"], _LOOK)
+            leave.next_look(client, self._request["node"])
             found = client.slices(prefix=self._prefix)
         known = [one["usage"]["memory"] for slice in found for one in slice["slivers"]]
         values = [one for one in known if one is not None]
@@ -117,7 +108,7 @@ class Theirs:
         peer_systems.pattern(self._place, self._base)
         self._system.begin()
 
-    def create(self, index: int, check: Callable[[], None]) -> Target:
+    def create(self, index: int, stop: threading.Event) -> Target:
         one = self._one(index)
         self._system.create(one)
         return Target(one.name, PEER_SIDE, one.first)

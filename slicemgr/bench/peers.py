@@ -77,9 +77,8 @@ class Plan:
 
     @property
     def request(self) -> wire.SliceRequest:
-        found: wire.SliceRequest = {"name": "", "type": "lxc", "image": self.image, "memory": self.memory}
-        found.update({"node": self.node, "ssh_keys": [self.ssh_key], "ports": self.ports})
-        return found
+        more = {"memory": self.memory, "ports": self.ports}
+        return slivers.request("", "lxc", self.image, self.node, self.ssh_key, **more)
 
 
 def steps(plan: Plan, missing: Mapping[str, Sequence[str]]) -> list[Step]:
@@ -243,22 +242,13 @@ class Peers:
         return [target for target, _ in found.values()], trouble
 
     def _one(self, side: Side, index: int) -> tuple[Target, dict[str, float]]:
-        self._check()
+        slivers.check(self._stop)
         begun = time.monotonic()
-        target = side.create(index, self._check)
+        target = side.create(index, self._stop)
         times = {"made": time.monotonic() - begun}
-        end = time.monotonic() + _BANNER
-        while not answers(target):
-            self._check()
-            if time.monotonic() > end:
-                said = side.why(target)
-                raise Failed(f"{target.name}: no ssh banner within {_BANNER:g} s", code=Code.TIMEOUT, hint=said)
-            time.sleep(0.005)
+        slivers.await_banner(target.name, lambda: answers(target), _BANNER, self._stop, why=lambda: side.why(target))
         times["banner"] = time.monotonic() - begun
         return target, times
-
-    def _check(self) -> None:
-        slivers.check(self._stop)
 
     def _reached(self, made: Sequence[Target], told: Told) -> int:
         """How many answer once more when all of them run."""
@@ -302,15 +292,14 @@ def free_memory(meminfo: str) -> int:
 def rate(route: Route, seconds: int, *, reverse: bool) -> float:
     """Bits per second that arrived. Raises Failed with what iperf3 says."""
     port, limit = str(route.port), seconds + _MARGIN
-    server = [*route.server, "iperf3", "-s", "-1", "-i", "0", "--forceflush", "-p", port]
+    server = [*route.server, *iperf.server_words(route.port)]
     client = [*route.client, "iperf3", "-c", route.address, "-p", port, "-t", str(seconds), "-i", "0", "-J"]
     client += ["-R"] if reverse else []
     reason = "no rate in its report"
     with tempfile.TemporaryFile() as told:
         try:
             with command.converse(server, timeout=2 * limit) as listening:
-                while "listening" not in listening.line():
-                    pass
+                iperf.await_listening(listening)
                 command.run(client, timeout=limit, stdout=told)
         except command.CommandFailed as error:
             reason = str(error)

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import shlex
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from slicemgr.bench.experiment import Json, Missing, Step, Told
 from slicemgr.client import Client
 from slicemgr.client_ssh import greets
 from slicemgr.drivers import command
-from slicemgr.errors import Code, Failed
+from slicemgr.errors import Failed
 
 KINDS = ("lxc", "kvm")
 MACHINE = 384 << 20  # bytes beside its memory, and of programs elsewhere: the page cache is given back
@@ -60,7 +59,7 @@ class Slivers:
         self._client = client
         self._name = ""
         self._words: list[str] = []
-        self._keys: tempfile.TemporaryDirectory[str] | None = None
+        self._key = slivers.Key(way.key)
 
     def use(self, turn: str, kind: str, told: Told, install: str = "") -> None:
         """Be in the sliver of this turn and kind. install: a shell's command for a fresh one.
@@ -75,7 +74,7 @@ class Slivers:
         if not _of(facts.get("kinds"), kind, True):
             raise Missing(f"the node runs no {kind}: {_of(facts.get('kinds_reason'), kind, 'its libvirt has none')}")
         sliver = self._create(name, kind)
-        self._words = self._way.login(name, sliver, self._identity())
+        self._words = self._way.login(name, sliver, self._key.file)
         if kind == "kvm":
             told.say(f"{name} is up; waiting until its first boot is over")
             try:
@@ -105,20 +104,13 @@ class Slivers:
         leave.delete(self._client, self._way.prefix, told)
 
     def close(self) -> None:
-        if self._keys is not None:
-            self._keys.cleanup()
+        self._key.close()
 
     def _create(self, name: str, kind: str) -> wire.Sliver:
         created = slivers.ask(self._client, self._request(name, kind))
-        ended = self._client.wait(created["operation"]["id"])
-        if ended["state"] == "failed":
-            raise Failed(f"{name}: {ended['error']}", hint=ended["hint"] or "")
-        sliver, end = self._client.slice(name)["slivers"][0], time.monotonic() + _UP_SECONDS[kind]
-        while not greets(sliver):
-            if time.monotonic() > end:
-                message = f"{name}: no ssh banner within {_UP_SECONDS[kind]:g} s"
-                raise Failed(message, code=Code.TIMEOUT, hint=f"`slicectl console {name}` shows why")
-            time.sleep(0.2)
+        slivers.succeeded(self._client.wait(created["operation"]["id"]))
+        sliver = self._client.slice(name)["slivers"][0]
+        slivers.await_banner(name, lambda: greets(sliver), _UP_SECONDS[kind], pause=0.2)
         return sliver
 
     def check(self, kind: str) -> None:
@@ -129,14 +121,6 @@ class Slivers:
         request: wire.SliceRequest = {**self._way.requests[kind], "name": name, "type": kind}
         request.update({"node": self._way.node, "ssh_keys": [self._way.key[0]], "ports": 1})
         return request
-
-    def _identity(self) -> Path:
-        if self._keys is None:
-            self._keys = tempfile.TemporaryDirectory()
-            path = Path(self._keys.name) / "key"
-            path.touch(mode=0o600)
-            path.write_bytes(self._way.key[1])
-        return Path(self._keys.name) / "key"
 
     def _shell(self, line: str, timeout: float) -> None:
         command.run([*self._words, line], timeout=timeout)

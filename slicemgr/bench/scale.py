@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from slicemgr import wire
-from slicemgr.bench import guard, leave, slivers, stats
+from slicemgr.bench import guard, leave, slivers
 from slicemgr.bench.experiment import Json, Step, Stopped, Told
 from slicemgr.client import Client
 from slicemgr.client_ssh import answers
@@ -24,7 +24,6 @@ from slicemgr.config import parse_size
 from slicemgr.errors import SlicemgrError
 
 NAME = "scale"
-_LOOK_SECONDS = 180.0
 _GUESS = {"lxc": 0.3, "kvm": 20.0}  # seconds of one create, for the dry run
 _AGAIN = 20  # earlier slivers looked at after each step
 _WAKES = 35.0  # seconds after a deletion until the pool's cleaner, which sleeps up to 30, has begun
@@ -183,7 +182,7 @@ class Scale:
 
     def _look(self) -> guard.State:
         """The node's next one at itself."""
-        return guard.state(leave.next_look(self._client, self._plan.node, _LOOK_SECONDS))
+        return leave.next_look(self._client, self._plan.node)
 
     def _create(self, names: Sequence[str], told: Told) -> tuple[list[dict[str, float]], SlicemgrError | None]:
         """Seconds by phase of each that came up, in the order of their names; the first trouble, and then no more."""
@@ -227,11 +226,9 @@ class Scale:
     def _own(self) -> dict[str, float | None]:
         """Bytes that the slivers' own groups are charged with, on the mean."""
         found = self._client.slices(prefix=self._plan.prefix)
-        usage = [sliver["usage"] for one in found if one["name"] in self._slivers for sliver in one["slivers"]]
-        return {
-            "memory": stats.mean_of_known([one["memory"] for one in usage]),
-            "disk": stats.mean_of_known([one["disk"] for one in usage]),
-        }
+        return slivers.mean_usage(
+            [sliver["usage"] for one in found if one["name"] in self._slivers for sliver in one["slivers"]]
+        )
 
     # what they need
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slicemgr import wire
-from slicemgr.bench import guard
+from slicemgr.bench import guard, stats
 from slicemgr.client import Client
 from slicemgr.client_ssh import answers, known_hosts, ssh_words
 from slicemgr.drivers import command
@@ -103,6 +103,11 @@ def wait(
         operation = client.operation(operation["id"], wait=_POLL, seen=seen)
         if look is not None:
             look(operation)
+    return succeeded(operation)
+
+
+def succeeded(operation: wire.Operation) -> wire.Operation:
+    """Raises Failed if it did not."""
     if operation["state"] == "failed":
         raise Failed(f"{operation['slice']}: {operation['error']}", hint=operation["hint"] or "")
     return operation
@@ -110,13 +115,38 @@ def wait(
 
 def wait_for_banner(name: str, kind: str, sliver: wire.Sliver, stop: threading.Event) -> None:
     """Raises Failed if it does not come, Over if nobody wants it any more."""
-    end = time.monotonic() + BANNER_SECONDS[kind]
-    while not answers(sliver, 5):
-        check(stop)
+    await_banner(name, lambda: answers(sliver, 5), BANNER_SECONDS[kind], stop)
+
+
+def await_banner(
+    name: str,
+    seen: Callable[[], bool],
+    seconds: float,
+    stop: threading.Event | None = None,
+    *,
+    why: Callable[[], str] | None = None,
+    pause: float = 0.005,
+) -> None:
+    """Until ssh's banner is `seen`, looked for every `pause` seconds. why: the hint, a slice's console if left out.
+
+    Raises Failed if it is not seen in time, Over if nobody wants it any more.
+    """
+    end = time.monotonic() + seconds
+    while not seen():
+        if stop is not None:
+            check(stop)
         if time.monotonic() > end:
-            message = f"{name}: no ssh banner within {BANNER_SECONDS[kind]:g} s"
-            raise Failed(message, code=Code.TIMEOUT, hint=f"`slicectl console {name}` shows why")
-        time.sleep(0.005)
+            hint = f"`slicectl console {name}` shows why" if why is None else why()
+            raise Failed(f"{name}: no ssh banner within {seconds:g} s", code=Code.TIMEOUT, hint=hint)
+        time.sleep(pause)
+
+
+def mean_usage(usage: Sequence[wire.Usage]) -> dict[str, float | None]:
+    """Bytes of `memory` and `disk` that slivers are charged with, on the mean; None where none is known."""
+    return {
+        "memory": stats.mean_of_known([one["memory"] for one in usage]),
+        "disk": stats.mean_of_known([one["disk"] for one in usage]),
+    }
 
 
 def check(stop: threading.Event) -> None:

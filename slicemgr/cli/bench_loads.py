@@ -166,11 +166,11 @@ def _run(
     make: Callable[[Any], Any],
     how: Mapping[str, Any],
 ) -> None:
+    from slicemgr.bench import slivers
     from slicemgr.bench.places import Way
     from slicemgr.cli.bench_keys import new_key
     from slicemgr.cli.node import the_node
     from slicemgr.client import Client
-    from slicemgr.client_ssh import known_hosts, ssh_words
     from slicemgr.config import parse_size
 
     for option in ("memory", "disk"):
@@ -178,7 +178,7 @@ def _run(
     key = new_key()
 
     def login(name: str, sliver: wire.Sliver, identity: Path) -> list[str]:
-        words = ssh_words(sliver, known_hosts(name, sliver), str(identity), "root")
+        words = slivers.login(name, sliver, identity)
         return [words[0], "-o", "BatchMode=yes", *words[1:]]
 
     with Client.local() as client:
