@@ -50,6 +50,14 @@ def test_ssh_passes_exit_status_and_checks_the_recorded_key(node: Node) -> None:
     assert "host key" in refused.stderr.lower()
 
 
+def test_a_container_has_a_log_of_who_came_in(node: Node) -> None:
+    node.create("exp")
+    node.inside("exp", "logger -p user.notice it is written")
+    told = node.inside("exp", "cat /var/log/messages")
+    assert "Accepted publickey for root" in told
+    assert "it is written" in told
+
+
 @both_kinds
 def test_stop_start_restart_keep_files_and_key(node: Node) -> None:
     before = node.create("exp")["slivers"][0]
