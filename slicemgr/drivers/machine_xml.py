@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 from slicemgr import names
 from slicemgr.drivers.element import element
-from slicemgr.drivers.place import CPU_PERIOD, Acceleration, Place
+from slicemgr.drivers.place import CPU_PERIOD, SLOW_EMULATED, Acceleration, Place
 from slicemgr.model import KIB, MIB, Boot, Sliver
 
 TRANSLATED = 128 * MIB  # of translated code that emulation keeps
@@ -39,7 +39,9 @@ def complete(
     element(features, "acpi")
     if emulated:
         element(element(features, "tcg"), "tb-cache", TRANSLATED // MIB, unit="MiB")
-    element(domain, "cpu", mode="maximum" if emulated else "host-model")
+    cpu = element(domain, "cpu", mode="maximum" if emulated else "host-model")
+    if emulated:
+        element(cpu, "feature", policy="disable", name=SLOW_EMULATED)
     label = element(domain, "seclabel", type="static", model="dac", relabel="yes")
     element(label, "label", f"+{sliver.uid_first}:+{place.machine_gid}")
     _disks(devices, sliver, place)

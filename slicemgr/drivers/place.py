@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 CPU_PERIOD = 100_000  # microseconds; the quota is a share of it
+SLOW_EMULATED = "erms"  # of the CPU: guests clear and copy memory by it, which QEMU emulates byte by byte
 
 
 class Acceleration(StrEnum):
