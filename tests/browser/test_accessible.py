@@ -1,4 +1,4 @@
-"""axe on each page, in both themes and two widths; and that it would find something."""
+"""axe on each page, in each theme and each width; and that it would find something."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from testbed import Node
 from browser.conftest import Open, request_slice
 
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
-SHAPES = [(width, theme) for width in (1280, 390) for theme in ("light", "dark")]
+SHAPES = ((1280, "light"), (390, "dark"))
 
 
 def troubles(page: Page) -> list[tuple[str, str, list[str]]]:
@@ -53,6 +53,8 @@ def test_each_page(node: Node, window: Open, rosa: Page) -> None:
         if width < 500:
             page.get_by_text("Menu").click()
             assert troubles(page) == [], "the open menu"
+    for width, theme in ((1280, "dark"), (390, "light")):
+        look(window(width, theme, cookies=rosa), "/slices")  # the frame that all pages have
 
 
 def test_it_would_find_something(rosa: Page) -> None:

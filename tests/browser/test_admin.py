@@ -134,7 +134,7 @@ PATHS = (
 
 
 def test_axe_finds_nothing(chief: Page, window: Open) -> None:
-    """Each page in both themes and two widths."""
+    """Each page in each theme and each width."""
     for width, theme in SHAPES:
         page = window(width=width, theme=theme, cookies=chief)
         for path in PATHS:

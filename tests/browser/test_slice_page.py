@@ -154,7 +154,7 @@ def test_what_holds_for_leases(node: Node, chief: Page, link: str) -> None:
 
 
 def test_axe_finds_nothing(node: Node, window: Open, rosa: Page, chief: Page) -> None:
-    """Of what is on these pages now: with a snapshot, with curves drawn, in both themes and two widths."""
+    """Of what is on these pages now: with a snapshot, with curves drawn, in each theme and each width."""
     request_slice(rosa, node, "exp")
     ready(rosa, "exp")
     keep(rosa, "before")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,13 @@ def limits(pid: int) -> dict[str, str]:
     return found
 
 
-@pytest.fixture
-def slice_here(node: Node) -> Node:
-    node.create("exp", "--memory", "128M", "--pids", "99", "--cpu", "0.5")
-    return node
+@pytest.fixture(scope="module")
+def slice_here(bare_node: Node) -> Iterator[Node]:
+    """One for all of these tests: it survives each of them."""
+    bare_node.create("exp", "--memory", "128M", "--pids", "99", "--cpu", "0.5")
+    yield bare_node
+    bare_node.ok("delete", "exp")
+    bare_node.agrees(120)
 
 
 def test_this_is_a_production_like_host() -> None:
@@ -47,12 +51,12 @@ def test_this_is_a_production_like_host() -> None:
     assert Path("/sys/fs/cgroup/cgroup.controllers").exists()
 
 
-def test_web_has_no_privileges_and_the_agent_is_root(node: Node) -> None:
-    web = Path(f"/proc/{node.box.daemon('web')}/status").read_text()
-    user = node.box.run(["id", "-u", "slicemgr"], check=True).stdout.strip()
+def test_web_has_no_privileges_and_the_agent_is_root(bare_node: Node) -> None:
+    web = Path(f"/proc/{bare_node.box.daemon('web')}/status").read_text()
+    user = bare_node.box.run(["id", "-u", "slicemgr"], check=True).stdout.strip()
     assert f"Uid:\t{user}\t{user}" in web
     assert "CapBnd:\t0000000000000000" in web
-    assert "Uid:\t0\t0" in Path(f"/proc/{node.box.daemon('agent')}/status").read_text()
+    assert "Uid:\t0\t0" in Path(f"/proc/{bare_node.box.daemon('agent')}/status").read_text()
 
 
 def test_somebody_else_logs_in_through_the_port(slice_here: Node) -> None:
@@ -88,6 +92,6 @@ def test_limits_stand_a_daemon_reload(slice_here: Node) -> None:
     assert limits(pid) == wanted
 
 
-def test_doctor_says_how_disks_are_limited(node: Node) -> None:
-    checks = {one["name"]: one for one in json.loads(node.ok("doctor", "-f", "json"))}
+def test_doctor_says_how_disks_are_limited(bare_node: Node) -> None:
+    checks = {one["name"]: one for one in json.loads(bare_node.ok("doctor", "-f", "json"))}
     assert any(mode in checks["disk quota"]["detail"] for mode in ("simple", "full")), checks["disk quota"]

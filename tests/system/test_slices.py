@@ -94,7 +94,6 @@ def test_pause_freezes_and_resume_goes_on(node: Node) -> None:
     assert node.inside("exp", "cat /dev/shm/memory") == "kept\n"
 
 
-@both_kinds
 def test_every_port_of_the_block_leads_to_itself(node: Node) -> None:
     sliver = node.create("exp", "--ports", "5")["slivers"][0]
     last = sliver["ports"]["last"]
