@@ -119,7 +119,7 @@ class Slivers:
 
     def _request(self, name: str, kind: str) -> wire.SliceRequest:
         request: wire.SliceRequest = {**self._way.requests[kind], "name": name, "type": kind}
-        request.update({"node": self._way.node, "ssh_keys": [self._way.key[0]], "ports": 1})
+        request.update({"node": self._way.node, "ssh_keys": [self._key.line], "ports": 1})
         return request
 
     def _shell(self, line: str, timeout: float) -> None:
