@@ -97,6 +97,7 @@ class Node:
         settings = SETTINGS.format(address=self.box.address, port=PORT, more=self._more)
         self.box.run(["sh", "-c", "cat > /etc/slicemgr/slicemgr.toml"], input=settings, check=True)
         if not self.key.exists():
+            demo.RUN.mkdir(mode=0o700, exist_ok=True)
             words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)]
             subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
         return self

@@ -7,8 +7,9 @@ fails there. Numbers are bytes, and microseconds of CPU time in each period.
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,12 +70,21 @@ def parse_membership(text: str) -> dict[str, str]:
     return paths
 
 
+@contextlib.contextmanager
+def gone_is_failed(pid: int) -> Iterator[None]:
+    """Files of a process or its group that go meanwhile raise Failed; a group's that are open say "no such device"."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ESRCH, errno.ENODEV):
+            raise
+        raise Failed(f"process {pid} is gone") from error
+
+
 def _directory(pid: int, controller: str) -> Path:
     """The directory of a process in a controller's hierarchy. Raises Failed if the process is gone."""
-    try:
+    with gone_is_failed(pid):
         paths = parse_membership(Path(f"/proc/{pid}/cgroup").read_text())
-    except (FileNotFoundError, ProcessLookupError) as error:
-        raise Failed(f"process {pid} is gone") from error
     unified = version() == "v2"
     path = paths.get("" if unified else controller)
     if path is None:
@@ -134,12 +144,13 @@ def _weight(text: str) -> str:
 
 
 def verify(pid: int, limits: Limits) -> list[str]:
-    """What the kernel says differently from `limits` for the cgroup of `pid`; [] is right."""
+    """What the kernel says differently from `limits` for the cgroup of `pid`; [] is right.."""
     wrong = []
     for row in expected(limits, version()):
         directory = _directory(pid, row.controller)
         files = [directory / one for one in row.files if (directory / one).exists()]
-        held = [row.normal(file.read_text().strip()) for file in files]
+        with gone_is_failed(pid):
+            held = [row.normal(file.read_text().strip()) for file in files]
         if row.wanted not in held:
             wrong.append(f"{row.name} is {' or '.join(held) or 'not limited'} instead of {row.wanted}")
     return wrong
@@ -156,18 +167,18 @@ def memory_usage(pid: int) -> int | None:
         directory = _directory(pid, "memory")
         usage = int((directory / ("memory.current" if version() == "v2" else "memory.usage_in_bytes")).read_text())
         stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
-    except (Failed, FileNotFoundError, OSError):
+    except (Failed, OSError):
         return None
     return working_set(usage, {name: int(value) for name, value in stat.items() if "inactive_file" in name})
 
 
 def freeze_v2(pid: int, frozen: bool) -> None:
-    """Stop or go on with every process of the container (v2 only)."""
-    (_directory(pid, "") / "cgroup.freeze").write_text("1" if frozen else "0")
+    """Stop or go on with every process of the container (v2 only). Raises Failed if it is gone."""
+    with gone_is_failed(pid):
+        (_directory(pid, "") / "cgroup.freeze").write_text("1" if frozen else "0")
 
 
 def is_frozen_v2(pid: int) -> bool:
-    try:
+    with contextlib.suppress(Failed), gone_is_failed(pid):
         return (_directory(pid, "") / "cgroup.freeze").read_text().strip() == "1"
-    except (Failed, FileNotFoundError):
-        return False
+    return False

@@ -154,6 +154,18 @@ def test_the_same_checks_fail_without_the_confinement(slivers: Slivers) -> None:
     assert [line for line in cgroup.verify(init, sliver.limits) if line.startswith("pids")] != []
 
 
+def test_a_group_that_goes_while_it_is_read_is_gone() -> None:
+    name = names.domain(names.sliver_id(names.new_tag(), 0))
+    group = cgroup.pids_group_v1(name) or cgroup.MOUNT / name
+    group.mkdir(parents=True)
+    with (group / "cgroup.procs").open() as file:
+        group.rmdir()
+        with pytest.raises(Failed, match="is gone"), cgroup.gone_is_failed(1):
+            file.read()
+        with pytest.raises(PermissionError), cgroup.gone_is_failed(1):  # what else goes wrong stays what it is
+            raise PermissionError
+
+
 def test_every_limit_that_can_be_asked_for_holds(slivers: Slivers) -> None:
     weight = 300 if cgroup.has_io_weight() else None
     sliver, init = slivers.boot(

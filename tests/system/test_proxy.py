@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from terminal import Terminal
-from testbed import BIN, IMAGE
+from testbed import BIN, IMAGE, eventually
 from tls_site import TlsNode
 
 FORGED = "203.0.113.66"
@@ -99,20 +99,31 @@ def test_only_an_upload_may_be_large(site: TlsNode) -> None:
     assert status != 413 and json.loads(text), "the service itself judges it"
 
 
+def logged(site: TlsNode, request: str, of: str) -> str:
+    """The line about a request; it is written after the answer."""
+
+    def line() -> str:
+        text = site.nginx_logs() if of == "nginx" else (site.box.directory / "log" / "web.log").read_text()
+        return next((one for one in text.splitlines() if request in one), "")
+
+    return str(eventually(line, f"{of} has logged request {request}"))
+
+
 def test_no_secret_is_in_a_log(site: TlsNode) -> None:
     secret, token = secrets.token_urlsafe(32), site.token()
-    ask(site, "GET", f"/invitation/{secret}")
-    ask(site, "GET", f"/api/v1/slices?token={secret}", Authorization=f"Bearer {token}")
+    for path, headers in (
+        (f"/invitation/{secret}", {}),
+        (f"/api/v1/slices?token={secret}", {"Authorization": f"Bearer {token}"}),
+    ):
+        request = ask(site, "GET", path, **headers)[2]["X-Request-ID"]
+        lines = [json.loads(logged(site, request, of)) for of in ("nginx", "web")]
+        assert [line["request"] for line in lines] == [request, request], "both logs call a request by the same id"
+        assert lines[0]["path"] == ("/invitation/..." if "invitation" in path else "/api/v1/slices")
     logs = [path.read_text() for path in (site.box.directory / "log").iterdir()]
-    assert '"path":"/invitation/..."' in site.nginx_logs()
     assert all(one not in text for one in (secret, token) for text in (*logs, site.nginx_logs()))
-    lines = [json.loads(line) for line in (site.box.directory / "log" / "web.log").read_text().splitlines()]
-    assert {line["request"] for line in lines if "request" in line} & {
-        json.loads(line)["request"] for line in site.nginx_logs().splitlines() if line.startswith("{")
-    }, "both logs call a request by the same id"
     site.start_nginx(**{'"path":"$slicemgr_path"': '"path":"$request_uri"'})
     try:
-        ask(site, "GET", f"/invitation/{secret}")
-        assert secret in site.nginx_logs(), "the control"
+        request = ask(site, "GET", f"/invitation/{secret}")[2]["X-Request-ID"]
+        assert secret in logged(site, request, "nginx"), "the control"
     finally:
         site.start_nginx()
