@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -168,7 +168,7 @@ def _filter6(tags: tuple[str, ...]) -> Table:
 
 def _nat(network: NetworkConfig, published: Collection[Published]) -> Table:
     pool = network.addresses
-    blocks = sorted(published, key=lambda one: one.ports.first)
+    blocks = tuple(sorted(_Block(one.ports.first, one.ports.last, one.address) for one in published))
     chains: dict[str, Chain] = {
         f"{PREFIX}PREROUTING": (Rule(f"{PREFIX}DNAT", matches=(TO_NODE,), goto=True),),
         # Not for 127.0.0.0/8: such a packet may only leave by a sliver's link with route_localnet on, which would
@@ -193,14 +193,21 @@ def _nat(network: NetworkConfig, published: Collection[Published]) -> Table:
 # Rules of slivers and slices are asked for again at every change of any: cached, they cost one look.
 
 
-@lru_cache(maxsize=1 << 14)
-def _port_rules(protocol: str, address: str, block: PortBlock) -> tuple[Rule, ...]:
+class _Block(NamedTuple):
+    """The ports of one sliver; of plain values, for it is compared and hashed at every change of any."""
+
+    first: int
+    last: int
+    address: str
+
+
+def _port_rules(protocol: str, block: _Block) -> Iterator[Rule]:
     """Lowest port → ssh, every other one → itself (a destination without a port keeps it)."""
-    rules = [Rule("DNAT", (("to-destination", f"{address}:{SSH}"),), protocol, matches=(_port(protocol, block.first),))]
-    if block.count > 1:
+    to_ssh = (("to-destination", f"{block.address}:{SSH}"),)
+    yield Rule("DNAT", to_ssh, protocol, matches=(_port(protocol, block.first),))
+    if block.last > block.first:
         rest = _port(protocol, block.first + 1, block.last)
-        rules.append(Rule("DNAT", (("to-destination", address),), protocol, matches=(rest,)))
-    return tuple(rules)
+        yield Rule("DNAT", (("to-destination", block.address),), protocol, matches=(rest,))
 
 
 def _port(protocol: str, first: int, last: int | None = None) -> Match:
@@ -248,28 +255,29 @@ def _by_tag(
     return (*below, (name, tuple(here)))
 
 
+@lru_cache(maxsize=1 << 9)  # each change of one block leaves the path from the root, with a tuple of all blocks
 def _by_port(
-    name: str, protocol: str, first: int, width: int, blocks: Sequence[Published]
-) -> Iterator[tuple[str, Chain]]:
-    """A tree over the ports `first` up to `first + width`; a chain with more than LEAF blocks is split.
+    name: str, protocol: str, first: int, width: int, blocks: tuple[_Block, ...]
+) -> tuple[tuple[str, Chain], ...]:
+    """A tree over the ports `first` up to `first + width`; a chain with more than LEAF (sorted) blocks is split.
 
     Its cuts are where they are whatever is published, so that a change stays where it is.
     """
     if len(blocks) <= LEAF or width < PORT_FANOUT:
-        yield name, tuple(rule for one in blocks for rule in _port_rules(protocol, one.address, one.ports))
-        return
+        return ((name, tuple(rule for block in blocks for rule in _port_rules(protocol, block))),)
     here: list[Rule] = []
+    below: list[tuple[str, Chain]] = []
     part = width // PORT_FANOUT
     for low in range(first, first + width, part):
         high = low + part - 1
-        begin = bisect_left(blocks, low, key=lambda one: one.ports.last)  # sorted by both ends: none overlaps another
-        inside = blocks[begin : bisect_right(blocks, high, key=lambda one: one.ports.first)]
+        begin = bisect_left(blocks, low, key=lambda one: one.last)  # sorted by both ends: none overlaps another
+        inside = blocks[begin : bisect_right(blocks, high, key=lambda one: one.first)]
         if not inside:
             continue
         child = f"{PREFIX}{protocol.upper()}-{low}-{high}"
         here.append(Rule(child, protocol=protocol, matches=(_port(protocol, low, high),), goto=True))
-        yield from _by_port(child, protocol, low, part, inside)
-    yield name, tuple(here)
+        below += _by_port(child, protocol, low, part, inside)
+    return (*below, (name, tuple(here)))
 
 
 def rule_words(rule: Rule) -> list[str]:
