@@ -22,7 +22,7 @@ from slicemgr.agent.machines import Machines
 from slicemgr.config import Config
 from slicemgr.drivers import disk_image, launch, whole_file
 from slicemgr.drivers.btrfs import Pool
-from slicemgr.errors import Code, Failed, Refused, SlicemgrError
+from slicemgr.errors import Code, Failed, Refused
 from slicemgr.model import BootFacts, ImageState, OperationState
 from slicemgr.store import work
 
@@ -84,7 +84,7 @@ class Importer:
         upload = self._config.uploads_dir / f"{sha256}.{format}"
         try:
             return self._add(operation, sha256, format, upload)
-        except SlicemgrError:
+        except Exception:  # whatever broke it: such a row could be neither deleted nor imported again
             if not self._stop.is_set():
                 self._journal.add(work.ImageGone(sha256))
             raise

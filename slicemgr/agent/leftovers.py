@@ -48,29 +48,36 @@ class Wanted:
         )
 
 
-def find(config: Config, hypervisor: Hypervisor, pool: Pool, wanted: Wanted) -> list[Leftover]:
-    """Look everywhere. Domains come first: what they use can only go after them."""
-    host = observe.host(config, hypervisor)
+def find(config: Config, hypervisor: Hypervisor, pool: Pool, ask: Callable[[], Wanted]) -> list[Leftover]:
+    """Look everywhere, then ask what is wanted. Domains come first: what they use can only go after them.
+
+    In this order, for what is made meanwhile had its row before it was on the host.
+    """
+    host, groups, links = observe.host(config, hypervisor), pool.groups(), _links()
+    bases, disks = _children(config.node.pool / "bases"), _children(config.images_dir)
+    wanted = ask()
     found = [
         Leftover("domain", names.domain(sliver), lambda sliver=sliver: hypervisor.kill(sliver))  # type: ignore[misc]
         for sliver in sorted(set(host.domains) - wanted.slivers)
     ]
     found += _slivers(config, pool, host, wanted)
-    found += _bases(config, pool, wanted)
-    found += _disks(config, wanted)
+    found += _bases(config, pool, bases, wanted)
+    found += _disks(disks, wanted)
     found += [
         Leftover("quota group", f"1/{group & 0xFFFFFFFFFFFF}", lambda group=group: pool.destroy_group(group))  # type: ignore[misc]
-        for group in sorted(pool.groups() - wanted.groups)
+        for group in sorted(groups - wanted.groups)
     ]
     found += [
         Leftover("shaper", names.shaper(one), lambda one=one: traffic.clear(one))  # type: ignore[misc]
         for one in sorted(host.shaped - wanted.slivers)
     ]
-    links = (names.sliver_of_link(entry.name) for entry in _LINKS.iterdir())
-    found += [
-        Leftover("link", names.link(one), _ends_with_domain) for one in links if one and one not in wanted.slivers
-    ]
+    found += [Leftover("link", names.link(one), _ends_with_domain) for one in sorted(links - wanted.slivers)]
     return found
+
+
+def _links() -> set[str]:
+    """The slivers whose links are there."""
+    return set(filter(None, (names.sliver_of_link(entry.name) for entry in _LINKS.iterdir())))
 
 
 def _ends_with_domain() -> None:
@@ -93,20 +100,20 @@ def _slivers(config: Config, pool: Pool, host: observe.Host, wanted: Wanted) -> 
     return directories + [Leftover("file", str(path), lambda path=path: path.unlink(missing_ok=True)) for path in files]  # type: ignore[misc]
 
 
-def _bases(config: Config, pool: Pool, wanted: Wanted) -> list[Leftover]:
+def _bases(config: Config, pool: Pool, there: Sequence[Path], wanted: Wanted) -> list[Leftover]:
     keep = {names.base_dir(config.node.pool, one) for one in wanted.images}
     keep |= {incoming_dir(config.node.pool, one) for one in wanted.images}
     return [
         Leftover("base", str(path), lambda path=path: pool.delete_tree(path, None))  # type: ignore[misc]
-        for path in _children(config.node.pool / "bases")
+        for path in there
         if path not in keep
     ]
 
 
-def _disks(config: Config, wanted: Wanted) -> list[Leftover]:
+def _disks(there: Sequence[Path], wanted: Wanted) -> list[Leftover]:
     return [
         Leftover("disk image", str(path), lambda path=path: path.unlink(missing_ok=True))  # type: ignore[misc]
-        for path in _children(config.images_dir)
+        for path in there
         if path.name.partition(".")[0] not in wanted.images
     ]
 

@@ -97,6 +97,10 @@ class Agent:
                 except StoreError as error:  # the database's server restarts: slivers run on, and so do we
                     log.error("cannot read what should be: %s", error)
                     self._stop.wait(_TICK)
+                except Exception:
+                    log.exception("a look at the node broke; the next one goes on")
+                    due, quiet = time.monotonic() + self._config.agent.reconcile.total_seconds(), math.inf
+                    self._stop.wait(_TICK)
                 listener.wait(min(_TICK, max(0.0, min(due, quiet) - time.monotonic())))
 
     def changed(self, sliver: str) -> None:

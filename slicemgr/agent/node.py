@@ -106,7 +106,7 @@ class Node:
             case "sysbench":
                 return {"measured": self._measurer.sysbench(operation.params)}
             case "gc":
-                return leftovers.collect(self._leftovers(), apply=bool(operation.params.get("apply")))
+                return self._collect(operation)
         raise Refused(Code.INVALID, f"this agent does not know the operation {operation.kind!r}", hint="update it")
 
     def _baseline(self, operation: work.Operation) -> dict[str, object]:
@@ -177,11 +177,16 @@ class Node:
 
         return done
 
-    def _leftovers(self) -> list[leftovers.Leftover]:
+    def _collect(self, operation: work.Operation) -> dict[str, object]:
+        if self._raw.is_set() or self._measurer.busy:
+            raise Refused(Code.CONFLICT, "a measurement runs here: its slivers have no rows", hint="when it has ended")
+        found = leftovers.find(self._config, self.hypervisor, self._pool, self._wanted)
+        return leftovers.collect(found, apply=bool(operation.params.get("apply")))
+
+    def _wanted(self) -> leftovers.Wanted:
         with self._store.read() as connection:
             rows = work.slivers(connection, self._config.node.name)
-            wanted = leftovers.Wanted.of([row.sliver for row in rows], work.images(connection))
-        return leftovers.find(self._config, self.hypervisor, self._pool, wanted)
+            return leftovers.Wanted.of([row.sliver for row in rows], work.images(connection))
 
     def _announce(self) -> None:
         node = self._config.node

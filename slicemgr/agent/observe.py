@@ -53,12 +53,13 @@ def host(config: Config, hypervisor: Hypervisor) -> Host:
     directories = _children(config.node.pool / "slivers")
     limits = {sliver: _disk_limit(config, sliver) for sliver in directories}
     keys = {sliver: _keys(config, sliver) for sliver in directories}
+    marks = _listing(settled_dir(config))  # before the domains: one that is new since then has no mark here
     return Host(
         domains=hypervisor.domains(),
         roots=frozenset(one for one in directories if has_root(config, one)),
         directories=directories,
         launches=frozenset(filter(None, map(names.sliver_of_domain, _listing(config.node.run_dir / "launch")))),
-        settled=dict(filter(None, map(_parse_mark, _listing(settled_dir(config))))),
+        settled=dict(filter(None, map(_parse_mark, marks))),
         disks={sliver: limit for sliver, limit in limits.items() if limit is not None},
         shaped=traffic.shaped(),
         keys={sliver: lines for sliver, lines in keys.items() if lines is not None},

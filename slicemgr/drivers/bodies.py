@@ -173,6 +173,15 @@ def noted_pid(directory: Path, sliver: str) -> int | None:
         return None
 
 
+def noted(directory: Path) -> dict[str, Path]:
+    """libvirt's notes on running domains of ours, by sliver. A note may have outlived its domain."""
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
+        names_there = [entry.name for entry in entries if entry.name.endswith(".pid")]
+        found = {names.sliver_of_domain(name.removesuffix(".pid")): directory / name for name in names_there}
+        return {sliver: path for sliver, path in found.items() if sliver is not None}
+    return {}
+
+
 def controls(pid: int, sliver: str) -> bool:
     """Whether the process is there, alive, and the sliver's libvirt_lxc (or our launcher, about to be it)."""
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -57,7 +58,8 @@ def has_swap_limit() -> bool:
 def has_io_weight() -> bool:
     """Whether a block weight has an effect: a scheduler with weights is there."""
     patterns = ("blkio/blkio*.weight", "blkio/*/blkio*.weight", "*/io*.weight", "*/*/io*.weight")
-    return any(next(MOUNT.glob(pattern), None) for pattern in patterns)
+    # Path.glob raises for a group that vanishes meanwhile.
+    return any(next(glob.iglob(f"{MOUNT}/{pattern}"), None) for pattern in patterns)  # noqa: PTH207
 
 
 def parse_membership(text: str) -> dict[str, str]:
@@ -165,6 +167,8 @@ def memory_usage(pid: int) -> int | None:
     """Bytes of memory (working set, kernel memory included) of the cgroup of `pid`; None if it is gone."""
     try:
         directory = _directory(pid, "memory")
+        if directory == MOUNT / "memory":  # v1 says so of a process that is ending: the whole node's
+            return None
         usage = int((directory / ("memory.current" if version() == "v2" else "memory.usage_in_bytes")).read_text())
         stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
     except (Failed, OSError):

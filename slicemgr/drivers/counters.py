@@ -55,12 +55,9 @@ def running() -> dict[str, int]:
     """The process of each noted domain of ours, by sliver. A note may have outlived its process."""
     found = {}
     for directory in (bodies.LXC_DIR, bodies.QEMU_DIR):
-        with suppress(OSError), os.scandir(directory) as entries:
-            for entry in entries:
-                sliver = names.sliver_of_domain(entry.name.removesuffix(".pid"))
-                if sliver is not None and entry.name.endswith(".pid"):
-                    with suppress(OSError, ValueError):
-                        found[sliver] = int(_read(entry.path))
+        for sliver, note in bodies.noted(directory).items():
+            with suppress(OSError, ValueError):
+                found[sliver] = int(_read(str(note)))
     return found
 
 

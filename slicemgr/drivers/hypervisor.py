@@ -101,8 +101,11 @@ class Hypervisor:
     def _kinds(self) -> list[Kind]:
         """Containers always, machines once their driver was reached: not every node has it."""
         if Kind.KVM not in self._connections and Kind.KVM not in self._missing:
-            with suppress(Failed):
+            try:
                 self._connect(Kind.KVM)
+            except Failed as error:  # that no machine runs is only known where libvirt has noted none
+                if error.code is Code.UNAVAILABLE and bodies.noted(bodies.QEMU_DIR):
+                    raise
         return [Kind.LXC, Kind.KVM] if Kind.KVM in self._connections else [Kind.LXC]
 
     def _list(self, kind: Kind) -> dict[str, DomainSeen]:
@@ -174,6 +177,8 @@ class Hypervisor:
 
     def _freeze(self, sliver: str, frozen: bool) -> None:
         seen = self._need(sliver)
+        if seen.paused == frozen:  # an earlier try was not answered
+            return
         with self._calling(seen.kind, "pause or resume the domain") as connection:
             domain = _lookup(connection, sliver)
             if domain is None:
@@ -249,7 +254,8 @@ class Hypervisor:
         if seen is None:
             return True
         if seen.paused:
-            self.resume(sliver)
+            with suppress(Failed):  # a QEMU that hangs, or is just going, is ended by force below
+                self.resume(sliver)
         deadline = time.monotonic() + grace
         while True:
             self._ask_to_stop(seen)  # again and again: PID 1 does not hear what comes before its traps are set
@@ -468,11 +474,11 @@ def _owned(found: _Device, seen: DomainSeen) -> _Device:
 
 @contextmanager
 def _may_be_gone() -> Iterator[None]:
-    """A domain that was there a moment ago may have ended since."""
+    """A domain that was there a moment ago may have ended since, or be about to: it is found but does not run."""
     try:
         yield
     except libvirt.libvirtError as error:
-        if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+        if error.get_error_code() not in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
             raise
 
 

@@ -47,7 +47,6 @@ class Looker:
         self._pool = pool
         self._memory = memory
         self._groups = Groups()
-        self._subvolumes: dict[str, int] = {}
         self._kept: dict[str, Seen] = {}
         self._began: float | None = None
         self._fresh: tuple[dict[str, Seen], float] | None = None
@@ -168,13 +167,11 @@ class Looker:
         own = charges.get(names.qgroup(one.serial))
         if self._pool.quota_mode() is not QuotaMode.FULL:
             return own or (None, None)
-        if one.id not in self._subvolumes:
-            with suppress(PoolFailed):
-                pool = self._config.node.pool
-                root = names.root_dir(pool, one.id)
-                path = root if root.exists() else names.sliver_dir(pool, one.id)
-                self._subvolumes[one.id] = self._pool.subvolume_id(path)
-        return charges.get(self._subvolumes.get(one.id, -1), (None, None))
+        root = names.root_dir(self._config.node.pool, one.id)
+        path = root if root.exists() else names.sliver_dir(self._config.node.pool, one.id)
+        with suppress(PoolFailed):  # asked each time: a restore gives it another one
+            return charges.get(self._pool.subvolume_id(path), (None, None))
+        return None, None
 
 
 def _empty(node: str, at: int, serial: int) -> Row:

@@ -21,6 +21,7 @@ from tiny_sliver import Slivers, compile_launcher, eventually, in_box, make_root
 
 from slicemgr import names
 from slicemgr.config import LibvirtConfig
+from slicemgr.drivers import bodies
 from slicemgr.drivers.domain_xml import domain_xml
 from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.drivers.place import Place
@@ -156,12 +157,14 @@ def test_domains_of_others_are_not_seen(driver: Driver) -> None:
 
 def test_pause_and_resume(driver: Driver) -> None:
     sliver = driver.start()
-    driver.hypervisor.pause(sliver.id)
+    for _ in range(2):  # as after a call whose answer did not come
+        driver.hypervisor.pause(sliver.id)
     assert driver.hypervisor.domains()[sliver.id].paused
     seen = driver.hypervisor.domain(sliver.id)
     assert seen is not None
     assert seen.paused
-    driver.hypervisor.resume(sliver.id)
+    for _ in range(2):
+        driver.hypervisor.resume(sliver.id)
     assert not driver.hypervisor.domains()[sliver.id].paused
 
 
@@ -249,6 +252,23 @@ def test_no_libvirtd_is_said_as_such() -> None:
 
 
 # real containers alone
+
+
+def test_that_no_machine_runs_is_not_said_by_a_driver_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = tmp_path / "empty.xml"
+    empty.write_text(EMPTY_NODE)
+    nobody = f"qemu+unix:///system?socket={tmp_path}/nobody"
+    monkeypatch.setattr(bodies, "QEMU_DIR", tmp_path)
+    hypervisor = Hypervisor(LibvirtConfig(lxc=f"test://{empty}", qemu=nobody))
+    assert hypervisor.domains() == {}
+    note = tmp_path / "sm-k3wz8n2q-0.pid"
+    note.write_text("1")
+    with pytest.raises(Failed, match="libvirt does not answer for kvm"):
+        hypervisor.domains()
+    note.rename(tmp_path / "somebody.pid")
+    assert hypervisor.domains() == {}
 
 
 def test_containers_outlive_libvirtd(box: Box, lxc: LxcDriver) -> None:

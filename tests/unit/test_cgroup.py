@@ -52,6 +52,19 @@ def test_limits_that_were_not_asked_for_are_not_checked(version: str) -> None:
     assert {row.name for row in cgroup.expected(bare, version)} == {"memory", "pids", "cpu", "cpu_shares"}
 
 
+def test_a_process_that_ends_is_not_charged_with_the_whole_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup, "MOUNT", tmp_path)
+    for place in ("memory", "memory/own"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "memory.usage_in_bytes").write_text("100\n")
+        (tmp_path / place / "memory.stat").write_text("total_inactive_file 30\n")
+    for place, usage in (("/own", 70), ("/", None)):
+        monkeypatch.setattr(cgroup, "parse_membership", lambda _, place=place: {"memory": place})
+        assert cgroup.memory_usage(1) == usage
+
+
 def test_the_version_is_the_mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroup, "MOUNT", tmp_path)
     assert cgroup.version() == "v1"
