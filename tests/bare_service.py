@@ -12,6 +12,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +20,7 @@ from typing import Any, Self
 from postgres_server import Server
 
 import slicemgr.store
-from slicemgr.config import Config, NetworkConfig, NodeConfig
+from slicemgr.config import Config, NetworkConfig, NodeConfig, StoreConfig
 from slicemgr.model import GIB, ImageState, OperationState, SliceSpec
 from slicemgr.policy.access import Principal
 from slicemgr.service import consoles, people, slices, specs
@@ -27,6 +28,7 @@ from slicemgr.store import Store, schema, tables, work
 from slicemgr.store.updates import utcnow
 
 ADMIN = Principal("admin", True)
+PATIENT = StoreConfig(lock_timeout=timedelta(minutes=5))  # where it counts who wins, not how fast
 IMAGE = "debian-12"
 SHA = "ab" * 32
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDZL+rD/vRwJyc8ynlZ34fozFD0H1+ae81XD1/BIyS4U me@host"

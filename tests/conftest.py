@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from bare_service import databases_on
 from host_node import HostNode
+from hypothesis import HealthCheck, settings
 from postgres_server import Server
 from production_run import Run
 from testbed import IMAGE, Node, ensure_image
@@ -16,6 +17,10 @@ from testbed import IMAGE, Node, ensure_image
 GOLDEN = Path(__file__).parent / "golden"
 PRODUCTION = bool(os.environ.get("SLICEMGR_NO_BOX"))  # this machine is a node, made for the tests
 collect_ignore = [] if PRODUCTION else ["production"]
+
+# That a machine is busy is no finding.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

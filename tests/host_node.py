@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sqlite3
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
+import demo
 from testbed import DATABASE, Node, eventually
 
 ADDRESS = "192.0.2.10"
@@ -79,9 +79,9 @@ class HostNode(Node):
 
     def start(self) -> None:
         """Wait for the units, and tell the database of the images that came with the pool."""
-        eventually(lambda: self.box.daemon("web") and self.box.daemon("agent"), "the units run", 120)
-        eventually(self._listens, "the web process listens", 120)
-        eventually(self.nodes, "the agent has announced the node", 120)
+        eventually(lambda: self.box.daemon("web") and self.box.daemon("agent"), "the units run", 300)
+        eventually(lambda: demo.answers(self.url), "the web process answers", 300)
+        eventually(self.nodes, "the agent has announced the node", 300)
         for row in json.loads(Path(os.environ["SLICEMGR_TEST_IMAGES"]).read_text()):
             marks = ", ".join("?" * len(row))
             with closing(sqlite3.connect(DATABASE)) as database, database:
@@ -90,12 +90,4 @@ class HostNode(Node):
 
     def mend(self) -> None:
         """Nothing here ends a unit for good: systemd starts it again."""
-        eventually(self._listens, "the web process listens", 120)
-
-    @staticmethod
-    def _listens() -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", 8480), 2).close()
-        except OSError:
-            return False
-        return True
+        eventually(lambda: demo.answers(self.url), "the web process answers", 300)

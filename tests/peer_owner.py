@@ -65,17 +65,18 @@ def _forwarded(place: Place) -> list[str]:
     (place.directory / "pattern").mkdir()
     system.begin()
     system.create(one)
-    said = [_banner(one.first)]
+    said = [_banner(one.first, tries=1000)]
     system.delete(one)
-    return [*said, _banner(one.first)]
+    return [*said, _banner(one.first, tries=100)]
 
 
-def _banner(port: int) -> str:
+def _banner(port: int, tries: int) -> str:
     program = (
-        "import socket,sys,time\nfor _ in range(100):\n try:\n  c = socket.create_connection((sys.argv[1], int(sys."
+        "import socket,sys,time\nfor _ in range(int(sys.argv[3])):\n try:\n"
+        "  c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 2)\n"
+        "  print(c.recv(20).decode())\n  break\n except OSError:\n  time.sleep(0.02)"
     )
-    program += "argv[2])), 2)\n  print(c.recv(20).decode())\n  break\n except OSError:\n  time.sleep(0.02)"
-    argv = [sys.executable, "-c", program, peer_place.PEER_SIDE, str(port)]
+    argv = [sys.executable, "-c", program, peer_place.PEER_SIDE, str(port), str(tries)]
     return command.run(argv, timeout=60).decode().strip()
 
 

@@ -72,6 +72,9 @@ def ensure_image(recipe: str = IMAGE) -> Path:
     return demo.ensure_image(recipe)
 
 
+STARTED = "cut -d' ' -f22 /proc/1/stat"  # when the sliver's init began, as it says itself
+
+
 def eventually(check: Callable[[], Any], what: str, seconds: float = 60) -> Any:
     """The first true value of `check`; fails if there is none in time."""
     deadline = time.monotonic() + seconds
@@ -218,7 +221,7 @@ class Node:
         with locked(BASES / recipe):
             if kept.exists() and not really:
                 self._take_base(kept)
-            self.ok("image", "import", image, "--name", recipe, timeout=600)
+            self.ok("image", "import", image, "--name", recipe, timeout=1000)
             if not kept.exists():
                 self._keep_base(kept)
 
@@ -245,17 +248,17 @@ class Node:
 
     def await_machines(self) -> None:
         """Wait until the agent knows how machines run here."""
-        eventually(self.runs_machines, "the agent has found out how machines run", 120)
+        eventually(self.runs_machines, "the agent has found out how machines run", 300)
 
     def runs_machines(self) -> bool:
         """Whether the agent knows how."""
         facts: dict[str, Any] = self.nodes()[0]["facts"]
         return bool(facts["kinds"]["kvm"])
 
-    def ssh(self, target: str, command: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def ssh(self, target: str, command: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         return self.slicectl("ssh", "-i", self.key, target, "--", command, timeout=timeout)
 
-    def inside(self, target: str, command: str, timeout: float = 60) -> str:
+    def inside(self, target: str, command: str, timeout: float = 300) -> str:
         """What a command that must succeed prints in a sliver."""
         done = self.ssh(target, command, timeout)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
@@ -280,7 +283,7 @@ class Node:
 
     def host(self) -> dict[str, set[str]]:
         """Everything on the host that carries our mark, by kind, as sliver ids."""
-        told = self.box.run(["sh", "-c", LOOK], check=True).stdout
+        told = self.box.run(["sh", "-c", LOOK], check=True, timeout=300).stdout
         domains, links, rules, groups = (part.splitlines() for part in told.split("--\n"))
         devices = [line.split()[1].split("@")[0].rstrip(":") for line in links]
         return {
@@ -347,7 +350,7 @@ class Node:
         }
         return {kind: (have[kind] - want, want - have[kind]) for kind, want in wanted.items() if have[kind] != want}
 
-    def agrees(self, seconds: float = 30) -> None:
+    def agrees(self, seconds: float = 120) -> None:
         """The one invariant: host and database name the same things. Quota groups and links end a little later."""
         last: list[dict[str, tuple[Any, Any]]] = [{}]
 

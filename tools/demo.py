@@ -88,7 +88,7 @@ def ensure_key() -> Path:
 
 def answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/healthz", timeout=2) as response:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=10) as response:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False

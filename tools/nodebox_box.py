@@ -398,7 +398,7 @@ class Box:
                         return False
             return True
 
-        if not wait_until(free, 30):
+        if not wait_until(free, 180):
             raise BoxError(f"{pool} stays on a loop device: something outside the box uses its pool")
 
     def reboot(self) -> Facts:

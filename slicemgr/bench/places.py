@@ -29,7 +29,7 @@ _NODE_SECONDS = 4000.0  # of one operation: longer than the agent lets a program
 # A first boot goes on after ssh answers; a container has cloud-init's files, but nothing that starts it.
 _SETTLED = "if command -v cloud-init >/dev/null; then cloud-init status --wait >/dev/null 2>&1; fi; sync; true"
 _OPERATIONS = ("io", "sysbench")
-_ARRIVAL = 0.5  # seconds in which a request whose answer nobody reads is an operation
+_ARRIVAL = 5.0  # seconds in which a request whose answer nobody reads is an operation
 _NO_PYTHON = 127  # what a shell says of a program that is not there
 
 
@@ -144,12 +144,15 @@ class OnNode:
     def __init__(self, client: Client, node: str) -> None:
         self._client = client
         self._node = node
-        self._asked = False
+        self._asked = self._answered = False
 
     def run(self, ask: Callable[[], wire.Operation], names: Sequence[str]) -> Json:
         """What it measured: `names`, each a number. Raises Missing, or Failed as the agent says."""
         self._asked = True  # from before the request: an interruption may take the answer, but not the operation
-        ended = self._client.wait(ask()["id"], _NODE_SECONDS)
+        self._answered = False
+        operation = ask()
+        self._answered = True
+        ended = self._client.wait(operation["id"], _NODE_SECONDS)
         self._asked = False
         if ended["state"] == "failed" or ended["result"] is None:
             raise Failed(f"on the node: {ended['error']}", hint=ended["hint"] or "")
@@ -165,7 +168,8 @@ class OnNode:
     def leave(self, told: Told) -> None:
         """Wait for what is under way: the agent takes away what it made when it ends."""
         if self._asked:
-            time.sleep(_ARRIVAL)
+            if not self._answered:
+                time.sleep(_ARRIVAL)
             self.quiet(told)
             self._asked = False
 

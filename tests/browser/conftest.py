@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from testbed import Node, eventually
 
 CHROMIUM = "/usr/bin/chromium"
 PASSWORD = "correct horse battery"
 Open = Callable[..., Page]
+expect.set_options(timeout=40_000)  # ms; its own 5 s are what a page at rest takes to look again
 
 
 @pytest.fixture(scope="package")

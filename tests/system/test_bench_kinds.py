@@ -16,13 +16,14 @@ def test_a_machine_beside_a_container(node: Node, tmp_path: Path) -> None:
     node.ensure_machines()
     run = tmp_path / "run"
     words = ("--type", "lxc", "--type", "kvm", "--boot", "direct", "--memory", "192M", "--output", run)
-    node.ok("bench", "lifecycle", *words, "--count", "1", "--parallel", "1", timeout=500)
+    node.ok("bench", "lifecycle", *words, "--count", "1", "--parallel", "1", timeout=1000)
     told = folder.read(run)
     assert told.info["outcome"] == "done"
     ours = {series: told.steps[f"1/{series}/slices"]["data"] for series in ("lxc", "kvm-direct")}
     raw = {series: told.steps[f"1/{series}/raw"]["data"]["raw"] for series in ours}
     phases = {series: {name: one[0] for name, one in data["phases"].items()} for series, data in ours.items()}
-    machine = [phases["kvm-direct"][name] for name in ("prepared", "started", "console", "banner")]
+    seen = phases["kvm-direct"]  # a console that says nothing for 10 s is left out
+    machine = [seen[name] for name in ("prepared", "started", "console", "banner") if name in seen]
     assert machine == sorted(machine) and machine[0] > 0
     assert "console" not in phases["lxc"] and 0 < phases["lxc"]["prepared"] < phases["lxc"]["started"]
     assert phases["lxc"]["started"] < phases["lxc"]["banner"] < phases["kvm-direct"]["banner"]
@@ -31,7 +32,7 @@ def test_a_machine_beside_a_container(node: Node, tmp_path: Path) -> None:
     for data in ours.values():
         looked = data["inside"]
         assert all(looked[name][0] > 0 for name in ("exec", "launch", "response"))
-        assert len(looked["ping"]) == 5 and all(one > 0 for one in looked["ping"])
+        assert 0 < len(looked["ping"]) <= 5 and all(one > 0 for one in looked["ping"])
         assert data["disk_each"] is not None and data["delete"] > 0
     assert ours["kvm-direct"]["memory_each"] > ours["lxc"]["memory_each"] > 0
     assert "The thesis's phases" in [one.title for one in pages.content(told).tables]
@@ -48,7 +49,7 @@ def test_ended_while_it_creates_and_resumed_without_an_echo(node: Node, tmp_path
     argv = [str(BIN / "slicectl"), *words]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:
-        eventually(lambda: len(node.slices()) > 2 or process.poll() is not None, "it creates", 120)
+        eventually(lambda: len(node.slices()) > 2 or process.poll() is not None, "it creates", 300)
     finally:
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=240)[1]

@@ -102,10 +102,19 @@ def test_without_a_terminal_what_is_piped_in_is_typed(node: Node) -> None:
     node.create("exp", "--count", "2")
     environment = {**os.environ, "SLICEMGR_URL": node.url, "SLICEMGR_TOKEN": node.token()}
     words = [str(BIN / "slicectl"), "console", "exp/1"]
-    done = subprocess.run(words, input="uname; hostname\n", capture_output=True, text=True, timeout=60, env=environment)
-    assert done.returncode == 0
-    assert "\nLinux\nexp-1\n" in done.stdout
-    assert done.stderr == "slicectl: connected to exp/1\n"
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("uname; hostname\n")
+        process.stdin.flush()
+        said = ""
+        for line in process.stdout:  # its input stays open until then: after the end, a second of quiet is the end
+            said += line
+            if line == "exp-1\n":
+                break
+        complaint = process.communicate(timeout=60)[1]
+    assert process.returncode == 0 and "\nLinux\nexp-1\n" in said
+    assert complaint == "slicectl: connected to exp/1\n"
 
 
 def test_a_client_that_dies_leaves_the_shell_as_it_is(node: Node) -> None:

@@ -137,7 +137,7 @@ def machine(node: Node) -> Iterator[str]:
     node.kind = "kvm"
     node.create("vm", "--no-wait")
     node.kind = "lxc"
-    node.ok("wait", "vm", "--for", "running")
+    node.ok("wait", "vm", "--for", "running", "--timeout", "10m")
     yield "vm"
 
 

@@ -20,6 +20,7 @@ CREATE_STEPS = ("root", "identity", "publish", "domain", "shape", "verify", "ssh
 RATED = ("--net-in", "20Mbit", "--net-out", "20Mbit")
 DELETE_STEPS = ("kill", "withdraw", "remove")
 SETTINGS = "/etc/slicemgr/slicemgr.toml"
+BOOT = 600  # seconds that an emulated machine may need, as the settings say
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +89,7 @@ def strike_at_each(
     for step, moment in itertools.product(steps, ("before", "after")):
         victims = (libvirtd(node), 0) if libvirt else (0,)
         start_faulty(node, step, moment, victims)
-        eventually(lambda: struck(node, victims) or over(), f"the agent has killed itself {moment} {step}", 90)  # noqa: B023
+        eventually(lambda: struck(node, victims) or over(), f"the agent has killed itself {moment} {step}", BOOT)  # noqa: B023
         if node.box.daemon("agent") is None:
             deaths.append((step, moment))
     return deaths
@@ -101,7 +102,7 @@ def test_killed_around_each_step_of_create(node: Node, each_kind: str, libvirt: 
     # With libvirtd, what it ran goes on: only the agent begins again.
     assert deaths == list(itertools.product(CREATE_STEPS, ("before", "after")))
     node.start_agent()
-    node.ok("wait", "exp", "--timeout", "120s")
+    node.ok("wait", "exp", "--timeout", f"{BOOT}s")
     assert node.inside("exp", "id -u") == "0\n"
     node.agrees()
 
@@ -115,7 +116,7 @@ def test_killed_around_each_step_of_delete(node: Node, each_kind: str, libvirt: 
     deaths = strike_at_each(node, steps, lambda: not node.rows("select 1 from slices"), libvirt=libvirt)
     assert deaths == list(itertools.product(steps, ("before", "after")))
     node.start_agent()
-    node.ok("wait", "exp", "--for", "gone", "--timeout", "90s")
+    node.ok("wait", "exp", "--for", "gone", "--timeout", "300s")
     node.agrees()
 
 
@@ -135,10 +136,10 @@ def test_libvirtd_killed_under_a_living_agent(node: Node, action: str, step: str
     eventually(lambda: node.box.facts().libvirtd != daemon or (action == "delete" and not slices(node)), "it died", 30)
     node.box.libvirtd("start")
     if action == "create":
-        eventually(lambda: node.show("exp")["state"] == "running", "it is made with the new libvirtd", 120)
-        assert node.inside("exp", "id -u", timeout=120) == "0\n"
+        eventually(lambda: node.show("exp")["state"] == "running", "it is made with the new libvirtd", BOOT)
+        assert node.inside("exp", "id -u") == "0\n"
     else:
-        node.ok("wait", "exp", "--for", "gone", "--timeout", "90s")
+        node.ok("wait", "exp", "--for", "gone", "--timeout", "300s")
     node.agrees()
 
 
@@ -205,8 +206,8 @@ def test_libvirtd_gone_in_the_middle(node: Node, each_kind: str, action: str, co
     node.box.libvirtd(action)
     if action == "kill":
         node.box.libvirtd("start")
-    eventually(lambda: node.show("exp")["state"] == "running", "the agent makes what broke again", 90)
-    node.ok("wait", "exp", "--timeout", "60s")
+    eventually(lambda: node.show("exp")["state"] == "running", "the agent makes what broke again", BOOT)
+    node.ok("wait", "exp", "--timeout", f"{BOOT}s")
     assert node.inside("kept", "id -u") == "0\n"
     node.agrees()
 
@@ -221,7 +222,7 @@ def test_libvirtd_down_says_so_and_create_ends_when_it_is_back(node: Node) -> No
         assert checks["libvirt lxc driver"] is False
     finally:
         node.box.libvirtd("start")
-    eventually(lambda: node.show("exp")["state"] == "running", "it is made when libvirtd is back", 60)
+    eventually(lambda: node.show("exp")["state"] == "running", "it is made when libvirtd is back", 300)
 
 
 def test_hand_made_destroy_is_repaired(node: Node) -> None:
@@ -243,7 +244,7 @@ def test_reboot_of_the_node_brings_everything_back(node: Node) -> None:
     node.box.run([BIN / "slicemgr", "init"], check=True)
     node.start_web()
     node.start_agent()
-    node.ok("wait", "runs", "--timeout", "60s")
+    node.ok("wait", "runs", "--timeout", f"{BOOT}s")
     assert node.inside("runs", "cat /root/file") == "kept\n"
     assert node.show("rests")["state"] == "stopped"
     node.agrees()
@@ -270,7 +271,7 @@ def test_a_host_key_whose_report_was_lost_is_told_again(node: Node) -> None:
 def test_flushed_rules_are_healed(node: Node) -> None:
     node.create("exp")
     node.box.run(["iptables-legacy", "-t", "nat", "-F"], check=True)
-    eventually(lambda: node.ssh("exp", "true").returncode == 0, "the doors are open again", 30)
+    eventually(lambda: node.ssh("exp", "true").returncode == 0, "the doors are open again", 120)
 
 
 def test_leftovers_are_shown_and_removed_and_the_foreign_stays(node: Node) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testbed import eventually
 
 from slicemgr import names
 
@@ -300,7 +301,7 @@ def test_links_that_only_look_like_ours_are_left_alone(net: Net) -> None:
         ("foreign", spoof("9.9.9.9", OUTSIDE, 80, "the host routes this")),
         ("foreign", udp(OUTSIDE, 80, text="after it")),
     )[:3] == ["node 198.51.100.2 2222", "outside 198.51.100.2 80", "a0 198.51.100.2 22"]
-    assert "the host routes this" in heard(net, "outside")
+    eventually(lambda: "the host routes this" in heard(net, "outside"), "the host routes it")
 
 
 OTHERS = (

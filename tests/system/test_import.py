@@ -187,7 +187,7 @@ def test_an_interrupted_import_is_finished_by_the_next_agent(kept: Node, tmp_pat
     eventually(lambda: any(name.startswith(".incoming-") for name in names(bases)), "the import is under way")
     kept.kill("agent")
     kept.start_agent()
-    shown = eventually(lambda: ready(kept, "strange"), "the image is there", 120)
+    shown = eventually(lambda: ready(kept, "strange"), "the image is there", 600)
     assert (bases / shown["sha256"] / "bin/busybox").exists()
     kept.ok("image", "delete", "strange")
     assert held(kept) == before

@@ -40,8 +40,12 @@ def measured(node: Node, target: str, direction: str, *more: str) -> float:
     return float((ended.get("sum_received") or ended["sum"])["bits_per_second"])
 
 
-def held(rate: float) -> bool:
-    return 0.75 * RATE <= rate <= 1.1 * RATE
+def holds(node: Node, target: str, direction: str, *more: str) -> None:
+    """In one of three measurements: a machine that is busy may carry less, but never more."""
+    rates = [measured(node, target, direction, *more)]
+    while rates[-1] < 0.75 * RATE and len(rates) < 3:
+        rates.append(measured(node, target, direction, *more))
+    assert max(rates) <= 1.1 * RATE and rates[-1] >= 0.75 * RATE, rates
 
 
 @pytest.mark.parametrize("direction", ["in", "out"])
@@ -50,7 +54,7 @@ def test_a_rate_holds_in_its_direction_alone(node: Node, direction: str) -> None
     sliver = node.create("slow", *RATES[direction])["slivers"][0]
     node.create("free")
     assert (sliver["limits"][f"net_{direction}"], sliver["limits"][f"net_{other}"]) == (RATE, None)
-    assert held(rate := measured(node, "slow", direction)), rate
+    holds(node, "slow", direction)
     assert measured(node, "slow", other) > FREE
     assert measured(node, "free", direction) > FREE
 
@@ -58,7 +62,7 @@ def test_a_rate_holds_in_its_direction_alone(node: Node, direction: str) -> None
 def test_many_connections_and_datagrams_share_the_rate(node: Node) -> None:
     node.create("slow", *RATES["in"], *RATES["out"])
     for direction in ("in", "out"):
-        assert held(rate := measured(node, "slow", direction, "-P", "8")), rate
+        holds(node, "slow", direction, "-P", "8")
         assert (rate := measured(node, "slow", direction, "-u", "-b", "200M")) <= 1.1 * RATE, rate
 
 
@@ -75,8 +79,8 @@ tc qdisc show dev eth0
 def test_root_inside_cannot_lift_it(node: Node) -> None:
     node.create("slow", *RATES["in"], *RATES["out"])
     assert "tbf" not in node.inside("slow", f"({TAKE_OFF}) 2>&1; true")
-    assert held(rate := measured(node, "slow", "in")), rate
-    assert held(rate := measured(node, "slow", "out")), rate
+    holds(node, "slow", "in")
+    holds(node, "slow", "out")
 
 
 def kernel_says(node: Node, sliver: str) -> str:
@@ -106,8 +110,8 @@ def test_a_new_agent_leaves_it_and_a_new_link_gets_it(node: Node) -> None:
     assert kernel_says(node, sliver) == "", "neither link nor shaper of a stopped sliver is there"
     node.ok("start", "slow")
     assert kernel_says(node, sliver).count("tbf") == 2
-    assert held(rate := measured(node, "slow", "in")), rate
-    assert held(rate := measured(node, "slow", "out")), rate
+    holds(node, "slow", "in")
+    holds(node, "slow", "out")
 
 
 def test_a_removed_shaper_stops_the_traffic_and_comes_back(node: Node) -> None:
@@ -115,7 +119,7 @@ def test_a_removed_shaper_stops_the_traffic_and_comes_back(node: Node) -> None:
     sliver = node.create("slow", *RATES["out"])["slivers"][0]["id"]
     node.box.run(["ip", "link", "del", names.shaper(sliver)], check=True)
     eventually(lambda: "tbf" in kernel_says(node, sliver), "the agent has made it again", 30)
-    assert held(rate := measured(node, "slow", "out")), rate
+    holds(node, "slow", "out")
     assert "repair" in node.ok("event", "list", "--slice", "slow")
 
 
@@ -136,11 +140,11 @@ def test_a_sliver_that_ends_by_itself_is_shaped_again(node: Node) -> None:
     sliver = node.create("slow", *RATES["out"])["slivers"][0]["id"]
     node.box.run(["virsh", "-c", "lxc:///system", "destroy", f"sm-{sliver}"], check=True)
     time.sleep(1)
-    node.ok("wait", "slow", "--timeout", "60s")
+    node.ok("wait", "slow", "--timeout", "300s")
     eventually(
         lambda: "tbf" in kernel_says(node, sliver) and node.ssh("slow", "true").returncode == 0, "it is back", 60
     )
-    assert held(rate := measured(node, "slow", "out")), rate
+    holds(node, "slow", "out")
 
 
 def test_a_rate_nobody_can_hold_is_refused(node: Node) -> None:

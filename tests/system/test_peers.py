@@ -56,7 +56,7 @@ def test_killed_in_a_turn_and_cleaned(node: Node, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = _bench(node, "peers", "--with", "incus", "--count", "20", "--ports", "4", "--output", run)
     process = node.box.popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    eventually(lambda: len(node.slices()) > 2, "slices are made")
+    eventually(lambda: len(node.slices()) > 2, "slices are made", 240)
     assert _left(node) != []
     process.kill()
     process.communicate(timeout=60)

@@ -13,7 +13,7 @@ from typing import Any
 import postgres_server
 import prodhost
 import pytest
-from testbed import BIN, IMAGE, Node, eventually
+from testbed import BIN, IMAGE, STARTED, Node, eventually
 
 PLACE = Path("/run/postgres-test")
 PASSWORD = "p-4711"
@@ -88,7 +88,7 @@ def bench() -> Iterator[tuple[PostgresNode, str, str]]:
         made.create("gone")
         made.ok("delete", "gone")
         made.create("kept")
-        started = made.inside("kept", "stat -c %Y /proc/1")
+        started = made.inside("kept", STARTED)
         yield made, started, made.move()
 
 
@@ -109,7 +109,7 @@ def test_slivers_run_on_and_numbers_go_on(bench: tuple[PostgresNode, str, str], 
     _, started, told = bench
     assert "store.url" in told
     assert {"1 slices", "1 slivers", "20 ports"} <= {" ".join(line.split()) for line in told.splitlines()}
-    assert moved.inside("kept", "stat -c %Y /proc/1") == started
+    assert moved.inside("kept", STARTED) == started
     assert {one["kind"] for one in json.loads(moved.ok("op", "list", "-f", "json"))} >= {"create", "delete"}
     moved.create("after")
     assert sorted(moved.rows("SELECT serial FROM slivers")) == [(2,), (3,)], "1 was the deleted sliver's"

@@ -55,7 +55,7 @@ def test_it_boots_by_its_own_loader_and_becomes_a_slice(node: Node, imported: st
         node.kind = "lxc"
     assert sliver["booted"] == "yes"
     asked = "hostname; id -u; cloud-init status --wait >/dev/null; df -BM --output=size / | tail -1; ip route"
-    name, user, size, *route = node.inside("exp", asked, timeout=240).split()
+    name, user, size, *route = node.inside("exp", asked, timeout=600).split()
     assert (name, user) == ("exp-0", "0")
     assert int(size.rstrip("M")) > 4300, "the root file system has grown with the disk"
     assert route[:3] == ["default", "via", "169.254.1.1"]

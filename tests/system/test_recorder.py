@@ -33,6 +33,11 @@ def top(node: Node) -> list[dict[str, Any]]:
     return list(json.loads(node.ok("top", "--once", "-f", "json"))["slivers"])
 
 
+def first(node: Node) -> dict[str, Any]:
+    """The only sliver in top; a busy node's last look may for a moment be too old to count."""
+    return dict(eventually(lambda: top(node), "there is a fresh look")[0])
+
+
 @pytest.mark.usefixtures("each_kind")
 def test_a_sliver_at_work(node: Node) -> None:
     """CPU time, network in both directions, memory and disk grow by about what the sliver did."""
@@ -48,8 +53,8 @@ def test_a_sliver_at_work(node: Node) -> None:
 
     eventually(lambda: grown("net_out", 8 * MIB), "what it sent is counted")
     eventually(lambda: grown("cpu_seconds", 0.05), "CPU time is counted")
-    eventually(lambda: top(node)[0]["disk"] >= 20 * MIB, "what it wrote is charged to it")
-    now = top(node)[0]
+    eventually(lambda: first(node)["disk"] >= 20 * MIB, "what it wrote is charged to it")
+    now = first(node)
     assert now["memory"] >= now["working"] > MIB and now["net_in"] is not None
     if node.kind == "lxc":
         assert 1 <= now["pids"] < 50 and now["guest"] > 0
@@ -108,7 +113,7 @@ def test_connections_through_the_port_block(node: Node) -> None:
     environment = {**os.environ, "SLICEMGR_URL": node.url, "SLICEMGR_TOKEN": node.token()}
     held = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
-        eventually(lambda: (top(node)[0]["connections"] or 0) >= 1, "the ssh connection is counted")
+        eventually(lambda: (first(node)["connections"] or 0) >= 1, "the ssh connection is counted")
     finally:
         held.terminate()
         held.wait(30)
@@ -118,10 +123,8 @@ def test_many_at_once_cost_little(node: Node) -> None:
     """Forty slivers: each has a row in every look. What a look costs is recorded itself and shown, not asserted."""
     node.create("many", "--count", "40")
     eventually(lambda: len(top(node)) == 40, "all are in top", 120)
-    time.sleep(5)
-    looks = node.rows(
-        "select sample_seconds, sample_cpu, lxc from node_samples where resolution = 0 order by at desc limit 5"
-    )
-    print("seconds, CPU seconds, slivers:", looks)
-    assert {row[2] for row in looks} == {40}
+    query = "select lxc, sample_seconds, sample_cpu from node_samples where resolution = 0 order by at desc limit 5"
+    eventually(lambda: {row[0] for row in node.rows(query)} == {40}, "five looks have seen all of them")
+    looks = [row[1:] for row in node.rows(query)]
+    print("seconds, CPU seconds:", looks)
     assert all(row[1] <= row[0] + 0.05 for row in looks)

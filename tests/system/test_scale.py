@@ -61,8 +61,7 @@ def _measured_the_node(told: folder.Run) -> None:
     looks = {one["data"]["n"]: one["data"] for one in told.steps.values() if "n" in one["data"]}
     assert list(looks) == [*range(0, MOST + 1, STEP)]
     nodes = [one["node"] for one in looks.values()]
-    pids = [one["pids"] for one in nodes]
-    assert pids == sorted(pids) and pids[0] < pids[-1]
+    assert all(one["pids"] > MOST for one in nodes), "of the whole machine, where others come and go"
     assert all(one["memory_total"] > one["memory_available"] > 0 and one["disk_free"] > 0 for one in nodes)
     assert looks[MOST]["own"]["memory"] > 0 and looks[MOST]["own"]["disk"] >= 0
     facts = told.info["node"]

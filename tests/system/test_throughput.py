@@ -22,7 +22,7 @@ from slicemgr import names
 from slicemgr.bench import ends, folder, pages
 
 NODEBOX = Path(__file__).parent.parent.parent / "tools" / "nodebox"
-SHORT = ("--seconds", "2", "--discard", "1", "--interval", "1")
+SHORT = ("--seconds", "3", "--discard", "1", "--interval", "1")
 MBIT = 10**6
 
 
@@ -119,13 +119,15 @@ def test_slivers_at_both_ends_of_a_link_that_is_held(pair: Pair, tmp_path: Path)
     seen = counted(pair.start(*SHORT, *words, "--direction", "out", "--output", str(run)), pair.both)
     told = folder.read(run)
     assert told.info["outcome"] == "done" and pair.left() == []
-    rates = {id_: [of["samples"][-1] for of in one["data"]["pairs"]] for id_, one in told.steps.items()}
+    rates = {
+        id_: [sum(of["samples"]) / len(of["samples"]) for of in one["data"]["pairs"]] for id_, one in told.steps.items()
+    }
     assert all(of["arrived"] > 0 for one in told.steps.values() for of in one["data"]["pairs"])
     for direction in ("in", "out"):
         for way, count in (("vanilla", 1), ("lxc", 1), ("lxc*3", 3)):
             held, free = (rates[f"{link}/1/{direction}/{way}"] for link in ("100Mbit", "unlimited"))
             assert len(held) == len(free) == count
-            assert sum(held) < 120 * MBIT < sum(free), "the control: without it they are faster"
+            assert sum(held) < 150 * MBIT < sum(free), "the control: without it they are faster"
     through = sum(sum(own) for id_, own in rates.items() if "/lxc" in id_)
     assert min(seen) > through / 8, "what a second of each carried has crossed the links of slivers of both nodes"
     titles = [one.title for one in pages.content(told).tables]

@@ -307,7 +307,7 @@ def test_interrupted_in_the_middle_of_a_step(tmp_path: Path, world: Path, number
 
 
 def test_interrupted_again_while_it_deletes(tmp_path: Path, world: Path) -> None:
-    process = _start(tmp_path / "run", world, "--hang", "1/c", "--slow-clean", "1")
+    process = _start(tmp_path / "run", world, "--hang", "1/c", "--slow-clean", "3")
     _until(world / "hangs", process)
     (world / "cleans").unlink()
     process.send_signal(signal.SIGTERM)

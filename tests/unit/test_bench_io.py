@@ -302,10 +302,13 @@ def test_an_interrupted_run_waits_for_what_the_node_was_asked(
 
 def test_killed_and_resumed(testbed: PaperLoads, tmp_path: Path) -> None:
     run = tmp_path / "run"
+    testbed.holds = 6
     process = start(testbed, "--output", str(run))
-    until(process, lambda: len(testbed.measured) >= 5)
+    until(process, lambda: len(testbed.measured) == 6)
     process.kill()
     process.communicate(timeout=60)
+    testbed.holds = 0
+    testbed.ends.set()
     before = (run / "steps.jsonl").read_text()
     assert 0 < len(before.splitlines()) < 18
     resumed = start(testbed, "--output", str(run), "--resume")

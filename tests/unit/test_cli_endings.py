@@ -7,11 +7,11 @@ import json
 import os
 import pty
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -331,15 +331,21 @@ def test_wait_for_ssh_hears_a_greeting(canned: Canned, run: Run) -> None:
 
 
 def test_a_list_of_nothing_is_quick(canned: Canned, environ: dict[str, str]) -> None:
-    """Within twice the time of the bare interpreter with what any client needs; the best of interleaved runs."""
+    """Within twice the processor time of the bare interpreter with what any client needs; the best of many runs."""
     canned.on("GET /slices", {"slices": []})
     bare = [sys.executable, "-c", "import json, http.client"]
     best = {"bare": float("inf"), "list": float("inf")}
+
+    def used() -> float:
+        """Seconds of processor time of the programs that have ended."""
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
     for turn in range(60):
         for name, words in (("bare", bare), ("list", [*SLICECTL, "list"])):
-            begin = time.perf_counter()
+            begin = used()
             subprocess.run(words, env=environ, stdout=subprocess.DEVNULL, check=True, timeout=60)
-            best[name] = min(best[name], time.perf_counter() - begin)
+            best[name] = min(best[name], used() - begin)
         if best["list"] <= 2 * best["bare"] and turn >= 5:
             break
     assert best["list"] <= 2 * best["bare"], best

@@ -199,7 +199,7 @@ def test_waiting_ends_with_its_time(canned: Canned, client: Client) -> None:
 
 def test_waiting_outlives_a_restart_of_the_service(canned: Canned, client: Client) -> None:
     canned.on("GET /operations/op1", operation(), problem(503, "unavailable"), Answer(0), operation("failed", 2))
-    assert client.wait("op1", patience=0.2)["state"] == "failed"
+    assert client.wait("op1", patience=5)["state"] == "failed"
 
 
 def test_patience_has_an_end(canned: Canned, client: Client) -> None:

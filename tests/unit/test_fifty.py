@@ -6,17 +6,15 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from bare_service import ADMIN, Service, request
+from bare_service import ADMIN, PATIENT, Service, request
 from flask import Flask
 from flask.testing import FlaskClient
 
-from slicemgr.config import StoreConfig
 from slicemgr.service import people, projects
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -32,8 +30,7 @@ QUOTA = {"slices": SLICES, "slivers": 200, "ports": 2000, "memory": "64G", "disk
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    patient = StoreConfig(lock_timeout=timedelta(minutes=5))  # what counts is who wins, not how fast
-    with Service(tmp_path, store=patient) as made:
+    with Service(tmp_path, store=PATIENT) as made:
         now = utcnow()
         projects.create(made.store, made.config, {"name": "lab", "quota": QUOTA, "ceiling": QUOTA}, ADMIN)
         with made.store.write() as c:

@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -218,6 +218,13 @@ class Prometheus:
             assert time.monotonic() < deadline, f"nothing for {query}"
             time.sleep(0.2)
 
+    def until(self, right: Callable[[str], bool]) -> None:
+        """Wait for a scrape that ended so: one that took longer than the interval ends by its time limit."""
+        deadline = time.monotonic() + 60
+        while not right(error := self.ask("targets")["activeTargets"][0]["lastError"]):
+            assert time.monotonic() < deadline, error
+            time.sleep(0.2)
+
 
 def test_a_real_prometheus_scrapes_and_every_question_of_the_dashboard_is_one(service: Service, tmp_path: Path) -> None:
     with served(service) as target:
@@ -225,7 +232,7 @@ def test_a_real_prometheus_scrapes_and_every_question_of_the_dashboard_is_one(se
         try:
             (running,) = prometheus.wait('slicemgr_slivers{state="running"}')
             assert running["value"][1] == "2" and running["metric"]["node"] == NODE
-            assert prometheus.ask("targets")["activeTargets"][0]["lastError"] == ""
+            prometheus.until(lambda error: error == "")
             for one in expressions():
                 asked = one.replace("$node", ".*")
                 if not asked.startswith("label_values"):
@@ -242,7 +249,7 @@ def test_a_prometheus_without_a_token_gets_nothing(service: Service, tmp_path: P
         try:
             (up,) = prometheus.wait('up{job="slicemgr"}')
             assert up["value"][1] == "0"
-            assert "401" in prometheus.ask("targets")["activeTargets"][0]["lastError"]
+            prometheus.until(lambda error: "401" in error)
         finally:
             prometheus.close()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bare_service import PATIENT
 from hypothesis import given
 from hypothesis import strategies as st
 from tenants import ALICE, BOB, CAROL, DAVE, LAB_IMAGE, LAB_SHA, ROOT, Tenants, ask
@@ -29,7 +30,7 @@ UNLIMITED = dict.fromkeys((*quota.RESOURCES, "lease"))
 
 @pytest.fixture
 def tenants(tmp_path: Path) -> Iterator[Tenants]:
-    with Tenants(tmp_path) as made:
+    with Tenants(tmp_path, store=PATIENT) as made:
         yield made
 
 

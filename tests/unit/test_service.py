@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from bare_service import ADMIN, SHA, request, service, settings
+from bare_service import ADMIN, PATIENT, SHA, request, service, settings
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
@@ -56,6 +57,7 @@ def settle(store: Store, phase: Phase) -> None:
 
 def test_fifty_creates_at_once_for_the_last_ten_blocks(tmp_path: Path) -> None:
     config = settings(tmp_path, ports_first=20000, ports_last=20000 + 10 * 20 - 1)
+    config = replace(config, store=replace(config.store, lock_timeout=PATIENT.lock_timeout))
 
     def attempt(store: Store, number: int) -> Refused | None:
         try:
