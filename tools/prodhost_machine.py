@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from slicemgr.drivers.place import EMULATED_CPU
+
 ADDRESS = "192.0.2.10"  # as tools/units/slicemgr.toml says
 SECONDS = 2400.0
 DISK = "6G"
@@ -157,7 +159,7 @@ def boot(work: Path, pool_disk: Path, console: Path, seconds: float = SECONDS) -
     results = work / "results.xml"
     words = [
         "setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64",
-        "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,erms=off", "-smp", "2", "-m", MEMORY,
+        "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", EMULATED_CPU, "-smp", "2", "-m", MEMORY,
         "-nodefaults", "-no-user-config", "-display", "none", "-nic", "none",
         "-kernel", str(work / "vmlinuz"), "-initrd", str(work / "initrd"),
         "-append", "root=/dev/vda rw console=ttyS0 quiet mitigations=off systemd.show_status=false loglevel=3",

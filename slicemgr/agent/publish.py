@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from slicemgr.drivers.firewall import Firewall
 from slicemgr.drivers.firewall_rules import Published
+from slicemgr.errors import SlicemgrError
 from slicemgr.model import Sliver
 
 
@@ -41,16 +42,30 @@ class Publisher:
 
     def publish(self, sliver: Sliver) -> None:
         with self._lock:
-            if self._open.get(sliver.id) == published(sliver):
+            before = self._open.get(sliver.id)
+            if before == published(sliver):
                 return
             self._open[sliver.id] = published(sliver)
-        self._firewall.replace(self._all)
+        self._write(sliver.id, before)
 
     def withdraw(self, sliver: str) -> None:
         with self._lock:
-            if self._open.pop(sliver, None) is None:
+            before = self._open.pop(sliver, None)
+            if before is None:
                 return
-        self._firewall.replace(self._all)
+        self._write(sliver, before)
+
+    def _write(self, sliver: str, before: Published | None) -> None:
+        """before: what the kernel has of the sliver, if this fails: the next try must not find it done."""
+        try:
+            self._firewall.replace(self._all)
+        except SlicemgrError:
+            with self._lock:
+                if before is None:
+                    self._open.pop(sliver, None)
+                else:
+                    self._open[sliver] = before
+            raise
 
     def _all(self) -> tuple[Published, ...]:
         with self._lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -38,17 +38,17 @@ class Suffocates(Failed):
 
 
 class Key:
-    """An ssh key of this process alone. line: of its public half; file: of its private half, until it is closed."""
+    """An ssh key of this process alone, in memory: it ends with it. line: its public half; file: for `ssh -i`."""
 
     def __init__(self, pair: tuple[str, bytes]) -> None:
         self.line = pair[0]
-        self._folder = tempfile.TemporaryDirectory(prefix="slicemgr-bench-")
-        self.file = Path(self._folder.name) / "key"
-        self.file.touch(mode=0o600)
-        self.file.write_bytes(pair[1])
+        self._memory = os.fdopen(os.memfd_create("ssh key"), "wb", buffering=0)
+        os.fchmod(self._memory.fileno(), 0o600)
+        self._memory.write(pair[1])
+        self.file = Path(f"/proc/{os.getpid()}/fd/{self._memory.fileno()}")
 
     def close(self) -> None:
-        self._folder.cleanup()
+        self._memory.close()
 
 
 def login(name: str, sliver: wire.Sliver, key: Path) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from slicemgr.drivers import command, whole_file
-from slicemgr.drivers.place import Acceleration
+from slicemgr.drivers.place import EMULATED_CPU, Acceleration
 
 QEMU = "qemu-system-x86_64"
 TIME = 20.0  # seconds; a guest that works needs about one
@@ -31,7 +31,7 @@ def probe_argv(kernel: Path, acceleration: Acceleration) -> list[str]:
     return [
         QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35", "-m", "256", "-no-reboot",
         "-accel", "kvm" if acceleration is Acceleration.KVM else "tcg",
-        "-cpu", "host" if acceleration is Acceleration.KVM else "max",
+        "-cpu", "host" if acceleration is Acceleration.KVM else EMULATED_CPU,
         "-serial", "stdio", "-kernel", str(kernel), "-append", "console=ttyS0 panic=-1 quiet loglevel=1",
     ]  # fmt: skip
 

@@ -23,7 +23,7 @@ from oslo_utils.imageutils import format_inspector
 
 from slicemgr.drivers import boot_loader, command
 from slicemgr.drivers.command import CommandFailed, Conversation
-from slicemgr.drivers.place import SLOW_EMULATED, Acceleration
+from slicemgr.drivers.place import EMULATED_CPU, Acceleration
 from slicemgr.drivers.rootfs import Root
 from slicemgr.errors import Code, Failed, Refused, invalid
 from slicemgr.model import NO_BOOT, BootFacts
@@ -185,7 +185,7 @@ def extract(
             command.converse(argv, timeout=_APPLIANCE_SECONDS, env={**appliance(acceleration), **own}) as guestfish,
         ):
             if acceleration is not Acceleration.KVM:
-                _ask(guestfish, f"config -cpu max,{SLOW_EMULATED}=off")
+                _ask(guestfish, f"config -cpu {EMULATED_CPU}")
             _ask(guestfish, "run")
             loader = boot_loader.find(lambda line: _ask(guestfish, line))
             root = _find_root(guestfish, bootable=loader.bios or loader.uefi)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 CPU_PERIOD = 100_000  # microseconds; the quota is a share of it
 SLOW_EMULATED = "erms"  # of the CPU: guests clear and copy memory by it, which QEMU emulates byte by byte
+EMULATED_CPU = f"max,{SLOW_EMULATED}=off"  # for QEMU's -cpu
 
 
 class Acceleration(StrEnum):

@@ -14,10 +14,11 @@ AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
 SHAPES = ((1280, "light"), (390, "dark"))
 
 
-def troubles(page: Page) -> list[tuple[str, str, list[str]]]:
-    """What axe calls serious or critical on the page as it is."""
+def troubles(page: Page, but: str = "") -> list[tuple[str, str, list[str]]]:
+    """What axe calls serious or critical on the page as it is. but: CSS of what it shall not look at."""
     page.evaluate(AXE)
-    found: list[dict[str, Any]] = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+    run = "but => axe.run(but ? {exclude: [[but]]} : document, {resultTypes: ['violations']})"
+    found: list[dict[str, Any]] = page.evaluate(run, but)["violations"]
     return [
         (one["impact"], one["id"], [node["html"][:200] for node in one["nodes"]])
         for one in found

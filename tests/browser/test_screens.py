@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route
 from testbed import Node, eventually
 
+from browser.test_accessible import troubles
+
 OVER_HTTP = ("Cross-Origin-Opener-Policy", "secure context")  # complaints that there are over plain http alone
 PASSWORD = "correct horse battery"
-AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+PAINTED = ".xterm-rows"  # the colours in a terminal are its programs'
 COLOUR = """() => {
     const red = [...document.querySelectorAll(".xterm-rows span")].findLast((one) => one.textContent === "red");
     return red && getComputedStyle(red).color;
@@ -71,13 +72,6 @@ def run(page: Page, line: str, answer: str) -> None:
     eventually(lambda: answer in shown(page), f"{answer!r} is shown: {shown(page)}")
 
 
-def serious(page: Page) -> list[str]:
-    """What axe finds that keeps people out; the colours in a terminal are its programs'."""
-    page.evaluate(AXE.read_text())
-    found = page.evaluate("axe.run({exclude: [['.xterm-rows']]})")["violations"]
-    return [f"{one['id']}: {one['nodes'][0]['html']}" for one in found if one["impact"] in ("serious", "critical")]
-
-
 def test_a_shell_in_the_browser(node: Node, chromium: Browser, eve: str) -> None:
     node.create("exp")
     wrong: list[str] = []
@@ -92,7 +86,7 @@ def test_a_shell_in_the_browser(node: Node, chromium: Browser, eve: str) -> None
         run(page, "clear; echo now $(stty size)", f"now {page.locator('.xterm-rows > div').count()} ")
         run(page, f"{RED}; echo painted-$((1 + 1))", "painted-2")
         eventually(lambda: page.evaluate(COLOUR) == "rgb(255, 0, 0)", "a program's own colour is shown")
-        assert serious(page) == []
+        assert troubles(page, PAINTED) == []
         page.keyboard.press("Shift+F6")
         assert page.evaluate("document.activeElement.id") == "full", "the keyboard gets out of the terminal"
         with node.client() as admin, admin.console("exp"):
@@ -143,7 +137,7 @@ def test_the_screen_of_a_machine(node: Node, chromium: Browser, eve: str) -> Non
         connected(page)
         canvas = page.locator("#stage canvas")
         assert eventually(lambda: len(set(canvas.screenshot())) > 50, "something is on the screen")
-        assert serious(page) == []
+        assert troubles(page, PAINTED) == []
         page.get_by_role("button", name="Paste").click()
         page.get_by_role("textbox", name="Text").fill("größe")
         page.get_by_role("button", name="Type it").click()
