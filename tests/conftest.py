@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import suite
 from bare_service import databases_on
 from host_node import HostNode
 from hypothesis import HealthCheck, settings
@@ -25,7 +26,7 @@ settings.load_profile("suite")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate", action="store_true", help="rewrite the golden files; look at the diff")
-    parser.addoption("--part", choices=("node", "rest"), help="the tests that share a node, or all others")
+    parser.addoption("--part", choices=suite.PARTS, help="of the suite: see tools/suite.py")
     parser.addoption("--debian", choices=("12", "13"), default="12", help="of the production-like host")
 
 
@@ -90,15 +91,23 @@ def node(bare_node: Node, request: pytest.FixtureRequest) -> Node:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What the machine found is asked for last. With --part, only that half of the tests."""
+    """What the machine found is asked for last. With --part, only that part of the tests."""
     items.sort(key=lambda item: "test_production_host" in item.nodeid)
     part = config.getoption("--part")
     if part is not None:
-        config.hook.pytest_deselected(items=[item for item in items if _part(item) != part])
-        items[:] = [item for item in items if _part(item) == part]
+        pure = sorted({item.path for item in items if _is_pure(item)})
+        config.hook.pytest_deselected(items=[item for item in items if _part(item, pure) != part])
+        items[:] = [item for item in items if _part(item, pure) == part]
 
 
-def _part(item: pytest.Item) -> str:
+def _is_pure(item: pytest.Item) -> bool:
+    return any(item.path.is_relative_to(item.config.rootpath / one) for one in suite.PURE)
+
+
+def _part(item: pytest.Item, pure: Sequence[Path]) -> str:
+    """pure: the files of tests that need no node."""
+    if _is_pure(item):
+        return f"unit-{pure.index(item.path) % suite.UNITS}"
     return "node" if isinstance(item, pytest.Function) and "bare_node" in item.fixturenames else "rest"
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The whole suite in two processes: the tests that share one node, and beside them all others.
+"""The whole suite in several processes, two at a time: a long part beside another, then what is left of them.
 
-The first one's output is seen as it comes, the other's at its end; both go on whatever the other finds. Words are
-passed on to both: `tools/suite.py --durations=20`.
+The output of the first part is seen as it comes, that of the others at the end; all go on whatever one of them finds.
+Words are passed on to each: `tools/suite.py --durations=20`.
 """
 
 from __future__ import annotations
@@ -12,32 +12,55 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from tempfile import TemporaryDirectory
-from typing import IO
 
 from demo import REPO, RUN
 
+PURE = ("tests/unit", "tests/golden")
+UNITS = 3  # parts of what needs no node: the process that is first done takes the next
+PARTS = {
+    **{part: ("tests", *(f"--ignore={one}" for one in PURE)) for part in ("node", "rest")},
+    **{f"unit-{number}": PURE for number in range(UNITS)},
+}
 NO_TESTS = 5  # pytest's exit status if nothing was selected
+INTERRUPTED = 130
 
 
-def start(part: str, temporary: str, out: IO[str] | None = None) -> subprocess.Popen[bytes]:
-    """temporary: a directory that only this half's pytest has; it closes the one it has to everybody else."""
-    words = [sys.executable, "-m", "pytest", "--part", part, "-p", "no:cacheprovider", "tests", *sys.argv[1:]]
-    own = {**os.environ, "PYTEST_DEBUG_TEMPROOT": temporary}
-    return subprocess.Popen(words, cwd=REPO, env=own, stdout=out, stderr=None if out is None else subprocess.STDOUT)
+def run(part: str, where: tuple[str, ...], stop: threading.Event) -> int:
+    """The exit status. The first part has the terminal."""
+    if stop.is_set():
+        return INTERRUPTED
+    words = [sys.executable, "-m", "pytest", "--part", part, "-p", "no:cacheprovider", *where, *sys.argv[1:]]
+    # A directory that only this part's pytest has: it closes the one it has to everybody else.
+    with TemporaryDirectory(prefix="sm-") as own:
+        environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": own}
+        if part == next(iter(PARTS)):
+            status = subprocess.run(words, cwd=REPO, env=environment, check=False).returncode
+        else:
+            with (RUN / f"{part}.log").open("w") as out:
+                done = subprocess.run(
+                    words, cwd=REPO, env=environment, stdout=out, stderr=subprocess.STDOUT, check=False
+                )
+                status = done.returncode
+    return 0 if status == NO_TESTS else abs(status)
 
 
 def main() -> int:
     # Ctrl-C is pytest's to answer, which takes its boxes away. A handler: what is ignored here is ignored there, too.
-    signal.signal(signal.SIGINT, lambda *_: None)
+    stop = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
     RUN.mkdir(mode=0o700, exist_ok=True)
+    for part in PARTS:
+        (RUN / f"{part}.log").unlink(missing_ok=True)
     shutil.rmtree(RUN / "bases", ignore_errors=True)  # of the run before: what this one's nodes share, it has imported
-    log = RUN / "rest.log"
-    with log.open("w") as out, TemporaryDirectory(prefix="sm-") as first, TemporaryDirectory(prefix="sm-") as second:
-        both = (start("node", first), start("rest", second, out))
-        statuses = [one.wait() for one in both]
-    print(log.read_text(), flush=True)
-    return max(0 if status == NO_TESTS else abs(status) for status in statuses)
+    with ThreadPoolExecutor(2) as two:
+        statuses = list(two.map(lambda part: run(part, PARTS[part], stop), PARTS))
+    for log in (RUN / f"{part}.log" for part in PARTS):
+        if log.exists():
+            print(log.read_text(), flush=True)
+    return max(statuses)
 
 
 if __name__ == "__main__":
