@@ -98,8 +98,7 @@ class Measurer:
             message = f"the pool has {size(free)} free, and this may take {size(data + copy)}"
             raise Refused(Code.CONFLICT, message, hint=f"{size(_RESERVE)} more must stay free: a smaller size")
 
-    @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether something is being measured."""
         return self._busy.locked()
 

@@ -178,7 +178,7 @@ class Node:
         return done
 
     def _collect(self, operation: work.Operation) -> dict[str, object]:
-        if self._raw.is_set() or self._measurer.busy:
+        if self._raw.is_set() or self._measurer.is_busy():
             raise Refused(Code.CONFLICT, "a measurement runs here: its slivers have no rows", hint="when it has ended")
         found = leftovers.find(self._config, self.hypervisor, self._pool, self._wanted)
         return leftovers.collect(found, apply=bool(operation.params.get("apply")))
