@@ -41,31 +41,28 @@ class Publisher:
             self._firewall.replace(self._all, full=True)
 
     def publish(self, sliver: Sliver) -> None:
-        with self._lock:
-            before = self._open.get(sliver.id)
-            if before == published(sliver):
-                return
-            self._open[sliver.id] = published(sliver)
-        self._write(sliver.id, before)
+        self._change(sliver.id, published(sliver))
 
     def withdraw(self, sliver: str) -> None:
-        with self._lock:
-            before = self._open.pop(sliver, None)
-            if before is None:
-                return
-        self._write(sliver, before)
+        self._change(sliver, None)
 
-    def _write(self, sliver: str, before: Published | None) -> None:
-        """before: what the kernel has of the sliver, if this fails: the next try must not find it done."""
+    def _change(self, sliver: str, wanted: Published | None) -> None:
+        before = self._swap(sliver, wanted)
+        if before == wanted:
+            return
         try:
             self._firewall.replace(self._all)
-        except SlicemgrError:
-            with self._lock:
-                if before is None:
-                    self._open.pop(sliver, None)
-                else:
-                    self._open[sliver] = before
+        except SlicemgrError:  # the next try must not find it done
+            self._swap(sliver, before)
             raise
+
+    def _swap(self, sliver: str, wanted: Published | None) -> Published | None:
+        """What was open until now."""
+        with self._lock:
+            before = self._open.pop(sliver, None)
+            if wanted is not None:
+                self._open[sliver] = wanted
+            return before
 
     def _all(self) -> tuple[Published, ...]:
         with self._lock:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -173,13 +174,13 @@ def noted_pid(directory: Path, sliver: str) -> int | None:
         return None
 
 
-def noted(directory: Path) -> dict[str, Path]:
-    """libvirt's notes on running domains of ours, by sliver. A note may have outlived its domain."""
-    with suppress(FileNotFoundError), os.scandir(directory) as entries:
-        names_there = [entry.name for entry in entries if entry.name.endswith(".pid")]
-        found = {names.sliver_of_domain(name.removesuffix(".pid")): directory / name for name in names_there}
-        return {sliver: path for sliver, path in found.items() if sliver is not None}
-    return {}
+def noted(directory: Path) -> Iterator[tuple[str, str]]:
+    """Sliver and file of libvirt's notes on running domains of ours. A note may have outlived its domain."""
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            sliver = names.sliver_of_domain(entry.name.removesuffix(".pid"))
+            if sliver is not None and entry.name.endswith(".pid"):
+                yield sliver, entry.path
 
 
 def controls(pid: int, sliver: str) -> bool:

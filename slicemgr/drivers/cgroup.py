@@ -146,7 +146,7 @@ def _weight(text: str) -> str:
 
 
 def verify(pid: int, limits: Limits) -> list[str]:
-    """What the kernel says differently from `limits` for the cgroup of `pid`; [] is right.."""
+    """What the kernel says differently from `limits` for the cgroup of `pid`; [] is right."""
     wrong = []
     for row in expected(limits, version()):
         directory = _directory(pid, row.controller)

@@ -55,9 +55,9 @@ def running() -> dict[str, int]:
     """The process of each noted domain of ours, by sliver. A note may have outlived its process."""
     found = {}
     for directory in (bodies.LXC_DIR, bodies.QEMU_DIR):
-        for sliver, note in bodies.noted(directory).items():
+        for sliver, note in bodies.noted(directory):
             with suppress(OSError, ValueError):
-                found[sliver] = int(_read(str(note)))
+                found[sliver] = int(_read(note))
     return found
 
 

@@ -104,7 +104,7 @@ class Hypervisor:
             try:
                 self._connect(Kind.KVM)
             except Failed as error:  # that no machine runs is only known where libvirt has noted none
-                if error.code is Code.UNAVAILABLE and bodies.noted(bodies.QEMU_DIR):
+                if error.code is Code.UNAVAILABLE and any(bodies.noted(bodies.QEMU_DIR)):
                     raise
         return [Kind.LXC, Kind.KVM] if Kind.KVM in self._connections else [Kind.LXC]
 

@@ -23,6 +23,7 @@ from slicemgr.drivers.btrfs import Pool, PoolFailed, QuotaMode
 from slicemgr.drivers.counters import Counts, Groups
 from slicemgr.model import KIB, Kind
 from slicemgr.record.increments import Increment, Seen, since
+from slicemgr.record.sampler import limited
 from slicemgr.store.samples import COUNTED, RAW, Known
 
 log = logging.getLogger(__name__)
@@ -167,10 +168,8 @@ class Looker:
         own = charges.get(names.qgroup(one.serial))
         if self._pool.quota_mode() is not QuotaMode.FULL:
             return own or (None, None)
-        root = names.root_dir(self._config.node.pool, one.id)
-        path = root if root.exists() else names.sliver_dir(self._config.node.pool, one.id)
-        with suppress(PoolFailed):  # asked each time: a restore gives it another one
-            return charges.get(self._pool.subvolume_id(path), (None, None))
+        with suppress(PoolFailed):
+            return charges.get(self._pool.subvolume_id(limited(self._config.node.pool, one.id)), (None, None))
         return None, None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from slicemgr import names
 from slicemgr.config import Config
@@ -45,9 +46,13 @@ def _disk(own: int | None, sliver: Sliver, whole: bool) -> int | None:
 
 
 def _own(config: Config, pool: Pool, sliver: Sliver) -> int | None:
-    """Of the subvolume that is limited: a container's root, a machine's directory."""
-    root = names.root_dir(config.node.pool, sliver.id)
     try:
-        return pool.own_usage(root if root.exists() else names.sliver_dir(config.node.pool, sliver.id))
+        return pool.own_usage(limited(config.node.pool, sliver.id))
     except PoolFailed:  # no root yet, or no longer
         return None
+
+
+def limited(pool: Path, sliver: str) -> Path:
+    """The subvolume that is limited: a container's root, a machine's directory. A restore gives it another root."""
+    root = names.root_dir(pool, sliver)
+    return root if root.exists() else names.sliver_dir(pool, sliver)
