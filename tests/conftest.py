@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -95,19 +95,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: "test_production_host" in item.nodeid)
     part = config.getoption("--part")
     if part is not None:
-        pure = sorted({item.path for item in items if _is_pure(item)})
-        config.hook.pytest_deselected(items=[item for item in items if _part(item, pure) != part])
-        items[:] = [item for item in items if _part(item, pure) == part]
+        places = [config.rootpath / one for one in suite.PURE]
+        pure = [file for file in sorted({item.path for item in items}) if any(map(file.is_relative_to, places))]
+        units = {file: f"unit-{number % suite.UNITS}" for number, file in enumerate(pure)}
+        parts = [(item, units.get(item.path) or _half(item)) for item in items]
+        config.hook.pytest_deselected(items=[item for item, its in parts if its != part])
+        items[:] = [item for item, its in parts if its == part]
 
 
-def _is_pure(item: pytest.Item) -> bool:
-    return any(item.path.is_relative_to(item.config.rootpath / one) for one in suite.PURE)
-
-
-def _part(item: pytest.Item, pure: Sequence[Path]) -> str:
-    """pure: the files of tests that need no node."""
-    if _is_pure(item):
-        return f"unit-{pure.index(item.path) % suite.UNITS}"
+def _half(item: pytest.Item) -> str:
     return "node" if isinstance(item, pytest.Function) and "bare_node" in item.fixturenames else "rest"
 
 

@@ -38,6 +38,7 @@ from nodebox_linux import (
     command,
     detach,
     locked,
+    loop_files,
     raise_file_limit,
     setns,
     start_time,
@@ -391,14 +392,7 @@ class Box:
         """The kernel unmounts the pool some time after the last process of its mount namespace is gone."""
         pool = str(self.directory / "pool.img")
 
-        def free() -> bool:
-            for file in Path("/sys/block").glob("loop*/loop/backing_file"):
-                with contextlib.suppress(OSError):
-                    if file.read_text().strip().removesuffix(" (deleted)") == pool:
-                        return False
-            return True
-
-        if not wait_until(free, 180):
+        if not wait_until(lambda: pool not in {one.removesuffix(" (deleted)") for one in loop_files()}, 180):
             raise BoxError(f"{pool} stays on a loop device: something outside the box uses its pool")
 
     def reboot(self) -> Facts:

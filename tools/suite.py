@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from tempfile import TemporaryDirectory
 
 from demo import REPO, RUN
@@ -34,16 +35,11 @@ def run(part: str, where: tuple[str, ...], stop: threading.Event) -> int:
         return INTERRUPTED
     words = [sys.executable, "-m", "pytest", "--part", part, "-p", "no:cacheprovider", *where, *sys.argv[1:]]
     # A directory that only this part's pytest has: it closes the one it has to everybody else.
-    with TemporaryDirectory(prefix="sm-") as own:
-        environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": own}
-        if part == next(iter(PARTS)):
-            status = subprocess.run(words, cwd=REPO, env=environment, check=False).returncode
-        else:
-            with (RUN / f"{part}.log").open("w") as out:
-                done = subprocess.run(
-                    words, cwd=REPO, env=environment, stdout=out, stderr=subprocess.STDOUT, check=False
-                )
-                status = done.returncode
+    with ExitStack() as stack:
+        own = {**os.environ, "PYTEST_DEBUG_TEMPROOT": stack.enter_context(TemporaryDirectory(prefix="sm-"))}
+        out = None if part == next(iter(PARTS)) else stack.enter_context((RUN / f"{part}.log").open("w"))
+        both = None if out is None else subprocess.STDOUT
+        status = subprocess.run(words, cwd=REPO, env=own, stdout=out, stderr=both, check=False).returncode
     return 0 if status == NO_TESTS else abs(status)
 
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import demo
@@ -16,7 +15,7 @@ import nodebox_box
 import nodebox_network
 import pytest
 from nodebox_box import Box
-from nodebox_linux import BoxError
+from nodebox_linux import BoxError, loop_files
 from testbed import eventually
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -34,14 +33,10 @@ def traces(*names: str) -> dict[str, set[str]]:
         if any(name in where for name in names) and not ended and int(process.name) != os.getpid():
             processes.add(process.name)
     others = {nodebox_network.host_device(name) for name in nodebox_box.names() if name not in names}
-    loops = []
-    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
-        with suppress(OSError):  # somebody else's goes
-            loops.append(file.read_text().strip())
     return {
         "processes": processes,
         "mounts": {line for line in Path("/proc/self/mountinfo").read_text().splitlines() if _names(line, names)},
-        "loops": {line for line in loops if _names(line, names)},
+        "loops": {line for line in loop_files() if _names(line, names)},
         "links": {path.name for path in Path("/sys/class/net").iterdir()} - others,
         "cgroups": {str(path) for path in CGROUPS.glob("*/*") if _names(path.name, names)}
         | {str(path) for path in CGROUPS.glob("*/*/*") if _names(path.name, names)},

@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ import pytest
 from bare_service import Service
 from flask.testing import FlaskClient
 from test_samples import MIB, NODE, part, whole
+from testbed import eventually
 from werkzeug.serving import make_server
 
 from slicemgr.config import RecordConfig
@@ -218,12 +219,9 @@ class Prometheus:
             assert time.monotonic() < deadline, f"nothing for {query}"
             time.sleep(0.2)
 
-    def until(self, right: Callable[[str], bool]) -> None:
-        """Wait for a scrape that ended so: one that took longer than the interval ends by its time limit."""
-        deadline = time.monotonic() + 60
-        while not right(error := self.ask("targets")["activeTargets"][0]["lastError"]):
-            assert time.monotonic() < deadline, error
-            time.sleep(0.2)
+    def error(self) -> str:
+        """Of the last scrape; one that took longer than the interval tells of that."""
+        return str(self.ask("targets")["activeTargets"][0]["lastError"])
 
 
 def test_a_real_prometheus_scrapes_and_every_question_of_the_dashboard_is_one(service: Service, tmp_path: Path) -> None:
@@ -232,7 +230,7 @@ def test_a_real_prometheus_scrapes_and_every_question_of_the_dashboard_is_one(se
         try:
             (running,) = prometheus.wait('slicemgr_slivers{state="running"}')
             assert running["value"][1] == "2" and running["metric"]["node"] == NODE
-            prometheus.until(lambda error: error == "")
+            eventually(lambda: prometheus.error() == "", "a scrape has ended well")
             for one in expressions():
                 asked = one.replace("$node", ".*")
                 if not asked.startswith("label_values"):
@@ -249,7 +247,7 @@ def test_a_prometheus_without_a_token_gets_nothing(service: Service, tmp_path: P
         try:
             (up,) = prometheus.wait('up{job="slicemgr"}')
             assert up["value"][1] == "0"
-            prometheus.until(lambda error: "401" in error)
+            eventually(lambda: "401" in prometheus.error(), "a scrape was refused")
         finally:
             prometheus.close()
 
