@@ -3,10 +3,10 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo down check unit test bench clean
+.PHONY: help setup demo down check unit test test-all affected bench clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 16
 
 setup: ## install the missing Debian packages and the virtual environment
 	@tools/setup
@@ -23,8 +23,14 @@ check: setup ## style, types, import directions, schema, golden files (fast)
 unit: setup ## the tests that need no root and no box
 	@$(PYTHON) -m pytest -q tests/unit tests/golden
 
-test: check ## the whole suite
+test: check ## something of everything: the suite but its tests marked `long`
 	@$(PYTHON) tools/suite.py
+
+test-all: check ## the whole suite: each recipe's boot, all variants, the emulated production host
+	@$(PYTHON) tools/suite.py --all
+
+affected: check ## the tests that can see what changed since HEAD, or since BASE=...
+	@$(PYTHON) tools/affected.py $(BASE)
 
 bench: setup ## the life cycle of 50 slices beside the raw baseline, on the demo node
 	@.venv/bin/slicectl bench lifecycle --type lxc --count 50 --parallel 4 \

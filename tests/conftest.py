@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -90,24 +91,36 @@ def node(bare_node: Node, request: pytest.FixtureRequest) -> Node:
     return bare_node
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of what needs no node, a part collects only its own files."""
+    part = config.getoption("--part")
+    owner = _units(config.rootpath).get(collection_path)
+    return True if part is not None and owner not in (None, part) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What the machine found is asked for last. With --part, only that part of the tests."""
     items.sort(key=lambda item: "test_production_host" in item.nodeid)
     part = config.getoption("--part")
     if part is not None:
-        places = [config.rootpath / one for one in suite.PURE]
-        pure = [file for file in sorted({item.path for item in items}) if any(map(file.is_relative_to, places))]
-        units = {file: f"unit-{number % suite.UNITS}" for number, file in enumerate(pure)}
+        units = _units(config.rootpath)
         parts = [(item, units.get(item.path) or _half(item)) for item in items]
         config.hook.pytest_deselected(items=[item for item, its in parts if its != part])
         items[:] = [item for item, its in parts if its == part]
+
+
+@functools.cache
+def _units(root: Path) -> dict[Path, str]:
+    """The part of each file of tests that needs no node."""
+    files = sorted(file for one in suite.PURE for file in (root / one).glob("test_*.py"))
+    return {file: f"unit-{number % suite.UNITS}" for number, file in enumerate(files)}
 
 
 def _half(item: pytest.Item) -> str:
     return "node" if isinstance(item, pytest.Function) and "bare_node" in item.fixturenames else "rest"
 
 
-@pytest.fixture(params=["lxc"] if PRODUCTION else ["lxc", "kvm"])
+@pytest.fixture(params=["lxc"] if PRODUCTION else ["lxc", pytest.param("kvm", marks=pytest.mark.long)])
 def each_kind(request: pytest.FixtureRequest, node: Node) -> Iterator[str]:
     """The test runs once with containers and once with machines: what it creates is of this kind."""
     if request.param == "kvm":

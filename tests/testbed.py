@@ -31,7 +31,8 @@ DRIVERS = ("lxc:///system", "qemu:///system")
 DATABASE = "/var/lib/slicemgr/db/slicemgr.db"
 POOL = Path("/var/lib/slicemgr/pool")
 IMAGES_DIR = Path("/var/lib/slicemgr/images")
-BASES = demo.RUN / "bases"  # what this run of the suite has imported
+BASES = demo.RUN / "bases"  # by recipe: the base of its image, as the present importer made it
+IMPORTER = ("slicemgr/agent", "slicemgr/drivers")  # what has a part in an import
 PORT = 8480
 # Domains, links, rules and quota groups. The sync wakes btrfs' cleaner, which sleeps up to 30 s.
 LOOK = f"""\
@@ -82,6 +83,14 @@ def eventually(check: Callable[[], Any], what: str, seconds: float = 60) -> Any:
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(0.1)
     return value
+
+
+def _importer() -> str:
+    """A digest of the sources that have a part in an import."""
+    digest = hashlib.sha256()
+    for file in sorted(file for folder in IMPORTER for file in (demo.REPO / folder).rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 class Node:
@@ -211,32 +220,36 @@ class Node:
         return self.show(name)
 
     def import_recipe(self, recipe: str, *, really: bool = False) -> None:
-        """Its image, imported under its name. Not `really`: with the base that another node's import has made.
+        """Its image, imported under its name. Not `really`: with the base that another import made, if there is one.
 
-        One node at a time, so that the suite's halves do not both import what one could take from the other.
+        That may be one of another node or of an earlier run: of the same image, by the same program. One node at a
+        time, so that the suite's halves do not both import what one could take from the other.
         """
         image = ensure_image(recipe)
         with image.open("rb") as file:
-            kept = BASES / hashlib.file_digest(file, "sha256").hexdigest()
-        with locked(BASES / recipe):
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        kept = BASES / recipe / f"{sha256}-{_importer()}"
+        with locked(kept.parent):
             if kept.exists() and not really:
-                self._take_base(kept)
+                self._take_base(kept, sha256)
             self.ok("image", "import", image, "--name", recipe, timeout=1000)
             if not kept.exists():
-                self._keep_base(kept)
+                self._keep_base(kept, sha256)
 
-    def _keep_base(self, kept: Path) -> None:
-        shutil.copy(self.box.path(IMAGES_DIR / f"{kept.name}.json"), kept.with_suffix(".json"))
+    def _keep_base(self, kept: Path, sha256: str) -> None:
+        for older in kept.parent.iterdir():
+            older.unlink()
+        shutil.copy(self.box.path(IMAGES_DIR / f"{sha256}.json"), kept.with_suffix(".json"))
         new = kept.with_suffix(f".{self.box.name}")
-        self.box.run(["btrfs", "send", "--quiet", "-f", new, POOL / "bases" / kept.name], check=True, timeout=300)
+        self.box.run(["btrfs", "send", "--quiet", "-f", new, POOL / "bases" / sha256], check=True, timeout=300)
         new.rename(kept)
 
-    def _take_base(self, kept: Path) -> None:
+    def _take_base(self, kept: Path, sha256: str) -> None:
         """As if the agent had been restarted in the middle of the import: what it has read is there already."""
         self.box.run(["btrfs", "receive", "--quiet", "-f", kept, POOL / "bases"], check=True, timeout=300)
         images = self.box.path(IMAGES_DIR)
         images.mkdir(mode=0o711, exist_ok=True)
-        shutil.copy(kept.with_suffix(".json"), images)
+        shutil.copy(kept.with_suffix(".json"), images / f"{sha256}.json")
 
     def ensure_machines(self) -> None:
         """Import the small image, and wait until the agent knows how machines run here."""

@@ -1,62 +1,130 @@
 #!/usr/bin/env python3
-"""The whole suite in several processes, two at a time: a long part beside another, then what is left of them.
+"""The suite in several processes, two at a time: a long part beside another, then what is left of them.
 
-The output of the first part is seen as it comes, that of the others at the end; all go on whatever one of them finds.
-Words are passed on to each: `tools/suite.py --durations=20`.
+`tools/suite.py` runs every test but those marked `long`, `tools/suite.py --all` runs every test. The output of the
+first part appears as it comes, that of the others at the end; each part goes on whatever another one finds. A table of
+the parts comes last. Other words are passed on to each pytest: `tools/suite.py --all -k snapshots`.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from tempfile import TemporaryDirectory
+from xml.etree import ElementTree as ET
 
 from demo import REPO, RUN
 
 PURE = ("tests/unit", "tests/golden")
-UNITS = 3  # parts of what needs no node: the process that is first done takes the next
+UNITS = 2  # parts of what needs no node: the process that is first done takes the next
 PARTS = {
     **{part: ("tests", *(f"--ignore={one}" for one in PURE)) for part in ("node", "rest")},
     **{f"unit-{number}": PURE for number in range(UNITS)},
 }
+SLOWEST = 15  # tests that each part lists at its end
 NO_TESTS = 5  # pytest's exit status if nothing was selected
 INTERRUPTED = 130
 
 
-def run(part: str, where: tuple[str, ...], stop: threading.Event) -> int:
-    """The exit status. The first part has the terminal."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a part did. wall, cpu: seconds; cpu is of the processes that were waited for, which daemons are not."""
+
+    status: int
+    wall: float = 0
+    cpu: float = 0
+
+
+def run(part: str, more: Sequence[str], stop: threading.Event) -> Result:
+    """Run one part. The first part has the terminal."""
     if stop.is_set():
-        return INTERRUPTED
-    words = [sys.executable, "-m", "pytest", "--part", part, "-p", "no:cacheprovider", *where, *sys.argv[1:]]
+        return Result(INTERRUPTED)
+    words = [sys.executable, "-m", "pytest", "--part", part, "-p", "no:cacheprovider", f"--durations={SLOWEST}"]
+    words += [f"--junitxml={_junit(part)}", *more]
+    begun = time.monotonic()
     # A directory that only this part's pytest has: it closes the one it has to everybody else.
     with ExitStack() as stack:
         own = {**os.environ, "PYTEST_DEBUG_TEMPROOT": stack.enter_context(TemporaryDirectory(prefix="sm-"))}
         out = None if part == next(iter(PARTS)) else stack.enter_context((RUN / f"{part}.log").open("w"))
         both = None if out is None else subprocess.STDOUT
-        status = subprocess.run(words, cwd=REPO, env=own, stdout=out, stderr=both, check=False).returncode
-    return 0 if status == NO_TESTS else abs(status)
+        process = subprocess.Popen(words, cwd=REPO, env=own, stdout=out, stderr=both)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    status = 0 if process.returncode == NO_TESTS else abs(process.returncode)
+    return Result(status, time.monotonic() - begun, used.ru_utime + used.ru_stime)
 
 
-def main() -> int:
+def _junit(part: str) -> Path:
+    return RUN / f"{part}.xml"
+
+
+def counts(xml: str) -> dict[str, int]:
+    """How many tests a part had, how many of them failed or were skipped, from pytest's JUnit file."""
+    found = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
+    for one in ET.fromstring(xml).iter("testsuite"):
+        for name in found:
+            found[name] += int(one.get(name, 0))
+    return found
+
+
+def table(results: dict[str, Result]) -> str:
+    """A line for each part: its wall time, the CPU time of its processes and its tests."""
+    lines = [f"{'part':8} {'wall':>7} {'cpu':>7} {'tests':>6} {'failed':>6} {'skipped':>7}"]
+    for part, result in results.items():
+        file = _junit(part)
+        found = counts(file.read_text()) if file.exists() else counts("<testsuites/>")
+        failed = found["failures"] + found["errors"]
+        numbers = f"{found['tests']:6} {failed:6} {found['skipped']:7}"
+        lines.append(f"{part:8} {_minutes(result.wall)} {_minutes(result.cpu)} {numbers}")
+    return "\n".join(lines)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60:4}:{int(seconds) % 60:02}"
+
+
+def busy() -> float:
+    """CPU seconds that this machine has worked since its boot: daemons and emulated machines count, too."""
+    user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def run_parts(more: Sequence[str], files: Sequence[str] = ()) -> int:
+    """Run the suite, or some of its files; the exit status is the worst of the parts."""
     # Ctrl-C is pytest's to answer, which takes its boxes away. A handler: what is ignored here is ignored there, too.
     stop = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stop.set())
     RUN.mkdir(mode=0o700, exist_ok=True)
     for part in PARTS:
-        (RUN / f"{part}.log").unlink(missing_ok=True)
-    shutil.rmtree(RUN / "bases", ignore_errors=True)  # of the run before: what this one's nodes share, it has imported
+        for file in (RUN / f"{part}.log", _junit(part)):
+            file.unlink(missing_ok=True)
+    begun, worked = time.monotonic(), busy()
     with ThreadPoolExecutor(2) as two:
-        statuses = list(two.map(lambda part: run(part, PARTS[part], stop), PARTS))
+        found = list(two.map(lambda part: run(part, [*(files or PARTS[part]), *more], stop), PARTS))
     for log in (RUN / f"{part}.log" for part in PARTS):
         if log.exists():
             print(log.read_text(), flush=True)
-    return max(statuses)
+    print(table(dict(zip(PARTS, found, strict=True))))
+    wall, worked = time.monotonic() - begun, busy() - worked
+    print(f"whole: {_minutes(wall).strip()} of wall time; the machine worked {_minutes(worked).strip()} of CPU time")
+    return max(one.status for one in found)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run the suite.", epilog="Other words are passed on to pytest.")
+    parser.add_argument("--all", action="store_true", help="the tests marked `long`, too")
+    options, more = parser.parse_known_args()
+    return run_parts(more if options.all else ["-m", "not long", *more])
 
 
 if __name__ == "__main__":

@@ -7,11 +7,13 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 from testbed import BIN, Node, eventually
 
 from slicemgr.bench import folder, pages
 
 
+@pytest.mark.long
 def test_a_machine_beside_a_container(node: Node, tmp_path: Path) -> None:
     node.ensure_machines()
     run = tmp_path / "run"

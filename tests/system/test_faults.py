@@ -47,7 +47,7 @@ both_kinds = pytest.mark.usefixtures("each_kind")
 # A machine is long in booting: with libvirtd is the harder case.
 who_dies = pytest.mark.parametrize(
     ("each_kind", "libvirt"),
-    [("lxc", False), ("lxc", True), ("kvm", True)],
+    [("lxc", False), ("lxc", True), pytest.param("kvm", True, marks=pytest.mark.long)],
     indirect=["each_kind"],
     ids=["lxc-agent", "lxc-agent-and-libvirtd", "kvm-agent-and-libvirtd"],
 )
@@ -197,7 +197,7 @@ def test_web_killed_during_a_create(node: Node) -> None:
 
 @pytest.mark.parametrize(
     ("each_kind", "action", "count"),
-    [("lxc", "restart", 4), ("lxc", "kill", 4), ("kvm", "kill", 1)],
+    [("lxc", "restart", 4), ("lxc", "kill", 4), pytest.param("kvm", "kill", 1, marks=pytest.mark.long)],
     indirect=["each_kind"],
 )
 def test_libvirtd_gone_in_the_middle(node: Node, each_kind: str, action: str, count: int) -> None:
@@ -315,6 +315,7 @@ def test_delete_during_create_leaves_nothing(node: Node) -> None:
     node.agrees()
 
 
+@pytest.mark.long
 def test_a_machine_that_boots_is_not_waited_for_when_it_shall_go(node: Node) -> None:
     """Its create tells why it ended, and never says that there was no banner in all the time it had."""
     node.ensure_machines()

@@ -77,6 +77,7 @@ def test_what_changed_while_it_was_stopped_is_so_when_it_starts(node: Node, seco
     assert node.inside("exp", f"grep -c tenants-own {KEYS}; grep -c second {KEYS} || true").split() == ["1", "0"]
 
 
+@pytest.mark.long
 def test_a_machine_without_a_guest_agent_says_so_and_learns_it_at_its_start(node: Node, second: Path) -> None:
     node.ensure_machines()
     node.kind = "kvm"

@@ -45,6 +45,7 @@ def show(node: Node) -> dict[str, object]:
     return one
 
 
+@pytest.mark.long
 def test_a_cloud_image_boots_by_its_own_loader_and_grows(node: Node, tmp_path: Path) -> None:
     """Debian's own cloud-init takes name, address, keys, user data and the larger disk from the seed.
 
@@ -91,6 +92,7 @@ def test_a_cloud_image_boots_by_its_own_loader_and_grows(node: Node, tmp_path: P
     assert "# mine" in lines
 
 
+@pytest.mark.long
 def test_uefi_and_direct_and_what_an_image_cannot(node: Node) -> None:
     made = node.create("exp", "--boot", "uefi", "--memory", "512M")
     assert made["boot"] == "uefi"
@@ -145,6 +147,7 @@ def test_qemu_is_confined(node: Node) -> None:
     assert node.box.run(["ss", "-ltnp"]).stdout.count("qemu") == 0
 
 
+@pytest.mark.long
 def test_a_full_disk_pauses_with_its_reason_and_goes_on_when_it_may_grow(node: Node) -> None:
     """The limit is below what the image's disk promises: the guest stops, loses nothing, and goes on."""
     node.create("exp", "--disk", "64M")
@@ -169,6 +172,7 @@ def test_a_larger_disk_is_seen_while_it_runs(node: Node) -> None:
     assert node.inside("exp", "cat /sys/block/vda/size").strip() == str((4 << 30) // 512)
 
 
+@pytest.mark.long
 def test_block_rates_hold(node: Node) -> None:
     """Against the same write without a rate, in the same run."""
     write = "dd if=/dev/zero of=/root/file bs=64k count=64 oflag=direct conv=fsync 2>&1 | tail -1"
@@ -180,6 +184,7 @@ def test_block_rates_hold(node: Node) -> None:
     assert slow > 2.5, "4 MiB at 1 MiB a second"
 
 
+@pytest.mark.long
 def test_cpu_quota_holds(node: Node) -> None:
     sliver = node.create("exp", "--cpu", "0.5")["slivers"][0]
     node.inside("exp", "nohup sh -c 'while :; do :; done' >/dev/null 2>&1 &")
@@ -194,6 +199,7 @@ def test_cpu_quota_holds(node: Node) -> None:
     assert 0.05 < (used() - before) / (time.monotonic() - begun) < 0.7
 
 
+@pytest.mark.long
 def test_qemu_killed_is_repaired_and_qemu_hung_can_be_deleted(node: Node) -> None:
     sliver = node.create("exp")["slivers"][0]
     node.inside("exp", "echo kept > /root/file; sync")

@@ -13,7 +13,7 @@ import prodhost
 import pytest
 from production_run import AFTER_REBOOT, SECONDS, TESTS, Run, Told
 
-pytestmark = pytest.mark.timeout(SECONDS)
+pytestmark = [pytest.mark.timeout(SECONDS), pytest.mark.long]
 
 
 def planned() -> list[str]:

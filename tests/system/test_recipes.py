@@ -13,6 +13,8 @@ from testbed import IMAGES, Node, ensure_image
 
 from slicemgr.drivers import recipe
 
+pytestmark = pytest.mark.long
+
 PACKAGE = """
 set -e
 mkdir -p /tmp/tiny/DEBIAN /tmp/tiny/usr/bin

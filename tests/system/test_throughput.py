@@ -164,6 +164,7 @@ def test_a_cable_that_is_pulled_is_told(pair: Pair, tmp_path: Path) -> None:
 # --- one end ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_this_machine_as_the_peer_of_both_kinds(node: Node, tmp_path: Path) -> None:
     run = tmp_path / "run"
     node.ensure_machines()

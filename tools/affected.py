@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Run the tests that a change can touch: `tools/affected.py [BASE]`; without BASE, what differs from HEAD.
+
+A test file is run if it imports a changed file, directly or through others, or starts a program that does, or names a
+changed file that is not Python. What nobody names runs everything. Tests marked `long` are left out, as in `make test`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import suite
+from demo import REPO
+
+ROOTS = ("", "tests", "tools")  # where an import begins
+SOURCES = ("slicemgr", "tests", "tools")
+PROGRAMS = {"slicemgr": "slicemgr/main.py", "slicectl": "slicemgr/cli/__init__.py"}  # what a started program imports
+# What is read and not imported, by whom: a change below a folder is one of the file.
+READERS = {
+    "slicemgr/images": "slicemgr/drivers/recipe.py",
+    "slicemgr/loads": "slicemgr/bench/io.py",
+    "slicemgr/migrations": "slicemgr/store/schema.py",
+    "slicemgr/web": "slicemgr/web/__init__.py",
+    "tools/launcher": "slicemgr/drivers/launch.py",
+    "tests/golden": "tests/conftest.py",
+}
+EVERYTHING = {"pyproject.toml", "setup.py", "tools/packages.txt", "tools/setup"}  # what all tests stand on
+SILENT = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", ".gitignore"}  # no test reads them
+# Only these tests in a box see a change below these folders: others never get there.
+BOXED = ("tests/system/", "tests/browser/", "tests/contract/", "tests/production/")
+NARROW = {
+    "slicemgr/bench": (
+        *("tests/system/test_bench_kinds.py", "tests/system/test_disk_and_sysbench.py", "tests/system/test_peers.py"),
+        *("tests/system/test_scale.py", "tests/system/test_throughput.py", "tests/system/test_measure.py"),
+        *("tests/system/test_experiment.py", "tests/browser/test_experiments.py", "tests/contract/test_peer_place.py"),
+    ),
+    "slicemgr/web/static": ("tests/browser/",),
+    "slicemgr/web/templates": ("tests/browser/", "tests/system/test_proxy.py"),
+}
+
+Graph = Mapping[str, set[str]]  # file → the files that it uses
+
+
+def graph(root: Path = REPO) -> Graph:
+    """Which Python source uses which, as paths below `root`."""
+    files = sorted(file for folder in SOURCES for file in (root / folder).rglob("*.py"))
+    modules = {}
+    for file in files:
+        path = file.relative_to(root)
+        for start in ROOTS:
+            if path.is_relative_to(start):
+                words = path.relative_to(start).with_suffix("").parts
+                modules[".".join(words[:-1] if words[-1] == "__init__" else words)] = path.as_posix()
+    found = {file.relative_to(root).as_posix(): set(_used(file, modules)) for file in files}
+    for one, used in found.items():
+        if one.startswith("tests/"):
+            used |= {f"{folder}/conftest.py" for folder in Path(one).parents} & found.keys()
+        used.discard(one)
+    # A conftest counts alone: who has a fixture of it imports what the fixture is made of, for its type.
+    found |= {path: set() for path in found if Path(path).name == "conftest.py"}
+    return found
+
+
+def _used(file: Path, modules: Mapping[str, str]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            yield from _named(node, modules)
+            continue
+        for name in names:
+            words = name.split(".")
+            for end in range(1, len(words) + 1):  # an import runs the packages above, too
+                if (module := ".".join(words[:end])) in modules:
+                    yield modules[module]
+
+
+def _named(node: ast.AST, modules: Mapping[str, str]) -> Iterator[str]:
+    """What a string names: a program in `BIN / "slicectl"`, a module that is imported by its name, or many such."""
+    match node:
+        case ast.BinOp(op=ast.Div(), right=ast.Constant(value=str(program))):
+            yield from filter(None, [PROGRAMS.get(program.removeprefix("bin/"))])
+        case ast.Constant(value=str(text)) if text.startswith("slicemgr."):
+            yield from (path for name, path in modules.items() if name == text)
+            yield from (path for name, path in modules.items() if text[-1] == "." and name.startswith(text))
+
+
+def users(of: str, uses: Graph) -> set[str]:
+    """The file and all that use it, directly or through others."""
+    found: set[str] = set()
+    waiting = [of]
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting += [user for user, used in uses.items() if one in used]
+    return found
+
+
+def tests_of(changed: Iterable[str], uses: Graph, root: Path = REPO) -> set[str]:
+    """The test files that can tell what changed; all of them if nothing is known of a file."""
+    tests = {path for path in uses if path.startswith("tests/") and Path(path).name.startswith("test_")}
+    found = set()
+    for path in changed:
+        starts = [path] if path in uses else _readers(path, uses, root)
+        if starts is None:
+            return tests
+        seen = {user for start in starts for user in users(start, uses)} & tests
+        for folder, only in NARROW.items():
+            if path.startswith(f"{folder}/"):
+                seen = {one for one in seen if not one.startswith(BOXED) or one.startswith(only)}
+        found |= seen
+    return found
+
+
+def _readers(path: str, uses: Graph, root: Path) -> list[str] | None:
+    """Who reads a file that nobody imports; None if that is not known."""
+    if path in SILENT:
+        return []
+    if path in EVERYTHING or (path.endswith(".py") and not (root / path).exists()):
+        return None  # of a source that was deleted nobody knows who used it
+    owners = [reader for folder, reader in READERS.items() if path.startswith(f"{folder}/")]
+    name = Path(path).name
+    named = [one for one in uses if one.startswith(("tests/", "tools/")) and name in (root / one).read_text()]
+    return owners + named or None
+
+
+def changed(base: str) -> set[str]:
+    """The files that differ from a commit, those that git does not know yet included."""
+    known = _git("diff", "--name-only", "--no-renames", base)
+    return {*known, *_git("ls-files", "--others", "--exclude-standard")}
+
+
+def _git(*words: str) -> list[str]:
+    done = subprocess.run(["git", *words], cwd=REPO, check=True, capture_output=True, text=True)
+    return done.stdout.splitlines()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run the tests that a change can touch.")
+    parser.add_argument("base", nargs="?", default="HEAD", help="a commit (HEAD)")
+    parser.add_argument("--list", action="store_true", help="print the test files and run nothing")
+    options = parser.parse_args()
+    uses = graph()
+    files = sorted(one for one in tests_of(changed(options.base), uses) if not one.startswith("tests/production/"))
+    if options.list or not files:
+        print("\n".join(files) if files else "affected: no test can tell the difference")
+        return 0
+    print(f"affected: {len(files)} test files", flush=True)
+    return suite.run_parts(["-m", "not long"], files)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
