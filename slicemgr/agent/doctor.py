@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from slicemgr.config import Config
-from slicemgr.drivers import traffic
+from slicemgr.drivers import command, disk_image, traffic
 from slicemgr.drivers.acceleration import Found
 from slicemgr.drivers.btrfs import Pool, QuotaMode
 from slicemgr.drivers.firewall import Firewall
@@ -22,7 +22,8 @@ from slicemgr.errors import SlicemgrError
 from slicemgr.model import Kind
 
 _PROGRAMS = {
-    "guestfish": "apt-get install libguestfs-tools",
+    "supermin": "apt-get install libguestfs-tools",
+    "bwrap": "apt-get install bubblewrap",
     "qemu-img": "apt-get install qemu-utils",
     "iptables-restore": "apt-get install iptables",
     "ip": "apt-get install iproute2",
@@ -59,6 +60,7 @@ def examine(
         _forwarding,
         *(lambda name=name, remedy=remedy: _program(name, remedy) for name, remedy in _PROGRAMS.items()),
         _appliance,
+        _binding,
         _neighbours,
         _ptys,
         _conntrack,
@@ -189,6 +191,16 @@ def _appliance() -> Check:
     kernels = sorted(Path("/boot").glob("vmlinu?-*"))
     detail = f"kernel for libguestfs: {kernels[-1]}" if kernels else "libguestfs finds no kernel in /boot"
     return Check("appliance", bool(kernels), detail, "apt-get install linux-image-cloud-amd64")
+
+
+def _binding() -> Check:
+    """libguestfs' Python binding, which the importer of images loads under the system's Python."""
+    name, remedy = "libguestfs binding", "apt-get install python3-guestfs"
+    try:
+        command.run([disk_image.SYSTEM_PYTHON, "-I", "-c", "import guestfs"], timeout=60)
+    except command.CommandFailed as error:
+        return Check(name, False, str(error).splitlines()[-1][:200], remedy)
+    return Check(name, True, f"for {disk_image.SYSTEM_PYTHON}")
 
 
 def _neighbours() -> Check:

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from slicemgr.drivers.disk_layout import BOOT_CODE, SECTOR, TYPE_ESP
+from slicemgr.drivers.image_findings import RootDevice
 from slicemgr.model import BootFacts
 
 _ESP = {TYPE_ESP, "0xef"}  # GPT and MBR
-_PARTITION = re.compile(r"/dev/[a-z]+([0-9]+)")
-_KERNEL = re.compile(r"(?:vmlinuz|vmlinux|bzImage|kernel)(?:-(?P<version>[\w.+~-]+))?")
+_KERNEL = re.compile(r"(?:vmlinuz|vmlinux|bzImage|kernel)(?:-(?P<version>[\w.+~-]+))?", re.ASCII)
 _INITRDS = ("initrd.img-{}", "initramfs-{}.img", "initrd-{}", "initramfs-{}")
 _PLAIN = ("initrd.img", "initrd", "initramfs.img", "initramfs", "initramfs-linux.img")
 
 
-def find(ask: Callable[[str], list[str]]) -> BootFacts:
-    """What can boot the appliance's disk /dev/sda. ask: tells guestfish a line and gives what it printed."""
-    with tempfile.NamedTemporaryFile(prefix="sector.") as sector:
-        ask(f"download-offset /dev/sda {sector.name} 0 {SECTOR}")
-        first = Path(sector.name).read_bytes()
-    types = []
-    for device in ask("list-partitions"):
-        match = _PARTITION.fullmatch(device)
-        if match is not None:
-            types += ask(f"-part-get-gpt-type /dev/sda {match[1]}") or ask(f"-part-get-mbr-id /dev/sda {match[1]}")
-    return BootFacts(bios=has_code(first), uefi=bool(_ESP & {one.strip() for one in types}))
+def facts(sector: bytes, partition_types: Sequence[str]) -> BootFacts:
+    """What can boot a disk, by its first sector and the types of its partitions."""
+    return BootFacts(bios=has_code(sector), uefi=not _ESP.isdisjoint(one.strip() for one in partition_types))
 
 
 def has_code(sector: bytes) -> bool:
@@ -51,24 +41,10 @@ def kernel(boot: Sequence[str], top: Sequence[str]) -> tuple[str, str]:
 
 def _order(version: str) -> tuple[tuple[int, int | str], ...]:
     """6.10 is newer than 6.9."""
-    return tuple((1, int(part)) if part.isdigit() else (0, part) for part in re.split(r"(\d+)", version))
+    return tuple((1, int(part)) if part.isdigit() else (0, part) for part in re.split(r"([0-9]+)", version))
 
 
-def root_device(root: str) -> tuple[str, str]:
-    """Device and btrfs subvolume, "" if there is none, of a root as libguestfs names it: `btrfsvol:DEVICE/NAME`."""
-    if not root.startswith("btrfsvol:"):
-        return root, ""
-    device, _, subvolume = root.removeprefix("btrfsvol:").rpartition("/")
-    return device, subvolume
-
-
-def root_argument(root: str, uuid: Sequence[str]) -> str:
-    """The kernel's argument for a root as libguestfs names it, by the UUID of its file system if that is known."""
-    device, subvolume = root_device(root)
-    known = uuid[0].strip() if uuid else ""
-    where = (
-        f"root=UUID={known}"
-        if re.fullmatch(r"[0-9A-Za-z-]+", known)
-        else f"root={device.replace('/dev/sd', '/dev/vd')}"
-    )
-    return f"{where} rootflags=subvol={subvolume}" if subvolume else where
+def root_argument(root: RootDevice) -> str:
+    """The kernel's argument for a root, by the UUID of its file system if that is known."""
+    where = f"root=UUID={root.uuid}" if root.uuid else f"root={root.device.replace('/dev/sd', '/dev/vd')}"
+    return f"{where} rootflags=subvol={root.subvolume}" if root.subvolume else where

@@ -18,20 +18,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from slicemgr.human import printable
+
 log = logging.getLogger(__name__)
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TAIL = 2000  # characters of stderr kept for the error
+_LONGEST_LINE = 1 << 20  # bytes of a line that a conversation takes
 _FAREWELL = 10.0  # seconds that a program which is told nothing more has to tidy up after itself
 
 
 class CommandFailed(Exception):
     """A program could not be started, ran too long or ended with an error.
 
-    status: its exit status, None if it never ended by itself. stderr: the end of its complaint.
+    status: its exit status, None if it never ended by itself. stderr: the end of its complaint, with what could steer
+    a terminal escaped: programs repeat what foreign files and guests say.
     """
 
     def __init__(self, argv: Sequence[str], status: int | None, stderr: str) -> None:
+        stderr = printable(stderr, keep="\n\t")
         what = "ran too long" if status is None else f"exit status {status}"
         super().__init__(f"{argv[0]}: {what}: {stderr.strip() or 'no message'}")
         self.argv = tuple(argv)
@@ -89,8 +94,9 @@ def run(
         raise
     if process.returncode != 0:
         tail = err.decode(errors="replace")[-_TAIL:]
-        log.error("%s: exit status %s: %s", shlex.join(words), process.returncode, tail.strip())
-        raise CommandFailed(words, process.returncode, tail)
+        failure = CommandFailed(words, process.returncode, tail)
+        log.error("%s: exit status %s: %s", shlex.join(words), process.returncode, failure.stderr.strip())
+        raise failure
     return out or b""
 
 
@@ -121,12 +127,14 @@ class Conversation:
             self._process.stdin.close()
 
     def line(self) -> str:
-        """Its next line. Raises CommandFailed if the program has ended."""
+        """Its next line. Raises CommandFailed if the program has ended, or says more than a line can hold."""
         assert self._process.stdout is not None
-        line = self._process.stdout.readline().decode(errors="replace")
+        line = self._process.stdout.readline(_LONGEST_LINE)
         if not line:
             raise self.failure()
-        return line.rstrip("\n")
+        if len(line) == _LONGEST_LINE:
+            raise CommandFailed(self._process.args, None, "its line does not end")  # type: ignore[arg-type]
+        return line.decode(errors="replace").rstrip("\n")
 
     def until(self, mark: str) -> list[str]:
         """The lines up to the one that says `mark`. Raises CommandFailed if the program ends before."""
@@ -150,11 +158,12 @@ def converse(
     timeout: float,
     env: Mapping[str, str] | None = None,
     stdin: IO[bytes] | None = None,
+    keep: Sequence[int] = (),
 ) -> Iterator[Conversation]:
     """Start a program to talk to. It and its children are killed when `timeout` seconds are over.
 
     When the context ends it is told nothing more, has a moment to remove its temporary files, and is killed, too.
-    stdin: where it reads from if it is not told anything; then it is killed at once.
+    stdin: where it reads from if it is not told anything; then it is killed at once. keep: descriptors that it gets.
     """
     words = [str(word) for word in argv]
     log.debug("converse with %s", shlex.join(words))
@@ -167,6 +176,7 @@ def converse(
                 stderr=complaints,
                 env=environment(env),
                 start_new_session=True,
+                pass_fds=tuple(keep),
             )
         except OSError as error:
             log.error("cannot start %s: %s", words[0], error)

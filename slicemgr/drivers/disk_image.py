@@ -14,32 +14,32 @@ import shutil
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 
 from oslo_utils.imageutils import format_inspector
 
-from slicemgr.drivers import boot_loader, command
+from slicemgr.drivers import boot_loader, command, image_findings
 from slicemgr.drivers.command import CommandFailed, Conversation
+from slicemgr.drivers.image_findings import NO_ROOT, DiskFindings, RootDevice
 from slicemgr.drivers.place import EMULATED_CPU, Acceleration
 from slicemgr.drivers.rootfs import Root
 from slicemgr.errors import Code, Failed, Refused, invalid
 from slicemgr.model import NO_BOOT, BootFacts
 
 FORMATS = ("qcow2", "raw")
+SYSTEM_PYTHON = "/usr/bin/python3"  # Debian's libguestfs binding belongs to it
 
 Progress = Callable[[str, int | None], None]
 
 _CHUNK = 1 << 20
 _CHECK_SECONDS = 600.0
 _APPLIANCE_SECONDS = 1800.0
-_DONE = "-- slicemgr --"
 _SECTOR = 512
 _MACHINES = {3: "i686", 62: "x86_64", 183: "aarch64", 40: "armv7l", 243: "riscv64"}  # e_machine of ELF
 _PROGRAMS = ("bin/sh", "usr/bin/sh", "bin/busybox", "sbin/init", "usr/bin/env", "usr/lib/systemd/systemd")
-_NO_ROOT = "has no root filesystem"
 _LARGEST_PROGRAM, _LARGEST_RELEASE = 1 << 24, 1 << 16  # bytes
 
 
@@ -177,30 +177,36 @@ def extract(
     acceleration: of machines on this node. scratch: a directory for the appliance's sockets and overlay; emptied first,
     removed at the end.
     """
-    argv = ["guestfish", "--ro", f"--format={format}", "-a", str(disk)]
+    request = {"disk": str(disk), "format": format, "cpu": "" if acceleration is Acceleration.KVM else EMULATED_CPU}
     progress("inspect", None)
     try:
         with (
             _only_here(scratch) as own,
-            command.converse(argv, timeout=_APPLIANCE_SECONDS, env={**appliance(acceleration), **own}) as guestfish,
+            _pipe() as (stream, importers),
+            command.converse(
+                importer_argv(importers.fileno()),
+                timeout=_APPLIANCE_SECONDS,
+                env={**appliance(acceleration), **own},
+                keep=(importers.fileno(),),
+            ) as importer,
         ):
-            if acceleration is not Acceleration.KVM:
-                _ask(guestfish, f"config -cpu {EMULATED_CPU}")
-            _ask(guestfish, "run")
-            loader = boot_loader.find(lambda line: _ask(guestfish, line))
-            root = _find_root(guestfish, bootable=loader.bios or loader.uefi)
+            importers.close()
+            importer.say(json.dumps(request))
+            found = image_findings.disk(importer.line())
+            loader = boot_loader.facts(found.sector, found.partition_types)
+            root = _only_root(found, bootable=loader.bios or loader.uefi)
             if root is None:
                 return TreeFacts("", "", 0, loader)
-            device, _ = boot_loader.root_device(root)
-            where = boot_loader.root_argument(root, _ask(guestfish, f"-vfs-uuid {_quoted(device)}"))
-            _mount(guestfish, root)
-            expected = _used_bytes(_ask(guestfish, "statvfs /"))
-            streamed = _stream(guestfish, target, _Meter(progress, expected, size_limit, cancelled))
+            expected = image_findings.used_bytes(importer.line())
+            streamed = _stream(importer, stream, target, _Meter(progress, expected, size_limit, cancelled))
     except CommandFailed as error:
-        if "no operating system" in error.stderr:
-            raise invalid("file", _NO_ROOT) from error
-        raise Failed(f"the image's files cannot be read: {error.stderr.strip()[-300:]}") from error
-    return facts_of(target, streamed, replace(loader, root=where))
+        raise image_findings.broken(error.stderr) from error
+    return facts_of(target, streamed, replace(loader, root=boot_loader.root_argument(root)))
+
+
+def importer_argv(stream: int) -> list[str]:
+    """The importer, under the Python that has libguestfs' binding. stream: the descriptor that takes the tar stream."""
+    return [SYSTEM_PYTHON, "-I", "-B", str(Path(__file__).with_name("image_importer.py")), str(stream)]
 
 
 @contextmanager
@@ -223,10 +229,11 @@ def facts_of(tree: Path, streamed: int, loader: BootFacts) -> TreeFacts:
 
 
 def pretty_name(os_release: str) -> str:
-    """What an os-release file calls its system; "" if it does not say."""
-    for line in os_release.splitlines():
+    """What an os-release file calls its system, without characters that do not print; "" if it does not say."""
+    for line in os_release.split("\n"):
         if line.startswith("PRETTY_NAME="):
-            return line.partition("=")[2].strip("\"'")[:100]
+            name = line.partition("=")[2].strip("\"'")
+            return "".join(character for character in name if character.isprintable())[:100]
     return ""
 
 
@@ -237,7 +244,7 @@ def arch_of(tree: Path) -> str:
             arch = elf_arch(inside.read(program, _LARGEST_PROGRAM) or b"")
             if arch:
                 return arch
-    raise invalid("file", f"{_NO_ROOT}: no program in it says for which machine it is")
+    raise invalid("file", f"{NO_ROOT}: no program in it says for which machine it is")
 
 
 def elf_arch(head: bytes) -> str:
@@ -248,48 +255,14 @@ def elf_arch(head: bytes) -> str:
     return _MACHINES.get(struct.unpack_from(f"{order}H", head, 18)[0], "")
 
 
-def _ask(guestfish: Conversation, line: str) -> list[str]:
-    guestfish.say(line)
-    guestfish.say(f"echo '{_DONE}'")
-    return guestfish.until(_DONE)
-
-
-def _find_root(guestfish: Conversation, *, bootable: bool) -> str | None:
-    """The device of the one root; None if there is not one, but a boot loader: only a machine can tell then."""
-    roots = _ask(guestfish, "inspect-os")
-    if len(roots) == 1:
-        return roots[0]
-    if bootable:
-        return None
-    if not roots:
-        raise invalid("file", _NO_ROOT, "an image with one installed Linux is needed")
-    raise invalid(
-        "file", f"has {'two' if len(roots) == 2 else len(roots)} root filesystems: {', '.join(roots)}", "one is needed"
-    )
-
-
-def mounts_of(lines: list[str]) -> list[tuple[str, str]]:
-    """`inspect-get-mountpoints` as (mount point, device), outer first."""
-    pairs = [line.partition(": ") for line in lines if ": " in line]
-    return sorted(((where, device) for where, _, device in pairs), key=lambda pair: (len(pair[0]), pair[0]))
-
-
-def _mount(guestfish: Conversation, root: str) -> None:
-    """The root must mount; what else fstab names may be missing."""
-    for where, device in mounts_of(_ask(guestfish, f"inspect-get-mountpoints {root}")):
-        _ask(guestfish, f"{'' if where == '/' else '-'}mount-ro {_quoted(device)} {_quoted(where)}")
-
-
-def _quoted(text: str) -> str:
-    """One word for guestfish; what fstab says is the image's, so nothing else may come out of it."""
-    if not text.isprintable() or any(sign in text for sign in "\"'\\$`|<>;"):
-        raise Refused(Code.INVALID, f"its fstab names {text[:80]!a}", field="file")
-    return f'"{text}"'
-
-
-def _used_bytes(statvfs: list[str]) -> int:
-    values = dict(line.split(": ", 1) for line in statvfs if ": " in line)
-    return max(1, (int(values["blocks"]) - int(values["bfree"])) * int(values["frsize"]))
+def _only_root(found: DiskFindings, *, bootable: bool) -> RootDevice | None:
+    """The one root; None if there is not one, but a boot loader: only a machine can tell then."""
+    if found.root is not None or bootable:
+        return found.root
+    if not found.count:
+        raise invalid("file", NO_ROOT, "an image with one installed Linux is needed")
+    what = "two" if found.count == 2 else found.count
+    raise invalid("file", f"has {what} root filesystems: {', '.join(found.names)}", "one is needed")
 
 
 class _Meter:
@@ -320,28 +293,18 @@ class _Meter:
             self._progress("extract", percent)
 
 
-def _stream(guestfish: Conversation, target: Path, meter: _Meter) -> int:
-    """From the appliance through us into tar; the bytes of the stream."""
-    with _pipe() as (from_appliance, to_us), _pipe() as (for_tar, from_us):
-        guestfish.say(f"tar-out / /proc/{os.getpid()}/fd/{to_us.fileno()} numericowner:true xattrs:true acls:true")
-        guestfish.say(f"echo '{_DONE}'")
-        with command.converse(unpack_argv(target), timeout=_APPLIANCE_SECONDS, stdin=for_tar) as tar:
-            for_tar.close()
-            waiter = threading.Thread(target=_close_after, args=(guestfish, to_us), daemon=True)
-            waiter.start()
-            _pump(from_appliance, from_us, meter, tar)
-            waiter.join()
-            from_us.close()
-            tar.until("unpacked")
-        if guestfish.ended:
-            raise guestfish.failure()
+def _stream(importer: Conversation, stream: FileIO, target: Path, meter: _Meter) -> int:
+    """From the importer through us into tar; the bytes of the stream."""
+    with (
+        _pipe() as (for_tar, from_us),
+        command.converse(unpack_argv(target), timeout=_APPLIANCE_SECONDS, stdin=for_tar) as tar,
+    ):
+        for_tar.close()
+        _pump(stream, from_us, meter, tar)
+        image_findings.complete(importer.line())
+        from_us.close()
+        tar.until("unpacked")
     return meter.count
-
-
-def _close_after(guestfish: Conversation, stream: FileIO) -> None:
-    """The end of the stream is the appliance's word that it is done, or its end."""
-    with stream, suppress(CommandFailed):
-        guestfish.until(_DONE)
 
 
 def _pump(source: FileIO, sink: FileIO, meter: _Meter, tar: Conversation) -> None:

@@ -30,6 +30,8 @@ _BUILD_TIME = 1800.0  # seconds for all packages, on a slow network
 _CONVERT_TIME = 900.0
 # The host's settings for reaching a mirror; the rest of its apt configuration is its own affair.
 _APT_OPTION = re.compile(r'Acquire::(?:https?::|Check-|Retries|ForceIPv|Max-FutureTime)[\w:./-]* "[^"]+";')
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # a suite, an architecture, a component: never an option
+_KERNEL_OPTIONS = re.compile(r"[A-Za-z0-9 _.,:=/+@-]*")  # nothing that GRUB's configuration would interpret
 _PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?")
 
 
@@ -131,6 +133,13 @@ def _check(recipe: Recipe) -> None:
     for package in recipe.packages:
         if not _PACKAGE_NAME.fullmatch(package):
             raise invalid("recipe.packages", f"{package!r} is not the name of a package")
+    words = {"suite": (recipe.suite,), "architecture": (recipe.architecture,), "components": recipe.components}
+    for name, said in words.items():
+        for word in said:
+            if not _WORD.fullmatch(word):
+                raise invalid(f"recipe.{name}", f"{word!r} is not a word of letters, digits, . and -")
+    if not _KERNEL_OPTIONS.fullmatch(recipe.kernel_options):
+        raise invalid("recipe.kernel_options", f"{recipe.kernel_options!r}", "letters, digits, spaces and _.,:=/+@-")
     if recipe.table not in TABLES:
         raise invalid("recipe.table", f"{recipe.table!r} is unknown", " or ".join(TABLES))
     if recipe.root not in FILESYSTEMS:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from testbed import POOL, Node, eventually
 
+from slicemgr.drivers import disk_image
+
 MIB = 1 << 20
 SECTOR = 512
 FIRST = 2048  # sector of the first partition
@@ -48,6 +50,28 @@ def make_disk(path: Path, *trees: Path, size: int = 64 * MIB) -> Path:
     table[510:512] = b"\x55\xaa"
     with path.open("r+b") as file:
         file.write(table)
+    return path
+
+
+def make_btrfs_disk(path: Path, tree: Path, subvolume: str, size: int = 128 * MIB) -> Path:
+    """A raw disk with one partition: a btrfs with the tree in a subvolume. Mounted in a mount namespace of its own."""
+    system = path.with_suffix(".btrfs")
+    with system.open("wb") as file:
+        file.truncate(size)
+    subprocess.run(["mkfs.btrfs", "-q", str(system)], check=True, capture_output=True)
+    script = 'mount -o loop "$1" "$2" && btrfs -q subvolume create "$2/$4" && cp -a "$3/." "$2/$4" && umount "$2"'
+    place = path.with_suffix(".mnt")
+    place.mkdir()
+    named = [str(system), str(place), str(tree), subvolume]
+    argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *named]
+    subprocess.run(argv, check=True, capture_output=True)
+    table = bytearray(FIRST * SECTOR)
+    table[446 + 4] = 0x83
+    table[446 + 8 : 446 + 16] = struct.pack("<II", FIRST, size // SECTOR)
+    table[510:512] = b"\x55\xaa"
+    with path.open("wb") as disk, system.open("rb") as file:
+        disk.write(table)
+        shutil.copyfileobj(file, disk)
     return path
 
 
@@ -160,6 +184,46 @@ def test_a_disk_without_a_system_is_refused(node: Node, tmp_path: Path) -> None:
 def test_a_disk_with_two_systems_is_refused(node: Node, tmp_path: Path) -> None:
     trees = [make_tree(tmp_path / name) for name in ("one", "two")]
     refused(node, make_disk(tmp_path / "disk.raw", *trees, size=16 * MIB), "two root filesystems", "/dev/sda1")
+
+
+def test_a_subvolume_named_like_a_command_runs_nothing(node: Node, tmp_path: Path) -> None:
+    """The control asks guestfish by lines, which runs what follows a `|` in a shell of this machine."""
+    proof = f"secproof-{os.getpid()}"
+    tree = make_tree(tmp_path / "tree")
+    (tree / "etc/fstab").write_text("LABEL=none / btrfs defaults 0 1\n")
+    disk = make_btrfs_disk(tmp_path / "disk.raw", tree, f"root |touch {proof}")
+    refused(node, disk, "btrfs subvolume", f"'root |touch {proof}'", "command line")
+    pid = node.box.daemon("agent")
+    assert pid is not None
+    assert not (Path(f"/proc/{pid}/cwd") / proof).exists()
+
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    root = f"btrfsvol:/dev/sda1/root |touch {proof}"
+    lines = ("config -cpu max,erms=off", "run", "inspect-os", f"inspect-get-mountpoints {root}")
+    settings = [f"{name}={value}" for name, value in disk_image.appliance(None).items()]
+    asked = [*settings, f"LIBGUESTFS_TMPDIR={scratch}", "guestfish", "--ro", "--format=raw", "-a", str(disk)]
+    argv = ["env", "-C", str(scratch), *asked]
+    said = node.box.run(argv, input="".join(f"{line}\n" for line in lines), timeout=600)
+    assert "btrfsvol:/dev/sda1/root |touch" in said.stdout, said
+    assert (scratch / proof).exists(), "the control ran nothing: this tests nothing"
+
+
+def test_a_system_in_a_subvolume_is_imported(kept: Node, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree")
+    (tree / "etc/fstab").write_text("/dev/sda1 / btrfs subvol=@root 0 1\n")
+    (tree / "boot").mkdir()
+    for name in ("vmlinuz-6.1.0", "vmlinuz-9 init=x"):
+        (tree / "boot" / name).write_text("kernel")
+    (tree / "etc/os-release").write_text('PRETTY_NAME="Strange\x1b[2J\u202e 1"\n')
+    kept.ok("image", "import", make_btrfs_disk(tmp_path / "disk.raw", tree, "@root"), "--name", "strange")
+    shown = json.loads(kept.ok("image", "show", "strange", "-f", "json"))
+    assert (shown["arch"], shown["os"]) == ("x86_64", "Strange[2J 1")
+    note = json.loads((kept.box.path("/var/lib/slicemgr/images") / f"{shown['sha256']}.json").read_text())
+    assert note["boot"]["kernel"] == "/boot/vmlinuz-6.1.0"
+    where, subvolume = note["boot"]["root"].split()
+    assert where.startswith("root=UUID=")
+    assert subvolume == "rootflags=subvol=@root"
 
 
 def test_etc_that_leads_outside_is_no_system(node: Node, tmp_path: Path) -> None:

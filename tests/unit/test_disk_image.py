@@ -124,14 +124,18 @@ def test_architecture_of_elf(machine: int, name: str) -> None:
     assert disk_image.elf_arch(b"\x7fELF\x02\x01" + bytes(12) + struct.pack("<H", machine)) == name
 
 
-def test_mount_points_are_mounted_outer_first() -> None:
-    lines = ["/boot/efi: /dev/sda15", "/: /dev/sda1", "/boot: /dev/sda2"]
-    assert [where for where, _ in disk_image.mounts_of(lines)] == ["/", "/boot", "/boot/efi"]
-
-
 def test_name_of_the_system() -> None:
     assert disk_image.pretty_name('ID=debian\nPRETTY_NAME="Debian GNU/Linux 12"\n') == "Debian GNU/Linux 12"
     assert disk_image.pretty_name("") == ""
+
+
+@pytest.mark.parametrize(
+    "trick", ["\x1b[2J", "\x07", "\x9b2J", "\r", "\u202e", "\u2066", "\u200b", "\U000e0041", "\x85"]
+)
+def test_the_name_of_the_system_steers_neither_a_terminal_nor_a_page(trick: str) -> None:
+    name = disk_image.pretty_name(f'ID=x\nPRETTY_NAME="Good{trick}Linux"\n')
+    assert name.isprintable()
+    assert name == "Good" + "".join(one for one in trick if one.isprintable()) + "Linux"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from slicemgr.drivers import acceleration, boot_loader, console_log, machine_disk, seed
+from slicemgr.drivers.disk_layout import TYPE_ESP
 from slicemgr.drivers.identity import Identity
+from slicemgr.drivers.image_findings import RootDevice
 from slicemgr.drivers.place import Acceleration
 from slicemgr.errors import Refused
 from slicemgr.model import MIB, Boot, BootFacts
@@ -63,18 +65,36 @@ def test_a_boot_sector_has_code_and_a_signature() -> None:
     assert not boot_loader.has_code(b"\x55\xaa")
 
 
+def test_a_kernel_of_strange_digits_is_none() -> None:
+    """str.isdigit() is true of ², which int() does not take."""
+    assert boot_loader.kernel(["vmlinuz-²", "vmlinuz-6.1", "vmlinuz-7 init=x", "vmlinuz-\u0661"], []) == (
+        "/boot/vmlinuz-6.1",
+        "",
+    )
+
+
 @pytest.mark.parametrize(
-    ("root", "uuid", "argument"),
+    ("root", "argument"),
     [
-        ("/dev/sda1", ["1f-2"], "root=UUID=1f-2"),
-        ("btrfsvol:/dev/sda2/@", ["1f-2"], "root=UUID=1f-2 rootflags=subvol=@"),
-        ("/dev/vg/root", [], "root=/dev/vg/root"),
-        ("/dev/sda1", [], "root=/dev/vda1"),
-        ("/dev/sda1", ["x init=/bin/sh"], "root=/dev/vda1"),
+        (RootDevice("/dev/sda1", "", "1f-2"), "root=UUID=1f-2"),
+        (RootDevice("/dev/sda2", "@", "1f-2"), "root=UUID=1f-2 rootflags=subvol=@"),
+        (
+            RootDevice("/dev/sda2", "@/.snapshots/1/snapshot", "1f-2"),
+            "root=UUID=1f-2 rootflags=subvol=@/.snapshots/1/snapshot",
+        ),
+        (RootDevice("/dev/vg/root", "", ""), "root=/dev/vg/root"),
+        (RootDevice("/dev/sda1", "", ""), "root=/dev/vda1"),
     ],
 )
-def test_where_the_root_is(root: str, uuid: list[str], argument: str) -> None:
-    assert boot_loader.root_argument(root, uuid) == argument
+def test_where_the_root_is(root: RootDevice, argument: str) -> None:
+    assert boot_loader.root_argument(root) == argument
+
+
+def test_how_a_disk_boots_by_its_sector_and_partitions() -> None:
+    code = b"\xeb\x63" + bytes(508) + b"\x55\xaa"
+    assert boot_loader.facts(code, ["0x83"]) == BootFacts(bios=True)
+    assert boot_loader.facts(bytes(512), [TYPE_ESP]) == BootFacts(uefi=True)
+    assert boot_loader.facts(bytes(512), ["0xef"]) == BootFacts(uefi=True)
 
 
 def test_the_seed_is_what_cloud_init_reads() -> None:

@@ -57,6 +57,9 @@ def test_a_part_comes_first_and_the_recipe_has_the_last_word(tmp_path: Path) -> 
         (f'{GOOD}uefi = true\ntable = "dos"\n', "recipe.uefi", "EFI partition"),
         (f"{GOOD.replace('amd64', 'i386')}uefi = true\n", "recipe.uefi", "amd64"),
         (GOOD.replace('"one"', '"one,--hook"'), "recipe.packages", "not the name of a package"),
+        (GOOD + 'components = ["main", "--hook"]\n', "recipe.components", "not a word"),
+        (GOOD + 'kernel_options = "quiet\\n}\\n"\n', "recipe.kernel_options", "letters, digits"),
+        (GOOD + 'kernel_options = "quiet; reboot"\n', "recipe.kernel_options", "letters, digits"),
         (f'include = ["nowhere"]\n{GOOD}', "recipe", "no readable part.toml"),
     ],
 )

@@ -162,7 +162,12 @@ def _choices(form: Form) -> dict[str, Any]:
 
 
 def _describe(image: dict[str, Any]) -> str:
-    words = [image["name"], image["os"], image["arch"], f"of {image['project']}" if image["project"] else ""]
+    words = [
+        image["name"],
+        human.printable(image["os"]),
+        image["arch"],
+        f"of {image['project']}" if image["project"] else "",
+    ]
     if not image["arch"]:
         words.append("machines only")
     elif not image["boot"]:
