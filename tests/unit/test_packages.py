@@ -10,9 +10,37 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import prodhost
+import pytest
+
+from slicemgr.bench.peer_kinds import PEERS
 
 REPOSITORY = Path(__file__).parent.parent.parent
 ALWAYS_THERE = {"required", "important"}  # priorities of what every installed Debian has
+PROGRAMS = {  # what is started, by the package that it comes with: nothing is asked of what else a machine has
+    "apt": ("apt-config", "apt-get"),
+    "btrfs-progs": ("btrfs", "mkfs.btrfs"),
+    "bubblewrap": ("bwrap",),
+    "coreutils": ("chroot", "cp", "dd", "truncate"),
+    "dash": ("sh",),
+    "e2fsprogs": ("mke2fs",),
+    "fdisk": ("sfdisk",),
+    "git": ("git",),
+    "guestfish": ("guestfish",),
+    "iperf3": ("iperf3",),
+    "iproute2": ("ip", "tc"),
+    "iptables": ("iptables", "iptables-restore"),
+    "libvirt-clients": ("virsh",),
+    "libvirt-daemon": ("libvirtd", "virtlogd"),
+    "mmdebstrap": ("mmdebstrap",),
+    "mount": ("mount", "umount"),
+    "mtools": ("mcopy", "mformat", "mmd"),
+    "openssh-client": ("ssh",),
+    "qemu-utils": ("qemu-img",),
+    "tar": ("tar",),
+    "util-linux": ("nsenter", "setpriv", "setsid", "unshare"),
+}
+OURS = {"python3", "slicectl"}  # of the virtual environment
+NONE = {"at", "swap"}  # lists of other words
 
 
 def listed() -> set[str]:
@@ -21,11 +49,12 @@ def listed() -> set[str]:
 
 
 def started(source: str) -> Iterator[str]:
-    """First words of the lists of words in a Python source."""
+    """First words of the lists in a Python source that have an option, a path or something variable in them, too."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.List) and len(node.elts) > 1 and isinstance(node.elts[0], ast.Constant):
             word = node.elts[0].value
-            if isinstance(word, str) and re.fullmatch(r"[a-z][a-z0-9_.-]*", word):
+            plain = all(isinstance(one, ast.Constant) and re.fullmatch(r"\w*", str(one.value)) for one in node.elts)
+            if isinstance(word, str) and re.fullmatch(r"[a-z][a-z0-9_.-]*", word) and not plain:
                 yield word
 
 
@@ -58,8 +87,8 @@ def installed() -> tuple[dict[str, set[str]], set[str]]:
 
 
 def package_of(program: str) -> str:
-    """The package that a program on this machine came with; "" if it is none's."""
-    path = shutil.which(program)
+    """The package that Debian's program of this name came with; "" if there is none."""
+    path = shutil.which(program, path="/usr/sbin:/usr/bin:/sbin:/bin")
     if path is None:
         return ""
     places = {
@@ -75,19 +104,21 @@ def package_of(program: str) -> str:
 def test_programs_come_from_the_list() -> None:
     sources = [*(REPOSITORY / "slicemgr").rglob("*.py"), *(REPOSITORY / "tools").glob("*.py")]
     programs = {word for path in sources for word in started(path.read_text())}
-    assert programs >= {"qemu-img", "bwrap", "mmdebstrap", "iptables", "mkfs.btrfs", "mke2fs", "ip"}
+    peers = {program for peer in PEERS.values() for program in peer.programs}  # compared with where they are there
+    known = {program for names in PROGRAMS.values() for program in names}
+    assert programs - peers - OURS - NONE == known, "say in PROGRAMS which package it comes with"
     depends, basic = installed()
-    enough = closure(listed() | basic, depends)
-    missing = {}
-    for program in sorted(programs):
-        package = package_of(program)
-        if package and package not in enough:
-            missing[program] = package
-    assert missing == {}
+    assert PROGRAMS.keys() <= closure(listed() | basic, depends), "a package is missing in tools/packages.txt"
+
+
+@pytest.mark.parametrize(("package", "programs"), PROGRAMS.items())
+def test_it_comes_with_that_package(package: str, programs: tuple[str, ...]) -> None:
+    assert {package_of(program) for program in programs} == {package}
 
 
 def test_a_program_that_nothing_listed_brings_is_noticed() -> None:
     assert list(started("run(['nmap', '-sn', network])")) == ["nmap"]
+    assert list(started("kinds = ['lxc', 'kvm']")) == []
     depends = {"iptables": {"libc6"}, "nmap": {"libc6"}}
     assert "nmap" not in closure({"iptables"}, depends)
     assert closure({"iptables"}, depends) == {"iptables", "libc6"}
