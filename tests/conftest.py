@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import argon2
 import pytest
 import suite
 from bare_service import databases_on
@@ -15,6 +16,8 @@ from hypothesis import HealthCheck, settings
 from postgres_server import Server
 from production_run import Run
 from testbed import IMAGE, Node, ensure_image
+
+from slicemgr.service import passwords
 
 GOLDEN = Path(__file__).parent / "golden"
 PRODUCTION = bool(os.environ.get("SLICEMGR_NO_BOX"))  # this machine is a node, made for the tests
@@ -43,6 +46,21 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(), f"{name} differs; if that is meant: pytest tests/golden --regenerate"
 
     return compare
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_hashes() -> Iterator[None]:
+    """A hash costs a quarter of a second of CPU time; in a test that is not about hashing, next to nothing."""
+    cheap = functools.partial(argon2.PasswordHasher, time_cost=1, memory_cost=8, parallelism=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passwords, "PasswordHasher", cheap)
+        yield
+
+
+@pytest.fixture
+def full_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test is about hashing: it is as the service does it."""
+    monkeypatch.setattr(passwords, "PasswordHasher", argon2.PasswordHasher)
 
 
 @pytest.fixture(scope="session")
@@ -138,8 +156,18 @@ def postgres() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def each_store(request: pytest.FixtureRequest) -> Iterator[str]:
+def both_stores(request: pytest.FixtureRequest) -> Iterator[str]:
     """The module's tests run once over SQLite and once over PostgreSQL: where `bare_service` has its databases."""
+    yield from _store(request)
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+def each_store(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The same for what stands on the store and asks nothing of its own of a database."""
+    yield from _store(request)
+
+
+def _store(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "sqlite":
         yield "sqlite"
         return

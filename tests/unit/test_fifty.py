@@ -20,7 +20,7 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 from slicemgr.web import create_app
 
-pytestmark = pytest.mark.usefixtures("each_store")
+pytestmark = pytest.mark.usefixtures("both_stores")
 
 API = "/api/v1"
 PEOPLE = [f"user-{number:02}" for number in range(50)]

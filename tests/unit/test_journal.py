@@ -16,7 +16,7 @@ from slicemgr.store import tables as t
 from slicemgr.store import updates
 from slicemgr.store.engine import Store, make_engine
 
-pytestmark = pytest.mark.usefixtures("each_store")
+pytestmark = pytest.mark.usefixtures("both_stores")
 
 
 def actions(store: Store) -> list[str]:

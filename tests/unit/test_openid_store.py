@@ -13,7 +13,7 @@ from slicemgr.errors import Refused
 from slicemgr.service import openid, people_views, users
 from slicemgr.service.issuer import Proven
 
-pytestmark = pytest.mark.usefixtures("each_store")
+pytestmark = pytest.mark.usefixtures("both_stores")
 ISSUER = "https://login.example.org"
 
 

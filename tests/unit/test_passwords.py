@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
+from argon2 import PasswordHasher
 
 from slicemgr.errors import Code, Refused
 from slicemgr.service import passwords
@@ -14,6 +15,19 @@ from slicemgr.service.passwords import Passwords
 PASSWORD = "correct horse battery"
 
 
+@pytest.mark.usefixtures("full_hashes")
+def test_a_hash_costs_what_rfc_9106_asks_where_memory_is_short() -> None:
+    """Three passes over 64 MiB in four lanes; one that was cheaper is no more than accepted and renewed."""
+    made = Passwords(1)
+    hashed = made.hash(PASSWORD, "bob")
+    assert hashed.startswith("$argon2id$v=19$m=65536,t=3,p=4$")
+    assert made.matches(hashed, PASSWORD) and not made.matches(hashed, f"{PASSWORD}!")
+    cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(PASSWORD)
+    assert made.matches(cheap, PASSWORD)
+    assert (made.stale(cheap), made.stale(hashed)) == (True, False)
+
+
+@pytest.mark.usefixtures("full_hashes")
 def test_who_would_wait_behind_many_is_refused_at_once() -> None:
     made = Passwords(1)
     hashed = made.hash(PASSWORD, "bob")

@@ -24,7 +24,7 @@ from slicemgr.store import Store, updates, work
 from slicemgr.store import open as open_store
 from slicemgr.store import tables as t
 
-pytestmark = pytest.mark.usefixtures("each_store")
+pytestmark = pytest.mark.usefixtures("both_stores")
 
 ALL = (t.slices, t.slivers, t.ports, t.operations, t.operation_slivers, t.events)
 

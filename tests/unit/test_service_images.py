@@ -14,7 +14,7 @@ from slicemgr.policy.quota import OverQuota
 from slicemgr.service import images, projects
 from slicemgr.store import work
 
-pytestmark = pytest.mark.usefixtures("each_store")
+pytestmark = pytest.mark.usefixtures("both_stores")
 
 
 @pytest.fixture

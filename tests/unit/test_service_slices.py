@@ -19,7 +19,7 @@ from slicemgr.store import work
 from slicemgr.store.updates import utcnow
 from slicemgr.store.wake import Listener
 
-pytestmark = pytest.mark.usefixtures("each_store")
+pytestmark = pytest.mark.usefixtures("both_stores")
 
 DAY = timedelta(days=1)
 

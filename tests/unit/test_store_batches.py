@@ -11,7 +11,7 @@ import slicemgr.store
 from slicemgr.model import ImageState, OperationState, Phase
 from slicemgr.store import work
 
-pytestmark = pytest.mark.usefixtures("each_store")
+pytestmark = pytest.mark.usefixtures("both_stores")
 
 UPDATES: list[work.Update] = [
     work.SliverSeen("a-0", Phase.RUNNING, "", "ssh-ed25519 AAAA"),

@@ -22,7 +22,7 @@ from slicemgr.store import Store, StoreError, schema, tables
 from slicemgr.store.engine import make_engine
 from slicemgr.store.updates import utcnow
 
-pytestmark = pytest.mark.usefixtures("each_store")
+pytestmark = pytest.mark.usefixtures("both_stores")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from slicemgr.model import Desired, ImageState, Kind, OperationState, Phase
 from slicemgr.service import slices, views
 from slicemgr.store import tables, work
 
-pytestmark = pytest.mark.usefixtures("each_store")
+pytestmark = pytest.mark.usefixtures("both_stores")
 
 DONE, FAILED, RUNNING = OperationState.DONE, OperationState.FAILED, OperationState.RUNNING
 

@@ -71,7 +71,7 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def web(each_store: str) -> Iterator[Web]:
+def web(both_stores: str) -> Iterator[Web]:
     folder = Path(tempfile.mkdtemp(prefix="slicemgr-web-"))
     folder.chmod(0o755)
     port = free_port()
@@ -124,13 +124,13 @@ def test_no_process_of_it_is_root_or_can_be_again(web: Web) -> None:
         assert int(status["CapEff"][0], 16) == int(status["CapPrm"][0], 16) == 0
 
 
-def test_a_request_reaches_the_rows_that_the_agent_reads(web: Web, each_store: str) -> None:
+def test_a_request_reaches_the_rows_that_the_agent_reads(web: Web, both_stores: str) -> None:
     status, answer = web.ask("POST", "/api/v1/slices", web.service.request("real"))
     assert (status, answer["slice"]["state"]) == (202, "creating")
     assert "real" in {row.sliver.slice_name for row in web.service.rows()}
     folder = web.service.config.node.state_dir / "db"
     files = [path for path in folder.iterdir() if path.is_file() and path.name != "web.key"]
-    assert {path.stat().st_uid for path in files} == ({USER} if each_store == "sqlite" else set())
+    assert {path.stat().st_uid for path in files} == ({USER} if both_stores == "sqlite" else set())
     key = (folder / "web.key").stat()
     assert (key.st_uid, key.st_mode & 0o777, key.st_size) == (USER, 0o600, 32), "nobody else signs cookies"
 
