@@ -54,6 +54,13 @@ def window(chromium: Browser, node: Node) -> Iterator[Open]:
     assert wrong == []
 
 
+@pytest.fixture(params=[(390, "dark"), pytest.param((1280, "light"), marks=pytest.mark.long)], ids=["narrow", "wide"])
+def shape(request: pytest.FixtureRequest) -> tuple[int, str]:
+    """Width and theme of the window that axe looks into."""
+    width, theme = request.param
+    return width, theme
+
+
 @pytest.fixture
 def link(node: Node) -> Iterator[str]:
     """The invitation of a researcher, who is in the project `lab`; afterwards nothing of theirs is left."""

@@ -1,17 +1,17 @@
-"""axe on each page, in each theme and each width; and that it would find something."""
+"""axe on each page, in two shapes of the window; and that it would find something."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 from testbed import Node
 
 from browser.conftest import Open, request_slice
 
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
-SHAPES = ((1280, "light"), (390, "dark"))
 
 
 def troubles(page: Page, but: str = "") -> list[tuple[str, str, list[str]]]:
@@ -33,29 +33,32 @@ def look(page: Page, path: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is wider than the window"
 
 
-def test_each_page(node: Node, window: Open, rosa: Page) -> None:
+def test_each_page(node: Node, window: Open, rosa: Page, shape: tuple[int, str]) -> None:
     request_slice(rosa, node, "seen")
     expect(rosa.get_by_text("Ready", exact=True)).to_be_visible(timeout=60_000)
     operation = node.rows("select id from operations order by created_at desc limit 1")[0][0]
     slice_ = "/slices/seen?project=lab"
-    for width, theme in SHAPES:
-        stranger = window(width, theme)
-        for path in ("/sign-in", "/invitation/nobodys"):
-            look(stranger, path)
-        page = window(width, theme, cookies=rosa)
-        for path in ("/slices", "/slices?q=nothing", "/new", slice_, "/slices/seen/delete?project=lab", "/nowhere"):
-            look(page, path)
-        look(page, f"/operations/{operation}")
-        page.goto("/new")
-        page.locator("form#new").evaluate("form => { form.noValidate = true }")
-        page.get_by_role("button", name="Request it").click()
-        expect(page.get_by_role("alert").first).to_be_visible()
-        assert troubles(page) == [], "the form with errors"
-        if width < 500:
-            page.get_by_text("Menu").click()
-            assert troubles(page) == [], "the open menu"
-    for width, theme in ((1280, "dark"), (390, "light")):
-        look(window(width, theme, cookies=rosa), "/slices")  # the frame that all pages have
+    width, theme = shape
+    stranger = window(width, theme)
+    for path in ("/sign-in", "/invitation/nobodys"):
+        look(stranger, path)
+    page = window(width, theme, cookies=rosa)
+    for path in ("/slices", "/slices?q=nothing", "/new", slice_, "/slices/seen/delete?project=lab", "/nowhere"):
+        look(page, path)
+    look(page, f"/operations/{operation}")
+    page.goto("/new")
+    page.locator("form#new").evaluate("form => { form.noValidate = true }")
+    page.get_by_role("button", name="Request it").click()
+    expect(page.get_by_role("alert").first).to_be_visible()
+    assert troubles(page) == [], "the form with errors"
+    if width < 500:
+        page.get_by_text("Menu").click()
+        assert troubles(page) == [], "the open menu"
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1280, "dark"), (390, "light")])
+def test_the_frame_that_all_pages_have(window: Open, rosa: Page, width: int, theme: str) -> None:
+    look(window(width, theme, cookies=rosa), "/slices")
 
 
 def test_it_would_find_something(rosa: Page) -> None:

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from testbed import Node, eventually
 
 from browser.conftest import Open, accept
-from browser.test_accessible import SHAPES, look
+from browser.test_accessible import look
 
 LAB = "optics"
 
@@ -133,10 +133,8 @@ PATHS = (
 )
 
 
-def test_axe_finds_nothing(chief: Page, window: Open) -> None:
-    """Each page in each theme and each width."""
-    for width, theme in SHAPES:
-        page = window(width=width, theme=theme, cookies=chief)
-        for path in PATHS:
-            look(page, path)
-        page.context.close()
+def test_axe_finds_nothing(chief: Page, window: Open, shape: tuple[int, str]) -> None:
+    """Of each page."""
+    page = window(*shape, cookies=chief)
+    for path in PATHS:
+        look(page, path)

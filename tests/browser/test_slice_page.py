@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from testbed import IMAGES, Node, eventually
 
 from browser.conftest import Open, request_slice, ssh
-from browser.test_accessible import SHAPES, look, troubles
+from browser.test_accessible import look, troubles
 from browser.test_admin import chief
 
 __all__ = ["chief"]
@@ -158,25 +158,22 @@ def test_what_holds_for_leases(node: Node, chief: Page, link: str) -> None:
     expect(chief.get_by_text("at any time")).to_be_visible()
 
 
-def test_axe_finds_nothing(node: Node, window: Open, rosa: Page, chief: Page) -> None:
-    """Of what is on these pages now: with a snapshot, with curves drawn, in each theme and each width."""
+def test_axe_finds_nothing(node: Node, window: Open, rosa: Page, chief: Page, shape: tuple[int, str]) -> None:
+    """Of what is on these pages now: with a snapshot, with curves drawn."""
     request_slice(rosa, node, "exp")
     ready(rosa, "exp")
     keep(rosa, "before")
     one = "/slices/exp/snapshots/before"
-    for width, theme in SHAPES:
-        page = window(width, theme, cookies=rosa)
-        for path in (f"{one}/restore", f"{one}/delete", f"{one}/clone", "/slices/exp/delete"):
-            look(page, f"{path}?project=lab")
-        look(page, EXP)
-        expect(page.locator("figure[data-curve=memory] canvas")).to_be_visible()
-        page.get_by_text("As a table").click()
-        page.get_by_text("A larger disk").click()
-        assert troubles(page) == [], "the page with everything open"
-        page.context.close()
-        page = window(width, theme, cookies=chief)
-        look(page, "/nodes/test")
-        expect(page.locator("figure[data-curve=slivers] canvas")).to_be_visible()
-        for path in ("/projects/lab", "/projects/lab/leases", "/projects/default"):
-            look(page, path)
-        page.context.close()
+    page = window(*shape, cookies=rosa)
+    for path in (f"{one}/restore", f"{one}/delete", f"{one}/clone", "/slices/exp/delete"):
+        look(page, f"{path}?project=lab")
+    look(page, EXP)
+    expect(page.locator("figure[data-curve=memory] canvas")).to_be_visible()
+    page.get_by_text("As a table").click()
+    page.get_by_text("A larger disk").click()
+    assert troubles(page) == [], "the page with everything open"
+    page = window(*shape, cookies=chief)
+    look(page, "/nodes/test")
+    expect(page.locator("figure[data-curve=slivers] canvas")).to_be_visible()
+    for path in ("/projects/lab", "/projects/lab/leases", "/projects/default"):
+        look(page, path)
