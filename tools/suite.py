@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The suite in several processes, two at a time: a long part beside another, then what is left of them.
+"""The suite in several processes, three at a time: the parts with nodes wait much, the units fill the time between.
 
 `tools/suite.py` runs every test but those marked `long`, `tools/suite.py --all` runs every test. The output of the
 first part appears as it comes, that of the others at the end; each part goes on whatever another one finds. A table of
@@ -27,6 +27,7 @@ from demo import REPO, RUN
 
 PURE = ("tests/unit", "tests/golden")
 UNITS = 2  # parts of what needs no node: the process that is first done takes the next
+AT_ONCE = 3
 PARTS = {
     **{part: ("tests", *(f"--ignore={one}" for one in PURE)) for part in ("node", "rest")},
     **{f"unit-{number}": PURE for number in range(UNITS)},
@@ -109,8 +110,8 @@ def run_parts(more: Sequence[str], files: Sequence[str] = ()) -> int:
         for file in (RUN / f"{part}.log", _junit(part)):
             file.unlink(missing_ok=True)
     begun, worked = time.monotonic(), busy()
-    with ThreadPoolExecutor(2) as two:
-        found = list(two.map(lambda part: run(part, [*(files or PARTS[part]), *more], stop), PARTS))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(lambda part: run(part, [*(files or PARTS[part]), *more], stop), PARTS))
     for log in (RUN / f"{part}.log" for part in PARTS):
         if log.exists():
             print(log.read_text(), flush=True)
