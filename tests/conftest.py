@@ -11,6 +11,7 @@ import argon2
 import pytest
 import suite
 from bare_service import databases_on
+from guest import Guest, booted
 from host_node import HostNode
 from hypothesis import HealthCheck, settings
 from postgres_server import Server
@@ -91,6 +92,22 @@ def second_node(spare_node: Node) -> Node:
     """The spare one, with the recipe's image: so that both halves of the suite take about as long."""
     spare_node.import_recipe(IMAGE)
     return spare_node
+
+
+@pytest.fixture(scope="session")
+def booted_guest(spare_node: Node) -> Iterator[Guest]:
+    """Booted for the first test that asks for it, and there until the last test's end."""
+    with booted(spare_node) as made:
+        yield made
+
+
+@pytest.fixture
+def guest(booted_guest: Guest) -> Iterator[Guest]:
+    """The machine that tests share: this one must leave it running, never started again, and the host as it was."""
+    process = booted_guest.qemu()
+    yield booted_guest
+    assert (booted_guest.qemu(), booted_guest.sliver()["state"]) == (process, "running")
+    booted_guest.node.agrees()
 
 
 @pytest.fixture(scope="session")

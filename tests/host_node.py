@@ -60,6 +60,7 @@ class HostNode(Node):
         self.box: Any = Host()
         self.key = Path("/root/test_ed25519")
         self.kind = "lxc"
+        self.kept = set()
 
     def __enter__(self) -> Self:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)], check=True)

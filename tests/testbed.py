@@ -102,6 +102,7 @@ class Node:
         self._pool_size = pool_size
         self.key = demo.RUN / f"{name}_ed25519"
         self.kind = "lxc"  # what the next slices are
+        self.kept: set[str] = set()  # slices that tests share: no test's end deletes them
 
     def __enter__(self) -> Self:
         self.box.destroy()
@@ -187,9 +188,9 @@ class Node:
             return admin.nodes()
 
     def slices(self) -> list[str]:
-        """The names of all slices."""
+        """The names of all slices but those that are kept."""
         with self.client() as admin:
-            return [one["name"] for one in admin.slices()]
+            return [one["name"] for one in admin.slices() if one["name"] not in self.kept]
 
     def show(self, name: str) -> dict[str, Any]:
         with self.client() as admin:

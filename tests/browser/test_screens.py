@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from guest import Guest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route
 from testbed import Node, eventually
 
@@ -24,11 +25,16 @@ RED = r"printf '\033[38;2;255;0;0mred\033[0m\n'"
 
 @pytest.fixture
 def eve(node: Node) -> str:
+    return pi(node)
+
+
+def pi(node: Node) -> str:
     """A PI of the project in which the admin makes slices."""
     with node.client() as admin:
         call: Any = admin._call
         if "eve" not in {one["name"] for one in call("GET", "/users")["users"]}:
             call("POST", "/users", {"name": "eve"})
+        call("PATCH", "/users/eve", {"enabled": True})
         link = call("POST", "/users/eve/invitation")["invitation"]["token"]
         call("POST", "/invitation", {"token": link, "password": PASSWORD})
         call("PUT", "/projects/default/members/eve", {"role": "pi"})
@@ -126,14 +132,10 @@ def test_without_its_permission_the_terminal_breaks_the_policy(node: Node, chrom
     assert any("Content Security Policy" in one for one in wrong)
 
 
-def test_the_screen_of_a_machine(node: Node, chromium: Browser, eve: str) -> None:
-    node.ensure_machines()
-    node.kind = "kvm"
-    node.create("vm", "--no-wait")
-    node.kind = "lxc"
-    node.ok("wait", "vm", "--for", "running")
+def test_the_screen_of_a_machine(guest: Guest, chromium: Browser) -> None:
     wrong: list[str] = []
-    with at(node, chromium, "/slices/vm/0/screen", wrong) as page:
+    pi(guest.node)
+    with at(guest.node, chromium, f"/slices/{guest.name}/0/screen", wrong) as page:
         connected(page)
         canvas = page.locator("#stage canvas")
         assert eventually(lambda: len(set(canvas.screenshot())) > 50, "something is on the screen")
@@ -150,6 +152,19 @@ def test_the_screen_of_a_machine(node: Node, chromium: Browser, eve: str) -> Non
         page.get_by_role("link", name="Console").click()
         connected(page)
         assert page.locator(".xterm-rows > div").count() == 24
+    assert wrong == []
+
+
+@pytest.mark.long
+def test_a_machine_that_is_deleted_ends_its_console(node: Node, chromium: Browser, eve: str) -> None:
+    node.ensure_machines()
+    node.kind = "kvm"
+    node.create("vm", "--no-wait")
+    node.kind = "lxc"
+    node.ok("wait", "vm", "--for", "running")
+    wrong: list[str] = []
+    with at(node, chromium, "/slices/vm/0/console", wrong) as page:
+        connected(page)
         node.ok("delete", "vm")
         page.locator("#state[data-state=closed]").wait_for()
         assert "has stopped" in page.locator("#state").inner_text()

@@ -11,7 +11,7 @@ import struct
 import termios
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,12 @@ class Person:
 
 @pytest.fixture
 def eve(node: Node) -> Iterator[Person]:
+    with signed_in(node) as person:
+        yield person
+
+
+@contextmanager
+def signed_in(node: Node) -> Iterator[Person]:
     """A PI of the project in which the admin makes slices."""
     with node.client() as admin:
         if "eve" not in {one["name"] for one in _call(admin, "GET", "/users")["users"]}:
@@ -131,18 +137,8 @@ def test_a_container_has_no_screen(node: Node) -> None:
     assert (caught.value.code, caught.value.field) == (Code.INVALID, "screen")
 
 
-@pytest.fixture
-def machine(node: Node) -> Iterator[str]:
-    node.ensure_machines()
-    node.kind = "kvm"
-    node.create("vm", "--no-wait")
-    node.kind = "lxc"
-    node.ok("wait", "vm", "--for", "running", "--timeout", "10m")
-    yield "vm"
-
-
-def test_the_screen_of_a_machine(node: Node, eve: Person, machine: str) -> None:
-    """Seen, beside its console; taken over; ended by a revocation and by the machine's end."""
+def see_the_screen(node: Node, eve: Person, machine: str) -> None:
+    """Seen, beside its console; taken over; ended by a revocation."""
     with node.client() as admin, admin.console(machine, screen=True) as first:
         viewer = Viewer(first)
         viewer.start()
@@ -159,7 +155,18 @@ def test_the_screen_of_a_machine(node: Node, eve: Person, machine: str) -> None:
             Viewer(second).start()
             _call(eve.client, "DELETE", f"/tokens/{eve.id}")
             assert ended(second) is Code.UNAUTHENTICATED
-        with admin.console(machine, screen=True) as third:
-            Viewer(third).start()
-            node.ok("delete", machine)
-            assert ended(third) is Code.CONFLICT
+
+
+@pytest.mark.long
+def test_a_machine_that_is_deleted_ends_its_screen(node: Node) -> None:
+    """What else holds for a screen: test_guest."""
+    node.ensure_machines()
+    node.kind = "kvm"
+    node.create("vm", "--no-wait")
+    node.kind = "lxc"
+    node.ok("wait", "vm", "--for", "running", "--timeout", "10m")
+    with node.client() as admin, admin.console("vm", screen=True) as screen:
+        Viewer(screen).start()
+        node.ok("delete", "vm")
+        assert ended(screen) is Code.CONFLICT
+    node.agrees()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,14 +26,20 @@ def node(second_node: Node) -> Node:
 @pytest.fixture
 def second(node: Node, tmp_path: Path) -> Iterator[Path]:
     """A key that no slice knows yet; no account has it any more at the end."""
-    path = tmp_path / "second"
+    with new_key(node, tmp_path / "second") as path:
+        yield path
+    node.delete_all()
+
+
+@contextmanager
+def new_key(node: Node, path: Path) -> Iterator[Path]:
+    """A key in files; at the end no account has it."""
     words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "second", "-f", str(path)]
     subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
     yield path
     ids = [one["id"] for one in json.loads(node.ok("key", "list", "-f", "json"))]
     if ids:
         node.ok("key", "remove", *ids)
-    node.delete_all()
 
 
 def opens(node: Node, key: Path, target: str = "exp") -> bool:
@@ -43,25 +50,35 @@ def add(node: Node, key: Path) -> str:
     return str(json.loads(node.ok("key", "add", f"{key}.pub", "-f", "json"))[0]["id"])
 
 
-def missing(node: Node) -> str | None:
-    return str(node.show("exp")["slivers"][0]["keys_missing"] or "")
+def missing(node: Node, name: str = "exp") -> str:
+    return str(node.show(name)["slivers"][0]["keys_missing"] or "")
 
 
 def test_a_key_comes_and_goes_while_slivers_run(node: Node, each_kind: str, second: Path) -> None:
     node.create("exp")
-    node.inside("exp", f"echo '{TENANTS}' >> {KEYS}; echo '# a note' >> {KEYS}")
-    started = node.inside("exp", STARTED)
-    assert not opens(node, second)
-    id_ = add(node, second)
-    eventually(lambda: opens(node, second), "the new key opens", 90)
-    lines = node.inside("exp", f"cat {KEYS}")
-    assert "tenants-own" in lines and "# a note" in lines and missing(node) == ""
+    add_and_remove(node, "exp", second)
+    assert operations(node, "exp") == [("keys", "done"), ("keys", "done"), ("create", "done")]
+
+
+def add_and_remove(node: Node, name: str, key: Path) -> None:
+    """An account's key reaches its slice and leaves it; what the tenant wrote stays, and nothing is started again."""
+    node.inside(name, f"echo '{TENANTS}' >> {KEYS}; echo '# a note' >> {KEYS}")
+    started = node.inside(name, STARTED)
+    assert not opens(node, key, name)
+    id_ = add(node, key)
+    eventually(lambda: opens(node, key, name), "the new key opens", 90)
+    lines = node.inside(name, f"cat {KEYS}")
+    assert "tenants-own" in lines and "# a note" in lines and missing(node, name) == ""
     node.ok("key", "remove", id_)
-    eventually(lambda: not opens(node, second), "the key that was taken away opens no more", 90)
-    assert "tenants-own" in node.inside("exp", f"cat {KEYS}")
-    assert node.inside("exp", STARTED) == started, "nothing was started again"
-    newest = json.loads(node.ok("op", "list", "--slice", "exp", "-f", "json"))[:3]
-    assert [(one["kind"], one["state"]) for one in newest] == [("keys", "done"), ("keys", "done"), ("create", "done")]
+    eventually(lambda: not opens(node, key, name), "the key that was taken away opens no more", 90)
+    assert "tenants-own" in node.inside(name, f"cat {KEYS}")
+    assert node.inside(name, STARTED) == started, "nothing was started again"
+    assert operations(node, name)[:2] == [("keys", "done"), ("keys", "done")]
+
+
+def operations(node: Node, name: str) -> list[tuple[str, str]]:
+    """What was done to a slice, and how it ended; the newest first."""
+    return [(one["kind"], one["state"]) for one in json.loads(node.ok("op", "list", "--slice", name, "-f", "json"))]
 
 
 def test_what_changed_while_it_was_stopped_is_so_when_it_starts(node: Node, second: Path) -> None:

@@ -14,12 +14,13 @@ import pytest
 from testbed import BIN, Node, eventually
 
 MIB = 1 << 20
+QUICK = '\n[record]\ninterval = "1s"\n'  # settings: a sample each second
 
 
 @pytest.fixture(scope="module", autouse=True)
 def quick(node: Node) -> Iterator[None]:
     """A sample each second, while this module's tests run."""
-    with node.other_settings(lambda text: f'{text}\n[record]\ninterval = "1s"\n'):
+    with node.other_settings(lambda text: text + QUICK):
         yield
 
 
@@ -40,25 +41,29 @@ def first(node: Node) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("each_kind")
 def test_a_sliver_at_work(node: Node) -> None:
-    """CPU time, network in both directions, memory and disk grow by about what the sliver did."""
     node.create("work")
+    be_at_work(node, "work")
+
+
+def be_at_work(node: Node, name: str) -> None:
+    """CPU time, network in both directions, memory and disk grow by about what the sliver did."""
     eventually(lambda: top(node), "the sliver is in top")
-    before = usage(node, "work")
-    node.inside("work", "dd if=/dev/urandom of=/root/fill bs=1M count=24 2>/dev/null; sync")
-    node.inside("work", "cat /root/fill >/dev/null; head -c 8388608 /dev/zero", timeout=120)
+    before = usage(node, name)
+    node.inside(name, "dd if=/dev/urandom of=/root/fill bs=1M count=24 2>/dev/null; sync")
+    node.inside(name, "cat /root/fill >/dev/null; head -c 8388608 /dev/zero", timeout=120)
     node.box.run(["btrfs", "filesystem", "sync", "/var/lib/slicemgr/pool"], check=True)
 
-    def grown(name: str, least: float) -> bool:
-        return bool(usage(node, "work")[name] - before[name] >= least)
+    def grown(figure: str, least: float) -> bool:
+        return bool(usage(node, name)[figure] - before[figure] >= least)
 
     eventually(lambda: grown("net_out", 8 * MIB), "what it sent is counted")
     eventually(lambda: grown("cpu_seconds", 0.05), "CPU time is counted")
     eventually(lambda: first(node)["disk"] >= 20 * MIB, "what it wrote is charged to it")
     now = first(node)
     assert now["memory"] >= now["working"] > MIB and now["net_in"] is not None
-    if node.kind == "lxc":
+    if node.show(name)["type"] == "lxc":
         assert 1 <= now["pids"] < 50 and now["guest"] > 0
-    after = usage(node, "work")
+    after = usage(node, name)
     assert after["net_out"] < 4 * 24 * MIB, "nothing is counted twice"
     assert after["running_seconds"] <= after["seconds"] + 1
 
