@@ -125,6 +125,14 @@ class LibvirtConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ImporterConfig:
+    """Of what reads the disk images that people bring. user: a name, or `uid:gid`; nobody else's, and never root."""
+
+    user: str = "58480:58480"
+    cache: Path = Path("/var/cache/slicemgr")  # libguestfs' appliance, built of the node's packages
+
+
+@dataclass(frozen=True, slots=True)
 class LimitsConfig:
     """Defaults for a request that is silent, and how far the sum of the caps may exceed the node."""
 
@@ -215,6 +223,7 @@ class Config:
     web: WebConfig = field(default_factory=WebConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     libvirt: LibvirtConfig = field(default_factory=LibvirtConfig)
+    importer: ImporterConfig = field(default_factory=ImporterConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     lease: LeaseConfig = field(default_factory=LeaseConfig)
     people: PeopleConfig = field(default_factory=PeopleConfig)

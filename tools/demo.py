@@ -177,6 +177,8 @@ def down() -> None:
         box = line.split()[0]
         if box.endswith(f"-{CLONE}"):
             nodebox("destroy", box)
+    if not nodebox("list").strip():
+        shutil.rmtree("/var/cache/slicemgr", ignore_errors=True)  # the appliance of every box's importer
     shutil.rmtree(RUN, ignore_errors=True)
     shutil.rmtree(VENV / "etc/slicemgr", ignore_errors=True)
 

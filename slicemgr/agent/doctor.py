@@ -12,18 +12,22 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from slicemgr.config import Config
-from slicemgr.drivers import command, disk_image, traffic
+from slicemgr.drivers import confinement, disk_image, traffic
 from slicemgr.drivers.acceleration import Found
 from slicemgr.drivers.btrfs import Pool, QuotaMode
+from slicemgr.drivers.command import CommandFailed
+from slicemgr.drivers.confinement import View
 from slicemgr.drivers.firewall import Firewall
 from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.drivers.place import Acceleration
-from slicemgr.errors import SlicemgrError
+from slicemgr.errors import Refused, SlicemgrError
 from slicemgr.model import Kind
 
 _PROGRAMS = {
     "supermin": "apt-get install libguestfs-tools",
     "bwrap": "apt-get install bubblewrap",
+    "setpriv": "apt-get install util-linux",
+    "prlimit": "apt-get install util-linux",
     "qemu-img": "apt-get install qemu-utils",
     "iptables-restore": "apt-get install iptables",
     "ip": "apt-get install iproute2",
@@ -60,7 +64,7 @@ def examine(
         _forwarding,
         *(lambda name=name, remedy=remedy: _program(name, remedy) for name, remedy in _PROGRAMS.items()),
         _appliance,
-        _binding,
+        lambda: _importer(config),
         _neighbours,
         _ptys,
         _conntrack,
@@ -193,14 +197,16 @@ def _appliance() -> Check:
     return Check("appliance", bool(kernels), detail, "apt-get install linux-image-cloud-amd64")
 
 
-def _binding() -> Check:
-    """libguestfs' Python binding, which the importer of images loads under the system's Python."""
-    name, remedy = "libguestfs binding", "apt-get install python3-guestfs"
+def _importer(config: Config) -> Check:
+    """Whether the importer's program starts as its user where it is confined, with libguestfs' binding."""
+    name, remedy = "importer", "apt-get install python3-guestfs bubblewrap; importer.user must be a user of its own"
     try:
-        command.run([disk_image.SYSTEM_PYTHON, "-I", "-c", "import guestfs"], timeout=60)
-    except command.CommandFailed as error:
-        return Check(name, False, str(error).splitlines()[-1][:200], remedy)
-    return Check(name, True, f"for {disk_image.SYSTEM_PYTHON}")
+        who = confinement.user(config.importer.user)
+        line = [disk_image.SYSTEM_PYTHON, "-I", "-B", "-c", "import guestfs"]
+        confinement.run(line, who, disk_image.CHECK_BOUNDS, View({}, {}), timeout=60)
+    except (CommandFailed, Refused) as error:
+        return Check(name, False, str(error).strip().splitlines()[-1][:200], remedy)
+    return Check(name, True, f"confined as uid {who.uid}")
 
 
 def _neighbours() -> Check:

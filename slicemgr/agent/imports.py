@@ -20,7 +20,7 @@ from slicemgr import names
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.machines import Machines
 from slicemgr.config import Config
-from slicemgr.drivers import disk_image, launch, whole_file
+from slicemgr.drivers import confinement, disk_image, launch, whole_file
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.errors import Code, Failed, Refused
 from slicemgr.model import BootFacts, ImageState, OperationState
@@ -103,7 +103,12 @@ class Importer:
             upload.unlink(missing_ok=True)
             if disk_image.sha256_of(disk, lambda percent: progress("check", percent)) != sha256:
                 raise Failed("the uploaded file changed on its way", hint="import the image again")
-            facts = disk_image.detect_and_check(disk, format, max_virtual_size=self._config.web.max_image.bytes)
+            who = confinement.user(self._config.importer.user)
+            os.chown(disk, 0, who.gid)
+            disk.chmod(0o640)
+            facts = disk_image.detect_and_check(
+                disk, format, max_virtual_size=self._config.web.max_image.bytes, who=who
+            )
             if not note.exists():
                 self._pool.delete_tree(incoming, None)
                 self._pool.create_subvolume(incoming)
@@ -113,9 +118,11 @@ class Importer:
                     format,
                     incoming,
                     acceleration=self._machines.found.acceleration if self._machines.found else None,
-                    scratch=self._config.node.run_dir / "appliance" / sha256[:12],
+                    who=who,
+                    cache=self._config.importer.cache / "appliance",
                     progress=progress,
                     size_limit=self._most(operation),
+                    reserve=_RESERVE // 2,
                     cancelled=self._stop,
                 )
                 self._keep(tree, incoming, base)

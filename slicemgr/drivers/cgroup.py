@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
+import logging
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +21,13 @@ from slicemgr.drivers.place import CPU_PERIOD
 from slicemgr.errors import Failed
 from slicemgr.model import Limits
 
+log = logging.getLogger(__name__)
+
 MOUNT = Path("/sys/fs/cgroup")
+IMPORTER = "slicemgr-import-"  # what the groups of confined importers begin with
 _GROUP_V1 = "slicemgr"  # our directory in the v1 pids hierarchy
 _PAGE = 4096
+_LEAVING = 5.0  # seconds
 _DOMAIN_V1 = re.compile(r"(?:lxc|qemu)-[0-9]+-(.+)\.libvirt-(?:lxc|qemu)")
 _THREADS = ("emulator",)  # where libvirt puts QEMU's own threads; the limits are in the directory above
 
@@ -39,15 +45,64 @@ def pids_group_v1(domain: str) -> Path | None:
 def collect_empty(running: Collection[str]) -> None:
     """Remove empty directories of domains of ours that are not in `running` (v1).
 
-    A libvirtd that was away when a domain ended forgets them. On v2 systemd's scopes go by themselves.
+    A libvirtd that was away when a domain ended forgets them, as a killed agent does an importer's. On v2 systemd's
+    scopes go by themselves.
     """
     if version() == "v2":
         return
+    for directory in MOUNT.glob(f"*/{_GROUP_V1}/{IMPORTER}*"):
+        with contextlib.suppress(OSError):
+            directory.rmdir()
     for directory in MOUNT.glob("*/machine/*.libvirt-*"):
         match = _DOMAIN_V1.fullmatch(directory.name)
         if match and names.sliver_of_domain(match[1]) and match[1] not in running:
             with contextlib.suppress(OSError):
                 directory.rmdir()
+
+
+def own_limits(version: str, name: str, *, memory: int, processes: int) -> dict[Path, dict[str, int]]:
+    """Directories of a group of our own, and what their files shall say. memory: bytes, swap included. Pure."""
+    if version == "v2":
+        return {MOUNT / name: {"memory.max": memory, "memory.swap.max": 0, "pids.max": processes}}
+    return {
+        MOUNT / "memory" / _GROUP_V1 / name: {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory},
+        MOUNT / "pids" / _GROUP_V1 / name: {"pids.max": processes},
+    }
+
+
+@contextlib.contextmanager
+def own_groups(name: str, *, memory: int, processes: int) -> Iterator[list[Path]]:
+    """Directories of a new group with these limits, those that the kernel lets us make; they go at the end."""
+    made = []
+    for directory, limits in own_limits(version(), name, memory=memory, processes=processes).items():
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            made.append(directory)
+            for file, limit in limits.items():
+                if (directory / file).exists():  # swap is not always accounted
+                    (directory / file).write_text(str(limit))
+        except OSError as error:
+            log.warning("%s limits nothing: %s", directory, error)
+    try:
+        yield made
+    finally:
+        for directory in made:
+            _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    """What was killed leaves its group a moment later."""
+    deadline = time.monotonic() + _LEAVING
+    while time.monotonic() < deadline:
+        try:
+            directory.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return
+    log.warning("%s is still in use", directory)
 
 
 def has_swap_limit() -> bool:

@@ -60,10 +60,11 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     stdout: IO[bytes] | None = None,
+    keep: Sequence[int] = (),
 ) -> bytes:
     """Run a program to its end and return what it wrote to stdout (b"" if `stdout` is given).
 
-    timeout: seconds; then the whole process group is killed. Raises CommandFailed.
+    timeout: seconds; then the whole process group is killed. keep: descriptors that it gets. Raises CommandFailed.
     """
     words = [str(word) for word in argv]
     log.debug("run %s", shlex.join(words))
@@ -76,6 +77,7 @@ def run(
             env=environment(env),
             cwd=cwd,
             start_new_session=True,
+            pass_fds=tuple(keep),
         )
     except OSError as error:
         log.error("cannot start %s: %s", words[0], error)

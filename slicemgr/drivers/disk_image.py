@@ -1,8 +1,9 @@
 """VM disk images: is the file what it says it is, and the files inside it.
 
-The node's kernel never mounts an image that somebody brought: libguestfs reads it in its appliance, and tar unpacks
-the stream in a mount namespace (bubblewrap) where nothing but the target can be written, whatever the archive says.
-Device nodes are unpacked as they are: roots are mounted nodev, and a sliver's cgroup allows no devices but its own.
+The node's kernel never mounts an image that somebody brought: libguestfs reads it in its appliance. qemu-img,
+libguestfs and its QEMU are confined (see confinement): of what they do only a few lines of JSON and the tar stream come
+out, which is unpacked where nothing but the target can be written (see unpack), whatever the archive says. Device nodes
+are unpacked as they are: roots are mounted nodev, and a sliver's cgroup allows no devices but its own.
 """
 
 from __future__ import annotations
@@ -10,33 +11,34 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from io import FileIO
 from pathlib import Path
 
 from oslo_utils.imageutils import format_inspector
 
-from slicemgr.drivers import boot_loader, command, image_findings
-from slicemgr.drivers.command import CommandFailed, Conversation
+from slicemgr.drivers import appliance, boot_loader, confinement, image_findings, unpack
+from slicemgr.drivers.command import CommandFailed
+from slicemgr.drivers.confinement import Bounds, User, View
 from slicemgr.drivers.image_findings import NO_ROOT, DiskFindings, RootDevice
 from slicemgr.drivers.place import EMULATED_CPU, Acceleration
 from slicemgr.drivers.rootfs import Root
-from slicemgr.errors import Code, Failed, Refused, invalid
+from slicemgr.drivers.unpack import Meter, Progress
+from slicemgr.errors import invalid
 from slicemgr.model import NO_BOOT, BootFacts
 
 FORMATS = ("qcow2", "raw")
 SYSTEM_PYTHON = "/usr/bin/python3"  # Debian's libguestfs binding belongs to it
 
-Progress = Callable[[str, int | None], None]
-
 _CHUNK = 1 << 20
 _CHECK_SECONDS = 600.0
 _APPLIANCE_SECONDS = 1800.0
+_DISK, _PROGRAM = "/image/disk", "/image/importer.py"  # where the confined programs see them
+_KVM = "/dev/kvm"
+CHECK_BOUNDS = Bounds(memory=2 << 30, data=1 << 30, cpu=600, file=0)
+IMPORT_BOUNDS = Bounds(memory=3 << 30, data=4 << 30, cpu=3600, file=1 << 30, scratch=512 << 20)
 _SECTOR = 512
 _MACHINES = {3: "i686", 62: "x86_64", 183: "aarch64", 40: "armv7l", 243: "riscv64"}  # e_machine of ELF
 _PROGRAMS = ("bin/sh", "usr/bin/sh", "bin/busybox", "sbin/init", "usr/bin/env", "usr/lib/systemd/systemd")
@@ -62,11 +64,12 @@ class TreeFacts:
     boot: BootFacts = NO_BOOT
 
 
-def detect_and_check(path: Path, declared: str, *, max_virtual_size: int) -> DiskFacts:
+def detect_and_check(path: Path, declared: str, *, max_virtual_size: int, who: User) -> DiskFacts:
     """Look at a file before anything else reads it. Refused, with what is wrong with it.
 
-    declared: qcow2 or raw; the content must agree, or somebody is playing tricks (CVE-2026-24708). No backing file, no
-    external data file, whole, not larger than `max_virtual_size` bytes.
+    who: the importer's user, who must be able to read the file. declared: qcow2 or raw; the content must agree, or
+    somebody is playing tricks (CVE-2026-24708). No backing file, no external data file, whole, not larger than
+    `max_virtual_size` bytes.
     """
     if declared not in FORMATS:
         raise invalid("format", f"{declared[:40]!r} is unknown", " or ".join(FORMATS))
@@ -90,7 +93,7 @@ def detect_and_check(path: Path, declared: str, *, max_virtual_size: int) -> Dis
     if not 0 < virtual <= max_virtual_size:
         raise invalid("file", f"is a disk of {virtual} bytes", f"at most {max_virtual_size}: web.max_image")
     if declared == "qcow2":
-        _check_qcow2(path, size)
+        _check_qcow2(path, size, who)
     else:
         _check_raw(path, size)
     return DiskFacts(declared, virtual, size)
@@ -104,16 +107,21 @@ def _reason(failure: str) -> str:
     }.get(failure, f"the check {failure!r} fails")
 
 
-def _check_qcow2(path: Path, size: int) -> None:
+def _check_qcow2(path: Path, size: int, who: User) -> None:
     """Consistent, and as long as its own tables say, up to the last cluster: a compressed one is not padded."""
     damaged = invalid("file", "is damaged or truncated", "send it again, whole")
     try:
-        told = command.run(["qemu-img", "check", "--output=json", "-f", "qcow2", path], timeout=_CHECK_SECONDS)
+        line = ["qemu-img", "check", "--output=json", "-f", "qcow2", _DISK]
+        told = confinement.run(line, who, CHECK_BOUNDS, View({_DISK: path}, {}), timeout=_CHECK_SECONDS)
     except CommandFailed as error:
         raise damaged from error
     with path.open("rb") as file:
         cluster = 1 << struct.unpack_from(">I", file.read(24), 20)[0]
-    if json.loads(told).get("image-end-offset", 0) >= size + cluster:
+    try:
+        end = json.loads(told).get("image-end-offset", 0)
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise damaged from error
+    if type(end) is not int or end >= size + cluster:
         raise damaged
 
 
@@ -147,13 +155,18 @@ def sha256_of(path: Path, progress: Callable[[int], None]) -> str:
     return digest.hexdigest()
 
 
-def appliance(acceleration: Acceleration | None) -> dict[str, str]:
+def settings(acceleration: Acceleration | None) -> dict[str, str]:
     """The environment by which libguestfs' appliance runs as machines do here, or emulated while that is not known.
 
     By itself libguestfs takes a /dev/kvm under which its kernel may not boot. Emulated code is not speculated upon: the
     kernel's guards against that would only cost time.
     """
-    direct = {"LIBGUESTFS_BACKEND": "direct"}
+    direct = {
+        "LIBGUESTFS_BACKEND": "direct",
+        "LIBGUESTFS_PATH": appliance.PLACE,
+        "LIBGUESTFS_TMPDIR": confinement.SCRATCH,
+        "LIBGUESTFS_CACHEDIR": confinement.SCRATCH,
+    }
     if acceleration is Acceleration.KVM:
         return direct
     return {**direct, "LIBGUESTFS_BACKEND_SETTINGS": "force_tcg", "LIBGUESTFS_APPEND": "mitigations=off"}
@@ -165,31 +178,37 @@ def extract(
     target: Path,
     *,
     acceleration: Acceleration | None,
-    scratch: Path,
+    who: User,
+    cache: Path,
     progress: Progress,
     size_limit: int,
+    reserve: int,
     cancelled: threading.Event,
 ) -> TreeFacts:
     """Unpack the files of the disk's one root filesystem, with what its fstab mounts, into the empty `target`.
 
-    Owners, modes, xattrs, ACLs, hard links and device nodes are kept. Refused if there is no root filesystem, or two,
-    or if it streams more than `size_limit` bytes; Failed if it broke or was cancelled. The caller removes `target`.
-    acceleration: of machines on this node. scratch: a directory for the appliance's sockets and overlay; emptied first,
-    removed at the end.
+    Owners, modes, ACLs, hard links, device nodes, capabilities of files and users' xattrs are kept. Refused if there is
+    no root filesystem, or two, or if it streams more than `size_limit` bytes; Failed if it broke or was cancelled. The
+    caller removes `target`. acceleration: of machines on this node. who: the importer's user, who must be able to read
+    the disk. cache: where libguestfs' appliance is kept. reserve: bytes of the pool that stay free.
     """
-    request = {"disk": str(disk), "format": format, "cpu": "" if acceleration is Acceleration.KVM else EMULATED_CPU}
+    request = {"disk": _DISK, "format": format, "cpu": "" if acceleration is Acceleration.KVM else EMULATED_CPU}
     progress("inspect", None)
+    made = appliance.ensure(cache, who)
     try:
         with (
-            _only_here(scratch) as own,
-            _pipe() as (stream, importers),
-            command.converse(
-                importer_argv(importers.fileno()),
+            unpack.pipe() as (stream, importers),
+            confinement.converse(
+                [SYSTEM_PYTHON, "-I", "-B", _PROGRAM, str(importers.fileno())],
+                with_kvm(who) if acceleration is Acceleration.KVM else who,
+                IMPORT_BOUNDS,
+                importer_view(disk, made, acceleration),
                 timeout=_APPLIANCE_SECONDS,
-                env={**appliance(acceleration), **own},
+                env=settings(acceleration),
                 keep=(importers.fileno(),),
             ) as importer,
         ):
+            os.fchown(importers.fileno(), who.uid, who.gid)  # libguestfs opens it by its path in /dev/fd
             importers.close()
             importer.say(json.dumps(request))
             found = image_findings.disk(importer.line())
@@ -198,26 +217,22 @@ def extract(
             if root is None:
                 return TreeFacts("", "", 0, loader)
             expected = image_findings.used_bytes(importer.line())
-            streamed = _stream(importer, stream, target, _Meter(progress, expected, size_limit, cancelled))
+            meter = Meter(progress, target, expected=expected, limit=size_limit, reserve=reserve, cancelled=cancelled)
+            streamed = unpack.unpack(stream, target, meter, lambda: image_findings.complete(importer.line()))
     except CommandFailed as error:
         raise image_findings.broken(error.stderr) from error
     return facts_of(target, streamed, replace(loader, root=boot_loader.root_argument(root)))
 
 
-def importer_argv(stream: int) -> list[str]:
-    """The importer, under the Python that has libguestfs' binding. stream: the descriptor that takes the tar stream."""
-    return [SYSTEM_PYTHON, "-I", "-B", str(Path(__file__).with_name("image_importer.py")), str(stream)]
+def importer_view(disk: Path, made: Path, acceleration: Acceleration | None) -> View:
+    """What the importer sees. made: the appliance's directory. Pure."""
+    reads = {_DISK: disk, _PROGRAM: Path(__file__).with_name("image_importer.py"), appliance.PLACE: made}
+    return View(reads, {}, (_KVM,) if acceleration is Acceleration.KVM else ())
 
 
-@contextmanager
-def _only_here(scratch: Path) -> Iterator[dict[str, str]]:
-    """The environment that keeps libguestfs' files in one place: killed, it would leave them in /tmp."""
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(mode=0o700, parents=True)
-    try:
-        yield {"LIBGUESTFS_TMPDIR": str(scratch), "XDG_RUNTIME_DIR": str(scratch)}
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+def with_kvm(who: User) -> User:
+    """In the group that may open /dev/kvm, beside its own."""
+    return replace(who, groups=(Path(_KVM).stat().st_gid,))
 
 
 def facts_of(tree: Path, streamed: int, loader: BootFacts) -> TreeFacts:
@@ -263,79 +278,3 @@ def _only_root(found: DiskFindings, *, bootable: bool) -> RootDevice | None:
         raise invalid("file", NO_ROOT, "an image with one installed Linux is needed")
     what = "two" if found.count == 2 else found.count
     raise invalid("file", f"has {what} root filesystems: {', '.join(found.names)}", "one is needed")
-
-
-class _Meter:
-    """Counts what streams by; stops it when it is too much or no longer wanted."""
-
-    def __init__(self, progress: Progress, expected: int, limit: int, cancelled: threading.Event) -> None:
-        self._progress = progress
-        self._expected = expected
-        self._limit = limit
-        self._cancelled = cancelled
-        self._told = -1
-        self.count = 0
-
-    def add(self, amount: int) -> None:
-        self.count += amount
-        if self.count > self._limit:
-            raise Refused(
-                Code.INVALID,
-                "the image's files outgrow the pool",
-                hint=f"{self._limit >> 20} MiB are free for it",
-                field="file",
-            )
-        if self._cancelled.is_set():
-            raise Failed("the import was interrupted", hint="it begins again with the agent")
-        percent = min(99, self.count * 100 // self._expected)
-        if percent != self._told:
-            self._told = percent
-            self._progress("extract", percent)
-
-
-def _stream(importer: Conversation, stream: FileIO, target: Path, meter: _Meter) -> int:
-    """From the importer through us into tar; the bytes of the stream."""
-    with (
-        _pipe() as (for_tar, from_us),
-        command.converse(unpack_argv(target), timeout=_APPLIANCE_SECONDS, stdin=for_tar) as tar,
-    ):
-        for_tar.close()
-        _pump(stream, from_us, meter, tar)
-        image_findings.complete(importer.line())
-        from_us.close()
-        tar.until("unpacked")
-    return meter.count
-
-
-def _pump(source: FileIO, sink: FileIO, meter: _Meter, tar: Conversation) -> None:
-    while chunk := source.read(_CHUNK):
-        meter.add(len(chunk))
-        view = memoryview(chunk)
-        try:
-            while view:
-                view = view[sink.write(view) :]
-        except BrokenPipeError as error:
-            failure = tar.failure()
-            if "No space left" in failure.stderr:
-                raise Refused(Code.INVALID, "the image's files outgrow the pool", field="file") from failure
-            raise failure from error
-
-
-@contextmanager
-def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
-    source, sink = os.pipe()
-    with FileIO(source, "r") as reader, FileIO(sink, "w") as writer:
-        yield reader, writer
-
-
-def unpack_argv(target: Path) -> list[str]:
-    """tar, in a place where `target` is all that can be written, without a network or other processes to see."""
-    confine = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--die-with-parent", "--cap-add", "ALL"]
-    system = ["--ro-bind", "/usr", "/usr"]
-    for name in ("bin", "sbin", "lib", "lib64"):
-        system += ["--symlink", f"usr/{name}", f"/{name}"]
-    unpack = (
-        "tar --extract --file=- --numeric-owner --same-owner --same-permissions --xattrs --xattrs-include='*' --acls"
-    )
-    script = f"{unpack} --directory=/target && echo unpacked"
-    return [*confine, *system, "--bind", str(target), "/target", "--", "/usr/bin/sh", "-c", script]

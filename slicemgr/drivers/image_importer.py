@@ -35,7 +35,7 @@ def main() -> int:
     try:
         _import(guest, request, stream)
     except RuntimeError as error:  # the binding's only exception
-        _say({"error": str(error)[-_LONGEST:]})
+        _say({"error": str(error)[:_LONGEST]})
         return 1
     guest.close()
     return 0

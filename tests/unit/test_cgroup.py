@@ -72,3 +72,14 @@ def test_the_version_is_the_mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "cgroup.controllers").touch()
     assert cgroup.version() == "v2"
     assert cgroup.pids_group_v1("sm-x") is None
+
+
+def test_the_groups_of_importers() -> None:
+    """v1 caps swap with memory; v2 caps it beside."""
+    v1 = cgroup.own_limits("v1", "slicemgr-import-x", memory=5, processes=7)
+    assert {str(path.relative_to(cgroup.MOUNT)): files for path, files in v1.items()} == {
+        "memory/slicemgr/slicemgr-import-x": {"memory.limit_in_bytes": 5, "memory.memsw.limit_in_bytes": 5},
+        "pids/slicemgr/slicemgr-import-x": {"pids.max": 7},
+    }
+    v2 = cgroup.own_limits("v2", "slicemgr-import-x", memory=5, processes=7)
+    assert list(v2.values()) == [{"memory.max": 5, "memory.swap.max": 0, "pids.max": 7}]

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from slicemgr.drivers import disk_image
+from slicemgr.config import Config
+from slicemgr.drivers import confinement, disk_image
 from slicemgr.drivers.place import Acceleration
 from slicemgr.errors import Refused
 
 MIB = 1 << 20
 LARGEST = 64 * MIB
+WHO = confinement.user(Config().importer.user)
 
 
 def qemu_img(*words: str | Path) -> None:
@@ -22,7 +24,7 @@ def qemu_img(*words: str | Path) -> None:
 
 
 def check(path: Path, declared: str) -> disk_image.DiskFacts:
-    return disk_image.detect_and_check(path, declared, max_virtual_size=LARGEST)
+    return disk_image.detect_and_check(path, declared, max_virtual_size=LARGEST, who=WHO)
 
 
 def raw_disk(path: Path, size: int = 4 * MIB) -> Path:
@@ -143,7 +145,7 @@ def test_the_name_of_the_system_steers_neither_a_terminal_nor_a_page(trick: str)
 )
 def test_the_appliance_runs_by_what_boots_a_guest_here(acceleration: Acceleration | None, emulated: bool) -> None:
     """libguestfs' own choice is /dev/kvm wherever there is one, whether its kernel boots under it or not."""
-    settings = disk_image.appliance(acceleration)
+    settings = disk_image.settings(acceleration)
     assert settings["LIBGUESTFS_BACKEND"] == "direct"
     assert (settings.get("LIBGUESTFS_BACKEND_SETTINGS") == "force_tcg") is emulated
     assert ("mitigations=off" in settings.get("LIBGUESTFS_APPEND", "")) is emulated, "under KVM its guards stay"
