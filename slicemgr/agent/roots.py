@@ -17,7 +17,7 @@ from typing import Protocol
 from slicemgr import names
 from slicemgr.agent import observe
 from slicemgr.config import Config
-from slicemgr.drivers import btrfs_files, launch, login_keys, machine_disk, seed, whole_file
+from slicemgr.drivers import btrfs_files, confinement, launch, login_keys, machine_disk, seed, whole_file
 from slicemgr.drivers.btrfs import Pool, QuotaMode
 from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.drivers.identity import Identity, write_identity
@@ -288,7 +288,8 @@ class _Machine:
             machine_disk.make_overlay(directory / names.DISK, image, sliver.image_format, size)
         else:
             machine_disk.copy_variables(source / names.FIRMWARE_VARIABLES, directory / names.FIRMWARE_VARIABLES)
-            machine_disk.copy_overlay(source / names.DISK, directory / names.DISK, size, sliver.epoch)
+            who = confinement.user(self._config.importer.user)
+            machine_disk.copy_overlay(source / names.DISK, directory / names.DISK, size, sliver.epoch, who)
 
     def snapshot(self, sliver: Sliver, target: Path, group: int | None) -> str:
         """Of its whole directory. While QEMU stands still, all that the guest has sent to its disk is in the file."""
@@ -321,7 +322,7 @@ class _Machine:
         if self._hypervisor.domain(sliver.id) is not None:
             self._hypervisor.grow_disk(sliver.id, _disk_size(sliver))
         elif (machine_disk.virtual_size(disk) or 0) < _disk_size(sliver):
-            machine_disk.grow(disk, _disk_size(sliver))
+            machine_disk.grow(disk, _disk_size(sliver), confinement.user(self._config.importer.user))
 
     def identify(self, sliver: Sliver, identity: Identity) -> None:
         clone = sliver.origin.partition("/")[0] not in ("", sliver.id)

@@ -53,7 +53,8 @@ def put(made: Path, place: Path) -> None:
 
 def share(source: Path, target: Path) -> None:
     """Make the file `target`, which shares all blocks with `source`, another without copy on write below it."""
-    with source.open("rb") as old, target.open("xb") as new:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # it may be a file that QEMU owns
+    with os.fdopen(os.open(source, flags), "rb") as old, target.open("xb") as new:
         fcntl.ioctl(new, _SET_FLAGS, struct.pack("=l", _NO_COW))
         try:
             fcntl.ioctl(new, _FICLONE, old.fileno())
