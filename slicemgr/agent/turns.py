@@ -1,18 +1,29 @@
 """Threads for work on slivers: serial and in order for one sliver, parallel across slivers.
 
 Work that only waits (for a banner) goes on in a second, larger pool, so that it never keeps a worker from
-making the next sliver.
+making the next sliver. A job that takes very long, whatever holds it, loses its place to the next sliver's: it goes on
+in a spare thread, of which there is a bounded number. So a few slivers that hold up their own jobs cannot stop the
+others.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+
+log = logging.getLogger(__name__)
 
 _WAITING = 64  # threads that only wait
+_LONG = 10.0  # seconds after which a job no longer counts against the number of workers
+_SPARE = 64  # jobs at most that do not count
+_LOOK = 1.0  # seconds between looks for them
 
 Rest = Callable[[], None]
 Job = Callable[[], Rest | None]
@@ -29,11 +40,19 @@ class _Turn:
 class Turns:
     """Queues of jobs by sliver. `done` is called once for each job, with what it raised or None."""
 
-    def __init__(self, workers: int) -> None:
-        self._workers = ThreadPoolExecutor(workers, "worker")
+    def __init__(self, workers: int, long: float = _LONG) -> None:
+        """workers: jobs at a time. long: seconds after which a job does not count among them any more."""
+        self._workers = ThreadPoolExecutor(workers + _SPARE, "worker")
         self._waiting = ThreadPoolExecutor(_WAITING, "waiting")
+        self._long = long
+        self._free = workers
+        self._spare = _SPARE
+        self._next: deque[_Turn] = deque()  # without a worker yet
+        self._since: dict[int, float] = {}  # job that counts, by the id of its turn → when it began
         self._queues: dict[str, deque[_Turn]] = {}
         self._lock = threading.Lock()
+        self._ended = threading.Event()
+        threading.Thread(target=self._relieve, name="turns", daemon=True).start()
 
     def add(self, sliver: str, job: Job, done: Done) -> None:
         """Run `job` after everything added before for this sliver; what it returns runs as its second half."""
@@ -51,13 +70,55 @@ class Turns:
 
     def shutdown(self) -> None:
         """Take no more turns; those under way end by themselves."""
+        self._ended.set()
+        with self._lock:
+            self._next.clear()
         for pool in (self._workers, self._waiting):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self, turn: _Turn) -> None:
-        self._workers.submit(turn.job).add_done_callback(lambda future: self._half(turn, future))
+        with self._lock:
+            self._next.append(turn)
+        self._fill()
+
+    def _fill(self) -> None:
+        """Give the free workers what comes next.
+
+        Jobs are submitted without the lock: one may end before its callback is added, which then runs here.
+        """
+        fresh = []
+        with self._lock:
+            while self._next and self._free:
+                turn = self._next.popleft()
+                self._free -= 1
+                self._since[id(turn)] = time.monotonic()
+                fresh.append(turn)
+        for turn in fresh:
+            with suppress(RuntimeError):  # shut down meanwhile
+                self._workers.submit(turn.job).add_done_callback(partial(self._half, turn))
+
+    def _relieve(self) -> None:
+        """While somebody waits for a worker: the places of the jobs that take very long."""
+        while not self._ended.wait(min(_LOOK, self._long)):
+            with self._lock:
+                late = time.monotonic() - self._long
+                long = [turn for turn, since in self._since.items() if since < late] if self._next else []
+                long = long[: self._spare]
+                for turn in long:
+                    del self._since[turn]
+                self._spare -= len(long)
+                self._free += len(long)
+            if long:
+                log.warning("%d jobs take longer than %.0f s: others do not wait for them", len(long), self._long)
+                self._fill()
 
     def _half(self, turn: _Turn, future: Future[Rest | None]) -> None:
+        with self._lock:
+            if self._since.pop(id(turn), None) is None:
+                self._spare += 1
+            else:
+                self._free += 1
+        self._fill()
         if future.cancelled():
             return
         rest = None if future.exception() else future.result()

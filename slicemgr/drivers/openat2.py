@@ -6,12 +6,15 @@ import ctypes
 import errno
 import os
 import struct
+import time
 
 NO_MAGICLINKS = 0x02
 IN_ROOT = 0x10
 
 _SYSCALL = 437  # the same on every architecture
-_TRIES = 16  # EAGAIN: somebody renamed a directory of the path meanwhile
+_TRIES = 16  # before the first pause
+_PATIENCE = 2.0  # seconds: any rename on the node that coincides with a `..` in the path makes the kernel answer EAGAIN
+_PAUSE = 0.001  # seconds
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -19,13 +22,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def open_in_root(root: int, path: str, flags: int) -> int:
     """Open `path` below the open directory `root`; absolute symlinks and `..` stay inside. Raises OSError.
 
-    Nothing is ever created, since a file must be named by the descriptor of its directory to be safe.
+    Nothing is ever created, since a file must be named by the descriptor of its directory to be safe. EAGAIN, which
+    openat2(2) returns for a path with `..` while anybody on the node renames, is retried for a bounded time.
     """
     if "\0" in path:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
     how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, NO_MAGICLINKS | IN_ROOT)
-    number = 0
-    for _ in range(_TRIES):
+    number, tries, end = 0, 0, time.monotonic() + _PATIENCE
+    while tries < _TRIES or time.monotonic() < end:
+        if tries >= _TRIES:
+            time.sleep(_PAUSE)
+        tries += 1
         fd = int(_libc.syscall(_SYSCALL, root, ctypes.c_char_p(os.fsencode(path)), how, ctypes.c_size_t(len(how))))
         if fd >= 0:
             return fd

@@ -2,6 +2,10 @@
 
 Directories are resolved by openat2 as if the root were `/`; the last name of a path is never followed. A file is
 written beside its place and renamed over it, so that hard links, FIFOs and devices are replaced and not written to.
+
+A tenant may hold a file by a lease (fcntl(2), F_SETLEASE): each blocking open of it then waits up to
+/proc/sys/fs/lease-break-time (45 s), and so does the next one. Files are therefore opened without waiting, and what is
+waited for a holder that lets go is bounded for the whole use of a root. Unlink, rename and chmod wait for no lease.
 """
 
 from __future__ import annotations
@@ -9,9 +13,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -20,17 +26,23 @@ from slicemgr.drivers.openat2 import open_in_root
 from slicemgr.errors import Failed
 
 _LARGEST_COMPARED = 1 << 20
+_LARGEST_COPIED = 1 << 30
+_MOST_NAMES = 10_000  # of a directory that is listed
+_PATIENCE = 0.5  # seconds: a program that answers the signal of a broken lease needs milliseconds
+_PAUSE = 0.01  # seconds between attempts meanwhile
 _FICLONE = 0x40049409  # linux/fs.h
 
 
 class Root:
     """The root directory of a sliver, open. Paths are relative to it; a leading `/` makes no difference.
 
-    Every method raises Failed, with the path, if the tree does not allow what is asked.
+    Every method raises Failed, with the path, if the tree does not allow what is asked. patience: seconds that all of
+    them together wait for files that somebody holds by a lease.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, patience: float = _PATIENCE) -> None:
         self.path = path
+        self._patience = patience
         self._fd = -1
 
     def __enter__(self) -> Root:
@@ -49,21 +61,24 @@ class Root:
         with self._step("read", relpath):
             try:
                 with _closing(open_in_root(self._fd, relpath, os.O_PATH)) as fd:
-                    return _read_regular(fd, limit)
+                    return self._read_regular(fd, limit)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
     def copy_out(self, relpath: str, target: Path) -> bool:
         """A regular file, through symlinks inside the root, as the new file `target`; False if there is none.
 
-        On one btrfs the two share their bytes.
+        On one btrfs the two share their bytes. A file of more than 1 GiB is refused.
         """
         with self._step("read", relpath):
             try:
                 with _closing(open_in_root(self._fd, relpath, os.O_PATH)) as fd:
-                    if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    held = os.fstat(fd)
+                    if not stat.S_ISREG(held.st_mode):
                         return False
-                    with _by_descriptor(fd).open("rb") as source, target.open("xb") as copy:
+                    if held.st_size > _LARGEST_COPIED:
+                        raise OSError(errno.EFBIG, f"it is larger than {_LARGEST_COPIED} bytes")
+                    with os.fdopen(self._open(fd), "rb") as source, target.open("xb") as copy:
                         try:
                             fcntl.ioctl(copy, _FICLONE, source.fileno())
                         except OSError:
@@ -82,11 +97,17 @@ class Root:
         return True
 
     def names(self, relpath: str) -> list[str]:
-        """What a directory holds; nothing if it is not there."""
+        """What a directory holds; nothing if it is not there. A directory of more than 10,000 entries is refused."""
         with self._step("list", relpath):
             try:
-                with _closing(open_in_root(self._fd, relpath, os.O_RDONLY | os.O_DIRECTORY)) as fd:
-                    return sorted(entry.name for entry in _by_descriptor(fd).iterdir())
+                with (
+                    _closing(open_in_root(self._fd, relpath, os.O_RDONLY | os.O_DIRECTORY)) as fd,
+                    os.scandir(fd) as entries,
+                ):
+                    found = [entry.name for entry in itertools.islice(entries, _MOST_NAMES + 1)]
+                if len(found) > _MOST_NAMES:
+                    raise OSError(errno.EFBIG, f"it has more than {_MOST_NAMES} entries")
+                return sorted(found)
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
@@ -96,7 +117,7 @@ class Root:
         A file that is already right is not touched, so that a second run takes no space in a snapshot.
         """
         with self._step("write", relpath), self._parent(relpath) as (parent, name):
-            if _is_right(parent, name, data, (mode, uid, gid)):
+            if self._is_right(parent, name, data, (mode, uid, gid)):
                 return False
             beside = f".{name}.slicemgr"
             with contextlib.suppress(FileNotFoundError):
@@ -179,6 +200,47 @@ class Root:
         with _closing(open_in_root(self._fd, "/".join(parts), os.O_PATH | os.O_DIRECTORY)) as fd:
             _by_descriptor(fd).chmod(mode)
 
+    def _is_right(self, parent: int, name: str, data: bytes, wanted: tuple[int, int, int]) -> bool:
+        """Whether `name` is a plain file of its own with this content, (mode, uid, gid).
+
+        One that is held by a lease counts as different: it is replaced, which waits for nobody.
+        """
+        try:
+            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except FileNotFoundError:
+            return False
+        with _closing(fd):
+            held = os.fstat(fd)
+            if not stat.S_ISREG(held.st_mode) or held.st_nlink != 1 or held.st_size != len(data):
+                return False
+            if (stat.S_IMODE(held.st_mode), held.st_uid, held.st_gid) != wanted or len(data) > _LARGEST_COMPARED:
+                return False
+            try:
+                return self._read_regular(fd, len(data) + 1) == data
+            except BlockingIOError:
+                return False
+
+    def _read_regular(self, fd: int, limit: int) -> bytes | None:
+        """The content behind an O_PATH descriptor. A FIFO or a device, whose mere opening may act, is not opened."""
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        with os.fdopen(self._open(fd), "rb") as file:
+            return file.read(limit)
+
+    def _open(self, fd: int) -> int:
+        """The regular file behind an O_PATH descriptor, for reading. BlockingIOError if a lease holds it for too long.
+
+        The first attempt makes the kernel signal the holder; without O_NONBLOCK it would also wait for it.
+        """
+        while True:
+            try:
+                return os.open(_by_descriptor(fd), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except BlockingIOError:
+                if self._patience <= 0:
+                    raise BlockingIOError(errno.EWOULDBLOCK, "a lease inside the sliver holds the file") from None
+            self._patience -= _PAUSE
+            time.sleep(_PAUSE)
+
     @contextlib.contextmanager
     def _step(self, what: str, relpath: str) -> Iterator[None]:
         try:
@@ -203,29 +265,6 @@ def _split(relpath: str) -> tuple[str, str]:
     if not parts:
         raise OSError(errno.EINVAL, "the path has no last name")
     return "/".join(parts[:-1]) or ".", parts[-1]
-
-
-def _is_right(parent: int, name: str, data: bytes, wanted: tuple[int, int, int]) -> bool:
-    """Whether `name` is a plain file of its own with this content, (mode, uid, gid)."""
-    try:
-        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    except FileNotFoundError:
-        return False
-    with _closing(fd):
-        held = os.fstat(fd)
-        if not stat.S_ISREG(held.st_mode) or held.st_nlink != 1 or held.st_size != len(data):
-            return False
-        if (stat.S_IMODE(held.st_mode), held.st_uid, held.st_gid) != wanted or len(data) > _LARGEST_COMPARED:
-            return False
-        return _read_regular(fd, len(data) + 1) == data
-
-
-def _read_regular(fd: int, limit: int) -> bytes | None:
-    """The content behind an O_PATH descriptor. A FIFO or a device, whose mere opening may act, is not opened."""
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        return None
-    with _by_descriptor(fd).open("rb") as file:
-        return file.read(limit)
 
 
 def _by_descriptor(fd: int) -> Path:

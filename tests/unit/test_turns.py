@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -78,3 +79,49 @@ def test_waiting_keeps_no_worker_but_keeps_the_sliver(turns: Turns) -> None:
     assert turns.busy("a") and not second.is_set() and not first.is_set()
     release.set()
     assert second.wait(PATIENCE)
+
+
+def test_jobs_that_take_very_long_do_not_keep_the_others_from_a_worker() -> None:
+    """More of them than there are workers. The control: workers that are never relieved."""
+    for long, reached in ((0.2, True), (PATIENCE * 10, False)):
+        turns, release, other = Turns(2, long), threading.Event(), threading.Event()
+        ends: list[BaseException | None] = []
+        try:
+            for name in "abcd":
+                turns.add(name, lambda release=release: (release.wait(PATIENCE), None)[1], ends.append)  # type: ignore[misc]
+            turns.add("victim", lambda other=other: other.set(), lambda _: None)  # type: ignore[misc]
+            assert other.wait(PATIENCE if reached else 2) is reached
+            assert not ends
+            release.set()
+            assert other.wait(PATIENCE)
+        finally:
+            release.set()
+            turns.shutdown()
+
+
+def test_relieved_workers_are_not_more_than_before_in_the_end() -> None:
+    turns, release = Turns(2, 0.1), threading.Event()
+    counts = [0, 0]  # at work now, and at most
+    lock, ended = threading.Lock(), threading.Semaphore(0)
+
+    def work() -> None:
+        with lock:
+            counts[0] += 1
+            counts[1] = max(counts)
+        time.sleep(0.01)
+        with lock:
+            counts[0] -= 1
+
+    try:
+        for number in range(4):
+            turns.add(f"slow{number}", lambda: (release.wait(PATIENCE), None)[1], lambda _: ended.release())
+        turns.add("after", lambda: None, lambda _: ended.release())
+        assert ended.acquire(timeout=PATIENCE)  # that one
+        release.set()
+        assert all(ended.acquire(timeout=PATIENCE) for _ in range(4))
+        for number in range(40):
+            turns.add(f"quick{number}", work, lambda _: ended.release())
+        assert all(ended.acquire(timeout=PATIENCE) for _ in range(40))
+        assert counts[1] <= 2
+    finally:
+        turns.shutdown()
