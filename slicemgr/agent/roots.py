@@ -254,14 +254,20 @@ class _Container:
         pass
 
     def identify(self, sliver: Sliver, identity: Identity) -> None:
-        with Root(names.root_dir(self._config.node.pool, sliver.id)) as root:
+        with self._root(sliver) as root:
             write_identity(root, identity)
             if sliver.user_data:
                 seed.write(root, seed.files(identity, sliver.id, sliver.user_data, None))
 
     def keys(self, sliver: Sliver, note: Note) -> None:
-        with Root(names.root_dir(self._config.node.pool, sliver.id)) as root:
+        with self._root(sliver) as root:
             login_keys.write(root, sliver.ssh_keys, note.put)
+
+    def _root(self, sliver: Sliver) -> Root:
+        """The root, writable: the tenant owns the subvolume and can set it read-only."""
+        path = names.root_dir(self._config.node.pool, sliver.id)
+        self._pool.set_readonly(path, False)
+        return Root(path)
 
     def launch(self, sliver: Sliver) -> None:
         launch.write(self._config, sliver, subvolumes=self._pool.quota_mode() is not QuotaMode.FULL)

@@ -155,7 +155,10 @@ def is_readonly(subvolume: int) -> bool:
 
 
 def set_readonly(subvolume: int, readonly: bool) -> None:
+    """A subvolume that is so already is not touched."""
     flags = FLAGS.unpack(call(subvolume, SUBVOL_GETFLAGS, bytes(FLAGS.size)))[0]
+    if bool(flags & _READONLY) is readonly:
+        return
     call(subvolume, SUBVOL_SETFLAGS, FLAGS.pack(flags | _READONLY if readonly else flags & ~_READONLY))
 
 

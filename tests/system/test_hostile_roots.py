@@ -27,6 +27,16 @@ while True:
         pass
     time.sleep(0.1)
 """
+# BTRFS_IOC_SUBVOL_SETFLAGS: the owner of a subvolume may, without any privilege.
+SET_READONLY = """
+import fcntl, os, struct
+fcntl.ioctl(os.open("/", os.O_RDONLY), 0x4008941A, struct.pack("Q", 2))
+try:
+    os.mkdir("/root/more")
+    print("writable")
+except OSError as error:
+    print(error.strerror)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +115,14 @@ def test_blocking_opens_would_hold_up_a_create(node: Node, second: Path) -> None
 def state(node: Node, name: str) -> str:
     """Of the slice's newest operation."""
     return str(json.loads(node.ok("op", "list", "--slice", name, "-f", "json"))[0]["state"])
+
+
+def test_a_root_that_its_tenant_set_readonly_gets_keys_and_restarts(node: Node, second: Path) -> None:
+    node.create("exp")
+    assert "Read-only file system" in node.inside("exp", f"python3 -c '{SET_READONLY}'")
+    node.ok("key", "add", f"{second}.pub")
+    eventually(lambda: opens(node, second), "the new key opens")
+    assert missing(node, "exp") == [""]
+    assert "Read-only file system" in node.inside("exp", f"python3 -c '{SET_READONLY}'")
+    node.ok("restart", "exp")
+    assert node.inside("exp", "touch /root/written && echo writable").strip() == "writable"
