@@ -49,7 +49,7 @@ class Consoles:
         self._stopping = threading.Event()
 
     def __enter__(self) -> Self:
-        self._door = door.listen(self._config.console_socket)
+        self._door = door.listen(self._config.console_socket, self._config.web.user)
         threading.Thread(target=self._accept, name="consoles", daemon=True).start()
         threading.Thread(target=self._watch, name="console rights", daemon=True).start()
         return self

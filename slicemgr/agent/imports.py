@@ -49,8 +49,9 @@ def take_over(upload: Path, disk: Path) -> None:
     unfinished = disk.with_suffix(".new")
     try:
         with os.fdopen(os.open(upload, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as source:
-            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
-                raise Failed("what was uploaded is not a file", hint="import the image again")
+            held = os.fstat(source.fileno())
+            if not stat.S_ISREG(held.st_mode) or held.st_nlink != 1:
+                raise Failed("what was uploaded is not a file of its own", hint="import the image again")
             unfinished.unlink(missing_ok=True)
             descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as target:

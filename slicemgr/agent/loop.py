@@ -78,7 +78,7 @@ class Agent:
     def run(self, reconcile: Callable[[Agent, Sequence[work.SliverRow]], None]) -> None:
         """Work until stopped. `reconcile` gets every row now and then, and when a domain came or went."""
         with ExitStack() as stack:
-            listener = stack.enter_context(Listener(self._config.wake_socket))
+            listener = stack.enter_context(Listener(self._config.wake_socket, self._config.web.user))
             stack.callback(self._slow.shutdown, wait=False, cancel_futures=True)
             stack.callback(self._turns.shutdown)
             due, quiet = 0.0, math.inf

@@ -63,6 +63,8 @@ def copy_variables(source: Path, target: Path) -> None:
     """What the firmware remembers, if it remembers anything."""
     unfinished = target.with_suffix(".new")
     if source.exists():
+        unfinished.unlink(missing_ok=True)
+        unfinished.touch(mode=0o600)  # libvirt gives it to QEMU
         shutil.copyfile(source, unfinished)
         unfinished.rename(target)
     else:
@@ -149,6 +151,13 @@ def allowance(disk: int) -> int:
 
 
 def give_to(path: Path, uid: int, gid: int, mode: int) -> None:
-    """Make a file or directory QEMU's."""
-    os.chown(path, uid, gid, follow_symlinks=False)
-    path.chmod(mode)
+    """Make a file QEMU's; one that is a symbolic link, or has a second name, stays as it is. Raises Failed."""
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        held = os.fstat(fd)
+        if not stat.S_ISREG(held.st_mode) or held.st_nlink != 1:
+            raise Failed(f"{path} is not a plain file of its own", hint="look at who put it there")
+        os.chown(f"/proc/self/fd/{fd}", uid, gid)
+        Path(f"/proc/self/fd/{fd}").chmod(mode)
+    finally:
+        os.close(fd)

@@ -31,9 +31,9 @@ class Window(NamedTuple):
     columns: int
 
 
-def listen(path: Path) -> socket.socket:
-    """The agent's end. Any local process may connect: without a token it gets nothing."""
-    return endpoint.bind(socket.SOCK_SEQPACKET, path, backlog=64)
+def listen(path: Path, user: str = "") -> socket.socket:
+    """The agent's end. root and `user`, the web process, may connect, and get nothing without a token."""
+    return endpoint.bind(socket.SOCK_SEQPACKET, path, user, backlog=64)
 
 
 def knock(path: Path, token: str) -> socket.socket:

@@ -23,14 +23,15 @@ def wake(path: Path) -> None:
 
 
 class Listener:
-    """The agent's end. Any local process may send: all it can cause is a look at the rows."""
+    """The agent's end. root and `user`, the web process, may send: all they can cause is a look at the rows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, user: str = "") -> None:
         self._path = path
+        self._user = user
 
     def __enter__(self) -> Self:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._socket = endpoint.bind(socket.SOCK_DGRAM, self._path)
+        self._socket = endpoint.bind(socket.SOCK_DGRAM, self._path, self._user)
         return self
 
     def wait(self, timeout: float) -> bool:

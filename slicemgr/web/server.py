@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import pwd
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +15,15 @@ from slicemgr.config import Config
 from slicemgr.errors import invalid
 from slicemgr.service import experiments, images
 from slicemgr.store import open as open_store
+from slicemgr.store.endpoint import user_ids
 from slicemgr.web import create_app
 from slicemgr.web.access_log import AccessLog
+
+log = logging.getLogger(__name__)
 
 
 def url(config: Config) -> str:
     return f"http://{config.web.host}:{config.web.port}"
-
-
-def user_ids(user: str) -> tuple[int, int]:
-    """uid and gid of `web.user`: a name, or `uid:gid`. Refused if there is no such user, or it is root."""
-    uid, colon, gid = user.partition(":")
-    if colon and uid.isdecimal() and gid.isdecimal():
-        ids = int(uid), int(gid)
-    else:
-        try:
-            entry = pwd.getpwnam(user)
-        except KeyError:
-            hint = f"useradd --system {user}, or set web.user to uid:gid"
-            raise invalid("web.user", f"there is no user {user!r}", hint) from None
-        ids = entry.pw_uid, entry.pw_gid
-    if ids[0] == 0:
-        raise invalid("web.user", "the web process must not be root", "a system user of its own")
-    return ids
 
 
 def make_directories(config: Config) -> None:
@@ -50,9 +38,39 @@ def make_directories(config: Config) -> None:
 
 
 def own(directory: Path, uid: int, gid: int) -> None:
-    """Give a directory and the files in it to the web process."""
-    for path in (directory, *directory.iterdir()):
-        os.chown(path, uid, gid, follow_symlinks=False)
+    """Give a directory and what is directly in it to the web process.
+
+    The process, or who has broken into it, may have put anything there and may change it meanwhile. So everything is
+    opened without following a link and judged by its descriptor: only directories and files without a second name are
+    given away, the rest stays as it is. Refused if the directory is a link that is not root's own.
+    """
+    if directory.is_symlink() and directory.lstat().st_uid != 0:
+        hint = "make it a directory, or a link that root owns"
+        raise invalid("node.state_dir", f"{directory} is a symbolic link of another user's", hint)
+    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fchown(folder, uid, gid)
+        os.fchmod(folder, 0o700)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    _own_entry(folder, entry.name, uid, gid)
+    finally:
+        os.close(folder)
+
+
+def _own_entry(folder: int, name: str, uid: int, gid: int) -> None:
+    entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        held = os.fstat(entry)
+        if (held.st_uid, held.st_gid) == (uid, gid):
+            return
+        if stat.S_ISDIR(held.st_mode) or (stat.S_ISREG(held.st_mode) and held.st_nlink == 1):
+            os.chown(f"/proc/self/fd/{entry}", uid, gid)
+        else:
+            log.warning("%r in a directory of the web process is no plain file: its owner stays", name)
+    finally:
+        os.close(entry)
 
 
 def drop_root(config: Config) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from slicemgr.store.wake import Listener, wake
+
+USER = 64127  # of nobody else
 
 
 def test_a_wake_up_is_heard_and_many_are_one(tmp_path: Path) -> None:
@@ -44,7 +52,31 @@ def test_what_a_killed_agent_left_is_taken_over(tmp_path: Path) -> None:
         assert listener.wait(5)
 
 
-def test_an_unprivileged_sender_may_wake(tmp_path: Path) -> None:
-    path = tmp_path / "agent.sock"
-    with Listener(path):
-        assert path.stat().st_mode & 0o777 == 0o666
+def test_the_web_process_may_wake_and_no_other_user(open_place: Path) -> None:
+    path = open_place / "agent.sock"
+    with Listener(path, f"{USER}:{USER}") as listener:
+        wake_as(USER, path)
+        assert listener.wait(30)
+        wake_as(USER + 1, path)
+        assert not listener.wait(0.2)
+
+
+@pytest.fixture
+def open_place() -> Iterator[Path]:
+    """A directory that every user may enter, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        yield Path(place)
+
+
+def wake_as(user: int, path: Path) -> None:
+    def send() -> None:
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+        wake(path)
+
+    process = multiprocessing.get_context("fork").Process(target=send)
+    process.start()
+    process.join()
+    assert process.exitcode == 0

@@ -21,13 +21,15 @@ def test_a_file_becomes_a_copy_of_its_own(tmp_path: Path) -> None:
     assert disk.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "directory", "nothing"])
+@pytest.mark.parametrize("kind", ["link", "another name", "pipe", "directory", "nothing"])
 def test_nothing_else_is_followed_or_left(kind: str, tmp_path: Path) -> None:
     upload, disk, secret = tmp_path / "upload", tmp_path / "disk.raw", tmp_path / "secret"
     secret.write_bytes(b"secret")
     match kind:
         case "link":
             upload.symlink_to(secret)
+        case "another name":
+            os.link(secret, upload)
         case "pipe":
             os.mkfifo(upload)
         case "directory":

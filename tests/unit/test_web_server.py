@@ -30,7 +30,7 @@ from slicemgr.config import PACKAGE
 from slicemgr.errors import Code, Refused
 from slicemgr.model import OperationState
 from slicemgr.service import images
-from slicemgr.store import door, work
+from slicemgr.store import door, endpoint, work
 from slicemgr.web import server
 
 USER = 64123  # of nobody else
@@ -313,7 +313,7 @@ def test_a_killed_predecessors_leavings_are_swept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("user", ["root", "0:0", "0:5", "nobody-of-this-name", "a:b", ""])
 def test_users_that_the_web_process_must_not_be(user: str) -> None:
     with pytest.raises(Refused) as caught:
-        server.user_ids(user)
+        endpoint.user_ids(user)
     assert caught.value.field == "web.user"
 
 
@@ -338,7 +338,7 @@ def _agent(web: Web, speak: Callable[[socket.socket, bytes], object]) -> Iterato
             while True:
                 threading.Thread(target=attend, args=(listener.accept()[0],), daemon=True).start()
 
-    with door.listen(web.service.config.console_socket) as listener:
+    with door.listen(web.service.config.console_socket, f"{USER}:{USER}") as listener:
         accepting = threading.Thread(target=serve)
         accepting.start()
         try:
