@@ -194,7 +194,9 @@ def _init(config: settings.Config) -> None:
 def _alone(path: Path) -> Iterator[None]:
     """Wait until nobody else is at it."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with path.open("w") as file:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        os.fchmod(descriptor, 0o600)  # a lock can be held by everybody who may open its file
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from slicemgr import names
-from slicemgr.agent import baseline, doctor, leftovers, observe, raw
+from slicemgr.agent import baseline, doctor, leftovers, observe, permissions, raw
 from slicemgr.agent.apply import Applier
 from slicemgr.agent.consoles import Consoles
 from slicemgr.agent.converge import Converger
@@ -68,6 +68,7 @@ class Node:
             (observe.settled_dir(self._config), 0o700),
         ):
             directory.mkdir(mode=mode, parents=True, exist_ok=True)
+        permissions.tighten(self._config)
         self._pool.check()
         self._pool.ensure_layout()
         log.info("disk quota: %s", self._pool.enable_quota())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slicemgr import names
+from slicemgr.drivers import whole_file
 from slicemgr.drivers.rootfs import Root
 from slicemgr.errors import Failed
 
@@ -41,11 +42,8 @@ def read_note(pool: Path, sliver: str) -> Note | None:
 
 
 def write_note(pool: Path, sliver: str, put: Sequence[str], now: Sequence[str]) -> None:
-    note = names.keys_file(pool, sliver)
-    unfinished = note.with_suffix(".new")
-    unfinished.write_text(json.dumps({"put": list(dict.fromkeys(put)), "now": list(now)}))
-    unfinished.chmod(0o600)
-    unfinished.rename(note)
+    text = json.dumps({"put": list(dict.fromkeys(put)), "now": list(now)})
+    whole_file.write(names.keys_file(pool, sliver), text)
 
 
 def merged(content: bytes, put: Collection[str], want: Sequence[str]) -> bytes:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 from slicemgr.drivers.openat2 import open_in_root
 from slicemgr.errors import Failed
@@ -68,7 +69,7 @@ class Root:
     def copy_out(self, relpath: str, target: Path) -> bool:
         """A regular file, through symlinks inside the root, as the new file `target`; False if there is none.
 
-        On one btrfs the two share their bytes. A file of more than 1 GiB is refused.
+        On one btrfs the two share their bytes. The copy has mode 0600. A file of more than 1 GiB is refused.
         """
         with self._step("read", relpath):
             try:
@@ -78,7 +79,7 @@ class Root:
                         return False
                     if held.st_size > _LARGEST_COPIED:
                         raise OSError(errno.EFBIG, f"it is larger than {_LARGEST_COPIED} bytes")
-                    with os.fdopen(self._open(fd), "rb") as source, target.open("xb") as copy:
+                    with os.fdopen(self._open(fd), "rb") as source, _new(target) as copy:
                         try:
                             fcntl.ioctl(copy, _FICLONE, source.fileno())
                         except OSError:
@@ -265,6 +266,11 @@ def _split(relpath: str) -> tuple[str, str]:
     if not parts:
         raise OSError(errno.EINVAL, "the path has no last name")
     return "/".join(parts[:-1]) or ".", parts[-1]
+
+
+def _new(path: Path) -> BinaryIO:
+    """A file that nobody but its owner may read. Raises FileExistsError."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
 
 
 def _by_descriptor(fd: int) -> Path:

@@ -18,7 +18,7 @@ from typing import Any
 
 from slicemgr import names
 from slicemgr.config import Config
-from slicemgr.drivers import conntrack, counters
+from slicemgr.drivers import conntrack, counters, whole_file
 from slicemgr.drivers.btrfs import Pool, PoolFailed, QuotaMode
 from slicemgr.drivers.counters import Counts, Groups
 from slicemgr.model import KIB, Kind
@@ -89,10 +89,8 @@ class Looker:
             return
         self._kept, self._began = self._fresh
         seen = {name: [one.life, one.at, one.counters] for name, one in self._kept.items()}
-        fresh = self._memory.with_suffix(".new")
         with suppress(OSError):  # costs what was counted while the agent is away, if it goes now
-            fresh.write_text(json.dumps([self._began, seen]))
-            fresh.rename(self._memory)
+            whole_file.write(self._memory, json.dumps([self._began, seen]))
 
     def _remember(self) -> None:
         try:
