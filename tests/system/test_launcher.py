@@ -36,6 +36,10 @@ DENIED = {
             "quotactl",
             "move_pages",
             "kcmp",
+            "btrfs_sync",
+            "btrfs_start_sync",
+            "btrfs_wait_sync",
+            "btrfs_sync32",
             "keyctl32",
             "unshare_mount",
             "mknod",
@@ -59,7 +63,20 @@ ALLOWED = [
     "chroot",
 ]
 # Of DENIED, what a sliver without the launcher's filter gets to do, or another error for.
-FILTERED = ["keyctl", "add_key", "perf_event_open", "io_uring_setup", "kcmp", "keyctl32", "socket_vsock", "bpf"]
+FILTERED = [
+    "btrfs_sync",
+    "btrfs_start_sync",
+    "btrfs_wait_sync",
+    "btrfs_sync32",
+    "keyctl",
+    "add_key",
+    "perf_event_open",
+    "io_uring_setup",
+    "kcmp",
+    "keyctl32",
+    "socket_vsock",
+    "bpf",
+]
 
 
 @pytest.fixture(scope="module")

@@ -476,6 +476,12 @@ static int start_guard(const struct launch *launch)
 /* BTRFS_IOC_SNAP_CREATE, SUBVOL_CREATE and their second versions. */
 static const uint32_t subvolume_requests[] = {0x50009401, 0x5000940e, 0x50009417, 0x50009418};
 
+/*
+ * BTRFS_IOC_SYNC, START_SYNC and WAIT_SYNC: each makes the whole pool commit, and needs no privilege. Others on the same
+ * pool wait for the commit. sync(2), syncfs(2) and fsync(2) stay.
+ */
+static const uint32_t sync_requests[] = {0x00009408, 0x80089418, 0x40089416};
+
 /* A call that this libseccomp or architecture does not know is no reason to fail. */
 static void add_rules(scmp_filter_ctx filter, uint32_t action, const char *const *names, size_t count)
 {
@@ -529,6 +535,14 @@ static void filter_sockets(const struct launch *launch)
         die("cannot filter socket families");
 }
 
+static void deny_requests(scmp_filter_ctx filter, const uint32_t *requests, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if ((errno = -seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(ioctl), 1,
+                                       SCMP_A1(SCMP_CMP_MASKED_EQ, UINT32_MAX, requests[i]))) != 0)
+            die("cannot make the seccomp filter");
+}
+
 static int install_filter(const struct launch *launch)
 {
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
@@ -543,10 +557,9 @@ static int install_filter(const struct launch *launch)
     if ((native == SCMP_ARCH_X86_64 && seccomp_arch_add(filter, SCMP_ARCH_X86) != 0) ||
         (native == SCMP_ARCH_AARCH64 && seccomp_arch_add(filter, SCMP_ARCH_ARM) != 0))
         die("cannot filter 32-bit programs");
-    for (size_t i = 0; launch->no_subvolumes && i < LENGTH(subvolume_requests); i++)
-        if ((errno = -seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(ioctl), 1,
-                                       SCMP_A1(SCMP_CMP_MASKED_EQ, UINT32_MAX, subvolume_requests[i]))) != 0)
-            die("cannot make the seccomp filter");
+    if (launch->no_subvolumes)
+        deny_requests(filter, subvolume_requests, LENGTH(subvolume_requests));
+    deny_requests(filter, sync_requests, LENGTH(sync_requests));
     add_rules(filter, SCMP_ACT_NOTIFY, setup_calls, LENGTH(setup_calls));
     add_rules(filter, SCMP_ACT_ERRNO(EPERM), denied_calls, LENGTH(denied_calls));
     add_rules(filter, SCMP_ACT_ERRNO(ENOSYS), absent_calls, LENGTH(absent_calls));
