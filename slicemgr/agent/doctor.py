@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from slicemgr.config import Config
-from slicemgr.drivers import confinement, disk_image, traffic
+from slicemgr.drivers import btrfs_space, confinement, disk_image, traffic
 from slicemgr.drivers.acceleration import Found
 from slicemgr.drivers.btrfs import Pool, QuotaMode
 from slicemgr.drivers.command import CommandFailed
@@ -21,6 +21,7 @@ from slicemgr.drivers.firewall import Firewall
 from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.drivers.place import Acceleration
 from slicemgr.errors import Refused, SlicemgrError
+from slicemgr.human import size
 from slicemgr.model import Kind
 
 _PROGRAMS = {
@@ -35,6 +36,7 @@ _PROGRAMS = {
 }
 _CONTROLLERS = ("memory", "cpu", "pids")
 _NODES = 4096  # bytes of a node of the pool: see the README
+_METADATA_LEFT = 0.1  # of what there is for metadata; with less the node needs attention
 _OLD_KERNEL = (6, 7)
 
 
@@ -60,6 +62,7 @@ def examine(
         lambda: _pool(pool),
         lambda: _quota(pool),
         lambda: _space(pool),
+        lambda: _metadata(pool),
         lambda: _firewall(firewall),
         _forwarding,
         *(lambda name=name, remedy=remedy: _program(name, remedy) for name, remedy in _PROGRAMS.items()),
@@ -173,6 +176,17 @@ def _space(pool: Pool) -> Check:
         return Check("pool space", False, str(error), "mount the pool first")
     share = space.free / space.total if space.total else 0.0
     return Check("pool space", None if share < 0.1 else True, f"{share:.0%} free", "delete slices or grow the pool")
+
+
+def _metadata(pool: Pool) -> Check:
+    name, remedy = "pool metadata", "grow the pool, or delete slices with many small files"
+    try:
+        found = btrfs_space.metadata(pool.path)
+    except OSError as error:
+        return Check(name, False, f"cannot be read: {error.strerror}", "mount the pool first")
+    share = found.room / ((found.used + found.room) or 1)
+    detail = f"{size(found.used)} in use, room for {size(found.room)} more"
+    return Check(name, None if share < _METADATA_LEFT else True, detail, remedy)
 
 
 def _firewall(firewall: Firewall) -> Check:

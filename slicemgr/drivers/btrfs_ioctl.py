@@ -178,6 +178,12 @@ def node_size(fd: int) -> int:
     return int(_fs_info(fd)[3])
 
 
+def devices(fd: int) -> tuple[int, int]:
+    """The highest number of a device of the file system, and how many it has."""
+    info = _fs_info(fd)
+    return int(info[0]), int(info[1])
+
+
 def _fs_info(fd: int) -> tuple[Any, ...]:
     return FS_INFO_ARGS.unpack(call(fd, FS_INFO, bytes(FS_INFO_ARGS.size)))
 

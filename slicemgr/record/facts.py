@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from slicemgr import __version__
 from slicemgr.config import Config
-from slicemgr.drivers import cgroup, counters, traffic
+from slicemgr.drivers import btrfs_space, cgroup, counters, traffic
 from slicemgr.drivers.acceleration import Found
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.hypervisor import Hypervisor
@@ -38,6 +39,9 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
     }
     space = pool.space()
     facts["disk_total"], facts["disk_used"], facts["disk_free"] = space.total, space.used, space.free
+    with suppress(OSError):
+        metadata = btrfs_space.metadata(config.node.pool)
+        facts["metadata_used"], facts["metadata_free"] = metadata.used, metadata.room
     facts["filesystem"], facts["quota"] = "btrfs", pool.quota_mode().value
     kinds = {kind.value: True for kind in Kind}
     reasons: dict[str, str] = {}

@@ -84,7 +84,8 @@ class Testbed(Collector):
 
     def _nodes(self, c: Connection) -> Iterator[Metric]:
         nodes = views.nodes(c, self._config.network)
-        seen = {row.name: row.agent_seen_at.timestamp() for row in c.execute(sa.select(t.nodes))}
+        rows = c.execute(sa.select(t.nodes)).all()
+        seen = {row.name: row.agent_seen_at.timestamp() for row in rows}
         yield _by_node("agent_seen_timestamp_seconds", "When the agent was last heard of, since 1970.", seen)
         for metric, place, key, text in (
             ("cpus", "capacity", "cpus", "Cores there are."),
@@ -94,6 +95,11 @@ class Testbed(Collector):
             ("disk_limits_bytes", "used", "disk_limits", "Sum of the slivers' disk limits."),
         ):
             yield _by_node(metric, text, {one["name"]: one[place][key] for one in nodes})
+        for metric, fact, text in (
+            ("metadata_bytes", "metadata_used", "Bytes of the pool that btrfs's metadata takes."),
+            ("metadata_free_bytes", "metadata_free", "Bytes that its metadata can still take."),
+        ):
+            yield _by_node(metric, text, {row.name: row.facts.get(fact) for row in rows})
         looks = samples.newest(c, 0)
         for metric, column, text in _NODE:
             values = {node: look.at if column == "at" else value(look, column) for node, look in looks.items()}

@@ -15,7 +15,7 @@ from tiny_sliver import in_box
 
 from slicemgr import names
 from slicemgr.agent import doctor
-from slicemgr.drivers import command
+from slicemgr.drivers import btrfs_space, command
 from slicemgr.drivers.btrfs import Pool, QuotaMode
 from slicemgr.drivers.identity import Identity, new_host_key, write_identity
 from slicemgr.drivers.rootfs import Root
@@ -105,6 +105,17 @@ def test_a_sliver_over_its_limit_with_all_it_made_is_deleted(pool: Pool, sliver:
     assert pool.wait_cleaned(60)
     pool.collect_groups(())
     assert group not in pool.groups()
+
+
+def test_metadata_that_small_files_take_is_seen(pool: Pool, sliver: Path) -> None:
+    pool.sync()
+    before = btrfs_space.metadata(pool.path)
+    for number in range(2000):
+        (sliver / "root" / f"{number}").write_bytes(b"x" * 1000)
+    pool.sync()
+    after = btrfs_space.metadata(pool.path)
+    assert after.used - before.used > 2000 * 1000, "small files lie in metadata"
+    assert 0 < after.room < before.room
 
 
 def trap(root: Path, outside: Path) -> None:

@@ -7,8 +7,10 @@ import struct
 import pytest
 
 from slicemgr.drivers import btrfs_ioctl as ioctl
+from slicemgr.drivers import btrfs_space
 from slicemgr.drivers.btrfs import QuotaMode, inner_first, name_of, quota_modes_to_try
 from slicemgr.drivers.btrfs_ioctl import Ref
+from slicemgr.drivers.btrfs_space import Metadata
 
 
 @pytest.mark.parametrize(
@@ -98,3 +100,10 @@ def test_quotas_that_are_on_stay_as_they_are() -> None:
 
 def test_groups_are_written_as_btrfs_progs_do() -> None:
     assert name_of((1 << 48) | 57) == "1/57"
+
+
+def test_room_for_metadata_counts_what_is_not_set_aside_and_not_the_kernels_reserve() -> None:
+    data, single, twice, reserve = 1 << 0, 1 << 2, (1 << 2) | (1 << 5), 1 << 49
+    assert btrfs_space.room([(data, 100, 90), (single, 50, 20), (reserve, 5, 0)], 40) == Metadata(20, 65)
+    assert btrfs_space.room([(twice, 50, 20), (reserve, 5, 0)], 40) == Metadata(20, 45)
+    assert btrfs_space.room([(single, 50, 48), (reserve, 5, 0)], 0) == Metadata(48, 0)

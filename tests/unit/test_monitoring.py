@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from bare_service import Service
+from bare_service import FACTS, Service
 from flask.testing import FlaskClient
 from test_samples import MIB, NODE, part, whole
 from testbed import eventually
@@ -110,6 +110,21 @@ def test_what_is_told(service: Service) -> None:
     assert sample(text, "slicemgr_project_network_receive_bytes_total", project="default") == 1200
     assert sample(text, "slicemgr_operations", kind="create", state="queued") == 1
     assert abs(sample(text, "slicemgr_node_sample_timestamp_seconds", node=NODE) - now()) < 60
+
+
+def test_room_for_metadata_is_what_the_node_reports(service: Service) -> None:
+    """An agent of an earlier version reports none: there is no figure then."""
+    assert "slicemgr_node_metadata" not in scraped_lines(service)
+    service.record(work.NodeSeen("node1", "192.0.2.1", {**FACTS, "metadata_used": 5, "metadata_free": 7}))
+    lines = scraped_lines(service)
+    assert 'slicemgr_node_metadata_bytes{node="node1"} 5.0' in lines
+    assert 'slicemgr_node_metadata_free_bytes{node="node1"} 7.0' in lines
+
+
+def scraped_lines(service: Service) -> str:
+    """The metrics that are values."""
+    text = client_of(service).get("/metrics").text
+    return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
 
 
 def test_promtool_finds_names_and_helps_in_order(service: Service) -> None:
