@@ -177,8 +177,12 @@ class PeopleConfig:
     session: timedelta = timedelta(hours=12)
     token: timedelta = timedelta(days=30)  # of a token whose request is silent
     token_longest: timedelta = timedelta(days=365)
-    failures: int = 10  # of an account in `failures_in`; an address may fail three times as often
-    failures_in: timedelta = timedelta(minutes=15)
+    failures: int = 10  # to sign in to an account from an address, without a wait; all of either: three times as many
+    failures_in: timedelta = timedelta(minutes=15)  # failures are forgotten after so long without another
+    delay: timedelta = timedelta(seconds=5)  # the first wait between further failures; it doubles with each
+    delay_longest: timedelta = timedelta(minutes=5)
+    delay_account: timedelta = timedelta(minutes=1)  # the longest wait for failures from many addresses together
+    known_browser: timedelta = timedelta(days=180)  # how long a browser stays known after a sign-in
     hashing: int = 2  # passwords checked at once, 64 MiB of memory each
 
 

@@ -15,7 +15,7 @@ from slicemgr.config_oidc import OidcConfig
 from slicemgr.errors import Code, Refused
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
-from slicemgr.service import operations, passwords_off, people, sessions, slice_keys, users
+from slicemgr.service import known_browsers, operations, passwords_off, people, sessions, slice_keys, users
 from slicemgr.service.issuer import Proven
 from slicemgr.store import Store
 from slicemgr.store import tables as t
@@ -48,6 +48,7 @@ def accept(store: Store, config: Config, proven: Proven, secret: str, address: s
             _free(c, proven, user)
             c.execute(t.identities.delete().where(_I.user == user, _I.issuer == proven.issuer))
             c.execute(t.sessions.delete().where(t.sessions.c.user == user))
+            known_browsers.forget(c, user)
             _link(c, proven, user, now, address, "invitation accept")
             by = _admit(c, proven, user, address)
     except Refused as error:

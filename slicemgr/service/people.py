@@ -65,6 +65,13 @@ def roles_of(c: Connection, user: str) -> dict[str, Role]:
     return {project: Role(role) for project, role in c.execute(query)}
 
 
+def account(store: Store, user: str, address: str = "") -> Principal:
+    """Whom an account is for, where something else than a password has shown that it is its user who asks."""
+    with store.read() as c:
+        admin = c.execute(sa.select(t.users.c.admin).where(t.users.c.name == user)).scalar_one()
+        return Principal(user, admin, roles_of(c, user), address=address)
+
+
 def ensure_local_admin(store: Store, path: Path, url: str) -> None:
     """Keep the local admin's token in `path` (JSON: url, token), readable by its owner alone.
 

@@ -12,7 +12,7 @@ from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
-from slicemgr.service import operations, people, sign_in
+from slicemgr.service import known_browsers, operations, people, sign_in
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -33,10 +33,17 @@ class Session:
 
 
 def sign_in_with(
-    store: Store, config: Config, door: sign_in.Door, user: str, password: str, address: str, agent: str
+    store: Store,
+    config: Config,
+    door: sign_in.Door,
+    user: str,
+    password: str,
+    address: str,
+    agent: str,
+    browser: str = "",
 ) -> Session:
-    """A session for whoever knows the password. Refused(UNAUTHENTICATED), TooMany."""
-    return start(store, config, sign_in.check(store, door, user, password, address), agent)
+    """A session for whoever knows the password. Refused(UNAUTHENTICATED), TooMany. browser: as in `sign_in.check`."""
+    return start(store, config, sign_in.check(store, door, user, password, address, browser), agent)
 
 
 def start(store: Store, config: Config, by: Principal, agent: str, how: str = "") -> Session:
@@ -70,7 +77,7 @@ def authenticate(store: Store, secret: str, address: str = "") -> Principal:
 
 
 def revoke(store: Store, id: str, by: Principal) -> None:
-    """End a session. Refused(NOT_FOUND) for one that is not there or not yours."""
+    """End a session; with another than the asker's own, known browsers are forgotten. Refused(NOT_FOUND)."""
     s = t.sessions.c
     with store.write() as c:
         user = c.scalar(sa.select(s.user).where(s.id == id))
@@ -78,15 +85,18 @@ def revoke(store: Store, id: str, by: Principal) -> None:
             raise access.missing("session", id)
         access.remove_credential(by, user, "session", id)
         c.execute(t.sessions.delete().where(s.id == id))
+        if id != by.credential:
+            known_browsers.forget(c, user)
         operations.note(c, by.user, "session revoke", utcnow(), detail=f"{id} of {user}", address=by.address)
 
 
 def revoke_others(store: Store, by: Principal) -> int:
-    """End all sessions of who asks but the one that asks; how many those were."""
+    """End all sessions of who asks but the one that asks; how many those were. Known browsers are forgotten."""
     access.changes(by, "end sessions")
     s = t.sessions.c
     with store.write() as c:
         count = c.execute(t.sessions.delete().where(s.user == by.user, s.id != by.credential)).rowcount
+        known_browsers.forget(c, by.user)
         if count:
             detail = f"{count} of {by.user}, all others"
             operations.note(c, by.user, "session revoke", utcnow(), detail=detail, address=by.address)

@@ -17,7 +17,7 @@ from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
-from slicemgr.service import operations, passwords_off, people, slice_keys
+from slicemgr.service import known_browsers, operations, passwords_off, people, slice_keys
 from slicemgr.service.sign_in import Door
 from slicemgr.store import Store
 from slicemgr.store import tables as t
@@ -153,12 +153,12 @@ def accept(store: Store, door: Door, secret: str, password: str, address: str) -
 def change_password(store: Store, door: Door, old: str, new: str, by: Principal) -> None:
     """Other sessions end. Refused(INVALID) if the old one is not right, or the new one none to use."""
     access.changes(by, "change the password")
-    door.attempts.begin(by.user, by.address)
+    door.attempts.begin(by.user, by.address, by.credential)
     with store.read() as c:
         hashed = c.scalar(sa.select(t.users.c.password).where(t.users.c.name == by.user)) or ""
     if not door.passwords.matches(hashed, old):
         raise invalid("old", "is not the password", "ask an admin of the testbed for a new link if you forgot it")
-    door.attempts.forgive(by.user, by.address)
+    door.attempts.forgive(by.user, by.address, by.credential)
     fresh = door.passwords.hash(new, by.user)
     with store.write() as c:
         _set_password(c, by.user, fresh, but=by.credential)
@@ -168,6 +168,7 @@ def change_password(store: Store, door: Door, old: str, new: str, by: Principal)
 def _set_password(c: Connection, user: str, hashed: str, but: str = "") -> None:
     c.execute(t.users.update().where(t.users.c.name == user).values(password=hashed))
     c.execute(t.sessions.delete().where(t.sessions.c.user == user, t.sessions.c.id != but))
+    known_browsers.forget(c, user)
 
 
 def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal, config: Config | None = None) -> None:
@@ -188,6 +189,7 @@ def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal, confi
         c.execute(t.users.update().where(t.users.c.name == name).values(values))
         if values.get("enabled") is False:
             c.execute(t.sessions.delete().where(t.sessions.c.user == name))
+            known_browsers.forget(c, name)
             c.execute(t.invitations.delete().where(t.invitations.c.user == name))
         if values.get("enabled") is False:
             slice_keys.left(c, own, name, by, f"{name} was disabled")

@@ -68,6 +68,7 @@ users = sa.Table(
     _empty("email"),
     sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
     _empty("password"),  # argon2id with its parameters and salt; "": signs in with none
+    _number("known_browsers", server_default=sa.text("0")),  # counted up, it makes the browsers known so far unknown
 )
 
 # Only the sha256 of a token is kept; a token is 256 random bits, so no salt is needed. The same goes for sessions

@@ -12,7 +12,7 @@ from werkzeug.exceptions import HTTPException
 
 from slicemgr.errors import SlicemgrError
 from slicemgr.policy.quota import OverQuota
-from slicemgr.service.sign_in import TooMany
+from slicemgr.service.attempts import TooMany
 from slicemgr.service.specs import InvalidSpec
 
 log = logging.getLogger(__name__)

@@ -116,7 +116,9 @@ class _Server(BaseApplication):  # type: ignore[misc]
         store = open_store(self._config)
         images.sweep_uploads(store, self._config)
         experiments.sweep(store, self._config)
-        return create_app(self._config, store)
+        app = create_app(self._config, store)
+        app.extensions["slicemgr"].door.passwords.matches("", "")  # the first such check takes longer
+        return app
 
 
 def serve(config: Config) -> None:

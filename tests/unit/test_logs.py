@@ -67,6 +67,10 @@ class Visit:
             answer = connection.getresponse()
             return answer.status, answer.read().decode(), answer.headers
 
+    def session_in(self, headers: http.client.HTTPMessage) -> str:
+        given = (one.partition(";")[0] for one in headers.get_all("Set-Cookie", ()))
+        return next(one for one in given if one.partition("=")[0] in ("slicemgr", "__Host-slicemgr"))
+
     def rest(self, method: str, path: str, token: str, body: Any = None) -> Any:
         status, text, _ = self.ask(method, f"/api/v1{path}", body, Authorization=f"Bearer {token}")
         return {**json.loads(text), "status": status}
@@ -95,13 +99,13 @@ class Visit:
 
     def _pages(self) -> None:
         _, page, headers = self.ask("GET", "/sign-in")
-        self.cookie = headers["Set-Cookie"].partition(";")[0]
+        self.cookie = self.session_in(headers)
         proof = re.search(r'name="csrf_token" value="([^"]+)"', page)
         assert proof
         fields = {"csrf_token": proof[1], "user": "bob", "password": PASSWORD}
         status, _, headers = self.ask("POST", "/sign-in", fields)
         assert status == 303
-        self.cookie = headers["Set-Cookie"].partition(";")[0]
+        self.cookie = self.session_in(headers)
         payload = self.cookie.partition("=")[2].split(".")
         assert self.ask("GET", "/slices")[0] == 200
         self.secrets["cookie"] = self.cookie.partition("=")[2]

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from bare_service import KEY
 from browsers import Browser
 from tenants import BOB, PASSWORD, Tenants, ask
+from werkzeug.test import TestResponse
 
 from slicemgr.config import PACKAGE, WebConfig
 from slicemgr.service import users
@@ -54,19 +55,29 @@ def signed_in(browser: Browser, password: str = PASSWORD, **fields: str) -> Any:
 # signing in
 
 
+def cookies(answer: TestResponse) -> SimpleCookie:
+    """What the browser is to keep."""
+    found = SimpleCookie()
+    for header in answer.headers.getlist("Set-Cookie"):
+        found.load(header)
+    return found
+
+
 def test_the_cookie_goes_over_tls_alone_and_to_no_script(tenants: Tenants) -> None:
     stranger = Browser(tenants)
     answer = signed_in(stranger)
-    morsel = SimpleCookie(answer.headers["Set-Cookie"])["__Host-slicemgr"]
-    assert (morsel["path"], morsel["samesite"], morsel["domain"]) == ("/", "Lax", "")
-    assert morsel["secure"] and morsel["httponly"] and morsel["expires"]
+    for name in ("__Host-slicemgr", "__Host-slicemgr-known"):
+        morsel = cookies(answer)[name]
+        assert (morsel["path"], morsel["samesite"], morsel["domain"]) == ("/", "Lax", "")
+        assert morsel["secure"] and morsel["httponly"] and (morsel["expires"] or int(morsel["max-age"]) > 0)
     assert stranger.get("/slices").status_code == 200
 
 
 def test_over_plain_http_it_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Tenants(tmp_path, web=WebConfig(cookie="plain")) as tenants:
-        morsel = SimpleCookie(signed_in(Browser(tenants)).headers["Set-Cookie"])["slicemgr"]
-    assert not morsel["secure"] and morsel["httponly"]
+        set_here = cookies(signed_in(Browser(tenants)))
+    for name in ("slicemgr", "slicemgr-known"):
+        assert not set_here[name]["secure"] and set_here[name]["httponly"]
     assert "take over a session" in caplog.text
 
 

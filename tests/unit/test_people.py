@@ -22,7 +22,7 @@ from slicemgr.model import Scope
 from slicemgr.policy.access import Principal
 from slicemgr.service import people, sessions, sign_in, ssh_keys, tokens, users
 from slicemgr.service.passwords import Passwords
-from slicemgr.service.sign_in import Attempts, Door, TooMany
+from slicemgr.service.sign_in import Door
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -188,50 +188,14 @@ def test_a_refused_sign_in_says_nothing_and_is_written_down(
         assert c.scalar(sa.select(t.events.c.address).order_by(t.events.c.id.desc())) == "192.0.2.9"
 
 
-def test_failures_are_counted_by_account_and_by_address() -> None:
-    now = [0.0]
-    attempts = Attempts(2, timedelta(seconds=60), lambda: now[0])
-    for _ in range(2):
-        attempts.begin("bob", "192.0.2.1")
-    with pytest.raises(TooMany) as caught:
-        attempts.begin("bob", "192.0.2.2")
-    assert caught.value.retry_after == 60 and "account" in str(caught.value)
-    attempts.begin("carol", "192.0.2.1")
-    now[0] = 59.0
-    for number in range(3):
-        attempts.begin(f"u{number}", "192.0.2.1")
-    with pytest.raises(TooMany, match="address"):
-        attempts.begin("u9", "::ffff:192.0.2.1")
-    attempts.begin("u9", "192.0.2.3")
-    now[0] = 61.0
-    attempts.begin("bob", "192.0.2.2")
-
-
-def test_who_is_right_starts_anew_but_gives_the_address_no_more_than_that() -> None:
-    attempts = Attempts(2, timedelta(seconds=60), lambda: 0.0)
-    for _ in range(50):
-        attempts.begin("carol", "192.0.2.1")
-        attempts.forgive("carol", "192.0.2.1")
-    for number in range(6):
-        attempts.begin(f"u{number}", "192.0.2.1")
-        attempts.begin("carol", "192.0.2.1") if number < 2 else None
-        attempts.forgive("carol", "192.0.2.1") if number < 2 else None
-    with pytest.raises(TooMany):
-        attempts.begin("u9", "192.0.2.1")
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "same"), [("2001:db8::1", "2001:db8::2", True), ("192.0.2.1", "192.0.2.2", False)]
-)
-def test_what_counts_as_one_address(one: str, other: str, same: bool) -> None:
-    assert (sign_in.network(one) == sign_in.network(other)) is same
-
-
 def test_a_flood_is_refused_over_http_and_says_when(tmp_path: Path) -> None:
     """Guesses at once get as many tries as one after the other would; the control has a higher limit."""
 
     def tries(limit: int, folder: Path) -> list[int]:
-        with Tenants(folder, people=PeopleConfig(failures=limit, hashing=4)) as tenants:
+        with Tenants(
+            folder,
+            people=PeopleConfig(failures=limit, delay=timedelta(hours=1), delay_longest=timedelta(hours=1), hashing=4),
+        ) as tenants:
             app = tenants.app
 
             def guess(number: int) -> int:

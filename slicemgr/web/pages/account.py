@@ -6,7 +6,7 @@ from flask import Response, request
 
 from slicemgr.errors import Refused, invalid
 from slicemgr.service import passwords, people_views, sessions, ssh_keys, tokens, users
-from slicemgr.web.pages import reveal, shell
+from slicemgr.web.pages import known_browser, reveal, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
@@ -65,6 +65,7 @@ def revoke_token(id: str) -> Response:
 @once
 def revoke_session(id: str) -> Response:
     sessions.revoke(state().store, id, principal())
+    known_browser.remember(principal().user)
     return _back("The session was ended.")
 
 
@@ -73,6 +74,7 @@ def revoke_session(id: str) -> Response:
 def revoke_others() -> Response:
     """For who forgot to sign out somewhere."""
     count = sessions.revoke_others(state().store, principal())
+    known_browser.remember(principal().user)
     ended = (
         f"{count} other sessions were" if count > 1 else "One other session was" if count else "No other session was"
     )
@@ -98,6 +100,7 @@ def change_password() -> Response:
         if error.field == "password":
             error.field = "new"
         return _again("password", form, error)
+    known_browser.remember(principal().user)
     return _back("Your password was changed. Your other sessions have ended.")
 
 

@@ -15,6 +15,7 @@ from flask_wtf.csrf import CSRFError, CSRFProtect
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.service import sessions
+from slicemgr.web.pages import known_browser
 from slicemgr.web.state import address, state
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ def install(app: Flask) -> None:
         WTF_CSRF_CHECK_DEFAULT=False,  # `protect` does it, once it is known who asks
     )
     _csrf.init_app(app)
+    known_browser.install(app, config, app.extensions["slicemgr"].store)
 
 
 def _key(path: Path) -> bytes:
@@ -57,10 +59,11 @@ def _key(path: Path) -> bytes:
 
 
 def start(made: sessions.Session) -> None:
-    """The browser is signed in from now on. What the cookie held before opens nothing more."""
+    """The browser is signed in from now on, and known to the account. What the cookie held before opens nothing."""
     session.clear()
     session.permanent = True
     session[_SECRET] = made.secret
+    known_browser.remember(made.user)
 
 
 def end() -> None:

@@ -6,7 +6,7 @@ from flask import Response, g, redirect, request
 
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.service import sessions
-from slicemgr.web.pages import door, shell
+from slicemgr.web.pages import door, known_browser, shell
 from slicemgr.web.pages.form import Form
 from slicemgr.web.state import address, state
 
@@ -39,7 +39,8 @@ def enter() -> Response:
             if not value:
                 raise invalid(name, "is missing")
         config, agent = state().config, request.headers.get("User-Agent", "")
-        made = sessions.sign_in_with(state().store, config, state().door, form["user"], password, address(), agent)
+        store, entry, known = state().store, state().door, known_browser.recognise(form["user"])
+        made = sessions.sign_in_with(store, config, entry, form["user"], password, address(), agent, known)
     except Refused as error:
         return form.again(error, "sign_in.html", next=target)
     door.start(made)

@@ -1,0 +1,130 @@
+"""How often one may try to sign in. Failures make the next attempt wait, up to a bound; none locks an account.
+
+A browser that is not known is counted three times: by account and address together, which stops guessing from one
+place without touching the account's owner elsewhere; by address, for who tries many accounts; and by account, for who
+guesses from many addresses. A browser in which the account's user signed in before has a counter of its own, so that
+what others do at the account does not slow it down. Counters are kept in memory, for the one web process there is.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+from slicemgr.config import PeopleConfig
+from slicemgr.errors import Code, Refused
+
+_WIDER = 3  # times as many free failures for all of an address or an account: people share addresses
+_MOST_COUNTERS = 50_000  # the longest unused are forgotten first
+_DOUBLINGS = 30
+
+
+class TooMany(Refused):
+    """retry_after: seconds."""
+
+    def __init__(self, what: str, retry_after: float, hint: str = "") -> None:
+        self.retry_after = max(1, ceil(retry_after))
+        message = f"too many failures to sign in {what}"
+        left = self.retry_after
+        again = f"try again in {left} s" if left < 120 else f"try again in {ceil(left / 60)} minutes"
+        super().__init__(Code.TOO_MANY, message, hint=f"{again}, {hint}" if hint else again)
+
+
+@dataclass(slots=True)
+class _Counter:
+    failures: int = 0
+    last: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One counter of an attempt: `free` failures wait for nothing, then each wait doubles up to `longest` seconds."""
+
+    key: tuple[str, ...]
+    free: int
+    longest: float
+    what: str
+    hint: str = ""
+
+
+class Attempts:
+    """Thread-safe. An attempt counts as a failure until `forgive`: many at once get no further than one by one."""
+
+    def __init__(self, settings: PeopleConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self.refused = 0
+        self._free = settings.failures
+        self._first = settings.delay.total_seconds()
+        self._longest = settings.delay_longest.total_seconds()
+        self._longest_account = min(self._longest, settings.delay_account.total_seconds())
+        self._kept = settings.failures_in.total_seconds()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._counters: OrderedDict[tuple[str, ...], _Counter] = OrderedDict()
+
+    def begin(self, user: str, address: str, browser: str = "") -> None:
+        """browser: the known browser or the session that asks, "" for none. TooMany, which counts as no failure."""
+        now = self._clock()
+        with self._lock:
+            rules = self.rules(user, address, browser)
+            for rule in rules:
+                left = self._wait(rule, now)
+                if left > 0:
+                    self.refused += 1
+                    raise TooMany(rule.what, left, rule.hint)
+            for rule in rules:
+                counter = self._counters.setdefault(rule.key, _Counter())
+                self._counters.move_to_end(rule.key)
+                counter.failures, counter.last = counter.failures + 1, now
+            while len(self._counters) > _MOST_COUNTERS:
+                self._counters.popitem(last=False)
+
+    def forgive(self, user: str, address: str, browser: str = "") -> None:
+        """It was right: the first counter starts anew, the others get this attempt back and keep what else failed."""
+        with self._lock:
+            first, *others = self.rules(user, address, browser)
+            self._counters.pop(first.key, None)
+            for rule in others:
+                if counter := self._counters.get(rule.key):
+                    counter.failures = max(0, counter.failures - 1)
+
+    def rules(self, user: str, address: str, browser: str) -> tuple[Rule, ...]:
+        """The counters of an attempt, the closest first."""
+        if browser:
+            return (Rule(("browser", user, browser), self._free, self._longest, "in this browser"),)
+        place, wider = network(address), self._free * _WIDER
+        known = "or use a browser in which you signed in before"
+        return (
+            Rule(("both", user, place), self._free, self._longest, "to this account from your address", known),
+            Rule(("address", place), wider, self._longest, "from your address", known),
+            Rule(("account", user), wider, self._longest_account, "to this account", known),
+        )
+
+    def _wait(self, rule: Rule, now: float) -> float:
+        """Seconds until the next attempt may be made. A counter without attempts for `failures_in` is forgotten."""
+        counter = self._counters.get(rule.key)
+        if counter is None:
+            return 0.0
+        if now - counter.last >= max(self._kept, rule.longest):
+            del self._counters[rule.key]
+            return 0.0
+        more = counter.failures - rule.free
+        if more < 0:
+            return 0.0
+        return counter.last + min(rule.longest, self._first * 2.0 ** min(more, _DOUBLINGS)) - now
+
+
+def network(address: str) -> str:
+    """What one person is likely to hold: an IPv4 address, a /64 of IPv6."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        mapped = found.ipv4_mapped
+        return str(mapped) if mapped else str(ipaddress.IPv6Network((found, 64), strict=False))
+    return str(found)

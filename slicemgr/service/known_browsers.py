@@ -1,0 +1,65 @@
+"""Browsers in which an account's user signed in before: others' failures at the account do not slow them down.
+
+The browser keeps a signed value; it opens nothing and names no account. It counts for an account until the password
+changes, sessions are ended, or the account is disabled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from datetime import timedelta
+
+import sqlalchemy as sa
+from itsdangerous import BadData, URLSafeTimedSerializer
+from sqlalchemy.engine import Connection
+
+from slicemgr.store import Store
+from slicemgr.store import tables as t
+
+_SALT = "known browser"
+_MOST = 8  # accounts of one browser; the oldest make room
+
+
+def forget(c: Connection, user: str) -> None:
+    """Every browser is unknown to the account from now on."""
+    u = t.users.c
+    c.execute(t.users.update().where(u.name == user).values(known_browsers=u.known_browsers + 1))
+
+
+class KnownBrowsers:
+    """Makes and reads the values that browsers keep. key: the service's secret. longest: how long a value counts."""
+
+    def __init__(self, store: Store, key: bytes, longest: timedelta) -> None:
+        self._store = store
+        self._key = key
+        self._signer = URLSafeTimedSerializer(key, salt=_SALT, signer_kwargs={"digest_method": hashlib.sha256})
+        self._longest = int(longest.total_seconds())
+
+    def recognise(self, kept: str, user: str) -> str:
+        """What the browser that keeps this is called, if the account's user signed in there; "" if not."""
+        browser, marks = self._read(kept)
+        known = self._mark(browser, user)
+        return browser if any(hmac.compare_digest(known, one) for one in marks) else ""
+
+    def remember(self, kept: str, user: str) -> str:
+        """What the browser shall keep now that the account's user has signed in there."""
+        browser, marks = self._read(kept)
+        mark = self._mark(browser := browser or secrets.token_hex(16), user)
+        return str(self._signer.dumps([browser, *[one for one in marks if one != mark][1 - _MOST :], mark]))
+
+    def _read(self, kept: str) -> tuple[str, list[str]]:
+        """The browser's name and its marks, one for each account. Whatever is not ours counts as nothing."""
+        try:
+            browser, *marks = self._signer.loads(kept, max_age=self._longest)
+        except (BadData, ValueError, TypeError):
+            return "", []
+        return str(browser), [str(one) for one in marks]
+
+    def _mark(self, browser: str, user: str) -> str:
+        u = t.users.c
+        with self._store.read() as c:
+            generation = c.scalar(sa.select(u.known_browsers).where(u.name == user))
+        text = f"{_SALT}\0{browser}\0{user}\0{generation}"
+        return hmac.new(self._key, text.encode(errors="replace"), hashlib.sha256).hexdigest()[:32]

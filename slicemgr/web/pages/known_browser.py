@@ -1,0 +1,45 @@
+"""The cookie by which a browser is known where its user signed in before."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from flask import Flask, Response, after_this_request, current_app, request
+
+from slicemgr.config import Config
+from slicemgr.service import sign_in
+from slicemgr.service.known_browsers import KnownBrowsers
+from slicemgr.store import Store
+
+_KEY = "slicemgr.known_browsers"
+
+
+def install(app: Flask, config: Config, store: Store) -> None:
+    """After the application has its secret key."""
+    app.extensions[_KEY] = KnownBrowsers(store, cast(bytes, app.secret_key), config.people.known_browser)
+
+
+def recognise(user: str) -> str:
+    """What this browser is called, if the account's user signed in here before; "" if not."""
+    return _known().recognise(request.cookies.get(_name(), ""), sign_in.name(user))
+
+
+def remember(user: str) -> None:
+    """The answer to this request makes the browser known to the account."""
+    kept = _known().remember(request.cookies.get(_name(), ""), user)
+
+    def keep(response: Response) -> Response:
+        config = current_app.extensions["slicemgr"].config
+        age, secure = int(config.people.known_browser.total_seconds()), config.web.cookie != "plain"
+        response.set_cookie(_name(), kept, max_age=age, path="/", secure=secure, httponly=True, samesite="Lax")
+        return response
+
+    after_this_request(keep)
+
+
+def _known() -> KnownBrowsers:
+    return cast(KnownBrowsers, current_app.extensions[_KEY])
+
+
+def _name() -> str:
+    return f"{current_app.config['SESSION_COOKIE_NAME']}-known"
