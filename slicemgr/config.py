@@ -94,6 +94,16 @@ class WebConfig:
     url: str = ""  # how people reach the service, for links; "" means: as whoever asked for the link does
     proxies: int = 0  # trusted proxies before it, each of which adds where a request came from
     cookie: str = "secure"  # of the pages: over TLS alone; `plain`: over http, on a network of one's own
+    connections: int = 2000  # at once; beyond that, those whose requests are longest incomplete are closed
+    connections_per_address: int = 200  # behind proxies: requests at once that they forward from an address
+    header_time: timedelta = timedelta(seconds=15)  # for the whole header of a request
+    body_time: timedelta = timedelta(seconds=10)  # in which at least `body_least` of a body comes, or all of it
+    body_least: Size = Size(64 << 10)
+    answer_time: timedelta = timedelta(seconds=30)  # within which a client takes each part of an answer in
+    buffers: Size = Size(128 << 20)  # memory for requests that are incomplete or wait for a thread
+    uploads: int = 16  # disk images and reports that are received at once
+    uploads_per_user: int = 4
+    streams_per_user: int = 16  # open consoles and followed operations of a user
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +346,12 @@ def _check(config: Config) -> None:
     if config.quota.ceiling < 1:
         raise invalid("quota.ceiling", "must be at least 1")
     _check_record(config.record)
+    for name in ("header_time", "body_time", "answer_time"):
+        if getattr(config.web, name) < timedelta(seconds=1):
+            raise invalid(f"web.{name}", "must be at least 1s")
+    counts = ("connections", "connections_per_address", "uploads", "uploads_per_user", "streams_per_user")
     for name, number in (
+        *((f"web.{name}", getattr(config.web, name)) for name in counts),
         ("agent.workers", config.agent.workers),
         ("people.hashing", config.people.hashing),
         ("people.failures", config.people.failures),

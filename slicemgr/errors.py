@@ -20,6 +20,7 @@ class Code(Enum):
     TOO_MANY = ("too_many", 429, 5)
     QUOTA = ("quota", 403, 5)
     TIMEOUT = ("timeout", 504, 6)
+    TOO_SLOW = ("too_slow", 408, 6)
     UNAVAILABLE = ("unavailable", 503, 7)
     FAILED = ("failed", 500, 1)
 
@@ -56,6 +57,14 @@ class SlicemgrError(Exception):
 
 class Refused(SlicemgrError):
     """The request may not start: nothing was changed."""
+
+
+class Busy(Refused):
+    """Too much at this moment. retry_after: seconds after which it may go."""
+
+    def __init__(self, code: Code, message: str, *, hint: str = "", field: str = "", retry_after: int) -> None:
+        super().__init__(code, message, hint=hint, field=field)
+        self.retry_after = retry_after
 
 
 class Failed(SlicemgrError):

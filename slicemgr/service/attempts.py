@@ -17,22 +17,21 @@ from dataclasses import dataclass
 from math import ceil
 
 from slicemgr.config import PeopleConfig
-from slicemgr.errors import Code, Refused
+from slicemgr.errors import Busy, Code
 
 _WIDER = 3  # times as many free failures for all of an address or an account: people share addresses
 _MOST_COUNTERS = 50_000  # the longest unused are forgotten first
 _DOUBLINGS = 30
 
 
-class TooMany(Refused):
+class TooMany(Busy):
     """retry_after: seconds."""
 
     def __init__(self, what: str, retry_after: float, hint: str = "") -> None:
-        self.retry_after = max(1, ceil(retry_after))
-        message = f"too many failures to sign in {what}"
-        left = self.retry_after
+        left = max(1, ceil(retry_after))
         again = f"try again in {left} s" if left < 120 else f"try again in {ceil(left / 60)} minutes"
-        super().__init__(Code.TOO_MANY, message, hint=f"{again}, {hint}" if hint else again)
+        hint = f"{again}, {hint}" if hint else again
+        super().__init__(Code.TOO_MANY, f"too many failures to sign in {what}", hint=hint, retry_after=left)
 
 
 @dataclass(slots=True)
@@ -56,7 +55,7 @@ class Attempts:
     """Thread-safe. An attempt counts as a failure until `forgive`: many at once get no further than one by one."""
 
     def __init__(self, settings: PeopleConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        self.refused = 0
+        self.on_refusal: Callable[[], object] = lambda: None
         self._free = settings.failures
         self._first = settings.delay.total_seconds()
         self._longest = settings.delay_longest.total_seconds()
@@ -74,7 +73,7 @@ class Attempts:
             for rule in rules:
                 left = self._wait(rule, now)
                 if left > 0:
-                    self.refused += 1
+                    self.on_refusal()
                     raise TooMany(rule.what, left, rule.hint)
             for rule in rules:
                 counter = self._counters.setdefault(rule.key, _Counter())

@@ -1,6 +1,7 @@
 """The testbed for Prometheus: a collector over the rows. Names and help texts are an interface: they stay.
 
-Labels are node, type, state, kind, project, and slice where `record.slice_metrics` says so: never a user.
+Labels are node, type, state, kind, project, the reason of a refusal, and slice where `record.slice_metrics` says so:
+never a user.
 """
 
 from __future__ import annotations

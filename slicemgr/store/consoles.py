@@ -34,6 +34,12 @@ def give(c: Connection, ticket: Ticket, now: datetime) -> str:
     return token
 
 
+def user_of(store: Store, token: str) -> str:
+    """Whom the token was given to; "" if nobody, or if it was taken. It opens what it opens once more."""
+    with store.read() as c:
+        return str(c.scalar(sa.select(t.consoles.c.user).where(t.consoles.c.hash == _digest(token))) or "")
+
+
 def take(store: Store, token: str, now: datetime) -> Ticket | None:
     """What the token opens; it opens nothing a second time. None if it is unknown, used or expired.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from flask import Flask
 from flask_smorest import Api
 from werkzeug.middleware.proxy_fix import ProxyFix
@@ -13,15 +11,15 @@ from slicemgr.config import Config
 from slicemgr.service.sign_in import Door
 from slicemgr.store import Store
 from slicemgr.web import problems
-from slicemgr.web.follow import Followers
+from slicemgr.web.connection import SMALL_BODY
 from slicemgr.web.news import News
+from slicemgr.web.places import Places
+from slicemgr.web.refusals import Refusals
 from slicemgr.web.state import State
 
-_SMALL_BODY = 4 << 20  # bytes; uploads set a limit of their own
 
-
-def create_app(config: Config, store: Store) -> Flask:
-    """The WSGI application over an open store."""
+def create_app(config: Config, store: Store, refusals: Refusals | None = None) -> Flask:
+    """The WSGI application over an open store. refusals: where others, too, count what they refuse."""
     from slicemgr.web import access_log, api, console, metrics, pages, reference, repeats
 
     app = Flask("slicemgr.web", static_folder=None)
@@ -29,11 +27,12 @@ def create_app(config: Config, store: Store) -> Flask:
         API_TITLE="slicemgr",
         API_VERSION=__version__,
         OPENAPI_VERSION="3.0.3",
-        MAX_CONTENT_LENGTH=_SMALL_BODY,
+        MAX_CONTENT_LENGTH=SMALL_BODY,  # uploads set a limit of their own
     )
-    consoles = threading.BoundedSemaphore(max(1, config.web.threads // 2))
-    app.extensions["slicemgr"] = State(config, store, News(store), consoles, Door(config))
-    app.extensions["slicemgr.followers"] = Followers(config)
+    refusals = refusals or Refusals()
+    places, entry = Places(config.web, refusals), Door(config)
+    entry.attempts.on_refusal = lambda: refusals.add("sign_in")
+    app.extensions["slicemgr"] = State(config, store, News(store), places, refusals, entry)
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.before_request(api.check_target)
     rest = Api(app)

@@ -16,8 +16,9 @@ from flask import Response, request
 from flask_smorest import Blueprint
 
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError, invalid
-from slicemgr.store import door
+from slicemgr.store import consoles, door
 from slicemgr.web import schemas
+from slicemgr.web.places import Kind
 from slicemgr.web.state import state
 
 PATH = "/api/v1/console"
@@ -45,15 +46,10 @@ def attach() -> Response:
         raise invalid("Upgrade", "this server cannot change to WebSocket", "run it by `slicemgr web`")
     protocol, token = websocket.accept(request.headers.items(), PATH)
     _check_origin()
-    room = state().consoles
-    if not room.acquire(blocking=False):
-        raise Refused(Code.UNAVAILABLE, "too many consoles are open", hint="leave one, or raise web.threads")
-    try:
-        with door.knock(state().config.console_socket, token) as stream:
-            channel = websocket.opened(connection, protocol)
-            channel.close(_relay(channel, stream))
-    finally:
-        room.release()
+    place = state().places.taken(Kind.CONSOLE, consoles.user_of(state().store, token))
+    with place, door.knock(state().config.console_socket, token) as stream:
+        channel = websocket.opened(connection, protocol)
+        channel.close(_relay(channel, stream))
     return _Served()
 
 

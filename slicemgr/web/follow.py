@@ -7,44 +7,22 @@ or whose token has ended, is told no more of it.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from flask import Response, request
 
-from slicemgr.config import Config
-from slicemgr.errors import Code, Refused, SlicemgrError, invalid
+from slicemgr.errors import SlicemgrError, invalid
 from slicemgr.policy.access import Principal
 from slicemgr.service import views
 from slicemgr.store import Store
 from slicemgr.web.news import News
+from slicemgr.web.places import Kind, Places
 
 HEARTBEAT = 15.0  # seconds of silence: shorter than what a proxy takes for the end
 RETRY = 2000  # milliseconds after which a browser connects again
 _ENDED = ("done", "failed")
 _MOST_VERSION = 2**53
-
-
-class Followers:
-    """Room for those who follow; `most` at once."""
-
-    def __init__(self, config: Config) -> None:
-        self.most = max(1, config.web.threads // 4)
-        self._room = threading.BoundedSemaphore(self.most)
-
-    def enter(self) -> Callable[[], None]:
-        """What to call at the end, once or more. Refused(UNAVAILABLE)."""
-        if not self._room.acquire(blocking=False):
-            hint = "GET /operations/ID?wait=30 waits as well, or raise web.threads"
-            raise Refused(Code.UNAVAILABLE, f"{self.most} requests follow operations already", hint=hint)
-        once = threading.Lock()
-
-        def leave() -> None:
-            if once.acquire(blocking=False):
-                self._room.release()
-
-        return leave
 
 
 def last_seen() -> int:
@@ -58,7 +36,7 @@ def last_seen() -> int:
 
 
 def stream(
-    followers: Followers, store: Store, news: News, id: str, again: Callable[[], Principal], by: Principal
+    places: Places, store: Store, news: News, id: str, again: Callable[[], Principal], by: Principal
 ) -> Response:
     """The events of operation `id`; 204, which tells a browser to come no more, if there is nothing after the last.
 
@@ -71,7 +49,7 @@ def stream(
         return Response(status=204)
     if request.method == "HEAD":
         return Response(mimetype="text/event-stream")
-    leave = followers.enter()
+    leave = places.enter(Kind.FOLLOWER, by.user)
     response = Response(_events(store, news, id, again, seen), mimetype="text/event-stream")
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Accel-Buffering"] = "no"  # nginx hands each event on

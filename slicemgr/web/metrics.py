@@ -23,5 +23,6 @@ def metrics() -> Response:
     access.see_metrics(principal())
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Testbed(state().store, state().config))
+    registry.register(state().refusals)
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return Response(encode(registry), content_type=content_type)

@@ -27,12 +27,14 @@ _REASONS = {
     401: ("no token, or one that is not valid any more", Code.UNAUTHENTICATED),
     403: ("not yours to do, or beyond the quota", Code.DENIED),
     404: ("not there, or not yours to see", Code.NOT_FOUND),
+    408: ("the body of the request arrived too slowly", Code.TOO_SLOW),
     409: ("something else is in the way", Code.CONFLICT),
     413: ("the body is too large", Code.INVALID),
     422: ("a field or parameter is wrong", Code.INVALID),
-    429: ("too many failures: wait", Code.TOO_MANY),
+    429: ("too many failures, or too many requests at once: wait", Code.TOO_MANY),
     503: ("the service or its database is not ready: try again", Code.UNAVAILABLE),
 }
+_RETRY_AFTER = {"description": "seconds after which it may go", "schema": {"type": "integer", "minimum": 1}}
 _KEY = {
     "in": "header",
     "name": FIELD,
@@ -105,7 +107,7 @@ def _add_errors(operation: Json, path: str, verb: str) -> None:
     secured, content = bool(operation["security"]), operation.get("requestBody", {}).get("content", {})
     fields = {name for one in content.values() for name in one["schema"].get("properties", ())}
     fields |= {one["name"] for one in operation["parameters"] if one["in"] == "query"}
-    always = [503, *([401, 403] if secured else ()), *([413] if content else ())]
+    always = [429, 503, *([401, 403] if secured else ()), *([408, 413] if content else ())]
     always += [404] if "{" in path or (fields & {"project", "user"} and secured) else []
     always += [409] if secured and verb != "get" else []
     always += [422] if content or operation["parameters"] else []
@@ -118,6 +120,8 @@ def _add_errors(operation: Json, path: str, verb: str) -> None:
             shape = {"$ref": "#/components/schemas/Problem"}
             problem = _problem(int(status), text, code)
             response["description"] = text
+            if int(status) == 429:
+                response["headers"] = {"Retry-After": _RETRY_AFTER}
             response["content"] = {"application/problem+json": {"schema": shape, "example": problem}}
     operation["responses"] = dict(sorted(responses.items()))
 

@@ -10,9 +10,8 @@ from typing import Any
 from flask import Flask, Response, current_app
 from werkzeug.exceptions import HTTPException
 
-from slicemgr.errors import SlicemgrError
+from slicemgr.errors import Busy, SlicemgrError
 from slicemgr.policy.quota import OverQuota
-from slicemgr.service.attempts import TooMany
 from slicemgr.service.specs import InvalidSpec
 
 log = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ def _expected(error: SlicemgrError) -> Response:
     response = _problem(error.code.status, title, error.code.wire, error.message, **more)
     if error.code.status == 401 and response.is_json:
         response.headers["WWW-Authenticate"] = "Bearer"
-    if isinstance(error, TooMany):
+    if isinstance(error, Busy):
         response.headers["Retry-After"] = str(error.retry_after)
     return response
 

@@ -18,6 +18,8 @@ from slicemgr.store import open as open_store
 from slicemgr.store.endpoint import user_ids
 from slicemgr.web import create_app
 from slicemgr.web.access_log import AccessLog
+from slicemgr.web.refusals import Refusals
+from slicemgr.web.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -87,13 +89,15 @@ class _Server(BaseApplication):  # type: ignore[misc]
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self.web, self.refusals = config.web, Refusals()
         super().__init__()
 
     def load_config(self) -> None:
         settings: dict[str, Any] = {
             "bind": [f"{self._config.web.host}:{self._config.web.port}"],
             "workers": 1,
-            "worker_class": "gthread",
+            "worker_class": Worker,
+            "worker_connections": 2 * self._config.web.connections + self._config.web.threads,  # the worker has its own
             "threads": self._config.web.threads,
             "timeout": 120,
             "graceful_timeout": 5,
@@ -116,7 +120,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
         store = open_store(self._config)
         images.sweep_uploads(store, self._config)
         experiments.sweep(store, self._config)
-        app = create_app(self._config, store)
+        app = create_app(self._config, store, self.refusals)
         app.extensions["slicemgr"].door.passwords.matches("", "")  # the first such check takes longer
         return app
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from flask import request
 
 from slicemgr.config import Config, Size
 from slicemgr.errors import Code, Refused, invalid
+from slicemgr.web.places import Kind
+from slicemgr.web.state import principal, state
 
 _CHUNK = 1 << 20
 _WHAT = {"max_image": "a disk image", "max_report": "the report as a tar archive"}
@@ -38,13 +40,19 @@ class Received:
 def receive(config: Config, setting: str = "max_image") -> Iterator[Received]:
     """The body of this request as a file; removed at the end unless it was kept.
 
-    Refused if it is empty, larger than that setting of `web` allows or than there is room, or cut off half-way.
+    Refused if it is empty, larger than that setting of `web` allows or than there is room, cut off half-way, or too
+    slow; Busy if too many are on their way.
     """
     expected = expect(config, setting)
-    with spooled(config, _body(expected)) as received:
+    with place(), spooled(config, _body(expected)) as received:
         if received.size != expected:
             raise invalid("file", f"ended after {received.size} of {expected} bytes", "send it again")
         yield received
+
+
+def place() -> AbstractContextManager[None]:
+    """A place for an upload of who asks. Busy if there is none."""
+    return state().places.taken(Kind.UPLOAD, principal().user)
 
 
 def expect(config: Config, setting: str = "max_image") -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -15,8 +14,9 @@ from slicemgr.policy.access import Principal
 from slicemgr.service import people
 from slicemgr.service.sign_in import Door
 from slicemgr.store import Store
-from slicemgr.web.follow import Followers
 from slicemgr.web.news import News
+from slicemgr.web.places import Places
+from slicemgr.web.refusals import Refusals
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class State:
     config: Config
     store: Store
     news: News
-    consoles: threading.BoundedSemaphore  # each open one holds a thread: room for requests must be left
+    places: Places
+    refusals: Refusals
     door: Door
 
 
@@ -46,10 +47,6 @@ def asker() -> Callable[[], Principal]:
     token = request.headers.get("Authorization", "").partition(" ")[2].strip()
     store, where = state().store, address()
     return lambda: people.authenticate(store, token, where)
-
-
-def followers() -> Followers:
-    return cast(Followers, current_app.extensions["slicemgr.followers"])
 
 
 def address() -> str:

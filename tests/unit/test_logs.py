@@ -24,7 +24,7 @@ from urllib.parse import urlencode
 
 import pytest
 from bare_service import Service
-from test_web_server import USER, free_port
+from web_process import USER, free_port
 
 from slicemgr import config as settings
 from slicemgr import logs, websocket

@@ -6,106 +6,31 @@ import contextlib
 import http.client
 import json
 import os
-import shutil
-import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from bare_service import Service, config_in, store_table
+import web_process
+from bare_service import Service
+from web_process import USER, Web, until
 
-from slicemgr import config as settings
 from slicemgr import websocket
 from slicemgr.client import Client
-from slicemgr.config import PACKAGE
 from slicemgr.errors import Code, Refused
 from slicemgr.model import OperationState
 from slicemgr.service import images
 from slicemgr.store import door, endpoint, work
 from slicemgr.web import server
 
-USER = 64123  # of nobody else
-SERVE = """
-import sys
-from pathlib import Path
-from slicemgr.config import load
-from slicemgr.web import server
-server.serve(load(Path(sys.argv[1])))
-"""
-
-
-@dataclass
-class Web:
-    """The running process, and the service behind it for what the agent would do."""
-
-    process: subprocess.Popen[bytes]
-    port: int
-    service: Service
-    token: str
-
-    def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        with contextlib.closing(connection):
-            data = body if body is None or isinstance(body, bytes) else json.dumps(body)
-            connection.request(method, path, data, {"Authorization": f"Bearer {self.token}", **(headers or {})})
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
-
-    def spooled(self) -> list[str]:
-        return [path.name for path in self.service.config.uploads_dir.iterdir()]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
 
 @pytest.fixture(scope="module")
 def web(both_stores: str) -> Iterator[Web]:
-    folder = Path(tempfile.mkdtemp(prefix="slicemgr-web-"))
-    folder.chmod(0o755)
-    port = free_port()
-    file = folder / "slicemgr.toml"
-    file.write_text(
-        f'[node]\nstate_dir = "{folder}/state"\nrun_dir = "{folder}/run"\n'
-        f'[web]\nport = {port}\nuser = "{USER}:{USER}"\nthreads = 16\n{store_table(config_in(folder))}'
-    )
-    try:
-        with Service(folder) as service:
-            token = service.token()
-            server.make_directories(settings.load(file))
-            with _running(file, port) as process:
-                yield Web(process, port, service, token)
-    finally:
-        shutil.rmtree(folder)
-
-
-@contextlib.contextmanager
-def _running(file: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-c", SERVE, str(file)], cwd=PACKAGE.parent)
-    try:
-        for _ in range(1200):
-            assert process.poll() is None, "the web process ended"
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            time.sleep(0.05)
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(timeout=30)
-        finally:
-            process.kill()
+    with web_process.serving(threads=16) as made:
+        yield made
 
 
 def _status(pid: int) -> dict[str, list[str]]:
@@ -115,7 +40,7 @@ def _status(pid: int) -> dict[str, list[str]]:
 
 def test_no_process_of_it_is_root_or_can_be_again(web: Web) -> None:
     path = Path(f"/proc/{web.process.pid}/task/{web.process.pid}/children")
-    _until(lambda: path.read_text())  # gunicorn listens before it has a worker
+    until(lambda: path.read_text())  # gunicorn listens before it has a worker
     children = path.read_text().split()
     for pid in (web.process.pid, *map(int, children)):
         status = _status(pid)
@@ -287,8 +212,8 @@ def test_an_upload_whose_sender_goes_away_leaves_nothing(web: Web) -> None:
     with socket.create_connection(("127.0.0.1", web.port)) as sender:
         head = f"POST /api/v1/images?name=cut&format=raw HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {web.token}\r\n"
         sender.sendall(f"{head}Content-Length: {8 << 20}\r\n\r\n".encode() + bytes(2 << 20))
-        _until(lambda: web.spooled())
-    _until(lambda: not web.spooled())
+        until(lambda: web.spooled())
+    until(lambda: not web.spooled())
     assert web.service.count("images") == before
 
 
@@ -315,14 +240,6 @@ def test_users_that_the_web_process_must_not_be(user: str) -> None:
     with pytest.raises(Refused) as caught:
         endpoint.user_ids(user)
     assert caught.value.field == "web.user"
-
-
-def _until(condition: Any) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        time.sleep(0.02)
-    pytest.fail("it did not happen")
 
 
 @contextlib.contextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from flask import request
 from flask_smorest import Blueprint
 
-from slicemgr.errors import invalid
+from slicemgr.errors import Busy, invalid
 from slicemgr.policy import access, leases
 from slicemgr.service import (
     filters,
@@ -25,7 +26,8 @@ from slicemgr.store.updates import utcnow
 from slicemgr.web import follow, schemas, schemas_leases, spool
 from slicemgr.web.api import lists, reading, tickets
 from slicemgr.web.api.reading import SECURED, Answer
-from slicemgr.web.state import asker, followers, principal, state
+from slicemgr.web.places import Kind
+from slicemgr.web.state import asker, principal, state
 
 health = Blueprint("health", __name__, description="Whether the service is there")
 slice_routes = Blueprint("slices", __name__, url_prefix="/api/v1/slices", description="Slices")
@@ -299,7 +301,8 @@ def show_operation(id: str) -> Answer:
     if wait:
         with state().store.read() as c:
             views.operation(c, id, principal())  # who may not see it does not wait for it either
-        state().news.wait(id, int(seen), wait)
+        with suppress(Busy), state().places.taken(Kind.WAIT, principal().user):  # no room: the answer is not held back
+            state().news.wait(id, int(seen), wait)
     with state().store.read() as c:
         return views.operation(c, id, principal())
 
@@ -313,7 +316,7 @@ def follow_operation(id: str) -> Answer:
     `operation` has the operation each time it has changed, `end` is the last one; `gone`: there is nothing (more) to
     see. A comment comes where nothing else does for 15 seconds.
     """
-    return follow.stream(followers(), state().store, state().news, id, asker(), principal())
+    return follow.stream(state().places, state().store, state().news, id, asker(), principal())
 
 
 @log_routes.route("/events", methods=["GET"])

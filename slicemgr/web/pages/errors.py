@@ -14,6 +14,7 @@ _TITLES = {
     403: "Not yours to do",
     404: "Not here",
     405: "Not here",
+    408: "Too slow",
     409: "This has changed meanwhile",
     413: "Too large",
     422: "That does not fit",

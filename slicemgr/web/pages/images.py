@@ -46,13 +46,14 @@ def ask() -> Response:
 def send() -> Response:
     """Take a file in, while it comes. The proof stands before the file: who has none sends no file."""
     given = FileForm()
-    given.open()
-    door.protect()
-    form = Form.sent()
-    try:
-        response = _take(given, form)
-    except Refused as error:
-        return _new(form, form.take(error, known=_FIELDS))
+    with spool.place():
+        given.open()
+        door.protect()
+        form = Form.sent()
+        try:
+            response = _take(given, form)
+        except Refused as error:
+            return _new(form, form.take(error, known=_FIELDS))
     if "X-Upload" in request.headers:  # a script would follow a redirect unseen, and use up its message
         return Response(status=204, headers={"X-Location": response.headers["Location"]})
     return response

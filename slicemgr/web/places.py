@@ -1,0 +1,103 @@
+"""The threads that requests may hold for long, so that some are always left for all others.
+
+A console, a followed operation, a request that waits for an operation, and an upload hold a thread each. Each kind has
+its bound, a user has bounds, and an eighth of the threads is out of reach for all of them together.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+from slicemgr.config import WebConfig
+from slicemgr.errors import Busy, Code
+from slicemgr.web.refusals import Refusals
+
+_RETRY_AFTER = 5  # seconds
+
+
+class Kind(Enum):
+    CONSOLE = "consoles"
+    FOLLOWER = "followed operations"
+    WAIT = "waiting requests"
+    UPLOAD = "uploads"
+
+
+_STREAMS = (Kind.CONSOLE, Kind.FOLLOWER)
+
+
+class Places:
+    """Thread-safe."""
+
+    def __init__(self, config: WebConfig, refusals: Refusals) -> None:
+        threads = config.threads
+        self.most = {
+            Kind.CONSOLE: max(1, threads // 2),
+            Kind.FOLLOWER: max(1, threads // 4),
+            Kind.WAIT: max(1, threads * 3 // 4),
+            Kind.UPLOAD: max(1, min(config.uploads, threads // 2)),
+        }
+        self._all = max(1, threads - max(1, threads // 8))
+        self._config = config
+        self._refusals = refusals
+        self._lock = threading.Lock()
+        self._taken: Counter[Kind] = Counter()
+        self._by_user: Counter[tuple[str, str]] = Counter()
+
+    def enter(self, kind: Kind, user: str) -> Callable[[], None]:
+        """What to call at the end, once or more. Busy: UNAVAILABLE if there is no room, TOO_MANY if the user's is used.
+
+        A request that waits is bounded with all others of its kind, not by user.
+        """
+        with self._lock:
+            if self._taken[kind] >= self.most[kind] or self._taken.total() >= self._all:
+                raise self._full(kind)
+            key, most = self._share(kind, user)
+            if most and self._by_user[key] >= most:
+                raise self._too_many(kind, most)
+            self._taken[kind] += 1
+            self._by_user[key] += 1
+        gone = False
+
+        def leave() -> None:
+            nonlocal gone
+            with self._lock:
+                if not gone:
+                    gone = True
+                    self._taken[kind] -= 1
+                    self._by_user[key] -= 1
+                    self._by_user += Counter()  # drops the zeros
+
+        return leave
+
+    @contextmanager
+    def taken(self, kind: Kind, user: str) -> Iterator[None]:
+        """As `enter`."""
+        leave = self.enter(kind, user)
+        try:
+            yield
+        finally:
+            leave()
+
+    def _share(self, kind: Kind, user: str) -> tuple[tuple[str, str], int]:
+        """What the user's places are counted as, and how many there may be; 0: any number."""
+        if kind in _STREAMS:
+            return (user, "streams"), self._config.streams_per_user
+        return (user, kind.value), self._config.uploads_per_user if kind is Kind.UPLOAD else 0
+
+    def _full(self, kind: Kind) -> Busy:
+        self._refusals.add("uploads" if kind is Kind.UPLOAD else "streams")
+        hint = f"try again in {_RETRY_AFTER} s, or raise web.threads"
+        if kind is Kind.FOLLOWER:
+            hint += "; GET /operations/ID?wait=30 waits as well"
+        return Busy(Code.UNAVAILABLE, f"too many {kind.value} at this moment", hint=hint, retry_after=_RETRY_AFTER)
+
+    def _too_many(self, kind: Kind, most: int) -> Busy:
+        setting = "uploads_per_user" if kind is Kind.UPLOAD else "streams_per_user"
+        self._refusals.add(setting)
+        what = "uploads" if kind is Kind.UPLOAD else "consoles and followed operations"
+        hint = f"end one of them and try again: web.{setting}"
+        return Busy(Code.TOO_MANY, f"you have {most} {what} open already", hint=hint, retry_after=_RETRY_AFTER)

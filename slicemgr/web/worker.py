@@ -1,0 +1,290 @@
+"""gunicorn's threaded worker, whose threads get only requests that are there.
+
+gunicorn gives a thread to each new connection, which then waits for the client: a few clients that send nothing or send
+slowly take all threads. Here the event loop, which gunicorn has for idle connections, reads the requests: a thread gets
+one when header and body have arrived, or the header of an upload. The loop holds what takes too long to deadlines,
+counts connections by address, and sees an answer through to a client that is still sending. It never waits for anyone.
+
+This is a subclass of gunicorn's gthread worker in version 27: it replaces accept, finish_request and the sweeps of
+idle connections, and uses its event loop, thread pool and request handling as they are.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+import selectors
+import socket
+import time
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import h11
+from gunicorn.workers.gthread import ThreadWorker
+
+from slicemgr.service.attempts import network
+from slicemgr.web.connection import Connection, Pace, Phase, TooSlow, problem, refusal
+
+_CHUNK = 256 << 10
+_AT_ONCE = 64  # connections accepted before others have their turn
+_END = 10.0  # seconds in which a client may take the last answer in and end what it sends
+_STOP = 2.0  # seconds for idle connections when the service stops
+_RESERVE = 256  # descriptors for everything else
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_TRANSIENT = (errno.EAGAIN, errno.ECONNABORTED, errno.EWOULDBLOCK)
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Worker(ThreadWorker):  # type: ignore[misc]
+    """`app` has `web`, the settings, and `refusals`, where what is refused is counted."""
+
+    def __init__(self, *args: Any, **values: Any) -> None:
+        super().__init__(*args, **values)
+        self._config = self.app.web
+        self._refusals = self.app.refusals
+        self._pace = Pace(self._config)
+        self._most = _allow_descriptors(self._config.connections)
+        self._waiting: dict[Phase, dict[Connection, None]] = {phase: {} for phase in Phase}  # the oldest first
+        self._places: Counter[str] = Counter()
+        self._buffered = 0
+        self._spans = {
+            Phase.END: _END,
+            Phase.IDLE: float(self.cfg.keepalive),
+            Phase.HEADER: self._config.header_time.total_seconds(),
+            Phase.BODY: self._pace.seconds,
+        }
+
+    # connections come
+
+    def accept(self, listener: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                sock, address = listener.accept()
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTOR and self._give_up_one():
+                    continue
+                if error.errno in (*_TRANSIENT, *_NO_DESCRIPTOR):
+                    return
+                raise
+            connection = Connection(self.cfg, sock, address, listener.getsockname(), self._pace)
+            self.nr_conns += 1
+            self._admit(connection, address[0])
+
+    def _admit(self, connection: Connection, address: str) -> None:
+        if self.nr_conns > self._most and not self._give_up_one():
+            self._refusals.add("connections")
+            self._refuse(connection, problem(503, "unavailable", "too many connections", retry_after=1))
+        elif self._config.proxies or self._count(connection, address):
+            self._wait(connection, Phase.HEADER)
+
+    def _count(self, connection: Connection, address: str) -> bool:
+        """Whether there is room for one more of this address; otherwise it is refused."""
+        place = network(address)
+        if self._places[place] >= self._config.connections_per_address:
+            self._refusals.add("connections_per_address")
+            hint = f"at most {self._config.connections_per_address}: web.connections_per_address"
+            answer = problem(429, "too_many", "too many connections from your address", hint, retry_after=1)
+            self._refuse(connection, answer)
+            return False
+        connection.place = place
+        self._places[place] += 1
+        return True
+
+    def _uncount(self, connection: Connection) -> None:
+        if connection.place is not None:
+            self._places[connection.place] -= 1
+            if not self._places[connection.place]:
+                del self._places[connection.place]
+            connection.place = None
+
+    def _give_up_one(self) -> bool:
+        """Close a connection to make room for another: the oldest of those that are worth the least."""
+        for waiting in self._waiting.values():
+            for connection in waiting:
+                self._refusals.add("connections")
+                self._drop(connection)
+                return True
+        return False
+
+    # requests come
+
+    def _wait(self, connection: Connection, phase: Phase) -> None:
+        """Have the loop wait for the client."""
+        connection.sock.setblocking(False)
+        self.poller.register(connection.sock, selectors.EVENT_READ, partial(self._receive, connection))
+        self._enter(connection, phase)
+
+    def _enter(self, connection: Connection, phase: Phase) -> None:
+        self._waiting[connection.phase].pop(connection, None)
+        connection.phase, connection.since = phase, time.monotonic()
+        self._waiting[phase][connection] = None
+
+    def _leave(self, connection: Connection) -> None:
+        self._waiting[connection.phase].pop(connection, None)
+        with suppress(KeyError, ValueError, OSError):
+            self.poller.unregister(connection.sock)
+
+    def _receive(self, connection: Connection, _sock: socket.socket) -> None:
+        if connection not in self._waiting[connection.phase]:  # given up by an earlier event of this turn
+            return
+        try:
+            data = connection.sock.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(connection)
+        elif connection.phase is not Phase.END:
+            self._feed(connection, data)
+
+    def _feed(self, connection: Connection, data: bytes) -> None:
+        """Take in more of a request; a thread gets it once there is enough."""
+        if connection.phase is Phase.IDLE:
+            self._enter(connection, Phase.HEADER)
+        self._buffered += len(data)
+        connection.kept += len(data)
+        known = connection.header is not None
+        try:
+            ready = connection.feed(data)
+        except h11.RemoteProtocolError as error:
+            self._refuse(connection, problem(error.error_status_hint, "invalid", f"not a request of HTTP: {error}"))
+            return
+        if connection.header is not None and not known and not self._begin(connection, ready):
+            return
+        if ready:
+            self._leave(connection)
+            connection.hand_over()
+            self.enqueue_req(connection)
+        elif connection.phase is Phase.BODY and connection.got >= self._pace.least:
+            connection.got = 0
+            self._enter(connection, Phase.BODY)
+        if self._buffered > self._config.buffers.bytes:
+            self._make_room()
+
+    def _begin(self, connection: Connection, ready: bool) -> bool:
+        """The header is there. False: the request was refused."""
+        if self._config.proxies:
+            address = connection.forwarded(self._config.proxies)
+            if address is not None and not self._count(connection, address):
+                return False
+        if not ready:
+            if connection.wants_leave:
+                with suppress(OSError):
+                    connection.sock.send(_CONTINUE)
+            self._enter(connection, Phase.BODY)
+        return True
+
+    def _make_room(self) -> None:
+        """Give up the bodies that are incomplete for longest, until what is kept in memory is within its bound."""
+        while self._buffered > self._config.buffers.bytes:
+            connection = next(iter(self._waiting[Phase.BODY]), None)
+            if connection is None:
+                return
+            self._refusals.add("buffers")
+            hint = "try again in a moment"
+            self._refuse(connection, problem(503, "unavailable", "too many requests at this moment", hint, 1))
+
+    # answers go
+
+    def handle_request(self, req: Any, conn: Connection) -> bool:
+        """In a thread. After an upload the connection is not used again: it may have been refused half-way."""
+        conn.last = conn.source.large
+        if conn.last:
+            req.force_close()
+        conn.sock.settimeout(self._config.answer_time.total_seconds())
+        try:
+            return bool(super().handle_request(req, conn)) and not conn.last
+        except TimeoutError as error:
+            raise ConnectionResetError(errno.ECONNRESET, "the client takes no more in") from error
+
+    def finish_request(self, conn: Connection, fs: Any) -> None:
+        """In the event loop, when a thread is done with a request."""
+        self._release(conn)
+        if self._config.proxies:
+            self._uncount(conn)
+        again = not fs.cancelled() and fs.exception() is None and fs.result() is True
+        more = conn.source.take_buffered()
+        conn.begin()
+        if not again:
+            self._end(conn)
+            return
+        try:
+            self._wait(conn, Phase.IDLE)
+        except (OSError, ValueError):  # it was closed
+            self._drop(conn)
+            return
+        if more:
+            self._feed(conn, more)
+
+    def _refuse(self, connection: Connection, answer: bytes) -> None:
+        self._release(connection)
+        connection.sock.setblocking(False)
+        with suppress(OSError):
+            connection.sock.send(answer)
+        self._end(connection)
+
+    def _end(self, connection: Connection) -> None:
+        """No more answers. A client that is still sending would lose the last one if this closed (RFC 9112, 9.6)."""
+        self._leave(connection)
+        connection.raw = bytearray()
+        try:
+            connection.sock.shutdown(socket.SHUT_WR)
+            self._wait(connection, Phase.END)
+        except (OSError, ValueError):  # it was closed
+            self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        self._leave(connection)
+        self._release(connection)
+        self._uncount(connection)
+        self.nr_conns -= 1
+        connection.close()
+
+    def _release(self, connection: Connection) -> None:
+        """What was kept of its request in memory is gone, or soon will be."""
+        self._buffered -= connection.kept
+        connection.kept = 0
+
+    # time passes
+
+    def murder_keepalived(self, force: bool = False) -> None:
+        """Close what has waited too long; force: everything that waits."""
+        now = time.monotonic()
+        for phase, waiting in self._waiting.items():
+            span = self._spans[phase] if self.alive or phase is Phase.BODY else min(self._spans[phase], _STOP)
+            for connection in list(waiting):
+                if force:
+                    self._drop(connection)
+                elif now - connection.since >= span:
+                    self._expire(connection)
+                else:
+                    break
+
+    def murder_pending(self) -> None:
+        """`murder_keepalived` looks after these, too."""
+
+    def _expire(self, connection: Connection) -> None:
+        match connection.phase:
+            case Phase.HEADER if connection.raw:
+                self._refusals.add("header_time")
+                hint = f"within {self._spans[Phase.HEADER]:g} s: web.header_time"
+                late = "the header of the request did not arrive in time"
+                self._refuse(connection, problem(408, "too_slow", late, hint))
+            case Phase.BODY:
+                self._refusals.add("body_time")
+                self._refuse(connection, refusal(TooSlow(self._pace.least, self._pace.seconds)))
+            case _:
+                self._drop(connection)
+
+
+def _allow_descriptors(connections: int) -> int:
+    """How many connections there may be: what is wanted, or what the process may open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _RESERVE
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return connections if soft == resource.RLIM_INFINITY else max(1, min(connections, soft - _RESERVE))

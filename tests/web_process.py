@@ -1,0 +1,123 @@
+"""The web process as it is run, by an unprivileged user, and clients of it that behave and that do not."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bare_service import Service, config_in, store_table
+
+from slicemgr import config as settings
+from slicemgr.config import PACKAGE
+from slicemgr.web import server
+
+USER = 64123  # of nobody else
+_SERVE = """
+import sys
+from pathlib import Path
+from slicemgr.config import load
+from slicemgr.web import server
+if "plain" in sys.argv:
+    from gunicorn.workers.gthread import ThreadWorker
+    server.Worker = ThreadWorker
+server.serve(load(Path(sys.argv[1])))
+"""
+
+
+@dataclass
+class Web:
+    """The running process, and the service behind it for what the agent would do."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    service: Service
+    token: str
+
+    def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            data = body if body is None or isinstance(body, bytes) else json.dumps(body)
+            connection.request(method, path, data, {"Authorization": f"Bearer {self.token}", **(headers or {})})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+
+    def page(self, seconds: float) -> int:
+        """The status of a page; 0 if there is no answer within so many seconds."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
+        with contextlib.closing(connection):
+            try:
+                connection.request("GET", "/sign-in")
+                return connection.getresponse().status
+            except TimeoutError:
+                return 0
+
+    def spooled(self) -> list[str]:
+        return [path.name for path in self.service.config.uploads_dir.iterdir()]
+
+
+@contextlib.contextmanager
+def serving(*, plain: bool = False, **web: Any) -> Iterator[Web]:
+    """A process with these settings of `web`. plain: by gunicorn's own worker, whose threads wait for clients."""
+    folder = Path(tempfile.mkdtemp(prefix="slicemgr-web-"))
+    folder.chmod(0o755)
+    port = free_port()
+    file = folder / "slicemgr.toml"
+    lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in web.items())
+    file.write_text(
+        f'[node]\nstate_dir = "{folder}/state"\nrun_dir = "{folder}/run"\n'
+        f'[web]\nport = {port}\nuser = "{USER}:{USER}"\n{lines}{store_table(config_in(folder))}'
+    )
+    try:
+        with Service(folder) as service:
+            token = service.token()
+            server.make_directories(settings.load(file))
+            with _running(file, port, plain) as process:
+                yield Web(process, port, service, token)
+    finally:
+        shutil.rmtree(folder)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _running(file: Path, port: int, plain: bool) -> Iterator[subprocess.Popen[bytes]]:
+    argv = [sys.executable, "-c", _SERVE, str(file), *(["plain"] if plain else [])]
+    process = subprocess.Popen(argv, cwd=PACKAGE.parent)
+    try:
+        for _ in range(1200):
+            assert process.poll() is None, "the web process ended"
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=30)
+        finally:
+            process.kill()
+
+
+def until(condition: Callable[[], object]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        time.sleep(0.02)
+    pytest.fail("it did not happen")
