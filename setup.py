@@ -7,7 +7,7 @@ from setuptools._distutils.ccompiler import new_compiler
 from setuptools._distutils.sysconfig import customize_compiler
 from setuptools.command.build_py import build_py
 
-SOURCE = "tools/launcher/sliver-launcher.c"
+SOURCES = sorted(str(path) for path in Path("tools/launcher").glob("*.c"))
 TARGET = Path("slicemgr/libexec/sliver-launcher")
 
 
@@ -20,7 +20,7 @@ class BuildWithLauncher(build_py):
         compiler = new_compiler()
         customize_compiler(compiler)
         objects = compiler.compile(
-            [SOURCE], output_dir="build/launcher", extra_postargs=["-O2", "-Wall", "-Wextra", "-Werror"]
+            SOURCES, output_dir="build/launcher", extra_postargs=["-O2", "-Wall", "-Wextra", "-Werror"]
         )
         compiler.link_executable(objects, TARGET.name, output_dir=str(directory), libraries=["seccomp"])
 

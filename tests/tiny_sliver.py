@@ -123,21 +123,27 @@ def _move_in(box: Box) -> None:
         os.close(keeper)
 
 
-def compile_probe(directory: Path) -> Path:
-    """The static program that tries what a tenant must not do."""
-    target = directory / "probe"
-    source = REPOSITORY / "tests" / "system" / "probe.c"
+def compile_probe(directory: Path, name: str = "probe") -> Path:
+    """A static program of tests/system that tries what a tenant must not do."""
+    target = directory / name
+    source = REPOSITORY / "tests" / "system" / f"{name}.c"
     subprocess.run(["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-static", "-o", target, source], check=True)
     return target
 
 
-def compile_launcher(directory: Path, *options: str) -> Path:
+def compile_launcher(directory: Path, *options: str, without: tuple[str, ...] = ()) -> Path:
+    """The launcher. without: lines of its source that a weakened control lacks; each must be there."""
     target = directory / "sliver-launcher"
     if os.environ.get("SLICEMGR_NO_BOX"):  # where AppArmor lets libvirtd start a program
         target = Path("/usr/lib/libvirt") / f"{directory.name}-launcher"
-    source = REPOSITORY / "tools" / "launcher" / "sliver-launcher.c"
+    copies = directory / "launcher-sources"
+    shutil.copytree(REPOSITORY / "tools" / "launcher", copies, dirs_exist_ok=True)
+    for line in without:
+        (found,) = (path for path in copies.iterdir() if line in path.read_text())
+        found.write_text(found.read_text().replace(line, ""))
+    sources = sorted(copies.glob("*.c"))
     flags = ["-O2", "-Wall", "-Wextra", "-Werror", *options]
-    subprocess.run(["gcc", *flags, "-o", target, source, "-lseccomp"], check=True)
+    subprocess.run(["gcc", *flags, "-o", target, *sources, "-lseccomp"], check=True)
     return target
 
 
@@ -184,6 +190,21 @@ def _copy_program(program: Path, root: Path) -> None:
         link.symlink_to(program.resolve())
 
 
+@contextmanager
+def tiny_node(directory: Path, box: str, *probes: str) -> Iterator[Slivers]:
+    """Slivers in a box of their own, with the launcher and probes compiled in `directory`."""
+    directory.chmod(0o711)
+    launcher = compile_launcher(directory)
+    for name in probes:
+        compile_probe(directory, name)
+    for parent in directory.parents[:3]:
+        parent.chmod(parent.stat().st_mode | 0o111)
+    with in_box(box):
+        made = Slivers(directory, launcher)
+        yield made
+        made.end()
+
+
 class Slivers:
     """Starts and ends tiny slivers on the node of the calling thread."""
 
@@ -195,6 +216,11 @@ class Slivers:
         self.place = launch.place(self.config)
         self._serial = 0
         self._made: list[Sliver] = []
+
+    def weakened(self, directory: Path, *without: str) -> Place:
+        """The place with a launcher that lacks these lines of its source: a control."""
+        directory.chmod(0o711)
+        return replace(self.place, launcher=compile_launcher(directory, without=without))
 
     def new(self, arch: str = "x86_64", /, **limits: int | float | None) -> Sliver:
         """A sliver that nothing was done for yet; its root is to be made at `root(sliver)`."""

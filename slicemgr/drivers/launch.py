@@ -1,6 +1,6 @@
 """The launch file: what the confinement launcher has to know of a sliver before it becomes libvirt_lxc.
 
-One `key=value` a line, readable by root only, in the runtime directory; see tools/launcher/sliver-launcher.c.
+One `key=value` a line, readable by root only, in the runtime directory; see tools/launcher/launch_file.c.
 """
 
 from __future__ import annotations

@@ -1,0 +1,47 @@
+/* What the parts of the launcher share: the launch file's values, errors, files. */
+#ifndef LAUNCHER_H
+#define LAUNCHER_H
+
+#include <limits.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#ifndef RUN_DIR
+#define RUN_DIR "/run/slicemgr"
+#endif
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+struct launch {
+    char root[PATH_MAX];      /* the sliver's files */
+    char hostname[65];
+    char pids_group[PATH_MAX]; /* the sliver's own directory in the v1 pids hierarchy, "" on cgroup v2 */
+    char cgroup2[PATH_MAX];   /* where cgroup v2 is mounted, "" on v1 */
+    long uid, count;          /* host ids uid..uid+count-1 are the sliver's 0..count-1 */
+    long pids, ptys;
+    int compat_sockets;       /* socketcall(2), which cannot be filtered by family: 32-bit slivers need it */
+    int no_subvolumes;        /* where the disk limit would not hold for what lies in a subvolume of the tenant's */
+};
+
+/* sliver-launcher.c */
+void __attribute__((noreturn, format(printf, 1, 2))) die(const char *format, ...);
+void write_file(int directory, const char *path, const char *text);
+int namespace_of(pid_t pid, const char *kind);
+/* Declared here because <sys/mount.h> cannot be included beside <linux/mount.h> before glibc 2.37. */
+int mount(const char *source, const char *target, const char *type, unsigned long flags, const void *data);
+
+/* launch_file.c */
+const char *domain_name(int argc, char **argv);
+struct launch read_launch(const char *name);
+
+/* root.c: mounts the sliver's root in a mount namespace of this process. */
+void mount_root(const struct launch *launch);
+
+/* guard.c: starts the guard; the result is the channel on which it awaits the filter's listener. */
+int start_guard(const struct launch *launch);
+void send_fd(int channel, int fd);
+
+/* filter.c */
+void filter_sockets(const struct launch *launch);
+int install_filter(const struct launch *launch); /* the listener for the calls that the guard answers */
+
+#endif

@@ -1,0 +1,82 @@
+/* The idmapped mount of the sliver's root. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/mount.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "launcher.h"
+
+#define ROOT_MOUNT RUN_DIR "/root"
+
+/* A user namespace with the sliver's mapping; it only lends its numbers to the mount. */
+static int mapping(const struct launch *launch)
+{
+    char path[64], map[64];
+    int fd;
+    pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, NULL, NULL, NULL, NULL);
+
+    if (pid == 0)
+        for (;;)
+            pause();
+    if (pid < 0)
+        die("cannot make a user namespace");
+    snprintf(map, sizeof map, "0 %ld %ld", launch->uid, launch->count);
+    snprintf(path, sizeof path, "/proc/%d/uid_map", pid);
+    write_file(AT_FDCWD, path, map);
+    snprintf(path, sizeof path, "/proc/%d/gid_map", pid);
+    write_file(AT_FDCWD, path, map);
+    fd = namespace_of(pid, "user");
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    return fd;
+}
+
+/*
+ * libvirt mounts on these without looking. The tenant owns the root: a symlink here would lead the mounts, made
+ * while the host's tree is still reachable, to a place of the tenant's choice.
+ */
+static void check_mount_points(int tree)
+{
+    static const char *const names[] = {"proc", "sys", "dev", ".oldroot", ".slicemgr"};
+    struct stat status;
+
+    for (size_t i = 0; i < LENGTH(names); i++) {
+        if (fstatat(tree, names[i], &status, AT_SYMLINK_NOFOLLOW) < 0) {
+            if (errno != ENOENT)
+                die("cannot look at /%s of the root", names[i]);
+        } else if (!S_ISDIR(status.st_mode)) {
+            errno = 0;
+            die("/%s of the sliver's root must be a directory, or absent", names[i]);
+        }
+    }
+}
+
+void mount_root(const struct launch *launch)
+{
+    struct mount_attr attributes = {.attr_set = MOUNT_ATTR_IDMAP | MOUNT_ATTR_NODEV};
+    int tree;
+
+    if (unshare(CLONE_NEWNS) < 0 || mount("", "/", NULL, MS_SLAVE | MS_REC, NULL) < 0)
+        die("cannot make a mount namespace");
+    tree = (int)syscall(SYS_open_tree, AT_FDCWD, launch->root,
+                        OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+    if (tree < 0)
+        die("cannot open the root %s", launch->root);
+    check_mount_points(tree);
+    attributes.userns_fd = (unsigned int)mapping(launch);
+    if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attributes, sizeof attributes) < 0)
+        die("cannot map the ids of %s", launch->root);
+    close((int)attributes.userns_fd);
+    if (mkdir(ROOT_MOUNT, 0755) < 0 && errno != EEXIST)
+        die("cannot make " ROOT_MOUNT);
+    if (syscall(SYS_move_mount, tree, "", AT_FDCWD, ROOT_MOUNT, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+        die("cannot mount the root on " ROOT_MOUNT);
+    close(tree);
+}
