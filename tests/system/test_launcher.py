@@ -11,7 +11,7 @@ from pathlib import Path
 
 import demo
 import pytest
-from tiny_sliver import Slivers, compile_launcher, compile_probe, eventually, in_box, make_root, parse_lines
+from tiny_sliver import Slivers, eventually, make_root, parse_lines, tiny_node
 
 from slicemgr import names
 from slicemgr.drivers import capabilities, cgroup
@@ -81,16 +81,8 @@ FILTERED = [
 
 @pytest.fixture(scope="module")
 def slivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slivers]:
-    directory = tmp_path_factory.mktemp("launcher")
-    directory.chmod(0o711)
-    launcher = compile_launcher(directory)
-    compile_probe(directory)
-    for parent in directory.parents[:3]:
-        parent.chmod(parent.stat().st_mode | 0o111)
-    with in_box(f"launcher-{demo.CLONE}"):
-        made = Slivers(directory, launcher)
+    with tiny_node(tmp_path_factory.mktemp("launcher"), f"launcher-{demo.CLONE}", "probe") as made:
         yield made
-        made.end()
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,8 @@
-/* The seccomp filters. */
+/* The filter by names: what libvirt_lxc needs and the tenant does not, what only the host's root would want. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <seccomp.h>
 #include <stdint.h>
-#include <sys/prctl.h>
 
 #include "launcher.h"
 
@@ -24,12 +20,8 @@ static const char *const denied_calls[] = {
     "swapon", "_sysctl", "sysfs", "syslog", "uselib", "userfaultfd", "ustat", "vm86", "vm86old"};
 
 /* The newer mount calls: ENOSYS, so that programs fall back to mount(2), which libvirt_lxc may use. */
-static const char *const absent_calls[] = {"open_tree", "open_tree_attr", "move_mount", "fsopen",
-                                           "fsconfig",  "fsmount",        "fspick",     "mount_setattr"};
-
-/* unix, inet, inet6, netlink, packet; any other family makes the host load a module nobody looks at. */
-static const int socket_families[] = {1, 2, 10, 16, 17};
-#define NO_CALL 0xffffffffU
+static const char *const absent_calls[] = {"open_tree", "move_mount", "fsopen", "fsconfig",
+                                           "fsmount",   "fspick",     "mount_setattr"};
 
 /* BTRFS_IOC_SNAP_CREATE, SUBVOL_CREATE and their second versions. */
 static const uint32_t subvolume_requests[] = {0x50009401, 0x5000940e, 0x50009417, 0x50009418};
@@ -40,57 +32,19 @@ static const uint32_t subvolume_requests[] = {0x50009401, 0x5000940e, 0x50009417
  */
 static const uint32_t sync_requests[] = {0x00009408, 0x80089418, 0x40089416};
 
-/* A call that this libseccomp or architecture does not know is no reason to fail. */
+/* A call that an architecture does not have is no reason to fail; one that libseccomp does not know would stay open. */
 static void add_rules(scmp_filter_ctx filter, uint32_t action, const char *const *names, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         int number = seccomp_syscall_resolve_name(names[i]);
 
-        if (number == __NR_SCMP_ERROR)
-            continue;
+        if (number == __NR_SCMP_ERROR) {
+            errno = 0;
+            die("this libseccomp does not know %s: it must be 2.5.2 or newer", names[i]);
+        }
         if ((errno = -seccomp_rule_add(filter, action, number, 0)) != 0)
             die("cannot filter %s", names[i]);
     }
-}
-
-/*
- * Refuses socket families. Written by hand because libseccomp cannot compare arguments where a 32-bit x86 program
- * may call socket(2) both by itself and through socketcall(2), whose arguments no filter sees.
- */
-void filter_sockets(const struct launch *launch)
-{
-    static const struct abi {
-        uint32_t arch, socket, socketcall;
-    } abis[] = {
-        {AUDIT_ARCH_X86_64, 41, NO_CALL},
-        {AUDIT_ARCH_I386, 359, 102},
-        {AUDIT_ARCH_AARCH64, 198, NO_CALL},
-        {AUDIT_ARCH_ARM, 281, NO_CALL},
-    };
-    struct sock_filter code[LENGTH(abis) * (8 + LENGTH(socket_families)) + 1];
-    struct sock_fprog program = {.filter = code};
-    size_t n = 0;
-
-    for (size_t i = 0; i < LENGTH(abis); i++) {
-        const uint8_t families = LENGTH(socket_families);
-        uint32_t socketcall = launch->compat_sockets ? NO_CALL : abis[i].socketcall;
-
-        code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
-        code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ, abis[i].arch, 0, families + 6);
-        code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-        code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ, socketcall, families + 2, 0);
-        code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ, abis[i].socket, 0, families + 2);
-        code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0]));
-        for (uint8_t j = 0; j < families; j++)
-            code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ, (uint32_t)socket_families[j],
-                                                     families - j, 0);
-        code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAFNOSUPPORT);
-        code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    }
-    code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    program.len = (unsigned short)n;
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
-        die("cannot filter socket families");
 }
 
 static void deny_requests(scmp_filter_ctx filter, const uint32_t *requests, size_t count)

@@ -40,8 +40,10 @@ void mount_root(const struct launch *launch);
 int start_guard(const struct launch *launch);
 void send_fd(int channel, int fd);
 
+/* abi_filter.c: of each ABI only the reviewed system calls, only some socket families. */
+void filter_numbers(const struct launch *launch);
+
 /* filter.c */
-void filter_sockets(const struct launch *launch);
 int install_filter(const struct launch *launch); /* the listener for the calls that the guard answers */
 
 #endif

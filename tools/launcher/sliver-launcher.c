@@ -4,7 +4,7 @@
  *
  *   - an idmapped mount of the sliver's root on ROOT_MOUNT, in a mount namespace that ends with the container,
  *     so the host's mount table never sees it and the pool itself can stay closed to everyone but root;
- *   - a seccomp filter, inherited by all that runs in the container;
+ *   - seccomp filters, inherited by all that runs in the container;
  *   - what must be done *inside* the container before the tenant's first instruction: limits on processes and
  *     ptys, no nested user namespaces, the slice's host name. libvirt_lxc's child calls sethostname() when its
  *     namespaces are complete and just before it gives up its capabilities. The filter stops that call (seccomp
@@ -77,7 +77,7 @@ int main(int argc, char **argv)
 
     mount_root(&launch);
     guard = start_guard(&launch);
-    filter_sockets(&launch);
+    filter_numbers(&launch);
     listener = install_filter(&launch);
     send_fd(guard, listener);
     close(listener);

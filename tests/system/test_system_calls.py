@@ -1,0 +1,95 @@
+"""Which system calls exist inside an lxc sliver, by number in each ABI, beside controls with a weakened filter."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import demo
+import pytest
+from tiny_sliver import Slivers, eventually, make_root, parse_lines, tiny_node
+
+from slicemgr.drivers.place import Place
+
+LAST = 1024  # of the numbers that are tried
+OPEN_TREE_ATTR = 467
+# What was reviewed, by ABI, ascending; every other number must not exist: tools/launcher/abi_filter.c.
+REVIEWED = {
+    "x86_64": [*range(335), *range(424, 457), *range(462, 467)],
+    "i386": [
+        *(number for number in range(387) if number not in (222, 223, 251, 285)),
+        *(number for number in range(393, 457) if number != 415),
+        *range(462, 467),
+    ],
+    "x32": [],
+}
+TRAMPOLINES = {"x86_64": {335, 336}}  # uretprobe, uprobe: newer kernels ask no filter, and kill whoever else calls them
+# Numbers from the kernel's tables (arch/x86/entry/syscalls), written down apart from the names in filter.c.
+DENIED = {  # EPERM
+    "x86_64": {
+        134, 136, 139, 156, 163, 164, 167, 168, 169, 172, 173, 174, 175, 176, 177, 178, 179, 180, 212, 227, 246, 248,
+        249, 250, 256, 279, 298, 300, 304, 305, 308, 312, 313, 320, 323, 425, 426, 427, 443,
+    },
+    "i386": {
+        25, 51, 62, 79, 86, 87, 88, 101, 103, 110, 113, 115, 127, 128, 129, 130, 131, 135, 149, 166, 167, 169, 253, 264,
+        283, 286, 287, 288, 294, 317, 336, 338, 342, 343, 346, 349, 350, 374, 404, 405, 425, 426, 427, 443,
+    },
+}  # fmt: skip
+ABSENT = {  # ENOSYS: the mount calls and what only libvirt_lxc may use while it starts
+    "x86_64": {155, 165, 166, 170, 171, 321, 428, 429, 430, 431, 432, 433, 442},
+    "i386": {21, 22, 52, 74, 121, 217, 357, 428, 429, 430, 431, 432, 433, 442},
+}
+
+
+@pytest.fixture(scope="module")
+def slivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slivers]:
+    with tiny_node(tmp_path_factory.mktemp("calls"), f"calls-{demo.CLONE}", "probe_calls") as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _tidy(slivers: Slivers) -> Iterator[None]:
+    yield
+    slivers.end()
+
+
+def answers(slivers: Slivers, place: Place | None = None) -> dict[str, str]:
+    """`ABI:NUMBER` → the answer that a sliver's root gets."""
+    sliver = slivers.new()
+    root = slivers.root(sliver)
+    probe = slivers.config.node.pool.parent / "probe_calls"
+    make_root(root, rc="/bin/probe_calls > /root/found; touch /root/done", files={"bin/probe_calls": probe})
+    slivers.start(sliver, place)
+    eventually((root / "root" / "done").exists, 180)
+    return parse_lines((root / "root" / "found").read_text())
+
+
+def test_only_reviewed_calls_exist_in_each_abi_and_the_denied_ones_are_refused(slivers: Slivers) -> None:
+    found = answers(slivers)
+    assert len(found) == 3 * (LAST + 1)
+    for abi, reviewed in REVIEWED.items():
+        unknown = set(range(LAST + 1)) - set(reviewed) - TRAMPOLINES.get(abi, set())
+        assert {number: found[f"{abi}:{number}"] for number in unknown} == dict.fromkeys(unknown, "ENOSYS")
+        for expected, numbers in (("EPERM", DENIED), ("ENOSYS", ABSENT)):
+            refused = numbers.get(abi, set())
+            assert {number: found[f"{abi}:{number}"] for number in refused} == dict.fromkeys(refused, expected)
+    # What programs of a tenant need: read, clone, futex, openat, statx, clone3.
+    for call in ("x86_64:0", "x86_64:56", "x86_64:202", "x86_64:257", "x86_64:332", "x86_64:435", "i386:3", "i386:383"):
+        assert found[call] not in ("ENOSYS", "EPERM")
+
+
+def test_without_the_filter_by_numbers_new_calls_are_open(slivers: Slivers, tmp_path: Path) -> None:
+    found = answers(slivers, slivers.weakened(tmp_path, "    filter_numbers(&launch);\n"))
+    open_calls = {call for call, answer in found.items() if answer != "ENOSYS"}
+    new = {f"{abi}:{number}" for abi in ("x86_64", "i386") for number in range(457, LAST)}
+    assert open_calls & new, "the kernel of this machine has no call that libseccomp does not know"
+    if _kernel_has(OPEN_TREE_ATTR):
+        assert {f"x86_64:{OPEN_TREE_ATTR}", f"i386:{OPEN_TREE_ATTR}"} <= open_calls
+
+
+def _kernel_has(number: int) -> bool:
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.syscall(number, -1, -1, -1, -1, -1, -1) == -1
+    return ctypes.get_errno() != errno.ENOSYS

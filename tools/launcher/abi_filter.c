@@ -1,0 +1,132 @@
+/*
+ * The filter by numbers: in each ABI only system calls that were reviewed exist, and only some socket families.
+ *
+ * Written by hand because libseccomp cannot compare a system call's number by range, does not know calls newer than
+ * itself, and cannot compare arguments where a 32-bit x86 program may call socket(2) both by itself and through
+ * socketcall(2), whose arguments no filter sees. The kernel takes the strictest answer of this filter and the other.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stdint.h>
+#include <sys/prctl.h>
+
+#include "launcher.h"
+
+/* unix, inet, inet6, netlink, packet; any other family makes the host load a module nobody looks at. */
+static const uint32_t socket_families[] = {1, 2, 10, 16, 17};
+
+#define NO_CALL 0xffffffffU
+#define SKIPPED_CALL 0xffffffffU /* the number that a tracer writes so that the kernel makes no call */
+#define CODE_MAX 256
+#define RANGES_MAX 8
+
+/*
+ * The calls of Linux 6.18 that were reviewed; above 423 a number means the same in every ABI. Left out are
+ * open_tree_attr (467), which libseccomp 2.5.4 does not know; statmount (457), listmount (458) and lsm_* (459 to 461),
+ * which no program needs; file_getattr and file_setattr (468, 469), for which there are ioctls. No filter judges
+ * uretprobe (335) and uprobe (336) of x86_64: the kernel's own trampolines call them, anybody else is killed.
+ */
+#define NEW_CALLS {424, 456}, {462, 466}
+
+static const struct abi {
+    uint32_t arch, socket, socketpair, socketcall;
+    struct {
+        uint32_t first, last;
+    } reviewed[RANGES_MAX]; /* ascending; {0, 0} ends it unless it is the first */
+} abis[] = {
+    {AUDIT_ARCH_X86_64, 41, 53, NO_CALL, {{0, 334}, NEW_CALLS}},
+    {AUDIT_ARCH_I386,
+     359,
+     360,
+     102,
+     {{0, 221}, {224, 250}, {252, 284}, {286, 386}, {393, 414}, {416, 423}, NEW_CALLS}},
+    {AUDIT_ARCH_AARCH64, 198, 199, NO_CALL, {{0, 243}, {260, 294}, NEW_CALLS}},
+    /* the last: breakpoint, cacheflush, usr26, usr32, set_tls, get_tls */
+    {AUDIT_ARCH_ARM, 281, 288, NO_CALL, {{0, 414}, {416, 423}, NEW_CALLS, {0x0f0001, 0x0f0006}}},
+};
+
+struct program {
+    struct sock_filter code[CODE_MAX];
+    unsigned short length;
+};
+
+static void add(struct program *program, uint16_t code, uint32_t operand, uint8_t yes, uint8_t no)
+{
+    errno = 0;
+    if (program->length == CODE_MAX)
+        die("the filter by numbers is too long");
+    program->code[program->length++] = (struct sock_filter){code, yes, no, operand};
+}
+
+static void load(struct program *program, size_t offset)
+{
+    add(program, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset, 0, 0);
+}
+
+static void answer(struct program *program, uint32_t action)
+{
+    add(program, BPF_RET | BPF_K, action, 0, 0);
+}
+
+static void answer_number(struct program *program, uint32_t number, uint32_t action)
+{
+    add(program, BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1);
+    answer(program, action);
+}
+
+static void answer_unreviewed(struct program *program, const struct abi *abi)
+{
+    size_t ranges = 1;
+
+    while (ranges < RANGES_MAX && abi->reviewed[ranges].last)
+        ranges++;
+    for (size_t i = 0; i < ranges; i++) {
+        const uint8_t left = (uint8_t)(2 * (ranges - i) - 1); /* from the first to the answer, the second past it */
+
+        add(program, BPF_JMP | BPF_JGE | BPF_K, abi->reviewed[i].first, 0, left);
+        add(program, BPF_JMP | BPF_JGT | BPF_K, abi->reviewed[i].last, 0, left);
+    }
+    answer(program, SECCOMP_RET_ERRNO | ENOSYS);
+}
+
+static void answer_families(struct program *program, const struct abi *abi)
+{
+    const uint8_t families = LENGTH(socket_families);
+
+    add(program, BPF_JMP | BPF_JEQ | BPF_K, abi->socket, 1, 0);
+    add(program, BPF_JMP | BPF_JEQ | BPF_K, abi->socketpair, 0, (uint8_t)(families + 2));
+    load(program, offsetof(struct seccomp_data, args[0]));
+    for (uint8_t i = 0; i < families; i++)
+        add(program, BPF_JMP | BPF_JEQ | BPF_K, socket_families[i], families - i, 0);
+    answer(program, SECCOMP_RET_ERRNO | EAFNOSUPPORT);
+    answer(program, SECCOMP_RET_ALLOW);
+}
+
+void filter_numbers(const struct launch *launch)
+{
+    struct program program = {.length = 0};
+    struct sock_fprog loaded = {.filter = program.code};
+
+    for (size_t i = 0; i < LENGTH(abis); i++) {
+        unsigned short skip;
+
+        load(&program, offsetof(struct seccomp_data, arch));
+        add(&program, BPF_JMP | BPF_JEQ | BPF_K, abis[i].arch, 1, 0);
+        skip = program.length;
+        add(&program, BPF_JMP | BPF_JA, 0, 0, 0);
+        load(&program, offsetof(struct seccomp_data, nr));
+        answer_number(&program, SKIPPED_CALL, SECCOMP_RET_ALLOW);
+        answer_unreviewed(&program, &abis[i]);
+        if (abis[i].socketcall != NO_CALL && !launch->compat_sockets)
+            answer_number(&program, abis[i].socketcall, SECCOMP_RET_ERRNO | EAFNOSUPPORT);
+        answer_families(&program, &abis[i]);
+        program.code[skip].k = program.length - skip - 1U;
+    }
+    answer(&program, SECCOMP_RET_ERRNO | ENOSYS);
+    loaded.len = program.length;
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &loaded) < 0)
+        die("cannot install the filter by numbers");
+}
