@@ -124,10 +124,12 @@ def _move_in(box: Box) -> None:
 
 
 def compile_probe(directory: Path, name: str = "probe") -> Path:
-    """A static program of tests/system that tries what a tenant must not do."""
+    """A static program of tests/system that tries what a tenant must not do; of 32 bits if its name ends so."""
     target = directory / name
     source = REPOSITORY / "tests" / "system" / f"{name}.c"
-    subprocess.run(["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-static", "-o", target, source], check=True)
+    bits = ["-m32"] if name.endswith("32") else []
+    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-static", *bits]
+    subprocess.run(["gcc", *flags, "-o", target, source], check=True)
     return target
 
 
@@ -142,7 +144,7 @@ def compile_launcher(directory: Path, *options: str, without: tuple[str, ...] = 
         (found,) = (path for path in copies.iterdir() if line in path.read_text())
         found.write_text(found.read_text().replace(line, ""))
     sources = sorted(copies.glob("*.c"))
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror", *options]
+    flags = ["-O2", "-Wall", "-Wextra", *([] if without else ["-Werror"]), *options]
     subprocess.run(["gcc", *flags, "-o", target, *sources, "-lseccomp"], check=True)
     return target
 
@@ -275,6 +277,18 @@ def eventually(what: Callable[[], object], seconds: float = 60) -> None:
     while not what():
         assert time.monotonic() < deadline, f"not within {seconds} s"
         pause.wait(0.05)
+
+
+def processes_named(text: str) -> list[int]:
+    """Processes of the machine that have `text` in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and (entry / "cmdline").read_bytes().find(text.encode()) >= 0:
+                found.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
 
 
 def parse_lines(text: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import demo
 import pytest
-from tiny_sliver import Slivers, eventually, make_root, parse_lines, tiny_node
+from tiny_sliver import Slivers, eventually, make_root, parse_lines, processes_named, tiny_node
 
 from slicemgr import names
 from slicemgr.drivers import capabilities, cgroup
@@ -302,14 +302,7 @@ def test_no_guard_stays_behind(slivers: Slivers) -> None:
     controller = slivers.hypervisor.domain(sliver.id)
     assert controller is not None
 
-    def guards() -> list[str]:
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdecimal() and (entry / "cmdline").read_bytes().find(sliver.id.encode()) >= 0:
-                    found.append(entry.name)
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-        return [pid for pid in found if int(pid) not in (controller.pid, init)]
+    def guards() -> list[int]:
+        return [pid for pid in processes_named(sliver.id) if pid not in (controller.pid, init)]
 
     eventually(lambda: not guards())

@@ -1,4 +1,4 @@
-"""Which system calls exist inside an lxc sliver, by number in each ABI, beside controls with a weakened filter."""
+"""Which system calls and sockets exist inside an lxc sliver, in each ABI, beside controls with a weakened filter."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import demo
 import pytest
-from tiny_sliver import Slivers, eventually, make_root, parse_lines, tiny_node
+from tiny_sliver import Slivers, eventually, make_root, parse_lines, processes_named, tiny_node
 
+from slicemgr.drivers import cgroup
 from slicemgr.drivers.place import Place
 
 LAST = 1024  # of the numbers that are tried
@@ -45,7 +46,7 @@ ABSENT = {  # ENOSYS: the mount calls and what only libvirt_lxc may use while it
 
 @pytest.fixture(scope="module")
 def slivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slivers]:
-    with tiny_node(tmp_path_factory.mktemp("calls"), f"calls-{demo.CLONE}", "probe_calls") as made:
+    with tiny_node(tmp_path_factory.mktemp("calls"), f"calls-{demo.CLONE}", "probe_calls", "probe_sockets32") as made:
         yield made
 
 
@@ -55,19 +56,19 @@ def _tidy(slivers: Slivers) -> Iterator[None]:
     slivers.end()
 
 
-def answers(slivers: Slivers, place: Place | None = None) -> dict[str, str]:
-    """`ABI:NUMBER` → the answer that a sliver's root gets."""
-    sliver = slivers.new()
+def answers(slivers: Slivers, probe: str, place: Place | None = None, arch: str = "x86_64") -> dict[str, str]:
+    """What the probe finds as a sliver's root."""
+    sliver = slivers.new(arch)
     root = slivers.root(sliver)
-    probe = slivers.config.node.pool.parent / "probe_calls"
-    make_root(root, rc="/bin/probe_calls > /root/found; touch /root/done", files={"bin/probe_calls": probe})
+    rc = "/bin/probe > /root/found; touch /root/done; sleep 1000"
+    make_root(root, rc=rc, files={"bin/probe": slivers.config.node.pool.parent / probe})
     slivers.start(sliver, place)
     eventually((root / "root" / "done").exists, 180)
     return parse_lines((root / "root" / "found").read_text())
 
 
 def test_only_reviewed_calls_exist_in_each_abi_and_the_denied_ones_are_refused(slivers: Slivers) -> None:
-    found = answers(slivers)
+    found = answers(slivers, "probe_calls")
     assert len(found) == 3 * (LAST + 1)
     for abi, reviewed in REVIEWED.items():
         unknown = set(range(LAST + 1)) - set(reviewed) - TRAMPOLINES.get(abi, set())
@@ -81,12 +82,67 @@ def test_only_reviewed_calls_exist_in_each_abi_and_the_denied_ones_are_refused(s
 
 
 def test_without_the_filter_by_numbers_new_calls_are_open(slivers: Slivers, tmp_path: Path) -> None:
-    found = answers(slivers, slivers.weakened(tmp_path, "    filter_numbers(&launch);\n"))
+    found = answers(slivers, "probe_calls", slivers.weakened(tmp_path, "    filter_numbers(&launch);\n"))
     open_calls = {call for call, answer in found.items() if answer != "ENOSYS"}
     new = {f"{abi}:{number}" for abi in ("x86_64", "i386") for number in range(457, LAST)}
     assert open_calls & new, "the kernel of this machine has no call that libseccomp does not know"
     if _kernel_has(OPEN_TREE_ATTR):
         assert {f"x86_64:{OPEN_TREE_ATTR}", f"i386:{OPEN_TREE_ATTR}"} <= open_calls
+
+
+REFUSED = dict.fromkeys(["vsock", "xdp", "alg", "rds"], "EAFNOSUPPORT")
+# What a 32-bit program finds through socketcall(2) in a 32-bit sliver: what the kernel itself would answer.
+SOCKETS = {
+    **{f"root_{name}": "ok" for name in ("unix", "inet", "inet6", "netlink", "raw", "packet")},
+    **{f"user_{name}": "ok" for name in ("unix", "inet", "inet6", "netlink")},
+    **{f"{who}_{name}": answer for who in ("root", "user") for name, answer in REFUSED.items()},
+    **dict.fromkeys(["user_raw", "user_packet"], "EPERM"),
+    **dict.fromkeys(["bind", "sendto", "recv", "pair", "pair_write", "pair_read"], "ok"),
+    **dict.fromkeys(["pair_vsock", "direct_pair_vsock"], "EAFNOSUPPORT"),
+    "text": "hello",
+    "cloexec": "1",
+    "bad_pointer": "EFAULT",
+    "owner": "1000:1001",
+    "one_by_one": "2000",
+    "too_many": "EMFILE",
+}
+
+
+def test_a_32_bit_sliver_has_its_sockets_and_no_other_family(slivers: Slivers) -> None:
+    assert answers(slivers, "probe_sockets32", arch="i686") == SOCKETS
+
+
+def test_a_32_bit_program_in_another_sliver_gets_no_socket_by_socketcall(slivers: Slivers) -> None:
+    found = answers(slivers, "probe_sockets32")
+    made = [name for name in found if name.startswith(("root_", "user_", "pair", "direct_pair"))]
+    assert {found[name] for name in made if name not in ("pair_write", "pair_read")} == {"EAFNOSUPPORT"}
+
+
+def test_without_the_guard_a_32_bit_sliver_opens_other_families(slivers: Slivers, tmp_path: Path) -> None:
+    place = slivers.weakened(tmp_path, "        add_socketcall(filter);\n")
+    found = answers(slivers, "probe_sockets32", place, "i686")
+    assert "ok" in (found["root_vsock"], found["root_xdp"]), "the kernel of this machine has neither family"
+
+
+def test_the_guard_of_a_32_bit_sliver_is_bounded_with_it_and_ends_with_it(slivers: Slivers) -> None:
+    sliver = slivers.new("i686")
+    make_root(slivers.root(sliver), rc="sleep 1000")
+    init = slivers.start(sliver)
+    controller = slivers.hypervisor.domain(sliver.id)
+    assert controller is not None
+
+    def guards() -> list[int]:
+        return [pid for pid in processes_named(sliver.id) if pid not in (controller.pid, init)]
+
+    eventually(lambda: len(guards()) == 1)
+    (guard,) = guards()
+    for controller_name in ("memory", "cpu"):
+        assert cgroup.group_of(guard, controller_name) == cgroup.group_of(init, controller_name)
+    for namespace in ("user", "net"):
+        assert Path(f"/proc/{guard}/ns/{namespace}").readlink() == Path(f"/proc/{init}/ns/{namespace}").readlink()
+    assert Path(f"/proc/{guard}").stat().st_uid == 0  # not dumpable
+    slivers.hypervisor.kill(sliver.id)
+    eventually(lambda: not guards())
 
 
 def _kernel_has(number: int) -> bool:

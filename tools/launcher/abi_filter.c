@@ -105,6 +105,14 @@ static void answer_families(struct program *program, const struct abi *abi)
     answer(program, SECCOMP_RET_ALLOW);
 }
 
+int is_socket_family(uint32_t family)
+{
+    for (size_t i = 0; i < LENGTH(socket_families); i++)
+        if (socket_families[i] == family)
+            return 1;
+    return 0;
+}
+
 void filter_numbers(const struct launch *launch)
 {
     struct program program = {.length = 0};

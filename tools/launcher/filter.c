@@ -1,6 +1,7 @@
 /* The filter by names: what libvirt_lxc needs and the tenant does not, what only the host's root would want. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/net.h>
 #include <seccomp.h>
 #include <stdint.h>
 
@@ -55,6 +56,17 @@ static void deny_requests(scmp_filter_ctx filter, const uint32_t *requests, size
             die("cannot make the seccomp filter");
 }
 
+/* The subcalls that make sockets go to the guard; the others work on sockets whose family was judged. */
+static void add_socketcall(scmp_filter_ctx filter)
+{
+    static const scmp_datum_t subcalls[] = {SYS_SOCKET, SYS_SOCKETPAIR};
+
+    for (size_t i = 0; i < LENGTH(subcalls); i++)
+        if ((errno = -seccomp_rule_add(filter, SCMP_ACT_NOTIFY, SCMP_SYS(socketcall), 1,
+                                       SCMP_A0(SCMP_CMP_MASKED_EQ, UINT32_MAX, subcalls[i]))) != 0)
+            die("cannot filter socketcall");
+}
+
 int install_filter(const struct launch *launch)
 {
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
@@ -72,6 +84,8 @@ int install_filter(const struct launch *launch)
     if (launch->no_subvolumes)
         deny_requests(filter, subvolume_requests, LENGTH(subvolume_requests));
     deny_requests(filter, sync_requests, LENGTH(sync_requests));
+    if (launch->compat_sockets && native == SCMP_ARCH_X86_64)
+        add_socketcall(filter);
     add_rules(filter, SCMP_ACT_NOTIFY, setup_calls, LENGTH(setup_calls));
     add_rules(filter, SCMP_ACT_ERRNO(EPERM), denied_calls, LENGTH(denied_calls));
     add_rules(filter, SCMP_ACT_ERRNO(ENOSYS), absent_calls, LENGTH(absent_calls));

@@ -118,10 +118,25 @@ static int harden_in_child(const struct launch *launch, pid_t init)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -1;
 }
 
-/* Lets libvirt_lxc's calls pass until the one that says: the container is complete. */
+/* Whether the container may go on; if not, libvirt_lxc gives up with what `answer` says. */
+static int finish_start(const struct launch *launch, pid_t init, struct seccomp_notif_resp *answer)
+{
+    if (harden_in_child(launch, init) != 0) {
+        answer->error = -EPERM;
+        return 0;
+    }
+    if (launch->compat_sockets)
+        enter_sliver(launch, init);
+    return 1;
+}
+
+/*
+ * Lets libvirt_lxc's calls pass until the one that says: the container is complete. Then it returns, or in a 32-bit
+ * sliver goes on with the sockets of socketcall(2).
+ */
 static void answer_calls(const struct launch *launch, int listener)
 {
-    int hostname = seccomp_syscall_resolve_name("sethostname");
+    int hostname = seccomp_syscall_resolve_name("sethostname"), complete = 0;
     struct seccomp_notif *call;
     struct seccomp_notif_resp *answer;
 
@@ -129,8 +144,7 @@ static void answer_calls(const struct launch *launch, int listener)
         die("no memory");
     for (;;) {
         struct pollfd wait = {.fd = listener, .events = POLLIN};
-        int ready = poll(&wait, 1, GUARD_SECONDS * 1000);
-        int done;
+        int ready = poll(&wait, 1, complete ? -1 : GUARD_SECONDS * 1000);
 
         if (ready < 0 && errno == EINTR)
             continue;
@@ -141,13 +155,14 @@ static void answer_calls(const struct launch *launch, int listener)
             continue; /* the caller was killed meanwhile */
         memset(answer, 0, sizeof *answer);
         answer->id = call->id;
-        done = call->data.nr == hostname && call->data.arch == seccomp_arch_native();
-        if (!done)
+        if (complete)
+            answer_socketcall(listener, call, answer);
+        else if (call->data.nr != hostname || call->data.arch != seccomp_arch_native())
             answer->flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
-        else if (harden_in_child(launch, (pid_t)call->pid) != 0)
-            answer->error = -EPERM;
+        else
+            complete = finish_start(launch, (pid_t)call->pid, answer);
         seccomp_notify_respond(listener, answer);
-        if (done)
+        if (complete ? !launch->compat_sockets : answer->error != 0)
             return;
     }
 }

@@ -3,12 +3,15 @@
 #define LAUNCHER_H
 
 #include <limits.h>
+#include <linux/seccomp.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #ifndef RUN_DIR
 #define RUN_DIR "/run/slicemgr"
 #endif
+#define CGROUP_V1 "/sys/fs/cgroup" /* where the v1 hierarchies are mounted, each under its name */
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 struct launch {
@@ -18,7 +21,7 @@ struct launch {
     char cgroup2[PATH_MAX];   /* where cgroup v2 is mounted, "" on v1 */
     long uid, count;          /* host ids uid..uid+count-1 are the sliver's 0..count-1 */
     long pids, ptys;
-    int compat_sockets;       /* socketcall(2), which cannot be filtered by family: 32-bit slivers need it */
+    int compat_sockets;       /* whether programs may use socketcall(2): those of 32-bit slivers need it */
     int no_subvolumes;        /* where the disk limit would not hold for what lies in a subvolume of the tenant's */
 };
 
@@ -40,8 +43,13 @@ void mount_root(const struct launch *launch);
 int start_guard(const struct launch *launch);
 void send_fd(int channel, int fd);
 
+/* compat_sockets.c: sockets for socketcall(2) of 32-bit slivers, by a process that has entered the sliver. */
+void enter_sliver(const struct launch *launch, pid_t init);
+void answer_socketcall(int listener, const struct seccomp_notif *call, struct seccomp_notif_resp *answer);
+
 /* abi_filter.c: of each ABI only the reviewed system calls, only some socket families. */
 void filter_numbers(const struct launch *launch);
+int is_socket_family(uint32_t family);
 
 /* filter.c */
 int install_filter(const struct launch *launch); /* the listener for the calls that the guard answers */
