@@ -81,7 +81,7 @@ def _files(devices: ET.Element, sliver: Sliver, place: Place) -> None:
     for path in place.masked_dirs:
         _ram(devices, path, MASK_SIZE, readonly=True)
     for path in place.masked_files:
-        _bind(devices, "/dev/null", path)
+        _bind(devices, str(place.empty_file), path)
 
 
 def _ram(devices: ET.Element, target: str, size: int, readonly: bool = False) -> None:

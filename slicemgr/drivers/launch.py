@@ -28,6 +28,7 @@ def place(config: Config, acceleration: Acceleration = Acceleration.EMULATION) -
     """The node as a domain sees it: which of the masked files this kernel has, where things lie."""
     return Place(
         root=RUN_DIR / "root",
+        empty_file=RUN_DIR / "mask" / "empty",
         launcher=config.libvirt.launcher,
         init_dir=INIT_DIR,
         gateway=config.network.gateway,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,6 +163,43 @@ def test_the_same_checks_fail_without_the_confinement(slivers: Slivers) -> None:
     status = dict(line.split(":\t", 1) for line in read(root, "status").splitlines() if ":\t" in line)
     assert capabilities.excess(int(status["CapBnd"], 16)) != 0
     assert [line for line in cgroup.verify(init, sliver.limits) if line.startswith("pids")] != []
+
+
+WRITE_MASKS = """
+for one in {files}; do
+    (echo x > $one) 2>/dev/null && echo $one >> /root/writable
+    wc -c < $one >> /root/sizes
+done
+touch /root/done
+"""
+
+
+def masks(slivers: Slivers, edit: Callable[[str], str] = lambda xml: xml) -> tuple[Path, list[os.stat_result]]:
+    """The root of a sliver that tried to write to what is masked, and what is mounted there."""
+    sliver = slivers.new()
+    root = make_root(slivers.root(sliver), rc=WRITE_MASKS.format(files=" ".join(slivers.place.masked_files)))
+    init = slivers.start(sliver, edit=edit)
+    eventually((root / "root" / "done").exists)
+    return root, [Path(f"/proc/{init}/root{path}").stat() for path in slivers.place.masked_files]
+
+
+def test_masked_files_are_empty_and_read_only_and_the_slivers_own(slivers: Slivers) -> None:
+    (root, one), (_, other) = masks(slivers), masks(slivers)
+    assert slivers.place.masked_files
+    assert not (root / "root" / "writable").exists()
+    assert set(read(root, "sizes").split()) == {"0"}
+    assert all(stat.S_ISREG(found.st_mode) for found in one)
+    assert {found.st_dev for found in one}.isdisjoint({found.st_dev for found in other})
+    assert str(slivers.place.empty_file.parent) not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_masks_by_the_hosts_null_device_are_writable_and_shared(slivers: Slivers) -> None:
+    def by_device(xml: str) -> str:
+        return xml.replace(str(slivers.place.empty_file), "/dev/null")
+
+    root, found = masks(slivers, by_device)
+    assert read(root, "writable").split() == list(slivers.place.masked_files)
+    assert {one.st_rdev for one in found} == {Path("/dev/null").stat().st_rdev}
 
 
 def test_a_group_that_goes_while_it_is_read_is_gone() -> None:

@@ -38,6 +38,7 @@ struct launch read_launch(const char *name);
 
 /* root.c: mounts the sliver's root in a mount namespace of this process. */
 void mount_root(const struct launch *launch);
+void mount_mask(void); /* after it, in the same namespace: the empty file of the masks */
 
 /* guard.c: starts the guard; the result is the channel on which it awaits the filter's listener. */
 int start_guard(const struct launch *launch);

@@ -1,4 +1,4 @@
-/* The idmapped mount of the sliver's root. */
+/* The mounts that libvirt_lxc finds ready: the sliver's idmapped root, the empty file of its masks. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +14,8 @@
 #include "launcher.h"
 
 #define ROOT_MOUNT RUN_DIR "/root"
+#define MASK_MOUNT RUN_DIR "/mask"
+#define MASK_FILE MASK_MOUNT "/empty" /* as slicemgr/drivers/launch.py names it */
 
 /* A user namespace with the sliver's mapping; it only lends its numbers to the mount. */
 static int mapping(const struct launch *launch)
@@ -79,4 +81,21 @@ void mount_root(const struct launch *launch)
     if (syscall(SYS_move_mount, tree, "", AT_FDCWD, ROOT_MOUNT, MOVE_MOUNT_F_EMPTY_PATH) < 0)
         die("cannot mount the root on " ROOT_MOUNT);
     close(tree);
+}
+
+/* A file system of the sliver's own, for nothing is shared through an empty file: neither locks nor times. */
+void mount_mask(void)
+{
+    const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+    int fd;
+
+    if (mkdir(MASK_MOUNT, 0755) < 0 && errno != EEXIST)
+        die("cannot make " MASK_MOUNT);
+    if (mount("tmpfs", MASK_MOUNT, "tmpfs", flags, "size=4k,nr_inodes=2,mode=0755") < 0)
+        die("cannot mount " MASK_MOUNT);
+    if ((fd = open(MASK_FILE, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444)) < 0 || fchmod(fd, 0444) < 0)
+        die("cannot make " MASK_FILE);
+    close(fd);
+    if (mount(NULL, MASK_MOUNT, NULL, MS_REMOUNT | MS_RDONLY | flags, NULL) < 0)
+        die("cannot make " MASK_MOUNT " read-only");
 }

@@ -4,6 +4,7 @@
  *
  *   - an idmapped mount of the sliver's root on ROOT_MOUNT, in a mount namespace that ends with the container,
  *     so the host's mount table never sees it and the pool itself can stay closed to everyone but root;
+ *   - an empty read-only file of the sliver's own on MASK_MOUNT, which libvirt binds over what is to read as empty;
  *   - seccomp filters, inherited by all that runs in the container;
  *   - what must be done *inside* the container before the tenant's first instruction: limits on processes and
  *     ptys, no nested user namespaces, the slice's host name. libvirt_lxc's child calls sethostname() when its
@@ -76,6 +77,7 @@ int main(int argc, char **argv)
     int guard, listener;
 
     mount_root(&launch);
+    mount_mask();
     guard = start_guard(&launch);
     filter_numbers(&launch);
     listener = install_filter(&launch);
