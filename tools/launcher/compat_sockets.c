@@ -82,7 +82,7 @@ void enter_sliver(const struct launch *launch, pid_t init)
         die("cannot enter the container's namespaces");
     close(net);
     close(user);
-    if (setresgid(0, 0, 0) < 0 || setgroups(0, NULL) < 0 || setresuid(0, 0, 0) < 0)
+    if (setresgid(0, 0, 0) < 0 || setgroups(0, NULL) < 0 || setresuid(0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0) < 0)
         die("cannot become the container's root");
 }
 
