@@ -86,6 +86,7 @@ static void harden(const struct launch *launch, pid_t init)
     int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int user = namespace_of(init, "user");
 
+    expose_to_oom(init);
     if (*launch->cgroup2)
         limit_v2(launch, init);
     else

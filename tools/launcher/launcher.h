@@ -40,6 +40,10 @@ struct launch read_launch(const char *name);
 void mount_root(const struct launch *launch);
 void mount_mask(void); /* after it, in the same namespace: the empty file of the masks */
 
+/* oom.c: before the guard is forked, and by it. */
+void protect_from_oom(void);
+void expose_to_oom(pid_t init);
+
 /* guard.c: starts the guard; the result is the channel on which it awaits the filter's listener. */
 int start_guard(const struct launch *launch);
 void send_fd(int channel, int fd);

@@ -4,6 +4,7 @@
  *
  *   - an idmapped mount of the sliver's root on ROOT_MOUNT, in a mount namespace that ends with the container,
  *     so the host's mount table never sees it and the pool itself can stay closed to everyone but root;
+ *   - protection of libvirt_lxc from the kernel's memory killer, which the container does not inherit;
  *   - an empty read-only file of the sliver's own on MASK_MOUNT, which libvirt binds over what is to read as empty;
  *   - seccomp filters, inherited by all that runs in the container;
  *   - what must be done *inside* the container before the tenant's first instruction: limits on processes and
@@ -76,6 +77,7 @@ int main(int argc, char **argv)
     struct launch launch = read_launch(domain_name(argc, argv));
     int guard, listener;
 
+    protect_from_oom();
     mount_root(&launch);
     mount_mask();
     guard = start_guard(&launch);

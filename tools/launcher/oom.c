@@ -1,0 +1,40 @@
+/*
+ * Who dies when the sliver's memory is full. libvirt_lxc shares the container's memory cgroup, and is the largest
+ * process where memory is full of files or of many small processes: the sliver would end in their place.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "launcher.h"
+
+#define PROTECTED "-900"
+#define EXPOSED "500" /* of the container, where libvirt_lxc cannot be protected */
+
+static int is_protected;
+
+/* Only CAP_SYS_RESOURCE lowers the value, which a node that is itself a container may lack. */
+void protect_from_oom(void)
+{
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        die("cannot open /proc/self/oom_score_adj");
+    is_protected = write(fd, PROTECTED, strlen(PROTECTED)) > 0;
+    if (!is_protected && errno != EACCES)
+        die("cannot write " PROTECTED " to /proc/self/oom_score_adj");
+    close(fd);
+    errno = 0;
+}
+
+/* The container inherits libvirt_lxc's value. Below what CAP_SYS_RESOURCE writes the tenant cannot go. */
+void expose_to_oom(pid_t init)
+{
+    char path[64];
+
+    snprintf(path, sizeof path, "/proc/%d/oom_score_adj", init);
+    write_file(AT_FDCWD, path, is_protected ? "0" : EXPOSED);
+}
