@@ -8,6 +8,8 @@ from setuptools._distutils.sysconfig import customize_compiler
 from setuptools.command.build_py import build_py
 
 SOURCES = sorted(str(path) for path in Path("tools/launcher").glob("*.c"))
+PRELOADED = "tools/launcher/preload/maker.c"  # a library that the launcher holds
+BUILD = "build/launcher"
 TARGET = Path("slicemgr/libexec/sliver-launcher")
 
 
@@ -19,9 +21,11 @@ class BuildWithLauncher(build_py):
         directory = TARGET.parent if self.editable_mode else Path(self.build_lib) / TARGET.parent
         compiler = new_compiler()
         customize_compiler(compiler)
-        objects = compiler.compile(
-            SOURCES, output_dir="build/launcher", extra_postargs=["-O2", "-Wall", "-Wextra", "-Werror"]
-        )
+        flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
+        preloaded = compiler.compile([PRELOADED], output_dir=BUILD, extra_postargs=[*flags, "-fPIC"])
+        compiler.link_shared_object(preloaded, "maker.so", output_dir=BUILD, extra_postargs=["-s"])
+        macros = [("MAKER_LIBRARY", f'"{BUILD}/maker.so"')]
+        objects = compiler.compile(SOURCES, output_dir=BUILD, macros=macros, extra_postargs=flags)
         compiler.link_executable(objects, TARGET.name, output_dir=str(directory), libraries=["seccomp"])
 
 

@@ -141,10 +141,13 @@ def compile_launcher(directory: Path, *options: str, without: tuple[str, ...] = 
     copies = directory / "launcher-sources"
     shutil.copytree(REPOSITORY / "tools" / "launcher", copies, dirs_exist_ok=True)
     for line in without:
-        (found,) = (path for path in copies.iterdir() if line in path.read_text())
+        (found,) = (path for path in copies.glob("*.[ch]") if line in path.read_text())
         found.write_text(found.read_text().replace(line, ""))
     sources = sorted(copies.glob("*.c"))
     flags = ["-O2", "-Wall", "-Wextra", *([] if without else ["-Werror"]), *options]
+    library = copies / "maker.so"
+    subprocess.run(["gcc", *flags, "-fPIC", "-shared", "-s", "-o", library, copies / "preload" / "maker.c"], check=True)
+    flags.append(f'-DMAKER_LIBRARY="{library}"')
     subprocess.run(["gcc", *flags, "-o", target, *sources, "-lseccomp"], check=True)
     return target
 

@@ -40,7 +40,7 @@ PARTS = {
     "model.py": {"Boot": KVM, "BootFacts": KVM},
     "names.py": {"root_dir": LXC, "launch_file": LXC, "disk_file": KVM, "seed_file": KVM},
 }
-BESIDE = {"tools/launcher/*.c": LXC, "slicemgr/images/init/init": LXC}  # not Python, not in the total
+BESIDE = {"tools/launcher/**/*.c": LXC, "slicemgr/images/init/init": LXC}  # not Python, not in the total
 _SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +12,10 @@ import pytest
 from tiny_sliver import Slivers, eventually, make_root, parse_lines, tiny_node
 
 from slicemgr.drivers.place import Place
+from slicemgr.errors import Failed
 from slicemgr.model import MIB, Sliver
 
-PROBES = ("probe_memory",)
+PROBES = ("probe_memory", "probe_counts")
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +78,53 @@ def test_without_protection_the_kernel_ends_the_sliver_instead(slivers: Slivers,
     root = slivers.root(sliver) / "root"
     assert (root / "begun").exists()
     assert (root / "found").read_text() == ""
+
+
+TAKE = "/bin/probe {what} > /root/found & sleep 1000"
+SIGNALS, QUEUES = 8192, 8  # what a sliver may have: tools/launcher/counts.c; queues of the default size
+
+
+def counts(slivers: Slivers, what: str, place: Place | None = None) -> dict[str, int]:
+    """What a sliver got of what the kernel counts for each user; it keeps it."""
+    sliver, _ = boot(slivers, "probe_counts", TAKE.format(what=what), place)
+    found = slivers.root(sliver) / "root" / "found"
+    eventually(lambda: found.exists() and "done=1" in found.read_text())
+    return {name: int(count) for name, count in parse_lines(found.read_text()).items()}
+
+
+def test_each_sliver_has_its_own_count_of_what_the_kernel_counts_for_users(slivers: Slivers) -> None:
+    one, other = counts(slivers, "all"), counts(slivers, "all")
+    assert one == other
+    assert one["signals"] in (SIGNALS - 1, SIGNALS)
+    assert one["queues"] >= QUEUES and one["instances"] >= 100
+    # The node's root still has its own: it would have none if any of the three were shared.
+    libc = ctypes.CDLL(None, use_errno=True)
+    instance = libc.inotify_init()
+    assert instance >= 0
+    os.close(instance)
+    queue = libc.mq_open(b"/slicemgr-test", os.O_RDWR | os.O_CREAT, 0o600, None)
+    assert queue >= 0
+    os.close(queue)
+    libc.mq_unlink(b"/slicemgr-test")
+
+
+def test_limits_of_inotify_are_the_slivers_own(slivers: Slivers) -> None:
+    rc = "cd /proc/sys/user; cat max_inotify_instances max_inotify_watches > /root/found; touch /root/done; sleep 1000"
+    sliver, init = boot(slivers, "probe_counts", rc)
+    root = slivers.root(sliver) / "root"
+    eventually((root / "done").exists)
+    assert (root / "found").read_text().split() == ["1024", "65536"]
+    assert Path(f"/proc/{init}/limits").read_text().split("Max msgqueue size")[1].split()[:2] == ["819200", "819200"]
+
+
+def test_a_container_whose_namespace_root_made_does_not_start(slivers: Slivers, tmp_path: Path) -> None:
+    place = slivers.weakened(tmp_path, "    load_maker(&launch);\n")
+    with pytest.raises(Failed, match="user 0 made the container's user namespace"):
+        counts(slivers, "", place)
+
+
+def test_slivers_whose_namespace_root_makes_take_from_each_other(slivers: Slivers, tmp_path: Path) -> None:
+    place = slivers.weakened(tmp_path, "    load_maker(&launch);\n", "    check_maker(launch, user);\n")
+    one, other = counts(slivers, "", place), counts(slivers, "", place)
+    assert one["signals"] > SIGNALS // 2
+    assert other["signals"] < SIGNALS // 2

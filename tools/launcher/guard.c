@@ -19,6 +19,8 @@
 
 #define GUARD_SECONDS 60 /* a start that takes longer is given up */
 #define TTY_GROUP 5      /* as libvirt_lxc assumes */
+#define INOTIFY_INSTANCES "1024" /* for each user inside; the node's fs.inotify.* bound all of them together */
+#define INOTIFY_WATCHES "65536"
 
 /*
  * In the directory of libvirt's that holds the container's processes, not in the systemd scope above it: systemd
@@ -86,6 +88,7 @@ static void harden(const struct launch *launch, pid_t init)
     int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int user = namespace_of(init, "user");
 
+    check_maker(launch, user);
     expose_to_oom(init);
     if (*launch->cgroup2)
         limit_v2(launch, init);
@@ -102,6 +105,8 @@ static void harden(const struct launch *launch, pid_t init)
     if (setns(user, CLONE_NEWUSER) < 0) /* the setting is found through the opener's user namespace */
         die("cannot enter the container's user namespace");
     write_file(proc, "sys/user/max_user_namespaces", "0");
+    write_file(proc, "sys/user/max_inotify_instances", INOTIFY_INSTANCES);
+    write_file(proc, "sys/user/max_inotify_watches", INOTIFY_WATCHES);
 }
 
 /* Does the container's one-time work in a child, which leaves this process and its view of the host as they are. */

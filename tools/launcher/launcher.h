@@ -12,6 +12,7 @@
 #define RUN_DIR "/run/slicemgr"
 #endif
 #define CGROUP_V1 "/sys/fs/cgroup" /* where the v1 hierarchies are mounted, each under its name */
+#define MAKER_VARIABLE "SLIVER_MAKER" /* names the user id to preload/maker.c */
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 struct launch {
@@ -51,6 +52,11 @@ void send_fd(int channel, int fd);
 /* compat_sockets.c: sockets for socketcall(2) of 32-bit slivers, by a process that has entered the sliver. */
 void enter_sliver(const struct launch *launch, pid_t init);
 void answer_socketcall(int listener, const struct seccomp_notif *call, struct seccomp_notif_resp *answer);
+
+/* counts.c: what libvirt_lxc inherits so that the sliver has counts of its own. */
+void limit_counts(void);
+void load_maker(const struct launch *launch);
+void check_maker(const struct launch *launch, int user_namespace);
 
 /* abi_filter.c: of each ABI only the reviewed system calls, only some socket families. */
 void filter_numbers(const struct launch *launch);

@@ -11,7 +11,8 @@
  *     ptys, no nested user namespaces, the slice's host name. libvirt_lxc's child calls sethostname() when its
  *     namespaces are complete and just before it gives up its capabilities. The filter stops that call (seccomp
  *     user notification) until a guard process has done the work. Then the guard ends, and with it every call
- *     on `setup_calls`: only libvirt_lxc needs them, and a listener that is gone means ENOSYS for ever.
+ *     on `setup_calls`: only libvirt_lxc needs them, and a listener that is gone means ENOSYS for ever;
+ *   - a user id and limits of the sliver's own for what the kernel counts for each user: counts.c.
  *
  * Everything fails closed: without the launch file, or if the guard dies, the container does not start.
  * What it prints on stderr is what libvirt reports. The sliver's values come from LAUNCH_DIR/NAME, written by
@@ -78,6 +79,7 @@ int main(int argc, char **argv)
     int guard, listener;
 
     protect_from_oom();
+    limit_counts();
     mount_root(&launch);
     mount_mask();
     guard = start_guard(&launch);
@@ -87,6 +89,7 @@ int main(int argc, char **argv)
     close(listener);
     close(guard);
     keep_heap_small();
+    load_maker(&launch);
     for (size_t i = 0; i < LENGTH(controllers); i++)
         execv(controllers[i], argv);
     die("cannot find libvirt_lxc");

@@ -1,0 +1,80 @@
+/*
+ * What the kernel counts for each user: a sliver has counts of its own, and limits of its own for them.
+ *
+ * A limit that a user namespace's maker has when it makes the namespace holds for all users in it together
+ * (user_namespaces(7), ucounts). Processes need none here: the pids cgroup limits them.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/nsfs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "launcher.h"
+
+#ifndef MAKER_LIBRARY
+#error "MAKER_LIBRARY is the path of the library that is made of preload/maker.c"
+#endif
+__asm__(".pushsection .rodata\n"
+        "maker_library: .incbin \"" MAKER_LIBRARY "\"\n"
+        "maker_library_end: .popsection\n");
+extern const char maker_library[], maker_library_end[];
+
+static const struct {
+    __rlimit_resource_t resource;
+    rlim_t most;
+} limits[] = {
+    {RLIMIT_SIGPENDING, 8192},     /* signals; the kernel's own default is a quarter of the pages of memory */
+    {RLIMIT_MSGQUEUE, 819200},     /* bytes of POSIX message queues: the kernel's own default */
+    {RLIMIT_MEMLOCK, 8L << 20},    /* bytes: the kernel's own default */
+};
+
+void limit_counts(void)
+{
+    for (size_t i = 0; i < LENGTH(limits); i++) {
+        struct rlimit limit;
+
+        if (getrlimit(limits[i].resource, &limit) < 0)
+            die("cannot read what is counted for a user");
+        if (limit.rlim_max > limits[i].most) /* RLIM_INFINITY is the largest number */
+            limit.rlim_max = limits[i].most;
+        limit.rlim_cur = limit.rlim_max;
+        if (setrlimit(limits[i].resource, &limit) < 0)
+            die("cannot limit what is counted for a user");
+    }
+}
+
+static uid_t maker(const struct launch *launch)
+{
+    return (uid_t)(launch->uid + launch->count - 1);
+}
+
+/* From memory, so that the launcher stays one file; the descriptor ends with the container's processes' first exec. */
+void load_maker(const struct launch *launch)
+{
+    const size_t size = (size_t)(maker_library_end - maker_library);
+    int fd = memfd_create("sliver-maker", 0);
+    char text[32];
+
+    if (fd < 0 || write(fd, maker_library, size) != (ssize_t)size)
+        die("cannot load the maker of the user namespace");
+    snprintf(text, sizeof text, "/proc/self/fd/%d", fd);
+    setenv("LD_PRELOAD", text, 1);
+    snprintf(text, sizeof text, "%u", maker(launch));
+    setenv(MAKER_VARIABLE, text, 1);
+}
+
+void check_maker(const struct launch *launch, int user_namespace)
+{
+    uid_t owner;
+
+    if (ioctl(user_namespace, NS_GET_OWNER_UID, &owner) < 0)
+        die("cannot see who made the container's user namespace");
+    errno = 0;
+    if (owner != maker(launch))
+        die("user %u made the container's user namespace, not %u", owner, maker(launch));
+}
