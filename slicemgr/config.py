@@ -30,6 +30,7 @@ RATE_HINT = "write it as 800kbit, 100Mbit, 1Gbit or a number of bits per second"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _LONGEST_DURATION = timedelta(days=36500)
+_LEAST_CONNECTIONS, _MOST_CONNECTIONS = 256, 1_000_000  # they are counted in parts, by the kernel's matches
 
 
 def parse_size(text: str | int, name: str = "size") -> int:
@@ -122,6 +123,9 @@ class NetworkConfig:
     dns: tuple[str, ...] = ()  # () means: the node's own /etc/resolv.conf, loopback resolvers left out
     denied: tuple[str, ...] = ("169.254.0.0/16",)  # networks no sliver may open connections to
     firewall: str = "auto"  # auto, legacy (python-iptables) or restore (iptables-restore)
+    connections: int = 4096  # that the node tracks for one sliver: opened by it, and as many opened to it from outside
+    connection_rate: int = 200  # new ones per second in each of these directions, after `connections` at once
+    untracked: tuple[int, ...] = ()  # TCP ports of the node's own services that work without connection tracking
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +320,8 @@ def _convert(kind: typing.Any, value: typing.Any, name: str) -> object:
         return Path(value)
     if kind == tuple[str, ...] and isinstance(value, list) and all(isinstance(one, str) for one in value):
         return tuple(value)
+    if kind == tuple[int, ...] and isinstance(value, list) and all(type(one) is int for one in value):
+        return tuple(value)
     if kind == tuple[timedelta, ...] and isinstance(value, list) and all(isinstance(one, str) for one in value):
         return tuple(sorted((parse_duration(one, name) for one in value), reverse=True))
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -389,6 +395,7 @@ def _check_network(network: NetworkConfig) -> None:
         raise invalid("network.ports_per_sliver", "must be at least 1 and fit into the port pool")
     if network.firewall not in ("auto", "legacy", "restore"):
         raise invalid("network.firewall", f"{network.firewall!r} is unknown", "auto, legacy or restore")
+    _check_connections(network)
     for name, networks in (("addresses", (network.addresses,)), ("denied", network.denied)):
         for text in networks:
             try:
@@ -401,3 +408,15 @@ def _check_network(network: NetworkConfig) -> None:
                 ipaddress.IPv4Address(text)
             except ValueError as error:
                 raise invalid(f"network.{name}", f"{text!r} is not an IPv4 address: {error}") from error
+
+
+def _check_connections(network: NetworkConfig) -> None:
+    for name, number, least in (
+        ("connections", network.connections, _LEAST_CONNECTIONS),
+        ("connection_rate", network.connection_rate, 1),
+    ):
+        if not least <= number <= _MOST_CONNECTIONS:
+            raise invalid(f"network.{name}", f"{number} is out of range", f"{least} to {_MOST_CONNECTIONS}")
+    for port in network.untracked:
+        if not 1 <= port <= 65535 or network.ports_first <= port <= network.ports_last:
+            raise invalid("network.untracked", f"{port} is not a port of the node's own", "one outside the port pool")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from slicemgr.config import Config
-from slicemgr.drivers import btrfs_space, confinement, disk_image, traffic
+from slicemgr.config import Config, NetworkConfig
+from slicemgr.drivers import btrfs_space, confinement, conntrack, disk_image, traffic
 from slicemgr.drivers.acceleration import Found
 from slicemgr.drivers.btrfs import Pool, QuotaMode
 from slicemgr.drivers.command import CommandFailed
@@ -37,6 +37,9 @@ _PROGRAMS = {
 _CONTROLLERS = ("memory", "cpu", "pids")
 _NODES = 4096  # bytes of a node of the pool: see the README
 _METADATA_LEFT = 0.1  # of what there is for metadata; with less the node needs attention
+_OWN_CONNECTIONS = 32768  # of the node itself
+_NEARLY_FULL = 0.9
+_SHOWN = 5  # slivers at their limit that are named
 _OLD_KERNEL = (6, 7)
 
 
@@ -70,7 +73,7 @@ def examine(
         lambda: _importer(config),
         _neighbours,
         _ptys,
-        _conntrack,
+        lambda: _conntrack(config.network, firewall),
         _rates,
         _files,
     ]
@@ -233,11 +236,34 @@ def _ptys() -> Check:
     return _at_least("pseudo terminals", limit, 16384, "kernel.pty.max", "terminals of all slivers")
 
 
-def _conntrack() -> Check:
-    limit = _number("/proc/sys/net/netfilter/nf_conntrack_max")
-    return _at_least(
-        "connection tracking", limit, 65536, "net.netfilter.nf_conntrack_max", "connections of all slivers"
-    )
+def _conntrack(network: NetworkConfig, firewall: Firewall) -> Check:
+    limit, used = _number("/proc/sys/net/netfilter/nf_conntrack_max"), conntrack.total()
+    try:
+        busiest = firewall.busiest()
+    except OSError as error:
+        return Check("connection tracking", None, f"connections cannot be counted: {error}", "modprobe nf_conntrack")
+    return connections(network, limit, used, firewall.published, busiest)
+
+
+def connections(
+    network: NetworkConfig, limit: int | None, used: int | None, published: int, busiest: Mapping[str, int]
+) -> Check:
+    """Whether the slivers' shares of the table and the node's own have room in it. Pure.
+
+    limit: entries that the kernel has room for. used: by all. busiest: sliver → entries, of those at their limit.
+    """
+    name, sysctl = "connection tracking", "net.netfilter.nf_conntrack_max"
+    if limit is None or used is None:
+        return Check(name, None, f"{sysctl} is not there on this kernel", "modprobe nf_conntrack")
+    each = 2 * network.connections  # opened by it, and to it
+    enough = max(65536, published * each + _OWN_CONNECTIONS)
+    detail = f"{sysctl} = {limit}, {used} in use; {published} slivers may take {each} each"
+    if busiest:
+        shown = sorted(busiest, key=lambda one: -busiest[one])[:_SHOWN]
+        more = f" and {len(busiest) - _SHOWN} more" if len(busiest) > _SHOWN else ""
+        detail += "; at their limit: " + ", ".join(f"{one} ({busiest[one]})" for one in shown) + more
+    good = limit >= enough and used <= _NEARLY_FULL * limit
+    return Check(name, True if good else None, detail, f"sysctl -w {sysctl}={enough}, or lower network.connections")
 
 
 def _rates() -> Check:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import socket
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -185,6 +186,22 @@ class Firewall:
             if self._choice is None or not self._written:
                 return ["the rules have not been written yet"]
             return self._backend(self._choice.name).problems(list(self._written.values()))
+
+    def busiest(self) -> dict[str, int]:
+        """Of each published sliver with as many connections as `network.connections`: how many. Raises OSError.
+
+        Those that have ended and that the kernel remembers still are among them.
+        """
+        with self._lock:
+            slivers = {socket.inet_aton(address): one.sliver for address, one in (self._owners or {}).items()}
+        found = conntrack.count(slivers)
+        return {slivers[address]: count for address, count in found.items() if count >= self._network.connections}
+
+    @property
+    def published(self) -> int:
+        """How many slivers were in the last replace."""
+        with self._lock:
+            return len(self._owners or {})
 
     def _tables(self, published: Collection[Published]) -> list[Table]:
         """IPv6's are left out where the kernel runs without it."""

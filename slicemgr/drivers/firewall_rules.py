@@ -1,7 +1,8 @@
 """The node's packet filter as plain data: what every chain `SLICEMGR-*` should hold. Pure.
 
 What passes, per packet: raw PREROUTING (nobody speaks for another) → nat PREROUTING (port block → sliver) →
-filter INPUT or FORWARD (who may reach whom) → nat POSTROUTING (the pool hides behind the node).
+mangle INPUT or FORWARD (how many connections) → filter INPUT or FORWARD (who may reach whom) →
+nat POSTROUTING (the pool hides behind the node).
 
 Chains are searched as trees: by port ranges for DNAT, by the signs of the slice's tag for whatever depends on the
 slice. A new connection crosses the rules of one path, and a change of one sliver changes the chains of one path.
@@ -19,6 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from ipaddress import ip_network
 from typing import NamedTuple
 
 from slicemgr import names
@@ -30,6 +32,7 @@ LINKS = f"{names.MARK}+"
 PORT_FANOUT = 8  # children of a port range
 LEAF = 8  # blocks or slices listed in one chain before it is split
 SSH = 22
+PARTS = 16  # in which a sliver's connections are counted
 
 # Bridges whose owners (Docker, libvirt, ...) have their own rules for who may come in: a sliver's connection to one
 # is left to those rules instead of being accepted as one to the world.
@@ -48,7 +51,7 @@ class Published:
 
 
 class Match(NamedTuple):
-    """One `-m module` with its options; a flag's value is ""."""
+    """One `-m module` with its options; a flag's value is "", a value with a leading `!` is negated."""
 
     module: str
     options: tuple[tuple[str, str], ...]
@@ -89,8 +92,11 @@ ESTABLISHED = Match("conntrack", (("ctstate", "RELATED,ESTABLISHED"),))
 INVALID = Match("conntrack", (("ctstate", "INVALID"),))
 DNATED = Match("conntrack", (("ctstate", "DNAT"),))
 TO_NODE = Match("addrtype", (("dst-type", "LOCAL"),))
+FROM_NODE = Match("addrtype", (("src-type", "LOCAL"),))
 NO_WAY_BACK = Match("rpfilter", (("invert", ""),))
 PING = Match("icmp", (("icmp-type", "echo-request"),))
+# The first packet of a connection. A later one that nobody has answered yet is NEW, too, but its entry is confirmed.
+OPENING = Match("conntrack", (("ctstate", "NEW"), ("ctstatus", "!CONFIRMED")))
 
 
 def tables(published: Collection[Published], network: NetworkConfig) -> tuple[Table, ...]:
@@ -99,6 +105,7 @@ def tables(published: Collection[Published], network: NetworkConfig) -> tuple[Ta
     every = tuple(sorted(tags))
     return (
         _raw(network, every),
+        _mangle(network),
         _filter(network, tuple(sorted(tag for tag, shared in tags.items() if shared))),
         _filter6(every),
         _nat(network, published),
@@ -115,7 +122,71 @@ def _raw(network: NetworkConfig, tags: tuple[str, ...]) -> Table:
         ),
         **dict(_by_tag(f"{PREFIX}LINKS", tags, _from_slice("DROP"))),
     }
-    return Table(False, "raw", (("PREROUTING", f"{PREFIX}PREROUTING"),), chains)
+    jumps = ["PREROUTING"]
+    if network.untracked:
+        chains[f"{PREFIX}PREROUTING"] += tuple(_untracked(network, "dport", TO_NODE))
+        chains[f"{PREFIX}OUTPUT"] = (
+            *_untracked(network, "sport", FROM_NODE),
+            *_untracked(network, "dport", TO_NODE),
+        )
+        jumps += ["OUTPUT"]
+    return Table(False, "raw", tuple((builtin, PREFIX + builtin) for builtin in jumps), chains)
+
+
+def _untracked(network: NetworkConfig, end: str, side: Match) -> Iterator[Rule]:
+    for port in network.untracked:
+        yield Rule("CT", (("notrack", ""),), "tcp", matches=(side, Match("tcp", ((end, str(port)),))))
+
+
+def _mangle(network: NetworkConfig) -> Table:
+    """How many connections the node tracks for one sliver, and how fast they may become more.
+
+    A packet that is dropped here leaves no entry behind. What one sliver opens to another counts for the opener alone,
+    so that nobody can use up another's share. The rules name no sliver: the kernel counts by address, and loses its
+    counts when the table is written (the legacy ones always as a whole), which therefore happens at no change.
+    """
+    pool = network.addresses
+    opens = Rule(f"{PREFIX}OPENS", source=pool, in_link=LINKS, matches=(OPENING,), goto=True)
+    opened = Rule(f"{PREFIX}OPENED", destination=pool, out_link=LINKS, matches=(OPENING,), goto=True)
+    chains: dict[str, Chain] = {
+        f"{PREFIX}INPUT": (opens,),
+        f"{PREFIX}FORWARD": (opens, opened),
+        **_at_most(f"{PREFIX}OPENS", network, "src"),
+        **_at_most(f"{PREFIX}OPENED", network, "dst"),
+    }
+    return Table(False, "mangle", (("INPUT", f"{PREFIX}INPUT"), ("FORWARD", f"{PREFIX}FORWARD")), chains)
+
+
+def _at_most(name: str, network: NetworkConfig, end: str) -> dict[str, Chain]:
+    """The rate comes first: each connection that is counted costs memory until the kernel has found it gone.
+
+    The kernel looks at every connection of an address when it counts. So each new one is counted in one of some parts,
+    by chance: whose part is full is dropped, and its next packet has another chance.
+    """
+    rate, most = network.connection_rate, network.connections
+    by_rate = (
+        ("hashlimit-above", f"{rate}/sec"),
+        ("hashlimit-burst", str(most)),
+        ("hashlimit-mode", f"{end}ip"),
+        # The kernel keeps the numbers with the name, from one table to the next: other numbers are another name.
+        ("hashlimit-name", f"sm{end}-{rate}-{most}"),
+        ("hashlimit-htable-max", str(ip_network(network.addresses).num_addresses)),
+        # In ms, until all may be opened at once again. 1000 is the default, which python-iptables writes as 0.
+        ("hashlimit-htable-expire", str(1000 * (most // rate + 2))),
+    )
+    by_count = (("connlimit-above", str(most // PARTS)), ("connlimit-mask", "32"), (f"connlimit-{end[0]}addr", ""))
+    parts = [f"{name}-{part}" for part in range(PARTS)]
+    chances = [
+        Match("statistic", (("mode", "random"), ("probability", f"{1 / left:.6f}"))) for left in range(PARTS, 1, -1)
+    ]
+    return {
+        name: (
+            Rule("DROP", matches=(Match("hashlimit", by_rate),)),
+            *(Rule(part, matches=(chance,), goto=True) for part, chance in zip(parts, chances, strict=False)),
+            Rule(parts[-1], goto=True),
+        ),
+        **dict.fromkeys(parts, (Rule("DROP", matches=(Match("connlimit", by_count),)),)),
+    }
 
 
 def _filter(network: NetworkConfig, shared: tuple[str, ...]) -> Table:
@@ -294,12 +365,17 @@ def rule_words(rule: Rule) -> list[str]:
             words += ["!", flag, value[1:]] if value.startswith("!") else [flag, value]
     for match in rule.matches:
         words += ["-m", match.module]
-        for option, value in match.options:
-            words += [f"--{option}", value] if value else [f"--{option}"]
-    words += ["-g" if rule.goto else "-j", rule.target]
-    for option, value in rule.options:
-        words += [f"--{option}", value]
-    return words
+        words += _option_words(match.options)
+    return [*words, "-g" if rule.goto else "-j", rule.target, *_option_words(rule.options)]
+
+
+def _option_words(options: tuple[tuple[str, str], ...]) -> Iterator[str]:
+    for option, value in options:
+        if value.startswith("!"):
+            yield "!"
+        yield f"--{option}"
+        if value:
+            yield value.removeprefix("!")
 
 
 def changes(table: Table, previous: Table | None) -> tuple[set[str], set[str]]:

@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,6 +27,7 @@ NAME = sys.argv[1]
 heard: list[list[str]] = []  # source and text of every datagram that a service got
 firewalls: dict[str, Firewall] = {}
 kept: dict[int, socket.socket] = {}
+held: list[socket.socket] = []
 
 
 def serve(ports: list[int]) -> None:
@@ -102,6 +104,75 @@ def spoof(source: str, host: str, port: int, text: str) -> None:
         link.sendto(head + body, (host, 0))
 
 
+def flood(host: str, port: int, count: int, protocol: str = "udp", first: int = 1024) -> float:
+    """Send the first packet of so many connections, each from a port (for ICMP: with an id) of its own; seconds."""
+    kind = {"udp": socket.IPPROTO_UDP, "tcp": socket.IPPROTO_TCP, "icmp": socket.IPPROTO_ICMP}[protocol]
+    begun = time.monotonic()
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW, kind) as link:
+        link.connect((host, 0))
+        addresses = socket.inet_aton(link.getsockname()[0]) + socket.inet_aton(host)
+        for number in range(first, first + count):
+            if protocol == "udp":
+                packet = struct.pack("!HHHH", number, port, 8, 0)
+            elif protocol == "icmp":
+                packet = _with_checksum(struct.pack("!BBHHH", 8, 0, 0, number, 1), 2)
+            else:
+                packet = struct.pack("!HHIIBBHHH", number, port, 1, 0, 0x50, 2, 8192, 0, 0)
+                summed = _checksum(addresses + struct.pack("!HH", kind, len(packet)) + packet)
+                packet = packet[:16] + struct.pack("!H", summed) + packet[18:]
+            link.send(packet)
+    return time.monotonic() - begun
+
+
+def visits(host: str, port: int, count: int, wait: float) -> int:
+    """TCP connections one after the other, each ended at once; how many got an answer before one got none."""
+    for done in range(count):
+        if tcp(host, port, wait) is None:
+            return done
+    return count
+
+
+def hold(host: str, port: int, count: int, wait: float) -> int:
+    """Open TCP connections side by side and keep them; how many there are."""
+
+    def opened(_: int) -> None:
+        try:
+            held.append(socket.create_connection((host, port), timeout=wait))
+        except OSError:
+            return
+
+    with ThreadPoolExecutor(64) as pool:
+        list(pool.map(opened, range(count)))
+    return len(held)
+
+
+def release() -> None:
+    while held:
+        held.pop().close()
+
+
+def stream(host: str, port: int, count: int) -> None:
+    """Datagrams of one connection that nobody answers."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+        for number in range(count):
+            link.sendto(f"stream {number}".encode(), (host, port))
+
+
+def tracked(addresses: list[str]) -> dict[str, int]:
+    """Connections that this namespace's kernel tracks, by address that opened or answers them."""
+    raw = {socket.inet_aton(address): address for address in addresses}
+    return {raw[address]: count for address, count in conntrack.count(raw).items()}
+
+
+def forget_all() -> None:
+    """End every connection."""
+    _forget(lambda source: True)
+
+
+def _with_checksum(packet: bytes, at: int) -> bytes:
+    return packet[:at] + struct.pack("!H", _checksum(packet)) + packet[at + 2 :]
+
+
 def _checksum(data: bytes) -> int:
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     return ~((total >> 16) + (total & 0xFFFF)) & 0xFFFF
@@ -129,7 +200,7 @@ def storm(setting: str, slivers: list[list[Any]]) -> int:
 
     def create(one: Published) -> None:
         rows.append(one)
-        firewalls[setting].replace(read)
+        firewalls[json.dumps([setting, {}])].replace(read)
 
     with ThreadPoolExecutor(len(slivers)) as pool:
         list(pool.map(create, _published(slivers)))
@@ -137,11 +208,17 @@ def storm(setting: str, slivers: list[list[Any]]) -> int:
 
 
 def firewall(do: str, setting: str = "auto", slivers: list[list[Any]] | None = None, **more: Any) -> Any:
-    """do: replace (slivers, full), remove, check, backend, reason. An error's text is the answer to a failed one."""
-    if setting not in firewalls:
-        network = NetworkConfig(firewall=setting, denied=("169.254.0.0/16", "203.0.113.0/24"))
-        firewalls[setting] = Firewall(network)
-    one = firewalls[setting]
+    """do: replace (slivers, full), remove, check, backend, reason. An error's text is the answer to a failed one.
+
+    network: settings that differ from those that the tests share.
+    """
+    network = more.get("network", {})
+    key = json.dumps([setting, network])
+    if key not in firewalls:
+        given = {"firewall": setting, "denied": ("169.254.0.0/16", "203.0.113.0/24"), **network}
+        given["untracked"] = tuple(network.get("untracked", ()))
+        firewalls[key] = Firewall(NetworkConfig(**given))
+    one = firewalls[key]
     try:
         if do == "replace":
             return one.replace(_published(slivers or []), full=bool(more.get("full")))
@@ -173,7 +250,27 @@ def lock(path: str, timeout: float) -> None:
 
 
 TASKS: dict[str, Callable[..., Any]] = {
-    task.__name__: task for task in (serve, tcp, udp, ping, spoof, listen, firewall, remember, forget, lock, storm)
+    task.__name__: task
+    for task in (
+        serve,
+        tcp,
+        udp,
+        ping,
+        spoof,
+        listen,
+        flood,
+        visits,
+        hold,
+        release,
+        stream,
+        tracked,
+        forget_all,
+        firewall,
+        remember,
+        forget,
+        lock,
+        storm,
+    )
 }
 
 

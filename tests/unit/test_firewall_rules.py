@@ -17,6 +17,7 @@ from slicemgr.config import NetworkConfig
 from slicemgr.drivers.firewall import Choice, Facts, choose
 from slicemgr.drivers.firewall_restore import parse_saved
 from slicemgr.drivers.firewall_rules import (
+    PARTS,
     PRIVATE_BRIDGES,
     Match,
     Published,
@@ -54,6 +55,7 @@ class Packet:
     way_back: bool = True
     icmp: str = "echo-request"
     ipv6: bool = False
+    too_many: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,14 +81,21 @@ def _match(match: Match, packet: Packet) -> bool:
     options = dict(match.options)
     match match.module:
         case "conntrack":
+            assert options.get("ctstatus") in (None, "!CONFIRMED")  # of a first packet, which all here are
             return bool({packet.state, "DNAT" if packet.dnat else ""} & set(options["ctstate"].split(",")))
+        case "hashlimit" | "connlimit":
+            return packet.too_many
+        case "statistic":
+            return False  # the last part is as good as any
         case "addrtype":
-            return packet.to_node
+            return packet.to_node if "dst-type" in options else not packet.in_link
         case "rpfilter":
             return not packet.way_back
         case "icmp":
             return packet.icmp == options["icmp-type"]
         case "tcp" | "udp":
+            if "dport" not in options:
+                return False
             first, _, last = options["dport"].partition(":")
             return packet.protocol == match.module and int(first) <= packet.port <= int(last or first)
         case _:
@@ -147,12 +156,18 @@ def travel(rules: Ruleset, slivers: Sequence[Published], packet: Packet) -> Outc
         address, _, port = dict(rule.options)["to-destination"].partition(":")
         local = False
         packet = dataclasses.replace(packet, destination=address, port=int(port or packet.port), dnat=True)
+    to = owner.get(packet.destination)
+    if not local:
+        packet = dataclasses.replace(packet, out_link=packet.out_link or (names.link(to.sliver) if to else "eth0"))
+    if packet.in_link:
+        rule, crossed = walk(rules["IPv4 mangle table"], "INPUT" if local else "FORWARD", packet)
+        total += crossed
+        if rule is not None:
+            return Outcome("dropped", True, total)
     if local:
         rule, crossed = walk(rules["IPv4 filter table"], "INPUT", packet)
         verdict = rule.target if rule else ""
         return Outcome("dropped" if verdict == "DROP" else "node", bool(verdict), total + crossed, packet.port)
-    to = owner.get(packet.destination)
-    packet = dataclasses.replace(packet, out_link=packet.out_link or (names.link(to.sliver) if to else "eth0"))
     verdict = "ACCEPT"
     if packet.in_link:
         rule, crossed = walk(rules["IPv4 filter table"], "FORWARD", packet)
@@ -314,6 +329,73 @@ def test_the_world_is_open_but_for_what_is_denied_or_has_its_own_rules() -> None
     assert travel(rules, slivers, sends(one, OUTSIDE, state="INVALID")).where == "dropped"
 
 
+@quickly
+@given(populations, st.data())
+def test_too_many_connections_are_dropped_for_one_sliver_alone(slivers: list[Published], data: st.DataObject) -> None:
+    """What the kernel counts is tried in tests/system/test_connections.py; here: for whom it is asked."""
+    rules, one = ruleset(slivers), data.draw(st.sampled_from(slivers))
+    for packet in (
+        sends(one, OUTSIDE),
+        sends(one, OUTSIDE, protocol="icmp"),
+        sends(one, OUTSIDE, out_link="docker0"),
+        sends(one, NODE, one.ports.first),
+        sends(one, NETWORK.gateway, protocol="icmp"),
+        Packet(OUTSIDE, NODE, one.ports.last),
+        Packet(OUTSIDE, NODE, one.ports.last, in_link="docker0"),
+    ):
+        assert travel(rules, slivers, packet).where != "dropped"
+        assert travel(rules, slivers, dataclasses.replace(packet, too_many=True)).where == "dropped"
+    for packet in (
+        sends(one, OUTSIDE, state="ESTABLISHED"),
+        Packet(OUTSIDE, NODE, 443),
+        Packet(OUTSIDE, "203.0.113.5", out_link="docker0"),
+        Packet(NODE, one.address, 22, in_link=""),
+    ):
+        assert travel(rules, slivers, dataclasses.replace(packet, too_many=True)) == travel(rules, slivers, packet)
+
+
+def test_what_one_sliver_opens_to_another_is_counted_once_and_by_its_opener() -> None:
+    mangle = ruleset(slices([1, 1]))["IPv4 mangle table"]
+    (from_one,) = mangle.chains["SLICEMGR-INPUT"]
+    assert mangle.chains["SLICEMGR-FORWARD"][0] == from_one and from_one.goto
+    by_address = {"SLICEMGR-OPENS": ("srcip", "connlimit-saddr"), "SLICEMGR-OPENED": ("dstip", "connlimit-daddr")}
+    for name, (rate, count) in by_address.items():
+        chain = mangle.chains[name]
+        words = " ".join(rule_words(chain[0]))
+        assert f"--hashlimit-above 200/sec --hashlimit-burst 4096 --hashlimit-mode {rate} " in words
+        parts = [rule.target for rule in chain[1:]]
+        assert len(set(parts)) == PARTS and all(rule.goto for rule in chain[1:]) and not chain[-1].matches
+        for part in parts:
+            (rule,) = mangle.chains[part]
+            assert f"--connlimit-above {4096 // PARTS} --connlimit-mask 32 --{count} -j DROP" in " ".join(
+                rule_words(rule)
+            )
+
+
+def test_every_part_of_the_connections_has_the_same_chance() -> None:
+    left = 1.0
+    for rule in ruleset([])["IPv4 mangle table"].chains["SLICEMGR-OPENS"][1:]:
+        chance = float(dict(rule.matches[0].options)["probability"]) if rule.matches else 1.0
+        assert left * chance == pytest.approx(1 / PARTS, rel=1e-4)
+        left *= 1 - chance
+
+
+def test_the_limits_of_connections_are_the_same_whoever_is_published() -> None:
+    """A table that is written anew begins to count anew."""
+    assert ruleset([])["IPv4 mangle table"] == ruleset(slices([3, 2, 1] * 100))["IPv4 mangle table"]
+
+
+def test_ports_that_are_not_tracked_are_the_nodes_own_alone() -> None:
+    slivers = slices([1])
+    raw = ruleset(slivers, NetworkConfig(untracked=(22, 8480)))["IPv4 raw table"]
+    for port, target in ((22, "CT"), (8480, "CT"), (80, None), (10000, None)):
+        asked, elsewhere = Packet(OUTSIDE, NODE, port, to_node=True), Packet(OUTSIDE, "203.0.113.5", port)
+        rule, _ = walk(raw, "PREROUTING", asked)
+        assert (rule.target if rule else None) == target
+        assert walk(raw, "PREROUTING", elsewhere)[0] is None
+    assert all("OUTPUT" not in builtin for builtin, _ in ruleset(slivers)["IPv4 raw table"].jumps)
+
+
 def test_the_evaluator_lets_through_what_weakened_rules_let_through() -> None:
     """The control: without ours nothing is closed, so the checks above cannot pass by themselves."""
     slivers = slices([1, 1])
@@ -422,6 +504,8 @@ def test_restore_text_of_a_change_names_only_what_changes() -> None:
 def test_words_of_a_rule() -> None:
     rule = Rule("DROP", source="!10.77.0.0/16", in_link="sm+", matches=(Match("rpfilter", (("invert", ""),)),))
     assert rule_words(rule) == ["!", "-s", "10.77.0.0/16", "-i", "sm+", "-m", "rpfilter", "--invert", "-j", "DROP"]
+    rule = Rule("CT", (("notrack", ""),), matches=(Match("conntrack", (("ctstatus", "!CONFIRMED"),)),))
+    assert rule_words(rule) == ["-m", "conntrack", "!", "--ctstatus", "CONFIRMED", "-j", "CT", "--notrack"]
 
 
 def test_wrong_counts_names_what_is_missing_left_over_and_altered() -> None:

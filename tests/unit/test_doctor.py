@@ -1,0 +1,42 @@
+"""Checks of the node whose verdict depends on figures alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from slicemgr.agent.doctor import connections
+from slicemgr.config import NetworkConfig
+
+NETWORK = NetworkConfig(connections=4096)
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "published", "ok"),
+    [
+        (262144, 100, 0, True),
+        (262144, 100, 20, True),
+        (262144, 100, 100, None),
+        (1 << 20, 100, 100, True),
+        (262144, 250_000, 20, None),
+        (32768, 100, 0, None),
+        (None, 100, 0, None),
+        (262144, None, 0, None),
+    ],
+)
+def test_the_table_of_connections_has_room_for_all_shares(
+    limit: int | None, used: int | None, published: int, ok: bool | None
+) -> None:
+    assert connections(NETWORK, limit, used, published, {}).ok is ok
+
+
+def test_what_would_be_enough_for_the_slivers_is_said() -> None:
+    check = connections(NETWORK, 262144, 7, 100, {})
+    assert check.remedy.startswith("sysctl -w net.netfilter.nf_conntrack_max=851968, or lower network.connections")
+    assert "262144, 7 in use; 100 slivers may take 8192 each" in check.detail
+
+
+def test_slivers_at_their_limit_are_named_the_busiest_first() -> None:
+    busiest = {f"aaaaaaaa-{number}": 4096 + number for number in range(7)}
+    detail = connections(NETWORK, 262144, 7, 8, busiest).detail
+    assert "at their limit: aaaaaaaa-6 (4102), aaaaaaaa-5 (4101)," in detail and detail.endswith(" and 2 more")
+    assert "at their limit" not in connections(NETWORK, 262144, 7, 8, {}).detail
