@@ -18,7 +18,7 @@ from slicemgr.agent.plan import Step, phase_after
 from slicemgr.agent.publish import Publisher
 from slicemgr.agent.roots import Roots
 from slicemgr.config import Config
-from slicemgr.drivers import cgroup, console_log, launch, traffic, whole_file
+from slicemgr.drivers import cgroup, console_log, launch, neighbours, traffic, whole_file
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.domain_xml import domain_xml, host_memory
 from slicemgr.drivers.hypervisor import Hypervisor
@@ -67,6 +67,7 @@ class Applier:
             Step.IDENTITY: self._identity,
             Step.DOMAIN: self._domain,
             Step.KEYS: self._keys,
+            Step.LINK: self._link,
             Step.SHAPE: self._shape,
             Step.PUBLISH: self._publish,
             Step.VERIFY: self._verify,
@@ -161,9 +162,13 @@ class Applier:
         if sliver.kind is Kind.KVM:
             self._said[sliver.id] = console_log.size(self._config.node.pool, sliver.id)
         self._hypervisor.create(sliver.kind, domain_xml(sliver, place), host_memory(sliver, place))
+        self._link(sliver)
         if sliver.kind is Kind.KVM:
             seen = work.SliverSeen(sliver.id, Phase.PENDING, acceleration=place.acceleration, booted="no")
             self._journal.add(seen)
+
+    def _link(self, sliver: Sliver) -> None:
+        neighbours.guard(sliver.id, sliver.address)
 
     def _shape(self, sliver: Sliver) -> None:
         traffic.shape(sliver.id, sliver.limits.net_in, sliver.limits.net_out)

@@ -39,6 +39,8 @@ _NODES = 4096  # bytes of a node of the pool: see the README
 _METADATA_LEFT = 0.1  # of what there is for metadata; with less the node needs attention
 _OWN_CONNECTIONS = 32768  # of the node itself
 _NEARLY_FULL = 0.9
+_LOOSE = 2  # of rp_filter
+_ENOUGH_NEIGHBOURS = 65536
 _SHOWN = 5  # slivers at their limit that are named
 _OLD_KERNEL = (6, 7)
 
@@ -228,7 +230,29 @@ def _importer(config: Config) -> Check:
 
 def _neighbours() -> Check:
     limit = _number("/proc/sys/net/ipv4/neigh/default/gc_thresh3")
-    return _at_least("neighbour table", limit, 4096, "net.ipv4.neigh.default.gc_thresh3", "slivers reachable at once")
+    try:
+        used = max(int(row.split()[0], 16) for row in Path("/proc/net/stat/arp_cache").read_text().splitlines()[1:])
+    except (FileNotFoundError, ValueError):  # in the machine's first network namespace alone
+        used = None
+    return neighbours(limit, used, _number("/proc/sys/net/ipv4/conf/all/rp_filter"))
+
+
+def neighbours(limit: int | None, used: int | None, path_filter: int | None) -> Check:
+    """Whether the table has room, and whether links take forged senders for neighbours. Pure.
+
+    limit: entries that can be collected, of all network namespaces. used: entries of any kind. path_filter: the
+    machine's own setting, which each link raises but cannot lower: 2 is loose, and strict is 1.
+    """
+    name, sysctl = "neighbour table", "net.ipv4.neigh.default.gc_thresh3"
+    if path_filter == _LOOSE:
+        detail = "net.ipv4.conf.all.rp_filter = 2: forged ARP requests of slivers become entries"
+        return Check(name, None, detail, "sysctl -w net.ipv4.conf.all.rp_filter=0, for each link has its own")
+    if limit is None:
+        return Check(name, None, f"{sysctl} is not there: this is not the machine's first network namespace")
+    detail = f"{sysctl} = {limit}" + (f", {used} entries" if used is not None else "")
+    full = used is not None and used > _NEARLY_FULL * limit
+    remedy = f"sysctl -w {sysctl}={_ENOUGH_NEIGHBOURS}; a sliver may fill its own namespace's share of the one table"
+    return Check(name, True if limit >= _ENOUGH_NEIGHBOURS and not full else None, detail, remedy)
 
 
 def _ptys() -> Check:

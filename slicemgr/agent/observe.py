@@ -10,7 +10,7 @@ from typing import NamedTuple
 from slicemgr import names
 from slicemgr.agent.plan import DomainState, Seen
 from slicemgr.config import Config
-from slicemgr.drivers import btrfs_files, login_keys, traffic
+from slicemgr.drivers import btrfs_files, login_keys, neighbours, traffic
 from slicemgr.drivers.hypervisor import DomainSeen, Hypervisor
 
 _NOTHING = Seen()
@@ -41,7 +41,7 @@ class Host:
             **_lies(self.pool, sliver)._asdict(),
         )
         domain = self.domains.get(sliver)
-        return seen if domain is None else _with_domain(seen, domain, domain.pid == self.settled.get(sliver))
+        return seen if domain is None else _with_domain(sliver, seen, domain, domain.pid == self.settled.get(sliver))
 
     def slivers(self) -> set[str]:
         """Every sliver of which the host has anything."""
@@ -78,7 +78,7 @@ def one(config: Config, hypervisor: Hypervisor, sliver: str) -> Seen:
         return _NOTHING
     disk, keys, lies = _disk_limit(config, sliver), _keys(config, sliver), _lies(pool, sliver)
     seen = Seen(root=root, disk=disk, traces=traces, shaped=shaped, keys=keys, **lies._asdict())
-    return seen if domain is None else _with_domain(seen, domain, mark(config, sliver, domain.pid).exists())
+    return seen if domain is None else _with_domain(sliver, seen, domain, mark(config, sliver, domain.pid).exists())
 
 
 def has_root(config: Config, sliver: str) -> bool:
@@ -117,9 +117,10 @@ def _lies(pool: Path, sliver: str) -> _Lies:
     return _Lies(epoch, snapshots(pool, sliver), names.unfinished_root(pool, sliver).exists())
 
 
-def _with_domain(seen: Seen, domain: DomainSeen, settled: bool) -> Seen:
+def _with_domain(sliver: str, seen: Seen, domain: DomainSeen, settled: bool) -> Seen:
     state = DomainState.PAUSED if domain.paused else DomainState.RUNNING
-    return replace(seen, domain=state, generation=domain.generation, settled=settled)
+    unguarded = not neighbours.is_guarded(sliver)
+    return replace(seen, domain=state, generation=domain.generation, settled=settled, unguarded=unguarded)
 
 
 def settled_dir(config: Config) -> Path:

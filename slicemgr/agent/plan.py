@@ -21,6 +21,7 @@ class Step(StrEnum):
     IDENTITY = "identity"  # hostname, keys, resolver written into the root
     DOMAIN = "domain"  # virDomainCreateXML
     KEYS = "keys"  # other ssh keys into a sliver that runs; its host key into the rows
+    LINK = "link"  # what a link that was made without it lacks: its one neighbour
     SHAPE = "shape"  # the network rates on its link
     PUBLISH = "publish"  # NAT, DNAT and filter rules
     VERIFY = "verify"  # the kernel's limits are the ones asked for
@@ -47,6 +48,7 @@ class Seen:
     generation: of the domain. settled: this very domain went through every step up to SSH.
     root: it is complete. disk: the limit in bytes that was applied to it, None if unknown.
     traces: something with the sliver's mark lies in the pool or runtime directory.
+    unguarded: the node believes what is sent over its link about neighbours.
     shaped: it has a device for its outgoing rate, which outlives the domain.
     keys: the ssh keys of ours that it has, None if unknown.
     epoch: which of its roots is there. snapshots: their ids. replaced: a root that was replaced lies there still.
@@ -63,6 +65,7 @@ class Seen:
     epoch: int = 0
     snapshots: frozenset[str] = frozenset()
     replaced: bool = False
+    unguarded: bool = False
 
 
 _START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN)
@@ -118,15 +121,16 @@ def _run(want: Sliver, seen: Seen, *, pause: bool) -> tuple[Step, ...]:
         return (Step.KILL, *root, *_START, *shape, *_CHECK, *last)
     if seen.generation != want.generation:
         return (Step.STOP, *root, *_START, *shape, *_CHECK, *last)
+    link = (Step.LINK,) if seen.unguarded else ()
     wake = (Step.RESUME,) if seen.domain is DomainState.PAUSED else ()
     keys = _keys(want, seen)
     if not seen.settled:
-        return (*root, *wake, *shape, Step.PUBLISH, *_CHECK, *keys, *last)
+        return (*root, *link, *wake, *shape, Step.PUBLISH, *_CHECK, *keys, *last)
     if (limits.net_out is not None) is not seen.shaped:
-        return (*root, *wake, *shape, *keys, *last)
+        return (*root, *link, *wake, *shape, *keys, *last)
     if pause:
-        return (*root, *keys, *(() if wake else last))
-    return (*root, *wake, *keys)
+        return (*root, *link, *keys, *(() if wake else last))
+    return (*root, *link, *wake, *keys)
 
 
 def _keys(want: Sliver, seen: Seen) -> tuple[Step, ...]:

@@ -17,13 +17,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from slicemgr.config import NetworkConfig
-from slicemgr.drivers import conntrack
+from slicemgr.drivers import conntrack, neighbours
 from slicemgr.drivers.firewall import Firewall
 from slicemgr.drivers.firewall_rules import Published
 from slicemgr.errors import SlicemgrError
 from slicemgr.model import PortBlock
 
 NAME = sys.argv[1]
+_ETH_ARP = 0x0806
 heard: list[list[str]] = []  # source and text of every datagram that a service got
 firewalls: dict[str, Firewall] = {}
 kept: dict[int, socket.socket] = {}
@@ -178,6 +179,64 @@ def _checksum(data: bytes) -> int:
     return ~((total >> 16) + (total & 0xFFFF)) & 0xFFFF
 
 
+def forge(senders: list[str], target: str, operation: int = 1, hardware: str = "") -> None:
+    """ARP requests (or with operation 2 replies) over eth0, one from each of these addresses."""
+    for sender in senders:
+        _arp(operation, hardware, sender, target)
+
+
+def who_has(target: str, sender: str, wait: float) -> str | None:
+    """The hardware address that is answered to an ARP request."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_ARP)) as link:
+        link.bind(("eth0", _ETH_ARP))
+        _arp(1, "", sender, target)
+        deadline = time.monotonic() + wait
+        while (left := deadline - time.monotonic()) > 0:
+            link.settimeout(left)
+            try:
+                frame = link.recv(100)
+            except TimeoutError:
+                return None
+            if frame[20:22] == b"\0\2" and frame[28:32] == socket.inet_aton(target):
+                return frame[22:28].hex(":")
+        return None
+
+
+def solicit(target: str, count: int) -> None:
+    """IPv6 neighbour solicitations to all nodes of eth0, each from a link-local address of its own."""
+    everybody, sought = (socket.inet_pton(socket.AF_INET6, address) for address in ("ff02::1", target))
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as link:
+        link.bind(("eth0", 0))
+        own = link.getsockname()[4]
+        for number in range(1, count + 1):
+            source = socket.inet_pton(socket.AF_INET6, f"fe80::bad:{number:x}")
+            body = struct.pack("!BBHI", 135, 0, 0, 0) + sought + b"\1\1" + own
+            summed = _checksum(source + everybody + struct.pack("!II", len(body), 58) + body)
+            body = body[:2] + struct.pack("!H", summed) + body[4:]
+            head = struct.pack("!IHBB", 6 << 28, len(body), 58, 255) + source + everybody
+            link.send(bytes.fromhex("333300000001") + own + b"\x86\xdd" + head + body)
+
+
+def _arp(operation: int, hardware: str, sender: str, target: str) -> None:
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as link:
+        link.bind(("eth0", 0))
+        own = bytes.fromhex(hardware.replace(":", "")) or link.getsockname()[4]
+        addresses = own + socket.inet_aton(sender) + bytes(6) + socket.inet_aton(target)
+        head = struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation)
+        link.send(b"\xff" * 6 + own + struct.pack("!H", _ETH_ARP) + head + addresses)
+
+
+def guard(sliver: str, address: str) -> bool:
+    """Whether there was something to do, and is not any more."""
+    before = neighbours.is_guarded(sliver)
+    neighbours.guard(sliver, address)
+    return not before and neighbours.is_guarded(sliver)
+
+
+def guarded(sliver: str) -> bool:
+    return neighbours.is_guarded(sliver)
+
+
 def listen() -> list[list[str]]:
     return list(heard)
 
@@ -258,6 +317,11 @@ TASKS: dict[str, Callable[..., Any]] = {
         ping,
         spoof,
         listen,
+        forge,
+        who_has,
+        solicit,
+        guard,
+        guarded,
         flood,
         visits,
         hold,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slicemgr.agent.doctor import connections
+from slicemgr.agent.doctor import connections, neighbours
 from slicemgr.config import NetworkConfig
 
 NETWORK = NetworkConfig(connections=4096)
@@ -40,3 +40,24 @@ def test_slivers_at_their_limit_are_named_the_busiest_first() -> None:
     detail = connections(NETWORK, 262144, 7, 8, busiest).detail
     assert "at their limit: aaaaaaaa-6 (4102), aaaaaaaa-5 (4101)," in detail and detail.endswith(" and 2 more")
     assert "at their limit" not in connections(NETWORK, 262144, 7, 8, {}).detail
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "path_filter", "ok"),
+    [
+        (65536, 20, 0, True),
+        (65536, 20, 1, True),
+        (65536, None, 0, True),
+        (65536, 20, 2, None),
+        (1024, 20, 0, None),
+        (65536, 60_000, 0, None),
+        (None, None, 0, None),
+        (None, None, 2, None),
+    ],
+)
+def test_the_table_of_neighbours_has_room_and_takes_no_forged_ones(
+    limit: int | None, used: int | None, path_filter: int, ok: bool | None
+) -> None:
+    check = neighbours(limit, used, path_filter)
+    assert check.ok is ok
+    assert ("all.rp_filter=0" in check.remedy) is (path_filter == 2)

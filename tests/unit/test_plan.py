@@ -24,6 +24,10 @@ EVERYTHING = [
     )
     if root or (disk, keys) == (None, None)
 ]
+EVERYTHING += [
+    Seen(domain, generation, settled, root, unguarded=True)
+    for domain, generation, settled, root in itertools.product((RUNNING, PAUSED), (0, GENERATION), BOOLS, BOOLS)
+]
 
 
 RATES: tuple[dict[str, int], ...] = ({}, {"net_in": 10**6}, {"net_out": 10**6})
@@ -86,7 +90,7 @@ class Host:
                 self.published = True
             case Step.DOMAIN:
                 assert seen.root and seen.domain is None and self.published
-                self.seen = change(seen, domain=RUNNING, generation=GENERATION, settled=False)
+                self.seen = change(seen, domain=RUNNING, generation=GENERATION, settled=False, unguarded=False)
                 self.shaped_link = False
             case Step.SHAPE:
                 assert seen.domain is not None, "there is no link without a domain"
@@ -104,18 +108,21 @@ class Host:
                 assert seen.domain is PAUSED
                 self.seen = change(seen, domain=RUNNING)
             case _:
-                self._away(step)
+                self._rest(step)
 
-    def _away(self, step: Step) -> None:
+    def _rest(self, step: Step) -> None:
         seen = self.seen
         change = dataclasses.replace
         match step:
+            case Step.LINK:
+                assert seen.domain is not None and seen.unguarded
+                self.seen = change(seen, unguarded=False)
             case Step.STOP:
                 assert seen.domain is not None or seen.shaped
-                self.seen = change(seen, domain=None, settled=False, shaped=False)
+                self.seen = change(seen, domain=None, settled=False, shaped=False, unguarded=False)
             case Step.KILL:
                 assert seen.domain is not None
-                self.seen = change(seen, domain=None, settled=False)
+                self.seen = change(seen, domain=None, settled=False, unguarded=False)
             case Step.WITHDRAW:
                 assert seen.domain is None, "an unpublished link belongs to a domain that runs"
                 self.published = False
@@ -206,6 +213,11 @@ def test_crashes_and_changes_of_mind_are_caught_up(
         (Desired.ABSENT, Seen(shaped=True), (Step.WITHDRAW, Step.REMOVE)),
         (Desired.STOPPED, Seen(root=True, traces=True, shaped=True), (Step.STOP,)),
         (Desired.RUNNING, Seen(RUNNING, GENERATION, True, True, True, shaped=True), (Step.SHAPE,)),
+        (Desired.RUNNING, Seen(RUNNING, GENERATION, True, True, True, unguarded=True), (Step.LINK,)),
+        (Desired.RUNNING, Seen(RUNNING, GENERATION, False, True, True, unguarded=True), (Step.LINK, *SETTLE)),
+        (Desired.PAUSED, Seen(PAUSED, GENERATION, True, True, True, unguarded=True), (Step.LINK,)),
+        (Desired.RUNNING, Seen(RUNNING, 0, True, True, True, unguarded=True), (Step.STOP, *START)),
+        (Desired.STOPPED, Seen(RUNNING, GENERATION, True, True, True, unguarded=True), (Step.STOP,)),
     ],
 )
 def test_the_steps_themselves(desired: Desired, seen: Seen, steps: tuple[Step, ...]) -> None:

@@ -1,0 +1,75 @@
+"""What the node believes about the other end of a sliver's link: one permanent neighbour, and nothing that is sent.
+
+The kernel has one table of neighbours for all network namespaces, and makes an entry for each sender of an ARP request
+that could have come this way. So a link gets the one entry that it needs, which no message changes and which counts
+against no limit; and reverse path filtering, by which a request that names another sender is none. The node goes on
+answering requests for the gateway, whoever restarts the network inside: nothing is changed there.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import socket
+import struct
+from pathlib import Path
+
+from slicemgr import names
+from slicemgr.errors import Failed
+
+_SYSTEM = Path("/proc/sys/net")  # of the caller's network namespace
+_WANTED = {
+    "ipv4/conf/{link}/rp_filter": "1",
+    "ipv4/conf/{link}/arp_accept": "0",
+    "ipv6/conf/{link}/disable_ipv6": "1",  # its table of neighbours is as global
+}
+_GET_PEER, _GET_ARP, _SET_ARP = 0x8917, 0x8954, 0x8955  # SIOCGIFDSTADDR, SIOCGARP, SIOCSARP: linux/sockios.h
+_ETHERNET = 1  # ARPHRD_ETHER: linux/if_arp.h
+_COMPLETE, _PERMANENT = 0x02, 0x04  # ATF_COM, ATF_PERM
+_REQUEST = struct.Struct("=H2x4s8xH14sI16x16s")  # struct arpreq: address, hardware address, flags, netmask, device
+_INTERFACE = struct.Struct("=16sH2x4s16x")  # struct ifreq with an address
+_NO_LINK = (errno.ENODEV, errno.ENOENT)  # its own tenant may remove it from inside
+
+
+def guard(sliver: str, address: str) -> None:
+    """Make the sliver's link such; may be repeated. Raises Failed. A link that is not there needs nothing."""
+    link = names.link(sliver)
+    try:
+        for path, value in _settings(link):
+            if path.read_text().strip() != value:
+                path.write_text(value)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            fcntl.ioctl(control, _SET_ARP, _entry(link, socket.inet_aton(address), _mac(sliver)))
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise Failed(f"cannot set the one neighbour of {link}: {error}") from error
+
+
+def is_guarded(sliver: str) -> bool:
+    """Whether `guard` has nothing to do, for the address to which the link leads."""
+    link = names.link(sliver)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            told = fcntl.ioctl(control, _GET_PEER, _INTERFACE.pack(link.encode(), socket.AF_INET, bytes(4)))
+            peer = _INTERFACE.unpack(told)[2]
+            told = fcntl.ioctl(control, _GET_ARP, _entry(link, peer, bytes(6)))
+            mac, flags = _REQUEST.unpack(told)[3:5]
+        permanent = bool(flags & _PERMANENT) and mac[:6] == _mac(sliver)
+        return permanent and all(path.read_text().strip() == value for path, value in _settings(link))
+    except OSError as error:
+        return error.errno in (*_NO_LINK, errno.EADDRNOTAVAIL)  # without an address it leads nowhere
+
+
+def _settings(link: str) -> list[tuple[Path, str]]:
+    """What a kernel without IPv6 does not have is left out."""
+    files = [(_SYSTEM / path.format(link=link), value) for path, value in _WANTED.items()]
+    return [(path, value) for path, value in files if (_SYSTEM / "ipv6").exists() or "ipv6" not in path.parts]
+
+
+def _entry(link: str, address: bytes, mac: bytes) -> bytes:
+    flags = _COMPLETE | _PERMANENT
+    return _REQUEST.pack(socket.AF_INET, address, _ETHERNET, mac, flags, link.encode())
+
+
+def _mac(sliver: str) -> bytes:
+    return bytes.fromhex(names.mac(sliver).replace(":", ""))
