@@ -1,39 +1,51 @@
-"""Builds the confinement launcher into the package; everything else is in pyproject.toml."""
+"""Builds the programs in C into the package; everything else is in pyproject.toml."""
 
 from pathlib import Path
+from typing import Any
 
 from setuptools import Distribution, setup
-from setuptools._distutils.ccompiler import new_compiler
+from setuptools._distutils.ccompiler import CCompiler, new_compiler
 from setuptools._distutils.sysconfig import customize_compiler
 from setuptools.command.build_py import build_py
 
-SOURCES = sorted(str(path) for path in Path("tools/launcher").glob("*.c"))
+DIRECTORY = Path("slicemgr/libexec")
+FLAGS = ["-O2", "-Wall", "-Wextra", "-Werror"]
 PRELOADED = "tools/launcher/preload/maker.c"  # a library that the launcher holds
-BUILD = "build/launcher"
-TARGET = Path("slicemgr/libexec/sliver-launcher")
+LIBRARY = "build/sliver-launcher/maker.so"
+# The launcher confines a sliver; the probe runs in any sliver, so it is static.
+PROGRAMS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "sliver-launcher": (("tools/launcher/*.c",), {"libraries": ["seccomp"]}),
+    "sliver-probe": (("tools/probe/*.c",), {"extra_postargs": ["-static", "-s"]}),
+}
 
 
-class BuildWithLauncher(build_py):
-    """Compile the launcher beside the Python files (in the source tree when the install is editable)."""
+class BuildWithPrograms(build_py):
+    """Compile them beside the Python files (in the source tree when the install is editable)."""
 
     def run(self) -> None:
         super().run()
-        directory = TARGET.parent if self.editable_mode else Path(self.build_lib) / TARGET.parent
+        directory = DIRECTORY if self.editable_mode else Path(self.build_lib) / DIRECTORY
         compiler = new_compiler()
         customize_compiler(compiler)
-        flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
-        preloaded = compiler.compile([PRELOADED], output_dir=BUILD, extra_postargs=[*flags, "-fPIC"])
-        compiler.link_shared_object(preloaded, "maker.so", output_dir=BUILD, extra_postargs=["-s"])
-        macros = [("MAKER_LIBRARY", f'"{BUILD}/maker.so"')]
-        objects = compiler.compile(SOURCES, output_dir=BUILD, macros=macros, extra_postargs=flags)
-        compiler.link_executable(objects, TARGET.name, output_dir=str(directory), libraries=["seccomp"])
+        _build_library(compiler)
+        macros = [("MAKER_LIBRARY", f'"{LIBRARY}"')]
+        for name, (patterns, how) in PROGRAMS.items():
+            files = sorted(str(path) for pattern in patterns for path in Path().glob(pattern))
+            objects = compiler.compile(files, output_dir=f"build/{name}", macros=macros, extra_postargs=FLAGS)
+            compiler.link_executable(objects, name, output_dir=str(directory), **how)
+
+
+def _build_library(compiler: CCompiler) -> None:
+    where = Path(LIBRARY)
+    objects = compiler.compile([PRELOADED], output_dir=str(where.parent), extra_postargs=[*FLAGS, "-fPIC"])
+    compiler.link_shared_object(objects, where.name, output_dir=str(where.parent), extra_postargs=["-s"])
 
 
 class PlatformDistribution(Distribution):
-    """The wheel holds a compiled program, so it is for one platform."""
+    """The wheel holds compiled programs, so it is for one platform."""
 
     def has_ext_modules(self) -> bool:
         return True
 
 
-setup(cmdclass={"build_py": BuildWithLauncher}, distclass=PlatformDistribution)
+setup(cmdclass={"build_py": BuildWithPrograms}, distclass=PlatformDistribution)

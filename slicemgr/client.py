@@ -22,6 +22,7 @@ import uuid
 from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
+from slicemgr.client_audits import Audits
 from slicemgr.client_json import operation_in as _operation
 from slicemgr.client_json import pages, problem, query, segment
 from slicemgr.client_measures import Measures
@@ -49,7 +50,7 @@ _LONGEST_IDLE = 30.0  # seconds; a connection idle for longer may be closed by t
 _UPLOAD_TIMEOUT = 600.0  # seconds for the answer after the last byte: the service still writes it to disk
 
 
-class Client(People, Snapshots, Samples, Published, Measures, Experiments):
+class Client(People, Snapshots, Samples, Published, Measures, Experiments, Audits):
     """A connection to one service, kept open between calls.
 
     url: such as http://127.0.0.1:8480. token: of the caller. timeout: seconds for connecting and for each answer.
@@ -76,6 +77,7 @@ class Client(People, Snapshots, Samples, Published, Measures, Experiments):
         self.project = project
         self._prefix = parts.path.rstrip("/") + API
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", "User-Agent": "slicectl"}
+        self.port = port or kind.default_port
         self._connection = kind(parts.hostname, port, timeout=timeout)
         self._used_at = 0.0
 

@@ -191,11 +191,34 @@ class BaselineRequest(TypedDict, total=False):
     parallel: int
 
 
+class AuditRow(TypedDict):
+    """verdict: `pass` or `fail`."""
+
+    row: str
+    kind: str
+    expected: str
+    seen: str
+    verdict: str
+
+
+class Audit(TypedDict):
+    """failed: how many rows fail."""
+
+    node: str
+    began_at: str
+    ended_at: str
+    user: str
+    version: str
+    failed: int
+    rows: list[AuditRow]
+
+
 class Result(TypedDict, total=False):
     baseline: Baseline
     checks: list[Check]
     items: list[GcItem]
     measured: dict[str, float | str]
+    tables: dict[str, object]
 
 
 class Operation(TypedDict):

@@ -229,6 +229,8 @@ class Service:
             c.execute(tables.node_samples.insert().values(**measured))
             c.execute(tables.samples.insert().values(**measured, sliver=1))
             c.execute(tables.accounts.insert().values(project="default", month="2026-11"))
+            kept = {"began_at": now, "ended_at": now, "user": schema.ADMIN, "version": "1", "failed": 0, "rows": []}
+            c.execute(tables.audits.insert().values(node="node1", **kept))
             told = {"name": "Scale", "kind": "scale", "summary": "It scales.", "published_by": schema.ADMIN}
             c.execute(
                 tables.experiments.insert().values(**told, id="1", published_at=now, size=1, sha256=SHA, files=[])

@@ -131,6 +131,7 @@ PAGES |= {
     "POST /images/<name>/publish": PageCase(f"/images/{LAB_SHA}/publish", THE_ADMINS, {}),
     "GET /nodes": PageCase("/nodes", (403, 403, 403, 403, 303)),
     "GET /nodes/<name>": PageCase("/nodes/node1", ADMINS),
+    "GET /nodes/<name>/audit": PageCase("/nodes/node1/audit", ADMINS),
     "GET /nodes/<name>/samples": PageCase("/nodes/node1/samples", ADMINS),
     "POST /nodes/<name>/doctor": PageCase("/nodes/node1/doctor", ADMINS_DO, {}),
     "POST /nodes/<name>/gc": PageCase("/nodes/node1/gc", ADMINS_DO, {}),

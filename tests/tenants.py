@@ -84,12 +84,20 @@ def _seed(service: Service) -> dict[str, str]:
     found["expired"], expired, _ = tokens.create(store, _token(), BOB)
     found["disabled"] = tokens.create(store, _token(), Principal("frank", False))[0]
     with store.write() as c:
+        kept = {"began_at": now, "ended_at": now, "user": "root", "version": "1", "failed": 0, "rows": AUDIT["rows"]}
+        c.execute(t.audits.insert().values(node="node1", **kept))
         found["experiment"] = "ab12" * 4
         c.execute(t.experiments.insert().values(**published.row(found["experiment"])))
         k, u = t.tokens, t.users
         c.execute(k.update().where(k.c.id == expired).values(expires_at=now - timedelta(seconds=1)))
         c.execute(u.update().where(u.c.name == "frank").values(enabled=False))
     return found
+
+
+AUDIT = {
+    "began_at": "2026-01-31T12:00:00+00:00",
+    "rows": [{"row": "seccomp", "kind": "lxc", "expected": "a filter", "seen": "2", "verdict": "pass"}],
+}
 
 
 def _snapshot(service: Service) -> None:

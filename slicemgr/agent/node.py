@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from slicemgr import names
-from slicemgr.agent import baseline, doctor, leftovers, observe, permissions, raw
+from slicemgr.agent import baseline, doctor, kernel_tables, leftovers, observe, permissions, raw
 from slicemgr.agent.apply import Applier
 from slicemgr.agent.consoles import Consoles
 from slicemgr.agent.converge import Converger
@@ -106,6 +106,8 @@ class Node:
                 return {"measured": self._measurer.io(images, operation.params)}
             case "sysbench":
                 return {"measured": self._measurer.sysbench(operation.params)}
+            case "tables":
+                return {"tables": kernel_tables.read(self._config)}
             case "gc":
                 return self._collect(operation)
         raise Refused(Code.INVALID, f"this agent does not know the operation {operation.kind!r}", hint="update it")

@@ -37,6 +37,7 @@ COMMANDS = {
     "event": "event:event",
     "doctor": "doctor:doctor",
     "gc": "doctor:gc",
+    "audit": "audit:audit",
     "bench": "bench:bench",
     "login": "login:login",
     "logout": "login:logout",

@@ -133,6 +133,10 @@ CHECKS = Table(
     (field("name", whole=True), field("ok", check), field("detail"), field("remedy", text)),
     ("name", "ok", "detail", "remedy"),
 )
+AUDIT = Table(
+    (field("row", whole=True), field("kind"), field("expected"), field("seen"), field("verdict", whole=True)),
+    ("row", "kind", "expected", "seen", "verdict"),
+)
 LEFTOVERS = Table(
     (field("what"), field("name", whole=True), field("removed"), field("detail")), ("what", "name", "removed", "detail")
 )

@@ -544,6 +544,19 @@ accounts = sa.Table(
     sqlite_with_rowid=False,
 )
 
+# The last audit of each node. rows: [{"row", "kind", "expected", "seen", "verdict"}]; failed: how many of them fail.
+audits = sa.Table(
+    "audits",
+    metadata,
+    sa.Column("node", sa.Text, primary_key=True),
+    sa.Column("began_at", UtcTime, nullable=False),
+    sa.Column("ended_at", UtcTime, nullable=False),
+    _text("user"),
+    _text("version"),
+    _number("failed"),
+    sa.Column("rows", sa.JSON, nullable=False),
+)
+
 # Reports of experiments for the testbed's people. sha256: of the archive that they came in. The files themselves lie in
 # a folder called by the id; files: [{"name", "size"}]. public: seen by everybody who is signed in, else by admins.
 experiments = sa.Table(

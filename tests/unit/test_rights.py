@@ -11,7 +11,7 @@ import pytest
 from bare_service import request
 from page_cases import PAGES
 from published import packed
-from tenants import LAB_IMAGE, LAB_SHA, OTHER_KEY, PASSWORD, Tenants
+from tenants import AUDIT, LAB_IMAGE, LAB_SHA, OTHER_KEY, PASSWORD, Tenants
 
 from slicemgr.policy.access import Principal
 
@@ -82,6 +82,9 @@ CASES = {
         f"{API}/nodes/node1/io", ADMINS, {"root": "overlay", "image": "ab" * 32, "what": "files", "size": 10}
     ),
     f"POST {API}/nodes/<name>/sysbench": Case(f"{API}/nodes/node1/sysbench", ADMINS, {"test": "cpu"}),
+    f"POST {API}/nodes/<name>/tables": Case(f"{API}/nodes/node1/tables", ADMINS),
+    f"GET {API}/nodes/<name>/audit": Case(f"{API}/nodes/node1/audit", (403, 403, 403, 403, 200, 403)),
+    f"PUT {API}/nodes/<name>/audit": Case(f"{API}/nodes/node1/audit", (403, 403, 403, 403, 200, 403), AUDIT),
     f"GET {API}/slices/<name>/samples": Case(f"{SLICE}/samples?project=lab", MEMBERS),
     f"GET {API}/nodes/<name>/samples": Case(f"{API}/nodes/node1/samples", ALL),
     f"GET {API}/top": Case(f"{API}/top", ALL),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask_smorest import Blueprint
 
 from slicemgr.web.api import (
+    audits,
     credentials,
     experiments,
     leases,
@@ -37,6 +38,7 @@ GUARDED = (
     samples.routes,
     experiments.routes,
     measures.routes,
+    audits.routes,
 )
 
 

@@ -8,7 +8,7 @@ from flask import Response, request, url_for
 
 from slicemgr.errors import Code, Refused
 from slicemgr.policy import access
-from slicemgr.service import nodes, page_views, views
+from slicemgr.service import audits, nodes, page_views, views
 from slicemgr.web.pages import door, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
@@ -54,6 +54,16 @@ def show(name: str) -> Response:
     facts = {key: value for key, value in node["facts"].items() if not isinstance(value, dict | list)}
     room = {one: int(node["capacity"][one] * getattr(state().config.limits, f"{one}_overcommit")) for one in _CAPS}
     return shell.show("nodes/show.html", node=node, room=room, facts=facts, form=Form(), live=shell.part(**live))
+
+
+@blueprint.route("/nodes/<name>/audit")
+def audit(name: str) -> Response:
+    """The node's last audit."""
+    access.run_on_node(principal(), "the admins' pages")
+    with state().store.read() as c:
+        node = views.nodes(c, state().config.network, name)[0]
+        found = audits.find(c, name)
+    return shell.show("nodes/audit.html", node=node, audit=found)
 
 
 @blueprint.route("/nodes/<name>/doctor", methods=["POST"])

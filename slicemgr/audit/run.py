@@ -1,0 +1,140 @@
+"""One audit of one node: slivers of each kind, the probe inside them, the API beside them, and the table of it all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from slicemgr import wire
+from slicemgr.audit import checks, place, shared
+from slicemgr.audit.checks import Target
+from slicemgr.audit.row import Row
+from slicemgr.audit.sliver import Inside, Values
+from slicemgr.bench import slivers
+from slicemgr.client import Client
+from slicemgr.drivers import capabilities
+from slicemgr.errors import Failed, SlicemgrError
+
+Say = Callable[[str], None]
+
+
+class Audit:
+    """images: by kind; the kinds are what is audited. token: the client's own, for the process that cleans up."""
+
+    def __init__(
+        self, client: Client, node: str, images: Mapping[str, str], key: slivers.Key, token: str, say: Say
+    ) -> None:
+        self._client = client
+        self._node = node
+        self._images = images
+        self._key = key
+        self._token = token
+        self._say = say
+        self._stop = threading.Event()
+
+    def run(self) -> list[Row]:
+        """Every row. Raises SlicemgrError if the audit itself could not be done; it leaves nothing behind."""
+        place.check_admin(self._client)
+        place.clean(self._client, place.PREFIX, self._say)
+        tag, found = place.new_tag(), self._checked()
+        with (
+            place.watched(self._client, self._token, tag),
+            place.projects(self._client, tag, self._say) as projects,
+        ):
+            for kind, image in self._images.items():
+                self._say(f"making {kind} slivers of {image}")
+                with self._site(projects, tag, kind, image) as site:
+                    found += self._audited(site)
+        return found
+
+    def _checked(self) -> list[Row]:
+        """What the node says of itself: a check that fails means that a protection cannot be given."""
+        self._say("checking the node")
+        result = self._ended(self._client.doctor(self._node)).get("checks", [])
+        bad = [one for one in result if one["ok"] is False]
+        seen = ", ".join(f"{one['name']}: {one['detail']}" for one in bad) or f"all {len(result)}"
+        return [Row("slicectl doctor", "node", "no check fails", seen, bool(result) and not bad)]
+
+    @contextmanager
+    def _site(self, projects: tuple[str, str], tag: str, kind: str, image: str) -> Iterator[shared.Site]:
+        own, others = place.make(self._client, projects, tag, kind, image, self._node, self._key.line, self._stop)
+        try:
+            inside = [self._inside(f"{tag}-{kind}", kind, one) for one in (*own, *others)]
+            site = shared.Site(
+                kind,
+                attacker=inside[0],
+                mate=inside[1],
+                neighbour=inside[2],
+                tables=self._tables,
+                service_port=self._client.port,
+                paused=lambda: place.paused(self._client, projects[1], f"{tag}-{kind}"),
+            )
+            yield site
+        finally:
+            place.remove(self._client, projects, tag, kind)
+
+    def _inside(self, name: str, kind: str, sliver: wire.Sliver) -> Inside:
+        slivers.wait_for_banner(name, kind, sliver, self._stop)
+        inside = Inside(f"{name}/{sliver['index']}", sliver, slivers.login(name, sliver, self._key.file))
+        inside.bring()
+        return inside
+
+    def _audited(self, site: shared.Site) -> list[Row]:
+        found = list(shared.rows(site))
+        if site.kind == "lxc":
+            found += self._confined(site)
+        return found
+
+    def _confined(self, site: shared.Site) -> list[Row]:
+        """Probes of one group share a call; one that breaks fails its rows and no others."""
+        target, found = self._target(site), []
+        known: dict[tuple[str, ...], Values | SlicemgrError] = {}
+        for check in checks.INSIDE:
+            words = tuple(map(str, check.words(target)))
+            self._say(f"{site.kind}: {check.row}")
+            if words not in known:
+                known[words] = self._probed(site.attacker, words, check.timeout)
+            values = known[words]
+            if isinstance(values, SlicemgrError):
+                found.append(Row(check.row, site.kind, check.expected, values.message, False))
+            else:
+                found.append(checks.judged(check, site.kind, values, target))
+        return found
+
+    @staticmethod
+    def _probed(inside: Inside, words: Sequence[str], timeout: float) -> Values | SlicemgrError:
+        try:
+            return inside.probe(words, timeout)
+        except Failed as error:
+            return error
+
+    def _target(self, site: shared.Site) -> Target:
+        limits = site.attacker.shown["limits"]
+        return Target(
+            name=site.attacker.name.rpartition("/")[0],
+            memory=int(limits["memory"] or 0),
+            disk=int(limits["disk"] or 0),
+            pids=int(limits["pids"] or 0),
+            cpu=float(limits["cpu"] or 0),
+            terminals=int(self._tables()["terminals"]),
+            capabilities=capabilities.bounding_set(),
+        )
+
+    def _tables(self) -> Mapping[str, Any]:
+        tables: Mapping[str, Any] = self._ended(self._client.kernel_tables(self._node)).get("tables", {})
+        return tables
+
+    def _ended(self, operation: wire.Operation) -> Mapping[str, Any]:
+        ended = self._client.wait(operation["id"], 120)
+        return slivers.succeeded(ended)["result"] or {}
+
+
+def report(rows: Sequence[Row], began: datetime) -> dict[str, object]:
+    """What is kept of an audit and printed as JSON."""
+    return {
+        "began_at": began.astimezone(UTC).isoformat(timespec="seconds"),
+        "rows": [one.shown() for one in rows],
+    }

@@ -1,0 +1,135 @@
+"""What slivers share: the network between them, and tables of the node's kernel. Tried from one, seen at another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from slicemgr.audit.checks import REFUSED, Values, amount, one
+from slicemgr.audit.row import Row
+from slicemgr.audit.sliver import Inside
+from slicemgr.client_ssh import answers
+
+GATEWAY = "169.254.1.1"
+SERVICES = (22, 53, 111, 5432, 5672, 16509)  # ssh, name service, rpcbind, PostgreSQL, RabbitMQ, libvirt
+_UDP_PORT = 4001
+_SILENCE = 2.0  # seconds for ssh's banner
+_FORGED = "10.255.0.1"  # the first of the senders that are nobody's
+_ARP = 64
+_ARP_MARGIN = 8  # entries that other slivers may add meanwhile
+_FLOW_MARGIN = 256  # connections that others may open meanwhile
+_UNREACHED = REFUSED | {"ECONNREFUSED", "ETIMEDOUT", "EHOSTUNREACH", "ENETUNREACH"}
+
+Tables = Callable[[], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """attacker and mate are of one slice, the neighbour of another project.
+
+    tables: the node's, read anew. service_port: of the web page. paused: the neighbour is, within the context.
+    """
+
+    kind: str
+    attacker: Inside
+    mate: Inside
+    neighbour: Inside
+    tables: Tables
+    service_port: int | None
+    paused: Callable[[], AbstractContextManager[None]]
+
+
+def rows(site: Site) -> Iterator[Row]:
+    """One probe at a time: what two of them took together would say nothing of either."""
+    yield from _reached(site)
+    yield _spoofed(site)
+    yield _connections(site)
+    yield _neighbours(site)
+    yield _frozen(site)
+    if site.kind == "lxc":
+        yield from _counters(site)
+
+
+def _connect(site: Site, address: str, port: int) -> str:
+    return one(site.attacker.probe(["connect", address, port]), "connect")
+
+
+def _reached(site: Site) -> Iterator[Row]:
+    """The mate's port is the control: the probe can tell that it reaches something."""
+    mate = _connect(site, site.mate.shown["address"], 22)
+    yield Row("network: a sliver of the same slice", site.kind, "ok", mate, mate == "ok")
+    neighbour = _connect(site, site.neighbour.shown["address"], 22)
+    yield Row("network: a sliver of another project", site.kind, "refused", neighbour, neighbour in _UNREACHED)
+    public = site.neighbour.shown["ssh"]
+    shown = _connect(site, public["host"], public["port"])
+    yield Row("network: its public port", site.kind, "ok", shown, shown == "ok")
+    ports = [*SERVICES, *([site.service_port] if site.service_port else [])]
+    found = {f"{place}:{port}": _connect(site, place, port) for place in (GATEWAY, public["host"]) for port in ports}
+    open_ = [place for place, result in found.items() if result not in _UNREACHED]
+    seen = ", ".join(open_) or f"all {len(found)} refused"
+    yield Row("network: services of the node", site.kind, "refused", seen, not open_)
+
+
+def _spoofed(site: Site) -> Row:
+    mate = site.mate.shown["address"]
+
+    def send(source: str) -> Callable[[], None]:
+        return lambda: void(site.attacker.probe(["spoof", source, mate, _UDP_PORT]))
+
+    own = site.mate.received(_UDP_PORT, send(site.attacker.shown["address"]))
+    forged = site.mate.received(_UDP_PORT, send(site.neighbour.shown["address"]))
+    seen = f"{forged} arrived from a forged address, {own} from its own"
+    return Row("network: forged source address", site.kind, "none arrive", seen, forged == 0 and bool(own))
+
+
+def void(_: Values) -> None:
+    """What a probe said is of no interest."""
+
+
+def _connections(site: Site) -> Row:
+    """As many as a quarter more than the limit, and never more than half of what the node has left."""
+    name = "connection tracking"
+    before = site.tables()["connections"]
+    limit, room = before.get("per_sliver"), (before["limit"] - before["used"]) // 2
+    if not isinstance(limit, int):
+        return Row(name, site.kind, "a limit for each sliver", "the node has none", False)
+    count = min(limit + limit // 4 + _FLOW_MARGIN, room)
+    sent = amount(site.attacker.probe(["flows", site.mate.shown["address"], count]), "flows")
+    grown = site.tables()["connections"]["used"] - before["used"]
+    seen = f"{grown} entries for {sent} flows"
+    return Row(name, site.kind, f"at most {limit}", seen, count > limit and grown <= limit + _FLOW_MARGIN)
+
+
+def _neighbours(site: Site) -> Row:
+    before = site.tables()["neighbours"]["used"]
+    sent = amount(site.attacker.probe(["arp", _FORGED, _ARP]), "arp")
+    grown = site.tables()["neighbours"]["used"] - before
+    seen = f"{grown} entries for {sent} requests"
+    return Row("forged ARP requests", site.kind, "no entry on the node", seen, bool(sent) and grown <= _ARP_MARGIN)
+
+
+def _frozen(site: Site) -> Row:
+    """The row `freeze` of the paper's table 3: a paused sliver does nothing, and goes on when it is resumed."""
+    with site.paused():
+        during = answers(site.neighbour.shown, _SILENCE)
+    after = answers(site.neighbour.shown, 10 * _SILENCE)
+    seen = f"ssh {'answers' if during else 'is silent'}, then {'answers' if after else 'is silent'}"
+    return Row("table 3: freeze", site.kind, "silent while paused", seen, after and not during)
+
+
+# probe, what the attacker tries to hold, what the neighbour must still get: never all that Linux gives one user
+_COUNTERS = (("inotify", 200, 64), ("signals", 65536, 256), ("queues", 64, 4))
+
+
+def _counters(site: Site) -> Iterator[Row]:
+    """Limits that the kernel counts per user: what one sliver holds must not be missing in the next."""
+    for name, most, wanted in _COUNTERS:
+        alone = amount(site.neighbour.probe([name, wanted]), name)
+        with site.attacker.holding([name, most]) as held:
+            left = amount(site.neighbour.probe([name, wanted]), name)
+            count = amount(held, name)
+        seen = f"{left} of {alone} while another holds {count} of {most}"
+        ok = left is not None and left == alone and count is not None and count < most
+        yield Row(f"shared limit: {name}", site.kind, "bounded, and none taken from another", seen, ok)

@@ -1,0 +1,62 @@
+"""slicectl audit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from slicemgr.cli import tables
+from slicemgr.cli.bench_keys import images_option, new_key
+from slicemgr.cli.output import Output, output_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slicemgr.client import Client
+
+
+@click.command()
+@click.option(
+    "--type", "kinds", type=click.Choice(["lxc", "kvm"]), multiple=True, help="May be repeated.  [default: all it can]"
+)
+@images_option
+@click.option("--node", "name", help="Which node, if there are several.")
+@click.option("--last", is_flag=True, help="Show the node's last audit and make none.")
+@output_options(tables.AUDIT)
+def audit(kinds: tuple[str, ...], images: dict[str, str], name: str | None, last: bool, output: Output) -> int:
+    """Try from inside throw-away slivers what no tenant may do; exit status 1 if a check fails.
+
+    It makes slivers of each type in two projects of its own and deletes them. Probes stop a small margin above a
+    sliver's limits. The result is kept: `slicectl audit --last` and the node's page show it.
+    """
+    from datetime import UTC, datetime
+
+    from slicemgr.audit import run
+    from slicemgr.cli.complaint import say
+    from slicemgr.cli.node import the_node
+    from slicemgr.client import Client, find_settings
+
+    with Client.local() as client:
+        node = name or the_node(client)
+        if last:
+            known = client.audit(node)
+        else:
+            from contextlib import closing
+
+            from slicemgr.bench.slivers import Key
+
+            chosen = {kind: images[kind] for kind in dict.fromkeys(kinds or _able(client, node))}
+            began = datetime.now(UTC)
+            with closing(Key(new_key())) as key:
+                found = run.Audit(client, node, chosen, key, find_settings().token, say).run()
+            known = client.keep_audit(node, run.report(found, began))
+    rows = [dict(one) for one in known["rows"]]
+    output.show(rows, known)
+    return 1 if known["failed"] else 0
+
+
+def _able(client: Client, node: str) -> Sequence[str]:
+    """The kinds that the node can run."""
+    can = client.node(node)["facts"].get("kinds") or {}
+    return [kind for kind in ("lxc", "kvm") if isinstance(can, dict) and can.get(kind)]

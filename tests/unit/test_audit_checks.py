@@ -1,0 +1,85 @@
+"""What an audit makes of the probe's words: every check passes on what it must see, and fails on what it must not."""
+
+from __future__ import annotations
+
+import pytest
+
+from slicemgr.audit import checks
+from slicemgr.audit.checks import MIB, Target
+from slicemgr.audit.row import LONGEST, Row
+
+TARGET = Target("exp", memory=256 * MIB, disk=128 * MIB, pids=64, cpu=1.5, terminals=64, capabilities=0x200435FB)
+
+# row → (what passes, what fails)
+CASES: dict[str, tuple[str, str]] = {
+    "table 3: hostname": ("view.hostname\texp-0", "view.hostname\tnode1"),
+    "table 3: machine": ("view.machine\tx86_64", "view.machine\tppc"),
+    "table 3: syslog": ("call64.syslog\tEPERM", "call64.syslog\tok"),
+    "table 3: network": ("view.link\tlo\nview.link\teth0", "view.link\tlo\nview.link\teth0\nview.link\tsm4"),
+    "table 3: mount points": ("view.mount\t/ /", "view.mount\t/pool/roots/x /"),
+    "table 3: memory": ("view.meminfo\t268435456", "view.meminfo\t25000000000"),
+    "table 3: sysfs": ("entries./sys/firmware\t0", "entries./sys/firmware\t4"),
+    "table 3: procfs": ("read./proc/kcore\t0\nread./proc/keys\tEACCES", "read./proc/kcore\t4096"),
+    "table 3: procfs, writable": (
+        "writable\t/proc/sys/net/ipv4/ip_forward\nwritable.count\t1",
+        "writable\t/proc/sys/vm/drop_caches\nwritable.count\t1",
+    ),
+    "table 3: tools": ("view.cpuinfo\t2\nview.stat\t2", "view.cpuinfo\t64\nview.stat\t64"),
+    "table 3: PID": ("view.init\tinit\nview.processes\t9", "view.init\tsystemd\nview.processes\t300"),
+    "table 3: devpts": ("terminals\t63", "terminals\t264"),
+    "table 3: quota": (
+        "disk.file\t133000000\ndisk.subvolume\t133000000",
+        "disk.file\t133000000\ndisk.subvolume\t190000000",
+    ),
+    "system calls, 64 bit": ("call64.keyctl\tEPERM\ncall64.bpf\tENOSYS", "call64.keyctl\tEPERM\ncall64.bpf\tEFAULT"),
+    "system calls, 32 bit": ("call32.keyctl\tEPERM", "call32.keyctl\tok"),
+    "system calls, x32": ("x32.getpid\tENOSYS", "x32.getpid\tok"),
+    "socket families, 64 bit": ("families64\t1,2,10,16,17", "families64\t1,2,10,16,17,40"),
+    "socket families, 32 bit": ("families32\t1,2", "families32\t1,2,44"),
+    "socket families, socketcall": ("families_socketcall\tnone", "families_socketcall\t1,2"),
+    "capabilities": ("status.CapBnd\t00000000200435fb", "status.CapBnd\t00000000202435fb"),
+    "seccomp": ("status.Seccomp\t2", "status.Seccomp\t0"),
+    "host ids": ("status.first_id\t3000000", "status.first_id\t0"),
+    "protection from the OOM killer": ("status.oom_lower\tEACCES", "status.oom_lower\tok"),
+    "devices": ("device.loop\tEPERM", "device.loop\tok"),
+    "requests to the pool": ("pool.sync\tEPERM", "pool.sync\tok"),
+    "processes": ("processes\t60", "processes\t164"),
+    "memory": ("memory\tkilled", "memory\tok"),
+    "packet ring, large": ("rings.large\tEPERM", "rings.large\tok"),
+    "packet ring, tcpdump's": ("rings.capture\tok", "rings.capture\tEPERM"),
+    "packet rings, sum": ("rings.sum\t4194304", "rings.sum\t134217728"),
+    "fragments' threshold": (
+        "fragments.ipv4_raise\tEROFS\nfragments.ipv6_raise\tEROFS",
+        "fragments.ipv4_raise\tok\nfragments.ipv6_raise\tEROFS",
+    ),
+    "TCP buffers": ("buffers.tcp\t1048576", "buffers.tcp\t300000000"),
+    "UDP buffers": ("buffers.udp\t1048576", "buffers.udp\t300000000"),
+}
+
+
+def row(check: checks.Check, text: str) -> Row:
+    return checks.judged(check, "lxc", checks.parse(text), TARGET)
+
+
+def test_every_check_has_a_case() -> None:
+    assert [check.row for check in checks.INSIDE] == list(CASES)
+
+
+@pytest.mark.parametrize("check", checks.INSIDE, ids=lambda check: check.row)
+def test_a_check_tells_good_from_bad(check: checks.Check) -> None:
+    good, bad = CASES[check.row]
+    assert row(check, good).ok
+    assert not row(check, bad).ok
+    assert not row(check, "").ok, "a probe that says nothing has shown nothing"
+
+
+def test_lines_that_are_not_the_probe_s_are_left_out() -> None:
+    text = "motd\nseccomp\t\x1b[31m2\n" + "x" * 101 + "\t1\nname\t" + "y" * 201 + "\nstatus.Seccomp\t2\n"
+    assert checks.parse(text) == {"status.Seccomp": ["2"]}
+
+
+def test_a_cell_is_printable_and_bounded() -> None:
+    shown = Row("row", "lxc", "x", "\x1b]0;title\x07" + "y" * 1000, False).shown()
+    seen = str(shown["seen"])
+    assert seen.isprintable() and len(seen) <= LONGEST
+    assert shown["verdict"] == "fail"

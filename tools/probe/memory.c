@@ -1,0 +1,204 @@
+/* Kernel memory that a tenant can hold beside its own: packet rings, fragments, socket buffers, per-user objects. */
+#define _GNU_SOURCE
+#include "probe.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/if_packet.h>
+#include <mqueue.h>
+#include <net/ethernet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define BLOCK (1L << 16)
+#define MOST_SOCKETS 4096
+
+static void all_descriptors(void)
+{
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+}
+
+static int ring(long bytes)
+{
+    struct tpacket_req request = {.tp_block_size = BLOCK, .tp_block_nr = (unsigned int)(bytes / BLOCK),
+                                  .tp_frame_size = 2048, .tp_frame_nr = (unsigned int)(bytes / 2048)};
+    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, htons(ETH_P_ALL));
+
+    if (fd >= 0 && setsockopt(fd, SOL_PACKET, PACKET_RX_RING, &request, sizeof request) < 0) {
+        int error = errno;
+
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
+}
+
+/* One of the given size, one as tcpdump wants it, and the sum of many of the latter. */
+int probe_rings(char **arguments)
+{
+    long bytes = number(arguments[0]), total = number(arguments[1]), each = 2L << 20, held = 0;
+    int fd;
+
+    all_descriptors();
+    fd = ring(bytes);
+    say_result("rings.large", fd);
+    if (fd >= 0)
+        close(fd);
+    fd = ring(each);
+    say_result("rings.capture", fd);
+    if (fd >= 0)
+        close(fd);
+    while (held < total && ring(each) >= 0)
+        held += each;
+    say("rings.sum", "%ld", held);
+    return 0;
+}
+
+int probe_fragments(char **arguments)
+{
+    static const char *const paths[] = {"/proc/sys/net/ipv4/ipfrag_high_thresh", "/proc/sys/net/ipv6/ip6frag_high_thresh"};
+    static const char *const names[] = {"fragments.ipv4", "fragments.ipv6"};
+
+    for (size_t i = 0; i < LENGTH(paths); i++) {
+        char before[32] = "", name[64];
+        int fd = open(paths[i], O_RDONLY | O_CLOEXEC);
+        ssize_t got = fd < 0 ? -1 : read(fd, before, sizeof before - 1);
+
+        if (got > 0)
+            say(names[i], "%ld", strtol(before, NULL, 10));
+        close(fd);
+        snprintf(name, sizeof name, "%s_raise", names[i]);
+        fd = open(paths[i], O_WRONLY | O_CLOEXEC);
+        say_result(name, fd < 0 ? -1 : write(fd, arguments[0], strlen(arguments[0])));
+        if (fd >= 0 && got > 0 && lseek(fd, 0, SEEK_SET) == 0 && write(fd, before, (size_t)got) < 0)
+            say("fragments.restore", "%s", error_name(errno));
+        if (fd >= 0)
+            close(fd);
+    }
+    return 0;
+}
+
+/* Pages that the sliver's sockets hold, as its own network namespace counts them. */
+static long socket_bytes(const char *kind)
+{
+    char line[256], *field;
+    FILE *file = fopen("/proc/net/sockstat", "re");
+    long pages = -1;
+
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, kind, strlen(kind)) == 0 && (field = strstr(line, " mem ")) != NULL)
+            pages = strtol(field + 5, NULL, 10);
+    if (file)
+        fclose(file);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+static long queue_udp(const struct sockaddr_in *where, int sender)
+{
+    static char data[32768];
+    long held = 0;
+
+    while (sendto(sender, data, sizeof data, MSG_DONTWAIT, (const struct sockaddr *)where, sizeof *where) > 0 &&
+           held < 1L << 20)
+        held += (long)sizeof data;
+    return held;
+}
+
+/* Bytes in receive queues that nobody reads, until the kernel refuses or `bytes` are held. */
+int probe_buffers(char **arguments)
+{
+    int udp = strcmp(arguments[0], "udp") == 0;
+    long bytes = number(arguments[1]), most = 4L << 20, count = 0, before;
+    static char data[65536];
+
+    all_descriptors();
+    before = socket_bytes(udp ? "UDP:" : "TCP:");
+    for (; count < MOST_SOCKETS && socket_bytes(udp ? "UDP:" : "TCP:") - before < bytes; count++) {
+        struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t length = sizeof where;
+        int end = socket(AF_INET, (udp ? SOCK_DGRAM : SOCK_STREAM) | SOCK_CLOEXEC, 0);
+        int sender = socket(AF_INET, (udp ? SOCK_DGRAM : SOCK_STREAM) | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+        if (end < 0 || sender < 0 || bind(end, (struct sockaddr *)&where, sizeof where) < 0 ||
+            getsockname(end, (struct sockaddr *)&where, &length) < 0)
+            break;
+        setsockopt(end, SOL_SOCKET, SO_RCVBUF, &most, sizeof(int));
+        setsockopt(sender, SOL_SOCKET, SO_SNDBUF, &most, sizeof(int));
+        if (udp) {
+            if (queue_udp(&where, sender) == 0)
+                break;
+            continue;
+        }
+        if (listen(end, 1) < 0 || (connect(sender, (struct sockaddr *)&where, sizeof where) < 0 && errno != EINPROGRESS))
+            break;
+        usleep(1000);
+        while (send(sender, data, sizeof data, MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
+            ;
+    }
+    say(udp ? "buffers.udp" : "buffers.tcp", "%ld", socket_bytes(udp ? "UDP:" : "TCP:") - before);
+    return 0;
+}
+
+int probe_inotify(char **arguments)
+{
+    long most = number(arguments[0]), count = 0;
+
+    all_descriptors();
+    while (count < most && inotify_init1(IN_CLOEXEC) >= 0)
+        count++;
+    say("inotify", "%ld", count);
+    hold();
+    return 0;
+}
+
+int probe_signals(char **arguments)
+{
+    long most = number(arguments[0]), count = 0;
+    sigset_t blocked;
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_SIGPENDING, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_SIGPENDING, &limit);
+    }
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGRTMIN);
+    sigprocmask(SIG_BLOCK, &blocked, NULL);
+    while (count < most && sigqueue(getpid(), SIGRTMIN, (union sigval){0}) == 0)
+        count++;
+    say("signals", "%ld", count);
+    hold();
+    return 0;
+}
+
+int probe_queues(char **arguments)
+{
+    long most = number(arguments[0]), count = 0;
+    char name[64];
+
+    for (; count < most; count++) {
+        mqd_t queue;
+
+        snprintf(name, sizeof name, "/sliver-probe-%d-%ld", (int)getpid(), count);
+        if ((queue = mq_open(name, O_CREAT | O_EXCL | O_RDWR, 0600, NULL)) == (mqd_t)-1)
+            break;
+        mq_unlink(name); /* it lives as long as the descriptor */
+    }
+    say("queues", "%ld", count);
+    hold();
+    return 0;
+}

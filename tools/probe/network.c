@@ -1,0 +1,167 @@
+/* What a sliver can send and reach. */
+#define _GNU_SOURCE
+#include "probe.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
+#include <net/if.h>
+#include <netinet/if_ether.h>
+#include <netinet/in.h>
+#include <netinet/ip.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LINK "eth0"
+#define CONNECT_MILLISECONDS 2000
+#define COPIES 5
+
+static struct in_addr address(const char *text)
+{
+    struct in_addr parsed;
+
+    if (inet_pton(AF_INET, text, &parsed) != 1) {
+        fprintf(stderr, "sliver-probe: '%s' is not an IPv4 address\n", text);
+        exit(2);
+    }
+    return parsed;
+}
+
+static struct sockaddr_in place(const char *host, long port)
+{
+    return (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = address(host), .sin_port = htons((uint16_t)port)};
+}
+
+int probe_connect(char **arguments)
+{
+    struct sockaddr_in where = place(arguments[0], number(arguments[1]));
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    struct pollfd wait = {.fd = fd, .events = POLLOUT};
+    int error = 0;
+    socklen_t length = sizeof error;
+
+    if (connect(fd, (struct sockaddr *)&where, sizeof where) < 0 && errno != EINPROGRESS)
+        error = errno;
+    else if (poll(&wait, 1, CONNECT_MILLISECONDS) <= 0)
+        error = ETIMEDOUT;
+    else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) < 0)
+        error = errno;
+    errno = error;
+    say_result("connect", error ? -1 : 0);
+    return 0;
+}
+
+/* Counts datagrams; says first that it listens. */
+int probe_listen(char **arguments)
+{
+    struct sockaddr_in where = {.sin_family = AF_INET, .sin_port = htons((uint16_t)number(arguments[0]))};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    time_t end = time(NULL) + number(arguments[1]);
+    long count = 0;
+
+    if (fd < 0 || bind(fd, (struct sockaddr *)&where, sizeof where) < 0) {
+        say_result("listen", -1);
+        return 0;
+    }
+    say("listen", "ok");
+    while (time(NULL) < end) {
+        struct pollfd wait[] = {{.fd = fd, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
+        char data[2048];
+
+        poll(wait, LENGTH(wait), 200);
+        if (wait[0].revents & POLLIN)
+            count += recv(fd, data, sizeof data, MSG_DONTWAIT) >= 0;
+        else if (wait[1].revents)
+            break;
+    }
+    say("received", "%ld", count);
+    return 0;
+}
+
+int probe_spoof(char **arguments)
+{
+    struct sockaddr_in where = place(arguments[1], number(arguments[2]));
+    struct {
+        struct iphdr ip;
+        struct udphdr udp;
+        char data[8];
+    } packet = {.ip = {.version = 4, .ihl = 5, .ttl = 64, .protocol = IPPROTO_UDP}};
+    int fd = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW), sent = 0;
+
+    packet.ip.tot_len = htons(sizeof packet);
+    packet.ip.saddr = address(arguments[0]).s_addr;
+    packet.ip.daddr = where.sin_addr.s_addr;
+    packet.udp.source = htons(4000);
+    packet.udp.dest = where.sin_port;
+    packet.udp.len = htons(sizeof packet.udp + sizeof packet.data);
+    for (int i = 0; fd >= 0 && i < COPIES; i++)
+        sent += sendto(fd, &packet, sizeof packet, 0, (struct sockaddr *)&where, sizeof where) > 0;
+    say("spoof", "%d", sent);
+    return 0;
+}
+
+/* Each datagram goes to another port, so each is a connection of its own to whoever tracks them. */
+int probe_flows(char **arguments)
+{
+    long count = number(arguments[1]), sent = 0;
+    int fd = -1;
+
+    for (long i = 0; i < count; i++) {
+        struct sockaddr_in where = place(arguments[0], 1024 + i % 60000);
+
+        if (i % 60000 == 0) { /* another source port */
+            if (fd >= 0)
+                close(fd);
+            fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        }
+        sent += sendto(fd, "x", 1, 0, (struct sockaddr *)&where, sizeof where) > 0;
+    }
+    say("flows", "%ld", sent);
+    return 0;
+}
+
+/* ARP requests for the gateway, each from another address that is not the sliver's. */
+int probe_arp(char **arguments)
+{
+    uint32_t first = ntohl(address(arguments[0]).s_addr);
+    long count = number(arguments[1]), sent = 0;
+    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, htons(ETH_P_ARP));
+    struct ifreq link = {.ifr_name = LINK};
+    struct in_addr gateway = address("169.254.1.1");
+    struct {
+        struct ether_header ethernet;
+        struct ether_arp arp;
+    } __attribute__((packed)) packet;
+    struct sockaddr_ll where = {.sll_family = AF_PACKET, .sll_halen = ETH_ALEN};
+
+    if (fd < 0 || ioctl(fd, SIOCGIFHWADDR, &link) < 0) {
+        say_result("arp", -1);
+        return 0;
+    }
+    memset(&packet, 0, sizeof packet);
+    memset(packet.ethernet.ether_dhost, 0xff, ETH_ALEN);
+    memcpy(packet.ethernet.ether_shost, link.ifr_hwaddr.sa_data, ETH_ALEN);
+    packet.ethernet.ether_type = htons(ETHERTYPE_ARP);
+    packet.arp.ea_hdr = (struct arphdr){.ar_hrd = htons(ARPHRD_ETHER), .ar_pro = htons(ETHERTYPE_IP),
+                                        .ar_hln = ETH_ALEN, .ar_pln = 4, .ar_op = htons(ARPOP_REQUEST)};
+    memcpy(packet.arp.arp_sha, link.ifr_hwaddr.sa_data, ETH_ALEN);
+    memcpy(packet.arp.arp_tpa, &gateway, 4);
+    where.sll_ifindex = (int)if_nametoindex(LINK);
+    for (long i = 0; i < count; i++) {
+        uint32_t sender = htonl(first + (uint32_t)i);
+
+        memcpy(packet.arp.arp_spa, &sender, 4);
+        sent += sendto(fd, &packet, sizeof packet, 0, (struct sockaddr *)&where, sizeof where) > 0;
+    }
+    say("arp", "%ld", sent);
+    return 0;
+}
