@@ -20,6 +20,7 @@ from slicemgr.drivers.confinement import View
 from slicemgr.drivers.firewall import Firewall
 from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.drivers.place import Acceleration
+from slicemgr.drivers.proc_view import ProcView
 from slicemgr.errors import Refused, SlicemgrError
 from slicemgr.human import size
 from slicemgr.model import Kind
@@ -63,6 +64,7 @@ def examine(
         lambda: _libvirt(hypervisor, Kind.KVM),
         lambda: _acceleration(machines),
         lambda: _launcher(config),
+        lambda: _proc_view(ProcView(config.node.run_dir)),
         _cgroups,
         lambda: _pool(pool),
         lambda: _quota(pool),
@@ -119,6 +121,18 @@ def _launcher(config: Config) -> Check:
         str(path),
         "install slicemgr with a C compiler and libseccomp-dev present, or set libvirt.launcher",
     )
+
+
+def _proc_view(view: ProcView) -> Check:
+    name = "lxcfs"
+    if not view.installed():
+        detail = "not found: containers see the node's load, processors and uptime"
+        return Check(
+            name, None, detail, "apt-get install lxcfs, then restart the agent; it serves slivers made after that"
+        )
+    if view.answers():
+        return Check(name, True, f"serves {view.mount}")
+    return Check(name, None, "does not answer: containers cannot read /proc/stat", "the agent's log says why")
 
 
 def _cgroups() -> Check:

@@ -22,6 +22,7 @@ from slicemgr.agent.loop import Agent
 from slicemgr.agent.machines import Guests, Machines
 from slicemgr.agent.measure import Measurer
 from slicemgr.agent.plan import Step, plan
+from slicemgr.agent.proc_views import ProcViews
 from slicemgr.agent.publish import Publisher
 from slicemgr.agent.recorder import Recorder
 from slicemgr.config import Config
@@ -29,6 +30,7 @@ from slicemgr.drivers import cgroup, launch, login_keys
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.firewall import Firewall
 from slicemgr.drivers.hypervisor import Hypervisor
+from slicemgr.drivers.proc_view import ProcView
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.model import Kind
 from slicemgr.record import facts, sampler
@@ -215,6 +217,7 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         node.begin()
         agent = Agent(config, store, journal, node.converger, node.special, node.hasten, stop)
         node.hypervisor.on_change(agent.changed)
+        stack.enter_context(ProcViews(ProcView(config.node.run_dir), node.hypervisor.container_inits))
         stack.enter_context(Consoles(config, store, node.hypervisor))
         stack.enter_context(Recorder(config, store, Pool(config.node.pool), node.hypervisor.machine_stats))
         ready()

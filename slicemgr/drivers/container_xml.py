@@ -14,10 +14,10 @@ from slicemgr.drivers.place import CPU_PERIOD, Place
 from slicemgr.model import IDS_PER_SLIVER, KIB, Sliver
 
 INIT_DIR = "/.slicemgr"  # where the init is seen inside the container
-MASK_SIZE = 4 * KIB  # of the empty file system that hides a directory
 
-# Directories that hide behind an empty file system, files that read as empty: what Docker masks, and the cgroup
-# and firmware trees, which libvirt shows. All are below /proc or /sys, which are fresh mounts at every start.
+# Directories that appear empty, files that read as empty: what Docker masks, the cgroup and firmware trees, which
+# libvirt shows, and what else tells of the node's hardware, disks and load (the CoreLab paper's table 3, sysfs and
+# procfs). All are below /proc or /sys, which are fresh mounts at every start.
 # /proc/kmsg stays: without CAP_SYSLOG nobody opens it, while rsyslogd reads an empty one in a busy loop.
 MASKED_DIRS = (
     "/sys/fs/cgroup",
@@ -26,16 +26,26 @@ MASKED_DIRS = (
     "/proc/acpi",
     "/proc/asound",
     "/proc/scsi",
+    *("/sys/block", "/sys/class/block", "/sys/devices/virtual/block", "/sys/dev/block"),  # disks, the pool's file
+    *("/sys/fs/btrfs", "/sys/fs/ext4", "/sys/fs/xfs"),
+    *("/sys/module", "/sys/hypervisor", "/sys/kernel/mm", "/sys/kernel/slab"),
+    *("/proc/bus", "/proc/driver", "/proc/fs", "/proc/irq", "/proc/pressure"),
 )
 MASKED_FILES = (
+    *("/proc/buddyinfo", "/proc/cmdline", "/proc/config.gz", "/proc/consoles", "/proc/devices", "/proc/dma"),
     "/proc/interrupts",
+    *("/proc/iomem", "/proc/ioports"),
     "/proc/kallsyms",
     "/proc/kcore",
-    "/proc/keys",
+    *("/proc/key-users", "/proc/keys"),
+    *("/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags"),
     "/proc/latency_stats",
+    *("/proc/locks", "/proc/misc", "/proc/modules", "/proc/mtrr", "/proc/pagetypeinfo", "/proc/partitions"),
     "/proc/sched_debug",
+    *("/proc/schedstat", "/proc/slabinfo", "/proc/softirqs", "/proc/sysrq-trigger"),
     "/proc/timer_list",
     "/proc/timer_stats",
+    *("/proc/vmallocinfo", "/proc/vmstat", "/proc/zoneinfo"),
 )
 
 
@@ -79,7 +89,7 @@ def _files(devices: ET.Element, sliver: Sliver, place: Place) -> None:
     _bind(devices, str(place.init_dir), INIT_DIR, readonly=True)
     _ram(devices, "/dev/shm", sliver.limits.memory // 2)  # shared memory; what is in it counts as the sliver's memory
     for path in place.masked_dirs:
-        _ram(devices, path, MASK_SIZE, readonly=True)
+        _bind(devices, str(place.empty_dir), path)
     for path in place.masked_files:
         _bind(devices, str(place.empty_file), path)
 

@@ -185,6 +185,11 @@ class Hypervisor:
                 raise Failed(f"{sliver} does not run")
             _bounded(lambda: body(seen.kind).freeze(domain, seen.pid, frozen))
 
+    def container_inits(self) -> list[int]:
+        """The first process of each container that runs, as the host numbers it. Raises Failed."""
+        found = (bodies.child(one.pid) for one in self._list(Kind.LXC).values())
+        return [pid for pid in found if pid is not None]
+
     def init_pid(self, sliver: str) -> int:
         """The process whose cgroup is limited, as the host numbers it: a container's PID 1, or QEMU.
 

@@ -17,6 +17,7 @@ from slicemgr.drivers import cgroup
 from slicemgr.drivers.bodies import LXC_DIR
 from slicemgr.drivers.container_xml import MASKED_DIRS, MASKED_FILES
 from slicemgr.drivers.place import Acceleration, Place
+from slicemgr.drivers.proc_view import ProcView
 from slicemgr.model import IDS_PER_SLIVER, Sliver
 
 INIT_DIR = Path(__file__).parent.parent / "images" / "init"
@@ -29,6 +30,7 @@ def place(config: Config, acceleration: Acceleration = Acceleration.EMULATION) -
     return Place(
         root=RUN_DIR / "root",
         empty_file=RUN_DIR / "mask" / "empty",
+        empty_dir=RUN_DIR / "mask" / "none",
         launcher=config.libvirt.launcher,
         init_dir=INIT_DIR,
         gateway=config.network.gateway,
@@ -66,6 +68,7 @@ def write(config: Config, sliver: Sliver, *, subvolumes: bool = True) -> None:
             "count": IDS_PER_SLIVER,
             "pids": sliver.limits.pids,
             "ptys": config.limits.ptys,
+            "view": str(ProcView(config.node.run_dir).mount),
             "compat_sockets": int(sliver.arch == "i686"),
             "no_subvolumes": int(not subvolumes),
             **({"pids_group": str(group)} if group else {"cgroup2": str(cgroup.MOUNT)}),

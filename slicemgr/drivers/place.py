@@ -20,7 +20,7 @@ class Acceleration(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """root: where the launcher mounts a container's files. empty_file: what it makes to be bound over masked files.
+    """root: where the launcher mounts a container's files. empty_file, empty_dir: what it makes for the masks.
 
     masked_dirs, masked_files: those that container_xml masks and this kernel has.
     swap_limit: whether the kernel can cap memory and swap together (cgroup v1 with swap accounting).
@@ -34,6 +34,7 @@ class Place:
     masked_dirs: tuple[str, ...] = ()
     masked_files: tuple[str, ...] = ()
     empty_file: Path = Path("/run/slicemgr/mask/empty")
+    empty_dir: Path = Path("/run/slicemgr/mask/none")
     swap_limit: bool = False
     pool: Path = Path("/var/lib/slicemgr/pool")
     images: Path = Path("/var/lib/slicemgr/images")

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "launcher.h"
+#include "view.h"
 
 #define GUARD_SECONDS 60 /* a start that takes longer is given up */
 #define TTY_GROUP 5      /* as libvirt_lxc assumes */
@@ -87,6 +88,8 @@ static void harden(const struct launch *launch, pid_t init)
     char options[96];
     int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int user = namespace_of(init, "user");
+    struct view view;
+    int shown = *launch->view ? open_view(launch->view, &view) : 0; /* none where lxcfs does not run: doctor says so */
 
     check_maker(launch, user);
     expose_to_oom(init);
@@ -102,6 +105,8 @@ static void harden(const struct launch *launch, pid_t init)
              launch->uid + TTY_GROUP);
     if (mount("devpts", "/dev/pts", NULL, MS_REMOUNT | MS_NOSUID, options) < 0)
         die("cannot limit the ptys");
+    if (shown && mount_view(&view) != shown)
+        die("cannot mount what lxcfs shows");
     if (setns(user, CLONE_NEWUSER) < 0) /* the setting is found through the opener's user namespace */
         die("cannot enter the container's user namespace");
     write_file(proc, "sys/user/max_user_namespaces", "0");

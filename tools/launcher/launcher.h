@@ -20,6 +20,7 @@ struct launch {
     char hostname[65];
     char pids_group[PATH_MAX]; /* the sliver's own directory in the v1 pids hierarchy, "" on cgroup v2 */
     char cgroup2[PATH_MAX];   /* where cgroup v2 is mounted, "" on v1 */
+    char view[PATH_MAX];      /* where lxcfs is mounted, "" if its files are not wanted */
     long uid, count;          /* host ids uid..uid+count-1 are the sliver's 0..count-1 */
     long pids, ptys;
     int compat_sockets;       /* whether programs may use socketcall(2): those of 32-bit slivers need it */

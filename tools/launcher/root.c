@@ -15,7 +15,8 @@
 
 #define ROOT_MOUNT RUN_DIR "/root"
 #define MASK_MOUNT RUN_DIR "/mask"
-#define MASK_FILE MASK_MOUNT "/empty" /* as slicemgr/drivers/launch.py names it */
+#define MASK_FILE MASK_MOUNT "/empty" /* as slicemgr/drivers/launch.py names them */
+#define MASK_DIRECTORY MASK_MOUNT "/none"
 
 /* A user namespace with the sliver's mapping; it only lends its numbers to the mount. */
 static int mapping(const struct launch *launch)
@@ -91,10 +92,12 @@ void mount_mask(void)
 
     if (mkdir(MASK_MOUNT, 0755) < 0 && errno != EEXIST)
         die("cannot make " MASK_MOUNT);
-    if (mount("tmpfs", MASK_MOUNT, "tmpfs", flags, "size=4k,nr_inodes=2,mode=0755") < 0)
+    if (mount("tmpfs", MASK_MOUNT, "tmpfs", flags, "size=4k,nr_inodes=3,mode=0755") < 0)
         die("cannot mount " MASK_MOUNT);
     if ((fd = open(MASK_FILE, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444)) < 0 || fchmod(fd, 0444) < 0)
         die("cannot make " MASK_FILE);
+    if (mkdir(MASK_DIRECTORY, 0555) < 0)
+        die("cannot make " MASK_DIRECTORY);
     close(fd);
     if (mount(NULL, MASK_MOUNT, NULL, MS_REMOUNT | MS_RDONLY | flags, NULL) < 0)
         die("cannot make " MASK_MOUNT " read-only");
