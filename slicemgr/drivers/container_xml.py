@@ -45,7 +45,7 @@ MASKED_FILES = (
     *("/proc/schedstat", "/proc/slabinfo", "/proc/softirqs", "/proc/sysrq-trigger"),
     "/proc/timer_list",
     "/proc/timer_stats",
-    *("/proc/vmallocinfo", "/proc/vmstat", "/proc/zoneinfo"),
+    *("/proc/vmallocinfo", "/proc/zoneinfo"),
 )
 
 
@@ -92,6 +92,7 @@ def _files(devices: ET.Element, sliver: Sliver, place: Place) -> None:
         _bind(devices, str(place.empty_dir), path)
     for path in place.masked_files:
         _bind(devices, str(place.empty_file), path)
+    _bind(devices, str(place.vmstat), "/proc/vmstat")
 
 
 def _ram(devices: ET.Element, target: str, size: int, readonly: bool = False) -> None:

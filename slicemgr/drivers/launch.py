@@ -31,6 +31,7 @@ def place(config: Config, acceleration: Acceleration = Acceleration.EMULATION) -
         root=RUN_DIR / "root",
         empty_file=RUN_DIR / "mask" / "empty",
         empty_dir=RUN_DIR / "mask" / "none",
+        vmstat=RUN_DIR / "mask" / "vmstat",
         launcher=config.libvirt.launcher,
         init_dir=INIT_DIR,
         gateway=config.network.gateway,

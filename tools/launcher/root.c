@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -17,6 +18,7 @@
 #define MASK_MOUNT RUN_DIR "/mask"
 #define MASK_FILE MASK_MOUNT "/empty" /* as slicemgr/drivers/launch.py names them */
 #define MASK_DIRECTORY MASK_MOUNT "/none"
+#define MASK_ZEROS MASK_MOUNT "/vmstat"
 
 /* A user namespace with the sliver's mapping; it only lends its numbers to the mount. */
 static int mapping(const struct launch *launch)
@@ -84,21 +86,46 @@ void mount_root(const struct launch *launch)
     close(tree);
 }
 
-/* A file system of the sliver's own, for nothing is shared through an empty file: neither locks nor times. */
+static FILE *mask_file(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
+    FILE *file = fd < 0 || fchmod(fd, 0444) < 0 ? NULL : fdopen(fd, "w");
+
+    if (file == NULL)
+        die("cannot make %s", path);
+    return file;
+}
+
+/* The node's names of what vmstat counts, which vmstat(8) wants to find, without the node's numbers. */
+static void write_zeros(FILE *target)
+{
+    char line[256];
+    FILE *source = fopen("/proc/vmstat", "re");
+
+    while (source && fgets(line, sizeof line, source))
+        fprintf(target, "%.*s 0\n", (int)strcspn(line, " \n"), line);
+    if (source)
+        fclose(source);
+    errno = 0;
+}
+
+/* A file system of the sliver's own, for nothing is shared through its files: neither locks nor times. */
 void mount_mask(void)
 {
     const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
-    int fd;
+    FILE *zeros;
 
     if (mkdir(MASK_MOUNT, 0755) < 0 && errno != EEXIST)
         die("cannot make " MASK_MOUNT);
-    if (mount("tmpfs", MASK_MOUNT, "tmpfs", flags, "size=4k,nr_inodes=3,mode=0755") < 0)
+    if (mount("tmpfs", MASK_MOUNT, "tmpfs", flags, "size=16k,nr_inodes=4,mode=0755") < 0)
         die("cannot mount " MASK_MOUNT);
-    if ((fd = open(MASK_FILE, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444)) < 0 || fchmod(fd, 0444) < 0)
-        die("cannot make " MASK_FILE);
+    fclose(mask_file(MASK_FILE));
+    zeros = mask_file(MASK_ZEROS);
+    write_zeros(zeros);
+    if (fclose(zeros) != 0)
+        die("cannot write " MASK_ZEROS);
     if (mkdir(MASK_DIRECTORY, 0555) < 0)
         die("cannot make " MASK_DIRECTORY);
-    close(fd);
     if (mount(NULL, MASK_MOUNT, NULL, MS_REMOUNT | MS_RDONLY | flags, NULL) < 0)
         die("cannot make " MASK_MOUNT " read-only");
 }

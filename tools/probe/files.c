@@ -25,11 +25,11 @@
 #define BTRFS_MAGIC 0x9123683E
 
 static const char *const hidden[] = {
-    "/proc/cmdline",    "/proc/config.gz",    "/proc/diskstats",  "/proc/interrupts",  "/proc/iomem",
+    "/proc/cmdline",    "/proc/config.gz",    "/proc/interrupts",  "/proc/iomem",
     "/proc/kallsyms",   "/proc/kcore",        "/proc/keys",       "/proc/key-users",   "/proc/kmsg",
     "/proc/locks",      "/proc/modules",      "/proc/mtrr",       "/proc/pagetypeinfo", "/proc/partitions",
-    "/proc/sched_debug", "/proc/schedstat",   "/proc/slabinfo",   "/proc/softirqs",    "/proc/swaps",
-    "/proc/timer_list", "/proc/vmallocinfo",  "/proc/vmstat",     "/proc/zoneinfo",    "/proc/pressure/cpu",
+    "/proc/sched_debug", "/proc/schedstat",   "/proc/slabinfo",   "/proc/softirqs",    
+    "/proc/timer_list", "/proc/vmallocinfo",  "/proc/zoneinfo",    "/proc/pressure/cpu",
     "/proc/pressure/memory", "/proc/pressure/io",
 };
 static const char *const empty[] = {"/sys/fs/cgroup", "/sys/firmware", "/sys/block", "/sys/module", "/sys/fs/btrfs",
