@@ -18,7 +18,7 @@ def read(config: Config) -> dict[str, object]:
         "connections": {
             "used": _number("/proc/sys/net/netfilter/nf_conntrack_count"),
             "limit": _number("/proc/sys/net/netfilter/nf_conntrack_max"),
-            "per_sliver": getattr(config.limits, "connections", None),
+            "per_sliver": config.network.connections,
         },
         "neighbours": {
             "used": len(json.loads(command.run(["ip", "-j", "neigh", "show"], timeout=_SECONDS) or b"[]")),

@@ -53,7 +53,7 @@ def rows(site: Site) -> Iterator[Row]:
 
 
 def _connect(site: Site, address: str, port: int) -> str:
-    return one(site.attacker.probe(["connect", address, port]), "connect")
+    return one(site.attacker.probe(("connect", address, port)), "connect")
 
 
 def _reached(site: Site) -> Iterator[Row]:
@@ -76,7 +76,7 @@ def _spoofed(site: Site) -> Row:
     mate = site.mate.shown["address"]
 
     def send(source: str) -> Callable[[], None]:
-        return lambda: void(site.attacker.probe(["spoof", source, mate, _UDP_PORT]))
+        return lambda: void(site.attacker.probe(("spoof", source, mate, _UDP_PORT)))
 
     own = site.mate.received(_UDP_PORT, send(site.attacker.shown["address"]))
     forged = site.mate.received(_UDP_PORT, send(site.neighbour.shown["address"]))
@@ -96,7 +96,7 @@ def _connections(site: Site) -> Row:
     if not isinstance(limit, int):
         return Row(name, site.kind, "a limit for each sliver", "the node has none", False)
     count = min(limit + limit // 4 + _FLOW_MARGIN, room)
-    sent = amount(site.attacker.probe(["flows", site.mate.shown["address"], count]), "flows")
+    sent = amount(site.attacker.probe(("flows", site.mate.shown["address"], count)), "flows")
     grown = site.tables()["connections"]["used"] - before["used"]
     seen = f"{grown} entries for {sent} flows"
     return Row(name, site.kind, f"at most {limit}", seen, count > limit and grown <= limit + _FLOW_MARGIN)
@@ -104,7 +104,7 @@ def _connections(site: Site) -> Row:
 
 def _neighbours(site: Site) -> Row:
     before = site.tables()["neighbours"]["used"]
-    sent = amount(site.attacker.probe(["arp", _FORGED, _ARP]), "arp")
+    sent = amount(site.attacker.probe(("arp", _FORGED, _ARP)), "arp")
     grown = site.tables()["neighbours"]["used"] - before
     seen = f"{grown} entries for {sent} requests"
     return Row("forged ARP requests", site.kind, "no entry on the node", seen, bool(sent) and grown <= _ARP_MARGIN)
@@ -126,9 +126,9 @@ _COUNTERS = (("inotify", 200, 64), ("signals", 65536, 256), ("queues", 64, 4))
 def _counters(site: Site) -> Iterator[Row]:
     """Limits that the kernel counts per user: what one sliver holds must not be missing in the next."""
     for name, most, wanted in _COUNTERS:
-        alone = amount(site.neighbour.probe([name, wanted]), name)
-        with site.attacker.holding([name, most]) as held:
-            left = amount(site.neighbour.probe([name, wanted]), name)
+        alone = amount(site.neighbour.probe((name, wanted)), name)
+        with site.attacker.holding((name, most)) as held:
+            left = amount(site.neighbour.probe((name, wanted)), name)
             count = amount(held, name)
         seen = f"{left} of {alone} while another holds {count} of {most}"
         ok = left is not None and left == alone and count is not None and count < most

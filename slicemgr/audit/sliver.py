@@ -53,7 +53,7 @@ class Inside:
 
     def received(self, port: int, during: Callable[[], None]) -> int | None:
         """How many UDP datagrams reach a port while something is done; None if the probe does not say."""
-        with command.converse([*self._words, self._line(["listen", port, 20])], timeout=_SECONDS) as talk:
+        with command.converse([*self._words, self._line(("listen", port, 20))], timeout=_SECONDS) as talk:
             try:
                 if parse(talk.line()).get("listen") != ["ok"]:
                     raise Failed(f"the probe in {self.name} cannot listen on port {port}")

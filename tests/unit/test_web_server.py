@@ -24,7 +24,6 @@ from slicemgr.errors import Code, Refused
 from slicemgr.model import OperationState
 from slicemgr.service import images
 from slicemgr.store import door, endpoint, work
-from slicemgr.web import server
 
 
 @pytest.fixture(scope="module")
