@@ -92,7 +92,8 @@ def _files(devices: ET.Element, sliver: Sliver, place: Place) -> None:
         _bind(devices, str(place.empty_dir), path)
     for path in place.masked_files:
         _bind(devices, str(place.empty_file), path)
-    _bind(devices, str(place.vmstat), "/proc/vmstat")
+    if place.vmstat is not None:
+        _bind(devices, str(place.vmstat), "/proc/vmstat")
 
 
 def _ram(devices: ET.Element, target: str, size: int, readonly: bool = False) -> None:

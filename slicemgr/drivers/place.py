@@ -21,7 +21,7 @@ class Acceleration(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Place:
     """root: where the launcher mounts a container's files. empty_file, empty_dir: what it makes for the masks.
-    vmstat: a /proc/vmstat without numbers, which it makes, too.
+    vmstat: a /proc/vmstat without numbers, which it makes, too; None where the kernel has none.
 
     masked_dirs, masked_files: those that container_xml masks and this kernel has.
     swap_limit: whether the kernel can cap memory and swap together (cgroup v1 with swap accounting).
@@ -36,7 +36,7 @@ class Place:
     masked_files: tuple[str, ...] = ()
     empty_file: Path = Path("/run/slicemgr/mask/empty")
     empty_dir: Path = Path("/run/slicemgr/mask/none")
-    vmstat: Path = Path("/run/slicemgr/mask/vmstat")
+    vmstat: Path | None = None
     swap_limit: bool = False
     pool: Path = Path("/var/lib/slicemgr/pool")
     images: Path = Path("/var/lib/slicemgr/images")

@@ -100,7 +100,12 @@ def probed(slivers: Slivers, *, confined: bool) -> dict[str, bool]:
         root = moved
         subprocess.run(["chown", "-Rh", f"{sliver.uid_first}:{sliver.uid_first}", root], check=True)
         plain = replace(
-            slivers.place, root=root, launcher=Path("/usr/lib/libvirt/libvirt_lxc"), masked_dirs=(), masked_files=()
+            slivers.place,
+            root=root,
+            launcher=Path("/usr/lib/libvirt/libvirt_lxc"),
+            masked_dirs=(),
+            masked_files=(),
+            vmstat=None,
         )
         slivers.start(sliver, plain, lambda xml: xml.replace('policy="deny"', 'policy="default"'))
     eventually((root / "root/done").exists, 300)

@@ -118,7 +118,12 @@ def _start_unconfined(slivers: Slivers, sliver: Sliver) -> tuple[Path, int]:
     shutil.move(slivers.root(sliver), root)
     subprocess.run(["chown", "-Rh", f"{sliver.uid_first}:{sliver.uid_first}", root], check=True)
     place = replace(
-        slivers.place, root=root, launcher=Path("/usr/lib/libvirt/libvirt_lxc"), masked_dirs=(), masked_files=()
+        slivers.place,
+        root=root,
+        launcher=Path("/usr/lib/libvirt/libvirt_lxc"),
+        masked_dirs=(),
+        masked_files=(),
+        vmstat=None,
     )
     return root, slivers.start(sliver, place, lambda xml: xml.replace('policy="deny"', 'policy="default"'))
 
