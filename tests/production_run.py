@@ -19,6 +19,7 @@ from testbed import IMAGE, Node
 SUITES = {"12": "bookworm", "13": "trixie"}
 TESTS = (  # what depends on the host, the whole path first: the drivers' own slivers have no rows
     "tests/production/test_units.py",
+    "tests/system/test_confinement.py",
     "tests/system/test_limits.py::test_memory_bomb_is_killed_and_the_sliver_lives",
     "tests/system/test_limits.py::test_disk_limit_holds_for_a_nested_subvolume",
     "tests/system/test_launcher.py::test_root_inside_can_do_its_work_and_nothing_to_the_host",

@@ -28,7 +28,8 @@ from slicemgr.store import work
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _CHUNK = 1 << 20
-_RESERVE = 256 << 20  # bytes of the pool that an import never takes
+_RESERVE = 256 << 20  # bytes of the pool that an import's stream never takes
+_LEAST_FREE = 128 << 20  # bytes of the pool below which it ends: names and inodes take room beside the stream
 
 
 def incoming_dir(pool: Path, sha256: str) -> Path:
@@ -123,7 +124,7 @@ class Importer:
                     cache=self._config.importer.cache / "appliance",
                     progress=progress,
                     size_limit=self._most(operation),
-                    reserve=_RESERVE // 2,
+                    reserve=_LEAST_FREE,
                     cancelled=self._stop,
                 )
                 self._keep(tree, incoming, base)

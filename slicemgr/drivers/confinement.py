@@ -17,13 +17,20 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from slicemgr.drivers import cgroup, command, seccomp_filter
 from slicemgr.drivers.command import Conversation
 from slicemgr.errors import invalid
 
 SCRATCH = "/var/tmp"  # and /tmp, where QEMU would not put its temporary files
-_ENVIRONMENT = {"HOME": SCRATCH, "TMPDIR": SCRATCH, "XDG_RUNTIME_DIR": SCRATCH}
+_ENVIRONMENT = {
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+    "HOME": SCRATCH,
+    "TMPDIR": SCRATCH,
+    "XDG_RUNTIME_DIR": SCRATCH,
+}  # and nothing of the agent's: a proxy's address may hold a password
 _BECOMING = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")  # of setpriv, which gives them up
 _ETC = ("/etc/ld.so.cache", "/etc/alternatives")
 _SYSTEMD = Path("/run/systemd/system")
@@ -90,6 +97,7 @@ def words(
     view: View,
     filter_fd: int,
     *,
+    env: Mapping[str, str] = MappingProxyType({}),
     keep_caps: Sequence[str] = (),
 ) -> list[str]:
     """The words that run `program` in its place. Pure.
@@ -99,6 +107,9 @@ def words(
     """
     line = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     line += ["--die-with-parent", "--new-session", "--hostname", "import", "--seccomp", str(filter_fd)]
+    line += ["--clearenv"]
+    for name, value in {**_ENVIRONMENT, **env}.items():
+        line += ["--setenv", name, value]
     line += ["--cap-drop", "ALL"]
     for capability in keep_caps if who is None else _BECOMING:
         line += ["--cap-add", capability]
@@ -150,7 +161,13 @@ def scoped(line: Sequence[str], bounds: Bounds, name: str) -> list[str]:
 
 @contextlib.contextmanager
 def prepared(
-    program: Sequence[str], who: User | None, bounds: Bounds, view: View, *, keep_caps: Sequence[str] = ()
+    program: Sequence[str],
+    who: User | None,
+    bounds: Bounds,
+    view: View,
+    *,
+    env: Mapping[str, str] = MappingProxyType({}),
+    keep_caps: Sequence[str] = (),
 ) -> Iterator[tuple[list[str], int]]:
     """The whole words that run `program` in its place, and the descriptor that they need.
 
@@ -161,7 +178,7 @@ def prepared(
     try:
         os.write(filter_fd, seccomp_filter.program())
         os.lseek(filter_fd, 0, os.SEEK_SET)
-        line = words(program, who, bounds, view, filter_fd, keep_caps=keep_caps)
+        line = words(program, who, bounds, view, filter_fd, env=env, keep_caps=keep_caps)
         if cgroup.version() == "v2" and _SYSTEMD.is_dir():
             yield scoped(line, bounds, name), filter_fd
         else:
@@ -174,7 +191,7 @@ def prepared(
 def run(program: Sequence[str], who: User, bounds: Bounds, view: View, *, timeout: float) -> bytes:
     """What the program wrote to stdout. Raises CommandFailed."""
     with prepared(program, who, bounds, view) as (line, fd):
-        return command.run(line, timeout=timeout, env=_ENVIRONMENT, keep=(fd,))
+        return command.run(line, timeout=timeout, keep=(fd,))
 
 
 @contextlib.contextmanager
@@ -190,7 +207,7 @@ def converse(
 ) -> Iterator[Conversation]:
     """As command.converse."""
     with (
-        prepared(program, who, bounds, view) as (line, fd),
-        command.converse(line, timeout=timeout, env={**_ENVIRONMENT, **env}, keep=(fd, *keep)) as talk,
+        prepared(program, who, bounds, view, env=env) as (line, fd),
+        command.converse(line, timeout=timeout, keep=(fd, *keep)) as talk,
     ):
         yield talk

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,12 @@ def test_limits_stand_a_daemon_reload(slice_here: Node) -> None:
     assert limits(pid) == wanted
     systemctl(slice_here, "daemon-reload")
     assert limits(pid) == wanted
+
+
+def test_the_importer_is_a_system_user_and_confined(bare_node: Node) -> None:
+    checks = {one["name"]: one for one in json.loads(bare_node.slicectl("doctor", "-f", "json").stdout)}
+    uid = pwd.getpwnam("slicemgr-import").pw_uid
+    assert (checks["importer"]["ok"], checks["importer"]["detail"]) == (True, f"confined as uid {uid}")
 
 
 def test_doctor_says_how_disks_are_limited(bare_node: Node) -> None:
