@@ -1,0 +1,39 @@
+"""What the suite says of its parts, and what `make test` leaves out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import suite
+from demo import REPO
+
+JUNIT = """<?xml version="1.0"?><testsuites>
+<testsuite name="pytest" errors="1" failures="2" skipped="3" tests="40" time="1.5"></testsuite>
+</testsuites>"""
+
+
+def test_the_table_counts_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "RUN", tmp_path)
+    (tmp_path / "node.xml").write_text(JUNIT)
+    head, node, rest = suite.table({"node": suite.Result(1, 61.2, 3600), "rest": suite.Result(130)}).splitlines()
+    assert head.split() == ["part", "wall", "cpu", "tests", "failed", "skipped"]
+    assert node.split() == ["node", "1:01", "60:00", "40", "3", "3"]
+    assert rest.split() == ["rest", "0:00", "0:00", "0", "0", "0"]
+
+
+def collected(*words: str) -> list[str]:
+    argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *words]
+    told = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+    return [line for line in told.splitlines() if "::" in line]
+
+
+def test_the_long_ones_are_left_out() -> None:
+    every = collected("tests/system/test_keys.py")
+    assert set(every) - set(collected("-m", "not long", "tests/system/test_keys.py")) == {
+        "tests/system/test_keys.py::test_a_key_comes_and_goes_while_slivers_run[kvm]",
+        "tests/system/test_keys.py::test_a_machine_without_a_guest_agent_says_so_and_learns_it_at_its_start",
+    }
+    assert len(every) > 3
