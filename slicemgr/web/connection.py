@@ -88,6 +88,7 @@ class Connection(TConn):  # type: ignore[misc]
         super().__init__(cfg, sock, client, server)
         self.phase, self.since = Phase.HEADER, 0.0
         self.place: str | None = None  # the address that it is counted for
+        self.runs_for = ""  # the address for which a thread works on its request
         self.last = False  # no request comes after this one
         self.kept = 0  # bytes of its request that are kept in memory
         self.source = _Source(sock, pace)

@@ -16,7 +16,7 @@ import resource
 import selectors
 import socket
 import time
-from collections import Counter
+from collections import Counter, deque
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ import h11
 from gunicorn.workers.gthread import ThreadWorker
 
 from slicemgr.service.attempts import network
-from slicemgr.web.connection import Connection, Pace, Phase, TooSlow, problem, refusal
+from slicemgr.web.connection import LARGEST_HEADER, Connection, Pace, Phase, TooSlow, problem, refusal
 
 _CHUNK = 256 << 10
 _AT_ONCE = 64  # connections accepted before others have their turn
@@ -48,6 +48,9 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self._most = _allow_descriptors(self._config.connections)
         self._waiting: dict[Phase, dict[Connection, None]] = {phase: {} for phase in Phase}  # the oldest first
         self._places: Counter[str] = Counter()
+        self._share = max(1, self.cfg.threads - max(1, self.cfg.threads // 16))  # threads of one address, at most
+        self._running: Counter[str] = Counter()  # threads by address
+        self._queues: dict[str, deque[Connection]] = {}  # whole requests of addresses that have all of theirs
         self._buffered = 0
         self._spans = {
             Phase.END: _END,
@@ -149,20 +152,21 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         known = connection.header is not None
         try:
             ready = connection.feed(data)
-        except h11.RemoteProtocolError as error:
-            self._refuse(connection, problem(error.error_status_hint, "invalid", f"not a request of HTTP: {error}"))
+        except (h11.ProtocolError, ValueError) as error:
+            status = error.error_status_hint if isinstance(error, h11.ProtocolError) else 400
+            self._refuse(connection, problem(status, "invalid", f"not a request of HTTP: {error}"))
             return
         if connection.header is not None and not known and not self._begin(connection, ready):
+            return
+        if not self._fits(connection):
             return
         if ready:
             self._leave(connection)
             connection.hand_over()
-            self.enqueue_req(connection)
+            self._start(connection, connection.place or "")
         elif connection.phase is Phase.BODY and connection.got >= self._pace.least:
             connection.got = 0
             self._enter(connection, Phase.BODY)
-        if self._buffered > self._config.buffers.bytes:
-            self._make_room()
 
     def _begin(self, connection: Connection, ready: bool) -> bool:
         """The header is there. False: the request was refused."""
@@ -177,15 +181,38 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self._enter(connection, Phase.BODY)
         return True
 
-    def _make_room(self) -> None:
-        """Give up the bodies that are incomplete for longest, until what is kept in memory is within its bound."""
+    def _start(self, connection: Connection, place: str) -> None:
+        """Give it a thread, or have it wait for others of its address: one that reads no answers shall not take all."""
+        if place and self._running[place] >= self._share:
+            self._queues.setdefault(place, deque()).append(connection)
+            return
+        connection.runs_for = place
+        self._running[place] += 1
+        self.enqueue_req(connection)
+
+    def _stop(self, connection: Connection) -> None:
+        """Its thread is free for the next one."""
+        place = connection.runs_for
+        self._running[place] -= 1
+        self._running += Counter()  # drops the zeros
+        if queue := self._queues.get(place):
+            following = queue.popleft()
+            if not queue:
+                del self._queues[place]
+            self._start(following, place)
+
+    def _fits(self, connection: Connection) -> bool:
+        """Give up the bodies that are incomplete for longest, at last this one, until memory is within its bound."""
         while self._buffered > self._config.buffers.bytes:
-            connection = next(iter(self._waiting[Phase.BODY]), None)
-            if connection is None:
-                return
+            given_up = next((one for one in self._waiting[Phase.BODY] if one is not connection), connection)
+            if given_up is connection and connection.kept <= LARGEST_HEADER:
+                return True  # others hold the memory, and will be done
             self._refusals.add("buffers")
             hint = "try again in a moment"
-            self._refuse(connection, problem(503, "unavailable", "too many requests at this moment", hint, 1))
+            self._refuse(given_up, problem(503, "unavailable", "too many requests at this moment", hint, 1))
+            if given_up is connection:
+                return False
+        return True
 
     # answers go
 
@@ -202,6 +229,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def finish_request(self, conn: Connection, fs: Any) -> None:
         """In the event loop, when a thread is done with a request."""
+        self._stop(conn)
         self._release(conn)
         if self._config.proxies:
             self._uncount(conn)

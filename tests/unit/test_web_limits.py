@@ -6,16 +6,20 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from typing import Any
 
+import h11
 import pytest
 import web_process
+from gunicorn.config import Config as GunicornConfig
 from tenants import Tenants
 from web_process import Web, until
 
@@ -24,6 +28,7 @@ from slicemgr.errors import Busy, Code
 from slicemgr.model import OperationState
 from slicemgr.service import people, tokens
 from slicemgr.store import work
+from slicemgr.web.connection import Connection, Pace
 from slicemgr.web.places import Kind, Places
 from slicemgr.web.refusals import Refusals
 
@@ -203,6 +208,16 @@ def test_who_takes_no_answer_in_gives_the_thread_back(plain: bool, status: int) 
             stack.enter_context(reads_nothing(web, number))
         time.sleep(4)  # so that all threads have filled what they write into
         assert web.page(2 * BOUND) == status
+
+
+@pytest.mark.parametrize(("plain", "status"), [(False, 200), (True, 0)])
+def test_one_address_that_takes_no_answers_in_leaves_threads_to_others(plain: bool, status: int) -> None:
+    with web_process.serving(plain=plain, threads=8, answer_time="1h") as web, ExitStack() as stack:
+        assert web.page(60) == 200
+        for _ in range(20):
+            stack.enter_context(reads_nothing(web, 1))
+        time.sleep(4)
+        assert web.page(BOUND) == status
 
 
 @pytest.fixture(scope="module")
@@ -420,11 +435,55 @@ def test_a_body_in_chunks_and_one_that_waits_for_leave(quick: Web) -> None:
         assert answer_of(polite)[0] == 401
 
 
-@pytest.mark.parametrize("data", [b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"x" * 100_000])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01",
+        b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+        b"x" * 100_000,
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 9000,
+    ],
+)
 def test_what_is_no_http_is_answered_as_such(quick: Web, data: bytes) -> None:
     with connect(quick, data=data + b"\r\n\r\n") as connection:
         status, _, problem = answer_of(connection)
     assert status in (400, 431) and problem["code"] == "invalid"
+
+
+REQUESTS = (
+    b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
+    b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+    b"CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n",
+)
+
+
+PIECES = (b"\r\n", b"\n", b":", b"-1", b"9" * 30, b"\0", b" ")
+
+
+def test_whatever_comes_the_event_loop_goes_on() -> None:
+    """It raises nothing but what the loop answers with 400; what came whole is found to be whole."""
+    chance, cfg, pace, seen = random.Random(1), GunicornConfig(), Pace(WebConfig()), Counter[bool]()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for number in range(4000):
+            text = bytearray(REQUESTS[number % len(REQUESTS)])
+            for _ in range(chance.randrange(3)):
+                at = chance.randrange(len(text))
+                text[at : at + chance.randrange(4)] = chance.choice(
+                    (b"\r\n", b"\n", b":", b"-1", b"9" * 30, b"\0", b" ")
+                )
+            connection, cut = Connection(cfg, ours, ("192.0.2.1", 1), ("", 0), pace), chance.randrange(1, len(text))
+            try:
+                seen[connection.feed(bytes(text[:cut])) or connection.feed(bytes(text[cut:]) or b"x")] += 1
+            except h11.ProtocolError:
+                seen[False] += 1
+    assert seen[True] > 1000 and seen[False] > 1000
+    for request in REQUESTS:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            connection = Connection(cfg, ours, ("192.0.2.1", 1), ("", 0), pace)
+            assert [connection.feed(request[at : at + 1]) for at in range(len(request))][-1]
 
 
 def test_limits_that_no_service_could_run_with(tmp_path: Any) -> None:
