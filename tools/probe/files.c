@@ -238,7 +238,6 @@ int probe_pool(char **arguments)
         unsigned long request;
     } requests[] = {{"sync", 0x9408}, {"start_sync", 0x80089418}, {"wait_sync", 0x40089416}, {"scrub", 0xc400941b},
                     {"balance", 0x5000940c}, {"quota_ctl", 0xc0109428}, {"qgroup_create", 0x4010942a}};
-    unsigned long long readonly = 2, zero = 0;
     struct statfs disk;
     int root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
@@ -255,11 +254,6 @@ int probe_pool(char **arguments)
         snprintf(name, sizeof name, "pool.%s", requests[i].name);
         say_result(name, ioctl(root, requests[i].request, argument));
     }
-    if (ioctl(root, 0x4008941a, &readonly) == 0) { /* BTRFS_IOC_SUBVOL_SETFLAGS: read-only, and back */
-        ioctl(root, 0x4008941a, &zero);
-        say("pool.readonly", "ok");
-    } else
-        say_result("pool.readonly", -1);
     return 0;
 }
 
