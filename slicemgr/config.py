@@ -155,6 +155,7 @@ class LimitsConfig:
     pids: int = 512
     cpu: float = 1.0
     ptys: int = 64
+    capture_rings: Size = Size(8 << 20)  # of all packet sockets of an lxc sliver together
     memory_overcommit: float = 32.0
     disk_overcommit: float = 64.0
     slivers_per_slice: int = 500

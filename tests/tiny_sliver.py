@@ -21,7 +21,7 @@ from nodebox_linux import CLONE_NEWCGROUP, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWU
 
 from slicemgr import names
 from slicemgr.config import Config, LibvirtConfig, NodeConfig
-from slicemgr.drivers import launch
+from slicemgr.drivers import capture_rings, launch
 from slicemgr.drivers.domain_xml import domain_xml
 from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.drivers.place import Place
@@ -170,11 +170,11 @@ def make_root(root: Path, shell: str = "busybox", rc: str = "", files: dict[str,
     ):
         (root / directory).mkdir(parents=True)
     (root / "var" / "run").symlink_to("/run")
-    _copy_program(Path("/bin/busybox"), root)
+    copy_program(Path("/bin/busybox"), root)
     for applet in APPLETS:
         (root / "bin" / applet).symlink_to("busybox")
     if shell != "busybox":
-        _copy_program(Path("/bin") / shell, root)
+        copy_program(Path("/bin") / shell, root)
     (root / "bin" / "sh").symlink_to(shell)
     for path, source in (files or {}).items():
         shutil.copy(source, root / path)
@@ -184,7 +184,7 @@ def make_root(root: Path, shell: str = "busybox", rc: str = "", files: dict[str,
     return root
 
 
-def _copy_program(program: Path, root: Path) -> None:
+def copy_program(program: Path, root: Path) -> None:
     linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
     for path in [str(program.resolve()), *re.findall(r"(/\S+) \(0x", linked)]:
         target = root / path.lstrip("/")
@@ -217,6 +217,7 @@ class Slivers:
         self.config = Config(node=NodeConfig(pool=directory / "pool"), libvirt=LibvirtConfig(launcher=launcher))
         self.config.node.pool.mkdir(mode=0o700)
         (self.config.node.run_dir / "launch").mkdir(mode=0o700, parents=True, exist_ok=True)
+        capture_rings.install(self.config.node.run_dir, self.config.limits.capture_rings.bytes)
         self.hypervisor = Hypervisor(self.config.libvirt)
         self.place = launch.place(self.config)
         self._serial = 0

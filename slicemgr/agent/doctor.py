@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from slicemgr.config import Config, NetworkConfig
-from slicemgr.drivers import btrfs_space, confinement, conntrack, disk_image, traffic
+from slicemgr.drivers import btrfs_space, capture_rings, cgroup, confinement, conntrack, disk_image, traffic
 from slicemgr.drivers.acceleration import Found
 from slicemgr.drivers.btrfs import Pool, QuotaMode
 from slicemgr.drivers.command import CommandFailed
@@ -66,6 +66,8 @@ def examine(
         lambda: _launcher(config),
         lambda: _proc_view(ProcView(config.node.run_dir)),
         _cgroups,
+        _socket_memory,
+        lambda: _capture_rings(config),
         lambda: _pool(pool),
         lambda: _quota(pool),
         lambda: _space(pool),
@@ -145,6 +147,38 @@ def _cgroups() -> Check:
     missing = [one for one in _CONTROLLERS if one not in present]
     detail = f"cgroup {version}, missing: {', '.join(missing)}" if missing else f"cgroup {version}"
     return Check("cgroups", not missing, detail, "enable the controllers on the kernel command line")
+
+
+def _socket_memory() -> Check:
+    try:
+        options = Path("/proc/cmdline").read_text().split()
+    except OSError:
+        options = []
+    return socket_memory(cgroup.version(), options, limited=cgroup.has_socket_limit())
+
+
+def socket_memory(version: str, options: Sequence[str], *, limited: bool) -> Check:
+    """options: the kernel's command line. limited: whether v1 has a limit of its own for it. Pure."""
+    name = "socket memory"
+    off = {word for option in options if option.startswith("cgroup.memory=") for word in option[14:].split(",")}
+    if off & {"nosocket", "nokmem"}:
+        found = ", ".join(sorted(off & {"nosocket", "nokmem"}))
+        return Check(name, False, f"cgroup.memory={found}: not counted", f"remove {found} from the kernel command line")
+    remedy = "boot with systemd.unified_cgroup_hierarchy=1"
+    if version == "v2":
+        return Check(name, True, "counts as the sliver's memory")
+    if not limited:
+        return Check(name, False, "cgroup v1 without memory.kmem.tcp.limit_in_bytes: not limited", remedy)
+    detail = "cgroup v1: TCP and UDP buffers have a limit beside the sliver's memory; many connections pass it"
+    return Check(name, None, detail, remedy)
+
+
+def _capture_rings(config: Config) -> Check:
+    """As the launcher finds the program: the agent's log says why it could not be loaded."""
+    if capture_rings.program(config.node.run_dir) is not None:
+        return Check("capture rings", True, f"at most {config.limits.capture_rings.bytes >> 10} KiB in each sliver")
+    detail = "refused in slivers: this kernel runs no BPF program that could bound them, so tcpdump does not work"
+    return Check("capture rings", None, detail, "Linux 5.18 or newer with CONFIG_CGROUP_BPF; then restart the agent")
 
 
 def _pool(pool: Pool) -> Check:

@@ -14,6 +14,7 @@ from pathlib import Path
 from slicemgr import names
 from slicemgr.agent import baseline, doctor, kernel_tables, leftovers, observe, permissions, raw
 from slicemgr.agent.apply import Applier
+from slicemgr.agent.captures import Captures
 from slicemgr.agent.consoles import Consoles
 from slicemgr.agent.converge import Converger
 from slicemgr.agent.imports import Importer
@@ -26,7 +27,7 @@ from slicemgr.agent.proc_views import ProcViews
 from slicemgr.agent.publish import Publisher
 from slicemgr.agent.recorder import Recorder
 from slicemgr.config import Config
-from slicemgr.drivers import cgroup, launch, login_keys
+from slicemgr.drivers import capture_rings, cgroup, launch, login_keys
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.firewall import Firewall
 from slicemgr.drivers.hypervisor import Hypervisor
@@ -74,12 +75,20 @@ class Node:
         self._pool.check()
         self._pool.ensure_layout()
         log.info("disk quota: %s", self._pool.enable_quota())
+        self._bound_kernel_memory()
         with self._store.read() as connection:
             rows = work.slivers(connection, self._config.node.name)
         self._note_keys(rows)
         self._publisher.reset(row.sliver for row in rows)
         self._announce()
         self._machines.look(self._announce)
+
+    def _bound_kernel_memory(self) -> None:
+        """What cannot be bounded `doctor` reports; no sliver gets capture rings then."""
+        try:
+            capture_rings.install(self._config.node.run_dir, self._config.limits.capture_rings.bytes)
+        except Failed as error:
+            log.warning("%s", error)
 
     def _note_keys(self, rows: Sequence[work.SliverRow]) -> None:
         """Of slivers from before keys were noted: what their rows say was put there, for nothing changed it."""
@@ -219,6 +228,7 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         node.hypervisor.on_change(agent.changed)
         stack.enter_context(ProcViews(ProcView(config.node.run_dir), node.hypervisor.container_inits))
         stack.enter_context(Consoles(config, store, node.hypervisor))
+        stack.enter_context(Captures(config))
         stack.enter_context(Recorder(config, store, Pool(config.node.pool), node.hypervisor.machine_stats))
         ready()
         agent.run(node.reconcile)

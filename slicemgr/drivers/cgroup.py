@@ -28,6 +28,8 @@ IMPORTER = "slicemgr-import-"  # what the groups of confined importers begin wit
 _GROUP_V1 = "slicemgr"  # our directory in the v1 pids hierarchy
 _PAGE = 4096
 _LEAVING = 5.0  # seconds
+_LEAST_SOCKETS = 8 << 20  # bytes of socket buffers of the smallest sliver, on v1
+_SOCKETS_SHARE = 8  # of its memory, the part that socket buffers may take beside it, on v1
 _DOMAIN_V1 = re.compile(r"(?:lxc|qemu)-[0-9]+-(.+)\.libvirt-(?:lxc|qemu)")
 _THREADS = ("emulator",)  # where libvirt puts QEMU's own threads; the limits are in the directory above
 
@@ -108,6 +110,16 @@ def _remove(directory: Path) -> None:
 def has_swap_limit() -> bool:
     """Whether memory and swap can be capped together (v1 with swap accounting)."""
     return (MOUNT / "memory" / "memory.memsw.limit_in_bytes").exists()
+
+
+def has_socket_limit() -> bool:
+    """Whether socket buffers have a limit of their own (v1); on v2 they count as memory."""
+    return (MOUNT / "memory" / "memory.kmem.tcp.limit_in_bytes").exists()
+
+
+def socket_memory(memory: int) -> int:
+    """Bytes of socket buffers, beside its memory, that a sliver with that much memory has on v1."""
+    return max(_LEAST_SOCKETS, memory // _SOCKETS_SHARE) // _PAGE * _PAGE
 
 
 def has_io_weight() -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slicemgr import names
 from slicemgr.config import Config
-from slicemgr.drivers import cgroup
+from slicemgr.drivers import capture_rings, cgroup
 from slicemgr.drivers.bodies import LXC_DIR
 from slicemgr.drivers.container_xml import MASKED_DIRS, MASKED_FILES
 from slicemgr.drivers.place import Acceleration, Place
@@ -22,6 +22,7 @@ from slicemgr.model import IDS_PER_SLIVER, Sliver
 
 INIT_DIR = Path(__file__).parent.parent / "images" / "init"
 RUN_DIR = Path("/run/slicemgr")  # the launcher is compiled for it
+FRAGMENTS = 256 << 10  # bytes that wait for the rest of their packets, for each of a sliver's three protocols
 _NOGROUP = 65534
 
 
@@ -72,13 +73,26 @@ def write(config: Config, sliver: Sliver, *, subvolumes: bool = True) -> None:
             "view": str(ProcView(config.node.run_dir).mount),
             "compat_sockets": int(sliver.arch == "i686"),
             "no_subvolumes": int(not subvolumes),
+            "fragments": FRAGMENTS,
             **({"pids_group": str(group)} if group else {"cgroup2": str(cgroup.MOUNT)}),
+            **_sockets(config, sliver),
         }
     )
     path = names.launch_file(config.node.run_dir, sliver.id)
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
         file.write(text)
+
+
+def _sockets(config: Config, sliver: Sliver) -> dict[str, str | int]:
+    """What bounds the kernel memory of sockets, as far as this node can."""
+    values: dict[str, str | int] = {}
+    program = capture_rings.program(config.node.run_dir)
+    if program is not None:
+        values["socket_program"] = str(program)
+    if cgroup.has_socket_limit():
+        values["socket_memory"] = cgroup.socket_memory(sliver.limits.memory)
+    return values
 
 
 def launch_text(values: Mapping[str, str | int]) -> str:

@@ -15,8 +15,17 @@
 
 #include "launcher.h"
 
-/* unix, inet, inet6, netlink, packet; any other family makes the host load a module nobody looks at. */
+/*
+ * unix, inet, inet6, netlink, packet; any other family makes the host load a module nobody looks at. Packet sockets,
+ * the last, are not for 32-bit slivers: no filter sees the options that socketcall(2) sets, and so no capture ring.
+ */
 static const uint32_t socket_families[] = {1, 2, 10, 16, 17};
+#define COMPAT_FAMILIES (LENGTH(socket_families) - 1)
+
+/* linux/if_packet.h, linux/socket.h */
+#define LEVEL_PACKET 263
+#define OPTION_RX_RING 5
+#define OPTION_TX_RING 13
 
 #define NO_CALL 0xffffffffU
 #define SKIPPED_CALL 0xffffffffU /* the number that a tracer writes so that the kernel makes no call */
@@ -32,20 +41,23 @@ static const uint32_t socket_families[] = {1, 2, 10, 16, 17};
 #define NEW_CALLS {424, 456}, {462, 466}
 
 static const struct abi {
-    uint32_t arch, socket, socketpair, socketcall;
+    uint32_t arch, socket, socketpair, socketcall, setsockopt;
+    int is_compat;
     struct {
         uint32_t first, last;
     } reviewed[RANGES_MAX]; /* ascending; {0, 0} ends it unless it is the first */
 } abis[] = {
-    {AUDIT_ARCH_X86_64, 41, 53, NO_CALL, {{0, 334}, NEW_CALLS}},
+    {AUDIT_ARCH_X86_64, 41, 53, NO_CALL, 54, 0, {{0, 334}, NEW_CALLS}},
     {AUDIT_ARCH_I386,
      359,
      360,
      102,
+     366,
+     1,
      {{0, 221}, {224, 250}, {252, 284}, {286, 386}, {393, 414}, {416, 423}, NEW_CALLS}},
-    {AUDIT_ARCH_AARCH64, 198, 199, NO_CALL, {{0, 243}, {260, 294}, NEW_CALLS}},
+    {AUDIT_ARCH_AARCH64, 198, 199, NO_CALL, 208, 0, {{0, 243}, {260, 294}, NEW_CALLS}},
     /* the last: breakpoint, cacheflush, usr26, usr32, set_tls, get_tls */
-    {AUDIT_ARCH_ARM, 281, 288, NO_CALL, {{0, 414}, {416, 423}, NEW_CALLS, {0x0f0001, 0x0f0006}}},
+    {AUDIT_ARCH_ARM, 281, 288, NO_CALL, 294, 1, {{0, 414}, {416, 423}, NEW_CALLS, {0x0f0001, 0x0f0006}}},
 };
 
 struct program {
@@ -92,9 +104,21 @@ static void answer_unreviewed(struct program *program, const struct abi *abi)
     answer(program, SECCOMP_RET_ERRNO | ENOSYS);
 }
 
-static void answer_families(struct program *program, const struct abi *abi)
+/* Capture rings that no BPF program judges: those of 32-bit programs, and all where the kernel runs none. */
+static void answer_rings(struct program *program, uint32_t setsockopt)
 {
-    const uint8_t families = LENGTH(socket_families);
+    add(program, BPF_JMP | BPF_JEQ | BPF_K, setsockopt, 0, 7);
+    load(program, offsetof(struct seccomp_data, args[1]));
+    add(program, BPF_JMP | BPF_JEQ | BPF_K, LEVEL_PACKET, 0, 4);
+    load(program, offsetof(struct seccomp_data, args[2]));
+    add(program, BPF_JMP | BPF_JEQ | BPF_K, OPTION_RX_RING, 1, 0);
+    add(program, BPF_JMP | BPF_JEQ | BPF_K, OPTION_TX_RING, 0, 1);
+    answer(program, SECCOMP_RET_ERRNO | ENOMEM);
+    answer(program, SECCOMP_RET_ALLOW);
+}
+
+static void answer_families(struct program *program, const struct abi *abi, uint8_t families)
+{
 
     add(program, BPF_JMP | BPF_JEQ | BPF_K, abi->socket, 1, 0);
     add(program, BPF_JMP | BPF_JEQ | BPF_K, abi->socketpair, 0, (uint8_t)(families + 2));
@@ -105,9 +129,9 @@ static void answer_families(struct program *program, const struct abi *abi)
     answer(program, SECCOMP_RET_ALLOW);
 }
 
-int is_socket_family(uint32_t family)
+int is_compat_family(uint32_t family)
 {
-    for (size_t i = 0; i < LENGTH(socket_families); i++)
+    for (size_t i = 0; i < COMPAT_FAMILIES; i++)
         if (socket_families[i] == family)
             return 1;
     return 0;
@@ -130,7 +154,9 @@ void filter_numbers(const struct launch *launch)
         answer_unreviewed(&program, &abis[i]);
         if (abis[i].socketcall != NO_CALL && !launch->compat_sockets)
             answer_number(&program, abis[i].socketcall, SECCOMP_RET_ERRNO | EAFNOSUPPORT);
-        answer_families(&program, &abis[i]);
+        if (abis[i].is_compat || !*launch->socket_program)
+            answer_rings(&program, abis[i].setsockopt);
+        answer_families(&program, &abis[i], launch->compat_sockets ? COMPAT_FAMILIES : LENGTH(socket_families));
         program.code[skip].k = program.length - skip - 1U;
     }
     answer(&program, SECCOMP_RET_ERRNO | ENOSYS);

@@ -176,7 +176,7 @@ static int make_call(int listener, const struct seccomp_notif *call)
         return -ENOSYS; /* a call that only libvirt_lxc needs */
     if (process_vm_readv((pid_t)call->pid, &to, 1, &from, 1, 0) != (ssize_t)size)
         return -EFAULT;
-    if (!is_socket_family(arguments[0]))
+    if (!is_compat_family(arguments[0]))
         return -EAFNOSUPPORT;
     if (read_caller((pid_t)call->pid, &caller) < 0 || ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &call->id) < 0)
         return -EINTR; /* the number may be another process's by now */

@@ -97,6 +97,8 @@ static void harden(const struct launch *launch, pid_t init)
         limit_v2(launch, init);
     else
         limit_v1(launch, init);
+    bound_sockets(launch, init);
+    enter(init, "net");
     enter(init, "uts");
     if (sethostname(launch->hostname, strlen(launch->hostname)) < 0)
         die("cannot set the host name");
@@ -107,6 +109,8 @@ static void harden(const struct launch *launch, pid_t init)
         die("cannot limit the ptys");
     if (shown && mount_view(&view) != shown)
         die("cannot mount what lxcfs shows");
+    if (launch->fragments)
+        close_settings(launch, proc);
     if (setns(user, CLONE_NEWUSER) < 0) /* the setting is found through the opener's user namespace */
         die("cannot enter the container's user namespace");
     write_file(proc, "sys/user/max_user_namespaces", "0");

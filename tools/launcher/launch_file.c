@@ -58,6 +58,12 @@ static void set_key(struct launch *launch, const char *key, const char *value)
         set_number(&launch->pids, key, value);
     else if (strcmp(key, "ptys") == 0)
         set_number(&launch->ptys, key, value);
+    else if (strcmp(key, "socket_program") == 0)
+        set_text(launch->socket_program, sizeof launch->socket_program, key, value);
+    else if (strcmp(key, "socket_memory") == 0)
+        set_number(&launch->socket_memory, key, value);
+    else if (strcmp(key, "fragments") == 0)
+        set_number(&launch->fragments, key, value);
     else if (strcmp(key, "compat_sockets") == 0)
         launch->compat_sockets = strcmp(value, "1") == 0;
     else if (strcmp(key, "no_subvolumes") == 0)

@@ -24,6 +24,9 @@ struct launch {
     long uid, count;          /* host ids uid..uid+count-1 are the sliver's 0..count-1 */
     long pids, ptys;
     int compat_sockets;       /* whether programs may use socketcall(2): those of 32-bit slivers need it */
+    char socket_program[PATH_MAX]; /* the BPF program that bounds capture rings, "" if the kernel runs none */
+    long socket_memory;       /* bytes of socket buffers where they do not count as memory (v1), else 0 */
+    long fragments;           /* bytes of fragments that may wait, of each protocol; 0: settings stay writable */
     int no_subvolumes;        /* where the disk limit would not hold for what lies in a subvolume of the tenant's */
 };
 
@@ -50,6 +53,11 @@ void expose_to_oom(pid_t init);
 int start_guard(const struct launch *launch);
 void send_fd(int channel, int fd);
 
+/* kernel_memory.c */
+void bound_sockets(const struct launch *launch, pid_t init); /* as the host's root, outside the container */
+/* In the container's mount and network namespaces. proc: the host's, where nothing is read-only. */
+void close_settings(const struct launch *launch, int proc);
+
 /* compat_sockets.c: sockets for socketcall(2) of 32-bit slivers, by a process that has entered the sliver. */
 void enter_sliver(const struct launch *launch, pid_t init);
 void answer_socketcall(int listener, const struct seccomp_notif *call, struct seccomp_notif_resp *answer);
@@ -61,7 +69,7 @@ void check_maker(const struct launch *launch, int user_namespace);
 
 /* abi_filter.c: of each ABI only the reviewed system calls, only some socket families. */
 void filter_numbers(const struct launch *launch);
-int is_socket_family(uint32_t family);
+int is_compat_family(uint32_t family); /* for the sockets of socketcall(2) */
 
 /* filter.c */
 int install_filter(const struct launch *launch); /* the listener for the calls that the guard answers */

@@ -1,0 +1,102 @@
+"""The capture rings that packet sockets of a network namespace have, by the kernel's sock_diag interface."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_SO_NETNS_COOKIE = 71
+_SOCK_DIAG, _BY_FAMILY, _REQUEST_DUMP = 4, 20, 0x301
+_DONE, _ERROR = 3, 2
+_SHOW_RINGS = 4
+_RX_RING, _TX_RING = 2, 3  # attributes of an answer
+_HEAD, _ATTRIBUTE, _RING = struct.Struct("=IHHII"), struct.Struct("=HH"), struct.Struct("=II")
+_ASK = struct.Struct("=BBHIIII")
+_SOCKET = 16  # bytes of a socket's description before its attributes
+_BUFFER = 1 << 16
+_PATIENCE = 5.0  # seconds
+_NEW_NETWORK = 0x40000000  # CLONE_NEWNET
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextlib.contextmanager
+def inside(pid: int) -> Iterator[socket.socket]:
+    """A sock_diag socket in the network namespace of a process. Raises OSError if it is gone."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _enter(f"/proc/{pid}/ns/net")
+        try:
+            diagnosis = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG)
+        finally:
+            _enter(f"/proc/self/fd/{home}")
+    finally:
+        os.close(home)
+    with diagnosis:
+        diagnosis.settimeout(_PATIENCE)
+        yield diagnosis
+
+
+def _enter(path: str) -> None:
+    """Moves this thread alone."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc.setns(descriptor, _NEW_NETWORK) < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+    finally:
+        os.close(descriptor)
+
+
+def cookie(diagnosis: socket.socket) -> int:
+    """What the kernel calls that namespace; never used again."""
+    return int(struct.unpack("=Q", diagnosis.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Packet sockets of a namespace, and the bytes of all their rings."""
+
+    sockets: int
+    ring_bytes: int
+
+
+def find(diagnosis: socket.socket, least: int) -> Found:
+    """What is there now; each ring counts as `least` bytes at least. Raises OSError."""
+    request = _ASK.pack(socket.AF_PACKET, 0, 0, 0, _SHOW_RINGS, 0, 0)
+    diagnosis.send(_HEAD.pack(_HEAD.size + len(request), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + request)
+    sockets, total, more = 0, 0, True
+    while more:
+        for kind, body in messages(diagnosis.recv(_BUFFER)):
+            if kind == _ERROR:
+                code = -struct.unpack_from("=i", body)[0]
+                raise OSError(code, os.strerror(code))
+            if kind == _DONE:
+                more = False
+            else:
+                sockets += 1
+                total += sum(max(least, size) for size in rings(body))
+    return Found(sockets, total)
+
+
+def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Kind and content of each netlink message. Pure."""
+    while len(data) >= _HEAD.size:
+        length, kind, *_ = _HEAD.unpack_from(data)
+        yield kind, data[_HEAD.size : length]
+        data = data[(length + 3) & ~3 :]
+
+
+def rings(body: bytes) -> Iterator[int]:
+    """The size of each ring of a socket, from its description. Pure."""
+    data = body[_SOCKET:]
+    while len(data) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(data)
+        if kind in (_RX_RING, _TX_RING):
+            size, count = _RING.unpack_from(data, _ATTRIBUTE.size)
+            yield size * count
+        data = data[max(_ATTRIBUTE.size, (length + 3) & ~3) :]
