@@ -124,10 +124,11 @@ def image_build(recipe: str, output: Path | None, no_security: bool) -> None:
 @click.pass_obj
 def uninstall(config: settings.Config) -> None:
     """Take our chains and programs out of the kernel, after the last slice is gone and the agent is stopped."""
-    from slicemgr.drivers import capture_rings
+    from slicemgr.drivers import capture_rings, fragments
     from slicemgr.drivers.firewall import Firewall
 
     Firewall(config.network).remove()
+    fragments.remove()
     capture_rings.remove(config.node.run_dir)
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from slicemgr.config import Config, NetworkConfig
-from slicemgr.drivers import btrfs_space, capture_rings, cgroup, confinement, conntrack, disk_image, traffic
+from slicemgr.drivers import btrfs_space, capture_rings, cgroup, confinement, conntrack, disk_image, fragments, traffic
 from slicemgr.drivers.acceleration import Found
 from slicemgr.drivers.btrfs import Pool, QuotaMode
 from slicemgr.drivers.command import CommandFailed
@@ -68,6 +68,7 @@ def examine(
         _cgroups,
         _socket_memory,
         lambda: _capture_rings(config),
+        _fragments,
         lambda: _pool(pool),
         lambda: _quota(pool),
         lambda: _space(pool),
@@ -179,6 +180,15 @@ def _capture_rings(config: Config) -> Check:
         return Check("capture rings", True, f"at most {config.limits.capture_rings.bytes >> 10} KiB in each sliver")
     detail = "refused in slivers: this kernel runs no BPF program that could bound them, so tcpdump does not work"
     return Check("capture rings", None, detail, "Linux 5.18 or newer with CONFIG_CGROUP_BPF; then restart the agent")
+
+
+def _fragments() -> Check:
+    name = "fragments"
+    if not fragments.is_installed():
+        detail = "one sliver can fill the node's memory for fragments of packets"
+        return Check(name, None, detail, "apt-get install nftables, then restart the agent")
+    limit = _number("/proc/sys/net/ipv4/ipfrag_high_thresh")
+    return _at_least(name, limit, 256 << 20, "net.ipv4.ipfrag_high_thresh", "fragments of all slivers that wait")
 
 
 def _pool(pool: Pool) -> Check:

@@ -27,7 +27,7 @@ from slicemgr.agent.proc_views import ProcViews
 from slicemgr.agent.publish import Publisher
 from slicemgr.agent.recorder import Recorder
 from slicemgr.config import Config
-from slicemgr.drivers import capture_rings, cgroup, launch, login_keys
+from slicemgr.drivers import capture_rings, cgroup, fragments, launch, login_keys
 from slicemgr.drivers.btrfs import Pool
 from slicemgr.drivers.firewall import Firewall
 from slicemgr.drivers.hypervisor import Hypervisor
@@ -85,10 +85,14 @@ class Node:
 
     def _bound_kernel_memory(self) -> None:
         """What cannot be bounded `doctor` reports; no sliver gets capture rings then."""
-        try:
-            capture_rings.install(self._config.node.run_dir, self._config.limits.capture_rings.bytes)
-        except Failed as error:
-            log.warning("%s", error)
+        for bound in (
+            lambda: capture_rings.install(self._config.node.run_dir, self._config.limits.capture_rings.bytes),
+            fragments.install,
+        ):
+            try:
+                bound()
+            except Failed as error:
+                log.warning("%s", error)
 
     def _note_keys(self, rows: Sequence[work.SliverRow]) -> None:
         """Of slivers from before keys were noted: what their rows say was put there, for nothing changed it."""

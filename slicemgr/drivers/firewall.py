@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from slicemgr.config import NetworkConfig
-from slicemgr.drivers import command, conntrack
+from slicemgr.drivers import command, conntrack, fragments
 from slicemgr.drivers.firewall_restore import RestoreProgram
 from slicemgr.drivers.firewall_rules import Published, Table, tables
 from slicemgr.errors import Code, Refused
@@ -93,7 +93,8 @@ def _native_tables() -> str:
         return ""
     listed = command.run(["nft", "list", "tables"], timeout=10).decode(errors="replace").splitlines()
     of_iptables = {f"table {family} {name}" for family in ("ip", "ip6") for name in ("filter", "nat", "raw", "mangle")}
-    return ", ".join(sorted(set(listed) - of_iptables - {"table ip security", "table ip6 security"}))
+    ours = {f"table inet {fragments.TABLE}", "table ip security", "table ip6 security"}
+    return ", ".join(sorted(set(listed) - of_iptables - ours))
 
 
 def _legacy_supported() -> bool:

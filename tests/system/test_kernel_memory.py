@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from tiny_sliver import REPOSITORY, Slivers, copy_program, eventually, make_root
 from slicemgr import names
 from slicemgr.agent import captures
 from slicemgr.agent.captures import Captures
-from slicemgr.drivers import capture_rings, cgroup, launch
+from slicemgr.drivers import capture_rings, cgroup, fragments, launch
 from slicemgr.drivers.place import Place
 from slicemgr.model import MIB, Sliver
 
@@ -254,3 +255,55 @@ def test_pipes_and_unix_sockets_count_as_memory(slivers: Slivers) -> None:
     init, found = attempt(slivers, "counted")
     assert int(found["counted"]) >= 48 * MIB
     assert charged(init) >= int(found["counted"])
+
+
+PORT = 9999  # as the probe has it
+THRESHOLD = 16 * MIB  # about 7000 fragments
+
+
+@pytest.fixture
+def listening(slivers: Slivers) -> Iterator[socket.socket]:
+    """A socket of a node that tracks connections, and so puts packets together; it can hold THRESHOLD of fragments."""
+    Path("/proc/sys/net/ipv4/ipfrag_high_thresh").write_text(str(THRESHOLD))
+    rules = "table ip tracking { chain in { type filter hook prerouting priority 0; ct state invalid counter; }; }"
+    subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as node:
+        node.bind(("0.0.0.0", PORT))
+        node.settimeout(3)
+        yield node
+    subprocess.run(["nft", "delete", "table", "ip", "tracking"], check=True)
+
+
+def waiting() -> int:
+    """Bytes of fragments in the node's network."""
+    lines = Path("/proc/thread-self/net/sockstat").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("FRAG:")).split()[-1])
+
+
+def arrives(node: socket.socket) -> bool:
+    try:
+        return len(node.recv(8192)) == 4000
+    except TimeoutError:
+        return False
+
+
+def test_one_slivers_fragments_leave_room_for_those_of_others(slivers: Slivers, listening: socket.socket) -> None:
+    fragments.install()
+    try:
+        assert fragments.is_installed()
+        attempt(slivers, "flood")
+        assert fragments.BURST * 1400 < waiting() < THRESHOLD * 0.9
+        attempt(slivers, "whole")
+        assert arrives(listening)
+    finally:
+        subprocess.run(["nft", "delete", "table", "inet", fragments.TABLE], check=True)
+
+
+def test_without_the_chain_one_sliver_keeps_the_fragments_of_others_out(
+    slivers: Slivers, listening: socket.socket
+) -> None:
+    assert not fragments.is_installed()
+    attempt(slivers, "flood")
+    assert waiting() > THRESHOLD * 0.9
+    attempt(slivers, "whole")
+    assert not arrives(listening)
