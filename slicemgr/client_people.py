@@ -57,7 +57,7 @@ class People:
         return cast("wire.Invited", self._call("POST", f"/users/{segment('NAME', name)}/invitation", {}))
 
     def change_user(self, name: str, **fields: object) -> wire.User:
-        """fields: full_name, email; for an admin also enabled and admin."""
+        """fields: full_name, email, of your own also default_project; for an admin also enabled and admin."""
         return cast("wire.User", self._call("PATCH", f"/users/{segment('NAME', name)}", fields))
 
     # leases
@@ -96,8 +96,32 @@ class People:
         self._call("DELETE", f"/projects/{segment('NAME', name)}")
 
     def set_member(self, project: str, user: str, role: str = "member") -> wire.Project:
+        """Change a member's role, or bring somebody in: of a PI this is an invitation, of an admin a membership."""
         path = f"/projects/{segment('PROJECT', project)}/members/{segment('USER', user)}"
         return cast("wire.Project", self._call("PUT", path, {"role": role}))
+
+    def invite_member(self, project: str, invitee: str, role: str = "member") -> wire.ProjectInvitation:
+        """invitee: a user name or a mail address; the answer does not say whether there is such an account."""
+        path = f"/projects/{segment('PROJECT', project)}/invitations"
+        return cast("wire.ProjectInvitation", self._call("POST", path, {"invitee": invitee, "role": role}))
+
+    def project_invitations(self, project: str) -> list[wire.ProjectInvitation]:
+        """Those that wait, for the project's PIs."""
+        return pages(self._get, f"/projects/{segment('PROJECT', project)}/invitations", "invitations", {})
+
+    def withdraw_invitation(self, project: str, id: str) -> None:
+        self._call("DELETE", f"/projects/{segment('PROJECT', project)}/invitations/{segment('ID', id)}")
+
+    def my_invitations(self) -> list[wire.ProjectInvitation]:
+        """Those that you can accept or decline."""
+        return pages(self._get, "/me/invitations", "invitations", {})
+
+    def accept_project_invitation(self, id: str) -> wire.Me:
+        """Become a member; your account with its projects."""
+        return cast("wire.Me", self._call("POST", f"/me/invitations/{segment('ID', id)}/accept", {}))
+
+    def decline_project_invitation(self, id: str) -> None:
+        self._call("POST", f"/me/invitations/{segment('ID', id)}/decline", {})
 
     def remove_member(self, project: str, user: str) -> None:
         self._call("DELETE", f"/projects/{segment('PROJECT', project)}/members/{segment('USER', user)}")

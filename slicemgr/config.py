@@ -189,6 +189,7 @@ class MailConfig:
 @dataclass(frozen=True, slots=True)
 class PeopleConfig:
     invitation: timedelta = timedelta(days=3)  # how long a link may be used
+    project_invitation: timedelta = timedelta(days=14)  # how long an invitation to a project may be accepted
     session: timedelta = timedelta(hours=12)
     token: timedelta = timedelta(days=30)  # of a token whose request is silent
     token_longest: timedelta = timedelta(days=365)

@@ -207,12 +207,13 @@ def _alone(path: Path) -> Iterator[None]:
 def _agent(config: settings.Config, stop: threading.Event | None = None) -> None:
     from slicemgr import store
     from slicemgr.agent import node
-    from slicemgr.service import history, leases, mail
+    from slicemgr.service import history, invitations, leases, mail
 
     stop = stop or _stop_on_signals()
     with store.open(config) as opened:
         chores = (leases.expire, history.forget)
-        for together in (chores, (mail.deliver,)):  # a mail server that hangs keeps no lease from its end
+        letters = (invitations.notify, mail.deliver)
+        for together in (chores, letters):  # a mail server that hangs keeps no lease from its end
             threading.Thread(target=_every_minute, args=(config, opened, stop, together), daemon=True).start()
         node.run(config, opened, stop, ready=lambda: _ready(config.node.name))
 

@@ -281,11 +281,12 @@ class User(TypedDict):
     name: str
     full_name: str | None
     email: str | None
-    admin: bool
-    enabled: bool
-    created_at: str
+    admin: bool | None
+    enabled: bool | None
+    created_at: str | None
     projects: dict[str, str]
-    origin: str
+    default_project: NotRequired[str | None]
+    origin: str | None
     openid: str | None
     has_password: bool | None
     invited_until: str | None
@@ -331,10 +332,24 @@ class Member(TypedDict):
     user: str
     full_name: str | None
     role: str
-    enabled: bool
+    enabled: bool | None
+
+
+class ProjectInvitation(TypedDict):
+    """invitee: the user name or mail address that was given, whether there is such an account or not."""
+
+    id: str
+    project: str
+    invitee: str
+    role: str
+    invited_by: str
+    created_at: str
+    expires_at: str
 
 
 class Project(TypedDict):
+    """invitations: None where they are not yours to know."""
+
     name: str
     description: str | None
     created_at: str
@@ -343,6 +358,7 @@ class Project(TypedDict):
     quota: Quota
     ceiling: Quota
     members: list[Member]
+    invitations: NotRequired[list[ProjectInvitation] | None]
 
 
 class Key(TypedDict):

@@ -212,6 +212,8 @@ class Service:
             ends = {**mine, "hash": "h", "expires_at": now}
             c.execute(tables.sessions.insert().values(**ends, id="1", used_at=now))
             c.execute(tables.invitations.insert().values(**ends, invited_by=schema.ADMIN))
+            invited = {"project": "default", "invitee": "somebody", "role": "member", "invited_by": schema.ADMIN}
+            c.execute(tables.project_invitations.insert().values(**invited, id="1", created_at=now, expires_at=now))
             c.execute(tables.identities.insert().values(**mine, issuer="https://login.example", subject="1"))
             c.execute(tables.lease_rules.insert().values(project="default", window=3600))
             letter = {"key": "k", "user": schema.ADMIN, "recipient": "me@example.org", "subject": "s", "body": "b"}

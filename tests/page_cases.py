@@ -85,6 +85,11 @@ PAGES |= {
     "POST /projects/<name>/members/<user>/remove": PageCase(
         "/projects/lab/members/dave/remove", (404, 303, 403, 303, 303), {}
     ),
+    "POST /projects/<name>/invitations/<id>/withdraw": PageCase(
+        "/projects/lab/invitations/INVITATION/withdraw", PIS, {}
+    ),
+    "POST /invitations/<id>/accept": PageCase("/invitations/INVITED/accept", (404, 404, 303, 404, 404), {}),
+    "POST /invitations/<id>/decline": PageCase("/invitations/INVITED/decline", (404, 404, 303, 404, 404), {}),
     "GET /projects/<name>/settings": PageCase("/projects/lab/settings", (404, 403, 403, 200, 200)),
     "POST /projects/<name>/settings": PageCase("/projects/lab/settings", PIS, {"description": "x"}),
     "GET /projects/<name>/leases": PageCase("/projects/lab/leases", (404, 403, 403, 200, 200)),

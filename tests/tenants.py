@@ -1,7 +1,8 @@
 """Two projects that must not know of one another, and the people in and around them, each with a token.
 
 `lab` is alice's (pi), with bob and dave (members); `rival` is carol's. What is looked at is bob's: the slice `exp`, a
-waiting request, a key, a token, a session. root is an admin.
+waiting request, a key, a token, a session. root is an admin. lab has invited `gwen`, who has no account, and the node's
+own project bob.
 """
 
 from __future__ import annotations
@@ -21,7 +22,18 @@ from flask.testing import FlaskClient
 from slicemgr.config import Config
 from slicemgr.model import ImageState, OperationState, Phase, Role, Scope
 from slicemgr.policy.access import Principal
-from slicemgr.service import people, projects, requests, sessions, snapshots, specs, ssh_keys, tokens
+from slicemgr.service import (
+    invitations,
+    members,
+    people,
+    projects,
+    requests,
+    sessions,
+    snapshots,
+    specs,
+    ssh_keys,
+    tokens,
+)
 from slicemgr.service.passwords import Passwords
 from slicemgr.store import tables as t
 from slicemgr.store import work
@@ -65,7 +77,7 @@ def _seed(service: Service) -> dict[str, str]:
     for name, pi in (("lab", "alice"), ("hollow", "alice"), ("rival", "carol")):
         projects.create(store, config, {"name": name, "pi": pi, "quota": quota, "ceiling": {"slices": 4}}, ROOT)
     for name, user in (("lab", "bob"), ("lab", "dave"), ("hollow", "bob"), ("hollow", "dave")):
-        projects.set_member(store, name, user, "member", ALICE)
+        members.set_member(store, config, name, user, "member", ROOT)
     with store.write() as c:
         image = {"sha256": LAB_SHA, "name": LAB_IMAGE, "format": "qcow2", "virtual_size": 1, "file_size": 0}
         image |= {"arch": "x86_64", "boot": BOOT, "os": "Debian 12", "state": ImageState.READY, "project": "lab"}
@@ -73,6 +85,8 @@ def _seed(service: Service) -> dict[str, str]:
     found = {"operation": ask(service, BOB, "exp").operation}
     found["request"] = ask(service, BOB, "large", "a large experiment", count=9, memory="64M", ports=2).request
     _snapshot(service)
+    found["invitation"] = invitations.create(store, config, "lab", "gwen", "member", ALICE)
+    found["invited"] = invitations.create(store, config, "default", "bob", "member", ROOT)
     found["key"] = ssh_keys.add(store, KEY, BOB)[0]
     found["session"] = sessions.start(store, config, BOB, "Firefox").id
     found["token"] = tokens.create(store, _token(), BOB)[1]

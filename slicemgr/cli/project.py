@@ -1,4 +1,4 @@
-"""slicectl project: list, show, create, set, delete, add, remove."""
+"""slicectl project: list, show, create, set, delete, add, remove; invite, invitations, withdraw, accept, decline."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slicemgr import wire
+    from slicemgr.client import Client
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -150,19 +151,93 @@ def delete_project(name: str) -> None:
 @click.option("--role", type=click.Choice(["member", "pi"]), default="member", show_default=True)
 @output_options(tables.PROJECTS)
 def add_member(name: str, user: str, role: str, output: Output) -> None:
-    """Take USER into project NAME (PIs), or change the role (admins)."""
+    """Invite USER to project NAME (PIs), or make USER a member and change the role (admins)."""
+    from slicemgr.cli.human import text
     from slicemgr.client import Client
 
     with Client.local() as client:
         changed = client.set_member(name, user, role)
-        output.show([changed], changed)
+    if output.for_people and user not in {one["user"] for one in changed["members"]}:
+        click.echo(_sent(text(user), text(name)), err=True)
+    output.show([changed], changed)
+
+
+def _sent(whom: str, project: str) -> str:
+    return f"{whom} is invited, and becomes a member with `slicectl project accept {project}`"
+
+
+@project.command("invite")
+@click.argument("name")
+@click.argument("whom")
+@click.option("--role", type=click.Choice(["member", "pi"]), default="member", show_default=True)
+@output_options(tables.INVITATIONS)
+def invite(name: str, whom: str, role: str, output: Output) -> None:
+    """Invite WHOM, a user name or a mail address, to project NAME (PIs).
+
+    The answer is the same whether there is such an account or not.
+    """
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        made = client.invite_member(name, whom, role)
+        output.show([made], made)
+
+
+@project.command("invitations")
+@click.argument("name", required=False)
+@output_options(tables.INVITATIONS)
+def invitations(name: str | None, output: Output) -> None:
+    """Invitations that you can accept; with NAME those that this project has sent (PIs)."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        output.show(client.project_invitations(name) if name else client.my_invitations())
+
+
+@project.command("withdraw")
+@click.argument("name")
+@click.argument("ids", metavar="ID…", nargs=-1, required=True)
+def withdraw(name: str, ids: tuple[str, ...]) -> int:
+    """Take back invitations to project NAME that nobody has accepted yet (PIs)."""
+    from slicemgr.cli.shared import each
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        return each(ids, lambda id: client.withdraw_invitation(name, id))
+
+
+@project.command("accept")
+@click.argument("invitation")
+@output_options(tables.USERS)
+def accept(invitation: str, output: Output) -> None:
+    """Become a member by INVITATION: its id, or the project that invites you."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        me = client.accept_project_invitation(_own(client, invitation))
+        output.show([me], me)
+
+
+@project.command("decline")
+@click.argument("invitation")
+def decline(invitation: str) -> None:
+    """Have INVITATION, its id or the project, shown no more; who sent it is not notified."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        client.decline_project_invitation(_own(client, invitation))
+
+
+def _own(client: Client, given: str) -> str:
+    """The id of an invitation that is given by its id or its project."""
+    return next((one["id"] for one in client.my_invitations() if one["project"] == given), given)
 
 
 @project.command("remove")
 @click.argument("name")
 @click.argument("user")
 def remove_member(name: str, user: str) -> None:
-    """Put USER out of project NAME (PIs), or leave it; slices stay the project's."""
+    """Put USER out of project NAME (PIs), or leave it; slices stay the project's. Takes back an invitation, too."""
     from slicemgr.client import Client
 
     with Client.local() as client:

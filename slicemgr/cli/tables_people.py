@@ -46,6 +46,7 @@ USERS = Table(
         field("admin"),
         field("enabled"),
         field("projects", _pairs),
+        field("default_project"),
         field("origin"),
         field("openid"),
         field("has_password"),
@@ -70,6 +71,18 @@ PROJECTS = Table(
         field("created_at", when),
     ),
     ("name", "role", "slices", "slivers", "vcpus", "memory", "disk", "ports", "lease", "members"),
+)
+INVITATIONS = Table(
+    (
+        field("id", whole=True),
+        field("project"),
+        field("invitee"),
+        field("role"),
+        field("invited_by"),
+        field("created_at", when),
+        field("expires_at", when),
+    ),
+    ("id", "project", "invitee", "role", "invited_by", "expires_at"),
 )
 LIMITS = Table(
     tuple(field(name, whole=True) for name in ("resource", "used", "quota", "ceiling")),

@@ -95,10 +95,18 @@ def accept(link: str, password_stdin: bool) -> None:
 @click.option("--full-name", help="As people write it.")
 @click.option("--email", help="Where to reach the user.")
 @click.option("--admin/--no-admin", default=None, help="Of the whole testbed (admins).")
+@click.option("--default-project", help="Where what names no project goes; only your own. Empty for none.")
 @output_options(tables.USERS)
-def set_user(name: str, full_name: str | None, email: str | None, admin: bool | None, output: Output) -> None:
+def set_user(
+    name: str,
+    full_name: str | None,
+    email: str | None,
+    admin: bool | None,
+    default_project: str | None,
+    output: Output,
+) -> None:
     """Change what is known of a user."""
-    fields = {"full_name": full_name, "email": email, "admin": admin}
+    fields = {"full_name": full_name, "email": email, "admin": admin, "default_project": default_project}
     _change(name, {key: value for key, value in fields.items() if value is not None}, output)
 
 

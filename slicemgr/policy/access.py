@@ -17,6 +17,7 @@ _HINTS = {
     "image": "`slicectl image list` shows what there is",
     "operation": "`slicectl op list` shows them",
     "project": "`slicectl project list` shows yours",
+    "invitation": "`slicectl project invitations` shows yours",
     "request": "`slicectl request list` shows them",
     "user": "`slicectl user list` shows them",
     "experiment": "`slicectl bench published` shows them",
@@ -25,7 +26,10 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks. roles: by project. address: where from. credential: the id of the token or session that was shown."""
+    """Who asks. roles: by project. address: where from. credential: the id of the token or session that was shown.
+
+    default_project: may be one that the user is not in any more.
+    """
 
     user: str
     admin: bool
@@ -33,6 +37,7 @@ class Principal:
     scope: Scope = Scope.WRITE
     address: str = field(default="", compare=False)
     credential: str = field(default="", compare=False)
+    default_project: str = field(default="", compare=False)  # as the user chose it; "": none
 
     def leads(self, project: str | None) -> bool:
         return self.admin or (project is not None and self.roles.get(project) is Role.PI)
@@ -86,17 +91,25 @@ def places(by: Principal, project: str | None) -> tuple[str, ...]:
 
 
 def project_for(by: Principal, wanted: object) -> str:
-    """The project of something new: the one that is named, else the only one there is to choose."""
+    """The project of something new: the one that is named, else the default, else the only one there is to choose.
+
+    What somebody else does never makes another project the answer: a default that was lost is not replaced.
+    """
     if wanted is not None and not isinstance(wanted, str):
         raise invalid("project", "must be text")
     if wanted:
         see_project(by, wanted)
         return wanted
     own = places(by, None)
-    if len(own) > 1:
-        raise invalid("project", "is missing: there are several", f"one of {', '.join(sorted(own))}")
     if not own:
-        raise _denied(by, "make anything", "you are in no project yet: ask a PI to add you")
+        raise _denied(by, "make anything", "you are in no project yet: ask a PI to invite you")
+    if by.default_project in own:
+        return by.default_project
+    hint = f"one of {', '.join(sorted(own))}; `slicectl user set {by.user} --default-project` chooses one"
+    if by.default_project:
+        raise invalid("project", f"is missing: you are not in your default project {by.default_project} any more", hint)
+    if len(own) > 1:
+        raise invalid("project", "is missing: there are several", hint)
     return own[0]
 
 
@@ -120,12 +133,38 @@ def limit_project(by: Principal, project: str) -> None:
     require(by, f"set what project {project} may have")
 
 
-def set_member(by: Principal, project: str, role: Role, before: Role | None) -> None:
-    """A PI takes members in; who is a PI is an admin's to say. before: what the user was."""
+def see_invitations(by: Principal, project: str) -> None:
+    """Whom a project has invited: its PIs know, its other members do not."""
+    see_project(by, project)
+    if not by.leads(project):
+        raise _denied(by, f"see the invitations of project {project}", "ask a PI of the project")
+
+
+def invite_member(by: Principal, project: str, role: Role) -> None:
+    """Invite, and take the invitation back. A PI invites members; who is a PI is an admin's to say."""
+    see_project(by, project)
+    _leads(by, project, f"change who belongs to project {project}")
+    if role is Role.PI:
+        require(by, f"say who is PI of project {project}")
+
+
+def set_member(by: Principal, project: str, role: Role, before: Role) -> None:
+    """The role of a member. before: what it was."""
     see_project(by, project)
     _leads(by, project, f"change who belongs to project {project}")
     if Role.PI in (role, before):
         require(by, f"say who is PI of project {project}")
+
+
+def put_member(by: Principal, project: str) -> None:
+    """Make somebody a member without asking: admins know everybody, so it tells them nothing."""
+    see_project(by, project)
+    require(by, f"put people into project {project}")
+
+
+def answer_invitation(by: Principal) -> None:
+    """Accept and decline what was sent to oneself."""
+    changes(by, "answer invitations")
 
 
 def remove_member(by: Principal, project: str, user: str, before: Role) -> None:
@@ -262,6 +301,13 @@ def change_user(by: Principal, user: str, projects: Collection[str]) -> None:
     """The account itself: enabled, admin, a new link."""
     see_user(by, user, projects)
     require(by, f"change the account of {user}")
+
+
+def choose_project(by: Principal, user: str) -> None:
+    """The default project: nobody decides for somebody else where what they make goes."""
+    changes(by, "choose a default project")
+    if by.user != user:
+        raise _denied(by, f"choose the default project of {user}", "everybody chooses their own")
 
 
 def describe_user(by: Principal, user: str, projects: Collection[str]) -> None:

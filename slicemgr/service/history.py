@@ -1,4 +1,4 @@
-"""Forget operations, events and kept answers that are long over, so that the database does not grow for ever."""
+"""Forget operations, events, answers and invitations that are long over: the database does not grow for ever."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ def forget(store: Store, config: Config, now: datetime | None = None) -> int:
     o, e, m = t.operations.c, t.events.c, t.mails.c
     old = sa.select(o.id).where(o.state.in_(_ENDED), o.finished_at < now - config.store.keep_operations)
     older = sa.select(e.id).where(e.at < now - config.store.keep_events)
+    i = t.project_invitations.c
+    ended = sa.select(i.id).where(i.expires_at <= now)
     over = sa.select(m.key).where(m.state.in_((mail.SENT, mail.FAILED)), m.created_at < now - config.store.keep_events)
     with store.write() as c:
         if clock.doubted(c):
             return 0
         count = 0
         count += idempotency.forget(c, now)
-        for column, query in ((o.id, old), (e.id, older), (m.key, over)):
+        for column, query in ((o.id, old), (e.id, older), (m.key, over), (i.id, ended)):
             ids = c.scalars(query.order_by(column).limit(_AT_ONCE)).all()
             if ids:
                 count += c.execute(sa.delete(column.table).where(column.in_(ids))).rowcount

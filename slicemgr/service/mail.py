@@ -6,6 +6,7 @@ the agent died), it is not sent again, and an event says so.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -102,5 +103,7 @@ def _fail(c: Connection, row: sa.Row[*tuple[object, ...]], why: str, at: datetim
 
 
 def _event(c: Connection, row: sa.Row[*tuple[object, ...]], action: str, why: str, at: datetime) -> None:
-    detail = f"to {row.user}: {row.subject}: {why}"
+    """The members of a project see its events, and a mail server's answer may repeat the address."""
+    plain = re.sub(re.escape(str(row.recipient)), "the address", why, flags=re.IGNORECASE)
+    detail = f"to {row.user}: {row.subject}: {plain}"
     operations.note(c, "agent", action, at, slice=str(row.slice), project=str(row.project), detail=detail)

@@ -27,7 +27,7 @@ _USE_NOTED = timedelta(minutes=1)  # a last use is written down this often: read
 _WHOSE = (
     sa.select(
         *(t.tokens.c.hash, t.tokens.c.id, t.tokens.c.scope, t.tokens.c.expires_at, t.tokens.c.used_at),
-        *(t.users.c.name, t.users.c.admin, t.users.c.enabled),
+        *(t.users.c.name, t.users.c.admin, t.users.c.enabled, t.users.c.default_project),
     )
     .join(t.users, t.users.c.name == t.tokens.c.user)
     .where(t.tokens.c.hash == sa.bindparam("hash"))
@@ -49,7 +49,7 @@ def authenticate(store: Store, token: str, address: str = "") -> Principal:
         raise Refused(Code.UNAUTHENTICATED, f"the account {row.name} is disabled", hint="ask an admin of the testbed")
     if row.used_at is None or now - row.used_at >= _USE_NOTED:
         _note_use(store, hashed, now, address)
-    return Principal(row.name, row.admin, roles, Scope(row.scope), address, row.id)
+    return Principal(row.name, row.admin, roles, Scope(row.scope), address, row.id, row.default_project)
 
 
 def _note_use(store: Store, hashed: str, now: datetime, address: str) -> None:

@@ -12,13 +12,15 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import Amounts, Quota
-from slicemgr.service import paging, projects
+from slicemgr.service import invitation_views, paging, projects
 from slicemgr.service.paging import By, Page
 from slicemgr.service.views import Json, Where, fingerprint, when
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
-_USER = ("name", "full_name", "email", "admin", "enabled", "created_at")
+_USER = ("name", "full_name", "email", "admin", "enabled", "created_at", "default_project")
+
+_FOR_MATES = ("name", "full_name", "projects")
 
 
 def me(c: Connection, by: Principal) -> Json:
@@ -60,8 +62,8 @@ def _identity() -> tuple[sa.Label[Any], sa.Label[Any]]:
 
 
 def _user(row: Row[*tuple[Any, ...]], roles: Json, *, whole: bool) -> Json:
-    """whole: also what is only the user's and the admins' business."""
-    return {
+    """whole: also what is only the user's and the admins' business; None instead of it for everybody else."""
+    found = {
         "name": row.name,
         "full_name": row.full_name or None,
         "email": row.email or None,
@@ -69,11 +71,13 @@ def _user(row: Row[*tuple[Any, ...]], roles: Json, *, whole: bool) -> Json:
         "enabled": row.enabled,
         "created_at": when(row.created_at),
         "projects": roles,
+        "default_project": row.default_project or None,
         "origin": "openid" if row.from_issuer else "local",
-        "openid": row.known_as if whole else None,
-        "has_password": row.has_password if whole else None,
-        "invited_until": when(row.invited_until) if whole else None,
+        "openid": row.known_as,
+        "has_password": row.has_password,
+        "invited_until": when(row.invited_until),
     }
+    return found if whole else {key: value if key in _FOR_MATES else None for key, value in found.items()}
 
 
 def project_list(c: Connection, by: Principal, name: str | None = None, page: Page | None = None) -> list[Json]:
@@ -88,7 +92,8 @@ def project_list(c: Connection, by: Principal, name: str | None = None, page: Pa
     if name is not None and not rows:
         raise access.missing("project", name)
     names = [row.name for row in rows]
-    limits, used, members = projects.all_limits(c, names), projects.all_used(c, names), _members(c, names)
+    limits, used, members = projects.all_limits(c, names), projects.all_used(c, names), _members(c, names, by)
+    invited = invitation_views.of_projects(c, [one for one in names if by.leads(one)])
     return [
         {
             "name": row.name,
@@ -99,18 +104,21 @@ def project_list(c: Connection, by: Principal, name: str | None = None, page: Pa
             "quota": _quota(limits[row.name, projects.QUOTA]),
             "ceiling": _quota(limits[row.name, projects.CEILING]),
             "members": members[row.name],
+            "invitations": invited[row.name] if by.leads(row.name) else None,
         }
         for row in rows
     ]
 
 
-def _members(c: Connection, names: Collection[str]) -> dict[str, list[Json]]:
+def _members(c: Connection, names: Collection[str], by: Principal) -> dict[str, list[Json]]:
+    """`enabled` is the user's own and the admins' to know."""
     m = t.members.c
     columns = (m.project, m.user, m.role, t.users.c.full_name, t.users.c.enabled)
     query = sa.select(*columns).join(t.users, t.users.c.name == m.user).where(m.project.in_(names))
     members: dict[str, list[Json]] = defaultdict(list)
     for row in c.execute(query.order_by(m.role.desc(), m.user)):
-        member = {"user": row.user, "full_name": row.full_name or None, "role": row.role, "enabled": row.enabled}
+        enabled = row.enabled if by.admin or row.user == by.user else None
+        member = {"user": row.user, "full_name": row.full_name or None, "role": row.role, "enabled": enabled}
         members[row.project].append(member)
     return members
 

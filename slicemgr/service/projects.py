@@ -1,4 +1,4 @@
-"""Projects: who belongs to them, how much they may have, how much they have."""
+"""Projects: how much they may have, how much they have. Who belongs to them: `service.members`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from sqlalchemy.engine import Connection
 
 from slicemgr.config import Config, LeaseConfig, QuotaConfig, parse_duration, parse_size
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import DEFAULT_PROJECT, RequestState, Role
+from slicemgr.model import DEFAULT_PROJECT, Role
 from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import Amounts, Quota
-from slicemgr.service import lease_rules, operations, people, slice_keys, specs
+from slicemgr.service import lease_rules, members, operations, specs
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
-from slicemgr.store.wake import wake
 
 QUOTA, CEILING = "quota", "ceiling"
 _MOST_BYTES = 1 << 55
@@ -96,7 +95,7 @@ def create(store: Store, config: Config, raw: Mapping[str, Any], by: Principal) 
             _write_limits(c, name, CEILING, most)
             operations.note(c, by.user, "project create", now, project=name, detail=name, address=by.address)
             if raw.get("pi") is not None:
-                _set_member(c, name, str(raw["pi"]), Role.PI, by, field="pi")
+                members.put(c, name, str(raw["pi"]), Role.PI, by, field="pi")
     except exc.IntegrityError as error:
         message = f"there is a project {name!r} already"
         raise Refused(Code.CONFLICT, message, hint="choose another", field="name") from error
@@ -142,56 +141,9 @@ def delete(store: Store, name: str, by: Principal) -> None:
         for table, what in ((t.slices, "slices"), (t.images, "images")):
             if c.scalar(sa.select(sa.exists().where(table.c.project == name))):
                 raise Refused(Code.CONFLICT, f"project {name} has {what}", hint="delete them first")
+        members.project_ends(c, name)
         c.execute(t.projects.delete().where(t.projects.c.name == name))
         operations.note(c, by.user, "project delete", utcnow(), project=name, detail=name, address=by.address)
-
-
-def set_member(store: Store, name: str, user: str, role: Any, by: Principal, config: Config | None = None) -> None:
-    """Take a user in, or change the role. config: to wake the agent for the slices of one who comes back."""
-    access.see_project(by, name)
-    if role not in tuple(Role):
-        raise invalid("role", f"{str(role)[:40]!r} is unknown", "pi or member")
-    with store.write() as c:
-        check_exists(c, name)
-        before = people.roles_of(c, user).get(name)
-        access.set_member(by, name, Role(role), before)
-        _set_member(c, name, user, Role(role), by)
-        slice_keys.joined(c, name, user, by)
-    if config is not None:
-        wake(config.wake_socket)
-
-
-def _set_member(c: Connection, project: str, user: str, role: Role, by: Principal, field: str = "user") -> None:
-    if c.scalar(sa.select(t.users.c.name).where(t.users.c.name == user)) is None:
-        raise invalid(field, f"there is no user {user[:80]!r}", "an admin invites people: `slicectl user invite`")
-    m, now = t.members.c, utcnow()
-    c.execute(t.members.delete().where(m.project == project, m.user == user))
-    c.execute(t.members.insert().values(project=project, user=user, role=role, created_at=now))
-    operations.note(c, by.user, "member set", now, project=project, detail=f"{user} {role}", address=by.address)
-
-
-def remove_member(store: Store, name: str, user: str, by: Principal, config: Config | None = None) -> None:
-    """The user's slices stay the project's, without the user's ssh keys. Requests that wait are withdrawn.
-
-    config: to wake the agent at once.
-    """
-    m, q = t.members.c, t.requests.c
-    with store.write() as c:
-        access.see_project(by, name)
-        check_exists(c, name)
-        before = people.roles_of(c, user).get(name)
-        if before is None:
-            access.describe_project(by, name)
-            raise Refused(Code.NOT_FOUND, f"{user[:80]} is not in project {name}", hint="`slicectl project show`")
-        access.remove_member(by, name, user, before)
-        c.execute(t.members.delete().where(m.project == name, m.user == user))
-        waiting, now = (q.project == name, q.user == user, q.state == RequestState.WAITING), utcnow()
-        ended = {"state": RequestState.WITHDRAWN, "decided_at": now, "decided_by": by.user}
-        c.execute(t.requests.update().where(*waiting).values(ended))
-        slice_keys.left(c, [name], user, by, f"{user} left project {name}")
-        operations.note(c, by.user, "member remove", now, project=name, detail=user, address=by.address)
-    if config is not None:
-        wake(config.wake_socket)
 
 
 # input

@@ -65,6 +65,7 @@ def authenticate(store: Store, secret: str, address: str = "") -> Principal:
     """Whose session it is. Refused(UNAUTHENTICATED) if it ended, was revoked, or its user is disabled."""
     s, u, now = t.sessions.c, t.users.c, utcnow()
     query = sa.select(s.hash, s.id, s.expires_at, s.used_at, u.name, u.admin, u.enabled)
+    query = query.add_columns(u.default_project)
     with store.read() as c:
         row = c.execute(query.join(t.users, u.name == s.user).where(s.hash == people.digest(secret))).first()
         roles = people.roles_of(c, row.name) if row is not None else {}
@@ -73,7 +74,8 @@ def authenticate(store: Store, secret: str, address: str = "") -> Principal:
     if now - row.used_at >= _USE_NOTED:
         with store.write() as c:
             c.execute(t.sessions.update().where(s.hash == row.hash).values(used_at=now, address=address))
-    return Principal(row.name, row.admin, roles, address=address, credential=row.id)
+    own = {"credential": row.id, "default_project": row.default_project}
+    return Principal(row.name, row.admin, roles, address=address, **own)
 
 
 def revoke(store: Store, id: str, by: Principal) -> None:

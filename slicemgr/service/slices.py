@@ -207,7 +207,8 @@ def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str,
 def find(c: Connection, name: str, by: Principal, project: str | None = None) -> Row[*tuple[Any, ...]]:
     """The slice called `name` in `project`, or in the projects of who asks.
 
-    Refused(NOT_FOUND) if there is none to see, Refused(CONFLICT) if several projects have one.
+    Several projects may have one: the default project's goes first, so that what others make changes nothing.
+    Refused(NOT_FOUND) if there is none to see, Refused(CONFLICT) if several other projects have one.
     """
     l, where = t.slices.c, access.places(by, project)
     columns = sa.select(l.id, l.name, l.project, l.owner, l.expires_at, l.lease_ended_at).order_by(l.project)
@@ -215,6 +216,9 @@ def find(c: Connection, name: str, by: Principal, project: str | None = None) ->
     if not rows:
         raise _gone(c, name, where)
     if len(rows) > 1:
+        for row in rows:
+            if row.project == by.default_project:
+                return row
         hint = f"say which project: {', '.join(row.project for row in rows)}"
         raise Refused(Code.CONFLICT, f"there are several slices {name!r}", hint=hint, field="project")
     return rows[0]

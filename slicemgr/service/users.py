@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
+from slicemgr.model import DEFAULT_PROJECT
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
 from slicemgr.service import known_browsers, operations, passwords_off, people, slice_keys
@@ -55,6 +56,10 @@ def is_name(value: str) -> bool:
     return _NAME.fullmatch(value) is not None and len(value) <= LONGEST_NAME and value not in _RESERVED
 
 
+def is_address(value: str) -> bool:
+    return len(value) <= 254 and _EMAIL.fullmatch(value) is not None
+
+
 def description(raw: Mapping[str, Any], known: tuple[str, ...] = _DESCRIPTION + _ACCOUNT) -> dict[str, Any]:
     """The fields of an account in `raw`, checked. Refused(INVALID)."""
     for unknown in sorted(set(raw) - set(known)):
@@ -83,7 +88,8 @@ def invite(store: Store, config: Config, raw: Mapping[str, Any], by: Principal) 
     now = utcnow()
     try:
         with store.write() as c:
-            c.execute(t.users.insert().values(**{"admin": False, **values}, name=name, created_at=now))
+            row = {"admin": False, **values, "email_confirmed": bool(values.get("email"))}
+            c.execute(t.users.insert().values(**row, name=name, created_at=now))
             operations.note(c, by.user, "user invite", now, detail=name, address=by.address)
             return _link(c, config, name, by, now)
     except exc.IntegrityError as error:
@@ -174,18 +180,23 @@ def _set_password(c: Connection, user: str, hashed: str, but: str = "") -> None:
 def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal, config: Config | None = None) -> None:
     """full_name and email by the user or an admin; admin and enabled by an admin. Refused(CONFLICT): the last door.
 
+    default_project by the user alone; None: no default. An address that its user types is not a confirmed one.
     The ssh keys of who is disabled leave all slices. config: to wake the agent for that at once.
     """
-    values = description(raw)
+    values = description({key: value for key, value in raw.items() if key != "default_project"})
     with store.write() as c:
-        find(c, name)
+        row = find(c, name)
         own = people.roles_of(c, name)
         access.describe_user(by, name, own)
         if any(one in values for one in _ACCOUNT):
             access.change_user(by, name, own)
             _check_not_locked_out(name, values, by)
+        if "default_project" in raw:
+            values["default_project"] = _default_project(raw["default_project"], name, own, by)
         if not values:
             return
+        if values.get("email", row.email) != row.email or (by.user != name and values.get("email")):
+            values["email_confirmed"] = by.admin and bool(values["email"])
         c.execute(t.users.update().where(t.users.c.name == name).values(values))
         if values.get("enabled") is False:
             c.execute(t.sessions.delete().where(t.sessions.c.user == name))
@@ -195,10 +206,21 @@ def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal, confi
             slice_keys.left(c, own, name, by, f"{name} was disabled")
         if any(one in values for one in _ACCOUNT):
             slice_keys.refresh(c, name, by, f"the account {name} was changed")
-        detail = f"{name}: " + ", ".join(f"{key} {value}" for key, value in sorted(values.items()))
+        said = sorted((key, value) for key, value in values.items() if key != "email_confirmed")
+        detail = f"{name}: " + ", ".join(f"{key} {value}" for key, value in said)
         operations.note(c, by.user, "user change", utcnow(), detail=detail, address=by.address)
     if config is not None:
         wake(config.wake_socket)
+
+
+def _default_project(value: Any, name: str, own: Collection[str], by: Principal) -> str:
+    access.choose_project(by, name)
+    if value is None or value == "":
+        return ""
+    if not isinstance(value, str) or value not in (*own, *((DEFAULT_PROJECT,) if by.admin else ())):
+        hint = f"one of {', '.join(sorted(own))}" if own else "you are in no project yet"
+        raise invalid("default_project", f"{str(value)[:40]!r} is no project of yours", hint)
+    return value
 
 
 def _check_not_locked_out(name: str, values: Mapping[str, Any], by: Principal) -> None:
@@ -211,7 +233,7 @@ def _check_not_locked_out(name: str, values: Mapping[str, Any], by: Principal) -
 
 def find(c: Connection, name: str) -> Row[*tuple[Any, ...]]:
     """Refused(NOT_FOUND). Whether the asker may see it is the caller's to ask."""
-    row = c.execute(sa.select(t.users.c.name, t.users.c.enabled).where(t.users.c.name == name)).first()
+    row = c.execute(sa.select(t.users.c.name, t.users.c.enabled, t.users.c.email).where(t.users.c.name == name)).first()
     if row is None:
         raise access.missing("user", name)
     return row

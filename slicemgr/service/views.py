@@ -388,6 +388,7 @@ def events(
 ) -> list[Json]:
     """The newest events first: all of them, or what `by` sees: their projects' and their own.
 
+    Where somebody else asked from is the admins' to know.
     limit: without a page.
     """
     e = t.events.c
@@ -407,7 +408,7 @@ def events(
             "slice": row.slice or None,
             "project": row.project or None,
             "detail": row.detail,
-            "address": row.address or None,
+            "address": (row.address or None) if by is None or by.admin or row.user == by.user else None,
         }
         for row in paging.rows(c, query, page or Page(limit), By(e.id, down=True))
     ]

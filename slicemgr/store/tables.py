@@ -69,6 +69,9 @@ users = sa.Table(
     sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
     _empty("password"),  # argon2id with its parameters and salt; "": signs in with none
     _number("known_browsers", server_default=sa.text("0")),  # counted up, it makes the browsers known so far unknown
+    _empty("default_project"),  # where what names no project goes; "": nowhere, unless there is only one
+    # The address was given by an admin or verified by an issuer. What its user typed proves nothing.
+    sa.Column("email_confirmed", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 # Only the sha256 of a token is kept; a token is 256 random bits, so no salt is needed. The same goes for sessions
@@ -174,6 +177,25 @@ members = sa.Table(
     sa.Column("created_at", UtcTime, nullable=False),
     sa.ForeignKeyConstraint(["project"], ["projects.name"], ondelete="CASCADE"),
     sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
+)
+
+# invitee: a user name or a mail address in lower case, whether there is such an account or not. A declined invitation
+# stays until it expires, so that who invited cannot tell it from one that nobody has seen. notified_at: when the agent
+# looked for an account to write to.
+project_invitations = sa.Table(
+    "project_invitations",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    _text("project"),
+    _text("invitee", index=True),
+    _text("role"),
+    _text("invited_by"),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("expires_at", UtcTime, nullable=False),
+    sa.Column("declined", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("notified_at", UtcTime),
+    sa.UniqueConstraint("project", "invitee"),
+    sa.ForeignKeyConstraint(["project"], ["projects.name"], ondelete="CASCADE"),
 )
 
 # level: `quota` (granted at once) or `ceiling` (what a PI may grant). No row, or NULL in it: not limited.

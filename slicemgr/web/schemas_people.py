@@ -43,7 +43,7 @@ LOGIN = _object({"user": _TEXT, "password": {"type": "string", "format": "passwo
 ACCEPT = _object({"token": _TEXT, "password": _PASSWORD}, "token", "password")
 PASSWORD = _object({"old": {"type": "string", "format": "password"}, "new": _PASSWORD}, "old", "new")
 USER_REQUEST = _object({"name": {**_TEXT, "pattern": "^[a-z][a-z0-9-]{0,31}$"}, **_DESCRIPTION}, "name")
-USER_CHANGE = _object({**_DESCRIPTION, "enabled": _TRUTH})
+USER_CHANGE = _object({**_DESCRIPTION, "enabled": _TRUTH, "default_project": {**_TEXT, "nullable": True}})
 PROJECT_REQUEST = _object(
     {
         "name": {**_TEXT, "maxLength": 40, "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"},
@@ -56,6 +56,13 @@ PROJECT_REQUEST = _object(
 )
 PROJECT_CHANGE = _object({"description": {**_TEXT, "maxLength": 1000}, "quota": _QUOTA, "ceiling": _QUOTA})
 MEMBER = _object({"role": {"type": "string", "enum": ["pi", "member"], "default": "member"}})
+INVITATION = _object(
+    {
+        "invitee": {**_TEXT, "maxLength": 254, "description": "a user name or a mail address"},
+        "role": {"type": "string", "enum": ["member", "pi"], "default": "member"},
+    },
+    "invitee",
+)
 KEY_REQUEST = _object({"key": {**_TEXT, "description": "the content of a .pub file"}}, "key")
 TOKEN_REQUEST = _object(_TOKEN, "label")
 GRANT = _object(
@@ -65,14 +72,19 @@ DECLINE = _object({"reason": _REASON}, "reason")
 
 
 class User(Schema):
+    """A fellow member sees name, full_name and projects; the rest is null but for the user and the admins."""
+
     name = fields.String()
     full_name = fields.String(allow_none=True)
     email = fields.String(allow_none=True)
-    admin = fields.Boolean()
-    enabled = fields.Boolean()
-    created_at = fields.String()
+    admin = fields.Boolean(allow_none=True)
+    enabled = fields.Boolean(allow_none=True)
+    created_at = fields.String(allow_none=True)
     projects = fields.Dict(metadata={"description": "role by project"})
-    origin = fields.String(metadata={"description": "where the account comes from: local or openid"})
+    default_project = fields.String(
+        allow_none=True, metadata={"description": "where what names no project goes; chosen by the user alone"}
+    )
+    origin = fields.String(allow_none=True, metadata={"description": "where the account comes from: local or openid"})
     openid = fields.String(allow_none=True, metadata={"description": "who the OpenID Connect issuer says its user is"})
     has_password = fields.Boolean(allow_none=True)
     invited_until = fields.String(allow_none=True)
@@ -116,7 +128,17 @@ class Member(Schema):
     user = fields.String()
     full_name = fields.String(allow_none=True)
     role = fields.String()
-    enabled = fields.Boolean()
+    enabled = fields.Boolean(allow_none=True, metadata={"description": "null but for the user and the admins"})
+
+
+class ProjectInvitation(Schema):
+    id = fields.String()
+    project = fields.String()
+    invitee = fields.String(metadata={"description": "as it was given, whether there is such an account or not"})
+    role = fields.String()
+    invited_by = fields.String()
+    created_at = fields.String()
+    expires_at = fields.String()
 
 
 class Project(Schema):
@@ -128,6 +150,11 @@ class Project(Schema):
     quota = fields.Nested(Quota, metadata={"description": "granted at once"})
     ceiling = fields.Nested(Quota, metadata={"description": "what a PI may grant"})
     members = fields.List(fields.Nested(Member))
+    invitations = fields.List(
+        fields.Nested(ProjectInvitation),
+        allow_none=True,
+        metadata={"description": "those that wait; null but for the project's PIs and the admins"},
+    )
 
 
 class Key(Schema):
@@ -179,6 +206,14 @@ class Done(Schema):
 
 class Users(schemas.Listed):
     users = fields.List(fields.Nested(User))
+
+
+class ProjectInvitations(schemas.Listed):
+    invitations = fields.List(fields.Nested(ProjectInvitation))
+
+
+class Declined(Schema):
+    declined = fields.String()
 
 
 class Projects(schemas.Listed):

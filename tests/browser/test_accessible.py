@@ -38,6 +38,7 @@ def test_each_page(node: Node, window: Open, rosa: Page, shape: tuple[int, str])
     expect(rosa.get_by_text("Ready", exact=True)).to_be_visible(timeout=60_000)
     operation = node.rows("select id from operations order by created_at desc limit 1")[0][0]
     slice_ = "/slices/seen?project=lab"
+    node.ok("project", "invite", "default", "rosa")
     width, theme = shape
     stranger = window(width, theme)
     for path in ("/sign-in", "/invitation/nobodys"):
@@ -45,6 +46,7 @@ def test_each_page(node: Node, window: Open, rosa: Page, shape: tuple[int, str])
     page = window(width, theme, cookies=rosa)
     for path in ("/slices", "/slices?q=nothing", "/new", slice_, "/slices/seen/delete?project=lab", "/nowhere"):
         look(page, path)
+    look(page, "/projects")
     look(page, f"/operations/{operation}")
     page.goto("/new")
     page.locator("form#new").evaluate("form => { form.noValidate = true }")
@@ -54,6 +56,11 @@ def test_each_page(node: Node, window: Open, rosa: Page, shape: tuple[int, str])
     if width < 500:
         page.get_by_text("Menu").click()
         assert troubles(page) == [], "the open menu"
+    without = window(javascript=False, cookies=rosa)
+    without.goto("/slices")
+    without.get_by_role("button", name="Decline the invitation to default").click()
+    expect(without.get_by_text("The invitation is declined")).to_be_visible()
+    node.ok("project", "remove", "default", "rosa")
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "dark"), (390, "light")])

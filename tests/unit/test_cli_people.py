@@ -161,6 +161,36 @@ def test_tokens_keys_and_sessions(run: Run, tenants: Tenants, tmp_path: Path) ->
     assert run("root", "session", "revoke", session["id"])[0] == 0
 
 
+def test_invitations_to_projects(run: Run) -> None:
+    """A PI's `add` invites; the account joins by the project's name or the invitation's id, or declines."""
+
+    def rows(who: str, *words: str) -> list[dict[str, str]]:
+        status, out, err = run(who, "project", *words, "-f", "json")
+        assert status == 0, err
+        return list(json.loads(out))
+
+    status, out, err = run("alice", "project", "add", "lab", "carol")
+    assert status == 0 and "lab" in out and "carol is invited" in err
+    assert "carol" not in [one["user"] for one in json.loads(run("alice", "project", "show", "lab", "-f", "json")[1])]
+    (mine,) = rows("carol", "invitations")
+    assert (mine["project"], mine["invited_by"]) == ("lab", "alice")
+    assert run("carol", "project", "accept", "hollow")[0] == 3
+    assert run("carol", "project", "accept", "lab")[0] == 0
+    assert run("carol", "project", "accept", mine["id"])[0] == 3
+    assert json.loads(run("carol", "user", "show", "-f", "json")[1])["default_project"] == "rival"
+    assert run("carol", "user", "set", "carol", "--default-project", "lab")[0] == 0
+    assert run("root", "user", "set", "carol", "--default-project", "rival")[0] == 5
+    assert run("alice", "project", "invite", "hollow", "carol@example.org")[0] == 0
+    assert run("alice", "project", "invite", "hollow", "carol", "--role", "pi")[0] == 5
+    assert run("alice", "project", "invite", "hollow", "carol")[0] == 0
+    assert run("carol", "project", "decline", "hollow")[0] == 0 and rows("carol", "invitations") == []
+    sent = rows("alice", "invitations", "hollow")
+    assert [one["invitee"] for one in sent] == ["carol@example.org", "carol"]
+    assert run("alice", "project", "withdraw", "hollow", *(one["id"] for one in sent))[0] == 0
+    assert rows("alice", "invitations", "hollow") == []
+    assert run("bob", "project", "invitations", "lab")[0] == 5
+
+
 def test_which_project_is_meant(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By option or variable; one command's choice is not the next one's."""
     assert run("root", "show", "exp")[0] == 3

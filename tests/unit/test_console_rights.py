@@ -16,7 +16,7 @@ from slicemgr.model import Role, Scope
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
 from slicemgr.service import consoles as service
-from slicemgr.service import people, projects, sessions, slices, tokens, users
+from slicemgr.service import members, people, sessions, slices, tokens, users
 from slicemgr.store import consoles, standing, work
 from slicemgr.store import tables as t
 from slicemgr.store.consoles import Ticket
@@ -76,7 +76,7 @@ def _gone(house: House) -> None:
 LOSSES: dict[str, tuple[Callable[[House], object], Code]] = {
     "token revoked": (lambda h: tokens.revoke(h.store, h.token, h.by[BOB]), Code.UNAUTHENTICATED),
     "disabled": (lambda h: users.change(h.store, BOB, {"enabled": False}, ADMIN), Code.UNAUTHENTICATED),
-    "left": (lambda h: projects.remove_member(h.store, "lab", BOB, ADMIN), Code.NOT_FOUND),
+    "left": (lambda h: members.remove_member(h.store, h.service.config, "lab", BOB, ADMIN), Code.NOT_FOUND),
     "given to another": (lambda h: h.write(t.slices.update().values(owner=DAVE)), Code.DENIED),
     "read-only": (lambda h: h.write(t.tokens.update().values(scope="read")), Code.DENIED),
     "deleted": (lambda h: slices.act(h.store, h.service.config, "exp", "delete", ADMIN, project="lab"), Code.CONFLICT),
@@ -116,7 +116,7 @@ def test_a_pi_who_is_one_no_more_loses_the_consoles_of_others(house: House) -> N
 def test_the_end_of_another_s_credential_or_of_another_one_changes_nothing(house: House) -> None:
     ticket = house.ticket(BOB, house.token)
     sessions.revoke(house.store, house.session, house.by[BOB])
-    projects.remove_member(house.store, "lab", DAVE, ADMIN)
+    members.remove_member(house.store, house.service.config, "lab", DAVE, ADMIN)
     assert house.objection(ticket) is None
 
 
@@ -131,7 +131,7 @@ def test_without_the_rule_who_left_would_stay(house: House, monkeypatch: pytest.
     """The control."""
     monkeypatch.setattr(access, "change_slice", lambda *_: None)
     ticket = house.ticket(BOB, house.token)
-    projects.remove_member(house.store, "lab", BOB, ADMIN)
+    members.remove_member(house.store, house.service.config, "lab", BOB, ADMIN)
     assert house.objection(ticket) is None
 
 

@@ -20,7 +20,7 @@ from slicemgr.model import RequestState, Role
 from slicemgr.policy import quota
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import Amounts, OverQuota, Quota
-from slicemgr.service import images, people_views, projects, requests, slices, specs, users, views
+from slicemgr.service import images, members, people_views, projects, requests, slices, specs, users, views
 from slicemgr.store import work
 
 API = "/api/v1"
@@ -300,7 +300,7 @@ def test_declined_with_a_reason(tenants: Tenants) -> None:
 @pytest.mark.parametrize("how", ["left", "disabled"])
 def test_nothing_is_granted_to_who_is_not_there_any_more(tenants: Tenants, how: str) -> None:
     if how == "left":
-        projects.remove_member(tenants.store, "lab", "bob", ALICE)
+        members.remove_member(tenants.store, tenants.config, "lab", "bob", ALICE)
         assert request_of(tenants, tenants.found["request"])["state"] == RequestState.WITHDRAWN
     else:
         users.change(tenants.store, "bob", {"enabled": False}, ROOT)
@@ -349,7 +349,10 @@ def test_whose_a_new_slice_is(tenants: Tenants) -> None:
     body = tenants.request("new")
     assert tenants.client("carol").post(f"{API}/slices", json=body).get_json()["slice"]["project"] == "rival"
     assert tenants.client("root").post(f"{API}/slices", json=body).get_json()["slice"]["project"] == "default"
-    several = tenants.client("bob").post(f"{API}/slices", json=body)
+    bob = tenants.client("bob")
+    assert bob.post(f"{API}/slices", json=body).get_json()["slice"]["project"] == "lab", "his default project"
+    assert bob.patch(f"{API}/users/bob", json={"default_project": None}).status_code == 200
+    several = bob.post(f"{API}/slices", json=body)
     assert (several.status_code, several.get_json(force=True)["field"]) == (422, "project")
     for wanted, status in (("lab", 404), (7, 422), ("nope", 404)):
         answer = tenants.client("carol").post(f"{API}/slices", json={**body, "name": "x", "project": wanted})
@@ -419,10 +422,12 @@ def test_a_project_with_things_in_it_stays(tenants: Tenants) -> None:
 def test_who_was_put_out_sees_nothing_any_more(tenants: Tenants) -> None:
     client = tenants.client("dave")
     assert client.get(f"{API}/slices/exp?project=lab").status_code == 200
-    projects.remove_member(tenants.store, "lab", "dave", ALICE)
+    members.remove_member(tenants.store, tenants.config, "lab", "dave", ALICE)
     assert client.get(f"{API}/slices/exp?project=lab").status_code == 404
-    refused(Code.NOT_FOUND, projects.remove_member, tenants.store, "lab", "dave", ALICE)
-    refused(Code.DENIED, projects.remove_member, tenants.store, "lab", "alice", replace(ALICE, user="bob"))
+    refused(Code.NOT_FOUND, members.remove_member, tenants.store, tenants.config, "lab", "dave", ALICE)
+    refused(
+        Code.DENIED, members.remove_member, tenants.store, tenants.config, "lab", "alice", replace(ALICE, user="bob")
+    )
     assert DAVE.user in tenants.client("root").get(f"{API}/users/dave").text
 
 

@@ -14,6 +14,7 @@ from published import packed
 from tenants import AUDIT, LAB_IMAGE, LAB_SHA, OTHER_KEY, PASSWORD, Tenants
 
 from slicemgr.policy.access import Principal
+from slicemgr.store import tables as t
 
 API = "/api/v1"
 ACTORS = ("carol", "dave", "bob", "alice", "root", "reader")  # another project's, member, owner, pi, admin, read-only
@@ -36,6 +37,7 @@ MEMBERS = (404, 200, 200, 200, 200, 200)
 OWNERS = (404, 403, 202, 202, 202, 403)
 ADMINS = (403, 403, 403, 403, 202, 403)
 HIS = (404, 404, 200, 404, 200, 200)  # his own, and the admins'
+ANSWERED = (404, 404, 200, 404, 404, 403)  # by who is invited alone
 HIS_TO_CHANGE = (404, 404, 200, 404, 200, 403)
 SLICE = f"{API}/slices/exp"
 SNAPSHOTS = f"{SLICE}/snapshots"
@@ -114,6 +116,16 @@ CASES = {
     f"DELETE {API}/projects/<name>/members/<user>": Case(
         f"{API}/projects/lab/members/dave", (404, 200, 403, 200, 200, 403)
     ),
+    f"GET {API}/projects/<name>/invitations": Case(f"{API}/projects/lab/invitations", (404, 403, 403, 200, 200, 403)),
+    f"POST {API}/projects/<name>/invitations": Case(
+        f"{API}/projects/lab/invitations", (404, 403, 403, 201, 201, 403), {"invitee": "erin"}
+    ),
+    f"DELETE {API}/projects/<name>/invitations/<id>": Case(
+        f"{API}/projects/lab/invitations/INVITATION", (404, 403, 403, 200, 200, 403)
+    ),
+    f"GET {API}/me/invitations": Case(f"{API}/me/invitations", ALL),
+    f"POST {API}/me/invitations/<id>/accept": Case(f"{API}/me/invitations/INVITED/accept", ANSWERED),
+    f"POST {API}/me/invitations/<id>/decline": Case(f"{API}/me/invitations/INVITED/decline", ANSWERED),
     f"GET {API}/projects/<name>/leases": Case(f"{API}/projects/lab/leases", MEMBERS),
     f"PATCH {API}/projects/<name>/leases": Case(
         f"{API}/projects/lab/leases", (404, 403, 403, 200, 200, 403), {"default": "2d"}
@@ -227,6 +239,8 @@ def test_who_may(route: str, tmp_path: Path) -> None:
 def test_what_a_pi_may_not(method: str, path: str, json: Any, tmp_path: Path) -> None:
     """Fields that need more than the route itself. The image goes to the only project of who has one, not to all."""
     with Tenants(tmp_path) as tenants:
+        with tenants.store.write() as c:
+            c.execute(t.users.update().values(default_project=""))
         statuses = {
             who: send(tenants, who, method, Case(API + path, (), json, None if json else b"disk"))
             for who in ("bob", "alice", "root")

@@ -11,7 +11,7 @@ from bare_service import KEY
 from tenants import ALICE, BOB, CAROL, DAVE, OTHER_KEY, ROOT, Tenants, ask
 
 from slicemgr.policy.access import Principal
-from slicemgr.service import keys, projects, ssh_keys, users
+from slicemgr.service import keys, members, ssh_keys, users
 from slicemgr.store import tables as t
 
 THIRD = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHUPSqhMDOJ4Pvb8KpnoTE8rjv1Q4vtWo1Bt0u4e5nZt third"
@@ -75,21 +75,21 @@ def test_nothing_is_asked_where_nothing_changes(lab: Lab) -> None:
 
 def test_who_leaves_the_project_takes_the_keys_along_and_brings_them_back(lab: Lab) -> None:
     lab.make("mine", BOB, THIRD)
-    projects.remove_member(lab.store, "lab", "bob", ALICE)
+    members.remove_member(lab.store, lab.config, "lab", "bob", ALICE)
     assert (lab.has(), lab.has("mine")) == (set(), set()), "also what only the request named"
-    projects.set_member(lab.store, "lab", "bob", "member", ALICE)
+    members.set_member(lab.store, lab.config, "lab", "bob", "member", ROOT)
     assert lab.has("mine") == {"bobs", "third"}
 
 
 def test_a_slice_whose_owner_left_has_the_keys_of_the_pi(lab: Lab) -> None:
     lab.add(OTHER_KEY, ALICE)
     assert lab.has() == {"bobs"}
-    projects.remove_member(lab.store, "lab", "bob", ALICE)
+    members.remove_member(lab.store, lab.config, "lab", "bob", ALICE)
     assert lab.has() == {"other"}
     lab.add(THIRD, DAVE)
-    projects.set_member(lab.store, "lab", "dave", "pi", ROOT)
+    members.set_member(lab.store, lab.config, "lab", "dave", "pi", ROOT)
     assert lab.has() == {"other", "third"}
-    projects.set_member(lab.store, "lab", "dave", "member", ROOT)
+    members.set_member(lab.store, lab.config, "lab", "dave", "member", ROOT)
     lab.add(KEY, ALICE)
     assert lab.has() == {"other", "bobs"}, "a PI's new key, too"
 
@@ -97,14 +97,14 @@ def test_a_slice_whose_owner_left_has_the_keys_of_the_pi(lab: Lab) -> None:
 def test_a_colleagues_key_leaves_with_the_colleague(lab: Lab) -> None:
     lab.add(THIRD, DAVE)
     lab.make("shared", BOB, THIRD)
-    projects.remove_member(lab.store, "lab", "dave", ALICE)
+    members.remove_member(lab.store, lab.config, "lab", "dave", ALICE)
     assert lab.has("shared") == {"bobs"}
 
 
 def test_a_key_that_another_member_has_too_stays(lab: Lab) -> None:
     for one in (BOB, DAVE):
         lab.add(THIRD, one)
-    projects.remove_member(lab.store, "lab", "dave", ALICE)
+    members.remove_member(lab.store, lab.config, "lab", "dave", ALICE)
     assert lab.has() == {"bobs", "third"}
 
 

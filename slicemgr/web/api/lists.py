@@ -174,6 +174,7 @@ REQUESTS = Listing(
 )
 USERS = Listing("users")
 PROJECTS = Listing("projects")
+INVITATIONS = Listing("invitations")
 KEYS = Listing("keys", (WHOSE,))
 TOKENS = Listing("tokens", (WHOSE,))
 SESSIONS = Listing("sessions", (WHOSE,))

@@ -77,7 +77,7 @@ def show_user(name: str) -> Answer:
 @routes.alt_response(200, schema=schemas_people.User)
 @routes.alt_response(409, schema=schemas.Problem)
 def change_user(name: str) -> Answer:
-    """full_name and email of your own; an admin also `enabled` and `admin`, of everybody."""
+    """full_name, email and default_project of your own; an admin also `enabled` and `admin`, and others' names."""
     users.change(state().store, name, reading.body(), principal(), state().config)
     with state().store.read() as c:
         return people_views.users(c, principal(), name)[0]

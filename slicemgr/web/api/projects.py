@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
-from slicemgr.service import people_views, projects
+from slicemgr.service import members, people_views, projects
 from slicemgr.web import schemas, schemas_people
 from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
@@ -72,12 +72,16 @@ def delete_project(name: str) -> Answer:
 @routes.doc(security=SECURED, requestBody=schemas.body(schemas_people.MEMBER))
 @routes.alt_response(200, schema=schemas_people.Project)
 @routes.alt_response(403, schema=schemas.Problem)
+@routes.alt_response(409, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def set_member(name: str, user: str) -> Answer:
-    """Take a user in or change the role; who is a PI is an admin's to say."""
+    """Change a member's role, or bring somebody in: an admin makes a member of them, a PI invites them.
+
+    Who is a PI is an admin's to say. A PI gets the same answer whether there is such an account or not.
+    """
     body = reading.body()
     reading.only(body, "role")
-    projects.set_member(state().store, name, user, body.get("role", "member"), principal(), state().config)
+    members.set_member(state().store, state().config, name, user, body.get("role", "member"), principal())
     return _shown(name)
 
 
@@ -86,6 +90,9 @@ def set_member(name: str, user: str) -> Answer:
 @routes.alt_response(200, schema=schemas_people.Done)
 @routes.alt_response(404, schema=schemas.Problem)
 def remove_member(name: str, user: str) -> Answer:
-    """Put a user out of a project, or leave it; slices stay the project's, without the user's ssh keys."""
-    projects.remove_member(state().store, name, user, principal(), state().config)
+    """Put a user out of a project, or leave it; slices stay the project's, without the user's ssh keys.
+
+    An invitation of that name that was not accepted yet is taken back.
+    """
+    members.remove_member(state().store, state().config, name, user, principal())
     return {"deleted": user}

@@ -5,13 +5,15 @@ from __future__ import annotations
 from flask import Response, request
 
 from slicemgr.errors import Refused, invalid
-from slicemgr.service import passwords, people_views, sessions, ssh_keys, tokens, users
+from slicemgr.service import invitation_views, passwords, people_views, sessions, ssh_keys, tokens, users
 from slicemgr.web.pages import known_browser, reveal, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
 
 _FIELDS = {"key": ("key",), "token": ("label", "scope", "expires"), "password": ("old", "new", "repeated")}
+
+_PERSON = ("full_name", "email", "default_project")
 
 blueprint = shell.blueprint("account", Entry("account.show", "Keys and tokens", "key", 40))
 
@@ -107,19 +109,20 @@ def change_password() -> Response:
 @blueprint.route("/account/person", methods=["POST"])
 @once
 def describe() -> Response:
-    """Name and mail address, for those one works with."""
+    """Name, mail address and default project."""
     form = Form.sent()
     try:
-        users.change(
-            state().store, principal().user, {name: form[name] for name in ("full_name", "email")}, principal()
-        )
+        known = {name: form[name] for name in ("full_name", "email")}
+        if "default_project" in request.form:
+            known["default_project"] = form["default_project"]
+        users.change(state().store, principal().user, known, principal())
     except Refused as error:
         return _again("person", form, error)
     return _back("Saved.")
 
 
 def _again(which: str, form: Form, error: Refused) -> Response:
-    status = form.take(error, known=_FIELDS.get(which, ("full_name", "email")))
+    status = form.take(error, known=_FIELDS.get(which, _PERSON))
     return _page(status, forms={which: form})
 
 
@@ -131,6 +134,7 @@ def _page(status: int = 200, *, forms: dict[str, Form] | None = None, token: str
     by, config = principal(), state().config
     with state().store.read() as c:
         me = people_views.me(c, by)
+        invited = invitation_views.of_user(c, by)
         mine = {
             "keys": people_views.keys(c, by.user),
             "tokens": people_views.tokens(c, by.user, by),
@@ -140,12 +144,15 @@ def _page(status: int = 200, *, forms: dict[str, Form] | None = None, token: str
         "key": Form(),
         "token": Form({"scope": "write", "expires": "30d"}),
         "password": Form(),
-        "person": Form({name: me[name] or "" for name in ("full_name", "email")}),
+        "person": Form({name: me[name] or "" for name in _PERSON}),
     }
     longest = config.people.token_longest
     spans = [(f"{days}d", words) for days, words in _SPANS if days * 86400 <= longest.total_seconds()]
     values = {
         "me": me,
+        "projects": [("", "none: it must be named"), *((name, name) for name in sorted(by.roles))],
+        "invited": invited,
+        "form": Form(),
         "spans": spans,
         "shown": token,
         "least": passwords.LEAST,

@@ -38,7 +38,7 @@ def ask() -> Response:
     form = Form({"type": "lxc", "size": "medium", "count": "1", "image": request.args.get("image", "")})
     with state().store.read() as c:
         form.values["keys"] = [one["id"] for one in people_views.keys(c, principal().user)]
-    form.values["project"] = request.args.get("project", "")
+    form.values["project"] = request.args.get("project", "") or principal().default_project
     form.values |= {"memory": _text(config.limits.memory.bytes), "disk": _text(config.limits.disk.bytes)}
     form.values["cpu"] = f"{config.limits.cpu:g}"
     return shell.show("slices/new.html", form=form, **_choices(form))
@@ -136,8 +136,9 @@ def _choices(form: Form) -> dict[str, Any]:
     with state().store.read() as c:
         every = [one["name"] for one in people_views.project_list(c, by)]
         own = sorted(by.roles) or every
+        lost = bool(by.roles) and by.default_project not in ("", *every)
         if form["project"] not in every:
-            form.values["project"] = own[0] if own else ""
+            form.values["project"] = own[0] if own and not lost else ""
         project = form["project"]
         images = [one for one in views.images(c, projects=access.visible(by)) if one["state"] == "ready"]
         nodes = views.nodes(c, config.network)
@@ -147,7 +148,7 @@ def _choices(form: Form) -> dict[str, Any]:
             form.values["lease"] = leases.text(min(policy.default, policy.longest))
         return {
             "projects": every,
-            "pairs": [(one, one) for one in every],
+            "pairs": [*([("", "choose one")] if lost else []), *((one, one) for one in every)],
             "images": images,
             "image_options": [(one["name"], _describe(one)) for one in images],
             "kinds": kinds,

@@ -53,7 +53,7 @@ def make() -> Response:
         name = projects.create(state().store, state().config, body, principal())
     except Refused as error:
         return _new(form, form.take(error, known=("name", "description", "pi", *_fields())))
-    return shell.see("project_page.show", f"{name} is there. Take its people in now.", name=name)
+    return shell.see("project_page.show", f"{name} is there. Bring its people in now.", name=name)
 
 
 @blueprint.route("/projects/<name>/settings")

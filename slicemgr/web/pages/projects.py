@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from slicemgr.errors import Refused
 from slicemgr.model import DEFAULT_PROJECT
-from slicemgr.service import lease_rules, people_views, projects, samples, views
+from slicemgr.service import invitation_views, invitations, lease_rules, members, people_views, samples, views
 from slicemgr.store.updates import utcnow
 from slicemgr.web.pages import shell
 from slicemgr.web.pages.form import Form, once
@@ -27,7 +27,8 @@ def every() -> Response:
     """One's own; an admin's are all."""
     with state().store.read() as c:
         found = people_views.project_list(c, principal())
-    return shell.show("projects/list.html", projects=found)
+        invited = invitation_views.of_user(c, principal())
+    return shell.show("projects/list.html", projects=found, invited=invited, form=Form())
 
 
 @blueprint.route("/projects/<name>")
@@ -39,20 +40,48 @@ def show(name: str) -> Response:
 @blueprint.route("/projects/<name>/members", methods=["POST"])
 @once
 def add_member(name: str) -> Response:
-    """Take somebody in, by user name."""
-    form = Form.sent()
+    """Invite somebody; an admin makes a member of an account."""
+    form, by, store, config = Form.sent(), principal(), state().store, state().config
     try:
-        projects.set_member(state().store, name, form["user"], form["role"] or "member", principal())
+        members.set_member(store, config, name, form["user"], form["role"] or "member", by)
     except Refused as error:
+        if error.field == "invitee":
+            error.field = "user"
         return _page(name, form, form.take(error, known=("user", "role")))
-    return _back(name, f"{form['user']} is in {name} now.")
+    if by.admin:
+        return _back(name, f"{form['user']} is in {name} now.")
+    return _back(name, f"{form['user']} is invited. The account becomes a member when its user accepts.")
+
+
+@blueprint.route("/projects/<name>/invitations/<id>/withdraw", methods=["POST"])
+@once
+def withdraw(name: str, id: str) -> Response:
+    """Take an invitation back."""
+    invitations.withdraw(state().store, name, id, principal())
+    return _back(name, "The invitation is withdrawn.")
+
+
+@blueprint.route("/invitations/<id>/accept", methods=["POST"])
+@once
+def accept(id: str) -> Response:
+    """Become a member of the project that invites."""
+    name = invitations.accept(state().store, state().config, id, principal())
+    return _back(name, f"You are in {name} now.")
+
+
+@blueprint.route("/invitations/<id>/decline", methods=["POST"])
+@once
+def decline(id: str) -> Response:
+    """Have the invitation shown no more."""
+    invitations.decline(state().store, id, principal())
+    return shell.see("project_page.every", "The invitation is declined. Who sent it is not notified.")
 
 
 @blueprint.route("/projects/<name>/members/<user>/role", methods=["POST"])
 @once
 def set_role(name: str, user: str) -> Response:
     role = request.form.get("role", "")
-    projects.set_member(state().store, name, user, role, principal())
+    members.set_member(state().store, state().config, name, user, role, principal())
     return _back(name, f"{user} is {'PI' if role == 'pi' else 'a member'} of {name} now.")
 
 
@@ -61,7 +90,7 @@ def set_role(name: str, user: str) -> Response:
 def remove_member(name: str, user: str) -> Response:
     """Put somebody out, or leave; the slices stay the project's."""
     by = principal()
-    projects.remove_member(state().store, name, user, by)
+    members.remove_member(state().store, state().config, name, user, by)
     if user == by.user and not by.admin:
         return shell.see("project_page.every", f"You have left {name}.")
     return _back(name, f"{user} is not in {name} any more. What they made stays the project's.")
@@ -99,6 +128,6 @@ def _page(name: str, form: Form, status: int = 200) -> Response:
         if by.leads(name):
             there = {one["user"] for one in project["members"]}
             known = people_views.users(c, by)
-            values["others"] = [one for one in known if one["name"] not in there and one["enabled"]]
+            values["others"] = [one for one in known if one["name"] not in there and one["enabled"] is not False]
     leads, mine = by.leads(name), name in by.roles
     return shell.show("projects/show.html", status, form=form, project=project, leads=leads, mine=mine, **values)

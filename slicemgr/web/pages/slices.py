@@ -8,7 +8,7 @@ from flask import Response, request, url_for
 
 from slicemgr.model import RequestState
 from slicemgr.policy import access
-from slicemgr.service import people_views, requests, views
+from slicemgr.service import invitation_views, people_views, requests, views
 from slicemgr.web.pages import door, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
@@ -30,6 +30,7 @@ def mine() -> Response:
     with state().store.read() as c:
         every = views.slices(c, access.visible(by))
         asked = [] if door.is_htmx() else people_views.requests(c, by, state=RequestState.WAITING)
+        invited = [] if door.is_htmx() else invitation_views.of_user(c, by)
     listed = _listed(every, wanted)
     if door.is_htmx():
         return shell.fresh(**listed)
@@ -37,6 +38,7 @@ def mine() -> Response:
     table = shell.part(**listed)
     own = [one for one in asked if one["user"] == by.user]
     values: dict[str, Any] = {"wanted": wanted, "total": len(every), "requests": own, "form": Form()}
+    values["invited"] = invited
     return shell.show("slices/list.html", choices=choices, table=table, **values)
 
 
