@@ -171,7 +171,8 @@ def test_invitations_to_projects(run: Run) -> None:
 
     status, out, err = run("alice", "project", "add", "lab", "carol")
     assert status == 0 and "lab" in out and "carol is invited" in err
-    assert "carol" not in [one["user"] for one in json.loads(run("alice", "project", "show", "lab", "-f", "json")[1])]
+    shown = json.loads(run("alice", "project", "show", "lab", "-f", "json")[1])
+    assert "carol" not in [one["user"] for one in shown["members"]]
     (mine,) = rows("carol", "invitations")
     assert (mine["project"], mine["invited_by"]) == ("lab", "alice")
     assert run("carol", "project", "accept", "hollow")[0] == 3

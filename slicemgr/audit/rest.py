@@ -1,0 +1,151 @@
+"""Every route of the OpenAPI description, asked by a member of another project for what is the victim's.
+
+All of it happens between accounts and projects that the audit makes (`rest_world`), so that a hole harms nobody. What
+is looked at and what a request would change are two projects: a hole that destroys one does not hide another.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from slicemgr.audit import rest_routes, row
+from slicemgr.audit.rest_asker import Asker, Seen
+from slicemgr.audit.rest_routes import Aim, Attempt
+from slicemgr.audit.rest_world import Things, World, public_key
+from slicemgr.client import Client
+from slicemgr.errors import Failed
+
+PASS, FAIL = "pass", "fail"
+DESCRIPTION = "/api/v1/openapi.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request. seen: the status and what is wrong with the answer or with what the victim has afterwards."""
+
+    route: str
+    method: str
+    path: str
+    expected: str
+    seen: str
+    verdict: str
+
+    def line(self) -> row.Row:
+        """As a line of the table of `slicectl audit`."""
+        query = re.sub(r"=[^&]*", "", self.path.partition("?")[2])
+        asked = f"{self.route}?{query}" if query else self.route
+        return row.Row(asked, "rest", self.expected, self.seen, self.verdict == PASS)
+
+
+def probe(url: str, token: str, patience: float = 300.0) -> list[Row]:
+    """All rows. token: an admin's. patience: seconds for what the agent has to do, such as the victim's slice.
+
+    Refused or Failed if the audit cannot make what it needs. What it made is gone afterwards; what a killed run left
+    goes first. One run at a time.
+    """
+    with Client(url, token) as admin, World(admin, url, patience) as world:
+        return list(_rows(world))
+
+
+def _rows(world: World) -> Iterator[Row]:
+    attacker = Asker(world.url, world.attacker.token)
+    spec = json.loads(attacker.ask("GET", DESCRIPTION).text.partition("\n\n")[2])
+    _check_canaries(world, world.looked_at)
+    _check_canaries(world, world.changed)
+    looks = rest_routes.attempts(spec, _aim(world, world.looked_at))
+    before = world.view(world.looked_at)
+    for attempt in looks:
+        if not attempt.changes:
+            yield _row(attempt, _judge(world, attempt, attacker))
+    if changed := _difference(before, world.view(world.looked_at)):
+        yield Row("GET *", "GET", "*", "nothing is changed", f"changed: {changed}", FAIL)
+    before = world.view(world.changed)
+    for attempt in rest_routes.attempts(spec, _aim(world, world.changed)):
+        if attempt.changes:
+            faults = _lost(attempt, before, world) or _judge(world, attempt, attacker)
+            after = world.view(world.changed) if not attempt.untested else before
+            if changed := _difference(before, after):
+                faults = f"{faults}; changed: {changed}"
+            before = after
+            yield _row(attempt, faults)
+
+
+def _aim(world: World, things: Things) -> Aim:
+    slice_: dict[str, Any] = {
+        "name": "audit-new",
+        "project": things.project,
+        "type": things.kind,
+        "image": things.image,
+    }
+    slice_ |= {"memory": "64M", "disk": "1G", "ports": 2, "lease": "4h", "ssh_keys": [public_key("attacker")]}
+    fields: dict[str, Any] = {
+        "victim": world.victim.name,
+        "attacker": world.attacker.name,
+        "password": world.attacker.password,
+        "wrong": "not the victim's password",
+        "project": things.project,
+        "new_project": world.named("new"),
+        "new": "audit-new",
+        "slice": slice_,
+        "sha256": "0" * 64,
+        "no_node": "audit-no-node",
+        "key": public_key("attacker"),
+    }
+    return Aim(things.objects, fields)
+
+
+def _check_canaries(world: World, things: Things) -> None:
+    """The victim sees every one of them: or nothing would be shown by the attacker's not seeing them."""
+    text = json.dumps(world.view(things))
+    hidden = [one for kind, one in things.objects.items() if kind not in _NOT_IN_VIEW and one not in text]
+    if hidden:
+        raise Failed(f"the audit's victim does not see its own {', '.join(hidden)}")
+
+
+_NOT_IN_VIEW = ("operations", "action", "files", "nodes")
+
+
+def _lost(attempt: Attempt, view: Any, world: World) -> str:
+    """Why an answer would show nothing: an earlier request took away what this one is aimed at."""
+    text, objects = json.dumps(view), world.changed.objects
+    outside = {objects[kind] for kind in _NOT_IN_VIEW}
+    gone = [one for one in attempt.targets if one not in outside and one not in text]
+    return f"not sent: an earlier request has taken {', '.join(gone)} away" if gone else ""
+
+
+def _judge(world: World, attempt: Attempt, attacker: Asker) -> str:
+    """The status that came, and after a colon what is wrong with it."""
+    if attempt.untested:
+        return f"untested: {attempt.untested}"
+    if attempt.route.endswith("/clock/confirm") and world.admin.clock()["doubt"]:
+        return "untested: the node's clock is doubted, and a hole would confirm it"
+    seen: Seen = attacker.ask(attempt.method, attempt.path, attempt.body, attempt.data)
+    sent = f"{attempt.path} {json.dumps(attempt.body)}"
+    leaked = world.canaries.within(seen.text, sent)
+    if seen.status == 0:
+        return f"no answer: {seen.text}"
+    if leaked:
+        return f"{seen.status}: with the victim's {', '.join(leaked)}"
+    return str(seen.status) if seen.status in attempt.expected else f"{seen.status}: not expected"
+
+
+def _row(attempt: Attempt, seen: str) -> Row:
+    expected = " or ".join(map(str, attempt.expected))
+    return Row(attempt.route, attempt.method, attempt.path, expected, seen, PASS if seen.isdecimal() else FAIL)
+
+
+def _difference(before: Any, after: Any, where: str = "") -> str:
+    """Where two views differ, as words; "" if they do not."""
+    if type(before) is not type(after):
+        return where or "everything"
+    if isinstance(before, dict):
+        found = [_difference(before.get(name), after.get(name), f"{where} {name}") for name in {*before, *after}]
+        return ", ".join(sorted(one.strip() for one in found if one))
+    if isinstance(before, list) and len(before) == len(after):
+        found = [_difference(*pair, where) for pair in zip(before, after, strict=True)]
+        return ", ".join(sorted({one.strip() for one in found if one}))
+    return "" if before == after else where or "everything"

@@ -1,0 +1,361 @@
+"""What the REST probes play with: two accounts and four projects that the audit makes, and takes away again.
+
+Accounts cannot be deleted, so the two are made once, and disabled when they are not in use. Projects carry a mark in
+their names; whatever a killed run left is found by it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import secrets
+import struct
+import tarfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
+
+from slicemgr import wire
+from slicemgr.audit.rest_asker import Asker
+from slicemgr.client import Client
+from slicemgr.errors import Code, Failed, Refused
+
+ATTACKER, VICTIM = "slicectl-audit-attacker", "slicectl-audit-victim"
+_PROJECT = re.compile(r"rest-audit-[0-9a-f]{8}-(own|looked-at|changed|outside|new)")
+_WORD = re.compile(r"audit-[0-9a-f]{12}")
+_NOWHERE = "slicectl-audit.invalid"  # no mail server has it (RFC 2606)
+_LEASE = "4h"
+_WITH_IDS = ("operations", "requests", "keys", "tokens", "sessions", "invitations", "me/invitations", "experiments")
+_BEYOND = 100  # slivers: more than a throw-away project's quota
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    name: str
+    password: str
+    token: str
+    client: Client
+
+
+@dataclass
+class Canaries:
+    """Words that are in what is the victim's and in nothing else, by what they are in."""
+
+    words: dict[str, str] = field(default_factory=dict)
+
+    def new(self, what: str) -> str:
+        return self.add(f"audit-{secrets.token_hex(6)}", what)
+
+    def add(self, word: str, what: str) -> str:
+        self.words[word] = what
+        return word
+
+    def within(self, text: str, but: str) -> list[str]:
+        """What of the victim's is in `text`, apart from words that were in the request itself (`but`)."""
+        return [what for word, what in self.words.items() if word in text and word not in but]
+
+
+@dataclass(frozen=True, slots=True)
+class Things:
+    """A project of the victim's with one object of each kind. objects: by the kinds of `rest_routes`."""
+
+    project: str
+    objects: Mapping[str, str]
+    image: str
+    kind: str
+
+
+class World:
+    """Use it as a context; `admin` is an admin's client. patience: seconds for what an agent has to do."""
+
+    def __init__(self, admin: Client, url: str, patience: float = 300.0) -> None:
+        self.admin, self.url, self.patience = admin, url, patience
+        self.tag = secrets.token_hex(4)
+        self.canaries = Canaries()
+        self.experiment = ""
+
+    def __enter__(self) -> World:
+        clean(self.admin, self.patience)
+        try:
+            self._make()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        for name in ("attacker", "victim"):
+            if (account := getattr(self, name, None)) is not None:
+                account.client.close()
+        clean(self.admin, self.patience)
+
+    def _make(self) -> None:
+        self.attacker, self.victim = (_account(self.admin, self.url, one) for one in (ATTACKER, VICTIM))
+        who = {"full_name": self.canaries.new("name"), "email": f"{self.canaries.new('mail address')}@{_NOWHERE}"}
+        self.admin.change_user(VICTIM, **who)
+        self.canaries.add(VICTIM, "user name")
+        self._project("own", ATTACKER)
+        self._project("outside", None)
+        self.admin.invite_member(self.named("outside"), VICTIM)
+        self.node = self.admin.nodes()[0]["name"]
+        self.experiment = self._experiment()
+        self.looked_at, self.changed = (self._things(role) for role in ("looked-at", "changed"))
+
+    def named(self, role: str) -> str:
+        return f"rest-audit-{self.tag}-{role}"
+
+    def _project(self, role: str, pi: str | None) -> str:
+        quota: dict[str, object] = {"slices": 3, "slivers": 3}
+        words: dict[str, object] = {"description": self.canaries.new(f"description of project {role}")}
+        if role == "own":
+            words = {}
+        else:
+            self.canaries.add(self.named(role), "name of a project")
+        if pi is not None:
+            words["pi"] = pi
+        return self.admin.create_project(self.named(role), quota=quota, ceiling=quota, **words)["name"]
+
+    def _things(self, role: str) -> Things:
+        """The objects of a project, settled."""
+        new, client, project = self.canaries.new, self.victim.client, self._project(role, VICTIM)
+        (key,) = client.add_key(public_key(new("comment of a key")))
+        before = {one["id"] for one in client.sessions()}
+        Asker(self.url).sign_in(VICTIM, self.victim.password, new("browser of a session"))
+        (session,) = [one["id"] for one in client.sessions() if one["id"] not in before]
+        image, kind = _base(self.admin)
+        wanted: wire.SliceRequest = {"name": new("name of a slice"), "project": project, "type": kind, "image": image}
+        wanted |= {"ports": 2, "lease": _LEASE}
+        made = client.create_slice(wanted)
+        self._wait(made["operation"])
+        name = made["slice"]["name"]
+        asked = client.create_slice(
+            {**wanted, "name": new("name of a request"), "count": _BEYOND, "reason": new("reason of a request")}
+        )
+        snapshot = self._snapshot(client, project, name)
+        invited = client.invite_member(project, f"{new('invited address')}@{_NOWHERE}")
+        (mine,) = [one for one in client.my_invitations() if one["project"] == self.named("outside")]
+        objects = {
+            "projects": project,
+            "slices": name,
+            "snapshots": snapshot,
+            "images": self._image(project),
+            "operations": str(made["operation"]["id"]),
+            "requests": asked["request"]["id"],
+            "users": VICTIM,
+            "members": VICTIM,
+            "keys": key["id"],
+            "tokens": client.create_token(new("label of a token"), expires=_LEASE)["id"],
+            "sessions": session,
+            "invitations": invited["id"],
+            "me/invitations": mine["id"],
+            "experiments": self.experiment,
+            "files": "report.html",
+            "action": "stop",
+            "nodes": self.node,
+        }
+        for kind_of, id_ in objects.items():
+            if kind_of in _WITH_IDS:
+                self.canaries.add(id_, f"id of {kind_of}")
+        return Things(project, objects, image, kind)
+
+    def _snapshot(self, client: Client, project: str, name: str) -> str:
+        snapshot = self.canaries.new("name of a snapshot")
+        with _in(client, project):
+            self._wait(client.create_snapshot(name, snapshot))
+        return snapshot
+
+    def _image(self, project: str) -> str:
+        data, name, client = disk(), self.canaries.new("name of an image"), self.victim.client
+        with _in(client, project):
+            made = client.import_image(io.BytesIO(data), len(data), name=name, format="raw")
+        self._wait(made["operation"])
+        return name
+
+    def _experiment(self) -> str:
+        """Published and hidden from all but admins."""
+        name = self.canaries.new("name of a hidden experiment")
+        run = {"experiment": "audit", "outcome": f"hidden {name}"}
+        files = {"report.html": f"<!doctype html><title>{name}</title>", "run.json": json.dumps(run)}
+        target = io.BytesIO()
+        with tarfile.open(fileobj=target, mode="w") as tar:
+            for one, text in files.items():
+                member = tarfile.TarInfo(one)
+                member.size = len(text)
+                tar.addfile(member, io.BytesIO(text.encode()))
+        size = target.tell()
+        target.seek(0)
+        return self.admin.publish_experiment(target, size, name=name, public=False)["id"]
+
+    def _wait(self, operation: wire.Operation) -> None:
+        ended = self.admin.wait(operation["id"], self.patience)
+        if ended["state"] != "done":
+            raise Failed(f"{ended['kind']} for the audit failed: {ended['error']}", hint=ended["hint"] or "")
+
+    # what the victim has
+
+    def view(self, things: Things) -> dict[str, Any]:
+        """Everything that the victim sees of these and of the account, without what changes by itself."""
+        client, project = self.victim.client, things.project
+        parts: dict[str, Callable[[], object]] = {
+            "slices": client.slices,
+            "snapshots": lambda: client.snapshots(things.objects["slices"]),
+            "project": lambda: client.get_project(project),
+            "leases": lambda: client.project_leases(project),
+            "images": lambda: client.images(project=project),
+            "requests": lambda: client.requests(project=project),
+            "me": client.me,
+            "keys": client.keys,
+            "tokens": client.tokens,
+            "sessions": client.sessions,
+            "invitations": client.my_invitations,
+            "experiment": lambda: self.admin.experiment(self.experiment),
+        }
+        with _in(client, project):
+            found = {name: _part(look) for name, look in parts.items()}
+        kept: dict[str, Any] = _without(found, ("used_at", "used_from", "usage", "used", "notice", "size", "version"))
+        return kept
+
+
+@contextmanager
+def _in(client: Client, project: str) -> Iterator[None]:
+    """Meanwhile the client's slices are those of the project."""
+    before, client.project = client.project, project
+    try:
+        yield
+    finally:
+        client.project = before
+
+
+def disk() -> bytes:
+    """A disk with a partition table, something that a BIOS would run, and nothing else; another one each time."""
+    size, sector = 1 << 20, 512
+    entry = struct.pack("<B3xB3xII", 0x80, 0x83, 1, size // sector - 1)
+    first = secrets.token_bytes(440) + bytes(6) + entry + bytes(48) + b"\x55\xaa"
+    return first + bytes(size - sector)
+
+
+def public_key(comment: str) -> str:
+    made = ed25519.Ed25519PrivateKey.generate().public_key()
+    form = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return f"{made.public_bytes(*form).decode()} {comment}"
+
+
+def _part(look: Callable[[], object]) -> object:
+    """What it finds, or the code of the refusal: the object may have been taken away."""
+    try:
+        return look()
+    except Refused as error:
+        return error.code.wire
+
+
+def _without(value: Any, names: tuple[str, ...]) -> Any:
+    if isinstance(value, list):
+        return [_without(one, names) for one in value]
+    if isinstance(value, dict):
+        return {name: _without(one, names) for name, one in value.items() if name not in names}
+    return value
+
+
+def _base(admin: Client) -> tuple[str, str]:
+    """The smallest image for all, and the type of slice that a node makes of it: lxc where that can be.
+
+    Refused if there is none.
+    """
+    images = [one for one in admin.images() if one.get("project") is None and one["state"] == "ready"]
+    kinds: set[str] = set()
+    for node in admin.nodes():
+        offered = node["facts"].get("kinds")
+        kinds |= {kind for kind, there in offered.items() if there} if isinstance(offered, dict) else set()
+    found = [one for one in images if one["arch" if "lxc" in kinds else "boot"]]
+    if not found or not kinds:
+        raise Refused(Code.CONFLICT, "the audit needs an image for all and a node", hint="`slicectl image import`")
+    return min(found, key=lambda one: one["virtual_size"])["name"], "lxc" if "lxc" in kinds else "kvm"
+
+
+def _account(admin: Client, url: str, name: str) -> Account:
+    """The account with a new password and token; made if it is not there, enabled if it is."""
+    try:
+        admin.change_user(name, enabled=True)
+        link = admin.invite_again(name)
+    except Refused as error:
+        if error.code is not Code.NOT_FOUND:
+            raise
+        link = admin.invite_user(name)
+    password = secrets.token_urlsafe(24)
+    with Client(url, "") as stranger:
+        stranger.accept_invitation(link["invitation"]["token"], password)
+        token = stranger.login(name, password, label="audit", expires=_LEASE)["token"]
+    return Account(name, password, token, Client(url, token))
+
+
+# taking it away
+
+
+def clean(admin: Client, patience: float = 300.0) -> list[str]:
+    """Take away what audits made, also those that were killed; the projects that were found.
+
+    The accounts stay, disabled, without keys, tokens, sessions and memberships. Failed if something does not go.
+    """
+    projects = [one["name"] for one in admin.projects() if _PROJECT.fullmatch(one["name"])]
+    for project in projects:
+        with _in(admin, project):
+            _drop(patience, lambda: _slices(admin), lambda one: admin.delete_slice(one["name"]))
+    _drop(patience, lambda: _images(admin, projects), lambda one: admin.delete_image(one["sha256"]))
+    for project in projects:
+        admin.delete_project(project)
+    for one in admin.experiments(kind="audit"):
+        if _WORD.fullmatch(one["name"]):
+            admin.delete_experiment(one["id"])
+    known = {one["name"] for one in admin.users()}
+    for name in (ATTACKER, VICTIM):
+        if name in known:
+            _disable(admin, name)
+    return projects
+
+
+def _slices(admin: Client) -> list[dict[str, Any]]:
+    return [dict(one) for one in admin.slices()]
+
+
+def _images(admin: Client, projects: Collection[str]) -> list[dict[str, Any]]:
+    """Those of the projects, and one that a hole has made public."""
+    return [
+        dict(one)
+        for one in admin.images()
+        if one.get("project") in projects or _WORD.fullmatch(one["name"]) is not None
+    ]
+
+
+def _drop(
+    patience: float, look: Callable[[], list[dict[str, Any]]], delete: Callable[[dict[str, Any]], object]
+) -> None:
+    """Delete until nothing is found. What cannot go yet is asked for again: a slice that was cloned, for one."""
+    end = time.monotonic() + patience
+    while found := look():
+        if time.monotonic() > end:
+            left = ", ".join(one["name"] for one in found)
+            raise Failed(f"{left} of the audit cannot be deleted", hint="`slicectl gc` and `slicectl doctor` say more")
+        for one in found:
+            if one["state"] != "deleting":
+                with suppress(Refused):
+                    delete(one)
+        time.sleep(0.2)
+
+
+def _disable(admin: Client, name: str) -> None:
+    for key in admin.keys(name):
+        admin.remove_key(key["id"], name)
+    for token in admin.tokens(name):
+        admin.revoke_token(token["id"])
+    for session in admin.sessions(name):
+        admin.revoke_session(session["id"])
+    admin.change_user(name, enabled=False, admin=False, full_name="", email="")
