@@ -15,7 +15,7 @@ Values = Mapping[str, Sequence[str]]
 Verdict = tuple[str, bool]
 
 FAMILIES = frozenset({1, 2, 10, 16, 17})  # unix, inet, inet6, netlink, packet
-REFUSED = frozenset({"EPERM", "EACCES", "ENOSYS", "ENOSPC", "EAFNOSUPPORT", "ENOTTY", "EROFS", "ENOENT", "ENXIO"})
+REFUSED = frozenset({"EPERM", "EACCES", "ENOSYS", "ENOSPC", "EAFNOSUPPORT", "ENOTTY", "EROFS", "ENOENT", "ENXIO", "ENOMEM"})
 LARGEST_RING = 64 * MIB
 CAPTURE_RING = 2 * MIB
 # Settings below /proc/sys that are the sliver's own: its network namespace's, and harmless to others.
