@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from slicemgr.config import Config
-from slicemgr.drivers import command
+from slicemgr.drivers import cgroup, command
 
 _SECONDS = 20.0
 
@@ -15,6 +15,7 @@ def read(config: Config) -> dict[str, object]:
     """Entries in use and the most there may be; None where the kernel does not say. Raises CommandFailed."""
     return {
         "terminals": config.limits.ptys,
+        "cgroup": cgroup.version(),
         "connections": {
             "used": _number("/proc/sys/net/netfilter/nf_conntrack_count"),
             "limit": _number("/proc/sys/net/netfilter/nf_conntrack_max"),

@@ -1,1 +1,1 @@
-"""`slicectl audit`: what a tenant could do to the node and to others, tried from inside throw-away slivers and by REST."""
+"""`slicectl audit`: what a tenant could do to the node and to others, tried inside slivers of its own and by REST."""

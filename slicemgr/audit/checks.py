@@ -15,16 +15,19 @@ Values = Mapping[str, Sequence[str]]
 Verdict = tuple[str, bool]
 
 FAMILIES = frozenset({1, 2, 10, 16, 17})  # unix, inet, inet6, netlink, packet
-REFUSED = frozenset({"EPERM", "EACCES", "ENOSYS", "ENOSPC", "EAFNOSUPPORT", "ENOTTY", "EROFS", "ENOENT", "ENXIO", "ENOMEM"})
+REFUSED = frozenset(
+    {"EPERM", "EACCES", "ENOSYS", "ENOSPC", "EAFNOSUPPORT", "ENOTTY", "EROFS", "ENOENT", "ENXIO", "ENOMEM"}
+)
 LARGEST_RING = 64 * MIB
 CAPTURE_RING = 2 * MIB
+_ONE_WRITE = 128 << 10
 # Settings below /proc/sys that are the sliver's own: its network namespace's, and harmless to others.
 WRITABLE = ("/proc/sys/net/", "/proc/self/", "/proc/thread-self/")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the sliver was promised: bytes, numbers; first_id: the lowest host id that any sliver gets."""
+    """What the sliver was promised: bytes, numbers. cgroup: the node's version, v1 or v2."""
 
     name: str
     memory: int
@@ -33,6 +36,7 @@ class Target:
     cpu: float
     terminals: int
     capabilities: int
+    cgroup: str = "v2"
     directory: str = "/root"
 
 
@@ -161,8 +165,11 @@ def _links(values: Values, _: Target) -> Verdict:
     return ", ".join(sorted(links)) or "none", links == {"lo", "eth0"}
 
 
-def _buffers(name: str) -> Callable[[Values, Target], Verdict]:
-    return at_most(name, lambda target: target.memory)
+def _tcp_buffers(values: Values, target: Target) -> Verdict:
+    """On cgroup v1 each connection may pass the limit by what one write needs (README, what keeps tenants apart)."""
+    held, sockets = amount(values, "buffers.tcp"), amount(values, "buffers.sockets")
+    more = (sockets or 0) * _ONE_WRITE if target.cgroup == "v1" else 0
+    return f"{held} in {sockets} sockets", held is not None and held <= target.memory + more
 
 
 def _ring_sum(values: Values, _: Target) -> Verdict:
@@ -253,15 +260,15 @@ LIMITS = (
     Check("fragments' threshold", "refused", lambda t: ("fragments", 256 * MIB), _fragments),
     Check(
         "TCP buffers",
-        "at most the memory limit",
+        "at most the memory limit; cgroup v1: and 128 KiB a socket",
         lambda target: ("buffers", "tcp", target.memory + 64 * MIB),
-        _buffers("buffers.tcp"),
+        _tcp_buffers,
     ),
     Check(
         "UDP buffers",
         "at most the memory limit",
         lambda target: ("buffers", "udp", target.memory + 64 * MIB),
-        _buffers("buffers.udp"),
+        at_most("buffers.udp", lambda target: target.memory),
     ),
 )
 INSIDE = (*PAPER, *CONFINEMENT, *LIMITS)

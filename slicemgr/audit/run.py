@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from slicemgr import wire
-from slicemgr.audit import checks, place, shared
+from slicemgr.audit import checks, place, rest, shared
 from slicemgr.audit.checks import Target
 from slicemgr.audit.row import Row
 from slicemgr.audit.sliver import Inside, Values
@@ -48,7 +48,8 @@ class Audit:
                 self._say(f"making {kind} slivers of {image}")
                 with self._site(projects, tag, kind, image) as site:
                     found += self._audited(site)
-        return found
+        self._say("asking every REST route as a member of another project")
+        return found + [one.line() for one in rest.probe(self._client.url, self._token)]
 
     def _checked(self) -> list[Row]:
         """What the node says of itself: a check that fails means that a protection cannot be given."""
@@ -112,14 +113,15 @@ class Audit:
             return error
 
     def _target(self, site: shared.Site) -> Target:
-        limits = site.attacker.shown["limits"]
+        limits, tables = site.attacker.shown["limits"], self._tables()
         return Target(
             name=site.attacker.name.rpartition("/")[0],
             memory=int(limits["memory"] or 0),
             disk=int(limits["disk"] or 0),
             pids=int(limits["pids"] or 0),
             cpu=float(limits["cpu"] or 0),
-            terminals=int(self._tables()["terminals"]),
+            terminals=int(tables["terminals"]),
+            cgroup=str(tables["cgroup"]),
             capabilities=capabilities.bounding_set(),
         )
 

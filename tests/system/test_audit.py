@@ -20,7 +20,7 @@ from tiny_sliver import Slivers, compile_launcher, eventually, in_box, make_root
 from slicemgr.audit import checks
 from slicemgr.audit.checks import Check, Target
 from slicemgr.audit.sliver import PROGRAM
-from slicemgr.drivers import capabilities
+from slicemgr.drivers import capabilities, cgroup
 
 # What needs a pool or more than one sliver of a node is not asked of a tiny sliver.
 NOT_TINY = {"table 3: quota", "requests to the pool"}
@@ -86,7 +86,7 @@ def probed(slivers: Slivers, *, confined: bool) -> dict[str, bool]:
     """Which checks pass in a sliver, with all that confines it or as libvirt alone makes it."""
     sliver = slivers.new(pids=64)
     target = Target(
-        sliver.slice_name, sliver.limits.memory, 64 << 20, 64, 2, 64, capabilities.bounding_set(), "/root"
+        sliver.slice_name, sliver.limits.memory, 64 << 20, 64, 2, 64, capabilities.bounding_set(), cgroup.version()
     )  # fmt: skip
     asked = [one for one in checks.INSIDE if one.row not in NOT_TINY]
     groups = list(dict.fromkeys(tuple(map(str, one.words(target))) for one in asked))

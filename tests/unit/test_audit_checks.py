@@ -52,7 +52,7 @@ CASES: dict[str, tuple[str, str]] = {
         "fragments.ipv4_raise\tEROFS\nfragments.ipv6_raise\tEROFS",
         "fragments.ipv4_raise\tok\nfragments.ipv6_raise\tEROFS",
     ),
-    "TCP buffers": ("buffers.tcp\t1048576", "buffers.tcp\t300000000"),
+    "TCP buffers": ("buffers.tcp\t1048576\nbuffers.sockets\t4", "buffers.tcp\t300000000\nbuffers.sockets\t4"),
     "UDP buffers": ("buffers.udp\t1048576", "buffers.udp\t300000000"),
 }
 

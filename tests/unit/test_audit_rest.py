@@ -20,6 +20,7 @@ from slicemgr.audit.rest import FAIL, PASS, Row
 from slicemgr.audit.rest_routes import Aim, attempts
 from slicemgr.client import Client
 from slicemgr.drivers import boot_loader, disk_image
+from slicemgr.drivers.confinement import User
 from slicemgr.model import Desired, ImageState, OperationState, Phase
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
@@ -277,8 +278,11 @@ def test_an_untested_route_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert "untested" in found["GET /api/v1/secrets/{name}"].seen
 
 
+NOBODY = User(65534, 65534)  # a raw disk is read by nobody else
+
+
 def test_the_disk_is_one_that_a_node_takes(tmp_path: Path) -> None:
     data, other = rest_world.disk(), rest_world.disk()
     (tmp_path / "disk").write_bytes(data)
-    facts = disk_image.detect_and_check(tmp_path / "disk", "raw", max_virtual_size=1 << 30)
+    facts = disk_image.detect_and_check(tmp_path / "disk", "raw", max_virtual_size=1 << 30, who=NOBODY)
     assert facts.virtual_size == len(data) and boot_loader.has_code(data[:512]) and data != other

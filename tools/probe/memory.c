@@ -136,9 +136,9 @@ int probe_buffers(char **arguments)
         if (end < 0 || sender < 0 || bind(end, (struct sockaddr *)&where, sizeof where) < 0 ||
             getsockname(end, (struct sockaddr *)&where, &length) < 0)
             break;
-        setsockopt(end, SOL_SOCKET, SO_RCVBUF, &most, sizeof(int));
-        setsockopt(sender, SOL_SOCKET, SO_SNDBUF, &most, sizeof(int));
-        if (udp) {
+        if (udp) { /* of TCP a size that the program sets would pass the limit of cgroup v1: see the threat model */
+            setsockopt(end, SOL_SOCKET, SO_RCVBUF, &most, sizeof(int));
+            setsockopt(sender, SOL_SOCKET, SO_SNDBUF, &most, sizeof(int));
             if (queue_udp(&where, sender) == 0)
                 break;
             continue;
@@ -150,6 +150,7 @@ int probe_buffers(char **arguments)
             ;
     }
     say(udp ? "buffers.udp" : "buffers.tcp", "%ld", socket_bytes(udp ? "UDP:" : "TCP:") - before);
+    say("buffers.sockets", "%ld", 2 * count);
     return 0;
 }
 
