@@ -114,6 +114,8 @@ def test_limits_of_inotify_are_the_slivers_own(slivers: Slivers) -> None:
     root = slivers.root(sliver) / "root"
     eventually((root / "done").exists)
     assert (root / "found").read_text().split() == ["1024", "65536"]
+    opened = [str(one.readlink()) for one in Path(f"/proc/{init}/fd").iterdir()]
+    assert opened and not [one for one in opened if "sliver-maker" in one]
     assert Path(f"/proc/{init}/limits").read_text().split("Max msgqueue size")[1].split()[:2] == ["819200", "819200"]
 
 

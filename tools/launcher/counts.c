@@ -53,7 +53,7 @@ static uid_t maker(const struct launch *launch)
     return (uid_t)(launch->uid + launch->count - 1);
 }
 
-/* From memory, so that the launcher stays one file; the descriptor ends with the container's processes' first exec. */
+/* From memory, so that the launcher stays one file. libvirt_lxc closes the descriptor in the container. */
 void load_maker(const struct launch *launch)
 {
     const size_t size = (size_t)(maker_library_end - maker_library);
