@@ -65,6 +65,7 @@ class Rule:
 
 
 _NO_NODE = {"nodes": "$no_node"}  # of a node that is not there: what would be carried out harms none
+_NODES = Rule(expected=_DENIED, objects=_NO_NODE)  # 404 would be the answer to somebody who may
 RULES: Mapping[str, Rule] = {
     f"POST {API}/login": Rule({"user": "$victim", "password": "$wrong"}, _REFUSED),
     f"POST {API}/invitation": Rule({"token": "audit", "password": "$wrong"}, _NOT_THERE),
@@ -108,7 +109,7 @@ def attempts(spec: Json, aim: Aim) -> Iterator[Attempt]:
 
 def _of_route(method: str, path: str, operation: Json, aim: Aim) -> Iterator[Attempt]:
     route = f"{method} {path}"
-    rule = RULES.get(route, Rule())
+    rule = RULES.get(route) or (_NODES if method != "GET" and path.startswith(f"{API}/nodes/") else Rule())
     objects = {**aim.objects, **{kind: str(_filled(one, aim)) for kind, one in rule.objects.items()}}
     target, used, unknown = _path(path, objects)
     changes = method != "GET"
