@@ -123,13 +123,15 @@ def image_build(recipe: str, output: Path | None, no_security: bool) -> None:
 @cli.command()
 @click.pass_obj
 def uninstall(config: settings.Config) -> None:
-    """Take our chains and programs out of the kernel, after the last slice is gone and the agent is stopped."""
+    """Take our chains, programs and lxcfs away, after the last slice is gone and the agent is stopped."""
     from slicemgr.drivers import capture_rings, fragments
     from slicemgr.drivers.firewall import Firewall
+    from slicemgr.drivers.proc_view import ProcView
 
     Firewall(config.network).remove()
     fragments.remove()
     capture_rings.remove(config.node.run_dir)
+    ProcView(config.node.run_dir).remove()
 
 
 @cli.group()

@@ -62,12 +62,21 @@ class ProcView:
             self.kill()
         return bool(found)
 
-    def start(self) -> None:
-        """Start the daemon in the place of one that is gone. Raises Failed."""
+    def remove(self) -> None:
+        """End the daemon, and take away its mount and its files. Raises CommandFailed if the mount stays."""
         self.kill()
-        with suppress(command.CommandFailed):
+        if self._mounted():
             command.run(["umount", "--lazy", self.mount], timeout=_MOUNT_SECONDS)
         self._pid_file.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            self.mount.rmdir()
+
+    def start(self) -> None:
+        """Start the daemon in the place of one that is gone. Raises Failed."""
+        try:
+            self.remove()
+        except (command.CommandFailed, OSError) as error:
+            raise Failed(f"what an earlier lxcfs left cannot be removed: {error}") from error
         self.mount.mkdir(mode=0o755, parents=True, exist_ok=True)
         try:
             command.run(start_words(self.mount, self._pid_file, systemd=_runs_systemd()), timeout=_START_SECONDS)

@@ -122,6 +122,15 @@ def test_the_daemon_has_few_rights(slivers: Slivers, view: ProcView) -> None:
     assert values["NoNewPrivs"].strip() == "1"
 
 
+def test_what_is_removed_is_gone(slivers: Slivers, view: ProcView) -> None:
+    pid = daemon(slivers)
+    view.remove()
+    eventually(lambda: not Path(f"/proc/{pid}").exists())
+    assert not view.mount.exists()
+    assert device(Path("/proc/thread-self/mountinfo"), str(view.mount)) is None
+    view.remove()  # nothing to do
+
+
 def test_containers_that_never_had_it_stay_as_they_are(slivers: Slivers, view: ProcView) -> None:
     view.kill()
     without = booted(slivers)[0]
