@@ -28,6 +28,9 @@ TESTS = (  # what depends on the host, the whole path first: the drivers' own sl
     "tests/system/test_kernel_memory.py::test_capture_rings_are_bounded_over_all_sockets_of_a_sliver",
     "tests/system/test_kernel_memory.py::test_rings_that_are_gone_can_be_had_again_and_those_that_are_there_cannot",
     "tests/system/test_kernel_memory.py::test_socket_buffers_count_or_have_a_limit",
+    "tests/system/test_kernel_limits.py",
+    "tests/system/test_proc_view.py::test_a_killed_daemon_comes_back_in_every_container",
+    "tests/system/test_audit.py::test_every_check_passes_and_nothing_is_left",
     "tests/contract/test_hypervisor.py::test_a_dead_controller_takes_its_container_along",
     "tests/production/test_reboot.py::test_slices_are_left_for_the_reboot",
 )
