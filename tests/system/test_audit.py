@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 
 import demo
 import pytest
 from testbed import BIN, IMAGE, Node
 from testbed import eventually as on_node
-from tiny_sliver import Slivers, compile_launcher, eventually, in_box, make_root
+from tiny_sliver import Slivers, eventually, make_root, tiny_node
 
 from slicemgr.audit import checks
 from slicemgr.audit.checks import Check, Target
@@ -73,13 +70,8 @@ def test_a_killed_audit_is_cleaned_up(node: Node) -> None:
 
 @pytest.fixture(scope="module")
 def slivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slivers]:
-    directory = tmp_path_factory.mktemp("audit")
-    for one in (directory, *directory.parents[:3]):
-        one.chmod(one.stat().st_mode | 0o111)
-    with in_box(f"audit-{demo.CLONE}"):
-        made = Slivers(directory, compile_launcher(directory))
+    with tiny_node(tmp_path_factory.mktemp("audit"), f"audit-{demo.CLONE}") as made:
         yield made
-        made.end()
 
 
 def probed(slivers: Slivers, *, confined: bool) -> dict[str, bool]:
@@ -95,19 +87,7 @@ def probed(slivers: Slivers, *, confined: bool) -> dict[str, bool]:
     if confined:
         slivers.start(sliver)
     else:
-        moved = slivers.config.node.pool.parent / sliver.id
-        shutil.move(root, moved)
-        root = moved
-        subprocess.run(["chown", "-Rh", f"{sliver.uid_first}:{sliver.uid_first}", root], check=True)
-        plain = replace(
-            slivers.place,
-            root=root,
-            launcher=Path("/usr/lib/libvirt/libvirt_lxc"),
-            masked_dirs=(),
-            masked_files=(),
-            vmstat=None,
-        )
-        slivers.start(sliver, plain, lambda xml: xml.replace('policy="deny"', 'policy="default"'))
+        root, _ = slivers.start_unconfined(sliver)
     eventually((root / "root/done").exists, 300)
 
     def passes(check: Check) -> bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -107,25 +105,9 @@ def probe(slivers: Slivers, *, confined: bool = True) -> tuple[Sliver, int, dict
     if confined:
         init = slivers.start(sliver)
     else:
-        root, init = _start_unconfined(slivers, sliver)
+        root, init = slivers.start_unconfined(sliver)
     eventually((root / "root" / "done").exists)
     return sliver, init, parse_lines((root / "root" / "found").read_text())
-
-
-def _start_unconfined(slivers: Slivers, sliver: Sliver) -> tuple[Path, int]:
-    """The control: the same domain without launcher, masks and idmapped mount, and libvirt's own capabilities."""
-    root = slivers.config.node.pool.parent / sliver.id
-    shutil.move(slivers.root(sliver), root)
-    subprocess.run(["chown", "-Rh", f"{sliver.uid_first}:{sliver.uid_first}", root], check=True)
-    place = replace(
-        slivers.place,
-        root=root,
-        launcher=Path("/usr/lib/libvirt/libvirt_lxc"),
-        masked_dirs=(),
-        masked_files=(),
-        vmstat=None,
-    )
-    return root, slivers.start(sliver, place, lambda xml: xml.replace('policy="deny"', 'policy="default"'))
 
 
 def read(root: Path, name: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import demo
 import pytest
-from tiny_sliver import Slivers, compile_launcher, eventually, in_box, make_root
+from tiny_sliver import Slivers, eventually, make_root, tiny_node
 
 from slicemgr.agent.proc_views import ProcViews
 from slicemgr.drivers.proc_view import ProcView, device
@@ -22,13 +22,8 @@ KEPT = {6, 7, 2, 1, 18, 19, 21}  # numbers of the daemon's capabilities, linux/c
 
 @pytest.fixture(scope="module")
 def slivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slivers]:
-    directory = tmp_path_factory.mktemp("view")
-    for one in (directory, *directory.parents[:3]):
-        one.chmod(one.stat().st_mode | 0o111)
-    with in_box(f"view-{demo.CLONE}"):
-        made = Slivers(directory, compile_launcher(directory))
+    with tiny_node(tmp_path_factory.mktemp("view"), f"view-{demo.CLONE}") as made:
         yield made
-        made.end()
 
 
 @pytest.fixture
