@@ -138,7 +138,10 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             return
         except OSError:
             data = b""
-        if not data:
+        if not data and connection.phase is Phase.BODY:  # the client may still read, after it has closed its half
+            hint = "send the whole body, or say how long it is"
+            self._refuse(connection, problem(400, "invalid", "the body of the request ended too early", hint))
+        elif not data:
             self._drop(connection)
         elif connection.phase is not Phase.END:
             self._feed(connection, data)

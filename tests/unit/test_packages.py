@@ -33,6 +33,7 @@ PROGRAMS = {  # what is started, by the package that it comes with: nothing is a
     "mmdebstrap": ("mmdebstrap",),
     "mount": ("mount", "umount"),
     "mtools": ("mcopy", "mformat", "mmd"),
+    "nftables": ("nft",),
     "openssh-client": ("ssh",),
     "qemu-utils": ("qemu-img",),
     "supermin": ("supermin",),
