@@ -72,6 +72,7 @@ class Node:
         ):
             directory.mkdir(mode=mode, parents=True, exist_ok=True)
         permissions.tighten(self._config)
+        cgroup.collect_importers()
         self._pool.check()
         self._pool.ensure_layout()
         log.info("disk quota: %s", self._pool.enable_quota())

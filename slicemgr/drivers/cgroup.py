@@ -47,19 +47,25 @@ def pids_group_v1(domain: str) -> Path | None:
 def collect_empty(running: Collection[str]) -> None:
     """Remove empty directories of domains of ours that are not in `running` (v1).
 
-    A libvirtd that was away when a domain ended forgets them, as a killed agent does an importer's. On v2 systemd's
-    scopes go by themselves.
+    A libvirtd that was away when a domain ended forgets them. On v2 systemd's scopes go by themselves.
     """
     if version() == "v2":
         return
-    for directory in MOUNT.glob(f"*/{_GROUP_V1}/{IMPORTER}*"):
-        with contextlib.suppress(OSError):
-            directory.rmdir()
     for directory in MOUNT.glob("*/machine/*.libvirt-*"):
         match = _DOMAIN_V1.fullmatch(directory.name)
         if match and names.sliver_of_domain(match[1]) and match[1] not in running:
             with contextlib.suppress(OSError):
                 directory.rmdir()
+
+
+def collect_importers() -> None:
+    """Remove the empty groups of a killed agent's importers (v1).
+
+    Before this agent starts one of its own: a group is empty until its process has joined it.
+    """
+    for directory in MOUNT.glob(f"*/{_GROUP_V1}/{IMPORTER}*"):
+        with contextlib.suppress(OSError):
+            directory.rmdir()
 
 
 def own_limits(version: str, name: str, *, memory: int, processes: int) -> dict[Path, dict[str, int]]:

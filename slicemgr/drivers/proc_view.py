@@ -40,7 +40,7 @@ class ProcView:
     """The daemon and its mount below `run_dir`."""
 
     def __init__(self, run_dir: Path) -> None:
-        self.mount = run_dir / "lxcfs"
+        self.mount = run_dir / "view" / "lxcfs"  # in a directory that only root enters
         self._pid_file = run_dir / "lxcfs.pid"
 
     def installed(self) -> bool:
@@ -68,8 +68,9 @@ class ProcView:
         if self._mounted():
             command.run(["umount", "--lazy", self.mount], timeout=_MOUNT_SECONDS)
         self._pid_file.unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            self.mount.rmdir()
+        for directory in (self.mount, self.mount.parent):
+            with suppress(FileNotFoundError):
+                directory.rmdir()
 
     def start(self) -> None:
         """Start the daemon in the place of one that is gone. Raises Failed."""
@@ -77,7 +78,8 @@ class ProcView:
             self.remove()
         except (command.CommandFailed, OSError) as error:
             raise Failed(f"what an earlier lxcfs left cannot be removed: {error}") from error
-        self.mount.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self.mount.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.mount.mkdir(exist_ok=True)
         try:
             command.run(start_words(self.mount, self._pid_file, systemd=_runs_systemd()), timeout=_START_SECONDS)
         except command.CommandFailed as error:

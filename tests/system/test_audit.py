@@ -20,7 +20,7 @@ from slicemgr.audit.sliver import PROGRAM
 from slicemgr.drivers import capabilities, cgroup
 
 # What needs a pool or more than one sliver of a node is not asked of a tiny sliver.
-NOT_TINY = {"table 3: quota", "requests to the pool"}
+NOT_TINY = {"table 3: quota", "table 3: mount points", "requests to the pool"}
 # What a container that libvirt makes by itself gets wrong. The rest it gets right without our doing.
 HOLES = {
     "table 3: hostname",

@@ -197,6 +197,15 @@ def test_nothing_is_left_of_what_is_killed(tmp_path: Path) -> None:
     eventually(lambda: groups() == before, "its cgroup is gone")
 
 
+def test_a_group_that_no_process_has_joined_yet_stays() -> None:
+    """The agent looks for empty groups each few seconds; at its start, the control, it takes those away, too."""
+    with cgroup.own_groups(f"{cgroup.IMPORTER}test", memory=64 * MIB, processes=8) as made:
+        cgroup.collect_empty(set())
+        assert made and all(one.is_dir() for one in made)
+        cgroup.collect_importers()
+        assert not any(one.is_dir() for one in made) or cgroup.version() == "v2"
+
+
 def _is_ours(status: Path) -> bool:
     try:
         text = status.read_text()
