@@ -193,7 +193,7 @@ def test_nothing_is_left_of_what_is_killed(tmp_path: Path) -> None:
         sleeping = eventually(
             lambda: [one for one in Path("/proc").glob("[0-9]*/status") if _is_ours(one)], "it sleeps"
         )
-    assert not [one for one in sleeping if one.exists()]
+    eventually(lambda: not [one for one in sleeping if one.exists()], "what it started is gone")
     eventually(lambda: groups() == before, "its cgroup is gone")
 
 
