@@ -12,7 +12,7 @@ from testbed import Node
 
 STATE, RUN = "/var/lib/slicemgr", "/run/slicemgr"
 # Directories whose names every local user may read. The pool is mounted by the admin.
-OPEN = {STATE, f"{STATE}/pool", RUN, *(f"{RUN}/{name}" for name in ("root", "measured", "appliance"))}
+OPEN = {STATE, f"{STATE}/pool", RUN, *(f"{RUN}/{name}" for name in ("root", "mask", "measured", "appliance"))}
 TENANTS = ("root", "snapshots")  # of a sliver's directory: behind a directory of root's
 NOBODY = ["setpriv", "--reuid", "64126", "--regid", "64126", "--clear-groups", "--bounding-set", "-all"]
 # Prints as JSON which of the paths on stdin may be read, and which written.
