@@ -70,8 +70,12 @@ def _rows(world: World) -> Iterator[Row]:
             after = world.view(world.changed) if not attempt.untested else before
             if changed := _difference(before, after):
                 faults = f"{faults}; changed: {changed}"
+            row_ = _row(attempt, faults)
+            if row_.verdict == FAIL and not attempt.untested:  # what a hole began is not the next request's change
+                world.settle(world.changed)
+                after = world.view(world.changed)
             before = after
-            yield _row(attempt, faults)
+            yield row_
 
 
 def _aim(world: World, things: Things) -> Aim:

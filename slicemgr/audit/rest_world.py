@@ -200,6 +200,12 @@ class World:
         if ended["state"] != "done":
             raise Failed(f"{ended['kind']} for the audit failed: {ended['error']}", hint=ended["hint"] or "")
 
+    def settle(self, things: Things) -> None:
+        """Wait until no operation of the project is open."""
+        for state in ("queued", "running"):  # in this order: one that begins meanwhile is not missed
+            for one in self.admin.operations(limit=None, state=state, project=things.project):
+                self.admin.wait(one["id"], self.patience)
+
     # what the victim has
 
     def view(self, things: Things) -> dict[str, Any]:
