@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import argon2
@@ -190,6 +190,18 @@ def _store(request: pytest.FixtureRequest) -> Iterator[str]:
         return
     with databases_on(request.getfixturevalue("postgres")):
         yield "postgresql"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Beside the failure of a test with a node: what that node's programs wrote last. The box ends with the tests."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        for used in {id(one): one for one in item.funcargs.values() if isinstance(one, Node)}.values():
+            report.sections += [(f"{used.box.name}: {name}", text) for name, text in used.logs().items()]
+    return report
 
 
 @pytest.fixture(autouse=True)

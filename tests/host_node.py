@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import demo
-from testbed import DATABASE, Node, eventually
+from testbed import DATABASE, LOG_LINES, Node, eventually
 
 ADDRESS = "192.0.2.10"
 
@@ -24,7 +24,7 @@ ADDRESS = "192.0.2.10"
 class Host:
     """What tests ask of a box, of the machine itself."""
 
-    address = ADDRESS
+    address, name = ADDRESS, "host"
 
     def run(
         self,
@@ -69,6 +69,11 @@ class HostNode(Node):
     def __exit__(self, *exc: object) -> None:
         self.key.unlink()
         self.key.with_suffix(".pub").unlink()
+
+    def logs(self) -> dict[str, str]:
+        units = [f"slicemgr-{tag}" for tag in ("agent", "web")]
+        words = ["journalctl", "--no-pager", f"--lines={LOG_LINES}", "--unit"]
+        return {unit: self.box.run([*words, unit]).stdout for unit in units}
 
     @property
     def database(self) -> Path:

@@ -33,6 +33,7 @@ POOL = Path("/var/lib/slicemgr/pool")
 IMAGES_DIR = Path("/var/lib/slicemgr/images")
 BASES = demo.RUN / "bases"  # by recipe: the base of its image, as the present importer made it
 IMPORTER = ("slicemgr/agent", "slicemgr/drivers")  # what has a part in an import
+LOG_LINES = 60  # of each log, beside a failure
 PORT = 8480
 # Domains, links, rules and quota groups. The sync wakes btrfs' cleaner, which sleeps up to 30 s.
 LOOK = f"""\
@@ -170,6 +171,13 @@ class Node:
     def log(self) -> str:
         path = self.box.directory / "log" / "agent.log"
         return path.read_text() if path.exists() else ""
+
+    def logs(self) -> dict[str, str]:
+        """The last lines of each log of the box and of the newest of libvirt's logs of containers, by file name."""
+        of_libvirt = sorted(self.box.path("/var/log/libvirt/lxc").glob("*.log"), key=lambda file: file.stat().st_mtime)
+        files = [*sorted((self.box.directory / "log").glob("*.log")), *of_libvirt[-2:]]
+        texts = {file.name: file.read_text(errors="replace").splitlines()[-LOG_LINES:] for file in files}
+        return {name: "\n".join(lines) for name, lines in texts.items() if lines}
 
     @property
     def url(self) -> str:
