@@ -18,14 +18,15 @@ import suite
 from demo import REPO
 
 ROOTS = ("", "tests", "tools")  # where an import begins
-SOURCES = ("slicemgr", "tests", "tools")
+LINKED = ("web", "migrations", "images")  # folders at the top that are parts of the package by links in it
+SOURCES = ("slicemgr", *LINKED, "tests", "tools")
 PROGRAMS = {"slicemgr": "slicemgr/main.py", "slicectl": "slicemgr/cli/__init__.py"}  # what a started program imports
 # What is read and not imported, by whom: a change below a folder is one of the file.
 READERS = {
-    "slicemgr/images": "slicemgr/drivers/recipe.py",
+    "images": "slicemgr/drivers/recipe.py",
     "slicemgr/loads": "slicemgr/bench/io.py",
-    "slicemgr/migrations": "slicemgr/store/schema.py",
-    "slicemgr/web": "slicemgr/web/__init__.py",
+    "migrations": "slicemgr/store/schema.py",
+    "web": "web/__init__.py",
     "tools/launcher": "slicemgr/drivers/launch.py",
     "tests/golden": "tests/conftest.py",
 }
@@ -39,8 +40,8 @@ NARROW = {
         *("tests/system/test_scale.py", "tests/system/test_throughput.py", "tests/system/test_measure.py"),
         *("tests/system/test_experiment.py", "tests/browser/test_experiments.py", "tests/contract/test_peer_place.py"),
     ),
-    "slicemgr/web/static": ("tests/browser/",),
-    "slicemgr/web/templates": ("tests/browser/", "tests/system/test_proxy.py"),
+    "web/static": ("tests/browser/",),
+    "web/templates": ("tests/browser/", "tests/system/test_proxy.py"),
 }
 
 Graph = Mapping[str, set[str]]  # file → the files that it uses
@@ -52,9 +53,10 @@ def graph(root: Path = REPO) -> Graph:
     modules = {}
     for file in files:
         path = file.relative_to(root)
+        imported = "slicemgr" / path if path.parts[0] in LINKED else path
         for start in ROOTS:
-            if path.is_relative_to(start):
-                words = path.relative_to(start).with_suffix("").parts
+            if imported.is_relative_to(start):
+                words = imported.relative_to(start).with_suffix("").parts
                 modules[".".join(words[:-1] if words[-1] == "__init__" else words)] = path.as_posix()
     found = {file.relative_to(root).as_posix(): set(_used(file, modules)) for file in files}
     for one, used in found.items():
@@ -109,7 +111,7 @@ def tests_of(changed: Iterable[str], uses: Graph, root: Path = REPO) -> set[str]
     tests = {path for path in uses if path.startswith("tests/") and Path(path).name.startswith("test_")}
     found = set()
     for path in changed:
-        starts = [path] if path in uses else _readers(path, uses, root)
+        starts = [path, *_owners(path)] if path in uses else _readers(path, uses, root)
         if starts is None:
             return tests
         seen = {user for start in starts for user in users(start, uses)} & tests
@@ -126,10 +128,16 @@ def _readers(path: str, uses: Graph, root: Path) -> list[str] | None:
         return []
     if path in EVERYTHING or (path.endswith(".py") and not (root / path).exists()):
         return None  # of a source that was deleted nobody knows who used it
-    owners = [reader for folder, reader in READERS.items() if path.startswith(f"{folder}/")]
     name = Path(path).name
     named = [one for one in uses if one.startswith(("tests/", "tools/")) and name in (root / one).read_text()]
-    return owners + named or None
+    return _owners(path) + named or None
+
+
+def _owners(path: str) -> list[str]:
+    """Who reads the folder of a file; a migration is imported by nobody, but a test is no other test's affair."""
+    if path.endswith(".py") and path.startswith("tests/"):
+        return []
+    return [reader for folder, reader in READERS.items() if path.startswith(f"{folder}/")]
 
 
 def changed(base: str) -> set[str]:

@@ -124,17 +124,22 @@ def overlay(tree: Path, work: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-R", "-l", merged], check=True)
 
 
-def install(root: Path, commands: Commands) -> None:
-    """The README's commands that need no running system, in a clone inside `root`."""
-    clone = root / "root" / "slicemgr"
+def copy_sources(clone: Path) -> None:
+    """What git knows of this tree or would add, links as links, as in a clone."""
     tracked = subprocess.run(
         ["git", "-C", REPO, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         check=True, capture_output=True, text=True,
     ).stdout.split("\0")  # fmt: skip
     for name in filter(None, tracked):
-        if (REPO / name).is_file():
+        if (REPO / name).is_file() or (REPO / name).is_symlink():
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(REPO / name, clone / name)
+            shutil.copy2(REPO / name, clone / name, follow_symlinks=False)
+
+
+def install(root: Path, commands: Commands) -> None:
+    """The README's commands that need no running system, in a clone inside `root`."""
+    clone = root / "root" / "slicemgr"
+    copy_sources(clone)
     in_tree(root, "set -ex; cd /root/slicemgr\n" + "\n".join(commands.install))
     in_tree(root, "cp -a /opt/slicemgr /opt/testenv")
     in_tree(root, f"{machine.OWN_PYTHON} -m pip install --quiet pytest pytest-timeout hypothesis")

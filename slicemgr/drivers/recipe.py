@@ -1,6 +1,6 @@
 """Image recipes: from a folder of data to a bootable VM disk image (mmdebstrap, then `disk_assembly`).
 
-A recipe is `slicemgr/images/NAME/recipe.toml`; `files/` beside it is copied over the tree, hooks are run on it. What
+A recipe is `images/NAME/recipe.toml`; `files/` beside it is copied over the tree, hooks are run on it. What
 several recipes have in common is a folder of the same kind with a `part.toml`, which they include.
 """
 

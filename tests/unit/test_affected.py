@@ -17,7 +17,11 @@ TREE = {
     "slicemgr/agent/loop.py": "def work():\n    from slicemgr import names\n",
     "slicemgr/names.py": "",
     "slicemgr/alone.py": "",
-    "slicemgr/web/__init__.py": "",
+    "web/__init__.py": "",
+    "web/page.py": "",
+    "slicemgr/store/__init__.py": "",
+    "slicemgr/store/schema.py": "",
+    "migrations/versions/0001_tables.py": "",
     "tools/box.py": "",
     "tests/testbed.py": 'import box\nPROGRAM = BIN / "slicemgr"\n',
     "tests/conftest.py": "import testbed\n",
@@ -25,18 +29,22 @@ TREE = {
     "tests/unit/test_loop.py": "from slicemgr.agent.loop import work\n",
     "tests/unit/test_alone.py": "import slicemgr.alone\nTEXT = 'README.md'\n",
     "tests/unit/test_cli.py": 'PROGRAM = BIN / "slicectl"\n',
-    "tests/unit/test_pages.py": "import slicemgr.web\n",
+    "tests/unit/test_pages.py": "import slicemgr.web.page\n",
+    "tests/unit/test_schema.py": "from slicemgr.store import schema\n",
 }
-NODE, LOOP, ALONE, CLI, PAGES = (
+NODE, LOOP, ALONE, CLI, PAGES, SCHEMA = (
     f"tests/{one}.py"
-    for one in ("system/test_node", "unit/test_loop", "unit/test_alone", "unit/test_cli", "unit/test_pages")
+    for one in (
+        *("system/test_node", "unit/test_loop", "unit/test_alone"),
+        *("unit/test_cli", "unit/test_pages", "unit/test_schema"),
+    )
 )
-EVERY = {NODE, LOOP, ALONE, CLI, PAGES}
+EVERY = {NODE, LOOP, ALONE, CLI, PAGES, SCHEMA}
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for path, text in {**TREE, "README.md": "", "slicemgr/web/page.html": "", "odd": ""}.items():
+    for path, text in {**TREE, "README.md": "", "web/page.html": "", "odd": ""}.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     return tmp_path
@@ -53,7 +61,9 @@ def tree(tmp_path: Path) -> Path:
         ("tools/box.py", {NODE}),  # not by way of the conftest that all have
         ("tests/conftest.py", EVERY),
         ("README.md", {ALONE}),
-        ("slicemgr/web/page.html", {PAGES}),
+        ("web/page.py", {PAGES}),  # imported by its name in the package
+        ("web/page.html", {PAGES}),
+        ("migrations/versions/0001_tables.py", {SCHEMA}),  # Alembic imports it
         ("CHANGELOG.md", set()),
         ("odd", EVERY),
         ("slicemgr/gone.py", EVERY),
@@ -66,8 +76,8 @@ def test_what_a_change_can_touch(tree: Path, changed: str, run: set[str]) -> Non
 
 def test_a_narrow_change_leaves_out_boxes_but_not_units() -> None:
     uses = affected.graph()
-    static = affected.tests_of(["slicemgr/web/static/app.css"], uses)
-    every = affected.tests_of(["slicemgr/web/__init__.py"], uses)
+    static = affected.tests_of(["web/static/app.css"], uses)
+    every = affected.tests_of(["web/__init__.py"], uses)
     assert {one for one in static if one.startswith(affected.BOXED)} == {
         one for one in every if one.startswith("tests/browser/")
     }
