@@ -3,13 +3,17 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo down check unit test test-all affected bench clean
+.PHONY: help setup update demo down check unit test test-all affected bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 16
 
 setup: ## install the missing Debian packages and the virtual environment
 	@tools/setup
+
+update: setup ## lock the newest versions that pyproject.toml allows, install them, check and test
+	@tools/update
+	@$(MAKE) check unit
 
 demo: setup ## from nothing to a root shell in a container made from a VM disk image
 	@$(PYTHON) tools/demo.py up

@@ -30,7 +30,8 @@ READERS = {
     "tools/launcher": "slicemgr/drivers/launch.py",
     "tests/golden": "tests/conftest.py",
 }
-EVERYTHING = {"pyproject.toml", "setup.py", "tools/packages.txt", "tools/setup"}  # what all tests stand on
+LOCK = ("requirements/build.txt", "requirements/dev.txt", "requirements/node.txt")
+EVERYTHING = {"pyproject.toml", "setup.py", *LOCK, "tools/packages.txt", "tools/setup"}  # what all tests stand on
 SILENT = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", ".gitignore"}  # no test reads them
 # Only these tests in a box see a change below these folders: others never get there.
 BOXED = ("tests/system/", "tests/browser/", "tests/contract/", "tests/production/")

@@ -142,7 +142,10 @@ def install(root: Path, commands: Commands) -> None:
     copy_sources(clone)
     in_tree(root, "set -ex; cd /root/slicemgr\n" + "\n".join(commands.install))
     in_tree(root, "cp -a /opt/slicemgr /opt/testenv")
-    in_tree(root, f"{machine.OWN_PYTHON} -m pip install --quiet pytest pytest-timeout hypothesis")
+    # Without the hashes: with them, pip wants every package that it installs to be named on its command line.
+    in_tree(root, "sed -n '/==/s/ .$//p' /root/slicemgr/requirements/dev.txt > /opt/testenv/versions.txt")
+    words = "install --quiet --constraint /opt/testenv/versions.txt pytest pytest-timeout hypothesis"
+    in_tree(root, f"{machine.OWN_PYTHON} -m pip {words}")
     (root / "opt" / "tests").mkdir()
     for name in ("tests", "tools", "pyproject.toml"):  # not the sources: the installed package is what is tested
         shutil.move(clone / name, root / "opt" / "tests" / name)
