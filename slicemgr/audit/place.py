@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from slicemgr import wire
+from slicemgr.audit import leftovers
+from slicemgr.audit.leftovers import in_project
 from slicemgr.bench import slivers
 from slicemgr.client import Client
 from slicemgr.drivers import command
@@ -33,26 +35,7 @@ def new_tag() -> str:
 
 def clean(client: Client, prefix: str, say: Callable[[str], None] = lambda _: None) -> None:
     """Delete the slices and projects whose names begin so. Raises SlicemgrError for what cannot be deleted."""
-    asked = []
-    for one in client.slices(prefix=prefix):
-        if one["project"].startswith(prefix):
-            say(f"deleting the slice {one['project']}/{one['name']}")
-            with _project(client, one["project"]), suppress(Refused):
-                asked.append(client.delete_slice(one["name"]))
-    for operation in asked:
-        client.wait(operation["id"], 600)
-    for project in client.projects():
-        if project["name"].startswith(prefix):
-            client.delete_project(project["name"])
-
-
-@contextmanager
-def _project(client: Client, name: str) -> Iterator[None]:
-    before, client.project = client.project, name
-    try:
-        yield
-    finally:
-        client.project = before
+    leftovers.clean(client, lambda name: name.startswith(prefix), say=say)
 
 
 @contextmanager
@@ -96,7 +79,7 @@ def make(
     made = []
     for project, created in asked:
         slivers.wait(client, created["operation"], stop)
-        with _project(client, project):
+        with in_project(client, project):
             made.append(client.slice(f"{tag}-{kind}")["slivers"])
     return made[0], made[1]
 
@@ -104,7 +87,7 @@ def make(
 def remove(client: Client, names: tuple[str, str], tag: str, kind: str) -> None:
     """Delete the slices of one kind."""
     for project in names:
-        with _project(client, project), suppress(SlicemgrError):
+        with in_project(client, project), suppress(SlicemgrError):
             client.wait(client.delete_slice(f"{tag}-{kind}")["id"], 600)
 
 
@@ -119,7 +102,7 @@ def paused(client: Client, project: str, name: str) -> Iterator[None]:
 
 
 def _act(client: Client, project: str, name: str, action: str) -> None:
-    with _project(client, project):
+    with in_project(client, project):
         slivers.succeeded(client.wait(client.slice_action(name, action)["id"], 120))
 
 

@@ -12,9 +12,7 @@ import re
 import secrets
 import struct
 import tarfile
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +20,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from slicemgr import wire
+from slicemgr.audit import leftovers
+from slicemgr.audit.leftovers import in_project
 from slicemgr.audit.rest_asker import Asker
 from slicemgr.client import Client
 from slicemgr.errors import Code, Failed, Refused
@@ -169,13 +169,13 @@ class World:
 
     def _snapshot(self, client: Client, project: str, name: str) -> str:
         snapshot = self.canaries.new("name of a snapshot")
-        with _in(client, project):
+        with in_project(client, project):
             self._wait(client.create_snapshot(name, snapshot))
         return snapshot
 
     def _image(self, project: str) -> str:
         data, name, client = disk(), self.canaries.new("name of an image"), self.victim.client
-        with _in(client, project):
+        with in_project(client, project):
             made = client.import_image(io.BytesIO(data), len(data), name=name, format="raw")
         self._wait(made["operation"])
         return name
@@ -225,20 +225,10 @@ class World:
             "invitations": client.my_invitations,
             "experiment": lambda: self.admin.experiment(self.experiment),
         }
-        with _in(client, project):
+        with in_project(client, project):
             found = {name: _part(look) for name, look in parts.items()}
         kept: dict[str, Any] = _without(found, ("used_at", "used_from", "usage", "used", "notice", "size", "version"))
         return kept
-
-
-@contextmanager
-def _in(client: Client, project: str) -> Iterator[None]:
-    """Meanwhile the client's slices are those of the project."""
-    before, client.project = client.project, project
-    try:
-        yield
-    finally:
-        client.project = before
 
 
 def disk() -> bytes:
@@ -311,15 +301,9 @@ def clean(admin: Client, patience: float = 300.0) -> list[str]:
 
     The accounts stay, disabled, without keys, tokens, sessions and memberships. Failed if something does not go.
     """
-    projects = [one["name"] for one in admin.projects() if _PROJECT.fullmatch(one["name"])]
-    for project in projects:
-        with _in(admin, project):
-            _drop(patience, lambda: _slices(admin), lambda one: admin.delete_slice(one["name"]))
-    _drop(patience, lambda: _images(admin, projects), lambda one: admin.delete_image(one["sha256"]))
-    for project in projects:
-        admin.delete_project(project)
+    projects = leftovers.clean(admin, _is_project, patience, image=_is_word)
     for one in admin.experiments(kind="audit"):
-        if _WORD.fullmatch(one["name"]):
+        if _is_word(one["name"]):
             admin.delete_experiment(one["id"])
     known = {one["name"] for one in admin.users()}
     for name in (ATTACKER, VICTIM):
@@ -328,33 +312,13 @@ def clean(admin: Client, patience: float = 300.0) -> list[str]:
     return projects
 
 
-def _slices(admin: Client) -> list[dict[str, Any]]:
-    return [dict(one) for one in admin.slices()]
+def _is_project(name: str) -> bool:
+    return _PROJECT.fullmatch(name) is not None
 
 
-def _images(admin: Client, projects: Collection[str]) -> list[dict[str, Any]]:
-    """Those of the projects, and one that a hole has made public."""
-    return [
-        dict(one)
-        for one in admin.images()
-        if one.get("project") in projects or _WORD.fullmatch(one["name"]) is not None
-    ]
-
-
-def _drop(
-    patience: float, look: Callable[[], list[dict[str, Any]]], delete: Callable[[dict[str, Any]], object]
-) -> None:
-    """Delete until nothing is found. What cannot go yet is asked for again: a slice that was cloned, for one."""
-    end = time.monotonic() + patience
-    while found := look():
-        if time.monotonic() > end:
-            left = ", ".join(one["name"] for one in found)
-            raise Failed(f"{left} of the audit cannot be deleted", hint="`slicectl gc` and `slicectl doctor` say more")
-        for one in found:
-            if one["state"] != "deleting":
-                with suppress(Refused):
-                    delete(one)
-        time.sleep(0.2)
+def _is_word(name: str) -> bool:
+    """Also an image that a hole has made public."""
+    return _WORD.fullmatch(name) is not None
 
 
 def _disable(admin: Client, name: str) -> None:
