@@ -192,7 +192,7 @@ class BaselineRequest(TypedDict, total=False):
 
 
 class AuditRow(TypedDict):
-    """verdict: `pass` or `fail`."""
+    """verdict: `pass`, `fail`, or `not applicable`: then `seen` says why."""
 
     row: str
     kind: str

@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from slicemgr import wire
-from slicemgr.audit import checks, place, rest, shared
-from slicemgr.audit.checks import Target
-from slicemgr.audit.row import Row
+from slicemgr.audit import checks, machine, place, rest, shared
+from slicemgr.audit.checks import Check, Target
+from slicemgr.audit.row import Row, inapplicable
 from slicemgr.audit.sliver import Inside, Values
 from slicemgr.bench import slivers
 from slicemgr.client import Client
+from slicemgr.client_ssh import answers
 from slicemgr.drivers import capabilities
 from slicemgr.errors import Failed, SlicemgrError
 
@@ -46,7 +47,7 @@ class Audit:
         ):
             for kind, image in self._images.items():
                 self._say(f"making {kind} slivers of {image}")
-                with self._site(projects, tag, kind, image) as site:
+                with self.site(projects, tag, kind, image) as site:
                     found += self._audited(site)
         self._say("asking every REST route as a member of another project")
         return found + [one.line() for one in rest.probe(self._client.url, self._token)]
@@ -60,10 +61,12 @@ class Audit:
         return [Row("slicectl doctor", "node", "no check fails", seen, bool(result) and not bad)]
 
     @contextmanager
-    def _site(self, projects: tuple[str, str], tag: str, kind: str, image: str) -> Iterator[shared.Site]:
+    def site(self, projects: tuple[str, str], tag: str, kind: str, image: str) -> Iterator[shared.Site]:
+        """Running slivers of a kind with the probe in them, deleted at the end. Raises SlicemgrError."""
         own, others = place.make(self._client, projects, tag, kind, image, self._node, self._key.line, self._stop)
         try:
-            inside = [self._inside(f"{tag}-{kind}", kind, one) for one in (*own, *others)]
+            patience = slivers.patience(self._client.node(self._node), kind)
+            inside = [self._inside(f"{tag}-{kind}", one, patience) for one in (*own, *others)]
             site = shared.Site(
                 kind,
                 attacker=inside[0],
@@ -77,23 +80,24 @@ class Audit:
         finally:
             place.remove(self._client, projects, tag, kind)
 
-    def _inside(self, name: str, kind: str, sliver: wire.Sliver) -> Inside:
-        slivers.wait_for_banner(name, kind, sliver, self._stop)
+    def _inside(self, name: str, sliver: wire.Sliver, patience: float) -> Inside:
+        slivers.await_banner(name, lambda: answers(sliver, 5), patience, self._stop, pause=0.1)
         inside = Inside(f"{name}/{sliver['index']}", sliver, slivers.login(name, sliver, self._key.file))
         inside.bring()
         return inside
 
     def _audited(self, site: shared.Site) -> list[Row]:
-        found = list(shared.rows(site))
-        if site.kind == "lxc":
-            found += self._confined(site)
+        asked = machine.CHECKS if site.kind == "kvm" else checks.INSIDE
+        found = [*shared.rows(site), *self.inside(site, asked, self.target(site))]
+        if site.kind == "kvm":
+            found += [inapplicable(row, site.kind, reason) for row, reason in machine.INAPPLICABLE.items()]
         return found
 
-    def _confined(self, site: shared.Site) -> list[Row]:
-        """Probes of one group share a call; one that breaks fails its rows and no others."""
-        target, found = self._target(site), []
+    def inside(self, site: shared.Site, asked: Sequence[Check], target: Target) -> list[Row]:
+        """The rows of checks of one sliver. Probes of one group share a call; one that breaks fails its rows alone."""
+        found: list[Row] = []
         known: dict[tuple[str, ...], Values | SlicemgrError] = {}
-        for check in checks.INSIDE:
+        for check in asked:
             words = tuple(map(str, check.words(target)))
             self._say(f"{site.kind}: {check.row}")
             if words not in known:
@@ -112,7 +116,8 @@ class Audit:
         except Failed as error:
             return error
 
-    def _target(self, site: shared.Site) -> Target:
+    def target(self, site: shared.Site) -> Target:
+        """What the attacker's sliver was promised."""
         limits, tables = site.attacker.shown["limits"], self._tables()
         return Target(
             name=site.attacker.name.rpartition("/")[0],

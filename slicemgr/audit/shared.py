@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slicemgr.audit.checks import REFUSED, Values, amount, one
-from slicemgr.audit.row import Row
+from slicemgr.audit.row import Row, inapplicable
 from slicemgr.audit.sliver import Inside
 from slicemgr.client_ssh import answers
 
@@ -19,6 +19,7 @@ _SILENCE = 2.0  # seconds for ssh's banner
 _FORGED = "10.255.0.1"  # the first of the senders that are nobody's
 _ARP = 64
 _ARP_MARGIN = 8  # entries that other slivers may add meanwhile
+_IPV6_MILLISECONDS = 3000  # a node that wants to answer asks three times, each second, for the address
 _FLOW_MARGIN = 256  # connections that others may open meanwhile
 _UNREACHED = REFUSED | {"ECONNREFUSED", "ETIMEDOUT", "EHOSTUNREACH", "ENETUNREACH"}
 
@@ -43,13 +44,18 @@ class Site:
 
 def rows(site: Site) -> Iterator[Row]:
     """One probe at a time: what two of them took together would say nothing of either."""
+    yield from between(site)
+    yield from _counters(site)
+
+
+def between(site: Site) -> Iterator[Row]:
+    """What every kind of sliver shares: links, the node's tables, and that a paused one is silent."""
     yield from _reached(site)
     yield _spoofed(site)
     yield _connections(site)
     yield _neighbours(site)
+    yield _ipv6(site)
     yield _frozen(site)
-    if site.kind == "lxc":
-        yield from _counters(site)
 
 
 def _connect(site: Site, address: str, port: int) -> str:
@@ -110,6 +116,14 @@ def _neighbours(site: Site) -> Row:
     return Row("forged ARP requests", site.kind, "no entry on the node", seen, bool(sent) and grown <= _ARP_MARGIN)
 
 
+def _ipv6(site: Site) -> Row:
+    """Slivers have none: whatever arrives has come from the node."""
+    found = site.attacker.probe(("ipv6", _IPV6_MILLISECONDS))
+    sent, answers_ = amount(found, "ipv6.sent"), amount(found, "ipv6.answers")
+    seen = f"{answers_} packets after {sent} requests"
+    return Row("network: IPv6", site.kind, "no answer", seen, bool(sent) and answers_ == 0)
+
+
 def _frozen(site: Site) -> Row:
     """The row `freeze` of the paper's table 3: a paused sliver does nothing, and goes on when it is resumed."""
     with site.paused():
@@ -120,12 +134,17 @@ def _frozen(site: Site) -> Row:
 
 
 # probe, what the attacker tries to hold, what the neighbour must still get: never all that Linux gives one user
-_COUNTERS = (("inotify", 200, 64), ("signals", 65536, 256), ("queues", 64, 4))
+COUNTERS = (("inotify", 200, 64), ("signals", 65536, 256), ("queues", 64, 4))
 
 
 def _counters(site: Site) -> Iterator[Row]:
     """Limits that the kernel counts per user: what one sliver holds must not be missing in the next."""
-    for name, most, wanted in _COUNTERS:
+    for name, most, wanted in COUNTERS:
+        if site.kind == "kvm":
+            yield inapplicable(
+                f"shared limit: {name}", site.kind, "a machine has a kernel of its own, which counts these"
+            )
+            continue
         alone = amount(site.neighbour.probe((name, wanted)), name)
         with site.attacker.holding((name, most)) as held:
             left = amount(site.neighbour.probe((name, wanted)), name)

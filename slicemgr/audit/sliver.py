@@ -14,7 +14,8 @@ from slicemgr.errors import Failed
 
 PROGRAM = Path(__file__).parent.parent / "libexec" / "sliver-probe"
 _PLACE = "/root/.sliver-probe"
-_SECONDS = 60.0  # of one short command
+_SECONDS = 120.0  # of one short command: an emulated machine takes some to let somebody in
+_LISTENING = 100  # seconds, at most
 _FIRST_LINES = 16  # lines to read before a probe that holds something has said what
 
 Values = dict[str, list[str]]
@@ -53,7 +54,7 @@ class Inside:
 
     def received(self, port: int, during: Callable[[], None]) -> int | None:
         """How many UDP datagrams reach a port while something is done; None if the probe does not say."""
-        with command.converse([*self._words, self._line(("listen", port, 20))], timeout=_SECONDS) as talk:
+        with command.converse([*self._words, self._line(("listen", port, _LISTENING))], timeout=_SECONDS) as talk:
             try:
                 if parse(talk.line()).get("listen") != ["ok"]:
                     raise Failed(f"the probe in {self.name} cannot listen on port {port}")

@@ -113,6 +113,13 @@ def succeeded(operation: wire.Operation) -> wire.Operation:
     return operation
 
 
+def patience(node: wire.Node, kind: str) -> float:
+    """Seconds that the node's settings give a sliver of this kind to start; a node of an older version does not say."""
+    said = node["facts"].get("start_wait")
+    found = said.get(kind) if isinstance(said, dict) else None
+    return float(found) if isinstance(found, int | float) and found > 0 else BANNER_SECONDS[kind]
+
+
 def wait_for_banner(name: str, kind: str, sliver: wire.Sliver, stop: threading.Event) -> None:
     """Raises Failed if it does not come, Over if nobody wants it any more."""
     await_banner(name, lambda: answers(sliver, 5), BANNER_SECONDS[kind], stop)

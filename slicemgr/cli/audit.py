@@ -28,7 +28,8 @@ def audit(kinds: tuple[str, ...], images: dict[str, str], name: str | None, last
     """Try from inside throw-away slivers what no tenant may do; exit status 1 if a check fails.
 
     It makes slivers of each type in two projects of its own and deletes them. Probes stop a small margin above a
-    sliver's limits. The result is kept: `slicectl audit --last` and the node's page show it.
+    sliver's limits. A check of what a type does not have is `not applicable`, and the row says why. The result is
+    kept: `slicectl audit --last` and the node's page show it.
     """
     from datetime import UTC, datetime
 

@@ -34,6 +34,10 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
         "net_rate": not traffic.missing(),
         "net_rate_missing": list(traffic.missing()),
         "addresses": config.network.addresses,
+        "start_wait": {  # seconds that a sliver has to show an ssh banner
+            Kind.LXC.value: config.agent.ssh_wait.total_seconds(),
+            Kind.KVM.value: config.agent.boot_wait.total_seconds(),
+        },
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         **_load(),
     }

@@ -20,7 +20,7 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
 CELLS = ("row", "kind", "expected", "seen")
-VERDICTS = ("pass", "fail")
+VERDICTS = ("pass", "fail", "not applicable")
 MOST_ROWS, LONGEST = 2000, 300  # rows of an audit, characters of a cell
 
 
@@ -86,7 +86,7 @@ def _row(given: object, field: str) -> dict[str, str]:
         if not isinstance(value, str) or len(value) > LONGEST or not value.isprintable():
             raise invalid(f"{field}.{name}", "is not a text", f"at most {LONGEST} printable characters")
     if given["verdict"] not in VERDICTS:
-        raise invalid(f"{field}.verdict", "is unknown", " or ".join(VERDICTS))
+        raise invalid(f"{field}.verdict", "is unknown", ", ".join(VERDICTS))
     return {name: given[name] for name in (*CELLS, "verdict")}
 
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
 
 import demo
 import pytest
-from testbed import BIN, IMAGE, Node
+from testbed import BIN, IMAGE, IMAGES, Node
 from testbed import eventually as on_node
 from tiny_sliver import Slivers, eventually, make_root, tiny_node
 
-from slicemgr.audit import checks
+from slicemgr import names, wire
+from slicemgr.audit import checks, machine, place, run, shared
 from slicemgr.audit.checks import Check, Target
+from slicemgr.audit.row import Row, Verdict
 from slicemgr.audit.sliver import PROGRAM
+from slicemgr.bench.slivers import Key
+from slicemgr.cli.bench_keys import new_key
 from slicemgr.drivers import capabilities, cgroup
 
 # What needs a pool or more than one sliver of a node is not asked of a tiny sliver.
@@ -47,16 +56,92 @@ def leftovers(node: Node) -> list[str]:
     return [one["name"] for one in named if one["name"].startswith("audit-")]
 
 
-def test_every_check_passes_and_nothing_is_left(node: Node) -> None:
-    done = node.slicectl("audit", "--type", "lxc", "--image", IMAGE, "-f", "json", timeout=1800)
+def test_every_check_passes_and_nothing_is_left(node: Node, each_kind: str) -> None:
+    done = node.slicectl("audit", "--type", each_kind, "--image", IMAGES[each_kind], "-f", "json", timeout=2300)
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)
-    failed = [one for one in found["rows"] if one["verdict"] != "pass"]
-    assert not failed
+    assert not [one for one in found["rows"] if one["verdict"] == "fail"]
     assert (done.returncode, found["failed"]) == (0, 0)
-    assert {one["kind"] for one in found["rows"]} >= {"lxc", "node", "rest"}
+    by_kind = {kind: [one for one in found["rows"] if one["kind"] == kind] for kind in (each_kind, "node", "rest")}
+    assert all(by_kind.values())
+    skipped = {one["row"] for one in found["rows"] if one["verdict"] == "not applicable"}
+    counted = {f"shared limit: {name}" for name, _, _ in shared.COUNTERS}
+    assert skipped == (machine.INAPPLICABLE.keys() | counted if each_kind == "kvm" else set())
+    assert all(one["seen"] for one in found["rows"]), "a check that does not apply says why"
     assert leftovers(node) == []
     assert json.loads(node.ok("audit", "--last", "-f", "json")) == found
+
+
+# What the firewall hangs its chains on.
+JUMPS = {
+    "iptables": ("filter INPUT", "filter FORWARD", "raw PREROUTING", "mangle INPUT", "mangle FORWARD"),
+    "ip6tables": ("filter INPUT", "filter FORWARD"),
+}
+REACHED = {"network: a sliver of the same slice", "network: its public port"}  # what must succeed
+TABLES = (
+    "from slicemgr import config; from slicemgr.agent import kernel_tables; print(kernel_tables.read(config.load()))"
+)
+# What a machine has by its own size. A machine that is larger than what was promised must be noticed.
+SIZES = {"table 3: memory", "table 3: tools", "disks", "memory"}
+
+
+@contextmanager
+def a_site(node: Node, kind: str) -> Iterator[tuple[run.Audit, shared.Site]]:
+    """The slivers of an audit, with the probe in them."""
+    with node.client() as admin, closing(Key(new_key())) as key:
+        image, tag = IMAGES[kind], place.new_tag()
+        audit = run.Audit(admin, admin.nodes()[0]["name"], {kind: image}, key, node.token(), lambda _: None)
+        with (
+            place.projects(admin, tag, lambda _: None) as projects,
+            audit.site(projects, tag, kind, image) as site,
+        ):
+            yield audit, site
+
+
+@contextmanager
+def unprotected(node: Node, sliver: wire.Sliver) -> Iterator[None]:
+    """The node without its rules, and the sliver's link as libvirt makes it, until the agent writes all of it again."""
+    link = names.link(sliver["id"])
+    lines = [
+        f"{program}-{backend} -t {jump.replace(' ', ' -D ')} -j SLICEMGR-{jump.split()[1]}"
+        for program, jumps in JUMPS.items()
+        for backend in ("legacy", "nft")  # one of them has the rules
+        for jump in jumps
+    ]
+    settings = {f"ipv4/conf/{link}/rp_filter": 0, "ipv4/conf/all/rp_filter": 0, f"ipv6/conf/{link}/disable_ipv6": 0}
+    lines += [f"echo {value} > /proc/sys/net/{path}" for path, value in settings.items()]
+    lines += [f"ip neigh del {sliver['address']} dev {link}"]
+    node.kill("agent")
+    try:
+        node.box.run(["sh", "-c", "\n".join(lines)])
+        yield
+    finally:
+        node.start_agent()
+
+
+def tables(node: Node) -> dict[str, Any]:
+    """What the agent says of the kernel's tables, without the agent."""
+    found: dict[str, Any] = ast.literal_eval(node.box.run([sys.executable, "-c", TABLES], check=True).stdout)
+    return found
+
+
+def failed(rows: Iterable[Row]) -> set[str]:
+    return {one.row for one in rows if one.ok is False}
+
+
+def test_each_row_fails_where_its_protection_is_missing(node: Node, each_kind: str) -> None:
+    """The same probes in the same slivers: beside the protections, and without them."""
+    with a_site(node, each_kind) as (audit, site):
+        rows = list(shared.between(site))
+        assert failed(rows) == set()
+        with unprotected(node, site.attacker.shown):
+            weak = replace(site, tables=lambda: tables(node), paused=nullcontext)
+            assert failed(shared.between(weak)) == {one.row for one in rows} - REACHED
+        if each_kind == "kvm":
+            promised = audit.target(site)
+            assert failed(audit.inside(site, machine.CHECKS, promised)) == set()
+            less = replace(promised, memory=promised.memory // 2, disk=promised.disk // 2, cpu=promised.cpu / 2)
+            assert failed(audit.inside(site, machine.CHECKS, less)) == SIZES
 
 
 def test_a_killed_audit_is_cleaned_up(node: Node) -> None:
@@ -93,7 +178,7 @@ def probed(slivers: Slivers, *, confined: bool) -> dict[str, bool]:
     def passes(check: Check) -> bool:
         place = groups.index(tuple(map(str, check.words(target))))
         values = checks.parse((root / f"root/found-{place}").read_text())
-        return checks.judged(check, "lxc", values, target).ok
+        return checks.judged(check, "lxc", values, target).verdict is Verdict.PASS
 
     return {one.row: passes(one) for one in asked}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slicemgr.audit import checks
+from slicemgr.audit import checks, machine
 from slicemgr.audit.checks import MIB, Target
-from slicemgr.audit.row import LONGEST, Row
+from slicemgr.audit.row import LONGEST, Row, inapplicable
 
 TARGET = Target("exp", memory=256 * MIB, disk=128 * MIB, pids=64, cpu=1.5, terminals=64, capabilities=0x200435FB)
 
@@ -56,6 +56,23 @@ CASES: dict[str, tuple[str, str]] = {
     "UDP buffers": ("buffers.udp\t1048576", "buffers.udp\t300000000"),
 }
 
+MACHINE: dict[str, tuple[str, str]] = {
+    **{name: CASES[name] for name in CASES if name not in machine.INAPPLICABLE and name != "memory"},
+    "disks": (
+        "disk.size.vda\t134217728\ndisk.read_only.vda\t0\ndisk.size.vdb\t9999999999\ndisk.read_only.vdb\t1",
+        "disk.size.vda\t134217728\ndisk.read_only.vda\t0\ndisk.size.vdb\t512\ndisk.read_only.vdb\t0",
+    ),
+    "hardware": (
+        "hardware.virtio\t0x1af4:0x0001\nhardware.pci\t0x1af4:0x1041\nhardware.pci\t0x8086:0x29c0",
+        "hardware.virtio\t0x1af4:0x0013\nhardware.pci\t0x1af4:0x1053",  # a socket to the node
+    ),
+    "firmware": (
+        "hardware.sys_vendor\tQEMU\nhardware.product_serial\t",
+        "hardware.sys_vendor\tQEMU\nhardware.product_serial\t5CG0123XYZ",
+    ),
+    "memory": ("memory\tkilled", "memory\tok"),
+}
+
 
 def row(check: checks.Check, text: str) -> Row:
     return checks.judged(check, "lxc", checks.parse(text), TARGET)
@@ -71,6 +88,33 @@ def test_a_check_tells_good_from_bad(check: checks.Check) -> None:
     assert row(check, good).ok
     assert not row(check, bad).ok
     assert not row(check, "").ok, "a probe that says nothing has shown nothing"
+
+
+def test_every_check_of_a_container_is_one_of_a_machine_or_says_why_not() -> None:
+    rows = [check.row for check in machine.CHECKS]
+    assert sorted(rows) == sorted(MACHINE) and len(set(rows)) == len(rows)
+    assert {check.row for check in checks.INSIDE} - set(rows) == machine.INAPPLICABLE.keys()
+    assert not machine.INAPPLICABLE.keys() & set(rows)
+    assert all(machine.INAPPLICABLE.values())
+
+
+@pytest.mark.parametrize("check", machine.CHECKS, ids=lambda check: check.row)
+def test_a_check_of_a_machine_tells_good_from_bad(check: checks.Check) -> None:
+    good, bad = MACHINE[check.row]
+    assert row(check, good).ok
+    assert row(check, bad).ok is False
+    assert row(check, "").ok is False, "a probe that says nothing has shown nothing"
+
+
+@pytest.mark.parametrize("line", ["0x10de:0x1eb8", "0x8086:0x10fb", "0x8086", "x:y"])
+def test_hardware_of_the_node_is_noticed(line: str) -> None:
+    (check,) = [one for one in machine.CHECKS if one.row == "hardware"]
+    assert not row(check, f"hardware.virtio\t0x1af4:0x0001\nhardware.pci\t{line}").ok
+
+
+def test_a_check_that_does_not_apply_is_neither_passed_nor_failed() -> None:
+    shown = inapplicable("seccomp", "kvm", "a reason").shown()
+    assert (shown["verdict"], shown["seen"], shown["expected"]) == ("not applicable", "a reason", "")
 
 
 def test_lines_that_are_not_the_probe_s_are_left_out() -> None:

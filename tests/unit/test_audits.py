@@ -53,6 +53,14 @@ def test_what_makes_no_sense_is_refused(tenants: Tenants, change: dict[str, Any]
     assert tenants.client("root").get(URL).get_json() == before
 
 
+def test_what_does_not_apply_is_shown_with_its_reason_and_is_no_failure(tenants: Tenants) -> None:
+    other = {"row": "devices", "kind": "kvm", "expected": "", "seen": "own hardware", "verdict": "not applicable"}
+    assert put(tenants, {**AUDIT, "rows": [*AUDIT["rows"], other]}).get_json()["failed"] == 0
+    text = Browser(tenants, "root").get("/nodes/node1/audit").text
+    assert "All 1 checks passed. 1 check did not apply." in text
+    assert text.index("a filter") < text.index("Not applicable") < text.index("own hardware")
+
+
 def test_an_unknown_node_has_none(tenants: Tenants) -> None:
     assert tenants.client("root").put("/api/v1/nodes/node9/audit", json=AUDIT).status_code == 404
     assert tenants.client("root").get("/api/v1/nodes/node9/audit").status_code == 404

@@ -10,36 +10,41 @@
 #include <unistd.h>
 
 #define MARK "/.slicemgr/init"
+#define GATEWAY 0x0101FEA9UL /* 169.254.1.1 as /proc/net/route shows it: the way out of every sliver */
+
+enum scope { CONTAINER, SLIVER, ANYWHERE };
 
 static const struct probe {
     const char *name;
     int arguments;
     int (*run)(char **arguments);
-    int anywhere; /* whether it may run in a virtual machine, which is not marked as a container is */
+    enum scope scope; /* where it may run: on a node its calls would be real */
 } probes[] = {
-    {"calls", 0, probe_calls, 0},
-    {"sockets", 0, probe_sockets, 0},
-    {"status", 0, probe_status, 0},
-    {"files", 0, probe_files, 0},
-    {"devices", 0, probe_devices, 0},
-    {"view", 0, probe_view, 0},
-    {"pool", 0, probe_pool, 0},
-    {"processes", 1, probe_processes, 0}, /* at most */
-    {"terminals", 1, probe_terminals, 0}, /* at most */
-    {"memory", 1, probe_memory, 0},       /* bytes */
-    {"disk", 2, probe_disk, 0},           /* directory, bytes */
-    {"rings", 2, probe_rings, 0},         /* bytes of each, bytes in all */
-    {"fragments", 1, probe_fragments, 0}, /* bytes that the threshold is raised to */
-    {"buffers", 2, probe_buffers, 0},     /* tcp or udp, bytes */
-    {"inotify", 1, probe_inotify, 0},     /* at most; holds them */
-    {"signals", 1, probe_signals, 0},     /* at most; holds them */
-    {"queues", 1, probe_queues, 0},       /* at most; holds them */
-    {"lease", 1, probe_lease, 0},         /* file; holds it */
-    {"connect", 2, probe_connect, 1},     /* address, port */
-    {"listen", 2, probe_listen, 1},       /* UDP port, seconds */
-    {"spoof", 3, probe_spoof, 1},         /* source, destination, UDP port */
-    {"flows", 2, probe_flows, 1},         /* destination, count */
-    {"arp", 2, probe_arp, 1},             /* first forged sender, count */
+    {"calls", 0, probe_calls, CONTAINER},
+    {"sockets", 0, probe_sockets, CONTAINER},
+    {"status", 0, probe_status, CONTAINER},
+    {"files", 0, probe_files, CONTAINER},
+    {"devices", 0, probe_devices, CONTAINER},
+    {"view", 0, probe_view, ANYWHERE},
+    {"pool", 0, probe_pool, CONTAINER},
+    {"processes", 1, probe_processes, CONTAINER}, /* at most */
+    {"terminals", 1, probe_terminals, CONTAINER}, /* at most */
+    {"memory", 1, probe_memory, SLIVER},       /* bytes */
+    {"disk", 2, probe_disk, CONTAINER},           /* directory, bytes */
+    {"rings", 2, probe_rings, CONTAINER},         /* bytes of each, bytes in all */
+    {"fragments", 1, probe_fragments, CONTAINER}, /* bytes that the threshold is raised to */
+    {"buffers", 2, probe_buffers, CONTAINER},     /* tcp or udp, bytes */
+    {"inotify", 1, probe_inotify, CONTAINER},     /* at most; holds them */
+    {"signals", 1, probe_signals, CONTAINER},     /* at most; holds them */
+    {"queues", 1, probe_queues, CONTAINER},       /* at most; holds them */
+    {"lease", 1, probe_lease, CONTAINER},         /* file; holds it */
+    {"connect", 2, probe_connect, ANYWHERE},     /* address, port */
+    {"listen", 2, probe_listen, ANYWHERE},       /* UDP port, seconds */
+    {"spoof", 3, probe_spoof, ANYWHERE},         /* source, destination, UDP port */
+    {"flows", 2, probe_flows, ANYWHERE},         /* destination, count */
+    {"arp", 2, probe_arp, ANYWHERE},             /* first forged sender, count */
+    {"ipv6", 1, probe_ipv6, ANYWHERE},           /* milliseconds to wait for answers */
+    {"hardware", 0, probe_hardware, ANYWHERE},
 };
 
 void say(const char *name, const char *format, ...)
@@ -88,12 +93,38 @@ long number(const char *text)
     return value;
 }
 
+static int in_container(void)
+{
+    return access(MARK, F_OK) == 0;
+}
+
+/* A virtual machine has no mark. */
+static int in_machine(void)
+{
+    char line[256];
+    unsigned long destination, gateway;
+    FILE *routes = fopen("/proc/net/route", "re");
+    int found = 0;
+
+    while (routes && !found && fgets(line, sizeof line, routes))
+        found = sscanf(line, "eth0 %lx %lx", &destination, &gateway) == 2 && destination == 0 && gateway == GATEWAY;
+    if (routes)
+        fclose(routes);
+    return found;
+}
+
+static int may_run(enum scope scope)
+{
+    return scope == ANYWHERE || in_container() || (scope == SLIVER && in_machine());
+}
+
 int main(int argc, char **argv)
 {
     for (size_t i = 0; argc > 1 && i < LENGTH(probes); i++)
         if (strcmp(probes[i].name, argv[1]) == 0 && probes[i].arguments == argc - 2) {
-            if (!probes[i].anywhere && access(MARK, F_OK) < 0) { /* on a node its calls would be real */
-                fprintf(stderr, "sliver-probe: this is no container of slicemgr: " MARK " is missing\n");
+            if (!may_run(probes[i].scope)) {
+                fprintf(stderr, "sliver-probe: this is no %s of slicemgr\n",
+                        probes[i].scope == SLIVER ? "sliver" : "container");
                 return 3;
             }
             return probes[i].run(argv + 2);

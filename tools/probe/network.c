@@ -8,9 +8,11 @@
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <net/if.h>
+#include <netinet/icmp6.h>
 #include <netinet/if_ether.h>
 #include <netinet/in.h>
 #include <netinet/ip.h>
+#include <netinet/ip6.h>
 #include <netinet/udp.h>
 #include <poll.h>
 #include <stdio.h>
@@ -163,5 +165,76 @@ int probe_arp(char **arguments)
         sent += sendto(fd, &packet, sizeof packet, 0, (struct sockaddr *)&where, sizeof where) > 0;
     }
     say("arp", "%ld", sent);
+    return 0;
+}
+
+static uint16_t checksum(const void *data, size_t length, uint32_t sum)
+{
+    const uint8_t *bytes = data;
+
+    for (size_t i = 0; i + 1 < length; i += 2)
+        sum += (uint32_t)bytes[i] << 8 | bytes[i + 1];
+    while (sum >> 16)
+        sum = (sum & 0xffff) + (sum >> 16);
+    return htons((uint16_t)~sum);
+}
+
+/* Packets of IPv6 that arrive, own ones apart, until the time is over. */
+static long heard(int fd, long milliseconds)
+{
+    struct timespec now;
+    long count = 0, end, left;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    end = now.tv_sec * 1000 + now.tv_nsec / 1000000 + milliseconds;
+    while ((left = end - (now.tv_sec * 1000 + now.tv_nsec / 1000000)) > 0) {
+        struct pollfd wait = {.fd = fd, .events = POLLIN};
+        struct sockaddr_ll from;
+        socklen_t length = sizeof from;
+        char data[2048];
+
+        if (poll(&wait, 1, (int)left) > 0 && recvfrom(fd, data, sizeof data, MSG_DONTWAIT, (void *)&from, &length) > 0)
+            count += from.sll_pkttype != PACKET_OUTGOING;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    }
+    return count;
+}
+
+/* Echo requests to all nodes of the link, frame by frame: the sliver's own IPv6 may be off. */
+int probe_ipv6(char **arguments)
+{
+    static const uint8_t everybody[ETH_ALEN] = {0x33, 0x33, 0, 0, 0, 1};
+    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, htons(ETH_P_IPV6)), sent = 0;
+    struct ifreq link = {.ifr_name = LINK};
+    struct {
+        struct ether_header ethernet;
+        struct ip6_hdr ip;
+        struct icmp6_hdr icmp;
+    } __attribute__((packed)) packet;
+    struct sockaddr_ll where = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_IPV6), .sll_halen = ETH_ALEN};
+
+    where.sll_ifindex = (int)if_nametoindex(LINK);
+    if (fd < 0 || ioctl(fd, SIOCGIFHWADDR, &link) < 0 || bind(fd, (struct sockaddr *)&where, sizeof where) < 0) {
+        say_result("ipv6.sent", -1);
+        return 0;
+    }
+    memset(&packet, 0, sizeof packet);
+    memcpy(packet.ethernet.ether_dhost, everybody, ETH_ALEN);
+    memcpy(packet.ethernet.ether_shost, link.ifr_hwaddr.sa_data, ETH_ALEN);
+    packet.ethernet.ether_type = htons(ETHERTYPE_IPV6);
+    packet.ip.ip6_flow = htonl(6U << 28);
+    packet.ip.ip6_plen = htons(sizeof packet.icmp);
+    packet.ip.ip6_nxt = IPPROTO_ICMPV6;
+    packet.ip.ip6_hlim = 255;
+    inet_pton(AF_INET6, "fe80::a0d1:7", &packet.ip.ip6_src);
+    inet_pton(AF_INET6, "ff02::1", &packet.ip.ip6_dst);
+    packet.icmp.icmp6_type = ICMP6_ECHO_REQUEST;
+    /* of the pseudo header: length, protocol, both addresses */
+    packet.icmp.icmp6_cksum = checksum(&packet.ip.ip6_src, 2 * sizeof packet.ip.ip6_src + sizeof packet.icmp,
+                                       sizeof packet.icmp + IPPROTO_ICMPV6);
+    for (int i = 0; i < COPIES; i++)
+        sent += send(fd, &packet, sizeof packet, 0) > 0;
+    say("ipv6.sent", "%d", sent);
+    say("ipv6.answers", "%ld", heard(fd, number(arguments[0])));
     return 0;
 }

@@ -39,5 +39,7 @@ int probe_listen(char **arguments);
 int probe_spoof(char **arguments);
 int probe_flows(char **arguments);
 int probe_arp(char **arguments);
+int probe_ipv6(char **arguments);
+int probe_hardware(char **arguments);
 
 #endif
