@@ -16,7 +16,8 @@ from slicemgr.audit.row import OWN_KERNEL
 VIRTIO = frozenset({0x1, 0x2, 0x3, 0x4, 0x5, 0x10})
 _QUMRANET, _RED_HAT, _INTEL = 0x1AF4, 0x1B36, 0x8086
 # Of the board q35 as QEMU models it: host bridge, ISA bridge, SATA, SMBus, USB.
-_Q35 = frozenset({0x29C0, 0x2918, 0x2922, 0x2930, 0x2934, 0x2935, 0x2936, 0x293A, 0x24CD})
+_Q35 = frozenset({0x29C0, 0x2918, 0x2922, 0x2930, 0x2934, 0x2935, 0x2936, 0x293A})
+_USB = frozenset({0x1D6B, 0x0627})  # the root hubs that Linux shows, and what QEMU makes
 _BOARD = "QEMU"
 _SERIALS = ("product_serial", "board_serial", "chassis_serial")
 _NO_SERIAL = ("nothing", "", "Not Specified", "None")
@@ -54,6 +55,7 @@ def _hardware(values: Values, _: Target) -> Verdict:
         for vendor, device in pci
         if vendor not in (_QUMRANET, _RED_HAT) and not (vendor == _INTEL and device in _Q35)
     ]
+    foreign += [f"USB device {vendor:04x}:{device:04x}" for vendor, device in _ids(values, "usb") if vendor not in _USB]
     return ", ".join(foreign) or f"{len(virtio)} virtio and {len(pci)} PCI devices", bool(virtio) and not foreign
 
 

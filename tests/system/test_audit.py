@@ -81,8 +81,9 @@ REACHED = {"network: a sliver of the same slice", "network: its public port"}  #
 TABLES = (
     "from slicemgr import config; from slicemgr.agent import kernel_tables; print(kernel_tables.read(config.load()))"
 )
-# What a machine has by its own size. A machine that is larger than what was promised must be noticed.
-SIZES = {"table 3: memory", "table 3: tools", "disks", "memory"}
+# What a machine that is larger than promised fails. One processor is the least, so half of one is no other promise.
+TABLET = "<input type='tablet' bus='virtio'/>"  # any device that our domains do not have
+SIZES = {"table 3: memory", "disks", "memory"}
 
 
 @contextmanager
@@ -119,6 +120,12 @@ def unprotected(node: Node, sliver: wire.Sliver) -> Iterator[None]:
         node.start_agent()
 
 
+def plug(node: Node, sliver: wire.Sliver, device: str) -> None:
+    """Give a running machine another device, as an administrator could."""
+    words = f"virsh -c qemu:///system attach-device {names.domain(sliver['id'])} /dev/stdin --live"
+    node.box.run(["sh", "-c", words], input=device, check=True)
+
+
 def tables(node: Node) -> dict[str, Any]:
     """What the agent says of the kernel's tables, without the agent."""
     found: dict[str, Any] = ast.literal_eval(node.box.run([sys.executable, "-c", TABLES], check=True).stdout)
@@ -140,8 +147,11 @@ def test_each_row_fails_where_its_protection_is_missing(node: Node, each_kind: s
         if each_kind == "kvm":
             promised = audit.target(site)
             assert failed(audit.inside(site, machine.CHECKS, promised)) == set()
-            less = replace(promised, memory=promised.memory // 2, disk=promised.disk // 2, cpu=promised.cpu / 2)
+            less = replace(promised, memory=promised.memory // 2, disk=promised.disk // 2)
             assert failed(audit.inside(site, machine.CHECKS, less)) == SIZES
+            plug(node, site.attacker.shown, TABLET)
+            hardware = [one for one in machine.CHECKS if one.row == "hardware"]
+            on_node(lambda: failed(audit.inside(site, hardware, promised)), "the added device is found", 60)
 
 
 def test_a_killed_audit_is_cleaned_up(node: Node) -> None:

@@ -106,10 +106,12 @@ def test_a_check_of_a_machine_tells_good_from_bad(check: checks.Check) -> None:
     assert row(check, "").ok is False, "a probe that says nothing has shown nothing"
 
 
-@pytest.mark.parametrize("line", ["0x10de:0x1eb8", "0x8086:0x10fb", "0x8086", "x:y"])
+@pytest.mark.parametrize("line", ["pci\t0x10de:0x1eb8", "pci\t0x8086:0x10fb", "pci\t0x8086", "usb\t046d:c077"])
 def test_hardware_of_the_node_is_noticed(line: str) -> None:
     (check,) = [one for one in machine.CHECKS if one.row == "hardware"]
-    assert not row(check, f"hardware.virtio\t0x1af4:0x0001\nhardware.pci\t{line}").ok
+    own = "hardware.virtio\t0x1af4:0x0001\nhardware.usb\t1d6b:0002"
+    assert row(check, own).ok
+    assert not row(check, f"{own}\nhardware.{line}").ok
 
 
 def test_a_check_that_does_not_apply_is_neither_passed_nor_failed() -> None:
