@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -58,8 +58,14 @@ def between(site: Site) -> Iterator[Row]:
     yield _frozen(site)
 
 
+def _connects(site: Site, address: str, ports: Sequence[int]) -> dict[str, str]:
+    """By `address:port`: `ok`, or the errno's name."""
+    found = site.attacker.probe(("connect", address, ",".join(map(str, ports))))
+    return {f"{address}:{port}": one(found, f"connect.{port}") for port in ports}
+
+
 def _connect(site: Site, address: str, port: int) -> str:
-    return one(site.attacker.probe(("connect", address, port)), "connect")
+    return _connects(site, address, (port,))[f"{address}:{port}"]
 
 
 def _reached(site: Site) -> Iterator[Row]:
@@ -72,7 +78,7 @@ def _reached(site: Site) -> Iterator[Row]:
     shown = _connect(site, public["host"], public["port"])
     yield Row("network: its public port", site.kind, "ok", shown, shown == "ok")
     ports = [*SERVICES, *([site.service_port] if site.service_port else [])]
-    found = {f"{place}:{port}": _connect(site, place, port) for place in (GATEWAY, public["host"]) for port in ports}
+    found = {**_connects(site, GATEWAY, ports), **_connects(site, public["host"], ports)}
     open_ = [place for place, result in found.items() if result not in _UNREACHED]
     seen = ", ".join(open_) or f"all {len(found)} refused"
     yield Row("network: services of the node", site.kind, "refused", seen, not open_)

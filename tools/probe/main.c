@@ -38,7 +38,7 @@ static const struct probe {
     {"signals", 1, probe_signals, CONTAINER},     /* at most; holds them */
     {"queues", 1, probe_queues, CONTAINER},       /* at most; holds them */
     {"lease", 1, probe_lease, CONTAINER},         /* file; holds it */
-    {"connect", 2, probe_connect, ANYWHERE},     /* address, port */
+    {"connect", 2, probe_connect, ANYWHERE},     /* address, ports */
     {"listen", 2, probe_listen, ANYWHERE},       /* UDP port, seconds */
     {"spoof", 3, probe_spoof, ANYWHERE},         /* source, destination, UDP port */
     {"flows", 2, probe_flows, ANYWHERE},         /* destination, count */

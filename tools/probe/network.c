@@ -26,6 +26,15 @@
 #define LINK "eth0"
 #define CONNECT_MILLISECONDS 2000
 #define COPIES 5
+#define MOST_PORTS 64
+
+static long now(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
 
 static struct in_addr address(const char *text)
 {
@@ -43,22 +52,54 @@ static struct sockaddr_in place(const char *host, long port)
     return (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = address(host), .sin_port = htons((uint16_t)port)};
 }
 
+/* Begins a connection: its descriptor; `*error` is set where that fails at once. */
+static int begin(const char *host, long port, int *error)
+{
+    struct sockaddr_in where = place(host, port);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    *error = fd < 0 || (connect(fd, (struct sockaddr *)&where, sizeof where) < 0 && errno != EINPROGRESS) ? errno : 0;
+    return fd;
+}
+
+/* Connections to several ports of an address at once, "22,53": what became of each. */
 int probe_connect(char **arguments)
 {
-    struct sockaddr_in where = place(arguments[0], number(arguments[1]));
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    struct pollfd wait = {.fd = fd, .events = POLLOUT};
-    int error = 0;
-    socklen_t length = sizeof error;
+    struct pollfd wait[MOST_PORTS];
+    int errors[MOST_PORTS], count = 0;
+    long ports[MOST_PORTS], end, left;
 
-    if (connect(fd, (struct sockaddr *)&where, sizeof where) < 0 && errno != EINPROGRESS)
-        error = errno;
-    else if (poll(&wait, 1, CONNECT_MILLISECONDS) <= 0)
-        error = ETIMEDOUT;
-    else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) < 0)
-        error = errno;
-    errno = error;
-    say_result("connect", error ? -1 : 0);
+    for (char *rest = arguments[1], *one; count < MOST_PORTS && (one = strsep(&rest, ",")) != NULL; count++) {
+        ports[count] = number(one);
+        wait[count] = (struct pollfd){.fd = begin(arguments[0], ports[count], &errors[count]), .events = POLLOUT};
+        if (errors[count])
+            wait[count].fd = -1; /* which poll leaves alone */
+        else
+            errors[count] = ETIMEDOUT;
+    }
+    for (end = now() + CONNECT_MILLISECONDS; (left = end - now()) > 0;) {
+        int open = 0;
+
+        for (int i = 0; i < count; i++)
+            open += wait[i].fd >= 0;
+        if (!open || poll(wait, (nfds_t)count, (int)left) <= 0)
+            break;
+        for (int i = 0; i < count; i++)
+            if (wait[i].fd >= 0 && wait[i].revents) {
+                socklen_t length = sizeof errors[i];
+
+                if (getsockopt(wait[i].fd, SOL_SOCKET, SO_ERROR, &errors[i], &length) < 0)
+                    errors[i] = errno;
+                wait[i].fd = -1;
+            }
+    }
+    for (int i = 0; i < count; i++) {
+        char name[32];
+
+        snprintf(name, sizeof name, "connect.%ld", ports[i]);
+        errno = errors[i];
+        say_result(name, errors[i] ? -1 : 0);
+    }
     return 0;
 }
 
@@ -182,12 +223,9 @@ static uint16_t checksum(const void *data, size_t length, uint32_t sum)
 /* Packets of IPv6 that arrive, own ones apart, until the time is over. */
 static long heard(int fd, long milliseconds)
 {
-    struct timespec now;
-    long count = 0, end, left;
+    long count = 0, end = now() + milliseconds, left;
 
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    end = now.tv_sec * 1000 + now.tv_nsec / 1000000 + milliseconds;
-    while ((left = end - (now.tv_sec * 1000 + now.tv_nsec / 1000000)) > 0) {
+    while ((left = end - now()) > 0) {
         struct pollfd wait = {.fd = fd, .events = POLLIN};
         struct sockaddr_ll from;
         socklen_t length = sizeof from;
@@ -195,7 +233,6 @@ static long heard(int fd, long milliseconds)
 
         if (poll(&wait, 1, (int)left) > 0 && recvfrom(fd, data, sizeof data, MSG_DONTWAIT, (void *)&from, &length) > 0)
             count += from.sll_pkttype != PACKET_OUTGOING;
-        clock_gettime(CLOCK_MONOTONIC, &now);
     }
     return count;
 }
