@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from slicemgr.config import NetworkConfig
-from slicemgr.drivers import command, conntrack, fragments
+from slicemgr.drivers import command, conntrack, firewall_trial, fragments
 from slicemgr.drivers.firewall_restore import RestoreProgram
 from slicemgr.drivers.firewall_rules import Published, Table, tables
 from slicemgr.errors import Code, Refused
@@ -38,11 +38,23 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the choice depends on. program: nft, legacy or "" (no `iptables` here). others: what else uses nft."""
+    """What the choice depends on.
+
+    program: nft, legacy or "" (no `iptables` here). others: what else uses nft. fault: why python-iptables cannot
+    write the rules into the kernel's legacy tables, "" if it can.
+    """
 
     legacy_tables: bool
     program: str
     others: str = ""
+    fault: str = ""
+
+    @property
+    def obstacle(self) -> str:
+        """What forbids the legacy back end; "" if nothing does."""
+        if not self.legacy_tables:
+            return "this kernel has no legacy tables"
+        return f"python-iptables cannot write the rules here: {self.fault}" if self.fault else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +67,17 @@ class Choice:
 
 def choose(setting: str, facts: Facts) -> Choice:
     """The back end for `network.firewall`. Refused if the host has neither or not the one asked for."""
-    if setting == "legacy" and not facts.legacy_tables:
-        raise Refused(
-            Code.INVALID, "this kernel has no legacy tables", hint="auto or restore", field="network.firewall"
-        )
-    if setting != "legacy" and not facts.program and (setting == "restore" or not facts.legacy_tables):
-        raise Refused(Code.INVALID, "there is no iptables program", hint="install iptables", field="network.firewall")
+    if setting == "legacy" and facts.obstacle:
+        raise Refused(Code.INVALID, facts.obstacle, hint="auto or restore", field="network.firewall")
+    if setting != "legacy" and not facts.program and (setting == "restore" or facts.obstacle):
+        problem = "there is no iptables program"
+        if facts.fault and setting == "auto":
+            problem += f", and {facts.obstacle}"
+        raise Refused(Code.INVALID, problem, hint="install iptables", field="network.firewall")
     if setting != "auto":
         return Choice(setting, "as network.firewall says")
-    if not facts.legacy_tables:
-        return Choice("restore", "this kernel has no legacy tables")
+    if facts.obstacle:
+        return Choice("restore", facts.obstacle)
     if facts.program == "nft" and facts.others:
         return Choice("restore", f"the host's iptables is the nft one, and in use: {facts.others}")
     if facts.program == "nft":
@@ -72,7 +85,7 @@ def choose(setting: str, facts: Facts) -> Choice:
     return Choice("legacy", "the kernel has legacy tables, and the host's iptables uses them")
 
 
-def gather_facts() -> Facts:
+def gather_facts(network: NetworkConfig) -> Facts:
     """What this host has, in the calling thread's network namespace. Starts programs; changes nothing."""
     program, others = "", ""
     try:
@@ -84,7 +97,8 @@ def gather_facts() -> Facts:
         saved = RestoreProgram().saved(ipv6=False)
         others = ", ".join(f"table {name}" for name, table in saved.items() if table.foreign)
         others = others or _native_tables()
-    return Facts(_legacy_supported(), program, others)
+    fault = firewall_trial.fault(network)  # loads the kernel's module, if there is one
+    return Facts(_legacy_supported(), program, others, fault)
 
 
 def _native_tables() -> str:
@@ -98,12 +112,8 @@ def _native_tables() -> str:
 
 
 def _legacy_supported() -> bool:
-    try:
-        from slicemgr.drivers import firewall_legacy  # needs libxtables and libip4tc, which a host may lack
-    except (ImportError, OSError, AttributeError) as error:
-        log.info("python-iptables cannot be used: %s", error)
-        return False
-    return firewall_legacy.supported()
+    """Whether this kernel has legacy tables. Makes none."""
+    return Path("/proc/thread-self/net/ip_tables_names").exists()
 
 
 class Firewall:
@@ -175,11 +185,10 @@ class Firewall:
     def remove(self) -> None:
         """Take away all own chains and jumps, wherever they are. Raises Failed."""
         with self._lock:
-            self._written, self._owners, facts = {}, None, gather_facts()
+            self._written, self._owners, facts = {}, None, gather_facts(self._network)
             if facts.program:
                 self._backend("restore").remove(self._tables(()))
-            if facts.legacy_tables:
-                self._backend("legacy").remove(self._tables(()))
+            self._clear_legacy(facts)
 
     def check(self) -> list[str]:
         """What is missing or too much on the host compared with the last replace; [] if all is well."""
@@ -210,7 +219,7 @@ class Firewall:
         return [table for table in tables(published, self._network) if ipv6 or not table.ipv6]
 
     def _choose(self) -> Choice:
-        self._facts = gather_facts()
+        self._facts = gather_facts(self._network)
         choice = choose(self._network.firewall, self._facts)
         if choice != self._choice:
             log.info("packet filter by %s: %s", choice.name, choice.reason)
@@ -223,8 +232,15 @@ class Firewall:
             return
         if choice.name == "legacy":
             self._backend("restore").remove(self._tables(()))
-        elif self._facts.legacy_tables:
+        else:
+            self._clear_legacy(self._facts)
+
+    def _clear_legacy(self, facts: Facts) -> None:
+        """What an older slicemgr or library wrote there still holds; the host's own program removes it if need be."""
+        if facts.legacy_tables and not facts.fault:
             self._backend("legacy").remove(self._tables(()))
+        elif facts.legacy_tables and facts.program == "nft":
+            RestoreProgram("-legacy").remove(self._tables(()))
 
     def _backend(self, name: str) -> Backend:
         if name not in self._backends:

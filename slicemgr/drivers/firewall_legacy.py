@@ -187,11 +187,6 @@ def _lock() -> Iterator[None]:
         os.close(descriptor)
 
 
-def supported() -> bool:
-    """Whether this kernel has legacy tables (the module was asked for by the import). Makes none."""
-    return _names_file(ipv6=False).exists()
-
-
 def _has_chains(table: Table) -> bool:
     """Whether own chains are there. Asks only about a table that the kernel has made already."""
     path = _names_file(table.ipv6)

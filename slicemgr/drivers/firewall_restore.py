@@ -70,6 +70,10 @@ class RestoreProgram:
 
     name = "restore"
 
+    def __init__(self, variant: str = "") -> None:
+        """variant: `-legacy` for the program that always uses the legacy tables; "" is the host's choice."""
+        self._variant = variant
+
     def apply(self, steps: Sequence[tuple[Table, Table | None]]) -> None:
         """Make each table's share equal. A table with no known predecessor is written anew. Raises Failed."""
         for family in {table.ipv6 for table, _ in steps}:
@@ -98,7 +102,7 @@ class RestoreProgram:
     def saved(self, ipv6: bool) -> dict[str, Saved]:
         """What the host's own program knows, by table. Raises Failed."""
         try:
-            return parse_saved(command.run([_program(ipv6, "-save")], timeout=TIMEOUT).decode(errors="replace"))
+            return parse_saved(command.run([self._program(ipv6, "save")], timeout=TIMEOUT).decode(errors="replace"))
         except command.CommandFailed as error:
             raise Failed(f"cannot read the packet filter: {error}") from error
 
@@ -126,9 +130,8 @@ class RestoreProgram:
             elif written or stale:
                 text += restore_text(table, written, stale)
         if text:
-            argv = [_program(ipv6, "-restore"), "--noflush", "--wait", WAIT]
+            argv = [self._program(ipv6, "restore"), "--noflush", "--wait", WAIT]
             command.run(argv, input=text.encode(), timeout=TIMEOUT)
 
-
-def _program(ipv6: bool, suffix: str) -> str:
-    return f"{'ip6tables' if ipv6 else 'iptables'}{suffix}"
+    def _program(self, ipv6: bool, what: str) -> str:
+        return f"{'ip6tables' if ipv6 else 'iptables'}{self._variant}-{what}"

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from slicemgr.config import NetworkConfig
-from slicemgr.drivers import conntrack, neighbours
+from slicemgr.drivers import conntrack, firewall_trial, neighbours
 from slicemgr.drivers.firewall import Firewall
 from slicemgr.drivers.firewall_rules import Published
 from slicemgr.errors import SlicemgrError
@@ -299,6 +299,11 @@ def forget() -> None:
 _forget = conntrack.forget
 
 
+def doubt(fault: str) -> None:
+    """Take this for what the trial of python-iptables finds."""
+    firewall_trial.fault = lambda network: fault  # type: ignore[assignment]
+
+
 def lock(path: str, timeout: float) -> None:
     """Use another lock file, and wait no longer than this."""
     from pathlib import Path
@@ -333,6 +338,7 @@ TASKS: dict[str, Callable[..., Any]] = {
         remember,
         forget,
         lock,
+        doubt,
         storm,
     )
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import random
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,19 @@ from firewall_net import (
 from testbed import eventually
 
 from slicemgr import names
+from slicemgr.config import NetworkConfig
+from slicemgr.drivers import firewall_trial
+
+WEAKENED = """
+from slicemgr.drivers import firewall_legacy, firewall_trial
+
+def encode(ipv6, rule, really=firewall_legacy._encode):
+    matches = (one._replace(options=()) if one.module == "rpfilter" else one for one in rule.matches)
+    return really(ipv6, rule._replace(matches=tuple(matches)))
+
+firewall_legacy._encode = encode
+firewall_trial.main()
+"""
 
 
 @pytest.fixture(scope="module", params=["legacy", "restore"])
@@ -307,7 +321,7 @@ def test_a_thousand_slivers_are_taken_by_the_kernel(net: Net) -> None:
     ) == [f"b0 {OUTSIDE} 22", "a1 10.77.0.2 22", None]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bare() -> Iterator[Peer]:
     """A node with no neighbours."""
     peer = Peer("bare")
@@ -338,6 +352,35 @@ def test_the_place_is_chosen_by_who_else_is_there_and_left_clean(bare: Peer) -> 
     assert "inet firewalld" in bare.firewall("reason", "auto")
     assert bare.firewall("remove", "auto") is None
     assert places() == (False, False)
+
+
+def test_a_library_that_does_not_work_is_found_by_trying(tmp_path: Path) -> None:
+    network, weakened = NetworkConfig(untracked=(22,)), tmp_path / "weakened.py"
+    weakened.write_text(WEAKENED)
+    assert firewall_trial.fault(network) == ""
+    wrong = firewall_trial.try_by([sys.executable, str(weakened)], network)
+    assert "iptables-legacy-restore" in wrong and wrong.endswith("-m rpfilter -j DROP")  # --invert is missing
+    assert firewall_trial.try_by(["sh", "-c", "kill -SEGV $$"], network) == "it was ended by signal 11"
+    assert firewall_trial.try_by(["true"], network) == "it gave no answer"
+    assert firewall_trial.try_by(["no-such-program"], network)
+
+
+def test_without_a_library_that_works_the_program_writes_and_tidies_up(bare: Peer) -> None:
+    bare.firewall("replace", "auto", slivers=ALL, full=True)
+    assert bare.firewall("backend", "auto") == "legacy"
+    bare.ask({"task": "doubt", "fault": "no such parameter"})
+    try:
+        assert bare.firewall("replace", "auto", slivers=ALL, full=True) is None
+        assert bare.firewall("backend", "auto") == "restore"
+        assert "no such parameter" in bare.firewall("reason", "auto")
+        assert bare.firewall("check", "auto") == []
+        assert "SLICEMGR" not in bare.shell("iptables-legacy-save; ip6tables-legacy-save")
+        assert "SLICEMGR" in bare.shell("iptables-save")
+        assert "no such parameter" in bare.firewall("replace", "legacy", slivers=ALL, full=True)
+        assert bare.firewall("remove", "auto") is None
+        assert "SLICEMGR" not in bare.shell("iptables-save; iptables-legacy-save")
+    finally:
+        bare.ask({"task": "doubt", "fault": ""})
 
 
 def test_others_who_change_tables_are_waited_for(bare: Peer, tmp_path: Path) -> None:

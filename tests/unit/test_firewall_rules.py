@@ -29,6 +29,7 @@ from slicemgr.drivers.firewall_rules import (
     tables,
     wrong_counts,
 )
+from slicemgr.drivers.firewall_trial import examples
 from slicemgr.errors import Refused
 from slicemgr.model import PortBlock
 
@@ -532,6 +533,8 @@ NFT, LEGACY = Facts(True, "nft"), Facts(True, "legacy")
         ("auto", Facts(True, ""), "legacy"),
         ("auto", Facts(True, "nft", "table filter"), "restore"),
         ("auto", Facts(False, "nft"), "restore"),
+        ("auto", Facts(True, "nft", fault="it was ended by signal 11"), "restore"),
+        ("auto", Facts(True, "legacy", fault="no such parameter"), "restore"),
         ("legacy", Facts(True, "nft", "table filter"), "legacy"),
         ("restore", LEGACY, "restore"),
     ],
@@ -543,13 +546,33 @@ def test_choice_of_the_back_end(setting: str, facts: Facts, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "facts"), [("legacy", Facts(False, "nft")), ("restore", Facts(True, "")), ("auto", Facts(False, ""))]
+    ("setting", "facts"),
+    [
+        ("legacy", Facts(False, "nft")),
+        ("legacy", Facts(True, "nft", fault="no such parameter")),
+        ("restore", Facts(True, "")),
+        ("auto", Facts(False, "")),
+        ("auto", Facts(True, "", fault="no such parameter")),
+    ],
 )
 def test_a_host_without_the_means_is_refused_by_the_setting(setting: str, facts: Facts) -> None:
     with pytest.raises(Refused) as refused:
         choose(setting, facts)
     assert refused.value.field == "network.firewall"
     assert refused.value.hint
+
+
+def test_the_fault_of_the_library_is_the_reason() -> None:
+    assert "no such parameter" in choose("auto", Facts(True, "nft", fault="no such parameter")).reason
+    with pytest.raises(Refused, match="no such parameter"):
+        choose("legacy", Facts(True, "nft", fault="no such parameter"))
+
+
+def test_the_rules_that_are_tried_have_every_form() -> None:
+    there = {one.title: one for one in tables(examples(), NETWORK)}
+    single = {one.title: one for one in tables(examples()[:2], NETWORK)}
+    split = [name for title, one in there.items() for name in one.chains.keys() - single[title].chains.keys()]
+    assert any(name.startswith("SLICEMGR-TCP-") for name in split) and any("-LINKS-" in name for name in split), split
 
 
 def test_others_are_told_from_ourselves_in_what_iptables_saves() -> None:
