@@ -15,6 +15,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,7 @@ SECTION = "On a production host"
 REMOVAL = "Removing it"
 SYSTEM = ("systemd-sysv", "dbus", "udev", "apparmor", "initramfs-tools")  # what an installed Debian has
 SUITES = ("bookworm", "trixie")
+DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}  # minor numbers, of major number 1
 
 
 def say(text: str) -> None:
@@ -153,32 +155,28 @@ def install(root: Path, commands: Commands) -> None:
 
 
 def in_tree(root: Path, script: str) -> None:
-    """Run a script in the tree with the host's way to Python's package index."""
-    cache, inside = Path.home() / ".cache" / "pip", root / "root" / ".cache" / "pip"
-    binds = [(Path("/dev"), root / "dev"), (Path("/proc"), root / "proc")]
-    cache.mkdir(parents=True, exist_ok=True)
-    inside.mkdir(parents=True, exist_ok=True)
-    binds.append((cache, inside))
+    """Run a script as root in the tree, with the host's way to Python's package index; it changes the tree alone.
+
+    To be called in a private mount namespace. What it sees of the host is read-only; what pip keeps, it keeps here.
+    """
+    kept = CACHE / "pip"
+    kept.mkdir(parents=True, exist_ok=True)
+    binds = [(Path("/proc"), root / "proc", "bind,ro"), (kept, root / "root" / ".cache" / "pip", "bind")]
     environment = {
         name: value for name, value in os.environ.items() if name.startswith("PIP_") or "proxy" in name.lower()
     }
-    for name in (
-        *filter(None, (os.environ.get("PIP_FIND_LINKS"),)),
-        "/etc/ssl/certs",
-        "/etc/resolv.conf",
-        "/etc/pip.conf",
-    ):
-        outside, target = Path(name), root / name.lstrip("/")
-        if outside.exists() and outside.is_absolute():
-            if outside.is_dir():
-                target.mkdir(parents=True, exist_ok=True)
-            elif not target.exists():
-                target.touch()
-            binds.append((outside, target))
-    for source, target in binds:
-        subprocess.run(["mount", "--bind", source, target], check=True)
+    outside = ("/etc/ssl/certs", "/etc/resolv.conf", "/etc/pip.conf", os.environ.get("PIP_FIND_LINKS", ""))
+    there = [one for one in outside if one.startswith("/") and Path(one).exists()]
+    binds += [(Path(one), root / one.lstrip("/"), "bind,ro") for one in there]
+    environment |= {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+    mounted: list[Path] = []
     try:
-        environment |= {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+        _make_devices(root / "dev")
+        mounted.append(root / "dev")
+        for source, target, options in binds:
+            _make_place(source, target)
+            subprocess.run(["mount", "-o", options, source, target], check=True)
+            mounted.append(target)
         subprocess.run(
             ["chroot", root, "sh", "-c", script],
             check=True,
@@ -187,8 +185,28 @@ def in_tree(root: Path, script: str) -> None:
             stdout=sys.stderr,
         )
     finally:
-        for _, target in reversed(binds):
+        for target in reversed(mounted):
             subprocess.run(["umount", "-l", target], check=True)
+
+
+def _make_place(source: Path, target: Path) -> None:
+    """Where `source` can be mounted."""
+    if source.is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+    elif not target.exists():
+        target.touch()
+
+
+def _make_devices(directory: Path) -> None:
+    """A file system with the devices that any program may use. Raises CalledProcessError; then nothing is mounted."""
+    directory.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755,size=64m", "dev", directory], check=True)
+    for name, minor in DEVICES.items():
+        os.mknod(directory / name, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
+        (directory / name).chmod(0o666)
+    for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        (directory / name).symlink_to(f"/proc/self/{target}")
+    (directory / "shm").mkdir(mode=0o1777)
 
 
 # the whole
