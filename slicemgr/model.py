@@ -5,7 +5,7 @@ Sizes are bytes, times are timezone-aware UTC datetimes, CPU is in cores (0.5 = 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -251,3 +251,32 @@ class StepReport:
     state: OperationState
     detail: str = ""
     percent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user as of now. roles: by project."""
+
+    admin: bool
+    enabled: bool
+    roles: dict[str, Role] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """The token or session that something was asked for with."""
+
+    user: str
+    scope: Scope
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleTarget:
+    """The sliver that a console is of. name: as `exp/0`."""
+
+    name: str
+    slice: str
+    project: str
+    owner: str
+    desired: str

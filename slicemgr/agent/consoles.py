@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from datetime import datetime
 from typing import Self
 
 from slicemgr.config import Config
@@ -21,6 +22,7 @@ from slicemgr.drivers.screen import Screen
 from slicemgr.drivers.window import Window
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.model import Desired, Kind, Sliver
+from slicemgr.policy.consoles import objection
 from slicemgr.store import Store, StoreError, consoles, door, standing, work
 from slicemgr.store.consoles import Ticket
 from slicemgr.store.updates import utcnow
@@ -100,7 +102,7 @@ class Consoles:
         now = utcnow()
         with self._store.read() as c:
             found = standing.look(c, [one.ticket for one in sessions])
-        judged = ((one, found.judge(one.ticket, now)) for one in sessions)
+        judged = ((one, ended_by(found, one.ticket, now)) for one in sessions)
         return [(one, why) for one, why in judged if why is not None]
 
     def _serve(self, stream: socket.socket) -> None:
@@ -162,7 +164,7 @@ class Consoles:
             raise Refused(Code.UNAUTHENTICATED, message, hint="ask for another")
         with self._store.read() as c:
             rows = work.slivers(c, self._config.node.name, [ticket.sliver])
-            why = standing.look(c, [ticket]).judge(ticket, utcnow())
+            why = ended_by(standing.look(c, [ticket]), ticket, utcnow())
         if not rows:
             raise Refused(Code.NOT_FOUND, "the sliver is not on this node")
         if why is not None:  # since it was given
@@ -256,6 +258,12 @@ class _Session:
             poll.register(console, wanted)
         ready = dict(poll.poll())
         return ready.get(self._stream.fileno(), 0), ready.get(console.fileno(), 0)
+
+
+def ended_by(found: standing.Standing, ticket: Ticket, now: datetime) -> Refused | None:
+    """Why the console may not go on; None if it may."""
+    account, credential = found.accounts.get(ticket.user), found.credentials.get(ticket.credential)
+    return objection(ticket.user, account, credential, found.targets.get(ticket.sliver), now)
 
 
 def _not_running(name: str) -> Refused:

@@ -8,7 +8,6 @@ the write transaction, and unique constraints stand behind it.
 from __future__ import annotations
 
 import ipaddress
-import socket
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -68,7 +67,7 @@ def allocate(
     """What `count` new slivers with `ports` ports each get. Refused(QUOTA) naming what ran out."""
     pool = address_pool(network)
     first = int(pool[0])
-    taken = {int.from_bytes(socket.inet_aton(one.address), "big") - first for one in given}
+    taken = {int(ipaddress.IPv4Address(one.address)) - first for one in given}
     addresses = next_fit(len(pool), taken, cursors.address, count)
     if addresses is None:
         raise exhausted("addresses", count, len(pool) - len(taken), f"the pool is {network.addresses}")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from slicemgr.errors import Refused
-from slicemgr.model import Role, Scope
-from slicemgr.policy.consoles import Account, Credential, Place, objection
+from slicemgr.model import Account, ConsoleTarget, Credential, Role, Scope
 from slicemgr.store import tables as t
 from slicemgr.store.consoles import Ticket
 
@@ -22,12 +19,7 @@ class Standing:
 
     accounts: dict[str, Account]
     credentials: dict[str, Credential]
-    places: dict[str, Place]
-
-    def judge(self, ticket: Ticket, now: datetime) -> Refused | None:
-        """Why a console may not go on; None if it may."""
-        its = self.credentials.get(ticket.credential)
-        return objection(ticket.user, self.accounts.get(ticket.user), its, self.places.get(ticket.sliver), now)
+    targets: dict[str, ConsoleTarget]
 
 
 def look(c: Connection, tickets: Collection[Ticket]) -> Standing:
@@ -35,7 +27,7 @@ def look(c: Connection, tickets: Collection[Ticket]) -> Standing:
     return Standing(
         _accounts(c, {one.user for one in tickets}),
         _credentials(c, {one.credential for one in tickets if one.credential}),
-        _places(c, {one.sliver for one in tickets}),
+        _targets(c, {one.sliver for one in tickets}),
     )
 
 
@@ -59,8 +51,10 @@ def _credentials(c: Connection, ids: Collection[str]) -> dict[str, Credential]:
     return found
 
 
-def _places(c: Connection, slivers: Collection[str]) -> dict[str, Place]:
+def _targets(c: Connection, slivers: Collection[str]) -> dict[str, ConsoleTarget]:
     s, l = t.slivers.c, t.slices.c
     query = sa.select(s.id, s.idx, s.desired, l.name, l.project, l.owner).join(t.slices, l.id == s.slice)
     rows = c.execute(query.where(s.id.in_(slivers)))
-    return {row.id: Place(f"{row.name}/{row.idx}", row.name, row.project, row.owner, row.desired) for row in rows}
+    return {
+        row.id: ConsoleTarget(f"{row.name}/{row.idx}", row.name, row.project, row.owner, row.desired) for row in rows
+    }

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from bare_service import ADMIN, Service
 
+from slicemgr.agent.consoles import ended_by
 from slicemgr.errors import Code, Refused
 from slicemgr.model import Role, Scope
 from slicemgr.policy import access
@@ -56,7 +57,7 @@ class House:
 
     def objection(self, ticket: Ticket, later: timedelta = timedelta(0)) -> Refused | None:
         with self.store.read() as c:
-            return standing.look(c, [ticket]).judge(ticket, utcnow() + later)
+            return ended_by(standing.look(c, [ticket]), ticket, utcnow() + later)
 
     def write(self, statement: Any) -> None:
         with self.store.write() as c:
