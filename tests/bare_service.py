@@ -21,9 +21,9 @@ from postgres_server import Server
 
 import slicemgr.store
 from slicemgr.config import Config, NetworkConfig, NodeConfig, StoreConfig
-from slicemgr.model import GIB, ImageState, OperationState, SliceSpec
+from slicemgr.model import GIB, ImageState, OperationState
 from slicemgr.policy.access import Principal
-from slicemgr.service import consoles, people, slices, specs
+from slicemgr.service import consoles, people, slices
 from slicemgr.store import Store, schema, tables, work
 from slicemgr.store.updates import utcnow
 
@@ -189,12 +189,9 @@ class Service:
     def request(self, name: str = "exp", **fields: Any) -> dict[str, Any]:
         return request(name, **fields)
 
-    def spec(self, name: str = "exp", **fields: Any) -> SliceSpec:
-        return specs.slice_spec(self.request(name, **fields), self.config)
-
     def create(self, name: str = "exp", **fields: Any) -> str:
         """A slice through the service; the operation's id."""
-        return slices.create(self.store, self.config, self.spec(name, **fields), ADMIN)
+        return slices.create(self.store, self.config, self.request(name, **fields), ADMIN).operation
 
     def fill(self) -> None:
         """Rows in every table."""

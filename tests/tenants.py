@@ -27,10 +27,9 @@ from slicemgr.service import (
     members,
     people,
     projects,
-    requests,
     sessions,
+    slices,
     snapshots,
-    specs,
     ssh_keys,
     tokens,
 )
@@ -130,11 +129,10 @@ def _token(scope: Scope = Scope.WRITE) -> tokens.Wanted:
     return tokens.Wanted("test", scope, timedelta(days=1))
 
 
-def ask(service: Service, by: Principal, name: str, why: str = "", **fields: Any) -> requests.Answer:
+def ask(service: Service, by: Principal, name: str, why: str = "", **fields: Any) -> slices.Created:
     """A slice of the asker's first project, through the service as the REST API does it."""
     body = service.request(name, **{"project": next(iter(by.roles), "default"), **fields})
-    spec = specs.slice_spec(body, service.config)
-    return requests.create(service.store, service.config, spec, by, body, why)
+    return slices.create(service.store, service.config, body, by, why)
 
 
 class Tenants(Service):

@@ -30,7 +30,7 @@ import slicemgr.store
 from slicemgr.config import Config, NodeConfig, WebConfig
 from slicemgr.model import GIB
 from slicemgr.policy.access import Principal
-from slicemgr.service import people, slices, specs
+from slicemgr.service import people, slices
 from slicemgr.store import Store, schema, tables, work
 from slicemgr.store.updates import utcnow
 from slicemgr.web import create_app, server
@@ -65,8 +65,7 @@ def fill(config: Config, store: Store, first: int, last: int) -> None:
     admin = Principal(schema.ADMIN, True)
     wish = {"type": "lxc", "image": "debian-12", "ssh_keys": [_key()], "ports": 1, "memory": "16M", "disk": "16M"}
     for number in range(first, last):
-        spec = specs.slice_spec({"name": f"exp-{number:05}", "project": "default", **wish}, config)
-        slices.create(store, config, spec, admin)
+        slices.create(store, config, {"name": f"exp-{number:05}", "project": "default", **wish}, admin)
 
 
 def _key() -> str:

@@ -1,21 +1,19 @@
-"""Slices within the quota at once; beyond it a request that waits for somebody who may grant it."""
+"""What is beyond a project's quota waits for somebody who may grant it; `slices.create` makes it wait."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import exc
 from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import RequestState, SliceSpec
+from slicemgr.model import RequestState
 from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
-from slicemgr.policy.quota import OverQuota
-from slicemgr.service import operations, people, projects, slices, specs
+from slicemgr.service import people, projects, request_queue, slices, specs
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -23,14 +21,6 @@ from slicemgr.store.wake import wake
 
 LONGEST_REASON = 2000
 TRIMMED = ("count", "ports", "lease", *specs.LIMITS)  # what may be granted otherwise than it was asked for
-_MOST_WAITING = 20  # of one user
-
-
-class Answer(NamedTuple):
-    """One of both: the operation that makes the slice, or the request that waits."""
-
-    operation: str = ""
-    request: str = ""
 
 
 def reason(value: Any, *, needed: bool = False) -> str:
@@ -42,44 +32,6 @@ def reason(value: Any, *, needed: bool = False) -> str:
     if not isinstance(value, str) or len(value) > LONGEST_REASON:
         raise invalid("reason", "must be text", f"at most {LONGEST_REASON} characters")
     return value.strip()
-
-
-def create(
-    store: Store, config: Config, spec: SliceSpec, by: Principal, body: Mapping[str, Any], why: str = ""
-) -> Answer:
-    """A slice if the project's quota allows, else a request with the reason `why`; without one Refused(QUOTA).
-
-    body: the JSON that `spec` was made of. Refused(CONFLICT) if a request for that name waits already.
-    """
-    access.make_slice(by, spec.project)
-    try:
-        with store.write() as c:
-            try:
-                answer = Answer(operation=slices.insert(c, config, spec, by))
-            except OverQuota as error:
-                if not why:
-                    raise
-                answer = Answer(request=_insert(c, spec, by, body, why, error))
-    except exc.IntegrityError as error:
-        message = f"a request for slice {spec.name!r} is there already"
-        raise Refused(Code.CONFLICT, message, hint="`slicectl request list`", field="name") from error
-    if answer.operation:
-        wake(config.wake_socket)
-    return answer
-
-
-def _insert(c: Connection, spec: SliceSpec, by: Principal, body: Mapping[str, Any], why: str, over: OverQuota) -> str:
-    q, now, id_ = t.requests.c, utcnow(), people.new_id()
-    waiting = sa.select(sa.func.count()).where(q.user == by.user, q.state == RequestState.WAITING)
-    if (c.scalar(waiting) or 0) >= _MOST_WAITING:
-        raise Refused(Code.CONFLICT, f"{_MOST_WAITING} requests of yours wait already", hint="withdraw one")
-    exceeds = "; ".join(one.message for one in over.errors)
-    row = {"id": id_, "project": spec.project, "user": by.user, "name": spec.name, "body": dict(body)}
-    c.execute(
-        t.requests.insert().values(**row, reason=why, exceeds=exceeds, state=RequestState.WAITING, created_at=now)
-    )
-    _note(c, "request", row, by, exceeds)
-    return id_
 
 
 def grant(store: Store, config: Config, id: str, trimmed: Mapping[str, Any], answer: str, by: Principal) -> str:
@@ -94,13 +46,12 @@ def grant(store: Store, config: Config, id: str, trimmed: Mapping[str, Any], ans
         row = _waiting(c, id, by)
         access.decide_request(by, row.project, row.user, id)
         owner = _still_there(c, row)
-        policy = projects.lease_policy(c, config, row.project)
-        spec = specs.slice_spec({**row.body, **trimmed, "project": row.project}, config, policy.default)
+        spec = slices.specify(c, config, {**row.body, **trimmed, "project": row.project})
         allowed = quota.UNLIMITED if by.admin else projects.limits(c, row.project, projects.CEILING)
         operation = slices.insert(c, config, spec, by, owner=owner, allowed=allowed)
         said = ", ".join(f"{name} {value}" for name, value in sorted(trimmed.items()))
         _decide(c, row, RequestState.GRANTED, answer, by, operation)
-        _note(c, "request grant", dict(row._mapping), by, said)
+        request_queue.note(c, "request grant", dict(row._mapping), by, said)
     wake(config.wake_socket)
     return operation
 
@@ -110,7 +61,7 @@ def decline(store: Store, id: str, answer: str, by: Principal) -> None:
         row = _waiting(c, id, by)
         access.decide_request(by, row.project, row.user, id)
         _decide(c, row, RequestState.DECLINED, answer, by)
-        _note(c, "request decline", dict(row._mapping), by, answer)
+        request_queue.note(c, "request decline", dict(row._mapping), by, answer)
 
 
 def withdraw(store: Store, id: str, by: Principal) -> None:
@@ -118,7 +69,7 @@ def withdraw(store: Store, id: str, by: Principal) -> None:
         row = _waiting(c, id, by)
         access.withdraw_request(by, row.project, row.user, id)
         _decide(c, row, RequestState.WITHDRAWN, "", by)
-        _note(c, "request withdraw", dict(row._mapping), by)
+        request_queue.note(c, "request withdraw", dict(row._mapping), by)
 
 
 def find(c: Connection, id: str, by: Principal) -> Row[*tuple[Any, ...]]:
@@ -154,9 +105,3 @@ def _decide(
 ) -> None:
     values = {"state": state, "answer": answer, "operation": operation, "decided_by": by.user, "decided_at": utcnow()}
     c.execute(t.requests.update().where(t.requests.c.id == row.id).values(values))
-
-
-def _note(c: Connection, action: str, row: Mapping[str, Any], by: Principal, detail: str = "") -> None:
-    about = {"slice": row["name"], "project": row["project"]}
-    said = f"{row['id']} of {row['user']}" + (f": {detail}" if detail else "")
-    operations.note(c, by.user, action, utcnow(), **about, detail=said, address=by.address)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -14,11 +14,22 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr import names
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import Boot, BootFacts, Desired, ImageState, Kind, Limits, Phase, PortBlock, SliceSpec
+from slicemgr.model import Desired, Limits, Phase, SliceSpec
 from slicemgr.policy import access, allocate, leases, quota
 from slicemgr.policy.access import Principal
-from slicemgr.policy.quota import Quota
-from slicemgr.service import keys, lease_rules, nodes, operations, origins, projects
+from slicemgr.policy.quota import OverQuota, Quota
+from slicemgr.service import (
+    keys,
+    lease_rules,
+    nodes,
+    operations,
+    origins,
+    projects,
+    request_queue,
+    specs,
+    ssh_keys,
+)
+from slicemgr.service.placement import Placement, given, place
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -28,31 +39,59 @@ from slicemgr.store.work import SLIVER_OPERATIONS
 ACTIONS = ("start", "stop", "restart", "pause", "resume", "delete")
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a slice would go and what it would get."""
+class Created(NamedTuple):
+    """What became of a wish, and one of both: the operation that makes the slice, or the request that waits."""
 
-    node: str
-    image: str  # sha256
-    image_name: str
-    boot: Boot
-    grants: list[allocate.Grant]
-    cursors: allocate.Cursors
+    spec: SliceSpec
+    operation: str = ""
+    request: str = ""
 
 
-def create(store: Store, config: Config, spec: SliceSpec, by: Principal) -> str:
-    """Allocate, insert and ask for a slice; the operation's id. Refused: nothing happened.
+def create(store: Store, config: Config, body: Mapping[str, Any], by: Principal, why: str = "") -> Created:
+    """Make the slice that `body`, the JSON of `POST /slices`, asks for. Refused: nothing happened.
 
-    Raises OverQuota beyond the project's quota; `requests.create` makes a request of that.
+    Beyond the project's quota it becomes a request that waits, if there is a reason `why`; else raises OverQuota.
+    A body that names no project is about the asker's own, one without `ssh_keys` about the keys of the account.
     """
-    access.make_slice(by, spec.project)
+    with store.read() as c:  # what is wrong with it is said without making others wait
+        complete = _complete(c, body, by)
+        spec = specify(c, config, complete)
     try:
         with store.write() as c:
-            operation = insert(c, config, spec, by)
+            try:
+                made = Created(spec, operation=insert(c, config, spec, by))
+            except OverQuota as over:
+                if not why:
+                    raise
+                made = Created(spec, request=request_queue.add(c, spec, by, complete, why, over))
     except exc.IntegrityError as error:  # only where writers are not alone: somebody was quicker
         raise Refused(Code.CONFLICT, "another request got in between", hint="try again") from error
-    wake(config.wake_socket)
-    return operation
+    if made.operation:
+        wake(config.wake_socket)
+    return made
+
+
+def plan(store: Store, config: Config, body: Mapping[str, Any], by: Principal) -> tuple[SliceSpec, Placement, datetime]:
+    """What `create` would make of the same body now, where, and until when it would live. Changes nothing."""
+    with store.read() as c:
+        spec = specify(c, config, _complete(c, body, by))
+        placed = place(c, config, spec)
+    return spec, placed, leases.grant(spec.lease, utcnow(), config.lease)
+
+
+def _complete(c: Connection, body: Mapping[str, Any], by: Principal) -> dict[str, Any]:
+    """The body with the project it is about and the keys of who asks. Refused for who may not make slices there."""
+    project = access.project_for(by, body.get("project"))
+    access.make_slice(by, project)
+    complete = {**body, "project": project}
+    if complete.get("ssh_keys") is None and (own := ssh_keys.of(c, by.user)):
+        complete["ssh_keys"] = own
+    return complete
+
+
+def specify(c: Connection, config: Config, body: Mapping[str, Any]) -> SliceSpec:
+    """A complete body as a spec, with the lease of its project where it names none. Raises InvalidSpec."""
+    return specs.slice_spec(body, config, projects.lease_policy(c, config, body["project"]).default)
 
 
 def insert(
@@ -64,7 +103,7 @@ def insert(
     owner: str | None = None,
     allowed: Quota | None = None,
 ) -> str:
-    """The rows of a new slice, in the caller's transaction; the operation's id.
+    """The rows of a new slice, in the caller's transaction, which checked who may; the operation's id.
 
     owner: whose it is, if not the asker's. allowed: what the project may have, if not its quota.
     """
@@ -72,68 +111,6 @@ def insert(
     placed = place(c, config, spec, allowed)
     expires = leases.grant(spec.lease, now, config.lease)
     return _insert(c, spec, placed, owner or by.user, by, now, expires)
-
-
-def place(c: Connection, config: Config, spec: SliceSpec, allowed: Quota | None = None) -> Placement:
-    """Choose the node and what each sliver gets. Refused if the request cannot be met."""
-    projects.check_exists(c, spec.project)
-    taken = sa.select(t.slices.c.id).where(t.slices.c.project == spec.project, t.slices.c.name == spec.name)
-    if c.scalar(taken) is not None:
-        raise Refused(Code.CONFLICT, f"there is a slice {spec.name!r} already", hint="choose another", field="name")
-    image = _image(c, spec.image, spec.project)
-    node = nodes.choose(c, spec.node)
-    nodes.check_able(node, spec)
-    boot = _check_image(image, spec)
-    most = projects.limits(c, spec.project) if allowed is None else allowed
-    quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease)
-    given = _given(c, node.name)
-    allocate.check_capacity(node.capacity, config.limits, given, spec.count, spec.limits)
-    grants, cursors = allocate.allocate(config.network, given, node.cursors, spec.count, spec.ports)
-    return Placement(node.name, image.sha256, image.name, boot, grants, cursors)
-
-
-def _image(c: Connection, wanted: str, project: str) -> Row[*tuple[Any, ...]]:
-    """One that is for all, or the project's own."""
-    i = t.images.c
-    columns = sa.select(i.sha256, i.name, i.state, i.arch, i.boot)
-    usable = sa.or_(i.project.is_(None), i.project == project)
-    row = c.execute(columns.where(usable, sa.or_(i.name == wanted, i.sha256 == wanted))).first()
-    if row is None:
-        hint = "`slicectl image list` shows what there is"
-        raise Refused(Code.INVALID, f"there is no image {wanted[:80]!r}", hint=hint, field="image")
-    if row.state != ImageState.READY:
-        doing = "being deleted" if row.state == ImageState.DELETING else "still being imported"
-        raise Refused(Code.CONFLICT, f"image {row.name} is {doing}", hint="`slicectl image list`", field="image")
-    return row
-
-
-def _check_image(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Boot:
-    """How a sliver of the image boots. Refused if the image cannot be what is asked for."""
-    if image.arch not in ("", "x86_64", "i686"):
-        raise invalid("image", f"{image.name} is for {image.arch}", "one for x86_64 or i686 is needed")
-    if spec.kind is Kind.LXC:
-        if not image.arch:
-            raise invalid("type", f"image {image.name} has no Linux in it that a container could run", "kvm")
-        return Boot.DIRECT
-    if not image.boot:
-        raise invalid("image", f"{image.name} was imported before this version made kvm slivers", "import it again")
-    facts = BootFacts(**image.boot)
-    boot = facts.choose(spec.boot)
-    if boot is not None:
-        return boot
-    if facts.choose(Boot.LOADER) is None:
-        raise invalid("image", f"{image.name} has neither a boot loader nor a kernel", "lxc needs none")
-    able = [one.value for one in Boot if facts.choose(one)]
-    raise invalid("boot", f"image {image.name} cannot boot by {spec.boot}", f"it can: {', '.join(able)}")
-
-
-def _given(c: Connection, node: str) -> list[allocate.Given]:
-    s = t.slivers.c
-    query = sa.select(s.address, s.port_first, s.port_count, s.uid_first, s.memory, s.disk).where(s.node == node)
-    return [
-        allocate.Given(address, PortBlock(first, count), uid, memory, disk)
-        for address, first, count, uid, memory, disk in c.execute(query)
-    ]
 
 
 def _insert(
@@ -318,8 +295,7 @@ def resize(store: Store, config: Config, name: str, disk: int, by: Principal, *,
         quota.check(projects.limits(c, row.project), projects.used(c, row.project), more, hint=hint)
         node = nodes.choose(c, own[0].node)
         added = Limits(memory=0, disk=disk - most, pids=0, cpu=0)
-        given = _given(c, node.name)
-        allocate.check_capacity(node.capacity, config.limits, given, len(own), added)
+        allocate.check_capacity(node.capacity, config.limits, given(c, node.name), len(own), added)
         c.execute(t.slivers.update().where(s.slice == row.id).values(disk=disk))
         why = f"disk {allocate.size_text(disk)}"
         operation = change(c, row, "resize", by.user, utcnow(), why=why, address=by.address)

@@ -108,7 +108,6 @@ def clone(store: Store, config: Config, at: Place, name: str, raw: Mapping[str, 
     try:
         with store.write() as c:
             found = _changing(c, at, "clone")
-            access.make_slice(at.by, found.project)
             row = find(c, found, name)
             _check_made(c, row)
             spec = _spec(c, config, found, at.by, {**raw, "name": wanted})

@@ -20,7 +20,7 @@ from slicemgr.policy.access import Principal
 from slicemgr.service import images as image_service
 from slicemgr.service import paging
 from slicemgr.service.paging import By, Page
-from slicemgr.service.slices import Placement
+from slicemgr.service.placement import Placement
 from slicemgr.service.specs import LIMITS
 from slicemgr.store import tables as t
 

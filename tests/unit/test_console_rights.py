@@ -38,8 +38,8 @@ class House:
             for user, role in ((BOB, "member"), (DAVE, "pi")):
                 c.execute(t.users.insert().values(name=user, admin=False, created_at=now))
                 c.execute(t.members.insert().values(project="lab", user=user, role=role, created_at=now))
-        spec = made.spec("exp", project="lab")
-        slices.create(made.store, made.config, spec, Principal(BOB, False, {"lab": Role.MEMBER}))
+        body = made.request("exp", project="lab")
+        slices.create(made.store, made.config, body, Principal(BOB, False, {"lab": Role.MEMBER}))
         self.by = {user: self.principal(user) for user in (BOB, DAVE)}
         wanted = tokens.Wanted("script", Scope.WRITE, timedelta(hours=1))
         self.token = tokens.create(made.store, wanted, self.by[BOB])[1]

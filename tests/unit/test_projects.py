@@ -103,7 +103,7 @@ def test_fifty_at_once_for_the_last_of_a_quota(tenants: Tenants) -> None:
     """Nine fit beside the one there is, forty-one become requests; without a quota (the control) all fifty fit."""
     limit(tenants, slices=10)
 
-    def ask_for(number: int) -> requests.Answer:
+    def ask_for(number: int) -> slices.Created:
         by = Principal(f"user-{number % 5}", False, {"lab": Role.MEMBER})
         return ask(tenants, by, f"race-{number}", "a race", memory="16M", ports=2)
 

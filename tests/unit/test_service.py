@@ -18,7 +18,7 @@ from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.model import Desired, ImageState, OperationState, Phase
 from slicemgr.policy.access import Principal
-from slicemgr.service import images, leases, nodes, people, slices, specs, views
+from slicemgr.service import images, leases, nodes, people, slices, views
 from slicemgr.service.clock import Uptime
 from slicemgr.store import Store, updates, work
 from slicemgr.store import open as open_store
@@ -41,7 +41,7 @@ def store(config: Config) -> Iterator[Store]:
 
 
 def create(store: Store, config: Config, name: str = "exp", **more: Any) -> str:
-    return slices.create(store, config, specs.slice_spec(request(name, **more), config), ADMIN)
+    return slices.create(store, config, request(name, **more), ADMIN).operation
 
 
 def counts(store: Store) -> list[int]:
@@ -148,8 +148,10 @@ def test_without_a_node_nothing_is_made(store: Store, config: Config) -> None:
 def test_a_stranger_sees_no_project_and_runs_nothing(store: Store, config: Config) -> None:
     someone = Principal("someone", False)
     with pytest.raises(Refused) as caught:
-        slices.create(store, config, specs.slice_spec(request(), config), someone)
+        slices.create(store, config, request(project="default"), someone)
     assert caught.value.code is Code.NOT_FOUND
+    with pytest.raises(Refused, match="someone may not make anything"):
+        slices.create(store, config, request(), someone)
     with pytest.raises(Refused, match="may not"):
         nodes.request(store, config, "node1", "gc", someone, {})
     assert counts(store) == [0] * len(ALL)

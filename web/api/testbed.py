@@ -9,20 +9,17 @@ from flask import request
 from flask_smorest import Blueprint
 
 from slicemgr.errors import Busy, invalid
-from slicemgr.policy import access, leases
+from slicemgr.policy import access
 from slicemgr.service import (
     filters,
     images,
     nodes,
     people_views,
-    projects,
     requests,
     slices,
     specs,
-    ssh_keys,
     views,
 )
-from slicemgr.store.updates import utcnow
 from slicemgr.web import follow, schemas, schemas_leases, spool
 from slicemgr.web.api import lists, reading, tickets
 from slicemgr.web.api.reading import SECURED, Answer
@@ -71,20 +68,12 @@ def create_slice() -> Answer:
     if not isinstance(dry_run, bool):
         raise invalid("dry_run", "must be true or false")
     config, store = state().config, state().store
-    body["project"] = access.project_for(by, body.get("project"))
-    access.make_slice(by, body["project"])
-    with store.read() as c:
-        policy = projects.lease_policy(c, config, body["project"])
-        if body.get("ssh_keys") is None and (own := ssh_keys.of(c, by.user)):
-            body["ssh_keys"] = own
-    spec = specs.slice_spec(body, config, min(policy.default, policy.longest))
     if dry_run:
+        spec, placed, expires = slices.plan(store, config, body, by)
         with store.read() as c:
-            placed = slices.place(c, config, spec)
             address = views.nodes(c, config.network, placed.node)[0]["address"]
-        expires = leases.grant(spec.lease, utcnow(), config.lease)
         return {"plan": views.plan(spec, placed, address, by.user, expires)}
-    made = requests.create(store, config, spec, by, body, why)
+    made = slices.create(store, config, body, by, why)
     if made.request:
         with store.read() as c:
             return {"request": people_views.requests(c, by, made.request)[0]}, 202

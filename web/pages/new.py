@@ -13,7 +13,7 @@ from slicemgr.config import parse_duration, parse_size
 from slicemgr.errors import Code, Refused
 from slicemgr.policy import access, leases
 from slicemgr.policy.quota import OverQuota
-from slicemgr.service import people_views, projects, requests, specs, ssh_keys, views
+from slicemgr.service import people_views, projects, requests, slices, specs, views
 from slicemgr.store.updates import utcnow
 from slicemgr.web.pages import cost, shell
 from slicemgr.web.pages.form import Form, once, sentence
@@ -25,7 +25,7 @@ FIELDS = (
     *("name", "project", "type", "image", "size", "cpu", "memory", "disk", "count", "lease"),
     *("ports", "net_in", "net_out", "boot", "keys", "more_keys", "user_data", "reason"),
 )
-_PLAIN = ("name", "type", "image", "count", "lease", "ports", "net_in", "net_out", "user_data")
+_PLAIN = ("name", "project", "type", "image", "count", "lease", "ports", "net_in", "net_out", "user_data")
 _LEASES = ("1d", "3d", "7d", "14d", "30d", "60d", "90d", "180d", "365d")
 
 blueprint = shell.blueprint("new", Entry("new.ask", "Request a slice", "plus", 11))
@@ -60,20 +60,15 @@ def make() -> Response:
     form, by, store, config = _sent(), principal(), state().store, state().config
     try:
         why = requests.reason(form["reason"])
-        body = {**_body(form), "project": access.project_for(by, form["project"] or None)}
-        access.make_slice(by, body["project"])
         with store.read() as c:
-            policy = projects.lease_policy(c, config, body["project"])
-            if keys := _keys(c, form):
-                body["ssh_keys"] = keys
-        spec = specs.slice_spec(body, config, min(policy.default, policy.longest))
-        made = requests.create(store, config, spec, by, body, why)
+            body = {**_body(form), "ssh_keys": _keys(c, form)}
+        made = slices.create(store, config, body, by, why)
     except Refused as error:
         return _again(form, error)
     if made.request:
-        message = f"Your request for {spec.name} waits for a PI of {spec.project} or an admin to grant it."
+        message = f"Your request for {made.spec.name} waits for a PI of {made.spec.project} or an admin to grant it."
         return shell.see("request_page.show", message, "notice", id=made.request)
-    return shell.see("slice_page.show", name=spec.name, project=spec.project)
+    return shell.see("slice_page.show", name=made.spec.name, project=made.spec.project)
 
 
 def _again(form: Form, error: Refused) -> Response:
@@ -119,8 +114,6 @@ def _keys(c: Connection, form: Form) -> list[str]:
     """The chosen ones of one's own, and what was pasted."""
     own = people_views.keys(c, principal().user)
     chosen = [one["key"] for one in own if one["id"] in form.values["keys"]]
-    if not chosen and not form["more_keys"]:
-        return [] if own else ssh_keys.of(c, principal().user)
     return [*chosen, *([form["more_keys"]] if form["more_keys"] else [])]
 
 
