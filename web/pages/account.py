@@ -84,9 +84,8 @@ def revoke_others() -> Response:
 
 
 @blueprint.route("/account/password", methods=["POST"])
-@once
 def change_password() -> Response:
-    """Another password; other sessions end."""
+    """Another password; other sessions end. Not `once`: hashing is slow, and would make everybody who writes wait."""
     old, new = request.form.get("old", ""), request.form.get("new", "")
     form = Form()  # passwords are typed again
     try:

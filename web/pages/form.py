@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import secrets
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flask import Response, current_app, g, request, session
+from flask import Response, request, session
 
 from slicemgr.errors import Code, Refused
 from slicemgr.policy.quota import OverQuota
+from slicemgr.service import idempotency
+from slicemgr.service.idempotency import Answer, Asked
 from slicemgr.service.specs import InvalidSpec
+from slicemgr.store.wake import wake
 from slicemgr.web.pages import shell
+from slicemgr.web.state import principal, state
 
 FIELD = "once"  # the one-time key of a form
 _AT_A_FIELD = (Code.INVALID, Code.CONFLICT, Code.QUOTA, Code.UNAUTHENTICATED, Code.TOO_MANY)
 _NEEDS_SUBJECT = ("is ", "has ", "must ", "cannot ", "ended ")
-_KEPT, _PATIENCE = 10_000, 30.0  # answers, and seconds that a second click waits for the first
 
 
 class Form:
@@ -82,58 +85,33 @@ def sentence(error: Refused) -> str:
     return text[:1].upper() + text[1:] + "."
 
 
-class _Answers:
-    """The answers to forms that were sent, by user and one-time key; in memory, for the one web process there is."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._answers: OrderedDict[tuple[str, str, str], tuple[str, list[Any]] | None] = OrderedDict()
-
-    def first(self, key: tuple[str, str, str]) -> tuple[str, list[Any]] | None:
-        """None: it is the first, and shall call `keep` or `forget`. Else where the first was sent, and its messages."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._answers.get(key, True) is not None, _PATIENCE)
-            if (found := self._answers.get(key)) is not None:
-                return found
-            self._answers[key] = None
-            while len(self._answers) > _KEPT:
-                self._answers.popitem(last=False)
-            return None
-
-    def keep(self, key: tuple[str, str, str], answer: tuple[str, list[Any]]) -> None:
-        with self._changed:
-            self._answers[key] = answer
-            self._changed.notify_all()
-
-    def forget(self, key: tuple[str, str, str]) -> None:
-        with self._changed:
-            self._answers.pop(key, None)
-            self._changed.notify_all()
-
-
 def once(view: Callable[..., Response]) -> Callable[..., Response]:
-    """A view of a form: when the same form comes again after it was taken, the answer is the first one's."""
+    """A view of a form: when the same form comes again after it was taken, the answer is the first one's.
+
+    As with `Idempotency-Key`, the answer is kept with what the form did, in the same transaction.
+    """
 
     @functools.wraps(view)
     def answer(*args: Any, **values: Any) -> Response:
         given = request.form.get(FIELD, "")
         if not given:
             return view(*args, **values)
-        answers: _Answers = current_app.extensions.setdefault("slicemgr.answers", _Answers())
-        by = g.get("principal")
-        key = (by.user if by else "", request.path, given[:64])
-        if (found := answers.first(key)) is not None:
-            target, messages = found
-            session["_flashes"] = messages
-            return Response(status=303, headers={"Location": target})
-        taken = False
-        try:
+        key = "form " + hashlib.sha256(f"{request.path}\0{given[:64]}".encode()).hexdigest()
+        shown: list[Response] = []
+
+        def do() -> Answer:
             response = view(*args, **values)
-            if taken := response.status_code == 303:
-                answers.keep(key, (response.headers["Location"], list(session.get("_flashes", ()))))
-            return response
-        finally:
-            if not taken:
-                answers.forget(key)
+            shown.append(response)
+            if response.status_code != 303:  # it was not taken, and may come again
+                return Answer(Code.INVALID.status, "")
+            return Answer(303, json.dumps([response.headers["Location"], session.get("_flashes", [])]))
+
+        found = idempotency.once(state().store, Asked(principal().user, key, request.path, b"", ""), do)
+        if shown:
+            wake(state().config.wake_socket)  # what woke the agent before the transaction ended was too early
+            return shown[0]
+        target, messages = json.loads(found.body)
+        session["_flashes"] = messages
+        return Response(status=303, headers={"Location": target})
 
     return answer
