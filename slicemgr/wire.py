@@ -26,11 +26,11 @@ class Ports(TypedDict):
 
 
 class Limits(TypedDict):
-    cpu: float | None
-    cpu_shares: int | None
-    memory: int | None
+    cpu: float
+    cpu_shares: int
+    memory: int
     memory_soft: int | None
-    disk: int | None
+    disk: int
     pids: int | None
     io_weight: int | None
     io_rate: int | None
@@ -40,9 +40,14 @@ class Limits(TypedDict):
 
 
 class Usage(TypedDict):
+    """The latest sample of a sliver, in bytes. memory: deprecated, the same as working."""
+
     memory: int | None
+    working: NotRequired[int | None]
+    charged: NotRequired[int | None]
     disk: int | None
     guest_memory: int | None
+    at: NotRequired[str | None]
 
 
 class Sliver(TypedDict):
@@ -258,7 +263,7 @@ class Image(TypedDict):
 class Node(TypedDict):
     name: str
     address: str
-    agent_seen_at: str | None
+    agent_seen_at: str
     facts: dict[str, object]
     capacity: dict[str, int]
     used: dict[str, int]

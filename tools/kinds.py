@@ -37,7 +37,7 @@ PARTS = {
     "agent/apply.py": {"_hear": KVM, "_stuck": KVM},
     "drivers/bodies.py": {"_Container": LXC, "child": LXC, "noted_pid": LXC, "controls": LXC, "_Machine": KVM},
     "drivers/cgroup.py": {"pids_group_v1": LXC, "collect_empty": LXC, "freeze_v2": LXC, "is_frozen_v2": LXC},
-    "drivers/hypervisor.py": {"begin_kill": LXC, "grow_disk": KVM, "guest_memory": KVM},
+    "drivers/hypervisor.py": {"begin_kill": LXC, "grow_disk": KVM},
     "model.py": {"Boot": KVM, "BootFacts": KVM},
     "names.py": {"root_dir": LXC, "launch_file": LXC, "disk_file": KVM, "seed_file": KVM},
 }

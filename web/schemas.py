@@ -110,9 +110,23 @@ class Limits(Schema):
 
 
 class Usage(Schema):
-    memory = fields.Integer(allow_none=True, metadata={"description": "bytes, working set"})
-    disk = fields.Integer(allow_none=True, metadata={"description": "bytes of its own, without the base"})
+    """The latest sample."""
+
+    memory = fields.Integer(
+        allow_none=True, metadata={"description": "the former name of `working`", "deprecated": True}
+    )
+    working = fields.Integer(
+        allow_none=True,
+        metadata={"description": "bytes of the working set: `charged` without page cache that nobody used lately"},
+    )
+    charged = fields.Integer(
+        allow_none=True, metadata={"description": "all bytes of memory that its group is charged with"}
+    )
+    disk = fields.Integer(
+        allow_none=True, metadata={"description": "bytes that count against its limit, without the base"}
+    )
     guest_memory = fields.Integer(allow_none=True, metadata={"description": "bytes used as a kvm guest sees it"})
+    at = fields.String(allow_none=True, metadata={"description": "when that was sampled; null: not yet"})
 
 
 class Sliver(Schema):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from slicemgr.config import Config
 from slicemgr.drivers import acceleration
 from slicemgr.drivers.acceleration import Found
-from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.drivers.place import Place
 
 log = logging.getLogger(__name__)
@@ -37,23 +36,3 @@ class Machines:
             then()
 
         threading.Thread(target=work, name="acceleration", daemon=True).start()
-
-
-class Guests:
-    """What the guests say of their memory. Asked in a thread of its own: a QEMU that hangs does not answer."""
-
-    def __init__(self, hypervisor: Hypervisor) -> None:
-        self._hypervisor = hypervisor
-        self._thread: threading.Thread | None = None
-        self._known: dict[str, int] = {}
-
-    def look(self, slivers: Iterable[str]) -> dict[str, int]:
-        """Bytes used inside, as of the last look; begins the next one, if that is not under way still."""
-        wanted = list(slivers)
-        if wanted and (self._thread is None or not self._thread.is_alive()):
-            self._thread = threading.Thread(target=self._ask, args=(wanted,), name="guests", daemon=True)
-            self._thread.start()
-        return self._known
-
-    def _ask(self, slivers: list[str]) -> None:
-        self._known = self._hypervisor.guest_memory(slivers)

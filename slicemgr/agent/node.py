@@ -20,7 +20,7 @@ from slicemgr.agent.converge import Converger
 from slicemgr.agent.imports import Importer
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.loop import Agent
-from slicemgr.agent.machines import Guests, Machines
+from slicemgr.agent.machines import Machines
 from slicemgr.agent.measure import Measurer
 from slicemgr.agent.plan import Step, plan
 from slicemgr.agent.proc_views import ProcViews
@@ -34,7 +34,7 @@ from slicemgr.drivers.hypervisor import Hypervisor
 from slicemgr.drivers.proc_view import ProcView
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.model import Kind
-from slicemgr.record import facts, sampler
+from slicemgr.record import facts
 from slicemgr.store import Store, work
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,6 @@ class Node:
         applier = Applier(config, self.hypervisor, self._pool, self._publisher, journal, self._machines, stop)
         self.converger = Converger(config, self.hypervisor, applier, stop)
         self._importer = Importer(config, self._pool, journal, self._machines, stop)
-        self._guests = Guests(self.hypervisor)
         self._measurer = Measurer(config, self._pool, stop)
         self._raw = threading.Event()  # raw slivers come and go: what libvirt makes for them is in no row
         self._trouble: dict[str, tuple[float, float]] = {}  # sliver → (not before, wait after that)
@@ -149,7 +148,7 @@ class Node:
             self.hypervisor.begin_kill(slivers)
 
     def reconcile(self, agent: Agent, rows: Sequence[work.SliverRow]) -> None:
-        """Look at everything; repair what is not as desired, measure, tidy."""
+        """Look at everything; repair what is not as desired, tidy."""
         self._announce()
         try:
             host = observe.host(self._config, self.hypervisor)
@@ -166,9 +165,6 @@ class Node:
             steps = plan(sliver, host.sliver(sliver.id))
             if steps and (steps != (Step.KEYS,) or self._may_tell(sliver.id)):
                 agent.repair(sliver, self._tried(sliver.id))
-        guests = self._guests.look(one.sliver for one in host.domains.values() if one.kind is Kind.KVM)
-        slivers = [row.sliver for row in rows]
-        self._journal.add(*sampler.usage(self._config, self._pool, host.domains, slivers, guests))
         self._pool.collect_groups({names.qgroup(row.sliver.serial) for row in rows})
         self._forget_marks(host)
         if not self._raw.is_set() and not any(agent.busy(row.sliver.id) for row in rows):

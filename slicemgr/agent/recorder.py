@@ -90,9 +90,10 @@ class Recorder:
         with self._store.read() as c:
             slivers = samples.slivers(c, node)
         stats = self._machines.look(any(one.kind == Kind.KVM for one in slivers))
-        whole, parts = self._looker.look(now, slivers, stats)
+        look = self._looker.look(now, slivers, stats)
         with self._store.write() as c:
-            samples.write(c, whole, parts, {one.serial: one.project for one in slivers})
+            projects = {one.serial: one.project for one in slivers}
+            samples.write(c, look.whole, look.slivers, projects, look.usage)
         self._looker.keep()
         with self._store.write() as c:
             samples.sum_up(c, node, now)

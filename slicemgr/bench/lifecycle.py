@@ -232,10 +232,14 @@ class Lifecycle:
 
     def _weigh(self, names: Sequence[str], before: int) -> Json:
         """The node's next look at itself, taken after the last sliver was up, says what they cost."""
+
+        def usage() -> list[wire.Usage]:
+            return [self._client.slice(name)["slivers"][0]["usage"] for name in (names[0], names[-1])]
+
+        known = usage()
         memory = (before - self._available()) / len(names)
-        usage = [self._client.slice(name)["slivers"][0]["usage"] for name in (names[0], names[-1])]
-        own = slivers.mean_usage(usage)
-        return {"available_each": memory, "memory_each": own["memory"], "disk_each": own["disk"]}
+        own = slivers.mean_usage(slivers.next_usage(known, usage, self._stop))
+        return {"available_each": memory, **{f"{name}_each": value for name, value in own.items()}}
 
 
 def speaks(operation: wire.Operation) -> bool:

@@ -236,7 +236,10 @@ def _totals(found: Turns) -> Table:
         ("delete, all (s)", lambda own: _around([one.ours["delete"] for one in own if one.whole])),
         ("delete, all, to raw (×)", lambda own: _around(totals_ratios(own, "delete"))),
         ("memory of the node for each (MiB)", lambda own: _sizes(own, "available_each", MIB)),
-        ("charged to its own group: memory (MiB)", lambda own: _sizes(own, "memory_each", MIB)),
+        (
+            "working set of its own group (MiB)",
+            lambda own: _sizes(own, "working_each", MIB) or _sizes(own, "memory_each", MIB),
+        ),
         ("charged to its own group: disk (KiB)", lambda own: _sizes(own, "disk_each", KIB)),
     )
     rows: list[Sequence[Value]] = [[name, *(told(own) for own in found.values())] for name, told in lines]

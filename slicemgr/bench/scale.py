@@ -145,6 +145,7 @@ class Scale:
         begun = time.monotonic()
         creates, trouble = self._create(wanted, told)
         seconds = time.monotonic() - begun
+        known = self._usage()
         now = self._look()
         self._looks[len(self._slivers)] = now
         asked = random.Random(f"{self._plan.seed}/{size}").sample(before, min(_AGAIN, len(before)))
@@ -153,7 +154,7 @@ class Scale:
             "creates": creates,
             "seconds": seconds,
             "node": asdict(now),
-            "own": self._own(),
+            "own": slivers.mean_usage(slivers.next_usage(known, self._usage, self._stop)),
             "again": {"slivers": len(asked), "reached": self._reached(asked, told)},
         }
         if trouble is not None and trouble.code not in slivers.ENOUGH:
@@ -167,7 +168,7 @@ class Scale:
         end, shown = time.monotonic() + _CLEANED, self._client.node(self._plan.node)
         ended = [one["finished_at"] for one in self._client.operations(kind="delete") if one["finished_at"]]
         deleted = max(map(datetime.fromisoformat, ended), default=None)
-        if deleted is None or shown["agent_seen_at"] is None:
+        if deleted is None:
             return
         seen = datetime.fromisoformat(shown["agent_seen_at"])  # by the service's clock, like the other
         since = (seen - deleted).total_seconds()
@@ -223,12 +224,9 @@ class Scale:
     def _answers(self, name: str) -> bool:
         return answers(self._slivers[name], _ANSWER_SECONDS)
 
-    def _own(self) -> dict[str, float | None]:
-        """Bytes that the slivers' own groups are charged with, on the mean."""
+    def _usage(self) -> list[wire.Usage]:
         found = self._client.slices(prefix=self._plan.prefix)
-        return slivers.mean_usage(
-            [sliver["usage"] for one in found if one["name"] in self._slivers for sliver in one["slivers"]]
-        )
+        return [sliver["usage"] for one in found if one["name"] in self._slivers for sliver in one["slivers"]]
 
     # what they need
 

@@ -62,7 +62,7 @@ def points(run: Run) -> list[Point]:
                 disk=node["disk_used"] - start["disk_used"],
                 creates=tuple(create["banner"] for create in data["creates"]),
                 load=node["load"],
-                own_memory=data["own"]["memory"],
+                own_memory=data["own"].get("working", data["own"]["memory"]),
                 own_disk=data["own"]["disk"],
             )
         )
@@ -167,7 +167,7 @@ def _cost_table(costs: Costs, found: Sequence[Point], deletes: Sequence[dict[str
     add("memory of the node for each sliver", costs.memory, "MiB", MIB)
     add("disk of the pool for each sliver", costs.disk, "KiB", KIB)
     last = [one for one in found if one.n == costs.most]
-    add("charged to a sliver's own group: memory", [o.own_memory for o in last if o.own_memory is not None], "MiB", MIB)
+    add("working set of a sliver's own group", [o.own_memory for o in last if o.own_memory is not None], "MiB", MIB)
     add("charged to a sliver's own group: disk", [o.own_disk for o in last if o.own_disk is not None], "KiB", KIB)
     line = stats.slope([one.n for one in found], [one.used / MIB for one in found])
     if line is not None:

@@ -21,6 +21,7 @@ ENOUGH = (Code.FAILED, Code.TIMEOUT, Code.QUOTA)  # what a node says that holds 
 BANNER_SECONDS = {"lxc": 120.0, "kvm": 600.0}
 MIB = 1 << 20
 _POLL = 2  # seconds of one request that waits: as long as an interruption may take
+_SAMPLED_WITHIN = 60.0  # seconds; a sample is taken each 30 s by default
 _BETWEEN_LOOKS = 1.0  # seconds between looks of the guard within a step
 
 _known = threading.Lock()
@@ -149,11 +150,30 @@ def await_banner(
 
 
 def mean_usage(usage: Sequence[wire.Usage]) -> dict[str, float | None]:
-    """Bytes of `memory` and `disk` that slivers are charged with, on the mean; None where none is known."""
+    """Bytes of slivers on the mean; None where none is known. working: the working set of their own groups."""
+    working = stats.mean_of_known([one.get("working", one["memory"]) for one in usage])
     return {
-        "memory": stats.mean_of_known([one["memory"] for one in usage]),
+        "memory": working,  # the former name
+        "working": working,
         "disk": stats.mean_of_known([one["disk"] for one in usage]),
     }
+
+
+def next_usage(
+    known: Sequence[wire.Usage], ask: Callable[[], Sequence[wire.Usage]], stop: threading.Event
+) -> Sequence[wire.Usage]:
+    """The usage once every sliver was sampled after `known` was read; what there is after a minute.
+
+    A service that does not say when it sampled has the usage of its last look at the node.
+    """
+    end, found = time.monotonic() + _SAMPLED_WITHIN, ask()
+    while any("at" in now and now["at"] == before.get("at") for before, now in zip(known, found, strict=True)):
+        check(stop)
+        if time.monotonic() > end:
+            break
+        time.sleep(0.5)
+        found = ask()
+    return found
 
 
 def check(stop: threading.Event) -> None:

@@ -50,6 +50,8 @@ SLIVERS = Table(
         field("limits.net_in", rate),
         field("limits.net_out", rate),
         Column("memory_used", lambda row: row["usage"]["memory"], size),
+        Column("working", lambda row: row["usage"].get("working", row["usage"]["memory"]), size),
+        Column("charged", lambda row: row["usage"].get("charged"), size),
         Column("guest_memory", lambda row: row["usage"]["guest_memory"], size),
         field("acceleration"),
         field("booted"),

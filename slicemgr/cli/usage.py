@@ -16,7 +16,19 @@ if TYPE_CHECKING:
     from slicemgr.cli.output import Table
     from slicemgr.client import Client
 
-_SORTS = ("cpu", "memory", "working", "disk", "net_in", "net_out", "io_read", "io_written", "pids", "connections")
+_SORTS = (
+    "cpu",
+    "charged",
+    "memory",
+    "working",
+    "disk",
+    "net_in",
+    "net_out",
+    "io_read",
+    "io_written",
+    "pids",
+    "connections",
+)
 _INTERVAL = 5.0  # seconds
 _HOME, _REST = "\x1b[H", "\x1b[J"
 

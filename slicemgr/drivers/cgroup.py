@@ -12,7 +12,7 @@ import glob
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -229,24 +229,6 @@ def verify(pid: int, limits: Limits) -> list[str]:
         if row.wanted not in held:
             wrong.append(f"{row.name} is {' or '.join(held) or 'not limited'} instead of {row.wanted}")
     return wrong
-
-
-def working_set(usage: int, stat: Mapping[str, int]) -> int:
-    """Bytes that cannot be dropped without harm: usage less the page cache nobody looked at lately."""
-    return max(0, usage - stat.get("total_inactive_file", stat.get("inactive_file", 0)))
-
-
-def memory_usage(pid: int) -> int | None:
-    """Bytes of memory (working set, kernel memory included) of the cgroup of `pid`; None if it is gone."""
-    try:
-        directory = _directory(pid, "memory")
-        if directory == MOUNT / "memory":  # v1 says so of a process that is ending: the whole node's
-            return None
-        usage = int((directory / ("memory.current" if version() == "v2" else "memory.usage_in_bytes")).read_text())
-        stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
-    except (Failed, OSError):
-        return None
-    return working_set(usage, {name: int(value) for name, value in stat.items() if "inactive_file" in name})
 
 
 def freeze_v2(pid: int, frozen: bool) -> None:

@@ -25,11 +25,11 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 class Counts:
     """Of one running sliver; None where its kernel does not tell.
 
-    memory: all that its group is charged with. working: less what could be dropped at once. guest: what a container
+    charged: all that its group is charged with. working: less what could be dropped at once. guest: what a container
     sees as used. cpu: seconds.
     """
 
-    memory: int | None = None
+    charged: int | None = None
     working: int | None = None
     guest: int | None = None
     swap: int | None = None

@@ -27,7 +27,7 @@ from slicemgr.drivers.console import Console
 from slicemgr.drivers.domain_xml import NAMESPACE
 from slicemgr.drivers.screen import Screen
 from slicemgr.errors import Code, Failed
-from slicemgr.model import KIB, Kind
+from slicemgr.model import Kind
 
 log = logging.getLogger(__name__)
 
@@ -227,20 +227,6 @@ class Hypervisor:
                 late = Failed("its guest agent does not answer")
                 call = partial(domain.authorizedSSHKeysSet, "root", lines, how)
                 _bounded(call, seconds=_GUEST_ANSWERS, late=late)
-
-    def guest_memory(self, slivers: Iterable[str]) -> dict[str, int]:
-        """Bytes that running virtual machines say they use; those whose guest does not tell are left out.
-
-        A QEMU that hangs holds this call up for as long: not for the agent's main thread.
-        """
-        used = {}
-        for sliver in slivers:
-            with suppress(Failed), self._calling(Kind.KVM, "read the memory") as connection, _may_be_gone():
-                domain = _lookup(connection, sliver)
-                stats: dict[str, int] = {} if domain is None else _bounded(domain.memoryStats)
-                if "available" in stats and "usable" in stats:
-                    used[sliver] = (stats["available"] - stats["usable"]) * KIB
-        return used
 
     def machine_stats(self) -> dict[str, dict[str, int]]:
         """What libvirt knows of every machine of ours, as `virsh domstats` names it, in one call for all.

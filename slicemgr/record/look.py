@@ -14,27 +14,34 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from slicemgr import names
 from slicemgr.config import Config
 from slicemgr.drivers import conntrack, counters, whole_file
 from slicemgr.drivers.btrfs import Pool, PoolFailed, QuotaMode
 from slicemgr.drivers.counters import Counts, Groups
+from slicemgr.figures import COUNTED, RAW, Known, Usage
 from slicemgr.model import KIB, Kind
 from slicemgr.record.increments import Increment, Seen, since
-from slicemgr.record.sampler import limited
-from slicemgr.store.samples import COUNTED, RAW, Known
 
 log = logging.getLogger(__name__)
 
 MACHINE = ""  # the node itself, among the looks at slivers
 _CHEAP = 20_000  # connections up to which they are counted by sliver
-_GAUGES = ("memory", "working", "swap", "pids")
+_GAUGES = ("charged", "working", "swap", "pids")
 _NOTHING = Increment(0.0, {})
 
 Row = dict[str, Any]
 Stats = Mapping[str, Mapping[str, int]]
+
+
+class Look(NamedTuple):
+    """whole: the node's row. slivers: theirs. usage: what of it is kept beside the slivers as the latest."""
+
+    whole: Row
+    slivers: list[Row]
+    usage: list[Usage]
 
 
 class Looker:
@@ -53,7 +60,7 @@ class Looker:
         self._fresh: tuple[dict[str, Seen], float] | None = None
         self._remember()
 
-    def look(self, at: int, slivers: Sequence[Known], machines: Stats) -> tuple[Row, list[Row]]:
+    def look(self, at: int, slivers: Sequence[Known], machines: Stats) -> Look:
         """The node's row and one for each sliver. `keep` makes this look the one that the next is measured from.
 
         at: what time it is, for the rows. machines: what libvirt tells of machines.
@@ -64,7 +71,7 @@ class Looker:
         found = self._groups.read({one.id: running[one.id] for one in slivers if one.id in running})
         links, charges, connections = counters.links(), self._charges(), _connections(slivers)
         fresh: dict[str, Seen] = {}
-        rows = []
+        rows, usage = [], []
         for one in slivers:
             row = _empty(self._config.node.name, at, one.serial)
             row["seconds"] = 0.0 if self._began is None else now - self._began
@@ -78,10 +85,11 @@ class Looker:
                 fresh[one.id] = Seen(life, now, self._counters(one.id, life, told))
                 self._fill(row, counts, told, self._since(one.id, fresh[one.id], running[one.id]))
             rows.append(row)
+            usage.append(self._usage(one, row))
         whole = self._whole(at, now, rows, slivers, found, fresh)
         self._fresh = fresh, now
         whole["sample_seconds"], whole["sample_cpu"] = time.perf_counter() - wall, time.thread_time() - cpu
-        return whole, rows
+        return Look(whole, rows, usage)
 
     def keep(self) -> None:
         """The last look is in the store."""
@@ -117,7 +125,7 @@ class Looker:
     @staticmethod
     def _fill(row: Row, counts: Counts, told: Mapping[str, Any], increment: Increment) -> None:
         row.update({name: told[name] for name in _GAUGES})
-        row["guest"], row["memory_peak"] = told["guest"], counts.memory
+        row["guest"], row["charged_peak"] = told["guest"], counts.charged
         row["running"] = increment.seconds
         row["seconds"] = max(row["seconds"], increment.seconds)
         row.update({name: int(increment.counts.get(name, 0)) for name in COUNTED})
@@ -154,6 +162,12 @@ class Looker:
             **{kind.value: kinds.count(kind.value) for kind in Kind},
         }
 
+    def _usage(self, one: Known, row: Row) -> Usage:
+        """Full quotas leave out a sliver's snapshots, simple ones what it began as; its limit counts both."""
+        more = one.kept if self._pool.quota_mode() is QuotaMode.FULL else one.inherited
+        disk = None if row["disk"] is None else row["disk"] + more
+        return Usage(one.serial, row["working"], row["charged"], disk, row["guest"] if one.kind == Kind.KVM else None)
+
     def _charges(self) -> dict[int, tuple[int, int]]:
         try:
             return self._pool.charges()
@@ -167,13 +181,19 @@ class Looker:
         if self._pool.quota_mode() is not QuotaMode.FULL:
             return own or (None, None)
         with suppress(PoolFailed):
-            return charges.get(self._pool.subvolume_id(limited(self._config.node.pool, one.id)), (None, None))
+            return charges.get(self._pool.subvolume_id(_limited(self._config.node.pool, one.id)), (None, None))
         return None, None
+
+
+def _limited(pool: Path, sliver: str) -> Path:
+    """The subvolume that is limited: a container's root, a machine's directory. A restore gives it another root."""
+    root = names.root_dir(pool, sliver)
+    return root if root.exists() else names.sliver_dir(pool, sliver)
 
 
 def _empty(node: str, at: int, serial: int) -> Row:
     """Of a sliver that does not run."""
-    gauges = ("memory", "working", "guest", "swap", "memory_peak", "disk", "referenced", "pids", "connections")
+    gauges = ("charged", "working", "guest", "swap", "charged_peak", "disk", "referenced", "pids", "connections")
     row: Row = {"node": node, "resolution": RAW, "at": at, "sliver": serial, "seconds": 0.0, "running": 0.0}
     return {**row, **dict.fromkeys(gauges), "cpu": 0.0, "cpu_peak": 0.0, **dict.fromkeys(COUNTED, 0)}
 

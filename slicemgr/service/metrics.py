@@ -59,7 +59,9 @@ _PROJECT = (
     ("io_written_bytes", "io_written", 1, "Bytes that slivers wrote to block devices."),
 )
 _SLICE = (
-    ("memory_bytes", "working", "Working set of the slice's slivers."),
+    ("memory_bytes", "working", "Working set of the slice's slivers."),  # deprecated: working_bytes
+    ("working_bytes", "working", "Working set of the slice's slivers: without page cache that nobody used lately."),
+    ("charged_bytes", "charged", "All memory that the slice's slivers are charged with."),
     ("disk_bytes", "disk", "Own disk of the slice's slivers."),
     ("cpu_cores", "cpu", "Cores at work for the slice, between the last two samples."),
     ("network_receive_bytes_per_second", "net_in", "Towards the slice, between the last two samples."),

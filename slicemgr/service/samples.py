@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config, RecordConfig, parse_duration
 from slicemgr.errors import Code, Refused, invalid
+from slicemgr.figures import COUNTED, HOURS, MINUTES, RAW
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
 from slicemgr.service import paging
@@ -25,16 +26,16 @@ from slicemgr.service.paging import By, Page
 from slicemgr.service.views import when
 from slicemgr.store import samples
 from slicemgr.store import tables as t
-from slicemgr.store.samples import COUNTED, HOURS, MINUTES, RAW
 from slicemgr.store.updates import utcnow
 
 Json = dict[str, Any]
 Rows = Sequence[Row[*tuple[Any, ...]]]
 
 NAMES = {"raw": RAW, "5m": MINUTES, "1h": HOURS}
+DEPRECATED = {"memory": "charged", "memory_peak": "charged_peak"}  # of slivers: the former names
 GAUGES = ("memory", "working", "guest", "swap", "memory_peak", "disk", "referenced", "pids", "connections")
 RATES = ("cpu", *COUNTED)
-OF_SLIVERS = (*GAUGES, *RATES, "cpu_peak")
+OF_SLIVERS = (*GAUGES, *RATES, "cpu_peak", "charged", "charged_peak")
 OF_NODES = (
     *("memory", "memory_total", "swap", "swap_total", "memory_peak", "disk", "disk_total", "pids", "connections"),
     *RATES,
@@ -151,35 +152,45 @@ def of_node(c: Connection, config: Config, name: str, wanted: Window, columns: S
     rows = samples.of_node(c, name, wanted.resolution, wanted.since, wanted.until)
     series = {one: [value(row, one) for row in rows] for one in columns}
     told = {"node": name, **wanted.head(config.record), "at": [row.at for row in rows]}
-    return {**told, "totals": totals(rows), "series": series}
+    return {**told, "totals": totals(rows, ("memory", "disk")), "series": series}
 
 
 def value(row: Any, name: str) -> float | None:
     """What a row says of a column: a rate where it has an increment; None without a row."""
     if row is None:
         return None
-    held = getattr(row, name)
+    held = getattr(row, _column(row, name))
     if name not in RATES:
         return held if held is None or isinstance(held, int) else round(held, 4)
     seconds = getattr(row, "running", row.seconds)
     return round(held / seconds, 4) if seconds > 0 else None
 
 
-def totals(rows: Iterable[Any]) -> Json:
-    """What rows come to: sums of what is counted, the mean of what is held, the peak of memory."""
+def _column(row: Any, name: str) -> str:
+    """A node's row has memory of its own; of a sliver that is a former name."""
+    return name if hasattr(row, name) else DEPRECATED[name]
+
+
+def totals(rows: Iterable[Any], held: Sequence[str] = ("charged", "working", "disk")) -> Json:
+    """What rows come to: sums of what is counted, the mean of what is held, the peak of memory.
+
+    Those of slivers come with `memory_mean` and `memory_peak`, the former names of what is charged.
+    """
     rows = list(rows)
+    memory = held[0]
     told: Json = {
         "seconds": round(sum(row.seconds for row in rows), 1),
         "running_seconds": round(sum(getattr(row, "running", row.seconds) for row in rows), 1),
         "cpu_seconds": round(sum(row.cpu for row in rows), 3),
         **{name: sum(getattr(row, name) for row in rows) for name in COUNTED},
     }
-    for name in ("memory", "disk"):
-        held = [(getattr(row, name), row.seconds) for row in rows if getattr(row, name) is not None]
-        weight = sum(seconds for _, seconds in held)
-        told[f"{name}_mean"] = round(sum(one * seconds for one, seconds in held) / weight) if weight else None
-    told["memory_peak"] = max((row.memory_peak for row in rows if row.memory_peak is not None), default=None)
-    return told
+    for name in held:
+        known = [(getattr(row, name), row.seconds) for row in rows if getattr(row, name) is not None]
+        weight = sum(seconds for _, seconds in known)
+        told[f"{name}_mean"] = round(sum(one * seconds for one, seconds in known) / weight) if weight else None
+    peaks = (getattr(row, f"{memory}_peak") for row in rows)
+    told[f"{memory}_peak"] = max((one for one in peaks if one is not None), default=None)
+    return {**told, "memory_mean": told[f"{memory}_mean"], "memory_peak": told[f"{memory}_peak"]}
 
 
 def flat(told: Json) -> tuple[list[str], list[list[Any]]]:
@@ -225,7 +236,7 @@ def top(c: Connection, config: Config, by: Principal, now: datetime | None = Non
                 **{name: value(rows[one.serial], name) for name in OF_SLIVERS},
             }
             for one in slivers
-            if one.serial in rows and rows[one.serial].memory is not None
+            if one.serial in rows and rows[one.serial].charged is not None
         ],
     }
 

@@ -6,7 +6,7 @@ import base64
 import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -149,6 +149,18 @@ def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
     }
 
 
+def _usage(row: Row[*tuple[Any, ...]]) -> Json:
+    """The latest sample. `memory` is the former name of `working`."""
+    return {
+        "memory": row.usage_working,
+        "working": row.usage_working,
+        "charged": row.usage_charged,
+        "disk": row.usage_disk,
+        "guest_memory": row.guest_memory,
+        "at": None if row.usage_at is None else when(datetime.fromtimestamp(row.usage_at, UTC)),
+    }
+
+
 def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
     key = row.host_key or None
     return {
@@ -165,7 +177,7 @@ def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
         },
         "ports": {"first": row.port_first, "last": row.port_first + row.port_count - 1},
         "limits": _limits(row),
-        "usage": {"memory": row.usage_memory, "disk": row.usage_disk, "guest_memory": row.guest_memory},
+        "usage": _usage(row),
         "acceleration": row.acceleration or None,
         "booted": row.booted or None,
         "keys_missing": row.keys_missing or None,
@@ -206,7 +218,7 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
                 "ssh": {"host": address, "port": grant.ports.first, "fingerprint": None, "host_key": None},
                 "ports": {"first": grant.ports.first, "last": grant.ports.last},
                 "limits": limits,
-                "usage": {"memory": None, "disk": None, "guest_memory": None},
+                "usage": dict.fromkeys(("memory", "working", "charged", "disk", "guest_memory", "at")),
                 "acceleration": None,
                 "booted": None,
                 "keys_missing": None,

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import RecordConfig
+from slicemgr.figures import COUNTED, HOURS, MINUTES, RAW, Known, Usage
 from slicemgr.store import tables as t
 from slicemgr.store.seen import insert
 
-RAW, MINUTES, HOURS = 0, 300, 3600  # seconds of a resolution
-COUNTED = ("net_in", "net_out", "net_in_packets", "net_out_packets", "io_read", "io_written", "io_reads", "io_writes")
 _HOUR, _GIB = 3600, 1 << 30
 _SPANS_AT_ONCE = 12  # summed up in one transaction
 _TABLES = (t.samples, t.node_samples)
 _BY_SECONDS = ("memory_total", "swap_total", "disk", "disk_total", "referenced", "load", "sample_seconds", "sample_cpu")
-_BY_RUNNING = ("memory", "working", "guest", "swap")
-_MAXIMA = ("memory_peak", "cpu_peak", "pids", "connections", "lxc", "kvm")
-_CHARGED = (
+_BY_RUNNING = ("memory", "charged", "working", "guest", "swap")
+_MAXIMA = ("memory_peak", "charged_peak", "cpu_peak", "pids", "connections", "lxc", "kvm")
+_ACCOUNTED = (
     "sliver_hours",
     "cpu_hours",
     "memory_gib_hours",
@@ -40,26 +39,21 @@ _SUMS = ("seconds", "running", "cpu", *COUNTED)
 Json = dict[str, Any]
 
 
-class Known(NamedTuple):
-    """What the recorder needs to know of a sliver."""
-
-    serial: int
-    id: str
-    project: str
-    kind: str
-    address: str
-
-
 def slivers(c: Connection, node: str) -> list[Known]:
     """Every sliver of the node."""
     s, l = t.slivers.c, t.slices.c
-    columns = (s.serial, s.id, l.project, l.kind, s.address)
+    n = t.sliver_snapshots.c
+    held = sa.cast(sa.func.coalesce(sa.func.sum(n.size), 0), sa.BigInteger)  # a sum is a decimal in PostgreSQL
+    kept = sa.select(held).where(n.sliver == s.id).scalar_subquery()
+    columns = (s.serial, s.id, l.project, l.kind, s.address, s.inherited, kept)
     query = sa.select(*columns).join(t.slices, l.id == s.slice).where(s.node == node).order_by(s.serial)
     return [Known(*row) for row in c.execute(query)]
 
 
-def write(c: Connection, whole: Json, parts: Sequence[Json], projects: Mapping[int, str]) -> None:
-    """One look: the node's row, those of its slivers, and what that adds to the accounts of their projects.
+def write(
+    c: Connection, whole: Json, parts: Sequence[Json], projects: Mapping[int, str], usage: Sequence[Usage] = ()
+) -> None:
+    """One look: the node's row, those of its slivers, what that adds to the accounts of their projects, and the usage.
 
     A second look within the same second replaces nothing and adds nothing. projects: by the slivers' serials.
     """
@@ -71,6 +65,21 @@ def write(c: Connection, whole: Json, parts: Sequence[Json], projects: Mapping[i
     if parts:
         c.execute(t.samples.insert(), list(parts))
         _charge(c, parts, projects)
+    if usage:
+        _latest(c, usage, whole["at"])
+
+
+def _latest(c: Connection, usage: Sequence[Usage], at: int) -> None:
+    s = t.slivers.c
+    values = {
+        "usage_working": sa.bindparam("b_working"),
+        "usage_charged": sa.bindparam("b_charged"),
+        "usage_disk": sa.bindparam("b_disk"),
+        "guest_memory": sa.bindparam("b_guest"),
+        "usage_at": at,
+    }
+    statement = t.slivers.update().where(s.serial == sa.bindparam("b_serial")).values(**values)
+    c.execute(statement, [{f"b_{name}": value for name, value in one._asdict().items()} for one in usage])
 
 
 def _charge(c: Connection, parts: Sequence[Json], projects: Mapping[int, str]) -> None:
@@ -80,7 +89,7 @@ def _charge(c: Connection, parts: Sequence[Json], projects: Mapping[int, str]) -
         amounts = {
             "sliver_hours": part["running"] / _HOUR,
             "cpu_hours": part["cpu"] / _HOUR,
-            "memory_gib_hours": (part["memory"] or 0) / _GIB * part["running"] / _HOUR,
+            "memory_gib_hours": (part["charged"] or 0) / _GIB * part["running"] / _HOUR,
             "disk_gib_hours": (part["disk"] or 0) / _GIB * part["seconds"] / _HOUR,
             **{name: part[name] for name in ("net_in", "net_out", "io_read", "io_written")},
         }
@@ -89,7 +98,7 @@ def _charge(c: Connection, parts: Sequence[Json], projects: Mapping[int, str]) -
             row[name] += amount
     statement = insert(c, t.accounts)
     a, new = t.accounts.c, statement.excluded
-    added = {name: a[name] + new[name] for name in _CHARGED}
+    added = {name: a[name] + new[name] for name in _ACCOUNTED}
     statement = statement.on_conflict_do_update(index_elements=["project", "month"], set_=added)
     c.execute(statement, [{"project": project, "month": month, **row} for project, row in sorted(used.items())])
 

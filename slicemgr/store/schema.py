@@ -21,7 +21,7 @@ from slicemgr.store.trouble import StoreError, explained
 from slicemgr.store.url import SQLITE, parse
 
 # oldest first; the last is what this version works with
-REVISIONS = tuple(f"{number:04}" for number in range(1, 16))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 17))
 HEAD = REVISIONS[-1]
 ADMIN = "admin"
 

@@ -30,7 +30,6 @@ from slicemgr.store.updates import (
     SnapshotMade,
     StepSeen,
     Update,
-    Usage,
     utcnow,
 )
 
@@ -105,21 +104,6 @@ def _sliver_seen(c: Connection, updates: list[SliverSeen]) -> None:
             for u in updates
         ],
     )
-
-
-def _usage(c: Connection, updates: list[Usage]) -> None:
-    s = t.slivers.c
-    statement = (
-        t.slivers.update()
-        .where(s.id == sa.bindparam("b_id"))
-        .values(
-            usage_memory=_kept(s.usage_memory, "b_memory"),
-            usage_disk=_kept(s.usage_disk, "b_disk"),
-            guest_memory=_kept(s.guest_memory, "b_guest"),
-        )
-    )
-    rows = [{"b_id": u.sliver, "b_memory": u.memory, "b_disk": u.disk, "b_guest": u.guest_memory} for u in updates]
-    _many(c, statement, rows)
 
 
 def _sliver_gone(c: Connection, updates: list[SliverGone]) -> None:
@@ -246,7 +230,6 @@ _WRITERS: dict[type, Callable[[Connection, list[Any]], None]] = {
     ImageSeen: _image_seen,
     ImageGone: _image_gone,
     SliverSeen: _sliver_seen,
-    Usage: _usage,
     OperationStarted: _operation_started,
     StepSeen: _step_seen,
     SnapshotMade: snapshots.made,

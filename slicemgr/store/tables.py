@@ -347,9 +347,11 @@ slivers = sa.Table(
     _empty("acceleration"),
     _empty("booted"),
     _empty("keys_missing"),  # why a running sliver has not got the ssh keys of its slice yet
-    sa.Column("usage_memory", sa.BigInteger),
+    sa.Column("usage_working", sa.BigInteger),
+    sa.Column("usage_charged", sa.BigInteger),
     sa.Column("usage_disk", sa.BigInteger),
     sa.Column("guest_memory", sa.BigInteger),
+    sa.Column("usage_at", sa.BigInteger),  # of the sample that it is from, seconds since 1970
     sa.Column("updated_at", UtcTime, nullable=False),
     _empty("origin"),  # what its root begins as: SLIVER/SNAPSHOT; "": the image
     _number("inherited", server_default="0"),  # of a clone: bytes it began with, part of its disk limit
@@ -529,7 +531,7 @@ samples = sa.Table(
     sa.Column("at", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("sliver", sa.BigInteger, primary_key=True, autoincrement=False),
     *(_amount("seconds"), _amount("running")),
-    *(_some("memory"), _some("working"), _some("guest"), _some("swap"), _some("memory_peak")),
+    *(_some("charged"), _some("working"), _some("guest"), _some("swap"), _some("charged_peak")),
     *(_some("disk"), _some("referenced"), _some("pids"), _some("connections")),
     *(_amount("cpu"), _amount("cpu_peak")),
     *(_number(name, server_default="0") for name in ("net_in", "net_out", "net_in_packets", "net_out_packets")),

@@ -34,16 +34,6 @@ class SliverSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Bytes. memory: what the sliver costs the host; guest_memory: what a virtual machine says is used inside it."""
-
-    sliver: str
-    memory: int | None
-    disk: int | None
-    guest_memory: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class SliverGone:
     """Nothing of it is left on the host: its row, address and ports are free, and with the last one its slice."""
 
@@ -154,7 +144,6 @@ class EventSeen:
 
 Update = (
     SliverSeen
-    | Usage
     | SliverGone
     | SnapshotMade
     | SnapshotGone

@@ -35,7 +35,6 @@ from slicemgr.store.updates import (
     SnapshotMade,
     StepSeen,
     Update,
-    Usage,
 )
 
 __all__ = [
@@ -55,7 +54,6 @@ __all__ = [
     "SnapshotMade",
     "StepSeen",
     "Update",
-    "Usage",
     "images",
     "pending_operations",
     "record",

@@ -82,9 +82,8 @@ def awaited(path: Path) -> dict[str, str]:
 
 
 def charged(init: int) -> int:
-    usage = cgroup.memory_usage(init)
-    assert usage is not None
-    return usage
+    group = cgroup.group_of(init, "memory")
+    return int((group / ("memory.current" if cgroup.version() == "v2" else "memory.usage_in_bytes")).read_text())
 
 
 def test_capture_rings_are_bounded_over_all_sockets_of_a_sliver(slivers: Slivers) -> None:

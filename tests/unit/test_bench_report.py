@@ -47,6 +47,14 @@ def test_what_a_sliver_costs(tmp_path: Path) -> None:
     assert costs.late == pytest.approx([0.12045 / 0.10545] * 2, rel=0.01)
 
 
+def test_a_run_of_an_older_version_reports_the_same(tmp_path: Path) -> None:
+    old = made(tmp_path / "old", memory=("memory",))
+    new = made(tmp_path / "new", memory=("memory", "working"))
+    assert scale_report.points(old) == scale_report.points(new)
+    assert scale_report.points(new)[-1].own_memory is not None
+    assert pages.content(old) == pages.content(new)
+
+
 def test_aims_of_a_thousand_are_told_by_a_thousand_only(tmp_path: Path) -> None:
     few = pages.content(made(tmp_path / "few"))
     many = pages.content(made(tmp_path / "many", to=1000, step=50, repeat=1))

@@ -29,13 +29,6 @@ def test_membership() -> None:
     assert cgroup.parse_membership(V2) == {"": "/machine.slice/machine-lxc\\x2d1\\x2dx.scope/libvirt"}
 
 
-def test_working_set_leaves_out_what_can_be_dropped() -> None:
-    assert cgroup.working_set(100, {"total_inactive_file": 30, "inactive_file": 10}) == 70
-    assert cgroup.working_set(100, {"inactive_file": 10}) == 90
-    assert cgroup.working_set(100, {"inactive_file": 200}) == 0
-    assert cgroup.working_set(100, {}) == 100
-
-
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_every_limit_is_expected_somewhere(version: str) -> None:
     rows = {row.name: row for row in cgroup.expected(LIMITS, version)}
@@ -50,19 +43,6 @@ def test_every_limit_is_expected_somewhere(version: str) -> None:
 def test_limits_that_were_not_asked_for_are_not_checked(version: str) -> None:
     bare = Limits(memory=MIB, disk=GIB, pids=64, cpu=1)
     assert {row.name for row in cgroup.expected(bare, version)} == {"memory", "pids", "cpu", "cpu_shares"}
-
-
-def test_a_process_that_ends_is_not_charged_with_the_whole_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cgroup, "MOUNT", tmp_path)
-    for place in ("memory", "memory/own"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "memory.usage_in_bytes").write_text("100\n")
-        (tmp_path / place / "memory.stat").write_text("total_inactive_file 30\n")
-    for place, usage in (("/own", 70), ("/", None)):
-        monkeypatch.setattr(cgroup, "parse_membership", lambda _, place=place: {"memory": place})
-        assert cgroup.memory_usage(1) == usage
 
 
 def test_the_version_is_the_mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

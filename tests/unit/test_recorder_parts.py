@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from bare_service import Service
 
 from slicemgr import names
@@ -19,7 +20,9 @@ from slicemgr.drivers import bodies, cgroup, conntrack, counters
 from slicemgr.drivers.btrfs import QuotaMode, Space
 from slicemgr.drivers.counters import Counts, Groups, Link
 from slicemgr.record.look import Looker
-from slicemgr.store import StoreError, samples
+from slicemgr.service import views
+from slicemgr.store import StoreError, samples, tables
+from slicemgr.store.updates import utcnow
 
 SLIVER = "abcdefgh-0"
 NET_DEV = b"""\
@@ -172,6 +175,53 @@ def test_a_look_becomes_rows(service: Service, tmp_path: Path) -> None:
     assert (node.lxc, node.kvm, node.disk, node.disk_total) == (2, 0, 400, 1000)
 
 
+def usage_rows(service: Service) -> list[tuple[Any, ...]]:
+    s = tables.slivers.c
+    with service.store.read() as c:
+        query = sa.select(s.usage_working, s.usage_charged, s.usage_disk, s.guest_memory, s.usage_at)
+        return [tuple(row) for row in c.execute(query.order_by(s.serial))]
+
+
+def test_usage_is_the_latest_sample(service: Service) -> None:
+    """Of memory by its two names; a clone's disk with what it began as."""
+    assert usage_rows(service) == [(None,) * 5] * 2
+    with service.store.write() as c:
+        c.execute(tables.slivers.update().where(tables.slivers.c.serial == 2).values(inherited=50))
+    made = recorder(service)
+    made.record(1000)
+    assert usage_rows(service) == [(9216, 10240, 100, None, 1000), (9216, 10240, 250, None, 1000)]
+    with service.store.read() as c:
+        assert [(row.working, row.charged, row.disk) for row in samples.at(c, "node1", 1000)] == [
+            (9216, 10240, 100),
+            (9216, 10240, 200),
+        ]
+        shown = views.slice_of(c, service.rows()[0].sliver.id.rpartition("-")[0])["slivers"][0]["usage"]
+    both = {"memory": 9216, "working": 9216, "charged": 10240, "disk": 100, "guest_memory": None}
+    assert shown == {**both, "at": "1970-01-01T00:16:40Z"}
+
+
+def test_what_has_stopped_uses_no_memory(service: Service, tmp_path: Path) -> None:
+    made = recorder(service)
+    made.record(1000)
+    for note in (tmp_path / "notes").iterdir():
+        note.unlink()
+    made.record(1030)
+    assert usage_rows(service)[0] == (None, None, 100, None, 1030)
+
+
+def test_full_quotas_count_snapshots_beside_a_sliver(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakePool, "quota_mode", lambda _: QuotaMode.FULL)
+    monkeypatch.setattr(FakePool, "subvolume_id", lambda _, __: names.qgroup(1), raising=False)
+    with service.store.write() as c:
+        now = utcnow()
+        slice_, sliver = service.rows()[0].sliver.id.rpartition("-")[0], service.rows()[0].sliver.id
+        row = {"id": "1", "slice": slice_, "name": "before", "user": "admin", "created_at": now}
+        c.execute(tables.snapshots.insert().values(**row))
+        c.execute(tables.sliver_snapshots.insert().values(snapshot="1", sliver=sliver, made_at=now, size=7))
+    recorder(service).record(1000)
+    assert usage_rows(service)[0][2] == 107
+
+
 def test_an_agent_that_starts_again_goes_on_where_it_was(service: Service, tmp_path: Path) -> None:
     recorder(service).record(1000)
     set_cpu(tmp_path, 10.0)
@@ -239,7 +289,7 @@ def test_what_libvirt_tells_late_is_counted_once(service: Service, tmp_path: Pat
     written_bytes = []
     for at, value in enumerate((1000, None, 1500, 1600)):
         stats = {} if value is None else {known[0].id: {"block.count": 1, "block.0.wr.bytes": value}}
-        _, parts = looker.look(at, known, stats)
+        parts = looker.look(at, known, stats).slivers
         looker.keep()
         written_bytes.append(parts[0]["io_written"])
     assert written_bytes == [0, 0, 500, 100]

@@ -13,8 +13,8 @@ from bare_service import Service
 from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import RecordConfig
+from slicemgr.figures import COUNTED, HOURS, MINUTES, RAW
 from slicemgr.store import samples
-from slicemgr.store.samples import HOURS, MINUTES, RAW
 
 pytestmark = pytest.mark.usefixtures("each_store")
 
@@ -32,10 +32,10 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def part(at: int, serial: int, **values: Any) -> dict[str, Any]:
-    gauges = ("memory", "working", "guest", "swap", "memory_peak", "disk", "referenced", "pids", "connections")
+    gauges = ("charged", "working", "guest", "swap", "charged_peak", "disk", "referenced", "pids", "connections")
     row: dict[str, Any] = {"node": NODE, "resolution": RAW, "at": at, "sliver": serial}
     row |= {"seconds": 30.0, "running": 30.0, "cpu": 0.0, "cpu_peak": 0.0}
-    return {**row, **dict.fromkeys(gauges), **dict.fromkeys(samples.COUNTED, 0), **values}
+    return {**row, **dict.fromkeys(gauges), **dict.fromkeys(COUNTED, 0), **values}
 
 
 def whole(at: int, **values: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def fill(service: Service, count: int, first: int = START, **values: Any) -> Non
         known = samples.slivers(c, NODE)
         for number in range(1, count + 1):
             at = first + 30 * number
-            parts = [part(at, one.serial, **{"memory": 10 * MIB, "disk": MIB, **values}) for one in known]
+            parts = [part(at, one.serial, **{"charged": 10 * MIB, "disk": MIB, **values}) for one in known]
             samples.write(c, whole(at), parts, {one.serial: one.project for one in known})
 
 
@@ -73,7 +73,7 @@ def test_what_is_written_is_read(service: Service) -> None:
     fill(service, 3, net_in=5)
     found = rows(service, RAW)
     assert [row.at - START for row in found] == [30, 30, 60, 60, 90, 90]
-    assert {(row.memory, row.net_in, row.seconds) for row in found} == {(10 * MIB, 5, 30.0)}
+    assert {(row.charged, row.net_in, row.seconds) for row in found} == {(10 * MIB, 5, 30.0)}
 
 
 def test_a_second_look_in_the_same_second_adds_nothing(service: Service) -> None:
@@ -85,14 +85,14 @@ def test_a_second_look_in_the_same_second_adds_nothing(service: Service) -> None
 
 def test_five_minutes_and_hours_are_sums_means_and_maxima(service: Service) -> None:
     fill(service, 60, net_in=7, cpu=3.0, cpu_peak=0.1)
-    fill(service, 60, START + 1800, net_in=1, cpu=6.0, cpu_peak=0.2, memory=20 * MIB, memory_peak=30 * MIB)
+    fill(service, 60, START + 1800, net_in=1, cpu=6.0, cpu_peak=0.2, charged=20 * MIB, charged_peak=30 * MIB)
     sum_all(service, START + 3600)
     minutes, hours = rows(service, MINUTES), rows(service, HOURS)
     assert len(minutes) == 2 * 12 and len(hours) == 2
     assert minutes[0].at == START + 300, "a row's time is the end of its span"
     assert (minutes[0].net_in, minutes[0].seconds, minutes[0].cpu) == (70, 300.0, pytest.approx(30.0))
     assert (hours[0].net_in, hours[0].running) == (60 * 7 + 60, 3600.0)
-    assert hours[0].memory == 15 * MIB and hours[0].memory_peak == 30 * MIB and hours[0].cpu_peak == 0.2
+    assert hours[0].charged == 15 * MIB and hours[0].charged_peak == 30 * MIB and hours[0].cpu_peak == 0.2
     assert hours[0].guest is None, "what was never known is not known"
     with service.store.read() as c:
         node = samples.of_node(c, NODE, HOURS, 0, 1 << 40)[0]
@@ -100,10 +100,10 @@ def test_five_minutes_and_hours_are_sums_means_and_maxima(service: Service) -> N
 
 
 def test_what_ran_longer_weighs_more(service: Service) -> None:
-    fill(service, 1, running=10.0, memory=40)
-    fill(service, 9, START + 30, running=30.0, memory=10)
+    fill(service, 1, running=10.0, charged=40)
+    fill(service, 9, START + 30, running=30.0, charged=10)
     sum_all(service, START + 300)
-    assert rows(service, MINUTES)[0].memory == round((10 * 40 + 270 * 10) / 280)
+    assert rows(service, MINUTES)[0].charged == round((10 * 40 + 270 * 10) / 280)
 
 
 def test_a_span_is_summed_up_once_and_only_when_it_is_over(service: Service) -> None:
@@ -158,7 +158,7 @@ def accounts(
 
 
 def test_projects_are_charged_by_month(service: Service) -> None:
-    fill(service, 120, cpu=15.0, net_out=1000, memory=512 * MIB, disk=1024 * MIB)
+    fill(service, 120, cpu=15.0, net_out=1000, charged=512 * MIB, disk=1024 * MIB)
     with service.store.read() as c:
         (account,) = accounts(c)
     assert (account.project, account.month) == ("default", "2026-11")

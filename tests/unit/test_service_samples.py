@@ -55,7 +55,7 @@ def current() -> int:
 def measured(service: Service) -> int:
     """Ten minutes up to now; when they began."""
     start = current() - 600
-    fill(service, 20, start, cpu=15.0, net_in=3000, memory_peak=12 * MIB)
+    fill(service, 20, start, cpu=15.0, net_in=3000, charged_peak=12 * MIB)
     return start
 
 
@@ -98,7 +98,10 @@ def test_a_slice_in_columns(service: Service, client: FlaskClient) -> None:
     assert first["series"]["cpu"] == [0.5] * 20 and first["series"]["net_in"] == [100.0] * 20
     assert first["series"]["memory"] == [10 * MIB] * 20 and first["series"]["guest"] == [None] * 20
     assert first["totals"]["cpu_seconds"] == 300.0 and first["totals"]["net_in"] == 60_000
+    assert first["series"]["charged"] == first["series"]["memory"], "its former name"
     assert first["totals"]["memory_peak"] == 12 * MIB and first["totals"]["running_seconds"] == 600.0
+    assert first["totals"]["charged_peak"] == 12 * MIB and first["totals"]["charged_mean"] == 10 * MIB
+    assert first["totals"]["memory_mean"] == 10 * MIB and first["totals"]["working_mean"] is None
     assert first["limits"]["memory"] == 512 * MIB
 
 
@@ -192,7 +195,7 @@ def test_nobody_sees_what_others_used(tmp_path: Path) -> None:
         now = current()
         with tenants.store.write() as c:
             known = rows.slivers(c, NODE)
-            parts = [part(now, one.serial, memory=MIB, net_in=1) for one in known]
+            parts = [part(now, one.serial, charged=MIB, net_in=1) for one in known]
             rows.write(c, whole(now), parts, {one.serial: one.project for one in known})
         for path in ("top", "accounts"):
             texts = {who: tenants.client(who).get(f"{API}/{path}").text for who in ("carol", "bob", "root")}

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.usefixtures("both_stores")
 
 UPDATES: list[work.Update] = [
     work.SliverSeen("a-0", Phase.RUNNING, "", "ssh-ed25519 AAAA"),
-    work.Usage("a-0", 1, 2),
     work.SliverGone("a-0"),
     work.StepSeen("op", "a-0", "root", OperationState.RUNNING),
     work.SliverDone("op", "a-0", OperationState.DONE),

@@ -122,15 +122,12 @@ def test_steps_keep_their_beginning_and_progress_counts_slivers(service: Service
 def test_what_is_not_said_of_a_sliver_is_kept(service: Service) -> None:
     service.create()
     id_ = service.rows()[0].sliver.id
-    service.record(work.SliverSeen(id_, Phase.FAILED, "broke", "ssh-ed25519 AAAA"), work.Usage(id_, 5, 6))
-    service.record(work.SliverSeen(id_, Phase.RUNNING), work.Usage(id_, None, 7))
+    service.record(work.SliverSeen(id_, Phase.FAILED, "broke", "ssh-ed25519 AAAA"))
+    service.record(work.SliverSeen(id_, Phase.RUNNING))
     row = service.rows()[0]
     assert (row.phase, row.error, row.sliver.host_key) == (Phase.RUNNING, "broke", "ssh-ed25519 AAAA")
     service.record(work.SliverSeen(id_, Phase.RUNNING, ""))
     assert service.rows()[0].error == ""
-    with service.store.read() as c:
-        usage = c.execute(sa.select(tables.slivers.c.usage_memory, tables.slivers.c.usage_disk)).one()
-    assert tuple(usage) == (5, 7)
 
 
 def test_with_its_last_sliver_goes_the_slice_but_not_its_history(service: Service) -> None:
@@ -171,7 +168,6 @@ def test_updates_of_what_is_gone_change_nothing(service: Service) -> None:
     before = service.dump()
     service.record(
         work.SliverSeen("abcdefgh-0", Phase.RUNNING, ""),
-        work.Usage("abcdefgh-0", 1, 1),
         work.SliverGone("abcdefgh-0"),
         work.SliverDone("x", "abcdefgh-0", DONE),
         work.OperationStarted("x"),

@@ -13,7 +13,7 @@
     network: { slivers: ["net_in", "net_out"], node: ["net_in", "net_out"], unit: "bits", factor: 8 },
     slivers: { slivers: [], node: ["lxc", "kvm"], limit: null, unit: "count" },
   };
-  const WORDS = { lxc: "containers", kvm: "machines", memory: "memory", working: "memory", swap: "swap", cpu: "cores", disk: "disk", net_in: "in", net_out: "out",
+  const WORDS = { lxc: "containers", kvm: "machines", memory: "memory", working: "working set", swap: "swap", cpu: "cores", disk: "disk", net_in: "in", net_out: "out",
     memory_total: "there is", disk_total: "there is" };
   const COLUMNS = [...new Set(Object.values(CURVES).flatMap((one) => [...one.slivers, ...one.node, one.bound]))].filter(Boolean);
   const OF_NODES = ["memory_total", "disk_total", "lxc", "kvm"]; // what slivers have no column for
