@@ -110,17 +110,23 @@ class Accepted(Schema):
 
 
 class Amounts(Schema):
+    slices = fields.Integer()
+    slivers = fields.Integer()
+    vcpus = fields.Float()
+    memory = fields.Integer(metadata={"description": "bytes"})
+    disk = fields.Integer(metadata={"description": "bytes"})
+    ports = fields.Integer()
+
+
+class Quota(Schema):
+    """null: not limited."""
+
     slices = fields.Integer(allow_none=True)
     slivers = fields.Integer(allow_none=True)
     vcpus = fields.Float(allow_none=True)
     memory = fields.Integer(allow_none=True, metadata={"description": "bytes"})
     disk = fields.Integer(allow_none=True, metadata={"description": "bytes"})
     ports = fields.Integer(allow_none=True)
-
-
-class Quota(Amounts):
-    """null: not limited."""
-
     lease = fields.Integer(allow_none=True, metadata={"description": "seconds"})
 
 
