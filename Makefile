@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup update demo down check unit test test-all affected bench clean
+.PHONY: help setup update demo down check docs unit test test-all affected bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 16
@@ -21,8 +21,11 @@ demo: setup ## from nothing to a root shell in a container made from a VM disk i
 down: ## take away everything that demo and test made, but what setup installed
 	@/usr/bin/python3 tools/demo.py down
 
-check: setup ## style, types, import directions, schema, golden files (fast)
+check: setup ## style, types, import directions, schema, golden files, documents (fast)
 	@$(PYTHON) tools/check.py
+
+docs: setup ## build the documents, which the service shows at /docs; warnings are errors
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
 
 unit: setup ## the tests that need no root and no box
 	@$(PYTHON) -m pytest -q tests/unit tests/golden
@@ -41,4 +44,4 @@ bench: setup ## the life cycle of 50 slices beside the raw baseline, on the demo
 	    --output build/lifecycle-$$(date -u +%Y%m%d-%H%M%S)
 
 clean: down ## also remove what setup made
-	@rm -rf .venv build dist *.egg-info slicemgr/libexec
+	@rm -rf .venv build dist *.egg-info slicemgr/libexec slicemgr/manual

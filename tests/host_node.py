@@ -1,4 +1,4 @@
-"""The machine itself as the node: for a production-like machine made for the tests, set up as the README says.
+"""The machine itself as the node: for a production-like machine made for the tests, set up as documented.
 
 `SLICEMGR_NO_BOX` says that this is such a machine, `SLICEMGR_TEST_IMAGES` where the rows of the images are that came
 with its pool (an import inside an emulated machine would emulate the appliance once more).

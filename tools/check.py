@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +15,16 @@ CHECKS: dict[str, list[str]] = {
     "mypy": [str(BIN / "mypy"), "--no-error-summary"],
     "import directions": [str(BIN / "lint-imports"), "--no-cache"],
     "schema": [sys.executable, "tools/check_schema.py"],
+    "words": [sys.executable, "tools/check_words.py"],
+    "documents": [str(BIN / "mkdocs"), "build", "--strict", "--quiet"],
     "golden files": [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/golden"],
 }
 
 
 def main() -> int:
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # the version range in pyproject.toml is the answer to it
     with ThreadPoolExecutor(2) as pool:
-        results = pool.map(lambda argv: subprocess.run(argv, capture_output=True, text=True), CHECKS.values())
+        results = pool.map(lambda argv: subprocess.run(argv, capture_output=True, text=True, env=env), CHECKS.values())
         failed = 0
         for name, result in zip(CHECKS, results, strict=True):
             print(f"{'ok  ' if result.returncode == 0 else 'FAIL'} {name}", flush=True)

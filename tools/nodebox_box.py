@@ -329,7 +329,7 @@ class Box:
         with tempfile.NamedTemporaryFile(dir=self.directory, prefix="pool.", suffix=".new", delete=False) as stream:
             stream.truncate(pool_bytes(self.spec.pool_size))
         fresh = Path(stream.name)
-        command(["mkfs.btrfs", "--quiet", "--nodiscard", "--nodesize", "4k", fresh])  # as the README says of a host
+        command(["mkfs.btrfs", "--quiet", "--nodiscard", "--nodesize", "4k", fresh])  # as documented
         fresh.replace(pool)
 
     def _bring_up(self) -> None:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A production-like host: Debian with systemd and pure cgroup v2 in an emulated machine, set up as the README says.
+"""A production-like host: Debian with systemd and pure cgroup v2 in an emulated machine, set up as documented.
 
-Three layers: a tree of Debian's packages (kept, keyed by the list), the program installed in it by the README's own
+Three layers: a tree of Debian's packages (kept, keyed by the list), the program installed in it by the page's own
 commands, and two boots: on the first one the commands that need a running system and then the tests are run, on the
-second one what a reboot leaves and, at the end, the README's removal are looked at. The machine has no network card;
+second one what a reboot leaves and, at the end, the page's removal are examined. The machine has no network card;
 what it finds out comes through its second serial port as JUnit XML.
 """
 
@@ -29,6 +29,7 @@ import prodhost_machine as machine
 
 REPO = Path(__file__).resolve().parent.parent
 CACHE = REPO / ".run" / "prodhost"
+INSTALL = REPO / "docs" / "how-to" / "install.md"
 SECTION = "On a production host"
 REMOVAL = "Removing it"
 SYSTEM = ("systemd-sysv", "dbus", "udev", "apparmor", "initramfs-tools")  # what an installed Debian has
@@ -40,10 +41,10 @@ def say(text: str) -> None:
     print(f"prodhost: {text}", file=sys.stderr, flush=True)
 
 
-# the README's commands
+# the commands of docs/how-to/install.md
 
 
-def readme_commands(text: str, heading: str) -> list[str]:
+def commands_below(text: str, heading: str) -> list[str]:
     """The commands below a heading, in order, comments left out, chains of `&&` taken apart."""
     section = re.split(rf"^#+ {heading}$", text, maxsplit=1, flags=re.MULTILINE)[1].split("\n#", 1)[0]
     lines = [line.strip() for line in section.splitlines() if line.startswith("    ")]
@@ -62,19 +63,19 @@ class Commands:
 
 
 def sort_commands(commands: Sequence[str]) -> Commands:
-    """Raises ValueError if the README has not got what is needed."""
+    """Raises ValueError if a step is missing."""
     running = ("systemctl", "sysctl", "slicectl", "mount", "mkdir", "echo", "modprobe")
     packages = [one for one in commands if one.startswith("apt-get ")]
     pool = [one for one in commands if one.startswith("mkfs.btrfs ")]
     start = [one for one in commands if one.split()[0] in running]
     install = [one for one in commands if one not in (*packages, *pool, *start)]
     if len(packages) != 1 or len(pool) != 1 or not start or not any("pip install" in one for one in install):
-        raise ValueError(f"the README's section {SECTION!r} lacks a step: {commands}")
+        raise ValueError(f"the section {SECTION!r} lacks a step: {commands}")
     return Commands(packages[0], pool[0], tuple(install), tuple(start))
 
 
 def package_list() -> list[str]:
-    """What a node needs: the README's command ends at the same line."""
+    """What a node needs: the command of docs/how-to/install.md ends at the same line."""
     text = (REPO / "tools" / "packages.txt").read_text().partition("# only for the tests")[0]
     return [line.split("#")[0].strip() for line in text.splitlines() if line.split("#")[0].strip()]
 
@@ -126,8 +127,14 @@ def overlay(tree: Path, work: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-R", "-l", merged], check=True)
 
 
+<<<<<<< HEAD
 def copy_sources(clone: Path) -> None:
     """What git knows of this tree or would add, links as links, as in a clone."""
+=======
+def install(root: Path, commands: Commands) -> None:
+    """The commands that need no running system, in a clone inside `root`."""
+    clone = root / "root" / "slicemgr"
+>>>>>>> e9f7e24 (Build the documents with MkDocs and cut README to its map)
     tracked = subprocess.run(
         ["git", "-C", REPO, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         check=True, capture_output=True, text=True,
@@ -217,11 +224,11 @@ def run(
 ) -> str:
     """Install, boot, test; what the machine told. To be called in a private mount namespace.
 
-    pool_disk: a raw disk made as the README says, with bases and disk images in it; images: their rows, as JSON.
+    pool_disk: a raw disk made as the page says, with bases and disk images in it; images: their rows, as JSON.
     """
-    text = (REPO / "README.md").read_text()
-    commands = sort_commands(readme_commands(text, SECTION))
-    script = machine.Script(commands.start, readme_commands(text, REMOVAL), tests, after_reboot)
+    text = INSTALL.read_text()
+    commands = sort_commands(commands_below(text, SECTION))
+    script = machine.Script(commands.start, commands_below(text, REMOVAL), tests, after_reboot)
     tree = ensure_tree(suite)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="run.", dir=CACHE) as directory:

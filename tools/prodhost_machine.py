@@ -26,7 +26,7 @@ SETTINGS = r"""
 
 RUN = """\
 #!/bin/sh
-# Run at each boot by slicemgr-tests.service. First boot: what the README says for a running system, then the tests.
+# Run at each boot by slicemgr-tests.service. First boot: what is documented for a running system, then the tests.
 export LC_ALL=C.UTF-8 HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export SLICEMGR_NO_BOX=1 SLICEMGR_TEST_IMAGES=/opt/tests/images.json PYTHONDONTWRITEBYTECODE=1
 mark() {{ echo "== $(cut -d' ' -f1 /proc/uptime) $*"; }}
@@ -97,7 +97,7 @@ WantedBy=network-online.target
 
 @dataclass(frozen=True)
 class Script:
-    """What the machine does: the README's commands for a running system and for removal, the tests of each boot."""
+    """What the machine does: the documented commands for a running system and for removal, the tests of each boot."""
 
     start: Sequence[str]
     remove: Sequence[str]

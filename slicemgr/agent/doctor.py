@@ -36,7 +36,7 @@ _PROGRAMS = {
     "tc": "apt-get install iproute2",
 }
 _CONTROLLERS = ("memory", "cpu", "pids")
-_NODES = 4096  # bytes of a node of the pool: see the README
+_NODES = 4096  # bytes of a node of the pool: see docs/how-to/install.md
 _METADATA_LEFT = 0.1  # of what there is for metadata; with less the node needs attention
 _OWN_CONNECTIONS = 32768  # of the node itself
 _NEARLY_FULL = 0.9
@@ -196,7 +196,7 @@ def _pool(pool: Pool) -> Check:
         pool.check()
         nodes = pool.node_size()
     except SlicemgrError as error:
-        return Check("pool", False, str(error), "mount a btrfs filesystem there (mkfs.btrfs, see the README)")
+        return Check("pool", False, str(error), "mount a btrfs filesystem there (see docs/how-to/install.md)")
     detail = f"btrfs at {pool.path}, nodes of {nodes >> 10} KiB"
     if nodes > _NODES:
         detail += ": slivers take more than twice the disk, and get slower to make as they become many"

@@ -166,7 +166,7 @@ def _links(values: Values, _: Target) -> Verdict:
 
 
 def _tcp_buffers(values: Values, target: Target) -> Verdict:
-    """On cgroup v1 each connection may pass the limit by what one write needs (README, what keeps tenants apart)."""
+    """On cgroup v1 each connection may pass the limit by what one write needs (docs/isolation.md)."""
     held, sockets = amount(values, "buffers.tcp"), amount(values, "buffers.sockets")
     more = (sockets or 0) * _ONE_WRITE if target.cgroup == "v1" else 0
     return f"{held} in {sockets} sockets", held is not None and held <= target.memory + more

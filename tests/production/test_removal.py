@@ -1,4 +1,4 @@
-"""The README's commands that remove the program leave nothing of it. To be run last: nothing works after it."""
+"""The documented commands that remove the program leave nothing of it. To be run last: nothing works after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEPT = ("/opt/tests", "/opt/testenv", "/root", "/var/log", "/proc", "/sys")  # t
 
 @pytest.fixture(scope="module", autouse=True)
 def removal() -> subprocess.CompletedProcess[str]:
-    """The README's commands, run."""
+    """The documented commands, run."""
     return subprocess.run(
         ["sh", "/opt/tests/remove"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900
     )

@@ -1,4 +1,4 @@
-"""A researcher away from the node: signs in, works with the same verbs, and runs the README's experiment."""
+"""A researcher away from the node: signs in, works with the same verbs, and runs the documented experiment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from testbed import BIN, Node, eventually
 from slicemgr.client import Client
 from slicemgr.errors import Code, Failed, SlicemgrError
 
-README = Path(__file__).parents[2] / "README.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "rest.md"
 PASSWORD = "correct horse battery"
 
 
@@ -60,14 +60,14 @@ def laptop(node: Node, tmp_path: Path) -> Iterator[Laptop]:
 
 
 def experiment() -> str:
-    """The README's, as it stands there."""
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    """The one of docs/how-to/rest.md, unchanged."""
+    blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) == 1
     assert len([line for line in blocks[0].splitlines() if line.strip()]) == 5
     return str(blocks[0])
 
 
-def test_the_experiment_of_the_readme(node: Node, laptop: Laptop) -> None:
+def test_the_documented_experiment(node: Node, laptop: Laptop) -> None:
     done = laptop.run(sys.executable, "-c", experiment())
     assert done.returncode == 0, done.stderr
     assert re.search(r"\d+(\.\d+)? [GM]bits/sec", done.stdout), done.stdout

@@ -1,4 +1,4 @@
-"""A testbed that moves to PostgreSQL by the README's commands while its slivers run, and goes on there."""
+"""A testbed that moves to PostgreSQL by the documented commands while its slivers run, and goes on there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from testbed import BIN, IMAGE, STARTED, Node, eventually
 PLACE = Path("/run/postgres-test")
 PASSWORD = "p-4711"
 ACCESS = "local all postgres peer\nlocal all all scram-sha-256\n"
-README = (prodhost.REPO / "README.md").read_text()
+INSTALL = prodhost.INSTALL.read_text()
 ROWS = """\
 import json, sys
 from slicemgr import config, store
@@ -56,23 +56,23 @@ class PostgresNode(Node):
         ready = [str(postgres_server.programs() / "pg_isready"), "-h", str(PLACE)]
         eventually(lambda: self.box.run(ready).returncode == 0, "PostgreSQL answers", 30)
 
-    def readme(self, beginning: str) -> str:
-        """The README's commands that begin so, with this box's address and user in them."""
-        commands = [one for one in prodhost.readme_commands(README, "PostgreSQL") if one.startswith(beginning)]
-        assert commands, f"the README has no command {beginning!r}"
+    def documented(self, beginning: str) -> str:
+        """The documented commands that begin so, with this box's address and user in them."""
+        commands = [one for one in prodhost.commands_below(INSTALL, "PostgreSQL") if one.startswith(beginning)]
+        assert commands, f"docs/how-to/install.md has no command {beginning!r}"
         text = "\n".join(commands).replace("SECRET", PASSWORD).replace("root:slicemgr", "root:65534")
         return text.replace("@127.0.0.1/slicemgr", f"@/slicemgr?host={PLACE}")
 
     def move(self) -> str:
         """From SQLite to PostgreSQL; what the copy said."""
         self.start_server()
-        self.sh(self.readme("runuser "))
+        self.sh(self.documented("runuser "))
         self.kill("agent")
         self.kill("web")
-        self.sh(self.readme("slicemgr db upgrade"))
-        told = self.sh(self.readme("PGPASSWORD="))
+        self.sh(self.documented("slicemgr db upgrade"))
+        told = self.sh(self.documented("PGPASSWORD="))
         for beginning in ("printf ", "chown ", "chmod "):
-            self.sh(self.readme(beginning))
+            self.sh(self.documented(beginning))
         self.moved = True
         self.start_web()
         self.start_agent()

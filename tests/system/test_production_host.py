@@ -1,4 +1,4 @@
-"""The core tests once more where slicemgr will run: Debian with systemd and pure cgroup v2, set up by the README.
+"""The core tests once more where slicemgr will run: Debian with systemd and pure cgroup v2, set up as documented.
 
 The machine is booted once, beside the other tests; what each test in it found is a test here.
 """

@@ -131,9 +131,9 @@ def test_the_list_names_packages_that_exist() -> None:
     assert listed() <= installed()[0].keys()
 
 
-def test_a_production_node_gets_what_the_readme_installs_and_no_database_server() -> None:
-    """The README's command and the tests of the production host end at the same line of the list."""
-    commands = prodhost.readme_commands((REPOSITORY / "README.md").read_text(), prodhost.SECTION)
+def test_a_production_node_gets_what_the_guide_installs_and_no_database_server() -> None:
+    """The documented command and the tests of the production host end at the same line of the list."""
+    commands = prodhost.commands_below(prodhost.INSTALL.read_text(), prodhost.SECTION)
     (install,) = [one for one in commands if one.startswith("apt-get ")]
     words = ["sh", "-c", f"echo {install.removeprefix('apt-get install ')}"]
     told = subprocess.run(words, check=True, capture_output=True, text=True, cwd=REPOSITORY).stdout
