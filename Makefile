@@ -25,7 +25,7 @@ check: setup ## style, types, import directions, schema, golden files, documents
 	@$(PYTHON) tools/check.py
 
 docs: setup ## build the documents, which the service shows at /docs; warnings are errors
-	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 unit: setup ## the tests that need no root and no box
 	@$(PYTHON) -m pytest -q tests/unit tests/golden

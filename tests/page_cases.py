@@ -40,6 +40,8 @@ PAGES = {
     "GET /sign-in/openid/back": PageCase("/sign-in/openid/back?state=x&code=x", (404,)),
     "POST /invitation/<secret>/openid": PageCase("/invitation/nobodys/openid", (404,), {}),
     "GET /static/<version>/<path:name>": PageCase("/static/x/app.css", (200,)),
+    "GET /docs/": PageCase("/docs/", (200,)),
+    "GET /docs/<path:name>": PageCase("/docs/page/", (200,)),
     "GET /slices": PageCase("/slices", ALL),
     "POST /slices/requests/<id>/withdraw": PageCase("/slices/requests/REQUEST/withdraw", (404, 404, 303, 403, 403), {}),
     "GET /new": PageCase("/new", ALL),

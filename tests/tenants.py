@@ -46,6 +46,7 @@ DAVE = Principal("dave", False, {"lab": Role.MEMBER, "hollow": Role.MEMBER})
 CAROL = Principal("carol", False, {"rival": Role.PI})
 EVERYBODY = (ROOT, ALICE, BOB, DAVE, CAROL)
 PASSWORD = "correct horse battery"
+MANUAL = Path(__file__).parent / "manual"  # documents of two pages, whether the real ones are built or not
 LAB_IMAGE, LAB_SHA = "lab-image", "cd" * 32
 OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8x2dEw0kB0yJ3Ck8t8S1m2S2cYyN3wN0o0o0o0o0o0 other"
 
@@ -156,7 +157,9 @@ class Tenants(Service):
 
     @functools.cached_property
     def app(self) -> Flask:
-        return create_app(self.config, self.store)
+        app = create_app(self.config, self.store)
+        app.config["MANUAL"] = MANUAL
+        return app
 
     def client(self, who: str | None = None) -> FlaskClient:
         """who: one of `found`; None shows no token."""

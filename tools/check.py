@@ -16,7 +16,7 @@ CHECKS: dict[str, list[str]] = {
     "import directions": [str(BIN / "lint-imports"), "--no-cache"],
     "schema": [sys.executable, "tools/check_schema.py"],
     "words": [sys.executable, "tools/check_words.py"],
-    "documents": [str(BIN / "mkdocs"), "build", "--strict", "--quiet"],
+    "documents": [str(BIN / "mkdocs"), "build", "--strict"],
     "golden files": [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/golden"],
 }
 

@@ -127,14 +127,8 @@ def overlay(tree: Path, work: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-R", "-l", merged], check=True)
 
 
-<<<<<<< HEAD
 def copy_sources(clone: Path) -> None:
     """What git knows of this tree or would add, links as links, as in a clone."""
-=======
-def install(root: Path, commands: Commands) -> None:
-    """The commands that need no running system, in a clone inside `root`."""
-    clone = root / "root" / "slicemgr"
->>>>>>> e9f7e24 (Build the documents with MkDocs and cut README to its map)
     tracked = subprocess.run(
         ["git", "-C", REPO, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         check=True, capture_output=True, text=True,
@@ -146,7 +140,7 @@ def install(root: Path, commands: Commands) -> None:
 
 
 def install(root: Path, commands: Commands) -> None:
-    """The README's commands that need no running system, in a clone inside `root`."""
+    """The documented commands that need no running system, in a clone inside `root`."""
     clone = root / "root" / "slicemgr"
     copy_sources(clone)
     in_tree(root, "set -ex; cd /root/slicemgr\n" + "\n".join(commands.install))

@@ -18,7 +18,9 @@ _LEAVE_MORE = {"peers": "slicemgr.cli.bench_peers"}  # experiment that leaves mo
 
 
 @click.command()
-@click.option("--type", "kind", type=click.Choice(["lxc", "kvm"]), default="lxc", show_default=True)
+@click.option(
+    "--type", "kind", type=click.Choice(["lxc", "kvm"]), default="lxc", show_default=True, help="Of all slivers."
+)
 @click.option("--image", help="Of all slivers (lxc debian-12, kvm debian-12-small).")
 @click.option("--to", type=click.IntRange(1, 2000), default=200, show_default=True, help="So many slivers.")
 @click.option("--step", type=click.IntRange(1, 500), default=5, show_default=True, help="More of them at each step.")

@@ -72,7 +72,9 @@ def list_tokens(user: str | None, output: Output) -> None:
 
 @token.command("create")
 @click.argument("label")
-@click.option("--scope", type=click.Choice(["read", "write"]), default="write", show_default=True)
+@click.option(
+    "--scope", type=click.Choice(["read", "write"]), default="write", show_default=True, help="Rights of the token."
+)
 @click.option("--expires", help="After this, such as 30d.")
 @output_options(tables.NEW_TOKEN)
 def create_token(label: str, scope: str, expires: str | None, output: Output) -> None:

@@ -20,7 +20,7 @@ def event() -> None:
 @click.option("--action", help="Only this, such as create.")
 @time_options
 @project_option
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Most lines.")
 @output_options(tables.EVENTS)
 def list_events(slice_name: str | None, limit: int, output: Output, **filters: str | None) -> None:
     """The newest events."""

@@ -23,7 +23,9 @@ _ON_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 @click.option(
     "--token-stdin", is_flag=True, help="Read a token, made on the page Keys and tokens, from standard input."
 )
-@click.option("--scope", type=click.Choice(["read", "write"]), default="write", show_default=True)
+@click.option(
+    "--scope", type=click.Choice(["read", "write"]), default="write", show_default=True, help="Rights of the token."
+)
 @click.option("--expires", help="When the token ends, such as 30d.")
 def login(url: str, user: str | None, password_stdin: bool, token_stdin: bool, scope: str, expires: str | None) -> None:
     """Sign in to the service at URL; from then on every command works with it.

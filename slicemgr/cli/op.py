@@ -21,7 +21,7 @@ def op() -> None:
 @click.option("--project", help="Only of this project.")
 @click.option("--user", help="Only those that this user asked for.")
 @time_options
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Most lines.")
 @output_options(tables.OPERATIONS)
 def list_operations(slice_name: str | None, limit: int, output: Output, **filters: str | None) -> None:
     """The newest operations."""

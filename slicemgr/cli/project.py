@@ -148,7 +148,9 @@ def delete_project(name: str) -> None:
 @project.command("add")
 @click.argument("name")
 @click.argument("user")
-@click.option("--role", type=click.Choice(["member", "pi"]), default="member", show_default=True)
+@click.option(
+    "--role", type=click.Choice(["member", "pi"]), default="member", show_default=True, help="In the project."
+)
 @output_options(tables.PROJECTS)
 def add_member(name: str, user: str, role: str, output: Output) -> None:
     """Invite USER to project NAME (PIs), or make USER a member and change the role (admins)."""
@@ -169,7 +171,9 @@ def _sent(whom: str, project: str) -> str:
 @project.command("invite")
 @click.argument("name")
 @click.argument("whom")
-@click.option("--role", type=click.Choice(["member", "pi"]), default="member", show_default=True)
+@click.option(
+    "--role", type=click.Choice(["member", "pi"]), default="member", show_default=True, help="In the project."
+)
 @output_options(tables.INVITATIONS)
 def invite(name: str, whom: str, role: str, output: Output) -> None:
     """Invite WHOM, a user name or a mail address, to project NAME (PIs).

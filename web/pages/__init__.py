@@ -15,6 +15,7 @@ from slicemgr.web.pages import (
     images,
     invitation,
     log,
+    manual,
     new,
     nodes,
     openid,
@@ -70,5 +71,6 @@ def install(app: Flask) -> None:
     openid.install(app)
     app.register_blueprint(assets.blueprint)
     app.extensions.setdefault("slicemgr.navigation", []).append(shell.Entry("reference.page", "API", "terminal", 90))
+    manual.install(app)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)

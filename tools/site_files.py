@@ -1,0 +1,19 @@
+"""A hook of MkDocs: leave out of the built documents what the service never sends."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Source maps, the search in other languages, and a page for errors, which the service has itself."""
+    site = Path(config.site_dir)
+    for path in site.rglob("*.map"):
+        path.unlink()
+    shutil.rmtree(site / "assets" / "javascripts" / "lunr")
+    (site / "404.html").unlink()
