@@ -1,0 +1,71 @@
+"""The command blocks of a tutorial, run as its reader would: one shell, at a terminal that asks for passwords."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PASSWORD = re.compile(rb"(New password|Repeat for confirmation|Password): ?\Z")
+
+
+class Done(NamedTuple):
+    """status: of the shell, which ends at the first command that fails. shown: what the terminal showed."""
+
+    status: int
+    shown: str
+
+
+def commands(text: str) -> list[str]:
+    """The lines after `$ ` of each block marked console, with those after `> ` that continue them.
+
+    Raises ValueError for a block without a command: it would be a page's claim that nothing tests.
+    """
+    found: list[str] = []
+    for block in _BLOCK.findall(text):
+        lines = block.splitlines()
+        if not lines or not lines[0].startswith("$ "):
+            raise ValueError(f"a block begins with {lines[:1]}, not with a command")
+        for line in lines:
+            if line.startswith("$ "):
+                found.append(line[2:])
+            elif line.startswith("> "):
+                found[-1] += f"\n{line[2:]}"
+    return found
+
+
+def run(lines: list[str], folder: Path, environment: Mapping[str, str], password: str, seconds: float) -> Done:
+    """Run them in one bash, in `folder`. password: the answer to each question for one. Ended after `seconds`."""
+    script = folder / ".commands"
+    script.write_text("\n".join(lines) + "\n")
+    process, terminal = pty.fork()
+    if process == 0:
+        try:
+            os.chdir(folder)
+            os.execve("/bin/bash", ["bash", "-euv", "-o", "pipefail", str(script)], dict(environment))
+        finally:
+            os._exit(127)
+    shown = b""
+    deadline = time.monotonic() + seconds
+    try:
+        while select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            try:
+                shown += os.read(terminal, 65536)
+            except OSError:  # a terminal whose last program has ended
+                break
+            if _PASSWORD.search(shown):
+                os.write(terminal, f"{password}\n".encode())
+                shown += b"\n"
+        else:
+            os.killpg(process, signal.SIGKILL)
+    finally:
+        _, status = os.waitpid(process, 0)
+        os.close(terminal)
+    return Done(os.waitstatus_to_exitcode(status), shown.decode(errors="replace"))
