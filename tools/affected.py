@@ -23,6 +23,8 @@ SOURCES = ("slicemgr", *LINKED, "tests", "tools")
 PROGRAMS = {"slicemgr": "slicemgr/main.py", "slicectl": "slicemgr/cli/__init__.py"}  # what a started program imports
 # What is read and not imported, by whom: a change below a folder is one of the file.
 READERS = {
+    "docs": "tools/reference.py",
+    "docs/tutorials": "tests/tutorial.py",
     "images": "slicemgr/drivers/recipe.py",
     "slicemgr/loads": "slicemgr/bench/io.py",
     "migrations": "slicemgr/store/schema.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
+import check_words
 import click
 import pytest
 import reference
@@ -135,6 +137,42 @@ def test_every_route_and_metric_is_there(site: Path, tmp_path: Path) -> None:
     names = set(re.findall(r"^# TYPE (\S+)", metrics, re.MULTILINE))
     assert len(names) > 40
     assert [one for one in sorted(names) if f"<code>{one}</code>" not in texts(site, "metrics")] == []
+
+
+# the words
+
+
+def test_listed_words_are_found_in_prose_alone() -> None:
+    words = {"told": "reported", "the same once more": "repeat"}
+    text = """# Told
+
+It was told, and the same
+once more. `told` and [a link](told.md) are code:
+
+    told told
+
+```text
+told
+```
+told
+"""
+    assert [(line, word.lower()) for line, word, _ in check_words.found(text, words)] == [
+        (1, "told"),
+        (3, "told"),
+        (3, "the same once more"),
+        (11, "told"),
+    ]
+
+
+def test_the_documents_have_none_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the check fails where one has."""
+    assert check_words.main() == 0
+    assert "## 1" not in check_words.newest_section("# Changelog\n\n## 2\n\nNew.\n\n## 1\n\nOld.\n")
+    shutil.copytree(REPO / "docs", tmp_path / "docs")
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 2\n\nIt is told.\n\n## 1\n\nIt was told.\n")
+    monkeypatch.setattr(check_words, "REPO", tmp_path)
+    monkeypatch.setattr(check_words, "read", functools.partial(check_words.read, tmp_path))
+    assert check_words.main() == 1
 
 
 # the built pages
