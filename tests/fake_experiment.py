@@ -40,8 +40,8 @@ class Fake:
     def steps(self) -> list[Step]:
         found = []
         for turn in range(1, self.turns + 1):
-            found += [Step(f"{turn}/{one}", f"step {one}", 1.0, str(turn)) for one in "abcd"]
-            found.append(Step(f"{turn}/last", "last", 1.0, str(turn), always=True))
+            found += [Step(f"{turn}/{one}", f"step {one}", None, 1.0, str(turn)) for one in "abcd"]
+            found.append(Step(f"{turn}/last", "last", None, 1.0, str(turn), always=True))
         return found
 
     def state(self) -> guard.State:

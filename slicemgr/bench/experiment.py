@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from slicemgr.bench import guard
 
 Json = dict[str, Any]
+Work = TypeVar("Work")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """id: unique, and the same whenever the same parameters are given.
+class StepOf(Generic[Work]):
+    """id: unique, and the same whenever the same parameters are given; people and run folders know the step by it.
 
-    seconds: a guess for the dry run. series: steps that build on each other; where one of them is stopped, the rest of
-    its series is left out, but for those that say `always`, such as the deletion. deletes: what was made; the last
-    of all steps is left out if it does and all shall be kept.
+    work: what is to be done, as the experiment has it. seconds: a guess for the dry run. series: steps that build on
+    each other; where one of them is stopped, the rest of its series is left out, but for those that say `always`, such
+    as the deletion. deletes: what was made; the last of all steps is left out if it does and all shall be kept.
     """
 
     id: str
     title: str
+    work: Work
     seconds: float = 1.0
     series: str = ""
     always: bool = False
     deletes: bool = False
+
+
+Step = StepOf[Any]
 
 
 class Stopped(Exception):

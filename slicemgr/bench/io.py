@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from slicemgr.bench import guard
-from slicemgr.bench.experiment import Json, Missing, Step, Told
+from slicemgr.bench.experiment import Json, Missing, Step, StepOf, Told
 from slicemgr.bench.places import MACHINE, InPlaces, Way, in_words
 from slicemgr.client_measures import IoRequest
 from slicemgr.config import parse_size
@@ -58,7 +58,17 @@ def label(what: str, size: int) -> str:
     return f"{size / 1e6:g} MB" if size >= 1_000_000 else f"{size / 1e3:g} kB"
 
 
-def steps(plan: Plan) -> list[Step]:
+@dataclass(frozen=True, slots=True)
+class Load:
+    """what: SQLITE or FILES. size: bytes of the database, number of files."""
+
+    turn: int
+    place: str
+    what: str
+    size: int
+
+
+def steps(plan: Plan) -> list[StepOf[Load]]:
     """`2/overlay/sqlite/2600000`: in the second repetition."""
     found = []
     for turn in range(1, plan.repeat + 1):
@@ -68,7 +78,8 @@ def steps(plan: Plan) -> list[Step]:
                 for size in sizes:
                     seconds = 1 + _PACE[place] * (size / 3e6 if what == SQLITE else size / 800)
                     title = f"{place}, {'database of ' if what == SQLITE else ''}{label(what, size)}{about}"
-                    found.append(Step(f"{turn}/{place}/{what}/{size}", title, seconds, f"{turn}/{place}"))
+                    load = Load(turn, place, what, size)
+                    found.append(StepOf(f"{turn}/{place}/{what}/{size}", title, load, seconds, f"{turn}/{place}"))
     return found
 
 
@@ -81,13 +92,13 @@ class Io(InPlaces):
         # What the roots on the node are made of: sha256, size, and whether there is a Linux in it.
         self._image: tuple[str, int, bool] = ("", 0, False)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[StepOf[Load]]:
         return steps(self._plan)
 
-    def need(self, step: Step) -> guard.Need:
+    def need(self, step: StepOf[Load]) -> guard.Need:
         """The data three times (as made, as written, a copy), a copied root, a sliver's memory."""
-        _, place, what, size = step.id.split("/")
-        data = 3 * int(size) * (_FILE if what == FILES else 1)
+        place, what, size = step.work.place, step.work.what, step.work.size
+        data = 3 * size * (_FILE if what == FILES else 1)
         if place in ROOTS:
             return guard.Need(disk=data + (self._image[1] if place == "copy" else 0), pids=4)
         limit = parse_size(self._plan.memory, "--memory")
@@ -100,18 +111,18 @@ class Io(InPlaces):
             self._image = image["sha256"], image["virtual_size"], bool(image["os"])
         return super().prepare(done, todo, told)
 
-    def run(self, step: Step, told: Told) -> Json:
-        turn, place, what, size = step.id.split("/")
+    def run(self, step: StepOf[Load], told: Told) -> Json:
+        turn, place, what, size = astuple(step.work)
         seed = random.Random(f"{self._plan.seed}/{turn}/data").randrange(2**31)
-        head: Json = {"turn": int(turn), "place": place, "what": what, "size": int(size)}
+        head: Json = {"turn": turn, "place": place, "what": what, "size": size}
         if place in ROOTS:
             if not self._image[2]:
                 raise Missing(f"the image {self._plan.images['lxc']} has no Linux in it, so no root is made of it")
-            request: IoRequest = {"root": place, "image": self._image[0], "what": what, "size": int(size), "seed": seed}
+            request: IoRequest = {"root": place, "image": self._image[0], "what": what, "size": size, "seed": seed}
             self._slivers.leave(told)
             node = self._plan.way.node
             found = self._on_node.run(lambda: self._client.measure_io(node, request), ("make", *MEASURED))
             return {**head, **found}
         self._slivers.use(turn, place, told)
-        words = ("make,measure,remove", what, size, str(seed))
+        words = ("make,measure,remove", what, str(size), str(seed))
         return {**head, **self._slivers.run("disk.py", words, MEASURED, _LONGEST)}

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 from slicemgr import wire
 from slicemgr.bench import guard, inside, leave, slivers
-from slicemgr.bench.experiment import Json, Step, Stopped, Told
+from slicemgr.bench.experiment import Json, Step, StepOf, Stopped, Told
 from slicemgr.client import Client
 from slicemgr.config import parse_size
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
@@ -62,7 +62,15 @@ class Plan:
         return {**{name: getattr(self, name) for name in names}, "series": [asdict(one) for one in self.series]}
 
 
-def steps(plan: Plan) -> list[Step]:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """raw: the baseline of the series, without slicemgr."""
+
+    series: Series
+    raw: bool
+
+
+def steps(plan: Plan) -> list[StepOf[Part]]:
     """`2/kvm-direct/slices`: the second repetition's; `…/raw`: its baseline."""
     found = []
     for turn in range(1, plan.repeat + 1):
@@ -70,8 +78,10 @@ def steps(plan: Plan) -> list[Step]:
         for one in plan.series:
             name = f"{turn}/{one.label.replace(' ', '-')}"
             seconds = 2 + _GUESS[one.kind] * plan.count / plan.parallel
-            found.append(Step(f"{name}/raw", f"{one.label}: raw{about}", seconds, name))
-            found.append(Step(f"{name}/slices", f"{one.label}: slices{about}", 3 * seconds, name))
+            found.append(StepOf(f"{name}/raw", f"{one.label}: raw{about}", Part(one, raw=True), seconds, name))
+            found.append(
+                StepOf(f"{name}/slices", f"{one.label}: slices{about}", Part(one, raw=False), 3 * seconds, name)
+            )
     return found
 
 
@@ -84,19 +94,17 @@ class Lifecycle:
         self._key = slivers.Key(plan.key)
         self._stop = threading.Event()
         self._watch = slivers.Watch(self.state)
-        self._of = {one.id: one.series.partition("/")[2] for one in steps(plan)}
-        self._series = {one.label.replace(" ", "-"): one for one in plan.series}
         self._asked: str | int | None = None  # a baseline that may go on
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[StepOf[Part]]:
         return steps(self._plan)
 
     def state(self) -> guard.State:
         return guard.state(self._client.node(self._plan.node)["facts"])
 
-    def need(self, step: Step) -> guard.Need:
+    def need(self, step: StepOf[Part]) -> guard.Need:
         memory = parse_size(self._plan.memory, "--memory")
-        return slivers.cost(self._series[self._of[step.id]].kind, memory, self._plan.count)
+        return slivers.cost(step.work.series.kind, memory, self._plan.count)
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
         """Refused beside others' experiments, with too few ports or without an image."""
@@ -114,14 +122,14 @@ class Lifecycle:
         for running in client.operations(kind="baseline", state="running"):
             told.say("waiting until the node has ended the raw baseline of an earlier run")
             client.wait(running["id"], _RAW_SECONDS)
-        cut = f"{todo[0].id.rpartition('/')[0]}/raw"
+        cut = f"{todo[0].series}/raw"
         if cut in done and cut != todo[0].id:
             return [f"resumed at {todo[0].title}: its raw baseline was measured before the interruption"]
         return []
 
-    def run(self, step: Step, told: Told) -> Json:
-        series = self._series[self._of[step.id]]
-        if step.id.endswith("/raw"):
+    def run(self, step: StepOf[Part], told: Told) -> Json:
+        series = step.work.series
+        if step.work.raw:
             return {"raw": self._baseline(series)}
         names = [f"{self._plan.prefix}{index:04}" for index in range(self._plan.count)]
         return self._slices(series, names, told)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from slicemgr import names, wire
 from slicemgr.bench import guard, iperf, leave, peer_place, peer_systems, slivers
-from slicemgr.bench.experiment import Json, Step, Stopped, Told
+from slicemgr.bench.experiment import Json, Step, StepOf, Stopped, Told
 from slicemgr.bench.peer_kinds import PEERS, Cost, version
 from slicemgr.bench.peer_place import PEER_SIDE, Place
 from slicemgr.bench.peer_sides import Ours, Route, Side, Target, Theirs, answers
@@ -81,10 +81,25 @@ class Plan:
         return slivers.request("", "lxc", self.image, self.node, self.ssh_key, **more)
 
 
-def steps(plan: Plan, missing: Mapping[str, Sequence[str]]) -> list[Step]:
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A system's in a repetition. missing: what it lacks here; then there is nothing but that to say."""
+
+    key: str
+    missing: tuple[str, ...] = ()
+
+
+def steps(plan: Plan, missing: Mapping[str, Sequence[str]]) -> list[StepOf[Turn]]:
     """`2/docker`: Docker in the second repetition; `absent/lxd`: LXD is not installed. missing: programs, by peer."""
     found = [
-        Step(f"{_ABSENT}/{key}", f"{LABELS[key]}: not installed", 0.0, f"{_ABSENT}/{key}", always=True)
+        StepOf(
+            f"{_ABSENT}/{key}",
+            f"{LABELS[key]}: not installed",
+            Turn(key, tuple(missing[key])),
+            0.0,
+            f"{_ABSENT}/{key}",
+            always=True,
+        )
         for key in plan.peers
         if missing.get(key)
     ]
@@ -93,7 +108,7 @@ def steps(plan: Plan, missing: Mapping[str, Sequence[str]]) -> list[Step]:
         about = f" ({turn} of {plan.repeat})" if plan.repeat > 1 else ""
         for key in random.Random(f"{plan.seed}/{turn}").sample(there, len(there)):
             seconds = _BESIDES + plan.count * _cost(key).seconds + 3 * plan.seconds
-            found.append(Step(f"{turn}/{key}", f"{plan.count} by {LABELS[key]}{about}", seconds, key))
+            found.append(StepOf(f"{turn}/{key}", f"{plan.count} by {LABELS[key]}{about}", Turn(key), seconds, key))
     return found
 
 
@@ -109,15 +124,15 @@ class Peers:
         self._stop = threading.Event()
         self._watch = slivers.Watch(self.state)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[StepOf[Turn]]:
         return steps(self._plan, self._missing)
 
     def state(self) -> guard.State:
         return guard.state(self._client.node(self._plan.node)["facts"])
 
-    def need(self, step: Step) -> guard.Need:
-        turn, _, key = step.id.partition("/")
-        if turn == _ABSENT:
+    def need(self, step: StepOf[Turn]) -> guard.Need:
+        key = step.work.key
+        if step.work.missing:
             return guard.Need()
         cost, image = _cost(key), 0 if key == OURS else _UNPACKED
         return guard.Need(
@@ -144,9 +159,9 @@ class Peers:
         self.clean(told)
         return []
 
-    def run(self, step: Step, told: Told) -> Json:
-        turn, _, key = step.id.partition("/")
-        if turn == _ABSENT:
+    def run(self, step: StepOf[Turn], told: Told) -> Json:
+        key = step.work.key
+        if step.work.missing:
             return {"system": key, "missing": self._missing[key], "install": PEERS[key].package}
         data: Json = {"system": key, "version": version(PEERS[key]) if key in PEERS else ""}
         try:

@@ -61,7 +61,7 @@ class Slivers:
         self._words: list[str] = []
         self._key = slivers.Key(way.key)
 
-    def use(self, turn: str, kind: str, told: Told, install: str = "") -> None:
+    def use(self, turn: int, kind: str, told: Told, install: str = "") -> None:
         """Be in the sliver of this turn and kind. install: a shell's command for a fresh one.
 
         Raises Missing if the node cannot run that kind or the command fails there, what the service refuses.

@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from enum import Enum
 
 from slicemgr import wire
 from slicemgr.bench import guard, leave, slivers
-from slicemgr.bench.experiment import Json, Step, Stopped, Told
+from slicemgr.bench.experiment import Json, Step, StepOf, Stopped, Told
 from slicemgr.client import Client
 from slicemgr.client_ssh import answers
 from slicemgr.config import parse_size
@@ -57,18 +58,38 @@ class Plan:
         return {name: getattr(self, name) for name in names}
 
 
-def steps(plan: Plan) -> list[Step]:
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """Until there are so many slivers."""
+
+    size: int
+
+
+class AtTheEnd(Enum):
+    """What follows the last of a repetition."""
+
+    CHECK = "check"
+    DELETE = "delete"
+
+
+ScaleStep = StepOf[Grow | AtTheEnd]
+
+
+def steps(plan: Plan) -> list[ScaleStep]:
     """`2/15`: the second repetition, until there are 15 slivers."""
     sizes = [*range(0, plan.to, plan.step), plan.to]
     each = _GUESS[plan.kind] * plan.step / plan.parallel
-    found = []
+    found: list[ScaleStep] = []
     for turn in range(1, plan.repeat + 1):
         about = f" ({turn} of {plan.repeat})" if plan.repeat > 1 else ""
         found += [
-            Step(f"{turn}/{size}", f"{size} {plan.kind}{about}", (each if size else 0) + 3, str(turn)) for size in sizes
+            StepOf(f"{turn}/{size}", f"{size} {plan.kind}{about}", Grow(size), (each if size else 0) + 3, str(turn))
+            for size in sizes
         ]
-        found.append(Step(f"{turn}/check", f"all ports{about}", 1 + plan.to / 100, str(turn), always=True))
-        found.append(Step(f"{turn}/delete", f"delete{about}", 1 + plan.to / 50, str(turn), always=True, deletes=True))
+        check, delete = AtTheEnd.CHECK, AtTheEnd.DELETE
+        found.append(StepOf(f"{turn}/check", f"all ports{about}", check, 1 + plan.to / 100, str(turn), always=True))
+        seconds = 1 + plan.to / 50
+        found.append(StepOf(f"{turn}/delete", f"delete{about}", delete, seconds, str(turn), always=True, deletes=True))
     return found
 
 
@@ -83,15 +104,15 @@ class Scale:
         self._stop = threading.Event()
         self._watch = slivers.Watch(self.state)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[ScaleStep]:
         return steps(self._plan)
 
     def state(self) -> guard.State:
         return guard.state(self._client.node(self._plan.node)["facts"])
 
-    def need(self, step: Step) -> guard.Need:
+    def need(self, step: ScaleStep) -> guard.Need:
         """By what the slivers of this series cost so far, the last ones if they cost more; before that by a guess."""
-        more = max(0, self._size(step) - len(self._slivers))
+        more = max(0, step.work.size - len(self._slivers)) if isinstance(step.work, Grow) else 0
         sizes = sorted(self._looks)
         if len(sizes) < 2:
             limit = parse_size(self._plan.memory, "--memory")
@@ -109,17 +130,18 @@ class Scale:
         slivers.ports_suffice(client, plan.node, planned, plan.to, "--to")
         return self._refill(done, todo[0], told)
 
-    def run(self, step: Step, told: Told) -> Json:
-        match step.id.partition("/")[2]:
-            case "check":
+    def run(self, step: ScaleStep, told: Told) -> Json:
+        match step.work:
+            case AtTheEnd.CHECK:
                 names = list(self._slivers)
                 return {"slivers": len(names), "reached": self._reached(names, told)}
-            case "delete":
+            case AtTheEnd.DELETE:
                 begun, count = time.monotonic(), len(self._slivers)
                 leave.delete(self._client, self._plan.prefix, told)
                 self._slivers, self._looks = {}, {}
                 return {"slivers": count, "seconds": time.monotonic() - begun}
-        return self._grow(self._size(step), told)
+            case Grow(size):
+                return self._grow(size, told)
 
     def interrupt(self) -> None:
         self._stop.set()
@@ -131,11 +153,6 @@ class Scale:
         self._client.close()
 
     # the steps
-
-    @staticmethod
-    def _size(step: Step) -> int:
-        last = step.id.partition("/")[2]
-        return int(last) if last.isdigit() else 0
 
     def _grow(self, size: int, told: Told) -> Json:
         if size == 0:

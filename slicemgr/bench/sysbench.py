@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slicemgr.bench import guard
-from slicemgr.bench.experiment import Json, Step, Told
+from slicemgr.bench.experiment import Json, StepOf, Told
 from slicemgr.bench.places import KINDS, MACHINE, InPlaces, Way, in_words
 from slicemgr.client_measures import SysbenchRequest
 from slicemgr.config import parse_size
@@ -55,7 +55,16 @@ class Plan:
         return {"node": self.way.node, **in_words({name: getattr(self, name) for name in names})}
 
 
-def steps(plan: Plan) -> list[Step]:
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A test of sysbench's in a place, of a repetition."""
+
+    turn: int
+    place: str
+    test: str
+
+
+def steps(plan: Plan) -> list[StepOf[Run]]:
     """`2/kvm/memory`: in the second repetition."""
     found = []
     for turn in range(1, plan.repeat + 1):
@@ -63,7 +72,8 @@ def steps(plan: Plan) -> list[Step]:
         for place in random.Random(f"{plan.seed}/{turn}").sample(plan.places, len(plan.places)):
             for test in plan.tests:
                 seconds = (plan.seconds or SECONDS[test]) + (30.0 if test == "fileio" else 2.0)
-                found.append(Step(f"{turn}/{place}/{test}", f"{place}, {test}{about}", seconds, f"{turn}/{place}"))
+                title, series = f"{place}, {test}{about}", f"{turn}/{place}"
+                found.append(StepOf(f"{series}/{test}", title, Run(turn, place, test), seconds, series))
     return found
 
 
@@ -74,20 +84,20 @@ class Sysbench(InPlaces):
         super().__init__(plan.way, plan.places)
         self._plan = plan
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[StepOf[Run]]:
         return steps(self._plan)
 
-    def need(self, step: Step) -> guard.Need:
-        _, place, test = step.id.split("/")
+    def need(self, step: StepOf[Run]) -> guard.Need:
+        place, test = step.work.place, step.work.test
         disk = parse_size(self._plan.size, "--size") if test == "fileio" else 0
         machine = parse_size(self._plan.memory, "--memory") + MACHINE
         return guard.Need(machine if place == "kvm" else MACHINE, disk, 32)
 
-    def run(self, step: Step, told: Told) -> Json:
-        turn, place, test = step.id.split("/")
+    def run(self, step: StepOf[Run], told: Told) -> Json:
+        turn, place, test = step.work.turn, step.work.place, step.work.test
         plan, names = self._plan, MEASURED[test]
         size, seed = parse_size(plan.size, "--size"), random.Random(f"{plan.seed}/{turn}/{test}").randrange(1, 2**31)
-        head: Json = {"turn": int(turn), "place": place, "test": test}
+        head: Json = {"turn": turn, "place": place, "test": test}
         if place == HOST:
             self._slivers.leave(told)
             request: SysbenchRequest = {"test": test, "seconds": plan.seconds, "size": size, "seed": seed}

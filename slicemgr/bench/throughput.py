@@ -17,7 +17,7 @@ from typing import Any
 from slicemgr import wire
 from slicemgr.bench import guard, iperf, leave, slivers
 from slicemgr.bench.ends import End, Link
-from slicemgr.bench.experiment import Json, Step, Stopped, Told
+from slicemgr.bench.experiment import Json, StepOf, Stopped, Told
 from slicemgr.client import Client
 from slicemgr.client_settings import read_settings
 from slicemgr.config import parse_rate, parse_size
@@ -110,14 +110,14 @@ def turns(what: What) -> dict[str, Turn]:
     return found
 
 
-def steps(what: What) -> list[Step]:
+def steps(what: What) -> list[StepOf[Turn]]:
     found = []
     for id_, one in turns(what).items():
         about = f", {one.count} at once" if one.count else ""
         title = f"{one.way}{about}, {one.link}, {one.direction}" + (f" ({one.repeat})" if what.repeat > 1 else "")
-        series = id_.partition("*")[0] + ("*" if one.count else "")
+        series = f"{one.link}/{one.repeat}/{one.direction}/{one.way}" + ("*" if one.count else "")
         talks = iperf.How("", what.seconds, interval=what.interval).whole(one.pairs)
-        found.append(Step(id_, title, talks + 5 + one.count / 2, series))
+        found.append(StepOf(id_, title, one, talks + 5 + one.count / 2, series))
     return found
 
 
@@ -126,7 +126,6 @@ class Throughput:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._turns = turns(plan.what)
         self._key = slivers.Key(plan.key)
         self._clients = {one: one.connect() for one in (plan.near, plan.far) if one.connect is not None}
         self._cpus: dict[End, int] = {}
@@ -136,7 +135,7 @@ class Throughput:
         self._stop = threading.Event()
         self._watch = slivers.Watch(self.state)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[StepOf[Turn]]:
         return steps(self._plan.what)
 
     def state(self) -> guard.State:
@@ -144,9 +143,9 @@ class Throughput:
         found = [guard.state(client.node(end.node)["facts"]) for end, client in self._clients.items()]
         return replace(min(found, key=lambda one: one.memory_available), load=0.0)
 
-    def need(self, step: Step) -> guard.Need:
+    def need(self, step: StepOf[Turn]) -> guard.Need:
         """Both ends may be on one machine."""
-        turn = self._turns[step.id]
+        turn = step.work
         programs = guard.Need(memory=_TALKER.memory * turn.pairs, pids=_TALKER.pids * turn.pairs)
         if turn.way == VANILLA:
             return programs
@@ -154,21 +153,21 @@ class Throughput:
         own = slivers.cost(turn.way, parse_size(self._plan.what.memory, "--memory"), max(0, lacking))
         return guard.Need(programs.memory + own.memory, own.disk, programs.pids + own.pids)
 
-    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[StepOf[Turn]], told: Told) -> list[str]:
         """Refused if the ends are one, the link is down, or slivers do not fit. What an earlier run left is deleted."""
         plan = self._plan
         if plan.near.words == plan.far.words:
             hint = "words that start programs there, such as 'ssh HOST' or 'tools/nodebox enter BOX --'"
             raise invalid("--peer-exec", "both ends are in the same place", hint)
-        iperf.make_room(max(self._turns[one.id].pairs for one in todo))
-        self._fits([self._turns[one.id] for one in todo])
+        iperf.make_room(max(one.work.pairs for one in todo))
+        self._fits([one.work for one in todo])
         self._link.find()
         self.clean(told)
         self._try()
         return [f"resumed at {todo[0].title}: slivers and link were made again, which is not measured"] if done else []
 
-    def run(self, step: Step, told: Told) -> Json:
-        turn, what = self._turns[step.id], self._plan.what
+    def run(self, step: StepOf[Turn], told: Told) -> Json:
+        turn, what = step.work, self._plan.what
         pairs = self._pairs(turn, told)
         rate = None if turn.link == UNLIMITED else parse_rate(turn.link, "--link")
         if rate != self._rate:
