@@ -59,6 +59,9 @@ port = {port}
 user = "65534:65534"
 cookie = "plain"
 
+[record]
+interval = "1s"
+
 [agent]
 reconcile = "1s"
 stop_grace = "5s"

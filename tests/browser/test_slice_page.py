@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
-import pytest
 from playwright.sync_api import Page, expect
 from testbed import IMAGES, Node, eventually
 
@@ -20,13 +18,6 @@ LOADED = """() => performance.getEntriesByType("resource").concat(performance.ge
     .reduce((sum, one) => sum + one.encodedBodySize, 0)"""
 KINDS = """() => performance.getEntriesByType("resource").filter((one) => one.name.includes("/static/"))
     .map((one) => [one.encodedBodySize, one.decodedBodySize])"""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick(node: Node) -> Iterator[None]:
-    """A sample each second, while this module's tests run."""
-    with node.other_settings(lambda text: f'{text}\n[record]\ninterval = "1s"\n'):
-        yield
 
 
 def ready(page: Page, name: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from guest import Guest
 from test_console_ends import see_the_screen, signed_in
 from test_keys import add_and_remove, new_key
-from test_recorder import QUICK, be_at_work
+from test_recorder import be_at_work
 from test_slices import MIB, greets
 from testbed import IMAGES, eventually
 
@@ -86,8 +86,7 @@ def test_a_snapshot_is_made_while_it_runs(guest: Guest) -> None:
 
 
 def test_what_it_uses_is_recorded(guest: Guest) -> None:
-    with guest.node.other_settings(lambda text: text + QUICK):
-        be_at_work(guest.node, guest.name)
+    be_at_work(guest.node, guest.name)
 
 
 def test_it_runs_on_without_libvirtd(guest: Guest) -> None:

@@ -7,21 +7,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from testbed import BIN, Node, eventually
 
 MIB = 1 << 20
-QUICK = '\n[record]\ninterval = "1s"\n'  # settings: a sample each second
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick(node: Node) -> Iterator[None]:
-    """A sample each second, while this module's tests run."""
-    with node.other_settings(lambda text: text + QUICK):
-        yield
 
 
 def usage(node: Node, name: str, since: str = "10m") -> dict[str, Any]:

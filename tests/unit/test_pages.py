@@ -248,6 +248,15 @@ def test_the_same_form_twice_makes_one_slice(tenants: Tenants, bob: Browser) -> 
     assert alice.post("/new", {**fields, "name": "hers"}).headers["Location"] == "/slices/hers?project=lab"
 
 
+def test_a_form_is_known_after_a_restart_of_the_service(tenants: Tenants, bob: Browser) -> None:
+    """Its answer is in the database; until then it was in the memory of the process, and came to an error."""
+    fields = {**FORM, "once": bob.once("/new")}
+    first = bob.post("/new", fields).headers["Location"]
+    del tenants.app
+    assert Browser(tenants, "bob").post("/new", fields).headers["Location"] == first
+    assert names(tenants).count("new") == 1
+
+
 def test_two_clicks_at_once(tenants: Tenants, bob: Browser) -> None:
     """The second waits for what the first is told."""
     fields = {**FORM, "once": bob.once("/new"), "csrf_token": bob.proof()}

@@ -55,7 +55,7 @@ def price() -> Response:
 
 @blueprint.route("/new", methods=["POST"])
 @once
-def make() -> Response:
+def create() -> Response:
     """The slice, or beyond the quota the request that waits."""
     form, by, store, config = _sent(), principal(), state().store, state().config
     try:
