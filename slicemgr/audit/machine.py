@@ -69,8 +69,9 @@ def _firmware(values: Values, _: Target) -> Verdict:
 
 def _memory(values: Values, target: Target) -> Verdict:
     """Beyond what the machine has its own kernel ends the process, and the machine goes on."""
-    ended, size = one(values, "memory"), target.memory // MIB
-    return f"{ended} before {size + _BEYOND // MIB} MiB", ended in ("killed", "refused")
+    ended = one(values, "memory")
+    seen = f"{ended}: a process that fills {(target.memory + _BEYOND) // MIB} MiB"
+    return seen, ended in ("killed", "refused")
 
 
 _BEYOND = 64 * MIB
