@@ -249,9 +249,13 @@ int probe_ipv6(char **arguments)
         struct icmp6_hdr icmp;
     } __attribute__((packed)) packet;
     struct sockaddr_ll where = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_IPV6), .sll_halen = ETH_ALEN};
+    struct packet_mreq everything = {.mr_type = PACKET_MR_PROMISC};
 
-    where.sll_ifindex = (int)if_nametoindex(LINK);
-    if (fd < 0 || ioctl(fd, SIOCGIFHWADDR, &link) < 0 || bind(fd, (struct sockaddr *)&where, sizeof where) < 0) {
+    where.sll_ifindex = everything.mr_ifindex = (int)if_nametoindex(LINK);
+    /* The node asks for the forged address by its own group: the device of a machine would leave that out. */
+    if (fd < 0 || ioctl(fd, SIOCGIFHWADDR, &link) < 0 ||
+        setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &everything, sizeof everything) < 0 ||
+        bind(fd, (struct sockaddr *)&where, sizeof where) < 0) {
         say_result("ipv6.sent", -1);
         return 0;
     }
