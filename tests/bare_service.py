@@ -164,14 +164,17 @@ class Service:
 
     def __init__(self, place: Path | Config, facts: Mapping[str, Any] | None = FACTS, **sections: Any) -> None:
         self.config = place if isinstance(place, Config) else config_in(place, **sections)
-        for directory in (self.config.uploads_dir, self.config.experiments_dir, self.config.node.run_dir):
-            directory.mkdir(parents=True, exist_ok=True)
+        self._make_directories()
         self.database = fresh_database(self.config)
         self.store = slicemgr.store.open(self.config)
         if facts is not None:
             with self.store.write() as c:
                 work.record(c, [work.NodeSeen("node1", "192.0.2.1", facts)])
         self.add_image(SHA, IMAGE)
+
+    def _make_directories(self) -> None:
+        for directory in (self.config.uploads_dir, self.config.experiments_dir, self.config.node.run_dir):
+            directory.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Self:
         return self

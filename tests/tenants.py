@@ -8,6 +8,7 @@ own project bob.
 from __future__ import annotations
 
 import functools
+import shutil
 import tempfile
 from datetime import timedelta
 from pathlib import Path
@@ -37,7 +38,7 @@ from slicemgr.service.passwords import Passwords
 from slicemgr.store import tables as t
 from slicemgr.store import work
 from slicemgr.store.updates import utcnow
-from slicemgr.web import create_app
+from slicemgr.web import create_app, state_of
 
 ROOT = Principal("root", True)
 ALICE = Principal("alice", False, {"lab": Role.PI, "hollow": Role.PI})
@@ -140,13 +141,30 @@ class Tenants(Service):
     """`found`: the tokens of people by name, and the ids of what is bob's."""
 
     def __init__(self, folder: Path, **sections: Any) -> None:
-        content, self.found = _seeded()
+        _, self.found = _seeded()
         config: Config = config_in(folder, **sections)
+        self._write_seed(config)
+        super().__init__(config, facts=None)
+
+    def _write_seed(self, config: Config) -> None:
+        content, _ = _seeded()
         path = config.node.state_dir / "db" / "slicemgr.db"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        super().__init__(config, facts=None)
         published.write(config.experiments_dir / self.found["experiment"])
+
+    def restore(self) -> None:
+        """Everything is as it was at first, and the application as if it had just started, without making it again.
+
+        To make an application costs more than the requests of most tests. A test that changes its routes or settings
+        takes Tenants of its own.
+        """
+        self.store.close()
+        for directory in (self.config.node.state_dir, self.config.node.run_dir):
+            shutil.rmtree(directory)
+        self._write_seed(self.config)
+        self._make_directories()
+        self.app.extensions["slicemgr"] = state_of(self.config, self.store)
 
     def add_image(self, *args: Any, **more: Any) -> None:
         """The image of the seed is there already."""

@@ -18,6 +18,14 @@ from slicemgr.web.refusals import Refusals
 from slicemgr.web.state import State
 
 
+def state_of(config: Config, store: Store, refusals: Refusals | None = None) -> State:
+    """What the requests to one application share. refusals: where others, too, count what they refuse."""
+    refusals = refusals or Refusals()
+    places, entry = Places(config.web, refusals), Door(config)
+    entry.attempts.on_refusal = lambda: refusals.add("sign_in")
+    return State(config, store, News(store), places, refusals, entry)
+
+
 def create_app(config: Config, store: Store, refusals: Refusals | None = None) -> Flask:
     """The WSGI application over an open store. refusals: where others, too, count what they refuse."""
     from slicemgr.web import access_log, api, console, metrics, pages, reference, repeats
@@ -29,10 +37,7 @@ def create_app(config: Config, store: Store, refusals: Refusals | None = None) -
         OPENAPI_VERSION="3.0.3",
         MAX_CONTENT_LENGTH=SMALL_BODY,  # uploads set a limit of their own
     )
-    refusals = refusals or Refusals()
-    places, entry = Places(config.web, refusals), Door(config)
-    entry.attempts.on_refusal = lambda: refusals.add("sign_in")
-    app.extensions["slicemgr"] = State(config, store, News(store), places, refusals, entry)
+    app.extensions["slicemgr"] = state_of(config, store, refusals)
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.before_request(api.check_target)
     rest = Api(app)

@@ -159,6 +159,19 @@ CASES = {
 _UNWATCHED = ("tokens", "events")  # a last use is noted, and a failure to sign in
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
+    with Tenants(tmp_path_factory.mktemp("tenants")) as made:
+        yield made
+
+
+@pytest.fixture
+def tenants(kept: Tenants) -> Tenants:
+    """As they were at first. For tests that leave the application as it is."""
+    kept.restore()
+    return kept
+
+
 def routes(tenants: Tenants) -> Iterator[str]:
     """Every rule and verb that the application answers; OPTIONS is Flask's own."""
     for rule in tenants.app.url_map.iter_rules():
@@ -197,24 +210,18 @@ def watched(tenants: Tenants) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("route", CASES)
-def test_who_may(route: str, tmp_path: Path) -> None:
+def test_who_may(route: str, tenants: Tenants) -> None:
     """The status for everybody; and who is refused changed nothing."""
     case = CASES[route]
     seen: dict[str | None, int] = {}
-    number, tenants = 0, Tenants(tmp_path / "0")
-    try:
-        for who in (*ACTORS, *STRANGERS):
-            for method in methods(route):
-                before = watched(tenants)
-                seen[who] = send(tenants, who, method, case)
-                if seen[who] >= 400 or method in ("GET", "HEAD"):
-                    assert watched(tenants) == before, f"{who} changed something"
-                else:
-                    tenants.store.close()
-                    number += 1
-                    tenants = Tenants(tmp_path / str(number))
-    finally:
-        tenants.store.close()
+    for who in (*ACTORS, *STRANGERS):
+        for method in methods(route):
+            before = watched(tenants)
+            seen[who] = send(tenants, who, method, case)
+            if seen[who] >= 400 or method in ("GET", "HEAD"):
+                assert watched(tenants) == before, f"{who} changed something"
+            else:
+                tenants.restore()
     everybody = (*ACTORS, *STRANGERS)
     if len(case.expected) == 1:
         wanted = dict.fromkeys(everybody, case.expected[0])
@@ -236,15 +243,14 @@ def test_who_may(route: str, tmp_path: Path) -> None:
         ("POST", "/images?name=new&format=raw", None),
     ],
 )
-def test_what_a_pi_may_not(method: str, path: str, json: Any, tmp_path: Path) -> None:
+def test_what_a_pi_may_not(method: str, path: str, json: Any, tenants: Tenants) -> None:
     """Fields that need more than the route itself. The image goes to the only project of who has one, not to all."""
-    with Tenants(tmp_path) as tenants:
-        with tenants.store.write() as c:
-            c.execute(t.users.update().values(default_project=""))
-        statuses = {
-            who: send(tenants, who, method, Case(API + path, (), json, None if json else b"disk"))
-            for who in ("bob", "alice", "root")
-        }
+    with tenants.store.write() as c:
+        c.execute(t.users.update().values(default_project=""))
+    statuses = {
+        who: send(tenants, who, method, Case(API + path, (), json, None if json else b"disk"))
+        for who in ("bob", "alice", "root")
+    }
     if "images" in path:
         assert statuses == {"bob": 422, "alice": 422, "root": 202}, "which of several projects must be said"
     else:
@@ -252,41 +258,38 @@ def test_what_a_pi_may_not(method: str, path: str, json: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("path", ["slices", "images", "operations", "events", "users", "projects", "requests"])
-def test_a_list_has_nothing_of_others(path: str, tmp_path: Path) -> None:
+def test_a_list_has_nothing_of_others(path: str, tenants: Tenants) -> None:
     """Nothing that names lab, its people or its things reaches carol; bob and the admin see them."""
-    with Tenants(tmp_path) as tenants:
-        texts = {who: tenants.client(who).get(f"{API}/{path}").text for who in ("carol", "bob", "root")}
+    texts = {who: tenants.client(who).get(f"{API}/{path}").text for who in ("carol", "bob", "root")}
     words = re.compile(r'"(lab|lab-image|exp|large|bob|alice|dave|hollow)"|192\.0\.2\.7')
     assert not words.search(texts["carol"]), texts["carol"]
     assert words.search(texts["bob"]) and words.search(texts["root"])
 
 
-def test_names_of_others_are_as_if_they_were_not(tmp_path: Path) -> None:
+def test_names_of_others_are_as_if_they_were_not(tenants: Tenants) -> None:
     """The same words for what is not there and for what one may not see."""
-    with Tenants(tmp_path) as tenants:
-        client = tenants.client("carol")
-        for known, unknown in (
-            ("/slices/exp?project=lab", "/slices/exq?project=lac"),
-            ("/slices/exp", "/slices/exq"),
-            (f"/images/{LAB_IMAGE}", "/images/lab-imagf"),
-            ("/projects/lab", "/projects/lac"),
-            ("/users/bob", "/users/boc"),
-            (f"/requests/{tenants.found['request']}", "/requests/" + "0" * 16),
-            (f"/operations/{tenants.found['operation']}", "/operations/" + "0" * 16),
-        ):
-            first, second = client.get(API + known), client.get(API + unknown)
-            assert (first.status_code, second.status_code) == (404, 404)
-            shape = [re.sub(r"'[^']*'", "''", one.text) for one in (first, second)]
-            assert shape[0] == shape[1]
+    client = tenants.client("carol")
+    for known, unknown in (
+        ("/slices/exp?project=lab", "/slices/exq?project=lac"),
+        ("/slices/exp", "/slices/exq"),
+        (f"/images/{LAB_IMAGE}", "/images/lab-imagf"),
+        ("/projects/lab", "/projects/lac"),
+        ("/users/bob", "/users/boc"),
+        (f"/requests/{tenants.found['request']}", "/requests/" + "0" * 16),
+        (f"/operations/{tenants.found['operation']}", "/operations/" + "0" * 16),
+    ):
+        first, second = client.get(API + known), client.get(API + unknown)
+        assert (first.status_code, second.status_code) == (404, 404)
+        shape = [re.sub(r"'[^']*'", "''", one.text) for one in (first, second)]
+        assert shape[0] == shape[1]
 
 
-def test_without_the_rights_a_stranger_would_see_and_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_rights_a_stranger_would_see_and_do(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: what the table forbids carol is there to be had, were it not for policy.access."""
     monkeypatch.setattr(Principal, "sees", lambda self, project: True)
     monkeypatch.setattr(Principal, "leads", lambda self, project: True)
-    for number, route in enumerate((f"GET {API}/slices/<name>", f"DELETE {API}/slices/<name>")):
-        with Tenants(tmp_path / str(number)) as tenants:
-            assert send(tenants, "carol", route.split()[0], CASES[route]) in (200, 202)
+    for route in (f"GET {API}/slices/<name>", f"DELETE {API}/slices/<name>"):
+        assert send(tenants, "carol", route.split()[0], CASES[route]) in (200, 202)
 
 
 def test_a_route_without_a_row_is_noticed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,19 @@ from slicemgr.store.updates import utcnow
 
 STRANGERS = (None, "revoked", "ended", "disabled")
 OPEN_TO_STRANGERS = {"GET /sign-in": 200}  # where it differs from who is signed in
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
+    with Tenants(tmp_path_factory.mktemp("tenants")) as made:
+        yield made
+
+
+@pytest.fixture
+def tenants(kept: Tenants) -> Tenants:
+    """As they were at first. For tests that leave the application as it is."""
+    kept.restore()
+    return kept
 
 
 def browser(tenants: Tenants, who: str | None) -> Browser:
@@ -54,25 +68,19 @@ def besides_sessions(tenants: Tenants) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("route", PAGES)
-def test_who_may(route: str, tmp_path: Path) -> None:
+def test_who_may(route: str, tenants: Tenants) -> None:
     """The status for everybody; who is refused changed nothing, who is not signed in is sent to sign in."""
     case = PAGES[route]
     seen: dict[str | None, int] = {}
-    number, tenants = 0, Tenants(tmp_path / "0")
-    try:
-        for who in (*STRANGERS, *ACTORS):
-            before = besides_sessions(tenants)
-            seen[who], target = ask(tenants, who, route)
-            if who in STRANGERS and len(case.expected) > 1 and route not in OPEN_TO_STRANGERS:
-                assert target.startswith("/sign-in"), "they sign in first"
-            if seen[who] >= 400 or route.startswith("GET") or who in STRANGERS:
-                assert besides_sessions(tenants) == before, f"{who} changed something"
-            else:
-                tenants.store.close()
-                number += 1
-                tenants = Tenants(tmp_path / str(number))
-    finally:
-        tenants.store.close()
+    for who in (*STRANGERS, *ACTORS):
+        before = besides_sessions(tenants)
+        seen[who], target = ask(tenants, who, route)
+        if who in STRANGERS and len(case.expected) > 1 and route not in OPEN_TO_STRANGERS:
+            assert target.startswith("/sign-in"), "they sign in first"
+        if seen[who] >= 400 or route.startswith("GET") or who in STRANGERS:
+            assert besides_sessions(tenants) == before, f"{who} changed something"
+        else:
+            tenants.restore()
     strangers = case.expected[0] if len(case.expected) == 1 else OPEN_TO_STRANGERS.get(route, 303)
     expected = case.expected * 5 if len(case.expected) == 1 else case.expected
     assert [seen[who] for who in ACTORS] == list(expected)
@@ -80,17 +88,16 @@ def test_who_may(route: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("route", [route for route in PAGES if route.startswith("POST")])
-def test_a_form_of_another_site_does_nothing(route: str, tmp_path: Path) -> None:
+def test_a_form_of_another_site_does_nothing(route: str, tenants: Tenants) -> None:
     """Without the proof, and with that of another session."""
-    with Tenants(tmp_path) as tenants:
-        path = re.sub("[A-Z]{3,}", lambda word: tenants.found[word[0].lower()], PAGES[route].path)
-        bob, before = Browser(tenants, "bob"), watched(tenants)
-        foreign = {"csrf_token": Browser(tenants, "alice").proof()}
-        before = watched(tenants)
-        for fields in ({}, {"csrf_token": "x"}, foreign):
-            answer = bob.post(path, {**(PAGES[route].form or {}), **fields}, proof=False)
-            assert answer.status_code == 400 and answer.mimetype == "text/html"
-        assert watched(tenants) == before
+    path = re.sub("[A-Z]{3,}", lambda word: tenants.found[word[0].lower()], PAGES[route].path)
+    bob, before = Browser(tenants, "bob"), watched(tenants)
+    foreign = {"csrf_token": Browser(tenants, "alice").proof()}
+    before = watched(tenants)
+    for fields in ({}, {"csrf_token": "x"}, foreign):
+        answer = bob.post(path, {**(PAGES[route].form or {}), **fields}, proof=False)
+        assert answer.status_code == 400 and answer.mimetype == "text/html"
+    assert watched(tenants) == before
 
 
 def test_without_the_protection_it_would(tmp_path: Path) -> None:
@@ -102,7 +109,6 @@ def test_without_the_protection_it_would(tmp_path: Path) -> None:
         assert bob.get("/slices").status_code == 303
 
 
-def test_a_cookie_opens_nothing_of_rest_and_a_token_no_page(tmp_path: Path) -> None:
-    with Tenants(tmp_path) as tenants:
-        assert Browser(tenants, "bob").get("/api/v1/slices").status_code == 401
-        assert tenants.client("bob").get("/slices").status_code == 303
+def test_a_cookie_opens_nothing_of_rest_and_a_token_no_page(tenants: Tenants) -> None:
+    assert Browser(tenants, "bob").get("/api/v1/slices").status_code == 401
+    assert tenants.client("bob").get("/slices").status_code == 303
