@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ settings.load_profile("suite")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate", action="store_true", help="rewrite the golden files; look at the diff")
     parser.addoption("--part", choices=suite.PARTS, help="of the suite: see tools/suite.py")
+    parser.addoption("--taken", type=Path, help="a folder in which parts with nodes mark the files that they take")
     parser.addoption("--debian", choices=("12", "13"), default="12", help="of the production-like host")
 
 
@@ -65,17 +67,21 @@ def full_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def bare_node() -> Iterator[Node]:
-    """A box with the service in it and the recipe's image imported. Destroyed at the end, whatever happened."""
+def bare_node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """A box with the service in it and the recipe's image imported. Destroyed at the end, whatever happened.
+
+    Of the suite's parts with such a node, the first imports the image really; the second waits for the files.
+    """
     if PRODUCTION:
         with HostNode() as host:
             host.start()
             yield host
         return
     ensure_image()
-    with Node("test") as made:
+    second = request.config.getoption("--part") == suite.NODES[1]
+    with Node("test-again" if second else "test") as made:
         made.start()
-        made.import_recipe(IMAGE, really=True)
+        made.import_recipe(IMAGE, really=not second)
         yield made
 
 
@@ -134,14 +140,26 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What the machine found is asked for last. With --part, only that part of the tests."""
-    items.sort(key=lambda item: "test_production_host" in item.nodeid)
+    """What the machine found is asked for last. With --part, only that part of the tests, the largest files first."""
     part = config.getoption("--part")
     if part is not None:
         units = _units(config.rootpath)
-        parts = [(item, units.get(item.path) or _half(item)) for item in items]
-        config.hook.pytest_deselected(items=[item for item, its in parts if its != part])
-        items[:] = [item for item, its in parts if its == part]
+        parts = [(item, (units[item.path],) if item.path in units else _parts(item)) for item in items]
+        config.hook.pytest_deselected(items=[item for item, its in parts if part not in its])
+        items[:] = [item for item, its in parts if part in its]
+    if part in suite.NODES:
+        tests = Counter(item.path for item in items)
+        items.sort(key=lambda item: -tests[item.path])
+    items.sort(key=lambda item: "test_production_host" in item.nodeid)
+
+
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """A file of which both parts with nodes could run the tests is run by the part that comes to it first."""
+    taken: Path | None = item.config.getoption("--taken")
+    if taken is None or len(_parts(item)) == 1:
+        return None
+    mine = suite.take(taken, item.nodeid.partition("::")[0], item.config.getoption("--part"))
+    return None if mine else True
 
 
 @functools.cache
@@ -151,8 +169,13 @@ def _units(root: Path) -> dict[Path, str]:
     return {file: f"unit-{number % suite.UNITS}" for number, file in enumerate(files)}
 
 
-def _half(item: pytest.Item) -> str:
-    return "node" if isinstance(item, pytest.Function) and "bare_node" in item.fixturenames else "rest"
+def _parts(item: pytest.Item) -> tuple[str, ...]:
+    """The parts that can run a test that is not of the units."""
+    needs = item.fixturenames if isinstance(item, pytest.Function) else []
+    if "bare_node" in needs:
+        # One part runs the production-like machine beside its tests.
+        return suite.NODES[:1] if "test_production_host" in item.nodeid else suite.NODES
+    return ("spare",) if "spare_node" in needs else ("rest",)
 
 
 @pytest.fixture(params=["lxc"] if PRODUCTION else ["lxc", pytest.param("kvm", marks=pytest.mark.long)])

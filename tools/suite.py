@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""The suite in several processes, three at a time: the parts with nodes wait much, the units fill the time between.
+"""The suite in several processes at a time: the parts with nodes wait much, the units fill the time between.
+
+Two parts have a node each and share the tests that need one: a part takes the next file that the other one has not
+taken, so both end at about the same time. The units have a lower priority: the parts with nodes take the longest.
 
 `tools/suite.py` runs every test but those marked `long`, `tools/suite.py --all` runs every test. The output of the
 first part appears as it comes, that of the others at the end; each part goes on whatever another one finds. A table of
@@ -13,7 +16,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,15 +28,15 @@ from xml.etree import ElementTree as ET
 from demo import REPO, RUN
 
 PURE = ("tests/unit", "tests/golden")
-UNITS = 2  # parts of what needs no node: the process that is first done takes the next
-AT_ONCE = 3
+UNITS = 2  # parts of what needs no node
+NODES = ("node-0", "node-1")  # parts that take turns: see tests/conftest.py
+NICENESS = 5  # of the units
 PARTS = {
-    **{part: ("tests", *(f"--ignore={one}" for one in PURE)) for part in ("node", "rest")},
+    **{part: ("tests", *(f"--ignore={one}" for one in PURE)) for part in (*NODES, "spare", "rest")},
     **{f"unit-{number}": PURE for number in range(UNITS)},
 }
 SLOWEST = 15  # tests that each part lists at its end
 NO_TESTS = 5  # pytest's exit status if nothing was selected
-INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,11 @@ class Result:
     cpu: float = 0
 
 
-def run(part: str, more: Sequence[str], stop: threading.Event) -> Result:
-    """Run one part. The first part has the terminal."""
-    if stop.is_set():
-        return Result(INTERRUPTED)
-    words = [sys.executable, "-m", "pytest", "--part", part, "-p", "no:cacheprovider", f"--durations={SLOWEST}"]
-    words += [f"--junitxml={_junit(part)}", *more]
+def run(part: str, more: Sequence[str], taken: str) -> Result:
+    """Run one part. The first part has the terminal. taken: the folder of `take`."""
+    words = ["nice", f"-n{NICENESS}"] if part.startswith("unit") else []
+    words += [sys.executable, "-m", "pytest", "--part", part, "-p", "no:cacheprovider", f"--durations={SLOWEST}"]
+    words += [f"--junitxml={_junit(part)}", *([f"--taken={taken}"] if part in NODES else []), *more]
     begun = time.monotonic()
     # A directory that only this part's pytest has: it closes the one it has to everybody else.
     with ExitStack() as stack:
@@ -63,6 +64,17 @@ def run(part: str, more: Sequence[str], stop: threading.Event) -> Result:
         process.returncode = os.waitstatus_to_exitcode(status)
     status = 0 if process.returncode == NO_TESTS else abs(process.returncode)
     return Result(status, time.monotonic() - begun, used.ru_utime + used.ru_stime)
+
+
+def take(folder: Path, file: str, part: str) -> bool:
+    """Whether a part runs the tests of a file: the first one to ask does. folder: where that is marked."""
+    mark = folder / file.replace("/", ".")
+    try:
+        with mark.open("x") as new:
+            new.write(part)
+    except FileExistsError:
+        return mark.read_text() == part
+    return True
 
 
 def _junit(part: str) -> Path:
@@ -103,15 +115,14 @@ def busy() -> float:
 def run_parts(more: Sequence[str], files: Sequence[str] = ()) -> int:
     """Run the suite, or some of its files; the exit status is the worst of the parts."""
     # Ctrl-C is pytest's to answer, which takes its boxes away. A handler: what is ignored here is ignored there, too.
-    stop = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, lambda *_: None)
     RUN.mkdir(mode=0o700, exist_ok=True)
     for part in PARTS:
         for file in (RUN / f"{part}.log", _junit(part)):
             file.unlink(missing_ok=True)
     begun, worked = time.monotonic(), busy()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = list(pool.map(lambda part: run(part, [*(files or PARTS[part]), *more], stop), PARTS))
+    with TemporaryDirectory(prefix="sm-") as taken, ThreadPoolExecutor(len(PARTS)) as pool:
+        found = list(pool.map(lambda part: run(part, [*(files or PARTS[part]), *more], taken), PARTS))
     for log in (RUN / f"{part}.log" for part in PARTS):
         if log.exists():
             print(log.read_text(), flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,10 @@ JUNIT = """<?xml version="1.0"?><testsuites>
 
 def test_the_table_counts_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "RUN", tmp_path)
-    (tmp_path / "node.xml").write_text(JUNIT)
-    head, node, rest = suite.table({"node": suite.Result(1, 61.2, 3600), "rest": suite.Result(130)}).splitlines()
+    (tmp_path / "node-0.xml").write_text(JUNIT)
+    head, node, rest = suite.table({"node-0": suite.Result(1, 61.2, 3600), "rest": suite.Result(130)}).splitlines()
     assert head.split() == ["part", "wall", "cpu", "tests", "failed", "skipped"]
-    assert node.split() == ["node", "1:01", "60:00", "40", "3", "3"]
+    assert node.split() == ["node-0", "1:01", "60:00", "40", "3", "3"]
     assert rest.split() == ["rest", "0:00", "0:00", "0", "0", "0"]
 
 
@@ -37,3 +38,18 @@ def test_the_long_ones_are_left_out() -> None:
         "tests/system/test_keys.py::test_a_machine_without_a_guest_agent_says_so_and_learns_it_at_its_start",
     }
     assert len(every) > 3
+
+
+def test_each_file_is_taken_by_one_part(tmp_path: Path) -> None:
+    files = [f"tests/system/test_{number}.py" for number in range(50)]
+    with ThreadPoolExecutor(4) as pool:
+        parts = [one for _ in range(2) for one in suite.NODES]
+        taken = list(pool.map(lambda part: {file for file in files if suite.take(tmp_path, file, part)}, parts))
+    first, second = taken[0] | taken[2], taken[1] | taken[3]
+    assert first | second == set(files) and not first & second
+
+
+def test_each_part_with_a_node_can_run_what_needs_one() -> None:
+    file = "tests/browser/test_screens.py"
+    node, spare = (collected("-m", "not long", "--part", part, file) for part in (suite.NODES[1], "spare"))
+    assert len(node) == 3 and spare == [f"{file}::test_the_screen_of_a_machine"]
