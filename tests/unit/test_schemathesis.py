@@ -49,6 +49,13 @@ class World(Tenants):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self._add_things()
+
+    def restore(self) -> None:
+        super().restore()
+        self._add_things()
+
+    def _add_things(self) -> None:
         projects.change(self.store, "lab", {"description": WORD}, Principal("root", True))
         for one in ("alice", "bob", "dave"):
             users.change(self.store, one, {"full_name": WORD, "email": f"{WORD}@example.org"}, Principal("root", True))
@@ -87,12 +94,20 @@ def _key(comment: str) -> str:
     return f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8x2dEw0kB0yJ3Ck8t8S1m2S2cYyN3wN0o0o0o0o0o0 {comment}"
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path) as made:
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with World(tmp_path_factory.mktemp("world")) as made:
         yield made
 
 
+@pytest.fixture
+def world(kept: World) -> World:
+    """As it was at first."""
+    kept.restore()
+    return kept
+
+
+@functools.lru_cache(maxsize=1)
 def _schema(tenants: Tenants) -> Any:
     return schemathesis.openapi.from_wsgi(f"{API}/openapi.json", tenants.app)
 
