@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import argon2
 import pytest
@@ -20,6 +21,9 @@ from production_run import Run
 from testbed import IMAGE, Node, ensure_image
 
 from slicemgr.service import passwords
+
+if TYPE_CHECKING:
+    from tenants import Tenants
 
 GOLDEN = Path(__file__).parent / "golden"
 PRODUCTION = bool(os.environ.get("SLICEMGR_NO_BOX"))  # this machine is a node, made for the tests
@@ -64,6 +68,22 @@ def cheap_hashes() -> Iterator[None]:
 def full_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test is about hashing: it is as the service does it."""
     monkeypatch.setattr(passwords, "PasswordHasher", argon2.PasswordHasher)
+
+
+@pytest.fixture(scope="session")
+def kept_tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
+    """Made once, since to make an application takes longer than the requests of most tests."""
+    from tenants import Tenants  # an application, which tests of a node do not need
+
+    with Tenants(tmp_path_factory.mktemp("tenants")) as made:
+        yield made
+
+
+@pytest.fixture
+def tenants(kept_tenants: Tenants) -> Tenants:
+    """As they were at first. For tests that leave the application's routes and settings as they are."""
+    kept_tenants.restore()
+    return kept_tenants
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +9,6 @@ from browsers import Browser
 from tenants import AUDIT, Tenants
 
 URL = "/api/v1/nodes/node1/audit"
-
-
-@pytest.fixture
-def tenants(tmp_path: Path) -> Iterator[Tenants]:
-    with Tenants(tmp_path) as made:
-        yield made
 
 
 def put(tenants: Tenants, body: Any) -> Any:

@@ -6,7 +6,6 @@ import gzip
 import posixpath
 import re
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from http.cookies import SimpleCookie
 from pathlib import Path
@@ -25,12 +24,6 @@ from slicemgr.store import tables as t
 from slicemgr.web.pages import assets, door
 
 FORM = {"project": "lab", "type": "lxc", "image": "debian-12", "size": "small", "name": "new", "more_keys": KEY}
-
-
-@pytest.fixture
-def tenants(tmp_path: Path) -> Iterator[Tenants]:
-    with Tenants(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

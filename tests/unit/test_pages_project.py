@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +17,6 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
 LEASES = "/projects/lab/leases"
-
-
-@pytest.fixture
-def tenants(tmp_path: Path) -> Iterator[Tenants]:
-    with Tenants(tmp_path) as made:
-        yield made
 
 
 def rules(tenants: Tenants) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -22,12 +20,6 @@ from slicemgr.store.updates import utcnow
 EXP = "/slices/exp?project=lab"
 BEFORE = "/slices/exp/snapshots/before"
 LAB = "?project=lab"
-
-
-@pytest.fixture
-def tenants(tmp_path: Path) -> Iterator[Tenants]:
-    with Tenants(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

@@ -159,19 +159,6 @@ CASES = {
 _UNWATCHED = ("tokens", "events")  # a last use is noted, and a failure to sign in
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
-    with Tenants(tmp_path_factory.mktemp("tenants")) as made:
-        yield made
-
-
-@pytest.fixture
-def tenants(kept: Tenants) -> Tenants:
-    """As they were at first. For tests that leave the application as it is."""
-    kept.restore()
-    return kept
-
-
 def routes(tenants: Tenants) -> Iterator[str]:
     """Every rule and verb that the application answers; OPTIONS is Flask's own."""
     for rule in tenants.app.url_map.iter_rules():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,6 @@ from slicemgr.store.updates import utcnow
 
 STRANGERS = (None, "revoked", "ended", "disabled")
 OPEN_TO_STRANGERS = {"GET /sign-in": 200}  # where it differs from who is signed in
-
-
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
-    with Tenants(tmp_path_factory.mktemp("tenants")) as made:
-        yield made
-
-
-@pytest.fixture
-def tenants(kept: Tenants) -> Tenants:
-    """As they were at first. For tests that leave the application as it is."""
-    kept.restore()
-    return kept
 
 
 def browser(tenants: Tenants, who: str | None) -> Browser:
