@@ -21,8 +21,8 @@ GUEST_AGENT = "org.qemu.guest_agent.0"  # the port on which QEMU's guest agent l
 STATISTICS = 10  # seconds between the guest's reports of its memory
 FIRMWARE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
 FIRMWARE_VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
-# Beside other work an emulated machine gets too few ticks while its kernel tests the timer, and panics ("IO-APIC + timer
-# doesn't work"). Under KVM the kernel leaves the test out by itself.
+# Beside other work an emulated machine gets too few ticks while its kernel tests the timer, and panics ("IO-APIC +
+# timer doesn't work"). Under KVM the kernel leaves the test out by itself.
 KERNEL_OPTIONS = "ro console=tty0 console=ttyS0,115200 no_timer_check"
 
 
