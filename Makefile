@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup update demo down check docs unit test test-all affected bench clean
+.PHONY: help setup update demo down check docs unit test test-all affected bare bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 16
@@ -38,6 +38,9 @@ test-all: check ## the whole suite: each recipe's boot, all variants, the emulat
 
 affected: check ## the tests that can see what changed since HEAD, or since BASE=...
 	@$(PYTHON) tools/affected.py $(BASE)
+
+bare: setup ## the set-up, `make check` and the units on a minimal Debian 12, in a tree of its own (long, needs the network)
+	@$(PYTHON) tools/bare.py
 
 bench: setup ## the life cycle of 50 slices beside the raw baseline, on the demo node
 	@.venv/bin/slicectl bench lifecycle --type lxc --count 50 --parallel 4 \
