@@ -140,6 +140,7 @@ def test_a_production_node_gets_what_the_guide_installs_and_no_database_server()
     assert told.split() == prodhost.package_list()
     assert listed() - set(told.split()) == {
         "chromium",
+        "curl",
         "fonts-dejavu-core",
         "nginx",
         "postgresql",
