@@ -57,7 +57,7 @@ def test_a_sliver_that_exhausts_its_memory_goes_on(slivers: Slivers) -> None:
     scores = [Path(f"/proc/{pid}/oom_score_adj").read_text().strip() for pid in (found.pid, init)]
     assert scores == (["-900", "0"] if _may_lower() else ["0", "500"])
     eventually(lambda: (root / "found").exists() and (root / "found").read_text())
-    assert parse_lines((root / "found").read_text()) == {"killed": "10"}
+    assert int(parse_lines((root / "found").read_text())["killed"]) >= 10  # two may end at once
     assert (root / "inherited").read_text().strip() == scores[1]
     assert not (root / "lowered").exists()
     assert (root / "raised").exists()
