@@ -66,6 +66,7 @@ def write(config: Config, sliver: Sliver, *, subvolumes: bool = True) -> None:
         {
             "root": str(names.root_dir(config.node.pool, sliver.id)),
             "hostname": sliver.hostname,
+            "mac": names.mac(sliver.id),
             "uid": sliver.uid_first,
             "count": IDS_PER_SLIVER,
             "pids": sliver.limits.pids,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from tiny_sliver import Slivers, eventually, make_root, parse_lines, processes_n
 
 from slicemgr import names
 from slicemgr.drivers import capabilities, cgroup
+from slicemgr.drivers.place import Place
 from slicemgr.errors import Failed
 from slicemgr.model import MIB, Sliver
 
@@ -211,6 +213,22 @@ def test_every_limit_that_can_be_asked_for_holds(slivers: Slivers) -> None:
     assert {line.split()[0] for line in cgroup.verify(init, other)} == {
         "memory", "memory_soft", "pids", "cpu", "cpu_shares",
     }  # fmt: skip
+
+
+def test_the_link_has_its_address_whoever_changed_it_outside(slivers: Slivers, tmp_path: Path) -> None:
+    """As udev does between libvirt's setting and the move into the container: here libvirt itself is given another."""
+
+    def booted(place: Place | None = None) -> tuple[Sliver, str]:
+        sliver = slivers.new()
+        make_root(slivers.root(sliver), rc="sleep 1000")
+        init = slivers.start(sliver, place, lambda xml: xml.replace(names.mac(sliver.id), "52:54:00:00:00:01"))
+        show = ["nsenter", "-t", str(init), "-n", "ip", "-o", "link", "show", "eth0"]
+        return sliver, subprocess.run(show, check=True, capture_output=True, text=True).stdout
+
+    sliver, link = booted()
+    assert f"link/ether {names.mac(sliver.id)} " in link
+    _, link = booted(slivers.weakened(tmp_path, "        set_link_address(launch);\n"))
+    assert "link/ether 52:54:00:00:00:01 " in link
 
 
 def test_a_32_bit_sliver_says_so_and_may_use_the_old_socket_call(slivers: Slivers) -> None:

@@ -99,6 +99,8 @@ static void harden(const struct launch *launch, pid_t init)
         limit_v1(launch, init);
     bound_sockets(launch, init);
     enter(init, "net");
+    if (*launch->mac)
+        set_link_address(launch);
     enter(init, "uts");
     if (sethostname(launch->hostname, strlen(launch->hostname)) < 0)
         die("cannot set the host name");

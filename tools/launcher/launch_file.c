@@ -44,6 +44,8 @@ static void set_key(struct launch *launch, const char *key, const char *value)
         set_text(launch->root, sizeof launch->root, key, value);
     else if (strcmp(key, "hostname") == 0)
         set_text(launch->hostname, sizeof launch->hostname, key, value);
+    else if (strcmp(key, "mac") == 0)
+        set_text(launch->mac, sizeof launch->mac, key, value);
     else if (strcmp(key, "pids_group") == 0)
         set_text(launch->pids_group, sizeof launch->pids_group, key, value);
     else if (strcmp(key, "cgroup2") == 0)

@@ -18,6 +18,7 @@
 struct launch {
     char root[PATH_MAX];      /* the sliver's files */
     char hostname[65];
+    char mac[18];             /* of its link; "" leaves what libvirt set */
     char pids_group[PATH_MAX]; /* the sliver's own directory in the v1 pids hierarchy, "" on cgroup v2 */
     char cgroup2[PATH_MAX];   /* where cgroup v2 is mounted, "" on v1 */
     char view[PATH_MAX];      /* where lxcfs is mounted, "" if its files are not wanted */
@@ -52,6 +53,9 @@ void expose_to_oom(pid_t init);
 /* guard.c: starts the guard; the result is the channel on which it awaits the filter's listener. */
 int start_guard(const struct launch *launch);
 void send_fd(int channel, int fd);
+
+/* link.c: in the container's network namespace. */
+void set_link_address(const struct launch *launch);
 
 /* kernel_memory.c */
 void bound_sockets(const struct launch *launch, pid_t init); /* as the host's root, outside the container */
