@@ -36,8 +36,11 @@ class Audit:
         self._say = say
         self._stop = threading.Event()
 
-    def run(self) -> list[Row]:
-        """Every row. Raises SlicemgrError if the audit itself could not be done; it leaves nothing behind."""
+    def run(self, patience: float = 300.0) -> list[Row]:
+        """Every row. patience: seconds for each thing that the agent makes for the routes.
+
+        Raises SlicemgrError if the audit itself could not be done; it leaves nothing behind.
+        """
         place.check_admin(self._client)
         place.clean(self._client, place.PREFIX, self._say)
         tag, found = place.new_tag(), self._checked()
@@ -50,7 +53,7 @@ class Audit:
                 with self.site(projects, tag, kind, image) as site:
                     found += self._audited(site)
         self._say("asking every REST route as a member of another project")
-        return found + [one.line() for one in rest.probe(self._client.url, self._token)]
+        return found + [one.line() for one in rest.probe(self._client.url, self._token, patience)]
 
     def _checked(self) -> list[Row]:
         """What the node says of itself: a check that fails means that a protection cannot be given."""

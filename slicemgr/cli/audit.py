@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 )
 @images_option
 @click.option("--node", "name", help="Which node, if there are several.")
+@click.option("--patience", default="5m", show_default=True, help="For each thing that the node makes for it.")
 @click.option("--last", is_flag=True, help="Show the node's last audit and make none.")
 @output_options(tables.AUDIT)
-def audit(kinds: tuple[str, ...], images: dict[str, str], name: str | None, last: bool, output: Output) -> int:
+def audit(
+    kinds: tuple[str, ...], images: dict[str, str], name: str | None, patience: str, last: bool, output: Output
+) -> int:
     """Try from inside throw-away slivers what no tenant may do; exit status 1 if a check fails.
 
     It makes slivers of each type in two projects of its own and deletes them. Probes stop a small margin above a
@@ -37,7 +40,9 @@ def audit(kinds: tuple[str, ...], images: dict[str, str], name: str | None, last
     from slicemgr.cli.complaint import say
     from slicemgr.cli.node import the_node
     from slicemgr.client import Client, find_settings
+    from slicemgr.config import parse_duration
 
+    seconds = parse_duration(patience, "--patience").total_seconds()
     with Client.local() as client:
         node = name or the_node(client)
         if last:
@@ -50,7 +55,7 @@ def audit(kinds: tuple[str, ...], images: dict[str, str], name: str | None, last
             chosen = {kind: images[kind] for kind in dict.fromkeys(kinds or _able(client, node))}
             began = datetime.now(UTC)
             with closing(Key(new_key())) as key:
-                found = run.Audit(client, node, chosen, key, find_settings().token, say).run()
+                found = run.Audit(client, node, chosen, key, find_settings().token, say).run(seconds)
             known = client.keep_audit(node, run.report(found, began))
     rows = [dict(one) for one in known["rows"]]
     output.show(rows, known)

@@ -57,7 +57,8 @@ def leftovers(node: Node) -> list[str]:
 
 
 def test_every_check_passes_and_nothing_is_left(node: Node, each_kind: str) -> None:
-    done = node.slicectl("audit", "--type", each_kind, "--image", IMAGES[each_kind], "-f", "json", timeout=2300)
+    words = ["--type", each_kind, "--image", IMAGES[each_kind], "--patience", "40m"]
+    done = node.slicectl("audit", *words, "-f", "json", timeout=3600)
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)
     assert not [one for one in found["rows"] if one["verdict"] == "fail"]

@@ -14,8 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define BLOCK (1L << 16)
@@ -118,16 +120,19 @@ static long queue_udp(const struct sockaddr_in *where, int sender)
     return held;
 }
 
-/* Bytes in receive queues that nobody reads, until the kernel refuses or `bytes` are held. */
-int probe_buffers(char **arguments)
-{
-    int udp = strcmp(arguments[0], "udp") == 0;
-    long bytes = number(arguments[1]), most = 4L << 20, count = 0, before;
-    static char data[65536];
+struct held {
+    long bytes, sockets;
+};
 
-    all_descriptors();
-    before = socket_bytes(udp ? "UDP:" : "TCP:");
-    for (; count < MOST_SOCKETS && socket_bytes(udp ? "UDP:" : "TCP:") - before < bytes; count++) {
+/* Fills receive queues that nobody reads, until the kernel refuses or `bytes` are held; always says how far it is. */
+static void hold_buffers(int udp, long bytes, volatile struct held *held)
+{
+    const char *kind = udp ? "UDP:" : "TCP:";
+    static char data[65536];
+    long before = socket_bytes(kind);
+    int most = 4 << 20;
+
+    for (; held->sockets < 2 * MOST_SOCKETS && held->bytes < bytes; held->sockets += 2) {
         struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         socklen_t length = sizeof where;
         int end = socket(AF_INET, (udp ? SOCK_DGRAM : SOCK_STREAM) | SOCK_CLOEXEC, 0);
@@ -137,20 +142,48 @@ int probe_buffers(char **arguments)
             getsockname(end, (struct sockaddr *)&where, &length) < 0)
             break;
         if (udp) { /* of TCP a size that the program sets would pass the limit of cgroup v1: see the threat model */
-            setsockopt(end, SOL_SOCKET, SO_RCVBUF, &most, sizeof(int));
-            setsockopt(sender, SOL_SOCKET, SO_SNDBUF, &most, sizeof(int));
+            setsockopt(end, SOL_SOCKET, SO_RCVBUF, &most, sizeof most);
+            setsockopt(sender, SOL_SOCKET, SO_SNDBUF, &most, sizeof most);
             if (queue_udp(&where, sender) == 0)
                 break;
-            continue;
+        } else {
+            if (listen(end, 1) < 0 ||
+                (connect(sender, (struct sockaddr *)&where, sizeof where) < 0 && errno != EINPROGRESS))
+                break;
+            usleep(1000);
+            while (send(sender, data, sizeof data, MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
+                ;
         }
-        if (listen(end, 1) < 0 || (connect(sender, (struct sockaddr *)&where, sizeof where) < 0 && errno != EINPROGRESS))
-            break;
-        usleep(1000);
-        while (send(sender, data, sizeof data, MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
-            ;
+        held->bytes = socket_bytes(kind) - before;
     }
-    say(udp ? "buffers.udp" : "buffers.tcp", "%ld", socket_bytes(udp ? "UDP:" : "TCP:") - before);
-    say("buffers.sockets", "%ld", 2 * count);
+    held->bytes = socket_bytes(kind) - before;
+}
+
+/*
+ * By a child, which the kernel kills first: where buffers count as memory (cgroup v2), reaching the limit kills a
+ * process, and it shall not be the sliver's sshd.
+ */
+int probe_buffers(char **arguments)
+{
+    int udp = strcmp(arguments[0], "udp") == 0, status = 0, score;
+    long bytes = number(arguments[1]);
+    struct held *held = mmap(NULL, sizeof *held, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t pid = held == MAP_FAILED ? -1 : fork();
+
+    if (pid == 0) {
+        if ((score = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC)) < 0 || write(score, "1000", 4) != 4)
+            _exit(1);
+        all_descriptors();
+        hold_buffers(udp, bytes, held);
+        _exit(0);
+    }
+    if (pid < 0 || waitpid(pid, &status, 0) < 0 || (WIFEXITED(status) && WEXITSTATUS(status))) {
+        say_result("buffers", -1);
+        return 0;
+    }
+    say(udp ? "buffers.udp" : "buffers.tcp", "%ld", held->bytes);
+    say("buffers.sockets", "%ld", held->sockets);
+    say("buffers.end", "%s", WIFSIGNALED(status) ? "killed" : "refused");
     return 0;
 }
 
