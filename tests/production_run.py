@@ -39,7 +39,7 @@ AFTER_REBOOT = (
     "tests/production/test_reboot.py::test_host_and_database_agree_after_the_reboot",
     "tests/production/test_removal.py",
 )
-SECONDS = 2700.0  # the whole run, beside other tests
+SECONDS = 6300.0  # the whole run, beside other tests
 POOL = """\
 set -e
 truncate -s 4G "$1"
