@@ -12,7 +12,7 @@ Json = dict[str, Any]
 Work = TypeVar("Work")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: Python 3.11 cannot make a generic one of them by its alias
 class StepOf(Generic[Work]):
     """id: unique, and the same whenever the same parameters are given; people and run folders know the step by it.
 
