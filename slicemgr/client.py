@@ -69,7 +69,7 @@ class Client(People, Snapshots, Samples, Published, Measures, Experiments, Audit
         if parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable() or " " in url.strip():
             raise invalid("SLICEMGR_URL", f"{url!r} is not an http or https URL", "such as http://127.0.0.1:8480")
         if not (token.isascii() and token.isprintable()):
-            raise invalid("SLICEMGR_TOKEN", "holds characters that no token has")
+            raise invalid("SLICEMGR_TOKEN", "contains invalid characters")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self.url = url.strip().rstrip("/")
         self.timeout = timeout
@@ -224,7 +224,7 @@ class Client(People, Snapshots, Samples, Published, Measures, Experiments, Audit
         while sent < size:
             chunk = file.read(min(_CHUNK, size - sent))
             if not chunk:
-                raise invalid("FILE", f"ended after {sent} of {size} bytes", "it changed while it was read")
+                raise invalid("FILE", f"ended after {sent} of {size} bytes", "it changed while it was being read")
             # Over TLS there is something to read without an answer: tickets for later sessions come of themselves.
             if not hasattr(self._connection.sock, "pending") and _readable(self._connection):
                 return False
@@ -308,7 +308,9 @@ class Client(People, Snapshots, Samples, Published, Measures, Experiments, Audit
                 return operation
             if time.monotonic() >= end:
                 raise Failed(
-                    f"operation {operation_id} has not ended within {timeout:g} s", hint="it goes on", code=Code.TIMEOUT
+                    f"operation {operation_id} has not ended within {timeout:g} s",
+                    hint="the operation continues",
+                    code=Code.TIMEOUT,
                 )
             if operation["version"] == seen and time.monotonic() - began < min(0.1, poll):
                 time.sleep(0.2)  # a service that does not hold its answer back is not asked in a busy loop
@@ -378,9 +380,9 @@ class Client(People, Snapshots, Samples, Published, Measures, Experiments, Audit
         return Failed(f"no answer from {self.url} within {timeout:g} s", code=Code.TIMEOUT)
 
     def _lost(self, error: Exception) -> Failed:
-        message = f"the connection to {self.url} broke: {error or type(error).__name__}"
+        message = f"the connection to {self.url} was lost: {error or type(error).__name__}"
         return Failed(
-            message, hint="what was asked for may have been done: look before you repeat", code=Code.UNAVAILABLE
+            message, hint="the request may have taken effect; check before you repeat it", code=Code.UNAVAILABLE
         )
 
     def _answer(self, status: int, payload: bytes) -> dict[str, Any]:
@@ -391,7 +393,7 @@ class Client(People, Snapshots, Samples, Published, Measures, Experiments, Audit
         if status >= 300:
             raise problem(self.url, self.source, status, answer if isinstance(answer, dict) else {})
         if not isinstance(answer, dict):
-            raise Failed(f"{self.url} answered with something that is not of slicemgr", hint="is SLICEMGR_URL right?")
+            raise Failed(f"{self.url} did not answer like a slicemgr service", hint="check SLICEMGR_URL")
         return answer
 
 

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 _PAGE = 500  # rows
 _BY_STATUS = {400: Code.INVALID, 413: Code.INVALID, 502: Code.UNAVAILABLE, 403: Code.DENIED}
-OTHER_VERSION = "is it of another version than this client?"
+OTHER_VERSION = "check that client and service have the same version"
 
 
 def segment(field: str, text: str) -> str:
     """`text` as one segment of a path. Refused if it could mean another path, or nothing."""
     if not text or not text.isprintable() or "/" in text or text in (".", ".."):
-        raise invalid(field, f"{text!r} cannot be a name", "letters, digits and dashes")
+        raise invalid(field, f"{text!r} is not a valid name", "use letters, digits and hyphens")
     return quote(text, safe="")
 
 
@@ -32,14 +32,14 @@ def query(values: Mapping[str, object]) -> str:
 def operation_in(answer: dict[str, Any]) -> wire.Operation:
     value = answer.get("operation")
     if not isinstance(value, dict):
-        raise Failed("the service's answer has no operation", hint=OTHER_VERSION)
+        raise Failed("the response of the service has no operation", hint=OTHER_VERSION)
     return cast("wire.Operation", value)
 
 
 def items(answer: dict[str, Any], key: str) -> list[Any]:
     value = answer.get(key)
     if not isinstance(value, list):
-        raise Failed(f"the service's answer has no {key}", hint=OTHER_VERSION)
+        raise Failed(f"the response of the service has no {key}", hint=OTHER_VERSION)
     return value
 
 
@@ -57,7 +57,7 @@ def pages(
         if not cursor or (most is not None and len(rows) >= most):
             return rows
         if cursor == before:
-            raise Failed(f"the service's list of {key} does not end", hint=OTHER_VERSION)
+            raise Failed(f"the list of {key} from the service does not end", hint=OTHER_VERSION)
 
 
 def problem(url: str, source: str, status: int, told: Mapping[str, Any]) -> SlicemgrError:

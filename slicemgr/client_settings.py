@@ -15,7 +15,7 @@ from slicemgr.errors import Code, Refused, invalid
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-START_HINT = "start it with `slicemgr up`, or set SLICEMGR_URL and SLICEMGR_TOKEN for a service elsewhere"
+START_HINT = "start it with `slicemgr up`, or set SLICEMGR_URL and SLICEMGR_TOKEN for a remote service"
 
 
 class Settings(NamedTuple):
@@ -81,7 +81,7 @@ def find_settings(environ: Mapping[str, str] | None = None, files: Sequence[Path
     token, source = _token_of_environment(environ)
     if url := environ.get("SLICEMGR_URL", ""):
         if not token:
-            raise invalid("SLICEMGR_TOKEN", "not set, though SLICEMGR_URL is", "set it or SLICEMGR_TOKEN_FILE")
+            raise invalid("SLICEMGR_TOKEN", "is not set, but SLICEMGR_URL is", "set it or SLICEMGR_TOKEN_FILE")
         return Settings(url, token, source)
     locked: Path | None = None
     for file in settings_files() if files is None else files:
@@ -97,10 +97,8 @@ def find_settings(environ: Mapping[str, str] | None = None, files: Sequence[Path
             found = _parse_settings(text, file)
             return found._replace(token=token, source=source) if token else found
     if locked is not None:
-        raise Refused(
-            Code.DENIED, f"{locked} is not readable for you", hint="run as root, or ask the admin for a token"
-        )
-    raise Refused(Code.UNAVAILABLE, "nothing says where the service is", hint=START_HINT)
+        raise Refused(Code.DENIED, f"you cannot read {locked}", hint="run as root, or ask the admin for a token")
+    raise Refused(Code.UNAVAILABLE, "the address of the service is not configured", hint=START_HINT)
 
 
 def read_settings(file: Path, field: str) -> Settings:
@@ -129,6 +127,6 @@ def _parse_settings(text: str, file: Path) -> Settings:
         raw = json.loads(text)
         url, token = raw["url"], raw["token"]
     except (ValueError, KeyError, TypeError) as error:
-        raise invalid(str(file), "does not hold the service's address", '{"url": "…", "token": "…"}') from error
+        raise invalid(str(file), "does not contain the address of the service", '{"url": "…", "token": "…"}') from error
     identity = raw.get("identity")
     return Settings(str(url), str(token), str(file), None if identity is None else str(identity))

@@ -40,8 +40,8 @@ class Experiments:
         client = cast("Client", self)
         made = client.create_slice(cast("wire.SliceRequest", request))
         if "request" in made:
-            hint = f"it waits as request {made['request']['id']}"
-            raise Refused(Code.QUOTA, f"beyond the quota: {made['request']['exceeds']}", hint=hint)
+            hint = f"request {made['request']['id']} waits for a decision"
+            raise Refused(Code.QUOTA, f"the request exceeds the quota: {made['request']['exceeds']}", hint=hint)
         return HeldSlice(client, made["slice"], made["operation"], self.identity)
 
     def held(self, name: str) -> HeldSlice:
@@ -100,8 +100,8 @@ class HeldSlice:
         self.wait(timeout)
         while not all(greets(one) for one in self.refresh().slivers):
             if time.monotonic() > end:
-                message = f"slice {self.name} does not answer by ssh after {timeout:g} s"
-                raise Failed(message, hint=f"`slicectl console {self.name}` shows why", code=Code.TIMEOUT)
+                message = f"slice {self.name} does not accept SSH logins after {timeout:g} s"
+                raise Failed(message, hint=f"see its console with `slicectl console {self.name}`", code=Code.TIMEOUT)
             time.sleep(_BETWEEN)
         return self
 

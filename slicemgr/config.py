@@ -56,7 +56,7 @@ def parse_duration(text: str, name: str = "duration") -> timedelta:
         raise invalid(name, f"{text!r} is not a duration", "write it as 30s, 15m, 12h, 7d or 2w")
     seconds = float(match[1]) * _SECONDS[match[2]]
     if seconds > _LONGEST_DURATION.total_seconds():
-        raise invalid(name, f"{text!r} is too long", "a hundred years are the most")
+        raise invalid(name, f"{text!r} is too long", "use at most a hundred years")
     return timedelta(seconds=seconds)
 
 
@@ -305,7 +305,7 @@ def _build(cls: type, raw: dict[str, object], prefix: str) -> object:
     unknown = sorted(set(raw) - set(hints))
     if unknown:
         known = ", ".join(sorted(hints))
-        raise invalid(f"{prefix}{unknown[0]}", "unknown setting", f"known here: {known}")
+        raise invalid(f"{prefix}{unknown[0]}", "unknown setting", f"the settings here are {known}")
     return cls(**{name: _convert(hints[name], value, prefix + name) for name, value in raw.items()})
 
 
@@ -340,15 +340,15 @@ def _check(config: Config) -> None:
     if config.libvirt.acceleration not in ("auto", "kvm", "emulation"):
         raise invalid("libvirt.acceleration", f"{config.libvirt.acceleration!r} is unknown", "auto, kvm or emulation")
     if config.web.url and not re.fullmatch(r"https?://[^\s/]+(/[^\s]*)?[^\s/]", config.web.url):
-        raise invalid(
-            "web.url", f"{config.web.url!r} is not the beginning of a link", "such as https://testbed.example"
-        )
+        raise invalid("web.url", f"{config.web.url!r} is not a valid URL", "such as https://testbed.example")
     if config.web.cookie not in ("secure", "plain"):
         raise invalid("web.cookie", f"{config.web.cookie!r} is unknown", "secure or plain")
     _check_mail(config.mail)
     config_oidc.check(config.oidc, config.web.url)
     if not 0 <= config.web.proxies <= 8:
-        raise invalid("web.proxies", f"{config.web.proxies} is out of range", "how many proxies are before it: 0 to 8")
+        raise invalid(
+            "web.proxies", f"{config.web.proxies} is out of range", "use the number of reverse proxies, 0 to 8"
+        )
     if config.log.format not in ("text", "json"):
         raise invalid("log.format", f"{config.log.format!r} is unknown", "text or json")
     if config.quota.ceiling < 1:
@@ -372,13 +372,13 @@ def _check_mail(mail: MailConfig) -> None:
     if mail.security not in ("starttls", "tls", "none"):
         raise invalid("mail.security", f"{mail.security!r} is unknown", "starttls, tls or none")
     if not 0 <= mail.port <= 65535:
-        raise invalid("mail.port", f"{mail.port} is no port", "1 to 65535, or 0 for the usual one")
+        raise invalid("mail.port", f"{mail.port} is not a port", "use 1 to 65535, or 0 for the default port")
     if mail.server and not re.fullmatch(r"[^\s@<>]+@[^\s@<>]+", mail.sender):
-        raise invalid("mail.sender", f"{mail.sender!r} is not a mail address", "such as testbed@example.org")
+        raise invalid("mail.sender", f"{mail.sender!r} is not an email address", "such as testbed@example.org")
     if mail.user and not mail.password_file:
         raise invalid("mail.password_file", "is missing", "a file with the password of mail.user")
     if mail.user and mail.security == "none":
-        raise invalid("mail.security", "none would send the password unencrypted", "starttls or tls")
+        raise invalid("mail.security", "the value none would send the password unencrypted", "starttls or tls")
 
 
 def _check_record(record: RecordConfig) -> None:
@@ -387,7 +387,7 @@ def _check_record(record: RecordConfig) -> None:
         raise invalid("record.interval", "must lie between 1s and 5m")
     for name, least in (("keep", timedelta(minutes=30)), ("keep_5m", timedelta(hours=3)), ("keep_1h", timedelta(0))):
         if getattr(record, name) < least:
-            raise invalid(f"record.{name}", "is shorter than what is needed to sum up", f"at least {least}")
+            raise invalid(f"record.{name}", "is shorter than required for summing up", f"at least {least}")
 
 
 def _check_network(network: NetworkConfig) -> None:
@@ -421,4 +421,6 @@ def _check_connections(network: NetworkConfig) -> None:
             raise invalid(f"network.{name}", f"{number} is out of range", f"{least} to {_MOST_CONNECTIONS}")
     for port in network.untracked:
         if not 1 <= port <= 65535 or network.ports_first <= port <= network.ports_last:
-            raise invalid("network.untracked", f"{port} is not a port of the node's own", "one outside the port pool")
+            raise invalid(
+                "network.untracked", f"{port} is not a port outside the port pool", "use a port outside the port pool"
+            )

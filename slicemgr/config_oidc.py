@@ -50,11 +50,13 @@ def check(oidc: OidcConfig, web_url: str) -> None:
         return
     parts = urlsplit(oidc.issuer)
     if not secure(oidc.issuer) or parts.query or parts.fragment:
-        raise invalid("oidc.issuer", f"{oidc.issuer!r} is none to trust", "such as https://login.example.org")
+        raise invalid("oidc.issuer", f"{oidc.issuer!r} is not a trusted URL", "such as https://login.example.org")
     if not oidc.client_id:
-        raise invalid("oidc.client_id", "is missing", "what the issuer calls this service")
+        raise invalid("oidc.client_id", "is missing", "set the client id of this service")
     if not web_url:
-        raise invalid("web.url", "is missing", "the issuer sends people back to it, such as https://testbed.example")
+        raise invalid(
+            "web.url", "is missing", "set the URL to which the issuer redirects users, such as https://testbed.example"
+        )
     if "openid" not in oidc.scopes:
         raise invalid("oidc.scopes", "must have openid", '["openid", "profile", "email"]')
     for domain in oidc.domains:

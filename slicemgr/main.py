@@ -172,13 +172,13 @@ def db_copy(config: settings.Config, target: str) -> None:
         counts = copy.copy(config.store_url, target, config.store.lock_timeout)
     for table, count in counts.items():
         click.echo(f"{count:>8}  {table}")
-    click.echo("All rows are copied. Set store.url to that database, then start web and agent.")
+    click.echo("All rows were copied. Set store.url to that database, then start web and agent.")
 
 
 def _refuse_running_web(config: settings.Config) -> None:
     with suppress(OSError), socket.create_connection((config.web.host, config.web.port), timeout=5):
         message = f"something answers at {config.web.host}:{config.web.port}: the web process still runs"
-        raise Refused(Code.CONFLICT, message, hint="stop it first, or what it writes is lost")
+        raise Refused(Code.CONFLICT, message, hint="stop it first, or its changes are lost")
 
 
 def _init(config: settings.Config) -> None:

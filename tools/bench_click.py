@@ -1,4 +1,4 @@
-"""How long a researcher waits from the click on *Request it* until ssh answers, beside the same through slicectl.
+"""How long a researcher waits from the click on *Request slice* until ssh answers, beside the same through slicectl.
 
     make demo && .venv/bin/python tools/bench_click.py [--count 10]
 
@@ -54,9 +54,9 @@ def invite() -> str:
 def sign_in(page: Page, link: str) -> None:
     password = secrets.token_urlsafe(16)
     page.goto(link)
-    page.get_by_label("Password").fill(password)
-    page.get_by_label("The same once more").fill(password)
-    page.get_by_role("button", name="Set the password").click()
+    page.get_by_label("Password", exact=True).fill(password)
+    page.get_by_label("Repeat the password").fill(password)
+    page.get_by_role("button", name="Set password").click()
     page.wait_for_url("**/slices")
 
 
@@ -66,7 +66,7 @@ def by_page(page: Page, name: str, key: Path) -> float:
     page.get_by_label("Name").fill(name)
     page.get_by_label("Image").select_option(demo.RECIPE)
     page.get_by_label("Public key").fill(key.read_text())
-    button = page.get_by_role("button", name="Request it")
+    button = page.get_by_role("button", name="Request slice")
     started = time.monotonic()
     button.click()
     page.wait_for_url(f"**/slices/{name}**")

@@ -38,7 +38,7 @@ class TooSlow(Refused):
     """A body came too slowly."""
 
     def __init__(self, least: int, seconds: float) -> None:
-        hint = f"at least {least} bytes in {seconds:g} s: web.body_least, web.body_time"
+        hint = f"send at least {least} bytes in {seconds:g} s (web.body_least, web.body_time)"
         super().__init__(Code.TOO_SLOW, "the body of the request arrived too slowly", hint=hint)
 
 

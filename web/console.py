@@ -29,7 +29,9 @@ blueprint = Blueprint("console", __name__, description="Consoles of slivers")
 
 
 @blueprint.route(PATH, websocket=True)
-@blueprint.doc(responses={"101": {"description": "a WebSocket; binary frames hold what the console says and reads"}})
+@blueprint.doc(
+    responses={"101": {"description": "a WebSocket; binary frames carry the input and output of the console"}}
+)
 @blueprint.alt_response(400, schema=schemas.Problem)
 @blueprint.alt_response(401, schema=schemas.Problem)
 @blueprint.alt_response(403, schema=schemas.Problem)
@@ -43,7 +45,7 @@ def attach() -> Response:
 
     connection = request.environ.get("gunicorn.socket")
     if connection is None:
-        raise invalid("Upgrade", "this server cannot change to WebSocket", "run it by `slicemgr web`")
+        raise invalid("Upgrade", "this server does not support WebSocket", "run the service with `slicemgr web`")
     protocol, token = websocket.accept(request.headers.items(), PATH)
     _check_origin()
     place = state().places.taken(Kind.CONSOLE, consoles.user_of(state().store, token))
@@ -64,7 +66,7 @@ def _check_origin() -> None:
     """Only browsers send one. They say truly which site's page asks; ours is the one they asked for."""
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc != request.host:
-        raise Refused(Code.DENIED, "a page of another site may not open consoles", field="Origin")
+        raise Refused(Code.DENIED, "pages of another site cannot open consoles", field="Origin")
 
 
 class _Upwards:
@@ -122,7 +124,7 @@ def _relay(channel: Any, stream: socket.socket) -> SlicemgrError | None:
             upwards.forget()
         now = time.monotonic()
         if not upwards.waits and now - channel.heard > _SILENT:
-            return Failed("no sign of life from the client", code=Code.TIMEOUT)
+            return Failed("the client does not respond", code=Code.TIMEOUT)
         if now - pinged > _PING:
             pinged = now
             channel.ping()

@@ -31,7 +31,7 @@ def last_seen() -> int:
     if not text:
         return -1
     if not (text.isascii() and text.isdecimal() and len(text) <= 16 and int(text) <= _MOST_VERSION):
-        raise invalid("Last-Event-ID", f"{text[:40]!r} is no event of this stream", "leave it out to begin again")
+        raise invalid("Last-Event-ID", f"{text[:40]!r} is not an event of this stream", "omit it to start again")
     return int(text)
 
 

@@ -16,31 +16,32 @@ Json = dict[str, Any]
 
 PREFIX = "/api/v1"
 ABOUT = """\
-Show a token in the header `Authorization: Bearer TOKEN`; `slicectl token create` makes one. Times are RFC 3339 in UTC,
-sizes bytes, network rates bits per second. What one may not see is answered as if it were not there (404). Errors are
-`application/problem+json` and name every wrong field. Lists come in pages: send `next` as `cursor`, with the same
-filters, until there is none. A POST with an `Idempotency-Key` may be sent again: it happens once.
+Send a token in the header `Authorization: Bearer TOKEN`. `slicectl token create` creates one. Times are RFC 3339 in
+UTC, sizes are in bytes, and network rates are in bits per second. A resource that the user cannot read is answered
+with 404. Errors are `application/problem+json` and name every invalid field. Lists are paginated: send `next` as
+`cursor`, with the same filters, until there is no `next`. A POST with an `Idempotency-Key` can be repeated and takes
+effect only once.
 """
 _VERBS = ("get", "put", "post", "delete", "patch")
 _REASONS = {
-    400: ("a request that is none", Code.INVALID),
-    401: ("no token, or one that is not valid any more", Code.UNAUTHENTICATED),
-    403: ("not yours to do, or beyond the quota", Code.DENIED),
-    404: ("not there, or not yours to see", Code.NOT_FOUND),
+    400: ("malformed request", Code.INVALID),
+    401: ("no token, or a token that is no longer valid", Code.UNAUTHENTICATED),
+    403: ("permission denied, or quota exceeded", Code.DENIED),
+    404: ("not found, or not visible to the user", Code.NOT_FOUND),
     408: ("the body of the request arrived too slowly", Code.TOO_SLOW),
-    409: ("something else is in the way", Code.CONFLICT),
+    409: ("conflict with the current state", Code.CONFLICT),
     413: ("the body is too large", Code.INVALID),
-    422: ("a field or parameter is wrong", Code.INVALID),
-    429: ("too many failures, or too many requests at once: wait", Code.TOO_MANY),
-    503: ("the service or its database is not ready: try again", Code.UNAVAILABLE),
+    422: ("a field or parameter is invalid", Code.INVALID),
+    429: ("too many failures or too many concurrent requests; retry later", Code.TOO_MANY),
+    503: ("the service or its database is not available; retry later", Code.UNAVAILABLE),
 }
-_RETRY_AFTER = {"description": "seconds after which it may go", "schema": {"type": "integer", "minimum": 1}}
+_RETRY_AFTER = {"description": "seconds to wait before a retry", "schema": {"type": "integer", "minimum": 1}}
 _KEY = {
     "in": "header",
     "name": FIELD,
     "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST, "pattern": "^[ -~]+$"},
-    "description": "makes a repeated request harmless: the same key and body get the same answer for a day, another "
-    "body 409",
+    "description": "makes a request safe to repeat: for one day the same key and body get the same response, and "
+    "another body gets 409",
     "example": "5ddb4dc4-bd1f-4f1d-b8a2-3a9b1a5b2f60",
 }
 _OPTIONAL = {  # of answers; every other field of an answer is always there

@@ -92,12 +92,12 @@ class Places:
         self._refusals.add("uploads" if kind is Kind.UPLOAD else "streams")
         hint = f"try again in {_RETRY_AFTER} s, or raise web.threads"
         if kind is Kind.FOLLOWER:
-            hint += "; GET /operations/ID?wait=30 waits as well"
-        return Busy(Code.UNAVAILABLE, f"too many {kind.value} at this moment", hint=hint, retry_after=_RETRY_AFTER)
+            hint += "; GET /operations/ID?wait=30 waits too"
+        return Busy(Code.UNAVAILABLE, f"too many {kind.value}", hint=hint, retry_after=_RETRY_AFTER)
 
     def _too_many(self, kind: Kind, most: int) -> Busy:
         setting = "uploads_per_user" if kind is Kind.UPLOAD else "streams_per_user"
         self._refusals.add(setting)
         what = "uploads" if kind is Kind.UPLOAD else "consoles and followed operations"
-        hint = f"end one of them and try again: web.{setting}"
-        return Busy(Code.TOO_MANY, f"you have {most} {what} open already", hint=hint, retry_after=_RETRY_AFTER)
+        hint = f"close one of them and try again (limit: web.{setting})"
+        return Busy(Code.TOO_MANY, f"you already have {most} {what} open", hint=hint, retry_after=_RETRY_AFTER)

@@ -56,4 +56,10 @@ def _http(error: HTTPException) -> Response:
 def _unexpected(error: Exception) -> Response:
     number = secrets.token_hex(4)
     log.error("unexpected error %s", number, exc_info=error)
-    return _problem(500, "Internal error", "failed", f"unexpected error {number}", hint="the service's log has it")
+    return _problem(
+        500,
+        "Internal error",
+        "failed",
+        f"unexpected error {number}",
+        hint="report the number to an admin, the log of the service contains it",
+    )

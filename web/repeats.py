@@ -41,7 +41,7 @@ def _refusing(view: View, _endpoint: str) -> View:
     @functools.wraps(view)
     def refusing(**values: Any) -> Any:
         if FIELD in request.headers:
-            raise invalid(FIELD, "is not taken here", "leave it out: a repeated request does no harm")
+            raise invalid(FIELD, "is not supported for this request", "omit it, this request is safe to repeat")
         return view(**values)
 
     return refusing

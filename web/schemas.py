@@ -17,7 +17,7 @@ SLICE_REQUEST: dict[str, object] = {
     "required": ["name", "type", "image"],
     "properties": {
         "name": {"type": "string", "maxLength": 40, "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"},
-        "project": {"type": "string", "description": "needed if you are in several"},
+        "project": {"type": "string", "description": "required for members of several projects"},
         "type": {"type": "string", "enum": ["lxc", "kvm"]},
         "image": {"type": "string", "description": "name or sha256"},
         "count": {"type": "integer", "minimum": 1, "default": 1},
@@ -28,8 +28,8 @@ SLICE_REQUEST: dict[str, object] = {
         "disk": _SIZE,
         "pids": {"type": "integer", "minimum": 8},
         "io_weight": {"type": "integer", "minimum": 1, "maximum": 1000},
-        "io_rate": {**_SIZE, "description": "bytes a second, or text such as 20M; kvm only"},
-        "io_ops": {"type": "integer", "minimum": 10, "description": "block operations a second; kvm only"},
+        "io_rate": {**_SIZE, "description": "bytes per second, or text such as 20M; kvm only"},
+        "io_ops": {"type": "integer", "minimum": 10, "description": "block operations per second; kvm only"},
         "boot": {"type": "string", "enum": ["loader", "bios", "uefi", "direct"], "description": "kvm only"},
         "user_data": {"type": "string", "maxLength": 65536, "description": "a cloud-config or a script"},
         "net_in": _RATE,
@@ -40,14 +40,14 @@ SLICE_REQUEST: dict[str, object] = {
             "type": "array",
             "items": {"type": "string"},
             "minItems": 1,
-            "description": "may be left out if you have keys of your own here",
+            "description": "optional if your account has SSH keys",
         },
         "node": {"type": "string"},
         "dry_run": {"type": "boolean", "default": False},
         "reason": {
             "type": "string",
             "maxLength": 2000,
-            "description": "why you need more than the quota: it becomes a request that somebody may grant",
+            "description": "reason to exceed the quota; creates a request for a PI or an admin",
         },
     },
 }
@@ -103,10 +103,10 @@ class Limits(Schema):
     disk = fields.Integer(metadata={"description": "bytes"})
     pids = fields.Integer(allow_none=True)
     io_weight = fields.Integer(allow_none=True)
-    io_rate = fields.Integer(allow_none=True, metadata={"description": "bytes a second"})
-    io_ops = fields.Integer(allow_none=True, metadata={"description": "operations a second"})
-    net_in = fields.Integer(allow_none=True, metadata={"description": "bits per second towards the sliver"})
-    net_out = fields.Integer(allow_none=True, metadata={"description": "bits per second from it"})
+    io_rate = fields.Integer(allow_none=True, metadata={"description": "bytes per second"})
+    io_ops = fields.Integer(allow_none=True, metadata={"description": "operations per second"})
+    net_in = fields.Integer(allow_none=True, metadata={"description": "ingress rate, bits per second"})
+    net_out = fields.Integer(allow_none=True, metadata={"description": "egress rate, bits per second"})
 
 
 class Usage(Schema):
@@ -117,7 +117,7 @@ class Usage(Schema):
     )
     working = fields.Integer(
         allow_none=True,
-        metadata={"description": "bytes of the working set: `charged` without page cache that nobody used lately"},
+        metadata={"description": "bytes of the working set: `charged` without page cache that was not used lately"},
     )
     charged = fields.Integer(
         allow_none=True, metadata={"description": "all bytes of memory that its group is charged with"}
@@ -125,7 +125,7 @@ class Usage(Schema):
     disk = fields.Integer(
         allow_none=True, metadata={"description": "bytes that count against its limit, without the base"}
     )
-    guest_memory = fields.Integer(allow_none=True, metadata={"description": "bytes used as a kvm guest sees it"})
+    guest_memory = fields.Integer(allow_none=True, metadata={"description": "bytes used, as reported by a kvm guest"})
     at = fields.String(allow_none=True, metadata={"description": "when that was sampled; null: not yet"})
 
 
@@ -139,10 +139,10 @@ class Sliver(Schema):
     ports = fields.Nested(Ports)
     limits = fields.Nested(Limits)
     usage = fields.Nested(Usage)
-    acceleration = fields.String(allow_none=True, metadata={"description": "what a kvm sliver runs by"})
-    booted = fields.String(allow_none=True, metadata={"description": "whether a kvm sliver's start was seen to end"})
+    acceleration = fields.String(allow_none=True, metadata={"description": "acceleration of a kvm sliver"})
+    booted = fields.String(allow_none=True, metadata={"description": "whether the start of a kvm sliver has ended"})
     keys_missing = fields.String(
-        allow_none=True, metadata={"description": "why it has not got the newest ssh keys yet"}
+        allow_none=True, metadata={"description": "why the newest SSH keys are not installed yet"}
     )
     error = fields.String(allow_none=True)
 
@@ -154,15 +154,17 @@ class Slice(Schema):
     owner = fields.String()
     state = fields.String()
     created_at = fields.String()
-    expires_at = fields.String(allow_none=True, metadata={"description": "null: its project's leases do not end"})
+    expires_at = fields.String(
+        allow_none=True, metadata={"description": "null: the leases of its project do not expire"}
+    )
     lease_ended_at = fields.String(allow_none=True)
     notice = fields.String(
-        allow_none=True, metadata={"description": "what its lease has to say: it ends soon, it was stopped, and why"}
+        allow_none=True, metadata={"description": "notice about its lease, such as its end or the reason of a stop"}
     )
     image = fields.String()
     image_sha256 = fields.String()
     boot = fields.String(allow_none=True, metadata={"description": "how a kvm slice boots: bios, uefi or direct"})
-    snapshots = fields.Integer(metadata={"description": "how many it has: they go with it"})
+    snapshots = fields.Integer(metadata={"description": "number of snapshots; deleted with the slice"})
     slivers = fields.List(fields.Nested(Sliver))
 
 
@@ -183,8 +185,10 @@ class Step(Schema):
     state = fields.String()
     detail = fields.String()
     percent = fields.Integer(allow_none=True)
-    began = fields.Float(metadata={"description": "seconds after the operation was asked for, by the node's clock"})
-    seconds = fields.Float(allow_none=True, metadata={"description": "that it took, null while it runs"})
+    began = fields.Float(
+        metadata={"description": "seconds after the request of the operation, by the clock of the node"}
+    )
+    seconds = fields.Float(allow_none=True, metadata={"description": "duration in seconds, null while it runs"})
 
 
 class Operation(Schema):
@@ -214,11 +218,11 @@ class Image(Schema):
     file_size = fields.Integer()
     arch = fields.String()
     os = fields.String()
-    boot = fields.Dict(metadata={"description": "what it can boot by: bios, uefi, kernel, initrd, root"})
+    boot = fields.Dict(metadata={"description": "boot methods and boot data: bios, uefi, kernel, initrd, root"})
     state = fields.String()
     created_at = fields.String()
     used_by = fields.Integer()
-    project = fields.String(allow_none=True, metadata={"description": "null: for all"})
+    project = fields.String(allow_none=True, metadata={"description": "null: available to all projects"})
 
 
 class Node(Schema):
@@ -238,7 +242,7 @@ class Event(Schema):
     slice = fields.String(allow_none=True)
     project = fields.String(allow_none=True)
     detail = fields.String()
-    address = fields.String(allow_none=True, metadata={"description": "where it was asked from"})
+    address = fields.String(allow_none=True, metadata={"description": "address of the client"})
 
 
 class Request(Schema):
@@ -255,14 +259,14 @@ class Request(Schema):
     created_at = fields.String()
     decided_at = fields.String(allow_none=True)
     decided_by = fields.String(allow_none=True)
-    answer = fields.String(allow_none=True, metadata={"description": "the reason of who decided"})
+    answer = fields.String(allow_none=True, metadata={"description": "reason of the decision"})
     operation = fields.String(allow_none=True)
 
 
 class Listed(Schema):
     """One page of a list."""
 
-    next = fields.String(metadata={"description": "the `cursor` of the next page; not there on the last"})
+    next = fields.String(metadata={"description": "`cursor` of the next page; omitted on the last page"})
 
 
 class Slices(Listed):
@@ -299,8 +303,8 @@ CONSOLE_REQUEST: dict[str, Any] = {
 
 
 class Console(Schema):
-    token = fields.String(metadata={"description": "opens one console or screen, once, for 30 seconds"})
-    path = fields.String(metadata={"description": "where to send it, as a WebSocket subprotocol"})
+    token = fields.String(metadata={"description": "opens one console or screen once, within 30 seconds"})
+    path = fields.String(metadata={"description": "where to send the token, as a WebSocket subprotocol"})
 
 
 class Asked(Schema):

@@ -33,7 +33,7 @@ REQUEST: dict[str, Any] = {
 
 
 class AuditRow(Schema):
-    row = fields.String(metadata={"description": "what was tried"})
+    row = fields.String(metadata={"description": "attempted operation"})
     kind = fields.String(metadata={"description": "lxc, kvm, node or rest"})
     expected = fields.String()
     seen = fields.String()
@@ -47,6 +47,6 @@ class Audit(Schema):
     began_at = fields.String()
     ended_at = fields.String()
     user = fields.String()
-    version = fields.String(metadata={"description": "of the service that kept it"})
-    failed = fields.Integer(metadata={"description": "number of rows that fail"})
+    version = fields.String(metadata={"description": "version of the service that stored it"})
+    failed = fields.Integer(metadata={"description": "number of failed rows"})
     rows = fields.List(fields.Nested(AuditRow))

@@ -11,7 +11,7 @@ from slicemgr.web.schemas import Listed
 
 _NAME = {"type": "string", "minLength": 1, "maxLength": reports.LONGEST_NAME}
 _NOTE = {"type": "string", "maxLength": reports.LONGEST_NOTE, "description": 'one paragraph; "": none'}
-_PUBLIC = {"type": "boolean", "description": "seen by everybody who is signed in, else by admins"}
+_PUBLIC = {"type": "boolean", "description": "visible to all users, else to admins only"}
 CHANGE: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -21,8 +21,8 @@ CHANGE: dict[str, Any] = {
     },
 }
 QUERY = [
-    {"in": "query", "name": "name", "schema": _NAME, "description": "what its experiment is called if left out"},
-    {"in": "query", "name": "note", "schema": _NOTE, "description": "what its readers should know"},
+    {"in": "query", "name": "name", "schema": _NAME, "description": "default: the name of its experiment"},
+    {"in": "query", "name": "note", "schema": _NOTE, "description": "one paragraph for its readers"},
     {"in": "query", "name": "public", "schema": {"type": "string", "enum": ["true", "false"], "default": "true"}},
 ]
 ARCHIVE = {
@@ -32,7 +32,7 @@ ARCHIVE = {
             "schema": {
                 "type": "string",
                 "format": "binary",
-                "description": f"a tar archive, not compressed, of a run's folder: {reports.KNOWN}",
+                "description": f"an uncompressed tar archive of the folder of a run: {reports.KNOWN}",
             }
         }
     },
@@ -44,7 +44,7 @@ _TEXTS = {
 }
 FILE: dict[str, Any] = {
     "200": {
-        "description": "the file, by its type; a page or picture can load and run nothing",
+        "description": "the file with its type; pages and pictures cannot load files or run scripts",
         "content": {**_TEXTS, "application/json": {"schema": {}}},
     }
 }
@@ -65,12 +65,12 @@ class Experiment(Schema):
     node = fields.String(allow_none=True)
     summary = fields.String(metadata={"description": "its outcome, one paragraph"})
     note = fields.String(allow_none=True)
-    public = fields.Boolean(metadata={"description": "seen by everybody who is signed in, else by admins"})
+    public = fields.Boolean(metadata={"description": "visible to all users, else to admins only"})
     started_at = fields.String(allow_none=True)
     published_at = fields.String()
     published_by = fields.String()
-    size = fields.Integer(metadata={"description": "bytes of all its files"})
-    sha256 = fields.String(metadata={"description": "of the archive that was sent"})
+    size = fields.Integer(metadata={"description": "total size of its files in bytes"})
+    sha256 = fields.String(metadata={"description": "of the archive"})
     files = fields.List(fields.Nested(ReportFile))
 
 

@@ -11,16 +11,16 @@ _SPAN: dict[str, object] = {"type": "string", "example": "7d", "nullable": True}
 LEASE_RULES: dict[str, object] = {
     "type": "object",
     "properties": {
-        "default": {**_SPAN, "description": "of a request that is silent"},
-        "window": {**_SPAN, "description": "renewed only in this last part of a lease; 0s: at any time"},
+        "default": {**_SPAN, "description": "default lease of a request"},
+        "window": {**_SPAN, "description": "how long before its end a lease can be renewed; 0s: at any time"},
         "reminders": {"type": "array", "nullable": True, "items": {"type": "string"}, "description": "before the end"},
-        "exempt": {"type": "boolean", "description": "leases never end"},
+        "exempt": {"type": "boolean", "description": "leases do not expire"},
     },
 }
 
 
 class Renewed(schemas.Slice):
-    trimmed = fields.String(allow_none=True, metadata={"description": "why the end is not what was asked for"})
+    trimmed = fields.String(allow_none=True, metadata={"description": "why the end differs from the request"})
 
 
 class LeaseRules(Schema):
@@ -29,15 +29,15 @@ class LeaseRules(Schema):
     project = fields.String()
     default = fields.Integer()
     longest = fields.Integer(metadata={"description": "see the project's quota"})
-    grace = fields.Integer(metadata={"description": "kept stopped, then deleted"})
+    grace = fields.Integer(metadata={"description": "grace period: stopped slices are kept, then deleted"})
     window = fields.Integer()
     reminders = fields.List(fields.Integer())
     exempt = fields.Boolean()
-    own = fields.List(fields.String(), metadata={"description": "what is the project's own and not the node's"})
+    own = fields.List(fields.String(), metadata={"description": "settings of the project that differ from the testbed"})
 
 
 class Clock(Schema):
     says = fields.String()
     leases_go_by = fields.String()
     doubt = fields.String(allow_none=True)
-    held = fields.Integer(metadata={"description": "slices that are over by the clock alone"})
+    held = fields.Integer(metadata={"description": "number of leases on hold"})

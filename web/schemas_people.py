@@ -58,7 +58,7 @@ PROJECT_CHANGE = _object({"description": {**_TEXT, "maxLength": 1000}, "quota": 
 MEMBER = _object({"role": {"type": "string", "enum": ["pi", "member"], "default": "member"}})
 INVITATION = _object(
     {
-        "invitee": {**_TEXT, "maxLength": 254, "description": "a user name or a mail address"},
+        "invitee": {**_TEXT, "maxLength": 254, "description": "a user name or an email address"},
         "role": {"type": "string", "enum": ["member", "pi"], "default": "member"},
     },
     "invitee",
@@ -72,7 +72,7 @@ DECLINE = _object({"reason": _REASON}, "reason")
 
 
 class User(Schema):
-    """A fellow member sees name, full_name and projects; the rest is null but for the user and the admins."""
+    """A fellow member sees name, full_name and projects; the rest is null except for the user and admins."""
 
     name = fields.String()
     full_name = fields.String(allow_none=True)
@@ -82,10 +82,12 @@ class User(Schema):
     created_at = fields.String(allow_none=True)
     projects = fields.Dict(metadata={"description": "role by project"})
     default_project = fields.String(
-        allow_none=True, metadata={"description": "where what names no project goes; chosen by the user alone"}
+        allow_none=True, metadata={"description": "project of requests that name none; only the user can change it"}
     )
-    origin = fields.String(allow_none=True, metadata={"description": "where the account comes from: local or openid"})
-    openid = fields.String(allow_none=True, metadata={"description": "who the OpenID Connect issuer says its user is"})
+    origin = fields.String(allow_none=True, metadata={"description": "origin of the account: local or openid"})
+    openid = fields.String(
+        allow_none=True, metadata={"description": "identity of the user at the OpenID Connect issuer"}
+    )
     has_password = fields.Boolean(allow_none=True)
     invited_until = fields.String(allow_none=True)
 
@@ -134,13 +136,13 @@ class Member(Schema):
     user = fields.String()
     full_name = fields.String(allow_none=True)
     role = fields.String()
-    enabled = fields.Boolean(allow_none=True, metadata={"description": "null but for the user and the admins"})
+    enabled = fields.Boolean(allow_none=True, metadata={"description": "null except for the user and admins"})
 
 
 class ProjectInvitation(Schema):
     id = fields.String()
     project = fields.String()
-    invitee = fields.String(metadata={"description": "as it was given, whether there is such an account or not"})
+    invitee = fields.String(metadata={"description": "as given by the sender; the account may not exist"})
     role = fields.String()
     invited_by = fields.String()
     created_at = fields.String()
@@ -153,13 +155,13 @@ class Project(Schema):
     created_at = fields.String()
     role = fields.String(allow_none=True, metadata={"description": "your own"})
     used = fields.Nested(Amounts)
-    quota = fields.Nested(Quota, metadata={"description": "granted at once"})
-    ceiling = fields.Nested(Quota, metadata={"description": "what a PI may grant"})
+    quota = fields.Nested(Quota, metadata={"description": "granted immediately"})
+    ceiling = fields.Nested(Quota, metadata={"description": "the most that a PI can grant"})
     members = fields.List(fields.Nested(Member))
     invitations = fields.List(
         fields.Nested(ProjectInvitation),
         allow_none=True,
-        metadata={"description": "those that wait; null but for the project's PIs and the admins"},
+        metadata={"description": "open invitations; null except for the PIs of the project and admins"},
     )
 
 
@@ -186,7 +188,7 @@ class Token(Schema):
 
 
 class NewToken(Token):
-    token = fields.String(metadata={"description": "told this once"})
+    token = fields.String(metadata={"description": "returned only once"})
 
 
 class Session(Schema):

@@ -6,16 +6,16 @@ from marshmallow import Schema, fields
 
 from slicemgr.web.schemas import Listed
 
-_SERIES = {"description": "a list for each column, one value for each of `at`; null: not known, or it did not run"}
-_TOTALS = {"description": "sums of what is counted, means of memory and disk, the peak of memory"}
+_SERIES = {"description": "a list for each column, one value for each of `at`; null: unknown, or not running"}
+_TOTALS = {"description": "sums of counters, means of memory and disk, and the peak of memory"}
 
 
 class Window(Schema):
     resolution = fields.String(metadata={"description": "raw, 5m or 1h"})
-    seconds = fields.Float(metadata={"description": "how long a value's span is"})
+    seconds = fields.Float(metadata={"description": "duration of each interval, in seconds"})
     since = fields.String()
     until = fields.String()
-    at = fields.List(fields.Integer(), metadata={"description": "ends of the spans, seconds since 1970"})
+    at = fields.List(fields.Integer(), metadata={"description": "ends of the intervals, in seconds since 1970"})
 
 
 class SliverSamples(Schema):
@@ -52,7 +52,7 @@ class Account(Schema):
     cpu_hours = fields.Float()
     memory_gib_hours = fields.Float()
     disk_gib_hours = fields.Float()
-    net_in = fields.Integer(metadata={"description": "bytes towards the slivers"})
+    net_in = fields.Integer(metadata={"description": "bytes received by the slivers"})
     net_out = fields.Integer()
     io_read = fields.Integer()
     io_written = fields.Integer()

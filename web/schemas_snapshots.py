@@ -15,14 +15,14 @@ CLONE_REQUEST: dict[str, object] = {
         "name": _NAME,
         "lease": {"type": "string", "example": "7d"},
         "disk": {
-            "description": "of each sliver, with what the snapshot holds; bytes, or text such as 8G",
+            "description": "disk limit per sliver, including the data of the snapshot; bytes, or text such as 8G",
             "oneOf": [{"type": "integer"}, {"type": "string"}],
         },
         "ssh_keys": {
             "type": "array",
             "items": {"type": "string"},
             "minItems": 1,
-            "description": "if left out your own here, or else the original's",
+            "description": "default: the keys of your account, or else those of the original",
         },
     },
 }
@@ -45,7 +45,7 @@ class Snapshot(Schema):
     made_at = fields.String(allow_none=True)
     size = fields.Integer(
         allow_none=True,
-        metadata={"description": "bytes beyond the image, shared with the slice as long as it has them"},
+        metadata={"description": "bytes beyond the image, including those shared with the slice"},
     )
     slivers = fields.List(fields.Nested(SliverSnapshot))
 

@@ -47,8 +47,8 @@ def own(directory: Path, uid: int, gid: int) -> None:
     given away, the rest stays as it is. Refused if the directory is a link that is not root's own.
     """
     if directory.is_symlink() and directory.lstat().st_uid != 0:
-        hint = "make it a directory, or a link that root owns"
-        raise invalid("node.state_dir", f"{directory} is a symbolic link of another user's", hint)
+        hint = "use a directory or a link that root owns"
+        raise invalid("node.state_dir", f"{directory} is a symbolic link that belongs to another user", hint)
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fchown(folder, uid, gid)
@@ -70,7 +70,7 @@ def _own_entry(folder: int, name: str, uid: int, gid: int) -> None:
         if stat.S_ISDIR(held.st_mode) or (stat.S_ISREG(held.st_mode) and held.st_nlink == 1):
             os.chown(f"/proc/self/fd/{entry}", uid, gid)
         else:
-            log.warning("%r in a directory of the web process is no plain file: its owner stays", name)
+            log.warning("%r in a directory of the web process is not a regular file; its owner is not changed", name)
     finally:
         os.close(entry)
 

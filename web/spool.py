@@ -46,7 +46,7 @@ def receive(config: Config, setting: str = "max_image") -> Iterator[Received]:
     expected = expect(config, setting)
     with place(), spooled(config, _body(expected)) as received:
         if received.size != expected:
-            raise invalid("file", f"ended after {received.size} of {expected} bytes", "send it again")
+            raise invalid("file", f"was interrupted after {received.size} of {expected} bytes", "send it again")
         yield received
 
 
@@ -96,7 +96,7 @@ def _check_size(config: Config, size: int, setting: str) -> None:
     if size == 0:
         raise invalid("file", "is empty", f"send {_WHAT[setting]}")
     if size > most.bytes:
-        raise invalid("file", f"has {size} bytes", f"at most {most.bytes}: web.{setting}")
+        raise invalid("file", f"has {size} bytes", f"send at most {most.bytes} bytes (web.{setting})")
     free = shutil.disk_usage(config.uploads_dir).free
     if size + _RESERVE > free:
-        raise Refused(Code.QUOTA, f"there is no room for {size} bytes on the service's disk", field="file")
+        raise Refused(Code.QUOTA, f"the disk of the service has no space for {size} bytes", field="file")

@@ -38,7 +38,7 @@ def authenticate() -> None:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token:
         hint = "send the header `Authorization: Bearer TOKEN`"
-        raise Refused(Code.UNAUTHENTICATED, "a token is needed", hint=hint)
+        raise Refused(Code.UNAUTHENTICATED, "a token is required", hint=hint)
     g.principal = people.authenticate(state().store, token.strip(), address())
 
 

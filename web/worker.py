@@ -87,7 +87,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         place = network(address)
         if self._places[place] >= self._config.connections_per_address:
             self._refusals.add("connections_per_address")
-            hint = f"at most {self._config.connections_per_address}: web.connections_per_address"
+            hint = f"the limit is {self._config.connections_per_address} (web.connections_per_address)"
             answer = problem(429, "too_many", "too many connections from your address", hint, retry_after=1)
             self._refuse(connection, answer)
             return False
@@ -139,8 +139,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         except OSError:
             data = b""
         if not data and connection.phase is Phase.BODY:  # the client may still read, after it has closed its half
-            hint = "send the whole body, or say how long it is"
-            self._refuse(connection, problem(400, "invalid", "the body of the request ended too early", hint))
+            hint = "send the whole body, or a correct Content-Length"
+            self._refuse(connection, problem(400, "invalid", "the body of the request is incomplete", hint))
         elif not data:
             self._drop(connection)
         elif connection.phase is not Phase.END:
@@ -157,7 +157,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             ready = connection.feed(data)
         except (h11.ProtocolError, ValueError) as error:
             status = error.error_status_hint if isinstance(error, h11.ProtocolError) else 400
-            self._refuse(connection, problem(status, "invalid", f"not a request of HTTP: {error}"))
+            self._refuse(connection, problem(status, "invalid", f"not a valid HTTP request: {error}"))
             return
         if connection.header is not None and not known and not self._begin(connection, ready):
             return
@@ -212,7 +212,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
                 return True  # others hold the memory, and will be done
             self._refusals.add("buffers")
             hint = "try again in a moment"
-            self._refuse(given_up, problem(503, "unavailable", "too many requests at this moment", hint, 1))
+            self._refuse(given_up, problem(503, "unavailable", "too many requests", hint, 1))
             if given_up is connection:
                 return False
         return True
@@ -228,7 +228,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         try:
             return bool(super().handle_request(req, conn)) and not conn.last
         except TimeoutError as error:
-            raise ConnectionResetError(errno.ECONNRESET, "the client takes no more in") from error
+            raise ConnectionResetError(errno.ECONNRESET, "the client does not read the response") from error
 
     def finish_request(self, conn: Connection, fs: Any) -> None:
         """In the event loop, when a thread is done with a request."""
@@ -301,7 +301,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         match connection.phase:
             case Phase.HEADER if connection.raw:
                 self._refusals.add("header_time")
-                hint = f"within {self._spans[Phase.HEADER]:g} s: web.header_time"
+                hint = f"send it within {self._spans[Phase.HEADER]:g} s (web.header_time)"
                 late = "the header of the request did not arrive in time"
                 self._refuse(connection, problem(408, "too_slow", late, hint))
             case Phase.BODY:

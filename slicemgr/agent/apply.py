@@ -180,7 +180,7 @@ class Applier:
         limits = replace(sliver.limits, memory=host_memory(sliver, self._place()))
         wrong = cgroup.verify(self._hypervisor.init_pid(sliver.id), limits)
         if wrong:
-            raise Failed("; ".join(wrong), hint="`slicectl doctor` shows what the node's kernel can limit")
+            raise Failed("; ".join(wrong), hint="`slicectl doctor` shows which limits the kernel of the node supports")
 
     def _ssh(self, sliver: Sliver, tell: Callable[[str], None], unwanted: Callable[[], bool]) -> str:
         """Wait for the banner. A sliver without sshd is a sliver all the same: what was not seen is said."""
@@ -209,9 +209,11 @@ class Applier:
         if seen:
             return ""
         if unwanted():
-            return "not verified: something else is wanted by now"
+            return "not verified, because the desired state has changed"
         said = console_log.last_line(self._config.node.pool, sliver.id)
-        return f"not verified: no ssh banner within {patience:.0f} s" + (f"; the console says {said!r}" if said else "")
+        return f"not verified: no ssh banner within {patience:.0f} s" + (
+            f"; last console output: {said!r}" if said else ""
+        )
 
     def _hear(self, sliver: Sliver) -> bool:
         """Whether the guest says something on its console soon: a banner is not looked for before that."""
@@ -239,9 +241,13 @@ class Applier:
         used = self._pool.usage().get(names.qgroup(sliver.serial), 0) + sliver.inherited
         if used >= sliver.limits.disk:
             text = allocate.size_text(sliver.limits.disk)
-            hint = f"`slicectl resize {sliver.slice_name} --disk SIZE` raises it, and it goes on"
-            return Failed(f"the machine is paused: its disk limit of {text} is used up", hint=hint)
-        return Failed(f"the machine is paused: {trouble}", hint="`slicectl doctor` shows how full the pool is")
+            hint = (
+                f"increase it with `slicectl resize {sliver.slice_name} --disk SIZE`; the virtual machine then resumes"
+            )
+            return Failed(f"the virtual machine is paused because its disk limit of {text} is reached", hint=hint)
+        return Failed(
+            f"the virtual machine is paused: {trouble}", hint="show the usage of the pool with `slicectl doctor`"
+        )
 
     # away from it
 
@@ -249,7 +255,7 @@ class Applier:
         clean = self._hypervisor.stop(sliver.id, self._config.agent.stop_grace.total_seconds())
         launch.remove(self._config, sliver.id)
         traffic.clear(sliver.id)
-        return "" if clean else "did not stop in time: ended by force"
+        return "" if clean else "did not shut down in time and was stopped by force"
 
     def _kill(self, sliver: Sliver) -> None:
         self._hypervisor.kill(sliver.id)

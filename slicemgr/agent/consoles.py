@@ -63,7 +63,7 @@ class Consoles:
         with self._lock:
             ending, threads = list(self._open.values()), list(self._threads)
         for session in ending:
-            session.end(Refused(Code.UNAVAILABLE, "the agent of the node stops", hint="attach again"))
+            session.end(Refused(Code.UNAVAILABLE, "the agent of the node is stopping", hint="attach again"))
         for thread in threads:
             thread.join(_ENDING / len(threads))
 
@@ -91,10 +91,10 @@ class Consoles:
                 sessions = list(self._open.values())
             try:
                 for session, why in self._objections(sessions):
-                    log.info("%s of %s taken from %s: %s", session.what, session.name, session.ticket.user, why)
+                    log.info("%s of %s closed for %s: %s", session.what, session.name, session.ticket.user, why)
                     session.end(why)
             except StoreError as error:
-                log.warning("cannot see who may have a console: %s", error)
+                log.warning("cannot read the console permissions: %s", error)
 
     def _objections(self, sessions: list[_Session]) -> list[tuple[_Session, Refused]]:
         if not sessions:
@@ -121,7 +121,7 @@ class Consoles:
     def _attend(self, stream: socket.socket) -> SlicemgrError | None:
         """From the token to the end, and why that came; None if the client left."""
         if not self._room.acquire(blocking=False):
-            raise Refused(Code.UNAVAILABLE, f"{MOST} consoles are open on the node", hint="leave one of them")
+            raise Refused(Code.UNAVAILABLE, f"the node already has {MOST} open consoles", hint="close one of them")
         with ExitStack() as stack:
             stack.callback(self._room.release)
             stream.settimeout(_TOKEN_WITHIN)
@@ -161,7 +161,7 @@ class Consoles:
         ticket = consoles.take(self._store, token, utcnow())
         if ticket is None:
             message = f"the console's token is unknown, used or over {consoles.LIFETIME.seconds} s old"
-            raise Refused(Code.UNAUTHENTICATED, message, hint="ask for another")
+            raise Refused(Code.UNAUTHENTICATED, message, hint="request a new token")
         with self._store.read() as c:
             rows = work.slivers(c, self._config.node.name, [ticket.sliver])
             why = ended_by(standing.look(c, [ticket]), ticket, utcnow())
@@ -187,7 +187,7 @@ class Consoles:
             before = self._open.get(session.key)
             self._open[session.key] = session
         if before is not None:
-            message = f"{session.ticket.user} has taken the {session.what} of {session.name} over"
+            message = f"{session.ticket.user} opened the {session.what} of {session.name}, which closed this session"
             before.end(Refused(Code.CONFLICT, message))
             before.over.wait(_ENDING)  # or both would read, each one a part
 
@@ -267,4 +267,6 @@ def ended_by(found: standing.Standing, ticket: Ticket, now: datetime) -> Refused
 
 
 def _not_running(name: str) -> Refused:
-    return Refused(Code.CONFLICT, f"{name} does not run", hint=f"`slicectl show {name.partition('/')[0]}` says why")
+    return Refused(
+        Code.CONFLICT, f"{name} is not running", hint=f"show the reason with `slicectl show {name.partition('/')[0]}`"
+    )

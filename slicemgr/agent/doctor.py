@@ -109,7 +109,7 @@ def _libvirt(hypervisor: Hypervisor, kind: Kind) -> Check:
 def _acceleration(machines: Found | None) -> Check:
     name, remedy = "acceleration", "enable virtualization in the firmware, or set libvirt.acceleration"
     if machines is None:
-        return Check(name, None, "still being found out", "ask again in a minute")
+        return Check(name, None, "the check has not ended", "run the check again in a minute")
     if machines.acceleration is None:
         return Check(name, None, f"no virtual machines: {machines.reason}", remedy)
     fast = machines.acceleration is Acceleration.KVM
@@ -122,20 +122,18 @@ def _launcher(config: Config) -> Check:
         "launcher",
         os.access(path, os.X_OK),
         str(path),
-        "install slicemgr with a C compiler and libseccomp-dev present, or set libvirt.launcher",
+        "install a C compiler and libseccomp-dev, reinstall slicemgr, or set libvirt.launcher",
     )
 
 
 def _proc_view(view: ProcView) -> Check:
     name = "lxcfs"
     if not view.installed():
-        detail = "not found: containers see the node's load, processors and uptime"
-        return Check(
-            name, None, detail, "apt-get install lxcfs, then restart the agent; it serves slivers made after that"
-        )
+        detail = "not found; containers show the load, processors and uptime of the node"
+        return Check(name, None, detail, "apt-get install lxcfs, then restart the agent; only new slivers use it")
     if view.answers():
-        return Check(name, True, f"serves {view.mount}")
-    return Check(name, None, "does not answer: containers cannot read /proc/stat", "the agent's log says why")
+        return Check(name, True, f"is mounted on {view.mount}")
+    return Check(name, None, "does not respond; containers cannot read /proc/stat", "see the log of the agent")
 
 
 def _cgroups() -> Check:
@@ -164,28 +162,33 @@ def socket_memory(version: str, options: Sequence[str], *, limited: bool) -> Che
     off = {word for option in options if option.startswith("cgroup.memory=") for word in option[14:].split(",")}
     if off & {"nosocket", "nokmem"}:
         found = ", ".join(sorted(off & {"nosocket", "nokmem"}))
-        return Check(name, False, f"cgroup.memory={found}: not counted", f"remove {found} from the kernel command line")
+        return Check(
+            name,
+            False,
+            f"cgroup.memory={found}: socket memory is not counted",
+            f"remove {found} from the kernel command line",
+        )
     remedy = "boot with systemd.unified_cgroup_hierarchy=1"
     if version == "v2":
-        return Check(name, True, "counts as the sliver's memory")
+        return Check(name, True, "counts against the memory limit of the sliver")
     if not limited:
         return Check(name, False, "cgroup v1 without memory.kmem.tcp.limit_in_bytes: not limited", remedy)
-    detail = "cgroup v1: TCP and UDP buffers have a limit beside the sliver's memory; many connections pass it"
+    detail = "cgroup v1: TCP and UDP buffers have a separate limit, which many connections can exceed"
     return Check(name, None, detail, remedy)
 
 
 def _capture_rings(config: Config) -> Check:
-    """As the launcher finds the program: the agent's log says why it could not be loaded."""
+    """As the launcher finds the program: see the log of the agent it could not be loaded."""
     if capture_rings.program(config.node.run_dir) is not None:
         return Check("capture rings", True, f"at most {config.limits.capture_rings.bytes >> 10} KiB in each sliver")
-    detail = "refused in slivers: this kernel runs no BPF program that could bound them, so tcpdump does not work"
+    detail = "denied in slivers, because this kernel cannot limit them with BPF; tcpdump does not work"
     return Check("capture rings", None, detail, "Linux 5.18 or newer with CONFIG_CGROUP_BPF; then restart the agent")
 
 
 def _fragments() -> Check:
     name = "fragments"
     if not fragments.is_installed():
-        detail = "one sliver can fill the node's memory for fragments of packets"
+        detail = "one sliver can fill the memory of the node for packet fragments"
         return Check(name, None, detail, "apt-get install nftables, then restart the agent")
     limit = _number("/proc/sys/net/ipv4/ipfrag_high_thresh")
     return _at_least(name, limit, 256 << 20, "net.ipv4.ipfrag_high_thresh", "fragments of all slivers that wait")
@@ -199,9 +202,9 @@ def _pool(pool: Pool) -> Check:
         return Check("pool", False, str(error), "mount a btrfs filesystem there (see docs/how-to/install.md)")
     detail = f"btrfs at {pool.path}, nodes of {nodes >> 10} KiB"
     if nodes > _NODES:
-        detail += ": slivers take more than twice the disk, and get slower to make as they become many"
+        detail += "; slivers use more than twice the disk space, and creating many of them is slower"
         return Check(
-            "pool", None, detail, "`mkfs.btrfs --nodesize 4k` for the next pool; one that is there keeps its nodes"
+            "pool", None, detail, "use `mkfs.btrfs --nodesize 4k` for a new pool; an existing pool cannot be changed"
         )
     return Check("pool", True, detail)
 
@@ -219,15 +222,15 @@ def _quota(pool: Pool) -> Check:
             return Check(
                 "disk quota",
                 None,
-                f"full quota groups on Linux {release}: snapshots get slower as slivers grow, and tenants cannot make "
-                "subvolumes",
-                f"Linux {_OLD_KERNEL[0]}.{_OLD_KERNEL[1]} or newer has simple quotas",
+                f"full quota groups on Linux {release}: snapshots become slower as slivers grow, and tenants cannot "
+                "create subvolumes",
+                f"Linux {_OLD_KERNEL[0]}.{_OLD_KERNEL[1]} or newer supports simple quotas",
             )
         case QuotaMode.NONE:
             return Check(
                 "disk quota",
                 None,
-                "none: the disk limit of a sliver is not enforced",
+                "not available; the disk limits of slivers are not enforced",
                 "restart the agent after `btrfs quota enable` works on the pool",
             )
 
@@ -248,14 +251,14 @@ def _metadata(pool: Pool) -> Check:
     except OSError as error:
         return Check(name, False, f"cannot be read: {error.strerror}", "mount the pool first")
     share = found.room / ((found.used + found.room) or 1)
-    detail = f"{size(found.used)} in use, room for {size(found.room)} more"
+    detail = f"{size(found.used)} in use, {size(found.room)} available"
     return Check(name, None if share < _METADATA_LEFT else True, detail, remedy)
 
 
 def _firewall(firewall: Firewall) -> Check:
     problems = firewall.check()
     detail = "; ".join(problems) if problems else f"{firewall.backend} back end: {firewall.reason}"
-    return Check("firewall", not problems, detail, "restart the agent: it writes its chains anew")
+    return Check("firewall", not problems, detail, "restart the agent, which rewrites its chains")
 
 
 def _forwarding() -> Check:
@@ -270,13 +273,13 @@ def _program(name: str, remedy: str) -> Check:
 
 def _appliance() -> Check:
     kernels = sorted(Path("/boot").glob("vmlinu?-*"))
-    detail = f"kernel for libguestfs: {kernels[-1]}" if kernels else "libguestfs finds no kernel in /boot"
+    detail = f"kernel for libguestfs: {kernels[-1]}" if kernels else "libguestfs cannot find a kernel in /boot"
     return Check("appliance", bool(kernels), detail, "apt-get install linux-image-cloud-amd64")
 
 
 def _importer(config: Config) -> Check:
     """Whether the importer's program starts as its user where it is confined, with libguestfs' binding."""
-    name, remedy = "importer", "apt-get install python3-guestfs bubblewrap; importer.user must be a user of its own"
+    name, remedy = "importer", "apt-get install python3-guestfs bubblewrap; importer.user must be a dedicated user"
     try:
         who = confinement.user(config.importer.user)
         line = [disk_image.SYSTEM_PYTHON, "-I", "-B", "-c", "import guestfs"]
@@ -303,13 +306,13 @@ def neighbours(limit: int | None, used: int | None, path_filter: int | None) -> 
     """
     name, sysctl = "neighbour table", "net.ipv4.neigh.default.gc_thresh3"
     if path_filter == _LOOSE:
-        detail = "net.ipv4.conf.all.rp_filter = 2: forged ARP requests of slivers become entries"
-        return Check(name, None, detail, "sysctl -w net.ipv4.conf.all.rp_filter=0, for each link has its own")
+        detail = "net.ipv4.conf.all.rp_filter = 2: forged ARP requests of slivers create entries"
+        return Check(name, None, detail, "sysctl -w net.ipv4.conf.all.rp_filter=0 (each link has its own setting)")
     if limit is None:
-        return Check(name, None, f"{sysctl} is not there: this is not the machine's first network namespace")
+        return Check(name, None, f"{sysctl} does not exist, because this is not the initial network namespace")
     detail = f"{sysctl} = {limit}" + (f", {used} entries" if used is not None else "")
     full = used is not None and used > _NEARLY_FULL * limit
-    remedy = f"sysctl -w {sysctl}={_ENOUGH_NEIGHBOURS}; a sliver may fill its own namespace's share of the one table"
+    remedy = f"sysctl -w {sysctl}={_ENOUGH_NEIGHBOURS}; the slivers share one table"
     return Check(name, True if limit >= _ENOUGH_NEIGHBOURS and not full else None, detail, remedy)
 
 
@@ -323,7 +326,9 @@ def _conntrack(network: NetworkConfig, firewall: Firewall) -> Check:
     try:
         busiest = firewall.busiest()
     except OSError as error:
-        return Check("connection tracking", None, f"connections cannot be counted: {error}", "modprobe nf_conntrack")
+        return Check(
+            "connection tracking", None, f"the connections cannot be counted: {error}", "modprobe nf_conntrack"
+        )
     return connections(network, limit, used, firewall.published, busiest)
 
 
@@ -336,10 +341,10 @@ def connections(
     """
     name, sysctl = "connection tracking", "net.netfilter.nf_conntrack_max"
     if limit is None or used is None:
-        return Check(name, None, f"{sysctl} is not there on this kernel", "modprobe nf_conntrack")
+        return Check(name, None, f"this kernel has no {sysctl}", "modprobe nf_conntrack")
     each = 2 * network.connections  # opened by it, and to it
     enough = max(65536, published * each + _OWN_CONNECTIONS)
-    detail = f"{sysctl} = {limit}, {used} in use; {published} slivers may take {each} each"
+    detail = f"{sysctl} = {limit}, {used} in use; {published} slivers can use up to {each} each"
     if busiest:
         shown = sorted(busiest, key=lambda one: -busiest[one])[:_SHOWN]
         more = f" and {len(busiest) - _SHOWN} more" if len(busiest) > _SHOWN else ""
@@ -363,7 +368,7 @@ def _files() -> Check:
 
 def _at_least(name: str, value: int | None, enough: int, sysctl: str, what: str) -> Check:
     if value is None:
-        return Check(name, None, f"{sysctl} is not there on this kernel")
+        return Check(name, None, f"this kernel has no {sysctl}")
     detail = f"{sysctl} = {value} ({what})"
     return Check(name, True if value >= enough else None, detail, f"sysctl -w {sysctl}={enough} for a thousand slivers")
 

@@ -52,7 +52,7 @@ def take_over(upload: Path, disk: Path) -> None:
         with os.fdopen(os.open(upload, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as source:
             held = os.fstat(source.fileno())
             if not stat.S_ISREG(held.st_mode) or held.st_nlink != 1:
-                raise Failed("what was uploaded is not a file of its own", hint="import the image again")
+                raise Failed("the uploaded file is not a regular file with one link", hint="import the image again")
             unfinished.unlink(missing_ok=True)
             descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as target:
@@ -60,9 +60,7 @@ def take_over(upload: Path, disk: Path) -> None:
         unfinished.rename(disk)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
-        raise Failed(
-            f"the uploaded file cannot be taken over: {error.strerror}", hint="import the image again"
-        ) from error
+        raise Failed(f"the uploaded file cannot be opened: {error.strerror}", hint="import the image again") from error
 
 
 class Importer:
@@ -82,7 +80,7 @@ class Importer:
         """
         sha256, format = operation.image, str(operation.params["format"])
         if not _SHA256.fullmatch(sha256) or format not in disk_image.FORMATS:
-            raise Refused(Code.INVALID, "the request names no file that could have been uploaded")
+            raise Refused(Code.INVALID, "the request does not name an uploaded file")
         upload = self._config.uploads_dir / f"{sha256}.{format}"
         try:
             return self._add(operation, sha256, format, upload)
@@ -104,7 +102,7 @@ class Importer:
                 take_over(upload, disk)
             upload.unlink(missing_ok=True)
             if disk_image.sha256_of(disk, lambda percent: progress("check", percent)) != sha256:
-                raise Failed("the uploaded file changed on its way", hint="import the image again")
+                raise Failed("the uploaded file has changed", hint="import the image again")
             who = confinement.user(self._config.importer.user)
             os.chown(disk, 0, who.gid)
             disk.chmod(0o640)

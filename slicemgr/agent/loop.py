@@ -95,10 +95,10 @@ class Agent:
                         reconcile(self, self._all_rows())
                         due, quiet = time.monotonic() + self._config.agent.reconcile.total_seconds(), math.inf
                 except StoreError as error:  # the database's server restarts: slivers run on, and so do we
-                    log.error("cannot read what should be: %s", error)
+                    log.error("cannot read the desired state: %s", error)
                     self._stop.wait(_TICK)
                 except Exception:
-                    log.exception("a look at the node broke; the next one goes on")
+                    log.exception("reconciling the node failed; it is repeated")
                     due, quiet = time.monotonic() + self._config.agent.reconcile.total_seconds(), math.inf
                     self._stop.wait(_TICK)
                 listener.wait(min(_TICK, max(0.0, min(due, quiet) - time.monotonic())))
@@ -253,7 +253,7 @@ def _superseded(kind: str, sliver: Sliver | None) -> SlicemgrError | None:
     wanted = work.SLIVER_OPERATIONS[kind]
     if sliver is None or wanted is None or sliver.desired is wanted:
         return None
-    return Refused(Code.CONFLICT, f"a later request wants the sliver {sliver.desired}")
+    return Refused(Code.CONFLICT, f"a later request changed the desired state of the sliver to {sliver.desired}")
 
 
 def _explain(error: BaseException) -> SlicemgrError:
@@ -261,5 +261,5 @@ def _explain(error: BaseException) -> SlicemgrError:
         return error
     log.error("unexpected error in a worker", exc_info=error)
     return Failed(
-        f"unexpected {type(error).__name__}: {error}", hint="the agent's log has the details", code=Code.FAILED
+        f"unexpected {type(error).__name__}: {error}", hint="the log of the agent has the details", code=Code.FAILED
     )

@@ -47,7 +47,7 @@ exec "$@"
 
 
 class Measurer:
-    """One measurement at a time. stop: the agent ends, and so does the program."""
+    """One measurement at a time. stop: the agent is stopping, and so does the program."""
 
     def __init__(self, config: Config, pool: Pool, stop: threading.Event) -> None:
         self._pool = pool
@@ -60,7 +60,7 @@ class Measurer:
         image = next((one for one in images if one.sha256 == params["image"]), None)
         base = names.base_dir(self._pool.path, str(params["image"]))
         if image is None or not self._pool.is_subvolume(base):
-            raise Refused(Code.NOT_FOUND, "there is no such image with a Linux in it", field="image")
+            raise Refused(Code.NOT_FOUND, "there is no such image with a Linux system", field="image")
         what, amount = str(params["what"]), int(params["size"])
         self._check_room(3 * amount * (_OF_FILE if what == FILES else 1), image.virtual_size)
         words = (what, str(amount), str(params["seed"]))
@@ -77,8 +77,8 @@ class Measurer:
                 seconds = self._root(str(params["root"]), ground)
             except command.CommandFailed as error:
                 if params["root"] != OVERLAY:
-                    raise Failed(f"the root cannot be made: {error}") from error
-                return {"missing": f"this kernel makes no overlayfs of the pool: {error.stderr.strip()}"}
+                    raise Failed(f"the root cannot be created: {error}") from error
+                return {"missing": f"this kernel cannot mount overlayfs on the pool: {error.stderr.strip()}"}
             self._pool.sync()
             layers = _LAYERS if params["root"] == OVERLAY else ""
             found = self._run("disk.py", ("measure", *words), ground, f"root/{data}", layers)
@@ -96,7 +96,7 @@ class Measurer:
         free = self._pool.space().free
         if free < data + copy + _RESERVE:
             message = f"the pool has {size(free)} free, and this may take {size(data + copy)}"
-            raise Refused(Code.CONFLICT, message, hint=f"{size(_RESERVE)} more must stay free: a smaller size")
+            raise Refused(Code.CONFLICT, message, hint=f"{size(_RESERVE)} more must remain free; use a smaller size")
 
     def is_busy(self) -> bool:
         """Whether something is being measured."""
@@ -106,8 +106,8 @@ class Measurer:
     def _ground(self) -> Iterator[Path]:
         """A subvolume for all that is made; only root gets there. Refused if somebody measures."""
         if not self._busy.acquire(blocking=False):
-            hint = "wait until that has ended: `slicectl op list`"
-            raise Refused(Code.CONFLICT, "something is being measured on this node", hint=hint)
+            hint = "wait until the operation has ended, see `slicectl op list`"
+            raise Refused(Code.CONFLICT, "a measurement is running on this node", hint=hint)
         ground = names.sliver_dir(self._pool.path, _GROUND)
         with ExitStack() as undo:
             undo.callback(self._busy.release)
@@ -150,7 +150,7 @@ class Measurer:
         with file.open("rb") as text, command.converse(argv, timeout=_LONGEST, stdin=text) as talk:
             while not talk.ended:
                 if self._stop.wait(_GLANCE):
-                    raise Failed("the agent ends", hint="ask again when it is back")
+                    raise Failed("the agent is stopping", hint="try again when it has restarted")
             return result(_said(talk))
 
 
@@ -162,7 +162,7 @@ def _said(talk: command.Conversation) -> str:
             last = talk.line() or last
     except command.CommandFailed as ended:
         if ended.status != 0:
-            raise Failed(f"the measuring program broke: {ended}") from ended
+            raise Failed(f"the measuring program failed: {ended}") from ended
     return last
 
 
@@ -173,7 +173,7 @@ def result(said: str) -> dict[str, object]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise Failed("the measuring program said nothing")
+        raise Failed("the measuring program printed no result")
     if "failed" in found:
         raise Failed(str(found["failed"]))
     return found

@@ -125,13 +125,17 @@ class Node:
                 return {"tables": kernel_tables.read(self._config)}
             case "gc":
                 return self._collect(operation)
-        raise Refused(Code.INVALID, f"this agent does not know the operation {operation.kind!r}", hint="update it")
+        raise Refused(Code.INVALID, f"this agent does not support the operation {operation.kind!r}", hint="update it")
 
     def _baseline(self, operation: work.Operation) -> dict[str, object]:
         if operation.params["type"] == Kind.KVM and (
             self._machines.found is None or not self._machines.found.acceleration
         ):
-            raise Refused(Code.INVALID, "no virtual machine runs here, or not yet", hint="`slicectl node show`")
+            raise Refused(
+                Code.INVALID,
+                "this node cannot run virtual machines, or its check has not ended",
+                hint="`slicectl node show`",
+            )
         place = self._machines.place(launch.place(self._config))
         with self._store.read() as connection:
             images = work.images(connection)
@@ -154,7 +158,7 @@ class Node:
             host = observe.host(self._config, self.hypervisor)
             self._publisher.heal()
         except SlicemgrError as error:
-            log.error("cannot look at the node: %s", error)
+            log.error("cannot observe the node: %s", error)
             return
         for row in rows:
             sliver = row.sliver
@@ -194,7 +198,11 @@ class Node:
 
     def _collect(self, operation: work.Operation) -> dict[str, object]:
         if self._raw.is_set() or self._measurer.is_busy():
-            raise Refused(Code.CONFLICT, "a measurement runs here: its slivers have no rows", hint="when it has ended")
+            raise Refused(
+                Code.CONFLICT,
+                "a measurement is running, and its slivers are not in the database",
+                hint="try again when it has ended",
+            )
         found = leftovers.find(self._config, self.hypervisor, self._pool, self._wanted)
         return leftovers.collect(found, apply=bool(operation.params.get("apply")))
 
@@ -234,7 +242,7 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         ready()
         agent.run(node.reconcile)
         if journal.broke:
-            raise Failed("the agent could not write its reports", hint="its log says why; start it again")
+            raise Failed("the agent could not write its reports", hint="see the log of the agent, and restart it")
 
 
 @contextmanager
@@ -247,7 +255,7 @@ def only_one(path: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Refused(
-                Code.CONFLICT, f"another agent runs on this node ({path} is locked)", hint="stop that one first"
+                Code.CONFLICT, f"another agent runs on this node ({path} is locked)", hint="stop the other agent first"
             ) from None
         yield
     finally:

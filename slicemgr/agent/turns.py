@@ -109,7 +109,9 @@ class Turns:
                 self._spare -= len(long)
                 self._free += len(long)
             if long:
-                log.warning("%d jobs take longer than %.0f s: others do not wait for them", len(long), self._long)
+                log.warning(
+                    "%d jobs take longer than %.0f s; other jobs start without waiting for them", len(long), self._long
+                )
                 self._fill()
 
     def _half(self, turn: _Turn, future: Future[Rest | None]) -> None:

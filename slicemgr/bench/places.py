@@ -236,7 +236,7 @@ def checked(said: str, names: Sequence[str], where: str) -> Json:
         if not isinstance(found, dict):
             raise TypeError
     except (ValueError, IndexError, TypeError) as error:
-        raise Failed(f"{where}: the measuring program said nothing") from error
+        raise Failed(f"{where}: the measuring program printed no result") from error
     return numbers(found, names, where)
 
 

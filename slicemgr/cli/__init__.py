@@ -66,5 +66,5 @@ def _say_bug(kind: type[BaseException], error: BaseException, trace: TracebackTy
         sys.__excepthook__(kind, error, trace)
         return
     text = ascii(str(error))[1:-1]
-    hint = "SLICECTL_TRACEBACK=1 shows where; please report it"
+    hint = "set SLICECTL_TRACEBACK=1 for a traceback, and please report this error"
     sys.stderr.write(f"slicectl: internal error: {kind.__name__}: {text} ({hint})\n")

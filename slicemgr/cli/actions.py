@@ -36,8 +36,8 @@ def _request(client: Client, name: str, action: str) -> wire.Operation:
 def _command(action: str, help: str) -> click.Command:
     @click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=slice_names)
     @project_option
-    @click.option("--no-wait", is_flag=True, help="Return when the requests are accepted.")
-    @click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting after this, such as 2m.")
+    @click.option("--no-wait", is_flag=True, help="Return when the service has accepted the requests.")
+    @click.option("--timeout", callback=seconds, metavar="TIME", help="Maximum time to wait, such as 2m.")
     def command(names: tuple[str, ...], no_wait: bool, timeout: float | None) -> Any:
         return _act(names, action, no_wait, timeout)
 
@@ -45,9 +45,9 @@ def _command(action: str, help: str) -> click.Command:
     return click.command(action)(command)
 
 
-start = _command("start", "Start slices that are stopped.")
-stop = _command("stop", "Stop slices cleanly, by force if that takes too long; their files stay.")
-restart = _command("restart", "Stop slices and start them again.")
-pause = _command("pause", "Freeze every process of slices; their memory stays.")
-resume = _command("resume", "Let paused slices go on.")
-delete = _command("delete", "Delete slices with all their files.")
+start = _command("start", "Start stopped slices.")
+stop = _command("stop", "Shut down slices, and force them to stop after a timeout. Their files remain.")
+restart = _command("restart", "Restart slices.")
+pause = _command("pause", "Freeze all processes of slices. Their memory remains allocated.")
+resume = _command("resume", "Resume paused slices.")
+delete = _command("delete", "Delete slices and all their files.")

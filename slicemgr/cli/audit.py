@@ -18,21 +18,25 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--type", "kinds", type=click.Choice(["lxc", "kvm"]), multiple=True, help="May be repeated.  [default: all it can]"
+    "--type",
+    "kinds",
+    type=click.Choice(["lxc", "kvm"]),
+    multiple=True,
+    help="Can be repeated.  [default: all supported types]",
 )
 @images_option
-@click.option("--node", "name", help="Which node, if there are several.")
-@click.option("--patience", default="5m", show_default=True, help="For each thing that the node makes for it.")
-@click.option("--last", is_flag=True, help="Show the node's last audit and make none.")
+@click.option("--node", "name", help="Node to audit, if there are several.")
+@click.option("--patience", default="5m", show_default=True, help="Time limit for each thing that the node creates for the audit.")
+@click.option("--last", is_flag=True, help="Show the last audit of the node without running one.")
 @output_options(tables.AUDIT)
 def audit(
     kinds: tuple[str, ...], images: dict[str, str], name: str | None, patience: str, last: bool, output: Output
 ) -> int:
-    """Try from inside throw-away slivers what no tenant may do; exit status 1 if a check fails.
+    """Attempt forbidden operations inside temporary slivers. The exit status is 1 if a check fails.
 
-    It makes slivers of each type in two projects of its own and deletes them. Probes stop a small margin above a
-    sliver's limits. A check of what a type does not have is `not applicable`, and the row says why. The result is
-    kept: `slicectl audit --last` and the node's page show it.
+    It creates slivers of each type in two temporary projects and deletes them. Probes stop a small margin above a
+    sliver's limits. A check that does not apply to a type is `not applicable`, and the row gives the reason. The result
+    is stored: `slicectl audit --last` and the page of the node show it.
     """
     from datetime import UTC, datetime
 

@@ -12,7 +12,7 @@ __all__ = ["IMAGES", "any_key", "bench"]
 
 @click.group()
 def bench() -> None:
-    """Measure this testbed: each experiment fills a folder with its data and its report."""
+    """Measure this testbed. Each experiment writes its data and report to a folder."""
     import logging
 
     logging.getLogger("slicemgr").addHandler(logging.NullHandler())  # what a program complains of is told as an error

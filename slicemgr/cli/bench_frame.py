@@ -39,14 +39,16 @@ def frame_options(command: Command) -> Command:
         return command(*args, frame=Frame(output, resume, dry_run, keep), **rest)
 
     for option in (
-        click.option("--keep", is_flag=True, help="Do not delete the slices at the end; --resume does."),
-        click.option("--dry-run", is_flag=True, help="Say the steps and a guess of the time; do nothing."),
-        click.option("--resume", is_flag=True, help="Go on with the run in --output: what is missing is measured."),
+        click.option("--keep", is_flag=True, help="Keep the slices at the end. --resume deletes them later."),
+        click.option(
+            "--dry-run", is_flag=True, help="Print the steps and the estimated duration without running them."
+        ),
+        click.option("--resume", is_flag=True, help="Continue the run in --output and measure what is missing."),
         click.option(
             "--output",
             type=click.Path(file_okay=False, path_type=Path),
             metavar="FOLDER",
-            help="Of the run: data, report. A new one here if left out.",
+            help="Folder for data and report  [default: a new folder in the current directory].",
         ),
     ):
         framed = option(framed)
@@ -71,7 +73,7 @@ def carry_out(
     from slicemgr.errors import Refused, invalid
 
     if frame.resume and frame.output is None:
-        raise invalid("--resume", "goes on with which run?", "--output FOLDER")
+        raise invalid("--resume", "which run should be continued?", "--output FOLDER")
     path = frame.output or _new_folder(name, parameters)
     if frame.dry_run:
         folder.look(path, name, parameters, resume=frame.resume)
@@ -96,7 +98,7 @@ def carry_out(
                 if taken.steps:
                     _report(taken, shown.say)
                 if taken.info["outcome"] in (drive.INTERRUPTED, drive.FAILED) and taken.steps:
-                    shown.say(f"{len(taken.steps)} finished steps are kept in {path}; --resume goes on with it")
+                    shown.say(f"{len(taken.steps)} finished steps are stored in {path}; --resume continues the run")
         click.echo(f"{outcome}: {path}")
 
 
@@ -114,7 +116,7 @@ def _say_steps(experiment: Experiment, path: Path) -> None:
     steps = experiment.steps()
     for one in steps:
         click.echo(f"{one.id}  {one.title}")
-    click.echo(f"{len(steps)} steps into {path}, by a guess {span(estimate(steps))}")
+    click.echo(f"{len(steps)} steps into {path}, estimated duration {span(estimate(steps))}")
 
 
 def _report(taken: Folder, say: Callable[[str], None]) -> None:
@@ -127,4 +129,4 @@ def _report(taken: Folder, say: Callable[[str], None]) -> None:
         for sentence in pages.content(taken.run).outcome:
             say(sentence)
     except SlicemgrError as error:
-        say(f"no report: {error}; `slicectl bench report` makes it later")
+        say(f"no report: {error}; create it later with `slicectl bench report`")

@@ -14,13 +14,13 @@ def images(_context: click.Context, param: click.Parameter, values: tuple[str, .
     for value in sorted(values, key=lambda one: "=" in one):
         kind, named, image = value.rpartition("=")
         if named and kind not in IMAGES:
-            raise click.BadParameter(f"{kind!r} is no type; write NAME, lxc=NAME or kvm=NAME", param=param)
+            raise click.BadParameter(f"{kind!r} is not a type; write NAME, lxc=NAME or kvm=NAME", param=param)
         found.update({kind: image} if named else dict.fromkeys(IMAGES, image))
     return found
 
 
 types_option = click.option(
-    "--type", "kinds", type=KINDS, multiple=True, default=["lxc"], show_default=True, help="May be repeated."
+    "--type", "kinds", type=KINDS, multiple=True, default=["lxc"], show_default=True, help="Can be repeated."
 )
 images_option = click.option(
     "--image",
@@ -28,7 +28,8 @@ images_option = click.option(
     callback=images,
     multiple=True,
     metavar="[TYPE=]NAME",
-    help=f"Of all types, or of one; may be repeated ({', '.join(f'{kind}={name}' for kind, name in IMAGES.items())}).",
+    help="Image of all types, or of one type; can be repeated "
+    f"({', '.join(f'{kind}={name}' for kind, name in IMAGES.items())}).",
 )
 
 

@@ -25,14 +25,22 @@ BOOTS = click.Choice(["loader", "bios", "uefi", "direct"])
     multiple=True,
     default=["loader"],
     show_default=True,
-    help="How virtual machines start; may be repeated, and each way is a series of its own.",
+    help="Boot method of virtual machines; can be repeated, one series for each.",
 )
-@click.option("--count", type=click.IntRange(1, 500), default=20, show_default=True, help="Slices of one sliver each.")
-@click.option("--parallel", type=click.IntRange(1, 64), default=4, show_default=True, help="Made side by side.")
-@click.option("--memory", default="256M", show_default=True, help="Hard limit of each.")
-@click.option("--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="All of it, so many times.")
-@click.option("--ping", default="", metavar="ADDRESS", help="Whom the slivers ping; their gateway if left out.")
-@click.option("--node", "name", help="Which node, if there are several.")
+@click.option(
+    "--count",
+    type=click.IntRange(1, 500),
+    default=20,
+    show_default=True,
+    help="Number of slices, with one sliver each.",
+)
+@click.option(
+    "--parallel", type=click.IntRange(1, 64), default=4, show_default=True, help="Number of slices created in parallel."
+)
+@click.option("--memory", default="256M", show_default=True, help="Memory limit of each sliver.")
+@click.option("--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="Number of repetitions.")
+@click.option("--ping", default="", metavar="ADDRESS", help="Address that the slivers ping  [default: their gateway].")
+@click.option("--node", "name", help="Node to use, if there are several.")
 @frame_options
 def lifecycle(
     kinds: tuple[str, ...],
@@ -42,11 +50,13 @@ def lifecycle(
     frame: Frame,
     **how: Any,
 ) -> None:
-    """Create, wait for the ssh banner through the DNAT port, work inside, delete; the raw baseline is made first.
+    """Measure the life cycle of slices: create, wait for SSH, run a workload, delete.
 
-    prepared: the root is made. started: libvirt has started it. console: the first byte on a virtual machine's serial
-    console, its kernel's own when it boots directly, else the boot loader's, seen up to 0.3 s late. Then each sliver
-    runs a command by ssh, starts a web server that is asked through the next port, and pings.
+    The raw baseline is measured first.
+
+    prepared: the root exists. started: libvirt has started the sliver. console: the first byte on the serial console of
+    a virtual machine, from its kernel with direct boot, else from the boot loader, measured up to 0.3 s late. Then each
+    sliver runs a command over SSH, starts a web server that is requested through the next port, and sends pings.
     """
     from slicemgr.bench import lifecycle as experiment
     from slicemgr.cli.node import the_node

@@ -26,7 +26,9 @@ def _list(least: int, most: int) -> Callable[[click.Context, click.Parameter, st
     def parse(_context: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
         found = {one.strip() for one in value.split(",")} - {""}
         if not all(one.isascii() and one.isdigit() and least <= int(one) <= most for one in found):
-            raise click.BadParameter(f"{value!r}: whole numbers from {least} to {most}, with commas", param=param)
+            raise click.BadParameter(
+                f"{value!r}: use whole numbers from {least} to {most}, separated by commas", param=param
+            )
         return tuple(sorted({int(one) for one in found}))
 
     return parse
@@ -37,7 +39,7 @@ def _images(_context: click.Context, param: click.Parameter, values: tuple[str, 
     for value in sorted(values, key=lambda one: "=" in one):
         kind, named, image = value.rpartition("=")
         if named and kind not in found:
-            raise click.BadParameter(f"{kind!r} is no type; write NAME, lxc=NAME or kvm=NAME", param=param)
+            raise click.BadParameter(f"{kind!r} is not a type; write NAME, lxc=NAME or kvm=NAME", param=param)
         found.update({kind: image} if named else dict.fromkeys(found, image))
     return found
 
@@ -55,25 +57,25 @@ def _on(places: tuple[str, ...]) -> Callable[[Command], Command]:
         default=places,
         callback=_once,
         metavar="PLACE",
-        help=f"May be repeated ({', '.join(places)}); all if left out.",
+        help=f"Can be repeated ({', '.join(places)})  [default: all].",
     )
 
 
 _OPTIONS = (
-    click.option("--node", "name", help="Which node, if there are several."),
+    click.option("--node", "name", help="Node to use, if there are several."),
     click.option(
         "--seed",
         type=click.IntRange(0, 2**31 - 1),
         default=1,
         show_default=True,
-        help="Chooses data and the order of the places.",
+        help="Random seed for the data and the order of the places.",
     ),
     click.option(
         "--boot",
         type=click.Choice(["loader", "bios", "uefi", "direct"]),
         default="direct",
         show_default=True,
-        help="How machines start.",
+        help="Boot method of virtual machines.",
     ),
     click.option("--disk", default="8G", show_default=True, help="Of each sliver."),
     click.option("--memory", default="2G", show_default=True, help="Of each sliver."),
@@ -83,7 +85,7 @@ _OPTIONS = (
         callback=_images,
         multiple=True,
         metavar="[TYPE=]NAME",
-        help=f"Of all, or of one type; may be repeated ({_IMAGE}). They need python3.",
+        help=f"Image of all types, or of one type; can be repeated ({_IMAGE}). Images need python3.",
     ),
 )
 
@@ -96,23 +98,28 @@ def _common(command: Command) -> Command:
 
 @click.command()
 @_on(("lxc", "snapshot", "overlay", "copy", "kvm"))
-@click.option("--databases", callback=_list(65536, 1 << 32), default=_SIZES, show_default=True, help="Bytes of each.")
-@click.option("--files", "counts", callback=_list(1, 1_000_000), default=_COUNTS, show_default=True, help="How many.")
-@click.option("--repeat", type=click.IntRange(1, 50), default=3, show_default=True, help="All of it, so many times.")
+@click.option(
+    "--databases", callback=_list(65536, 1 << 32), default=_SIZES, show_default=True, help="Size of each file."
+)
+@click.option(
+    "--files", "counts", callback=_list(1, 1_000_000), default=_COUNTS, show_default=True, help="Number of files."
+)
+@click.option("--repeat", type=click.IntRange(1, 50), default=3, show_default=True, help="Number of repetitions.")
 @_common
 @frame_options
 def io(name: str | None, frame: Any, databases: tuple[int, ...], counts: tuple[int, ...], **how: Any) -> None:
-    """SQLite and many small files, read and written: in slivers and on roots of three kinds.
+    """Measure SQLite and small files in slivers and on three kinds of roots.
 
-    After the thesis on INGINious (4.2.2, 5.1): a database is read and each of its tables duplicated, small files are
-    read and unpacked by tar. lxc, kvm: in a sliver. snapshot, overlay, copy: on the node, on a root of the lxc image
-    made as btrfs snapshot, by overlayfs, as plain copy. What cannot be measured is listed with the reason.
+    The workload follows the thesis on INGINious (4.2.2, 5.1): it reads a database and duplicates each of its tables,
+    and reads small files and unpacks them with tar. lxc, kvm: in a sliver. snapshot, overlay, copy: on the node, on a
+    root of the lxc image made as a btrfs snapshot, with overlayfs, or as a plain copy. The report lists what was not
+    measured.
     """
     from slicemgr.bench import io as experiment
     from slicemgr.errors import invalid
 
     if not databases and not counts:
-        raise invalid("--databases", "nothing to measure", "a number there, or in --files")
+        raise invalid("--databases", "nothing to measure", "give a number there, or in --files")
 
     def plan(way: Way) -> experiment.Plan:
         return experiment.Plan(way, databases=databases, counts=counts, **how)
@@ -129,20 +136,22 @@ def io(name: str | None, frame: Any, databases: tuple[int, ...], counts: tuple[i
     multiple=True,
     default=["cpu", "threads", "memory", "fileio"],
     callback=_once,
-    help="May be repeated; all if left out.",
+    help="Can be repeated  [default: all].",
 )
-@click.option("--seconds", type=click.IntRange(0, 600), default=0, help="Of each test; as in the table if left out.")
-@click.option("--size", default="1G", show_default=True, help="Of the files of fileio.")
-@click.option("--install", is_flag=True, help="Where a sliver has no sysbench, get it there by apt-get.")
-@click.option("--repeat", type=click.IntRange(1, 50), default=5, show_default=True, help="All of it, so many times.")
+@click.option(
+    "--seconds", type=click.IntRange(0, 600), default=0, help="Duration of each test  [default: as in the table]."
+)
+@click.option("--size", default="1G", show_default=True, help="Total size of the files of fileio.")
+@click.option("--install", is_flag=True, help="Install sysbench with apt-get in slivers that do not have it.")
+@click.option("--repeat", type=click.IntRange(1, 50), default=5, show_default=True, help="Number of repetitions.")
 @_common
 @frame_options
 def sysbench(name: str | None, frame: Any, size: str, **how: Any) -> None:
-    """sysbench's CPU, threads, memory and file I/O: host, lxc and kvm.
+    """Run the CPU, threads, memory and file I/O tests of sysbench on host, lxc and kvm.
 
-    The table of "Create Simple Container": five runs, mean and deviation. The node needs sysbench 1.0 (apt-get install
-    sysbench), and so do the images; --install gets it into each sliver, which takes a network. Where it is missing
-    is listed as not measured.
+    The results are those of the table of "Create Simple Container": five runs, mean and deviation. The node and the
+    images need sysbench 1.0 (apt-get install sysbench). --install installs it in each sliver, which needs a network.
+    The report lists the places without sysbench as not measured.
     """
     from slicemgr.bench import sysbench as experiment
     from slicemgr.config import parse_size

@@ -21,26 +21,40 @@ _NAMES = ("docker", "podman-crun", "podman-runc", "lxd", "incus", "lxc", "nspawn
     "chosen",
     type=click.Choice(_NAMES),
     multiple=True,
-    help="A peer; may be repeated. All if left out; what is not installed is listed as not measured.",
+    help="Peer to measure; can be repeated  [default: all]. The report lists peers that are not installed.",
 )
-@click.option("--image", default="debian-12", show_default=True, help="Of all; it must have sshd.")
-@click.option("--count", type=click.IntRange(1, 1000), default=50, show_default=True, help="Containers of each.")
-@click.option("--ports", type=click.IntRange(2, 22), default=20, show_default=True, help="Forwarded to each.")
-@click.option("--parallel", type=click.IntRange(1, 64), default=4, show_default=True, help="Made side by side.")
-@click.option("--memory", default="256M", show_default=True, help="Hard limit of each.")
+@click.option("--image", default="debian-12", show_default=True, help="Image of all systems. It needs sshd.")
 @click.option(
-    "--seconds", type=click.IntRange(0, 600), default=5, show_default=True, help="Of each iperf3 run; 0 for none."
+    "--count", type=click.IntRange(1, 1000), default=50, show_default=True, help="Number of containers of each system."
 )
-@click.option("--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="All of it, so many times.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Chooses in which order the systems take turns.")
-@click.option("--node", "name", help="Which node, if there are several.")
+@click.option(
+    "--ports", type=click.IntRange(2, 22), default=20, show_default=True, help="Ports forwarded to each container."
+)
+@click.option(
+    "--parallel",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Number of containers created in parallel.",
+)
+@click.option("--memory", default="256M", show_default=True, help="Memory limit of each container.")
+@click.option(
+    "--seconds",
+    type=click.IntRange(0, 600),
+    default=5,
+    show_default=True,
+    help="Duration of each iperf3 run; 0 for none.",
+)
+@click.option("--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="Number of repetitions.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Random seed for the order of the systems.")
+@click.option("--node", "name", help="Node to use, if there are several.")
 @frame_options
 def peers(chosen: tuple[str, ...], name: str | None, frame: Frame, **how: Any) -> None:
-    """The same work by slicemgr and by Docker, Podman, LXD, Incus, plain LXC, systemd-nspawn, as far as installed.
+    """Compare slicemgr with Docker, Podman, LXD, Incus, plain LXC and systemd-nspawn where they are installed.
 
-    For each: create to ssh's banner through a forwarded port, memory and disk of the node, iperf3 through a port,
-    delete; of the same image, on the same pool, in the same run. Run it as root on the node itself. Peers run in
-    namespaces of their own that end with slicectl; daemons that run already are neither used nor disturbed.
+    For each system it measures the time from create to the SSH banner through a forwarded port, memory and disk of the
+    node, iperf3 through a port, and delete, with the same image and pool and in the same run. Run it as root on the
+    node. Peers run in their own namespaces, which end with slicectl. Existing daemons are neither used nor changed.
     """
     from slicemgr import config
     from slicemgr.bench import peers as experiment
@@ -50,7 +64,7 @@ def peers(chosen: tuple[str, ...], name: str | None, frame: Frame, **how: Any) -
     from slicemgr.errors import invalid
 
     if frame.keep:
-        raise invalid("--keep", "a peer's containers do not outlive its step", "leave it out")
+        raise invalid("--keep", "the containers of a peer are removed at the end of its step", "omit the option")
     config.parse_size(how["memory"], "--memory")
     _quiet()
     with Client.local() as client:

@@ -13,15 +13,15 @@ from slicemgr.cli.shared import each, time_options
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--name", help="What it is called on the page; the folder's name if left out.")
-@click.option("--note", help="What its readers should know; one paragraph.")
-@click.option("--hidden", is_flag=True, help="For admins alone, to look at it first.")
+@click.option("--name", help="Name on the page  [default: the name of the folder].")
+@click.option("--note", help="One paragraph for the readers of the report.")
+@click.option("--hidden", is_flag=True, help="Publish for admins only, for a review.")
 @output_options(tables.EXPERIMENTS)
 def publish(folder: Path, name: str | None, note: str | None, hidden: bool, output: Output) -> None:
-    """Put the report of the run in FOLDER on the page Experiments, for everybody who is signed in (admins).
+    """Publish the report of the run in FOLDER on the page Experiments for all users (admins).
 
-    Sent are report.html, report.md, data.csv, data.json, run.json and the pictures beside them. The same report again
-    is the same experiment: it is shown if it was hidden, and --name and --note are changed if they are given.
+    The command sends report.html, report.md, data.csv, data.json, run.json and the pictures next to them. Publishing
+    the same report again makes it visible if it was hidden, and changes its name and note if --name or --note is given.
     """
     from slicemgr.bench.publish import archive
     from slicemgr.client import Client
@@ -39,12 +39,12 @@ def publish(folder: Path, name: str | None, note: str | None, hidden: bool, outp
 
 @click.command()
 @click.argument("id", required=False)
-@click.option("--kind", help="Only these: scale, throughput, ...")
+@click.option("--kind", help="Only this experiment: scale, throughput, ...")
 @click.option("--node", help="Only of this node.")
 @time_options
 @output_options(tables.EXPERIMENTS)
 def published(id: str | None, output: Output, **filters: str | None) -> None:
-    """The published experiments, the newest first; or the one called ID."""
+    """List the published experiments, newest first, or show the one with the given ID."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -57,9 +57,9 @@ def published(id: str | None, output: Output, **filters: str | None) -> None:
 
 @click.command()
 @click.argument("ids", metavar="ID…", nargs=-1, required=True)
-@click.option("--delete", is_flag=True, help="Delete it with its files; the run's own folder stays.")
+@click.option("--delete", is_flag=True, help="Delete the report and its files. The folder of the run remains.")
 def unpublish(ids: tuple[str, ...], delete: bool) -> int:
-    """Hide published experiments from all but admins, or delete them (admins)."""
+    """Make published experiments visible to admins only, or delete them (admins)."""
     from slicemgr.client import Client
 
     with Client.local() as client:

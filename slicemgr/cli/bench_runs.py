@@ -19,27 +19,42 @@ _LEAVE_MORE = {"peers": "slicemgr.cli.bench_peers"}  # experiment that leaves mo
 
 @click.command()
 @click.option(
-    "--type", "kind", type=click.Choice(["lxc", "kvm"]), default="lxc", show_default=True, help="Of all slivers."
+    "--type", "kind", type=click.Choice(["lxc", "kvm"]), default="lxc", show_default=True, help="Type of all slivers."
 )
-@click.option("--image", help="Of all slivers (lxc debian-12, kvm debian-12-small).")
-@click.option("--to", type=click.IntRange(1, 2000), default=200, show_default=True, help="So many slivers.")
+@click.option("--image", help="Image of all slivers (lxc: debian-12, kvm: debian-12-small).")
+@click.option("--to", type=click.IntRange(1, 2000), default=200, show_default=True, help="Number of slivers.")
 @click.option("--step", type=click.IntRange(1, 500), default=5, show_default=True, help="More of them at each step.")
 @click.option("--parallel", type=click.IntRange(1, 64), default=4, show_default=True, help="Made side by side.")
 @click.option("--memory", default="256M", show_default=True, help="Hard limit of each.")
 @click.option(
-    "--boot", type=click.Choice(["loader", "bios", "uefi", "direct"]), help="How machines start (kvm: direct)."
+    "--step", type=click.IntRange(1, 500), default=5, show_default=True, help="Number of slivers added at each step."
 )
-@click.option("--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="All of it, so many times.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Chooses the slivers that are looked at again.")
-@click.option("--node", "name", help="Which node, if there are several.")
+@click.option(
+    "--parallel",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Number of slivers created in parallel.",
+)
+@click.option("--memory", default="256M", show_default=True, help="Memory limit of each sliver.")
+@click.option(
+    "--boot",
+    type=click.Choice(["loader", "bios", "uefi", "direct"]),
+    help="Boot method of virtual machines (kvm: direct).",
+)
+@click.option("--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="Number of repetitions.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Random seed for the slivers that are checked again."
+)
+@click.option("--node", "name", help="Node to use, if there are several.")
 @frame_options
 def scale(kind: str, image: str | None, boot: str | None, name: str | None, frame: Frame, **how: Any) -> None:
-    """Memory, swap and disk of the node and the time of a create, by the number of slivers.
+    """Measure memory, swap and disk of the node and the create time by the number of slivers.
 
-    The CoreLab paper's figures 3 and 4. Slices of one sliver are added step by step; a create lasts until ssh's banner
-    came through the sliver's own port. It stops before the node has too little memory, disk, swap or processes left
-    and says at which number. FOLDER gets run.json, steps.jsonl, data.csv, data.json, report.html, report.md; Ctrl-C
-    deletes what was made and keeps what was measured.
+    The experiment reproduces figures 3 and 4 of the CoreLab paper. It adds slices of one sliver step by step. A create
+    ends when the SSH banner arrives through the port of the sliver. The experiment stops before the node runs out of
+    memory, disk, swap or processes, and reports the number of slivers. It writes run.json, steps.jsonl, data.csv,
+    data.json, report.html and report.md to FOLDER. Ctrl-C deletes the slices and keeps the measurements.
     """
     from slicemgr.bench import scale as experiment
     from slicemgr.cli.bench_keys import IMAGES, any_key
@@ -48,7 +63,7 @@ def scale(kind: str, image: str | None, boot: str | None, name: str | None, fram
     from slicemgr.errors import invalid
 
     if boot and kind == "lxc":
-        raise invalid("--boot", "is for virtual machines", "leave it out, or --type kvm")
+        raise invalid("--boot", "is for virtual machines", "omit the option, or use --type kvm")
     with Client.local() as client:
         node = name or the_node(client)
         wanted: dict[str, Any] = {
@@ -69,9 +84,9 @@ def scale(kind: str, image: str | None, boot: str | None, name: str | None, fram
 @click.argument("run", metavar="FOLDER", type=_FOLDER)
 @click.option("--compare", type=_FOLDER, metavar="OLDER", help="The folder of an earlier run of the same experiment.")
 def report(run: Path, compare: Path | None) -> None:
-    """Make report.html (one page, nothing else needed), report.md with pictures, data.csv and data.json.
+    """Write report.html (a single file), report.md with pictures, data.csv and data.json.
 
-    With --compare each figure stands beside the earlier run's, with the significance of the difference. Needs
+    With --compare, the report shows the figures of both runs and the significance of the difference. It needs
     matplotlib and scipy: pip install 'slicemgr[bench]'.
     """
     from slicemgr.bench import folder, pages
@@ -84,10 +99,10 @@ def report(run: Path, compare: Path | None) -> None:
 @click.command()
 @click.argument("run", metavar="FOLDER", type=_FOLDER)
 def clean(run: Path) -> None:
-    """Delete the slices that a run left which was killed, or asked to --keep them. What was measured stays.
+    """Delete the slices of a run that was killed or used --keep. The measurements remain.
 
-    Of `throughput` also those at its peer, and what holds the link to a rate; what `peers` left on the node goes, too:
-    that takes root, on the node itself.
+    For `throughput`, this includes the slices of its peer and the rate limit of the link. For `peers`, it includes the
+    containers on the node; run it as root on the node.
     """
     from slicemgr.bench import folder, leave, lock, throughput
     from slicemgr.cli.bench_progress import told
@@ -97,7 +112,7 @@ def clean(run: Path) -> None:
     info = folder.read(run, "FOLDER").info
     prefix, node = str(info.get("prefix", "")), str((info.get("node") or {}).get("name", ""))
     if not prefix.startswith(leave.COMMON) or prefix == leave.COMMON:
-        raise invalid("FOLDER", f"{run} does not say how its slices are called", "a run that has begun")
+        raise invalid("FOLDER", f"{run} does not contain the names of its slices", "use a run that has started")
     about = f"`clean` of {run.resolve()}"
     with Client.local() as client, lock.held(lock.path(client.url, node), about), told() as shown:
         if info.get("experiment") == throughput.NAME:

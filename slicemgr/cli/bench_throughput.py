@@ -22,7 +22,7 @@ def _words(_context: click.Context, param: click.Parameter, value: str) -> tuple
     try:
         return tuple(shlex.split(value))
     except ValueError as error:
-        raise click.BadParameter(f"{error}: quote it as for a shell", param=param) from error
+        raise click.BadParameter(f"{error}; quote it as in a shell", param=param) from error
 
 
 def _links(_context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -33,9 +33,9 @@ def _links(_context: click.Context, param: click.Parameter, values: tuple[str, .
         try:
             slow = value != "unlimited" and parse_rate(value, "--link") < _SLOWEST
         except Refused as error:
-            raise click.BadParameter(f"{error.message}; `unlimited`, or {error.hint}", param=param) from error
+            raise click.BadParameter(f"{error.message}; use `unlimited`, or {error.hint}", param=param) from error
         if slow:
-            raise click.BadParameter(f"{value!r} is too slow; at least 1Mbit", param=param)
+            raise click.BadParameter(f"{value!r} is too low; use at least 1Mbit", param=param)
     return tuple(dict.fromkeys(values))
 
 
@@ -51,7 +51,7 @@ _OPTIONS = (
         default=["unlimited", "1Gbit"],
         show_default=True,
         metavar="RATE",
-        help="The link between the nodes as it is, and held to a rate at both ends; may be repeated.",
+        help="Rate of the link between the nodes, limited at both ends; can be repeated.",
     ),
     click.option(
         "--talkers",
@@ -59,10 +59,10 @@ _OPTIONS = (
         multiple=True,
         default=[1, 10, 50, 200],
         show_default=True,
-        help="So many lxc slivers talk at once; may be repeated.",
+        help="Number of lxc slivers that transfer at the same time; can be repeated.",
     ),
-    click.option("--no-talkers", is_flag=True, help="Only the table: one sliver of each type."),
-    click.option("--plain-talkers", "plain", is_flag=True, help="As many connections from node to node beside them."),
+    click.option("--no-talkers", is_flag=True, help="Measure the table only, with one sliver of each type."),
+    click.option("--plain-talkers", "plain", is_flag=True, help="Also measure as many connections from node to node."),
     click.option(
         "--direction",
         "directions",
@@ -70,54 +70,56 @@ _OPTIONS = (
         multiple=True,
         default=["in"],
         show_default=True,
-        help="Data to this node, or from it; connections always come from the peer. May be repeated.",
+        help="Direction of the data: to or from this node. The peer always opens the connections. Can be repeated.",
     ),
     click.option(
-        "--seconds", type=click.IntRange(1, 7200), default=420, show_default=True, help="Of each measurement."
+        "--seconds", type=click.IntRange(1, 7200), default=420, show_default=True, help="Duration of each measurement."
     ),
     click.option(
         "--discard",
         type=click.IntRange(0, 7200),
-        help="Seconds of them that do not count (3/7, as in the paper).",
+        help="Seconds at the start that are discarded (3/7, as in the paper).",
     ),
-    click.option("--interval", type=click.IntRange(1, 60), default=10, show_default=True, help="Seconds of a sample."),
+    click.option("--interval", type=click.IntRange(1, 60), default=10, show_default=True, help="Duration of a sample."),
     click.option(
-        "--streams", type=click.IntRange(1, 64), default=1, show_default=True, help="Connections of one pair."
+        "--streams", type=click.IntRange(1, 64), default=1, show_default=True, help="Number of connections of one pair."
     ),
     click.option(
         "--congestion",
         default="",
         metavar="NAME",
-        help="TCP's congestion control, such as cubic; each end's own if left out.",
+        help="TCP congestion control, such as cubic  [default: the setting of each end].",
     ),
-    click.option("--memory", default="256M", show_default=True, help="Hard limit of each sliver."),
-    click.option(
-        "--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="All of it, so many times."
-    ),
+    click.option("--memory", default="256M", show_default=True, help="Memory limit of each sliver."),
+    click.option("--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="Number of repetitions."),
     click.option(
         "--peer",
         default="",
         metavar="FILE",
-        help="The other node's client.json: slivers there are the clients. Left out: the peer itself is.",
+        help="client.json of the other node, whose slivers become the clients  [default: the peer itself].",
     ),
-    click.option("--peer-node", default="", help="Which node of the peer's service; without --peer: of this one."),
+    click.option(
+        "--peer-node", default="", help="Node of the service of the peer, or without --peer, of this service."
+    ),
     click.option(
         "--peer-exec",
         callback=_words,
         default="",
         metavar="WORDS",
-        help="Starts programs on the peer, such as 'ssh HOST'; here if left out.",
+        help="Command that runs programs on the peer, such as 'ssh HOST'  [default: run them here].",
     ),
     click.option(
         "--node-exec",
         callback=_words,
         default="",
         metavar="WORDS",
-        help="Starts programs on the node; here if left out.",
+        help="Command that runs programs on the node  [default: run them here].",
     ),
-    click.option("--address", default="", help="Where the peer reaches the node; its announced address if left out."),
-    click.option("--port", type=click.IntRange(1, 64000), default=5201, show_default=True, help="Of plain servers."),
-    click.option("--node", "name", help="Which node, if there are several."),
+    click.option("--address", default="", help="Address of the node for the peer  [default: its announced address]."),
+    click.option(
+        "--port", type=click.IntRange(1, 64000), default=5201, show_default=True, help="Ports of the plain servers."
+    ),
+    click.option("--node", "name", help="Node to use, if there are several."),
 )
 
 
@@ -142,12 +144,13 @@ def throughput(
     frame: Frame,
     **how: Any,
 ) -> None:
-    """iperf3 between two nodes, and between slivers of them, through NAT at the one and DNAT at the other.
+    """Measure iperf3 between two nodes and between their slivers, through NAT and DNAT.
 
-    The CoreLab paper's table 2: 7 minutes each, the first 3 not counted, in samples of 10 seconds; then as many slivers
-    talk at once. slicectl on the node, as root: --peer-exec 'ssh PEER' --peer client-of-peer.json. Elsewhere:
-    --node-exec 'ssh NODE', too. The images need iperf3. A rate is held by `tc` at both ends of the link and taken away
-    at the end; where one is set already, it is refused. Ctrl-C deletes what was made and keeps what was measured.
+    The experiment reproduces table 2 of the CoreLab paper: 7 minutes each with the first 3 discarded, in samples of
+    10 seconds, then with several slivers at the same time. On the node, run it as root with --peer-exec 'ssh PEER'
+    --peer client-of-peer.json. Elsewhere, add --node-exec 'ssh NODE'. The images need iperf3. `tc` limits the rate at
+    both ends of the link and is removed at the end; an existing rate limit is an error. Ctrl-C deletes the slices and
+    keeps the measurements.
     """
     from slicemgr.bench import throughput as experiment
     from slicemgr.cli.node import the_node
@@ -186,10 +189,10 @@ def _check_times(seconds: int, discard: int, interval: int) -> None:
     from slicemgr.errors import invalid
 
     if discard >= seconds:
-        raise invalid("--discard", f"{discard} s of {seconds} leave nothing to count", "fewer")
+        raise invalid("--discard", f"discarding {discard} s of {seconds} s leaves no samples", "fewer")
     if -(-discard // interval) * interval >= seconds:
         message = f"no sample of {interval} s begins between {discard} s and {seconds} s"
-        raise invalid("--interval", message, "a shorter one")
+        raise invalid("--interval", message, "use a shorter interval")
 
 
 def _joined(words: tuple[str, ...]) -> str:

@@ -35,28 +35,28 @@ _LAST = 2.0  # seconds for the service to hear that we leave
 @click.command()
 @click.argument("target", metavar="NAME[/N]", shell_complete=slice_names)
 def console(target: str) -> None:
-    """Attach to the console of sliver N (0) of slice NAME; Ctrl-] leaves it, and the sliver goes on.
+    """Attach to the console of sliver N (0) of slice NAME. Press Ctrl-] to detach.
 
-    An lxc sliver has a shell there, which learns the size of your terminal. A kvm sliver has its serial line, where
-    `stty rows 50 cols 160` inside tells it. Whoever was attached is cut off. Without a terminal, stdin is sent, and
-    the end comes when after that nothing was said for a second.
+    The console of an lxc sliver is a shell with the size of your terminal. The console of a kvm sliver is its serial
+    line; set the size inside, such as `stty rows 50 cols 160`. An existing session is disconnected. Without a terminal,
+    the command sends stdin and ends after one second without output.
     """
     from slicemgr.client import Client
 
     name, slash, text = target.partition("/")
     if slash and not text.isdecimal():
-        raise invalid("NAME[/N]", f"{target!r} names no sliver", "write it as exp/0")
+        raise invalid("NAME[/N]", f"{target!r} is not the name of a sliver", "write it as exp/0")
     index = int(text or 0)
     with Client.local() as client, client.console(name, index) as channel:
         by_hand = sys.stdin is not None and sys.stdin.isatty()
         with _raw_terminal(by_hand), _size_changes(by_hand) as changes:
             # What is typed after this goes to the sliver, Ctrl-C as well. A raw terminal begins no line by itself.
-            say(f"connected to {name}/{index}; Ctrl-] leaves" if by_hand else f"connected to {name}/{index}")
+            say(f"connected to {name}/{index}; press Ctrl-] to detach" if by_hand else f"connected to {name}/{index}")
             if by_hand:
                 sys.stderr.write("\r")
                 _tell_size(channel)
             _attend(channel, by_hand, changes)
-        error = channel.ended.error(f"the connection to {client.url} broke") if channel.ended else None
+        error = channel.ended.error(f"the connection to {client.url} was lost") if channel.ended else None
         if error is not None:
             raise error
         channel.close()
@@ -119,7 +119,7 @@ def _attend(channel: Channel, by_hand: bool, changes: socket.socket | None) -> N
         patience = channel.heard + _SILENT if typing or channel.pending else silent_from + _QUIET
         if now > patience:
             if typing or channel.pending:
-                channel.lost("nothing was heard for too long")
+                channel.lost("the service did not respond in time")
             return
         asking = typing and (by_hand or not channel.pending)  # a pipe waits, Ctrl-] does not
         from_service, from_user, resized = _wait(channel, asking, changes, patience - now)

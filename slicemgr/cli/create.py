@@ -24,7 +24,7 @@ _KEY_TYPES = ("ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-")
 
 def _cores(_context: click.Context, _param: click.Parameter, value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
-        raise invalid("--cpu", f"{value} is not a number of cores", "such as 0.5")
+        raise invalid("--cpu", f"{value} is not a number of CPU cores", "such as 0.5")
     return value
 
 
@@ -32,35 +32,41 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
 @click.argument("name")
 @click.option("--type", "kind", required=True, metavar="lxc|kvm", help="Container or virtual machine.")
 @click.option("--image", required=True, help="Name or sha256; see `slicectl image list`.")
-@click.option("--count", type=int, help="Slivers in the slice (1).")
-@click.option("--cpu", type=float, callback=_cores, help="Cores each may use, such as 0.5.")
-@click.option("--cpu-shares", type=int, help="Weight under contention (1024).")
-@click.option("--memory", help="Hard limit, such as 512M.")
-@click.option("--memory-soft", help="What the kernel reclaims down to under pressure.")
-@click.option("--disk", help="Bytes of its own, such as 4G.")
-@click.option("--pids", type=int, help="Processes and threads.")
-@click.option("--io-weight", type=int, help="Block I/O weight, 1 to 1000.")
-@click.option("--io-rate", help="Bytes a second to and from the disk, such as 20M; kvm only.")
-@click.option("--io-ops", type=int, help="Block operations a second; kvm only.")
-@click.option("--boot", metavar="loader|bios|uefi|direct", help="How a kvm sliver boots (by the image's own loader).")
+@click.option("--count", type=int, help="Number of slivers in the slice (1).")
+@click.option("--cpu", type=float, callback=_cores, help="CPU cores per sliver, such as 0.5.")
+@click.option("--cpu-shares", type=int, help="CPU weight under contention (1024).")
+@click.option("--memory", help="Memory limit per sliver, such as 512M.")
+@click.option("--memory-soft", help="Memory soft limit: under pressure the kernel reclaims memory above it.")
+@click.option("--disk", help="Disk limit per sliver, such as 4G.")
+@click.option("--pids", type=int, help="Maximum number of processes and threads per sliver.")
+@click.option("--io-weight", type=int, help="Disk I/O weight, 1 to 1000.")
+@click.option("--io-rate", help="Disk I/O rate in bytes per second, such as 20M; kvm only.")
+@click.option("--io-ops", type=int, help="Disk operations per second; kvm only.")
+@click.option(
+    "--boot",
+    metavar="loader|bios|uefi|direct",
+    help="Boot method of kvm slivers (default: the boot loader of the image).",
+)
 @click.option("--user-data", "user_data_file", metavar="FILE", help="A cloud-config or script for cloud-init.")
-@click.option("--net-in", metavar="RATE", help="Network rate towards the sliver, such as 100Mbit.")
-@click.option("--net-out", metavar="RATE", help="Network rate from the sliver, such as 800kbit.")
-@click.option("--ports", type=int, help="Node ports of each sliver; the lowest leads to ssh.")
-@click.option("--lease", help="How long the slice lives, such as 12h or 7d.")
-@click.option("--node", help="Which node; any if left out.")
-@click.option("--reason", help="Why you need more than the quota: it then waits for somebody to grant it.")
+@click.option("--net-in", metavar="RATE", help="Ingress rate of each sliver, such as 100Mbit.")
+@click.option("--net-out", metavar="RATE", help="Egress rate of each sliver, such as 800kbit.")
+@click.option("--ports", type=int, help="Node ports per sliver. The lowest port leads to SSH.")
+@click.option("--lease", help="Lease of the slice, such as 12h or 7d.")
+@click.option("--node", help="Node to use  [default: any].")
+@click.option(
+    "--reason", help="Reason to exceed the quota. The request then waits for the decision of a PI or an admin."
+)
 @project_option
 @click.option(
     "--ssh-key",
     "key_files",
     multiple=True,
     metavar="FILE",
-    help="Public key file; may be repeated. Else those in ~/.ssh, else those of `key list`.",
+    help="Public key file; can be repeated. Default: the keys in ~/.ssh, or else those of `key list`.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what it would get.")
-@click.option("--no-wait", is_flag=True, help="Return when the request is accepted.")
-@click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting after this, such as 2m.")
+@click.option("--dry-run", is_flag=True, help="Show the allocation without creating the slice.")
+@click.option("--no-wait", is_flag=True, help="Return when the service has accepted the request.")
+@click.option("--timeout", callback=seconds, metavar="TIME", help="Maximum time to wait, such as 2m.")
 @output_options(tables.SLIVERS)
 def create(
     name: str,
@@ -73,7 +79,7 @@ def create(
     output: Output,
     **wanted: Any,
 ) -> None:
-    """Make a slice NAME and wait until its slivers can be logged into."""
+    """Create the slice NAME and wait until its slivers accept SSH logins."""
     from slicemgr.cli.progress import follow
     from slicemgr.client import Client
 
@@ -105,8 +111,8 @@ def _ask(client: Client, request: wire.SliceRequest) -> wire.Created:
         return client.create_slice(request)
     except SlicemgrError as error:
         if error.field == "ssh_keys" and not request.get("ssh_keys"):
-            error.message = "no public key in ~/.ssh, and the service knows none of yours"
-            error.hint = "make one with `ssh-keygen -t ed25519`, or name a file"
+            error.message = "there is no public key in ~/.ssh or in your account"
+            error.hint = "create one with `ssh-keygen -t ed25519`, or give a file with --key"
         error.field = _option(error.field)
         notes = [note.partition(": ") for note in getattr(error, "__notes__", ())]
         error.__notes__ = [f"{_option(field)}: {message}" for field, _, message in notes]
@@ -116,8 +122,8 @@ def _ask(client: Client, request: wire.SliceRequest) -> wire.Created:
 def _tell_waiting(request: wire.Request) -> None:
     from slicemgr.cli.complaint import say
 
-    say(f"beyond the quota: {request['exceeds']}")
-    say(f"it waits as request {request['id']}; `slicectl request show {request['id']}` says what became of it")
+    say(f"the request exceeds the quota: {request['exceeds']}")
+    say(f"request {request['id']} waits for a decision; `slicectl request show {request['id']}` shows its state")
 
 
 def _option(field: str) -> str:
@@ -139,9 +145,11 @@ def _user_data(path: Path) -> str:
         with path.open("rb") as file:
             return file.read(_LARGEST_USER_DATA).decode()
     except OSError as error:
-        raise invalid("--user-data", f"cannot read {path}: {error.strerror}", "a cloud-config or script") from error
+        raise invalid(
+            "--user-data", f"cannot read {path}: {error.strerror}", "give a cloud-config or script"
+        ) from error
     except UnicodeDecodeError as error:
-        raise invalid("--user-data", f"{path} is not text", "a cloud-config or script") from error
+        raise invalid("--user-data", f"{path} is not text", "give a cloud-config or script") from error
 
 
 def _keys(files: tuple[str, ...]) -> list[str]:

@@ -10,19 +10,19 @@ from slicemgr.cli import tables_people as tables
 from slicemgr.cli.output import Output, output_options
 from slicemgr.cli.shared import each
 
-_user = click.option("--user", help="Whose, if you are an admin.")
+_user = click.option("--user", help="User name, if you are an admin.")
 
 
 @click.group()
 def key() -> None:
-    """Your ssh keys: your slices have them, also those that run."""
+    """Manage your SSH keys. All your slices accept them, including running ones."""
 
 
 @key.command("list")
 @_user
 @output_options(tables.KEYS)
 def list_keys(user: str | None, output: Output) -> None:
-    """Your keys with their fingerprints."""
+    """List your keys with their fingerprints."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -33,7 +33,7 @@ def list_keys(user: str | None, output: Output) -> None:
 @click.argument("file")
 @output_options(tables.KEYS)
 def add_key(file: str, output: Output) -> None:
-    """Add the keys of a .pub FILE; your running slices get them."""
+    """Add the keys of a .pub FILE to your account and your slices."""
     from slicemgr.cli.create import read_key
     from slicemgr.client import Client
 
@@ -47,7 +47,7 @@ def add_key(file: str, output: Output) -> None:
 @click.argument("ids", metavar="ID…", nargs=-1, required=True)
 @_user
 def remove_keys(ids: tuple[str, ...], user: str | None) -> int:
-    """Remove keys; they leave your running slices, too."""
+    """Remove keys from your account and your slices."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -56,14 +56,14 @@ def remove_keys(ids: tuple[str, ...], user: str | None) -> int:
 
 @click.group()
 def token() -> None:
-    """API tokens: for scripts and other machines."""
+    """Manage API tokens for scripts and other computers."""
 
 
 @token.command("list")
 @_user
 @output_options(tables.TOKENS)
 def list_tokens(user: str | None, output: Output) -> None:
-    """Your tokens: what they may do, until when, and when they were last used."""
+    """List your tokens with their access, expiry and last use."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -75,10 +75,10 @@ def list_tokens(user: str | None, output: Output) -> None:
 @click.option(
     "--scope", type=click.Choice(["read", "write"]), default="write", show_default=True, help="Rights of the token."
 )
-@click.option("--expires", help="After this, such as 30d.")
+@click.option("--expires", help="Validity, such as 30d.")
 @output_options(tables.NEW_TOKEN)
 def create_token(label: str, scope: str, expires: str | None, output: Output) -> None:
-    """Make a token and print it: this once. LABEL says where it is used."""
+    """Create a token and print it. It is shown only once. LABEL describes its use."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -92,7 +92,7 @@ def create_token(label: str, scope: str, expires: str | None, output: Output) ->
 @token.command("revoke")
 @click.argument("ids", metavar="ID…", nargs=-1, required=True)
 def revoke_tokens(ids: tuple[str, ...]) -> int:
-    """Revoke tokens; they open nothing from then on."""
+    """Revoke tokens."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -101,14 +101,14 @@ def revoke_tokens(ids: tuple[str, ...]) -> int:
 
 @click.group()
 def session() -> None:
-    """Where you are signed in with a browser."""
+    """Manage your browser sessions."""
 
 
 @session.command("list")
 @_user
 @output_options(tables.SESSIONS)
 def list_sessions(user: str | None, output: Output) -> None:
-    """Your sessions that have not ended."""
+    """List your active sessions."""
     from slicemgr.client import Client
 
     with Client.local() as client:

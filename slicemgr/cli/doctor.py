@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from slicemgr.client import Client
 
 _timeout = click.option(
-    "--timeout", callback=seconds, default="3m", show_default=True, metavar="TIME", help="Stop waiting after this."
+    "--timeout", callback=seconds, default="3m", show_default=True, metavar="TIME", help="Maximum time to wait."
 )
 
 
 @click.command()
-@click.option("--node", "name", help="Which node, if there are several.")
+@click.option("--node", "name", help="Node to use, if there are several.")
 @_timeout
 @output_options(tables.CHECKS)
 def doctor(name: str | None, timeout: float, output: Output) -> int:
-    """Check everything the node needs and say how to mend it; exit status 1 if something is missing."""
+    """Check the requirements of the node and print remedies. The exit status is 1 if a check fails."""
     from slicemgr.cli.node import the_node
     from slicemgr.cli.progress import follow
     from slicemgr.client import Client
@@ -44,18 +44,18 @@ def doctor(name: str | None, timeout: float, output: Output) -> int:
 def _clock(client: Client) -> dict[str, object]:
     """The service's, by which leases go: the agent does not know it."""
     clock = client.clock()
-    remedy = "`slicectl clock confirm` if it is right, else set it" if clock["doubt"] else ""
-    detail = f"{clock['doubt']}; leases that wait for it: {clock['held']}" if clock["doubt"] else clock["says"]
+    remedy = "run `slicectl clock confirm` if the clock is right, else set the clock" if clock["doubt"] else ""
+    detail = f"{clock['doubt']}; leases on hold: {clock['held']}" if clock["doubt"] else clock["says"]
     return {"name": "clock", "ok": None if clock["doubt"] else True, "detail": detail, "remedy": remedy}
 
 
 @click.command()
-@click.option("--node", "name", help="Which node, if there are several.")
-@click.option("--yes", is_flag=True, help="Remove it.")
+@click.option("--node", "name", help="Node to use, if there are several.")
+@click.option("--yes", is_flag=True, help="Remove the leftovers.")
 @_timeout
 @output_options(tables.LEFTOVERS)
 def gc(name: str | None, yes: bool, timeout: float, output: Output) -> int:
-    """Show what carries our mark but nobody wants; with --yes, remove it."""
+    """List leftovers on the node: objects of slicemgr that belong to no slice or image. --yes removes them."""
     from slicemgr.cli.node import the_node
     from slicemgr.cli.progress import follow
     from slicemgr.client import Client

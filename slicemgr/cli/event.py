@@ -11,19 +11,19 @@ from slicemgr.cli.shared import project_option, time_options
 
 @click.group()
 def event() -> None:
-    """Who did what, and when."""
+    """Show the event log."""
 
 
 @event.command("list")
-@click.option("--slice", "slice_name", help="Only those about this slice.")
-@click.option("--user", help="Only what this user did.")
-@click.option("--action", help="Only this, such as create.")
+@click.option("--slice", "slice_name", help="Only events of this slice.")
+@click.option("--user", help="Only events of this user.")
+@click.option("--action", help="Only this action, such as create.")
 @time_options
 @project_option
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Most lines.")
 @output_options(tables.EVENTS)
 def list_events(slice_name: str | None, limit: int, output: Output, **filters: str | None) -> None:
-    """The newest events."""
+    """List the newest events."""
     from slicemgr.client import Client
 
     with Client.local() as client:

@@ -23,16 +23,16 @@ _QCOW2 = b"QFI\xfb"
 
 @click.group()
 def image() -> None:
-    """VM disk images: what slices are made of."""
+    """Manage the disk images that slices are created from."""
 
 
 @image.command("list")
-@click.option("--state", type=click.Choice(["uploaded", "ready", "deleting"]), help="Only those.")
-@click.option("--project", help="Only this project's.")
-@click.option("--prefix", help="Only those whose name begins so.")
+@click.option("--state", type=click.Choice(["uploaded", "ready", "deleting"]), help="Only images in this state.")
+@click.option("--project", help="Only images of this project.")
+@click.option("--prefix", help="Only images whose name starts with this text.")
 @output_options(tables.IMAGES)
 def list_images(output: Output, **filters: str | None) -> None:
-    """All images."""
+    """List images."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -43,7 +43,7 @@ def list_images(output: Output, **filters: str | None) -> None:
 @click.argument("name")
 @output_options(tables.IMAGES)
 def show_image(name: str, output: Output) -> None:
-    """One image, by name, sha256 or the beginning of that."""
+    """Show one image, by name or by sha256 or its first digits."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -66,7 +66,7 @@ def delete_image(names: tuple[str, ...]) -> int:
 @click.argument("name")
 @output_options(tables.IMAGES)
 def publish_image(name: str, output: Output) -> None:
-    """Make a project's image one for all (admins)."""
+    """Make images of a project available to all projects (admins)."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -76,16 +76,16 @@ def publish_image(name: str, output: Output) -> None:
 
 @image.command("build")
 @click.argument("recipe")
-@click.option("--output", "target", metavar="FILE", help="Where the disk image goes (RECIPE.qcow2).")
-@click.option("--no-security", is_flag=True, help="Without Debian's security fixes, for a mirror that has none.")
+@click.option("--output", "target", metavar="FILE", help="Output file (RECIPE.qcow2).")
+@click.option("--no-security", is_flag=True, help="Skip the security updates of Debian, for mirrors without them.")
 def build_image(recipe: str, target: str | None, no_security: bool) -> None:
-    """Make a bootable VM disk image from a recipe, on this machine (root). Import it afterwards.
+    """Build a bootable disk image from a recipe on this computer (root). Import it afterwards.
 
     \b
     debian-12        amd64, ext4, netplan; BIOS and UEFI
-    debian-12-i386   32 bits, ext4, netplan; BIOS
-    debian-12-btrfs  amd64, MBR, /boot of its own, btrfs root, ifupdown; BIOS
-    debian-12-small  amd64, without systemd and cloud-init: a machine that starts in seconds
+    debian-12-i386   32-bit, ext4, netplan; BIOS
+    debian-12-btrfs  amd64, MBR, separate /boot, btrfs root, ifupdown; BIOS
+    debian-12-small  amd64, without systemd and cloud-init; boots within seconds
     """
     program = str(Path(sys.argv[0]).resolve().with_name("slicemgr"))
     words = [program, "image-build", recipe, *(["--output", target] if target else [])]
@@ -95,22 +95,24 @@ def build_image(recipe: str, target: str | None, no_security: bool) -> None:
 
 @image.command("import")
 @click.argument("file")
-@click.option("--name", required=True, help="What slices will call it.")
+@click.option("--name", required=True, help="Name of the image.")
 @click.option(
     "--format",
     "--disk-format",
     "disk_format",
     type=click.Choice(["qcow2", "raw"]),
-    help="Found from the file if left out.",
+    help="Format of the file  [default: detected].",
 )
 @project_option
-@click.option("--no-wait", is_flag=True, help="Return when the file is sent.")
-@click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting this long after it is sent.")
+@click.option("--no-wait", is_flag=True, help="Return when the file has been sent.")
+@click.option("--timeout", callback=seconds, metavar="TIME", help="Maximum time to wait after the file has been sent.")
 @output_options(tables.IMAGES, long="--output-format")
 def import_image(
     file: str, name: str, disk_format: str | None, no_wait: bool, timeout: float | None, output: Output
 ) -> None:
-    """Import the disk image FILE; the same file again is the same image. An admin's is for all without --project."""
+    """Import the disk image FILE. Importing the same file again changes nothing.
+
+    Without --project, an image imported by an admin is available to all projects."""
     from slicemgr.cli.progress import follow
     from slicemgr.client import Client
 
@@ -128,7 +130,7 @@ def _open(file: str) -> IO[bytes]:
         if not path.is_file():
             raise invalid("FILE", f"{file} is not a file" if path.exists() else f"{file} does not exist")
         if path.stat().st_size == 0:
-            raise invalid("FILE", f"{file} is empty", "a qcow2 or raw disk image is wanted")
+            raise invalid("FILE", f"{file} is empty", "give a qcow2 or raw disk image")
         return path.open("rb")
     except OSError as error:
         raise invalid("FILE", f"cannot read {file}: {error.strerror}") from error

@@ -41,15 +41,15 @@ CLOCK = Table((field("says"), field("leases_go_by"), field("held"), field("doubt
 
 @click.command("lease")
 @click.argument("name")
-@click.option("--default", "default", metavar="TIME", help="Of a request that is silent, such as 7d (PIs).")
-@click.option("--reminders", metavar="TIMES", help="Before the end, such as 3d,1d,2h; `none` for none (PIs).")
-@click.option("--window", metavar="TIME", help="Renewed only in this last part; 0s: at any time (admins).")
-@click.option("--exempt/--no-exempt", default=None, help="Leases never end (admins).")
+@click.option("--default", "default", metavar="TIME", help="Default lease, such as 7d (PIs).")
+@click.option("--reminders", metavar="TIMES", help="Reminders before the end, such as 3d,1d,2h, or `none` (PIs).")
+@click.option("--window", metavar="TIME", help="Renewal window before the end, such as 2d; 0s: at any time (admins).")
+@click.option("--exempt/--no-exempt", default=None, help="Leases of the project do not expire (admins).")
 @output_options(RULES)
 def lease(
     name: str, default: str | None, reminders: str | None, window: str | None, exempt: bool | None, output: Output
 ) -> None:
-    """Show or change what holds for the leases of project NAME; `node` takes a setting back to the node's."""
+    """Show or change the lease policy of project NAME. The value `node` restores the default of the testbed."""
     from slicemgr.client import Client
 
     given: dict[str, Any] = {"default": default, "window": window}
@@ -73,13 +73,13 @@ def _list(value: str) -> list[str] | None:
 
 @click.group()
 def clock() -> None:
-    """What time leases go by, when the node's clock was set or came up wrong."""
+    """Show or confirm the clock that leases use."""
 
 
 @clock.command("show")
 @output_options(CLOCK)
 def show_clock(output: Output) -> None:
-    """The node's clock, the time that leases go by, and why they differ."""
+    """Show the clock of the node, the clock that leases use, and why they differ."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -90,7 +90,7 @@ def show_clock(output: Output) -> None:
 @clock.command("confirm")
 @output_options(CLOCK)
 def confirm_clock(output: Output) -> None:
-    """Say that the node's clock is right: what is over by it ends (admins)."""
+    """Confirm that the clock of the node is right. Leases that have expired by it then end (admins)."""
     from slicemgr.client import Client
 
     with Client.local() as client:

@@ -18,20 +18,20 @@ _ON_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 @click.command()
 @click.argument("url")
-@click.option("--user", help="Asked for if left out.")
+@click.option("--user", help="User name  [default: prompt].")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 @click.option(
-    "--token-stdin", is_flag=True, help="Read a token, made on the page Keys and tokens, from standard input."
+    "--token-stdin", is_flag=True, help="Read a token from standard input. Create it on the page Keys and tokens."
 )
 @click.option(
     "--scope", type=click.Choice(["read", "write"]), default="write", show_default=True, help="Rights of the token."
 )
-@click.option("--expires", help="When the token ends, such as 30d.")
+@click.option("--expires", help="Validity of the token, such as 30d.")
 def login(url: str, user: str | None, password_stdin: bool, token_stdin: bool, scope: str, expires: str | None) -> None:
-    """Sign in to the service at URL; from then on every command works with it.
+    """Sign in to the service at URL. All later commands use this service.
 
-    The password is sent once, for a token, which is kept in ~/.config/slicemgr/client.json. Who has no password makes
-    a token in the browser: --token-stdin keeps that one.
+    The password is exchanged for a token, which is stored in ~/.config/slicemgr/client.json. Users without a password
+    create a token in the browser and use --token-stdin.
     """
     from slicemgr.cli.complaint import say
     from slicemgr.client import Client
@@ -48,7 +48,7 @@ def login(url: str, user: str | None, password_stdin: bool, token_stdin: bool, s
         password = ask_password("Password", from_stdin=password_stdin)
         made = client.login(name, password, label=f"slicectl on {os.uname().nodename}", scope=scope, expires=expires)
         write_settings(file, client.url, made["token"])
-    say(f"signed in as {made['user']} until {made['expires_at']}; {file} has the token")
+    say(f"signed in as {made['user']} until {made['expires_at']}; the token is stored in {file}")
 
 
 def _keep(url: str, token: str, user: str | None) -> None:
@@ -63,9 +63,9 @@ def _keep(url: str, token: str, user: str | None) -> None:
             say(line)
         me = client.me()
         if user not in (None, me["name"]):
-            raise invalid("--user", f"the token is {me['name']}'s")
+            raise invalid("--user", f"the token belongs to {me['name']}")
         write_settings(user_file(), client.url, token)
-    say(f"signed in as {me['name']}; {user_file()} has the token")
+    say(f"signed in as {me['name']}; the token is stored in {user_file()}")
 
 
 def _warnings(url: str) -> Iterator[str]:
@@ -73,21 +73,21 @@ def _warnings(url: str) -> Iterator[str]:
 
     parts = urlsplit(url)
     if parts.scheme == "http" and parts.hostname not in _ON_THIS_MACHINE:
-        yield "the secret goes over the network unencrypted: use https where there is more than this machine"
+        yield "the secret is sent unencrypted; use https except on a single computer"
     if os.environ.get("SLICEMGR_URL"):
-        yield "SLICEMGR_URL is set and goes before what this command keeps"
+        yield "SLICEMGR_URL is set and overrides the stored URL"
 
 
 @click.command()
 def logout() -> None:
-    """Revoke the token that `slicectl login` got, and forget it."""
+    """Revoke and delete the token of `slicectl login`."""
     from slicemgr.cli.complaint import say
     from slicemgr.client import Client
     from slicemgr.client_settings import find_settings, user_file
 
     file = user_file()
     if not file.exists():
-        raise Refused(Code.NOT_FOUND, f"not signed in: there is no {file}", hint="`slicectl login URL`")
+        raise Refused(Code.NOT_FOUND, f"you are not signed in ({file} does not exist)", hint="`slicectl login URL`")
     found = find_settings({}, [file])
     try:
         with Client(found.url, found.token, source=found.source) as client:
@@ -96,5 +96,5 @@ def logout() -> None:
         if error.code not in (Code.UNAUTHENTICATED, Code.UNAVAILABLE):
             raise
         if error.code is Code.UNAVAILABLE:
-            say(f"the token could not be revoked: {error.message}; `slicectl token revoke` does it later")
+            say(f"the token was not revoked: {error.message}; revoke it later with `slicectl token revoke`")
     file.unlink(missing_ok=True)

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @click.group()
 def node() -> None:
-    """The hosts that run slivers."""
+    """Show the hosts that run slivers."""
 
 
 @node.command("list")
 @output_options(tables.NODES)
 def list_nodes(output: Output) -> None:
-    """All nodes."""
+    """List all nodes."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -33,7 +33,7 @@ def list_nodes(output: Output) -> None:
 @click.argument("name", required=False)
 @output_options(tables.NODES)
 def show_node(name: str | None, output: Output) -> None:
-    """One node: what it has, what of it is given; NAME may be left out if there is one."""
+    """Show the capacity and allocation of one node. NAME is optional if there is only one node."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -45,6 +45,6 @@ def the_node(client: Client) -> str:
     """The name of the only node. Refused if there is none or a choice."""
     nodes = client.nodes()
     if len(nodes) != 1:
-        names = ", ".join(one["name"] for one in nodes) or "none has an agent yet"
+        names = ", ".join(one["name"] for one in nodes) or "no node has a running agent"
         raise Refused(Code.INVALID, "which node?", hint=names, field="NAME")
     return nodes[0]["name"]

@@ -11,20 +11,22 @@ from slicemgr.cli.shared import seconds, time_options
 
 @click.group()
 def op() -> None:
-    """Operations: the changes that were asked for, and how far they are."""
+    """Show operations and their progress."""
 
 
 @op.command("list")
-@click.option("--state", type=click.Choice(["queued", "running", "done", "failed"]), help="Only those.")
-@click.option("--slice", "slice_name", help="Only those on this slice.")
-@click.option("--kind", help="Only those of this kind, such as create.")
-@click.option("--project", help="Only of this project.")
-@click.option("--user", help="Only those that this user asked for.")
+@click.option(
+    "--state", type=click.Choice(["queued", "running", "done", "failed"]), help="Only operations in this state."
+)
+@click.option("--slice", "slice_name", help="Only operations on this slice.")
+@click.option("--kind", help="Only operations of this kind, such as create.")
+@click.option("--project", help="Only operations of this project.")
+@click.option("--user", help="Only operations requested by this user.")
 @time_options
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Most lines.")
 @output_options(tables.OPERATIONS)
 def list_operations(slice_name: str | None, limit: int, output: Output, **filters: str | None) -> None:
-    """The newest operations."""
+    """List the newest operations."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -35,7 +37,7 @@ def list_operations(slice_name: str | None, limit: int, output: Output, **filter
 @click.argument("id")
 @output_options(tables.STEPS)
 def show_operation(id: str, output: Output) -> None:
-    """One operation with its steps."""
+    """Show one operation with its steps."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -51,9 +53,11 @@ def show_operation(id: str, output: Output) -> None:
 
 @op.command("wait")
 @click.argument("id")
-@click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting after this, such as 2m; exit 6.")
+@click.option(
+    "--timeout", callback=seconds, metavar="TIME", help="Maximum time to wait, such as 2m; then exit with status 6."
+)
 def wait_operation(id: str, timeout: float | None) -> None:
-    """Wait until an operation has ended; exit status 1 if it failed."""
+    """Wait until an operation has ended. The exit status is 1 if it failed."""
     from slicemgr.cli.progress import follow
     from slicemgr.client import Client
 

@@ -104,8 +104,8 @@ def output_options(table: Table, *, long: str = "--format") -> Callable[[Command
         names = tuple(name.strip() for name in value.split(",") if name.strip())
         unknown = [name for name in names if name not in known]
         if unknown or not names:
-            what = f"unknown column {unknown[0]!r}" if unknown else "no column"
-            raise click.BadParameter(f"{what}; known are {', '.join(known)}")
+            what = f"unknown column {unknown[0]!r}" if unknown else "no column given"
+            raise click.BadParameter(f"{what}; the columns are {', '.join(known)}")
         return names
 
     def decorate(command: Command) -> Command:
@@ -116,9 +116,11 @@ def output_options(table: Table, *, long: str = "--format") -> Callable[[Command
             return command(*args, output=Output(table, how, columns, not no_header), **rest)
 
         for option in (
-            click.option("--no-header", is_flag=True, help="Leave the line with the columns' names out."),
-            click.option("-c", "--columns", callback=choose, metavar="COLUMNS", help=f"Of {','.join(known)}."),
-            click.option("-f", long, "how", type=click.Choice(FORMATS), default="table", help="How to print it."),
+            click.option("--no-header", is_flag=True, help="Omit the heading line."),
+            click.option(
+                "-c", "--columns", callback=choose, metavar="COLUMNS", help=f"Columns to print, from {','.join(known)}."
+            ),
+            click.option("-f", long, "how", type=click.Choice(FORMATS), default="table", help="Output format."),
         ):
             with_output = option(with_output)
         return with_output  # type: ignore[return-value]  # the wrapped command, with three options more

@@ -27,11 +27,11 @@ def follow(
     except KeyboardInterrupt:
         from slicemgr.cli.complaint import say
 
-        say(f"operation {operation['id']} goes on; {where}")
+        say(f"operation {operation['id']} continues; {where}")
         raise
     except Failed as error:
         if error.code is Code.TIMEOUT:
-            error.hint = f"it goes on; {where}"
+            error.hint = f"it continues; {where}"
         raise
     if ended["state"] == "failed":
         raise Failed(ended["error"] or "the operation failed", hint=ended["hint"] or "")

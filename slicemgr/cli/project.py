@@ -26,7 +26,7 @@ _NO_LIMIT = "none"
 
 @click.group()
 def project() -> None:
-    """Projects: who works together, and how much they may have."""
+    """Manage projects, their members and quotas."""
 
 
 project.add_command(lease)
@@ -35,7 +35,7 @@ project.add_command(lease)
 @project.command("list")
 @output_options(tables.PROJECTS)
 def list_projects(output: Output) -> None:
-    """Your projects with what they use; an admin sees all."""
+    """List your projects and their usage. Admins see all projects."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -46,7 +46,7 @@ def list_projects(output: Output) -> None:
 @click.argument("name")
 @output_options(tables.LIMITS)
 def show_project(name: str, output: Output) -> None:
-    """One project: what is used, what is granted at once, what a PI may grant, who belongs to it."""
+    """Show the usage, quota, ceiling and members of one project."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -77,8 +77,8 @@ def _limit_options(command: Command) -> Command:
     """--slices and so on for the quota, --ceiling-slices and so on for the ceiling."""
     for level, prefix in (("ceiling", "ceiling-"), ("quota", "")):
         for name in reversed(_RESOURCES):
-            what = "a PI may grant" if prefix else "granted at once"
-            text = f"Most {name} {what}; `{_NO_LIMIT}` for no limit."
+            what = "that a PI can grant" if prefix else "granted immediately"
+            text = f"Maximum {name} {what}, or `{_NO_LIMIT}`."
             command = click.option(f"--{prefix}{name}", f"{level}_{name}", metavar="N", help=text)(command)
     return command
 
@@ -106,12 +106,12 @@ def _value(name: str, level: str, value: str) -> object:
 
 @project.command("create")
 @click.argument("name")
-@click.option("--description", help="What it is for.")
-@click.option("--pi", help="The user who leads it.")
+@click.option("--description", help="Description.")
+@click.option("--pi", help="User name of the PI.")
 @_limit_options
 @output_options(tables.PROJECTS)
 def create_project(name: str, description: str | None, pi: str | None, output: Output, **limits: Any) -> None:
-    """Make a project; what is left out is the node's default (admins)."""
+    """Create a project. Omitted limits use the defaults of the testbed (admins)."""
     from slicemgr.client import Client
 
     fields = {key: value for key, value in {"description": description, "pi": pi}.items() if value is not None}
@@ -122,11 +122,11 @@ def create_project(name: str, description: str | None, pi: str | None, output: O
 
 @project.command("set")
 @click.argument("name")
-@click.option("--description", help="What it is for.")
+@click.option("--description", help="Description.")
 @_limit_options
 @output_options(tables.PROJECTS)
 def set_project(name: str, description: str | None, output: Output, **limits: Any) -> None:
-    """Change the description (PIs) or what a project may have (admins)."""
+    """Change the description (PIs) or the limits (admins) of a project."""
     from slicemgr.client import Client
 
     fields = {} if description is None else {"description": description}
@@ -165,7 +165,7 @@ def add_member(name: str, user: str, role: str, output: Output) -> None:
 
 
 def _sent(whom: str, project: str) -> str:
-    return f"{whom} is invited, and becomes a member with `slicectl project accept {project}`"
+    return f"{whom} was invited and becomes a member with `slicectl project accept {project}`"
 
 
 @project.command("invite")
@@ -176,9 +176,9 @@ def _sent(whom: str, project: str) -> str:
 )
 @output_options(tables.INVITATIONS)
 def invite(name: str, whom: str, role: str, output: Output) -> None:
-    """Invite WHOM, a user name or a mail address, to project NAME (PIs).
+    """Invite WHOM, a user name or an email address, to project NAME (PIs).
 
-    The answer is the same whether there is such an account or not.
+    The result does not reveal whether the account exists.
     """
     from slicemgr.client import Client
 
@@ -191,7 +191,7 @@ def invite(name: str, whom: str, role: str, output: Output) -> None:
 @click.argument("name", required=False)
 @output_options(tables.INVITATIONS)
 def invitations(name: str | None, output: Output) -> None:
-    """Invitations that you can accept; with NAME those that this project has sent (PIs)."""
+    """List the invitations that you can accept, or with NAME, those of this project (PIs)."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -202,7 +202,7 @@ def invitations(name: str | None, output: Output) -> None:
 @click.argument("name")
 @click.argument("ids", metavar="ID…", nargs=-1, required=True)
 def withdraw(name: str, ids: tuple[str, ...]) -> int:
-    """Take back invitations to project NAME that nobody has accepted yet (PIs)."""
+    """Withdraw open invitations to project NAME (PIs)."""
     from slicemgr.cli.shared import each
     from slicemgr.client import Client
 
@@ -214,7 +214,7 @@ def withdraw(name: str, ids: tuple[str, ...]) -> int:
 @click.argument("invitation")
 @output_options(tables.USERS)
 def accept(invitation: str, output: Output) -> None:
-    """Become a member by INVITATION: its id, or the project that invites you."""
+    """Accept INVITATION, given by its id or project."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -225,7 +225,7 @@ def accept(invitation: str, output: Output) -> None:
 @project.command("decline")
 @click.argument("invitation")
 def decline(invitation: str) -> None:
-    """Have INVITATION, its id or the project, shown no more; who sent it is not notified."""
+    """Decline INVITATION, given by its id or project. Its sender is not notified."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -241,7 +241,9 @@ def _own(client: Client, given: str) -> str:
 @click.argument("name")
 @click.argument("user")
 def remove_member(name: str, user: str) -> None:
-    """Put USER out of project NAME (PIs), or leave it; slices stay the project's. Takes back an invitation, too."""
+    """Remove USER from project NAME (PIs), leave it, or withdraw an invitation.
+
+    The slices of the user remain in the project."""
     from slicemgr.client import Client
 
     with Client.local() as client:

@@ -13,17 +13,19 @@ from slicemgr.cli.shared import each, seconds, time_options
 
 @click.group()
 def request() -> None:
-    """Requests for slices beyond a project's quota."""
+    """Manage requests for slices that exceed the quota of a project."""
 
 
 @request.command("list")
-@click.option("--state", type=click.Choice(["waiting", "granted", "declined", "withdrawn"]), help="Only those.")
-@click.option("--project", help="Only of this project.")
-@click.option("--user", help="Only of this user.")
+@click.option(
+    "--state", type=click.Choice(["waiting", "granted", "declined", "withdrawn"]), help="Only requests in this state."
+)
+@click.option("--project", help="Only requests of this project.")
+@click.option("--user", help="Only requests of this user.")
 @time_options
 @output_options(tables.REQUESTS)
 def list_requests(output: Output, **filters: str | None) -> None:
-    """Yours, and those you may decide."""
+    """List your requests and those that you can decide."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -34,7 +36,7 @@ def list_requests(output: Output, **filters: str | None) -> None:
 @click.argument("id")
 @output_options(tables.REQUESTS)
 def show_request(id: str, output: Output) -> None:
-    """One request, and what became of it."""
+    """Show one request and its state."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -44,18 +46,18 @@ def show_request(id: str, output: Output) -> None:
 
 @request.command("grant")
 @click.argument("id")
-@click.option("--reason", default="", help="A word to who asked.")
-@click.option("--count", type=int, help="Slivers, instead of what was asked for.")
-@click.option("--cpu", type=float, help="Cores of each.")
-@click.option("--memory", help="Of each, such as 512M.")
-@click.option("--disk", help="Of each, such as 4G.")
-@click.option("--ports", type=int, help="Of each.")
-@click.option("--lease", help="Such as 7d.")
-@click.option("--no-wait", is_flag=True, help="Return when the slice is allocated.")
-@click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting after this, such as 2m.")
+@click.option("--reason", default="", help="Message to the requester.")
+@click.option("--count", type=int, help="Number of slivers, instead of the requested number.")
+@click.option("--cpu", type=float, help="CPU cores per sliver.")
+@click.option("--memory", help="Memory limit per sliver, such as 512M.")
+@click.option("--disk", help="Disk limit per sliver, such as 4G.")
+@click.option("--ports", type=int, help="Ports per sliver.")
+@click.option("--lease", help="Lease, such as 7d.")
+@click.option("--no-wait", is_flag=True, help="Return when the service has allocated the slice.")
+@click.option("--timeout", callback=seconds, metavar="TIME", help="Maximum time to wait, such as 2m.")
 @output_options(tables.REQUESTS)
 def grant_request(id: str, reason: str, no_wait: bool, timeout: float | None, output: Output, **trimmed: Any) -> None:
-    """Make the slice that was asked for, or less of it (PIs within the ceiling, admins)."""
+    """Grant a request, with fewer resources if given (PIs within the ceiling, admins)."""
     from slicemgr.cli.progress import follow
     from slicemgr.client import Client
 
@@ -69,10 +71,10 @@ def grant_request(id: str, reason: str, no_wait: bool, timeout: float | None, ou
 
 @request.command("decline")
 @click.argument("id")
-@click.option("--reason", required=True, help="Why; who asked reads it.")
+@click.option("--reason", required=True, help="Reason, shown to the requester.")
 @output_options(tables.REQUESTS)
 def decline_request(id: str, reason: str, output: Output) -> None:
-    """Say no, with the reason (PIs, admins)."""
+    """Decline a request with a reason (PIs, admins)."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -83,7 +85,7 @@ def decline_request(id: str, reason: str, output: Output) -> None:
 @request.command("withdraw")
 @click.argument("ids", metavar="ID…", nargs=-1, required=True)
 def withdraw_requests(ids: tuple[str, ...]) -> int:
-    """Take back requests of yours."""
+    """Withdraw your requests."""
     from slicemgr.client import Client
 
     with Client.local() as client:

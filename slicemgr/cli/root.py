@@ -69,10 +69,12 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print it.")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
+)
 def root() -> None:
-    """Slices of containers (lxc) and virtual machines (kvm) on a testbed node.
+    """Manage slices of containers (lxc) and virtual machines (kvm) on a testbed.
 
-    The service is found by SLICEMGR_URL and SLICEMGR_TOKEN (or SLICEMGR_TOKEN_FILE), or by
-    ~/.config/slicemgr/client.json (`slicectl login URL` writes it), or by what `slicemgr up` left on this machine.
+    slicectl connects to the service given by SLICEMGR_URL and SLICEMGR_TOKEN (or SLICEMGR_TOKEN_FILE), or by
+    ~/.config/slicemgr/client.json (written by `slicectl login URL`), or to the local service of `slicemgr up`.
     """

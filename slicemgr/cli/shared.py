@@ -32,7 +32,7 @@ def seconds(_context: click.Context, param: click.Parameter, value: str | None) 
     except ValueError:
         amount = -1.0
     if not 0 < amount < 1e9:
-        raise invalid(f"--{param.name}", f"{value!r} is not a time", "write it as 30s, 2m or 1h")
+        raise invalid(f"--{param.name}", f"{value!r} is not a duration", "write it as 30s, 2m or 1h")
     return amount
 
 
@@ -49,7 +49,7 @@ def moment(context: click.Context, param: click.Parameter, value: str | None) ->
         given = datetime.fromisoformat(value.strip())
     except ValueError as error:
         hint = "write it as 2h (ago), 2026-01-31 or 2026-01-31T12:00:00Z"
-        raise invalid(f"--{param.name}", f"{value!r} is not a moment", hint) from error
+        raise invalid(f"--{param.name}", f"{value!r} is not a point in time", hint) from error
     return given.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -57,8 +57,8 @@ def time_options(command: Command) -> Command:
     """`--since` and `--until`."""
     import click
 
-    until = click.option("--until", callback=moment, metavar="WHEN", help="Only before it.")
-    return click.option("--since", callback=moment, metavar="WHEN", help="Only from it on: 2h (ago) or a date.")(
+    until = click.option("--until", callback=moment, metavar="WHEN", help="Only before this time.")
+    return click.option("--since", callback=moment, metavar="WHEN", help="Only from this time: 2h (ago) or a date.")(
         until(command)
     )
 
@@ -85,7 +85,7 @@ def project_option(command: Command) -> Command:
     """`--project`: whose slices are meant. It reaches every client that the command makes."""
     import click
 
-    text = "Whose, if not of your own projects ($SLICEMGR_PROJECT)."
+    text = "Project ($SLICEMGR_PROJECT)."
     return click.option("--project", expose_value=False, callback=_choose_project, is_eager=True, help=text)(command)
 
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 @click.command("list")
 @click.option("--state", help="Only slices in this state.")
 @click.option("--type", "kind", metavar="lxc|kvm", help="Only slices of this type.")
-@click.option("--image", help="Only slices of this image.")
+@click.option("--image", help="Only slices with this image.")
 @click.option("--owner", help="Only slices of this user.")
-@click.option("--prefix", help="Only slices whose name begins so.")
+@click.option("--prefix", help="Only slices whose name starts with this text.")
 @project_option
 @output_options(tables.SLICES)
 def list_slices(kind: str | None, output: Output, **filters: str | None) -> None:
-    """All slices."""
+    """List slices."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -35,7 +35,7 @@ def list_slices(kind: str | None, output: Output, **filters: str | None) -> None
 @project_option
 @output_options(tables.SLIVERS)
 def show(name: str, output: Output) -> None:
-    """One slice and its slivers."""
+    """Show one slice and its slivers."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -44,30 +44,32 @@ def show(name: str, output: Output) -> None:
 
 @click.command()
 @click.argument("name", shell_complete=slice_names)
-@click.option("--lease", required=True, help="From now on, such as 7d; policy may grant less.")
+@click.option("--lease", required=True, help="New lease, counted from now, such as 7d. The policy may grant less.")
 @project_option
 @output_options(tables.SLICES)
 def renew(name: str, lease: str, output: Output) -> None:
-    """Let a slice live on; prints the end that was granted."""
+    """Renew the lease of a slice and print the new end."""
     from slicemgr.cli.complaint import say
     from slicemgr.client import Client
 
     with Client.local() as client:
         renewed = client.renew_slice(name, lease)
         if renewed.get("trimmed"):
-            say(f"until {renewed['expires_at']}, other than asked for: {renewed.get('trimmed')}")
+            say(f"until {renewed['expires_at']}, not as requested: {renewed.get('trimmed')}")
         output.show([renewed], renewed)
 
 
 @click.command()
 @click.argument("name", shell_complete=slice_names)
-@click.option("--disk", required=True, help="The new limit of each sliver, such as 8G: more than it has.")
-@click.option("--no-wait", is_flag=True, help="Return when the request is accepted.")
-@click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting after this, such as 2m.")
+@click.option(
+    "--disk", required=True, help="New disk limit per sliver, such as 8G. It must be larger than the current one."
+)
+@click.option("--no-wait", is_flag=True, help="Return when the service has accepted the request.")
+@click.option("--timeout", callback=seconds, metavar="TIME", help="Maximum time to wait, such as 2m.")
 @project_option
 @output_options(tables.SLIVERS)
 def resize(name: str, disk: str, no_wait: bool, timeout: float | None, output: Output) -> None:
-    """Raise a slice's disk limit while it runs; a paused machine whose disk was full goes on."""
+    """Increase the disk limit of a slice while it runs. A virtual machine that was paused by a full disk resumes."""
     from slicemgr.cli.progress import follow
     from slicemgr.client import Client
 

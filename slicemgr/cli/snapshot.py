@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 def _waiting(command: Callable[..., Any]) -> Callable[..., Any]:
     """--project, --no-wait and --timeout."""
-    no_wait = click.option("--no-wait", is_flag=True, help="Return when the request is accepted.")
-    timeout = click.option("--timeout", callback=seconds, metavar="TIME", help="Stop waiting after this, such as 2m.")
+    no_wait = click.option("--no-wait", is_flag=True, help="Return when the service has accepted the request.")
+    timeout = click.option("--timeout", callback=seconds, metavar="TIME", help="Maximum time to wait, such as 2m.")
     return project_option(no_wait(timeout(command)))
 
 
 @click.group()
 def snapshot() -> None:
-    """Snapshots: what a slice's disks were at a moment, to go back to or to make another slice of."""
+    """Manage snapshots of the disks of slices, to restore or clone them."""
 
 
 @snapshot.command("list")
@@ -33,7 +33,7 @@ def snapshot() -> None:
 @project_option
 @output_options(tables_snapshots.SNAPSHOTS)
 def list_snapshots(slice: str, output: Output) -> None:
-    """The snapshots of SLICE, the newest first."""
+    """List the snapshots of SLICE, newest first."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -46,9 +46,10 @@ def list_snapshots(slice: str, output: Output) -> None:
 @_waiting
 @output_options(tables_snapshots.SNAPSHOTS)
 def create_snapshot(slice: str, name: str, no_wait: bool, timeout: float | None, output: Output) -> None:
-    """Keep the disks of SLICE as they are now, as NAME; it runs on.
+    """Create the snapshot NAME of the disks of SLICE while it runs.
 
-    Each sliver's is of a moment of its own, and as after a power cut: what a program had not written is not in it.
+    The snapshots of the slivers are not taken at the same instant. They are crash-consistent: data that a program has
+    not written yet is not included.
     """
     from slicemgr.cli.progress import follow
     from slicemgr.client import Client
@@ -66,9 +67,9 @@ def create_snapshot(slice: str, name: str, no_wait: bool, timeout: float | None,
 @click.argument("name")
 @_waiting
 def restore_snapshot(slice: str, name: str, no_wait: bool, timeout: float | None) -> None:
-    """Let SLICE go on as it was at snapshot NAME.
+    """Restore SLICE to its snapshot NAME.
 
-    What was written since is lost; what runs is ended at once, and started again.
+    All later changes are lost. Running slivers are stopped by force and started again.
     """
     from slicemgr.cli.progress import follow
     from slicemgr.client import Client
@@ -84,7 +85,7 @@ def restore_snapshot(slice: str, name: str, no_wait: bool, timeout: float | None
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
 @_waiting
 def delete_snapshots(slice: str, names: tuple[str, ...], no_wait: bool, timeout: float | None) -> int:
-    """Delete snapshots of SLICE; clones of them live on."""
+    """Delete snapshots of SLICE. Clones remain."""
     from slicemgr.cli.progress import follow
     from slicemgr.client import Client
 
@@ -102,10 +103,14 @@ def delete_snapshots(slice: str, names: tuple[str, ...], no_wait: bool, timeout:
 @click.argument("slice", shell_complete=slice_names)
 @click.argument("name")
 @click.argument("new")
-@click.option("--lease", help="How long the new slice lives, such as 12h or 7d.")
-@click.option("--disk", help="Of each sliver, with what the snapshot holds, such as 4G.")
+@click.option("--lease", help="Lease of the new slice, such as 12h or 7d.")
+@click.option("--disk", help="Disk limit per sliver, including the data of the snapshot, such as 4G.")
 @click.option(
-    "--ssh-key", "key_files", multiple=True, metavar="FILE", help="Else those of `key list`, else the original's."
+    "--ssh-key",
+    "key_files",
+    multiple=True,
+    metavar="FILE",
+    help="Public key file. Default: the keys of `key list`, or else those of the original.",
 )
 @_waiting
 @output_options(tables.SLIVERS)
@@ -120,9 +125,9 @@ def clone_snapshot(
     timeout: float | None,
     output: Output,
 ) -> None:
-    """Make the slice NEW, which begins as SLICE was at snapshot NAME.
+    """Create the slice NEW from snapshot NAME of SLICE.
 
-    It has addresses, ports, host keys and a lease of its own, and lives on without SLICE.
+    NEW gets its own addresses, ports, host keys and lease, and does not depend on SLICE.
     """
     from slicemgr.cli.create import read_key
     from slicemgr.cli.progress import follow

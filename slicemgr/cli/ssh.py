@@ -18,17 +18,19 @@ _ASLEEP = {"stopped": "start", "paused": "resume"}
 @click.command(context_settings={"allow_interspersed_args": False})
 @project_option
 @click.option("-i", "--identity", metavar="FILE", help="Private key to log in with.")
-@click.option("-l", "--login", default="root", show_default=True, help="User inside.")
+@click.option("-l", "--login", default="root", show_default=True, help="User name inside the sliver.")
 @click.argument("target", metavar="NAME[/N]", shell_complete=slice_names)
 @click.argument("command", metavar="[-- COMMAND]", nargs=-1, type=click.UNPROCESSED)
 def ssh(identity: str | None, login: str, target: str, command: tuple[str, ...]) -> None:
-    """Log into sliver N (0) of slice NAME, or run COMMAND there; exit status and output are the command's."""
+    """Log in to sliver N (0) of slice NAME, or run COMMAND there.
+
+    The exit status and output are those of the command."""
     from slicemgr.client import Client
     from slicemgr.client_settings import find_settings
     from slicemgr.client_ssh import known_hosts, ssh_words
 
     if command and command[0].startswith("-") and command[0] != "--":
-        raise click.UsageError(f"{command[0]} after NAME: options come before NAME, the command after --")
+        raise click.UsageError(f"{command[0]} after NAME: put options before NAME, and the command after --")
     with Client.local() as client:
         sliver = find_sliver(client.slice(target.partition("/")[0]), target)
     identity = identity or find_settings().identity
@@ -47,4 +49,6 @@ def find_sliver(slice: wire.Slice, target: str) -> wire.Sliver:
                 hint = f"`slicectl {_ASLEEP[sliver['state']]} {slice['name']}`"
                 raise Refused(Code.CONFLICT, f"{slice['name']}/{wanted} is {sliver['state']}", hint=hint)
             return sliver
-    raise Refused(Code.NOT_FOUND, f"slice {slice['name']} has no sliver {wanted!r}", hint="`slicectl show` lists them")
+    raise Refused(
+        Code.NOT_FOUND, f"slice {slice['name']} has no sliver {wanted!r}", hint="list them with `slicectl show`"
+    )

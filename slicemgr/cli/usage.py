@@ -34,13 +34,13 @@ _HOME, _REST = "\x1b[H", "\x1b[J"
 
 
 @click.command()
-@click.option("--sort", type=click.Choice(_SORTS), default="cpu", help="By this, the most first.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Only so many slivers.")
-@click.option("--once", is_flag=True, help="Print it once; so it is where stdout is no terminal.")
-@click.option("--interval", callback=seconds, metavar="TIME", help="Between looks, such as 10s (default 5s).")
+@click.option("--sort", type=click.Choice(_SORTS), default="cpu", help="Sort by this resource, highest first.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Maximum number of slivers.")
+@click.option("--once", is_flag=True, help="Print once and exit. This is the default if stdout is not a terminal.")
+@click.option("--interval", callback=seconds, metavar="TIME", help="Refresh interval, such as 10s (default 5s).")
 @output_options(tables.TOP)
 def top(sort: str, count: int | None, once: bool, interval: float | None, output: Output) -> None:
-    """The running slivers that use most, as of the last sample. Ctrl-C ends it."""
+    """Show the running slivers with the highest usage in the last sample. Press Ctrl-C to exit."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -79,18 +79,19 @@ def _headline(node: dict[str, Any]) -> str:
 
 @click.command()
 @click.argument("name", required=False, shell_complete=slice_names)
-@click.option("--node", is_flag=True, help="NAME is a node, which may be left out if there is one.")
-@click.option("--project", help="Without NAME: what the project used by month. With NAME: whose slice.")
-@click.option("--month", help="Of projects: only this one, such as 2026-11 (UTC).")
-@click.option("--since", help="How long ago, such as 7d (default 24h), or a moment; of projects a month.")
-@click.option("--until", help="The same; by itself the present.")
-@click.option("--resolution", type=click.Choice(["auto", "raw", "5m", "1h"]), help="Of samples how far summed up.")
-@click.option("--series", is_flag=True, help="With json: all samples, not only what they come to.")
+@click.option("--node", is_flag=True, help="NAME is a node. It is optional if there is only one node.")
+@click.option("--project", help="Without NAME: usage of this project by month. With NAME: project of the slice.")
+@click.option("--month", help="For projects: only this month, such as 2026-11 (UTC).")
+@click.option("--since", help="Start: 7d (ago, default 24h), or a date; for projects a month.")
+@click.option("--until", help="End, written the same way  [default: now].")
+@click.option("--resolution", type=click.Choice(["auto", "raw", "5m", "1h"]), help="Resolution of the samples.")
+@click.option("--series", is_flag=True, help="With json: print all samples, not only their totals.")
 @output_options(tables.ANY_USAGE)
 def usage(name: str | None, node: bool, output: Output, **options: Any) -> None:
-    """What a slice or a node used in some time, or projects by month (all of yours without --project).
+    """Show the usage of a slice or a node in a period, or of projects by month.
 
-    Hours of slivers and cores, GiB × hours of memory and disk, bytes; of a slice, each sliver's sums and means.
+    The units are sliver hours, CPU core hours, GiB hours of memory and disk, and bytes. Without NAME and --project, it
+    shows all your projects. For a slice, it shows the sums and means of each sliver.
     """
     from slicemgr.client import Client
     from slicemgr.client_settings import choose_project
@@ -99,7 +100,9 @@ def usage(name: str | None, node: bool, output: Output, **options: Any) -> None:
     wrong = ("until", "resolution") if for_projects else ("month",)
     for option in wrong:
         if options[option]:
-            raise click.UsageError(f"--{option} is {'of slices and nodes' if for_projects else 'of projects'}")
+            raise click.UsageError(
+                f"--{option} is {'for slices and nodes only' if for_projects else 'for projects only'}"
+            )
     _check_columns(output, tables.ACCOUNTS if for_projects else tables.USAGE)
     if options["project"] and not for_projects:
         click.get_current_context().call_on_close(choose_project(options["project"]))
@@ -128,7 +131,7 @@ def _print_usage(client: Client, name: str | None, node: bool, output: Output, o
 def _check_columns(output: Output, table: Table) -> None:
     known = [one.name for one in table.columns]
     for unknown in (one for one in output.chosen or () if one not in known):
-        raise click.UsageError(f"no column {unknown!r} here; known are {', '.join(known)}")
+        raise click.UsageError(f"unknown column {unknown!r}; the columns are {', '.join(known)}")
 
 
 def _shown_as(output: Output, table: Table) -> Output:

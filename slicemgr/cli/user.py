@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @click.group()
 def user() -> None:
-    """People: who may use the testbed."""
+    """Manage the users of the testbed."""
 
 
 @user.command("list")
 @output_options(tables.USERS)
 def list_users(output: Output) -> None:
-    """Those you share a project with; an admin sees all."""
+    """List the users of your projects. Admins see all users."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -33,7 +33,7 @@ def list_users(output: Output) -> None:
 @click.argument("name", required=False)
 @output_options(tables.USERS)
 def show_user(name: str | None, output: Output) -> None:
-    """One user; without NAME yourself."""
+    """Show one user, or yourself without NAME."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -43,12 +43,12 @@ def show_user(name: str | None, output: Output) -> None:
 
 @user.command("invite")
 @click.argument("name")
-@click.option("--full-name", default="", help="As people write it.")
-@click.option("--email", default="", help="Where to reach the user.")
-@click.option("--admin", is_flag=True, help="Of the whole testbed.")
+@click.option("--full-name", default="", help="Full name.")
+@click.option("--email", default="", help="Email address.")
+@click.option("--admin", is_flag=True, help="Admin of the whole testbed.")
 @output_options(tables.USERS)
 def invite(name: str, full_name: str, email: str, admin: bool, output: Output) -> None:
-    """Make an account NAME and print the link by which its user sets a password (admins)."""
+    """Create the account NAME and print an invitation link to set its password (admins)."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -59,7 +59,7 @@ def invite(name: str, full_name: str, email: str, admin: bool, output: Output) -
 @click.argument("name")
 @output_options(tables.USERS)
 def link(name: str, output: Output) -> None:
-    """Print a new link for who lost it, or forgot the password (admins)."""
+    """Print a new invitation link for a user who lost the link or the password (admins)."""
     from slicemgr.client import Client
 
     with Client.local() as client:
@@ -78,24 +78,24 @@ def _tell(invited: wire.Invited, output: Output) -> None:
 @click.argument("link")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 def accept(link: str, password_stdin: bool) -> None:
-    """Set the first password, by the link you were sent."""
+    """Set your first password with an invitation link."""
     from slicemgr.client import Client
     from slicemgr.errors import invalid
 
     url, found, token = link.strip().partition("/invitation/")
     if not found:
-        raise invalid("LINK", f"{link!r} is not such a link", "https://…/invitation/…")
+        raise invalid("LINK", f"{link!r} is not an invitation link", "https://…/invitation/…")
     with Client(url, "") as client:
         name = client.accept_invitation(token, ask_password("New password", twice=True, from_stdin=password_stdin))
-    click.echo(f"{name} may now sign in: slicectl login {url} --user {name}")
+    click.echo(f"{name} can now sign in: slicectl login {url} --user {name}")
 
 
 @user.command("set")
 @click.argument("name")
-@click.option("--full-name", help="As people write it.")
-@click.option("--email", help="Where to reach the user.")
-@click.option("--admin/--no-admin", default=None, help="Of the whole testbed (admins).")
-@click.option("--default-project", help="Where what names no project goes; only your own. Empty for none.")
+@click.option("--full-name", help="Full name.")
+@click.option("--email", help="Email address.")
+@click.option("--admin/--no-admin", default=None, help="Admin of the whole testbed (admins).")
+@click.option("--default-project", help="Default project, for yourself only. Empty for none.")
 @output_options(tables.USERS)
 def set_user(
     name: str,
@@ -105,7 +105,7 @@ def set_user(
     default_project: str | None,
     output: Output,
 ) -> None:
-    """Change what is known of a user."""
+    """Change the profile of a user."""
     fields = {"full_name": full_name, "email": email, "admin": admin, "default_project": default_project}
     _change(name, {key: value for key, value in fields.items() if value is not None}, output)
 
@@ -114,7 +114,7 @@ def set_user(
 @click.argument("name")
 @output_options(tables.USERS)
 def enable(name: str, output: Output) -> None:
-    """Let a user in again (admins)."""
+    """Enable users again (admins)."""
     _change(name, {"enabled": True}, output)
 
 
@@ -122,7 +122,7 @@ def enable(name: str, output: Output) -> None:
 @click.argument("name")
 @output_options(tables.USERS)
 def disable(name: str, output: Output) -> None:
-    """Let a user no longer in; slices go on (admins)."""
+    """Disable users. Their slices continue to run (admins)."""
     _change(name, {"enabled": False}, output)
 
 
@@ -136,7 +136,7 @@ def _change(name: str, fields: dict[str, object], output: Output) -> None:
 
 @user.command("password")
 def password() -> None:
-    """Change your own password; your other sessions end."""
+    """Change your password and end your other sessions."""
     from slicemgr.client import Client
 
     with Client.local() as client:

@@ -20,10 +20,17 @@ _BETWEEN = 0.25  # seconds
 @click.command()
 @click.argument("name", shell_complete=slice_names)
 @project_option
-@click.option("--for", "goal", type=click.Choice(GOALS), default="ssh", show_default=True, help="What to wait for.")
-@click.option("--timeout", callback=seconds, default="5m", show_default=True, metavar="TIME", help="Then exit 6.")
+@click.option("--for", "goal", type=click.Choice(GOALS), default="ssh", show_default=True, help="State to wait for.")
+@click.option(
+    "--timeout",
+    callback=seconds,
+    default="5m",
+    show_default=True,
+    metavar="TIME",
+    help="Maximum time to wait; then exit with status 6.",
+)
 def wait(name: str, goal: str, timeout: float) -> None:
-    """Wait until slice NAME is in a state, its slivers answer by ssh, or it is gone."""
+    """Wait until slice NAME reaches a state, accepts SSH logins, or is deleted."""
     from slicemgr.client import Client
 
     end = time.monotonic() + timeout

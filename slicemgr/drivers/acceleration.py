@@ -59,8 +59,8 @@ def decide(wanted: str, *, device: bool, kernel: bool, kvm_boots: bool, emulatio
         return Found(Acceleration.KVM, "a guest boots under /dev/kvm")
     why = f"no guest boots under /dev/kvm within {TIME:.0f} s" if device else "there is no /dev/kvm"
     if emulation_boots:
-        return Found(Acceleration.EMULATION, f"{why}: machines are emulated, and slow")
-    return Found(None, f"{why}, and none in emulation: is {QEMU} installed?")
+        return Found(Acceleration.EMULATION, f"{why}; virtual machines are emulated and slow")
+    return Found(None, f"{why}, and no guest boots in emulation; check that {QEMU} is installed")
 
 
 def find(wanted: str, cache: Path) -> Found:

@@ -29,7 +29,7 @@ _FAREWELL = 10.0  # seconds that a program which is told nothing more has to tid
 
 
 class CommandFailed(Exception):
-    """A program could not be started, ran too long or ended with an error.
+    """A program could not be started, timed out or ended with an error.
 
     status: its exit status, None if it never ended by itself. stderr: the end of its complaint, with what could steer
     a terminal escaped: programs repeat what foreign files and guests say.
@@ -37,7 +37,7 @@ class CommandFailed(Exception):
 
     def __init__(self, argv: Sequence[str], status: int | None, stderr: str) -> None:
         stderr = printable(stderr, keep="\n\t")
-        what = "ran too long" if status is None else f"exit status {status}"
+        what = "timed out" if status is None else f"exit status {status}"
         super().__init__(f"{argv[0]}: {what}: {stderr.strip() or 'no message'}")
         self.argv = tuple(argv)
         self.status = status

@@ -88,7 +88,7 @@ def detect_and_check(path: Path, declared: str, *, max_virtual_size: int, who: U
         inspector.safety_check()
     except format_inspector.SafetyCheckFailed as error:
         reasons = ", ".join(sorted(map(_reason, error.failures)))
-        raise invalid("file", reasons, "`qemu-img convert -O qcow2` makes a plain image of it") from error
+        raise invalid("file", reasons, "convert it to a plain image with `qemu-img convert -O qcow2`") from error
     virtual = int(inspector.virtual_size) if declared == "qcow2" else size
     if not 0 < virtual <= max_virtual_size:
         raise invalid("file", f"is a disk of {virtual} bytes", f"at most {max_virtual_size}: web.max_image")
@@ -275,6 +275,8 @@ def _only_root(found: DiskFindings, *, bootable: bool) -> RootDevice | None:
     if found.root is not None or bootable:
         return found.root
     if not found.count:
-        raise invalid("file", NO_ROOT, "an image with one installed Linux is needed")
+        raise invalid("file", NO_ROOT, "use an image with one installed Linux system")
     what = "two" if found.count == 2 else found.count
-    raise invalid("file", f"has {what} root filesystems: {', '.join(found.names)}", "one is needed")
+    raise invalid(
+        "file", f"has {what} root filesystems: {', '.join(found.names)}", "use an image with one root filesystem"
+    )

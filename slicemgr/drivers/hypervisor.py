@@ -287,7 +287,7 @@ class Hypervisor:
         if not seen.paused and its.end(seen.pid):
             if self.wait_gone(sliver, timeout):
                 return
-            log.warning("%s did not go with its init: destroying it", names.domain(sliver))
+            log.warning("%s did not end with its init and is destroyed", names.domain(sliver))
         self._destroy(seen)
         if not self.wait_gone(sliver, timeout):
             raise Failed(f"{names.domain(sliver)} does not end", hint=f"virsh destroy {names.domain(sliver)}")
@@ -527,7 +527,7 @@ def _bounded(call: Callable[[], T], seconds: float = _QEMU_ANSWERS, late: Failed
         raise errors[0]
     if result:
         return result[0]
-    raise late or Failed("its QEMU does not answer", hint="stop or delete the slice: it is ended by force then")
+    raise late or Failed("its QEMU does not answer", hint="stop or delete the slice, which ends it by force")
 
 
 def _start_events() -> None:

@@ -58,7 +58,7 @@ class ProcView:
         reader.start()
         reader.join(ANSWER_SECONDS)
         if reader.is_alive():
-            log.error("lxcfs does not answer within %g s: it is ended", ANSWER_SECONDS)
+            log.error("lxcfs does not respond within %g s and is stopped", ANSWER_SECONDS)
             self.kill()
         return bool(found)
 
@@ -77,7 +77,7 @@ class ProcView:
         try:
             self.remove()
         except (command.CommandFailed, OSError) as error:
-            raise Failed(f"what an earlier lxcfs left cannot be removed: {error}") from error
+            raise Failed(f"the mount of an earlier lxcfs cannot be removed: {error}") from error
         self.mount.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.mount.mkdir(exist_ok=True)
         try:

@@ -75,7 +75,7 @@ class Meter:
             if space.f_bavail * space.f_frsize < self._reserve:
                 raise _outgrown("the pool is full")
         if self._cancelled.is_set():
-            raise Failed("the import was interrupted", hint="it begins again with the agent")
+            raise Failed("the import was interrupted", hint="the import restarts with the agent")
         percent = min(99, self.count * 100 // self._expected)
         if percent != self._told:
             self._told = percent
@@ -83,7 +83,7 @@ class Meter:
 
 
 def _outgrown(hint: str) -> Refused:
-    return Refused(Code.INVALID, "the image's files outgrow the pool", hint=hint, field="file")
+    return Refused(Code.INVALID, "the files of the image do not fit into the pool", hint=hint, field="file")
 
 
 @contextmanager

@@ -38,7 +38,7 @@ class Window:
         with closing(os.fdopen(terminal, "rb", buffering=0)) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISCHR(found.st_mode) or os.major(found.st_rdev) not in _PTS_MAJORS:
-                raise FileNotFoundError(f"{_CONSOLE} is no terminal")
+                raise FileNotFoundError(f"{_CONSOLE} is not a terminal")
             fcntl.ioctl(file.fileno(), termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def close(self) -> None:

@@ -13,14 +13,14 @@ from slicemgr.errors import Code, Refused, invalid
 from slicemgr.model import DEFAULT_PROJECT, Role, Scope
 
 _HINTS = {
-    "slice": "`slicectl list` shows what there is",
-    "image": "`slicectl image list` shows what there is",
-    "operation": "`slicectl op list` shows them",
-    "project": "`slicectl project list` shows yours",
-    "invitation": "`slicectl project invitations` shows yours",
-    "request": "`slicectl request list` shows them",
-    "user": "`slicectl user list` shows them",
-    "experiment": "`slicectl bench published` shows them",
+    "slice": "list them with `slicectl list`",
+    "image": "list them with `slicectl image list`",
+    "operation": "list them with `slicectl op list`",
+    "project": "list your projects with `slicectl project list`",
+    "invitation": "list your invitations with `slicectl project invitations`",
+    "request": "list them with `slicectl request list`",
+    "user": "list them with `slicectl user list`",
+    "experiment": "list them with `slicectl bench published`",
 }
 
 
@@ -58,8 +58,8 @@ def _denied(by: Principal, action: str, hint: str) -> Refused:
 def changes(by: Principal, action: str) -> None:
     """Whatever changes something: not with a read-only token."""
     if by.scope is not Scope.WRITE:
-        hint = "make one with `slicectl token create --scope write`"
-        raise Refused(Code.DENIED, f"this token may only read, not {action}", hint=hint)
+        hint = "create one with `slicectl token create --scope write`"
+        raise Refused(Code.DENIED, f"this token is read-only and may not {action}", hint=hint)
 
 
 def require(by: Principal, action: str) -> None:
@@ -102,14 +102,16 @@ def project_for(by: Principal, wanted: object) -> str:
         return wanted
     own = places(by, None)
     if not own:
-        raise _denied(by, "make anything", "you are in no project yet: ask a PI to invite you")
+        raise _denied(by, "create slices or images", "you are not a member of a project, ask a PI to invite you")
     if by.default_project in own:
         return by.default_project
-    hint = f"one of {', '.join(sorted(own))}; `slicectl user set {by.user} --default-project` chooses one"
+    hint = f"one of {', '.join(sorted(own))}; `slicectl user set {by.user} --default-project` sets the default"
     if by.default_project:
-        raise invalid("project", f"is missing: you are not in your default project {by.default_project} any more", hint)
+        raise invalid(
+            "project", f"is missing, and you are no longer a member of your default project {by.default_project}", hint
+        )
     if len(own) > 1:
-        raise invalid("project", "is missing: there are several", hint)
+        raise invalid("project", "is missing, and you are a member of several projects", hint)
     return own[0]
 
 
@@ -119,7 +121,7 @@ def see_project(by: Principal, project: str) -> None:
 
 
 def make_project(by: Principal) -> None:
-    require(by, "make projects")
+    require(by, "create projects")
 
 
 def describe_project(by: Principal, project: str) -> None:
@@ -130,7 +132,7 @@ def describe_project(by: Principal, project: str) -> None:
 def limit_project(by: Principal, project: str) -> None:
     """Quota, ceiling and deletion."""
     see_project(by, project)
-    require(by, f"set what project {project} may have")
+    require(by, f"change the limits of project {project}")
 
 
 def see_invitations(by: Principal, project: str) -> None:
@@ -143,23 +145,23 @@ def see_invitations(by: Principal, project: str) -> None:
 def invite_member(by: Principal, project: str, role: Role) -> None:
     """Invite, and take the invitation back. A PI invites members; who is a PI is an admin's to say."""
     see_project(by, project)
-    _leads(by, project, f"change who belongs to project {project}")
+    _leads(by, project, f"change the members of project {project}")
     if role is Role.PI:
-        require(by, f"say who is PI of project {project}")
+        require(by, f"change the PIs of project {project}")
 
 
 def set_member(by: Principal, project: str, role: Role, before: Role) -> None:
     """The role of a member. before: what it was."""
     see_project(by, project)
-    _leads(by, project, f"change who belongs to project {project}")
+    _leads(by, project, f"change the members of project {project}")
     if Role.PI in (role, before):
-        require(by, f"say who is PI of project {project}")
+        require(by, f"change the PIs of project {project}")
 
 
 def put_member(by: Principal, project: str) -> None:
     """Make somebody a member without asking: admins know everybody, so it tells them nothing."""
     see_project(by, project)
-    require(by, f"put people into project {project}")
+    require(by, f"add members to project {project}")
 
 
 def answer_invitation(by: Principal) -> None:
@@ -173,9 +175,9 @@ def remove_member(by: Principal, project: str, user: str, before: Role) -> None:
     if by.user == user:
         changes(by, "leave a project")
         return
-    _leads(by, project, f"change who belongs to project {project}")
+    _leads(by, project, f"change the members of project {project}")
     if before is Role.PI:
-        require(by, f"say who is PI of project {project}")
+        require(by, f"change the PIs of project {project}")
 
 
 # slices
@@ -183,7 +185,7 @@ def remove_member(by: Principal, project: str, user: str, before: Role) -> None:
 
 def make_slice(by: Principal, project: str) -> None:
     see_project(by, project)
-    changes(by, "make slices")
+    changes(by, "create slices")
 
 
 def see_slice(by: Principal, project: str, name: str) -> None:
@@ -217,7 +219,7 @@ def withdraw_request(by: Principal, project: str, user: str, id: str) -> None:
     see_request(by, project, user, id)
     changes(by, "withdraw requests")
     if by.user != user:
-        raise _denied(by, f"withdraw a request of {user}", "decline it, with a reason")
+        raise _denied(by, f"withdraw a request of {user}", "decline it with a reason")
 
 
 # images: project None is for all
@@ -230,7 +232,7 @@ def see_image(by: Principal, project: str | None, name: str) -> None:
 
 def import_image(by: Principal, project: str | None) -> None:
     if project is None:
-        require(by, "import images for all")
+        require(by, "import images that are available to all projects")
     else:
         see_project(by, project)
         changes(by, "import images")
@@ -243,7 +245,7 @@ def delete_image(by: Principal, project: str | None, name: str) -> None:
 
 def publish_image(by: Principal, project: str | None, name: str) -> None:
     see_image(by, project, name)
-    require(by, "make images public")
+    require(by, "make images available to all projects")
 
 
 # nodes, operations, events
@@ -307,7 +309,7 @@ def choose_project(by: Principal, user: str) -> None:
     """The default project: nobody decides for somebody else where what they make goes."""
     changes(by, "choose a default project")
     if by.user != user:
-        raise _denied(by, f"choose the default project of {user}", "everybody chooses their own")
+        raise _denied(by, f"choose the default project of {user}", "users choose their own default project")
 
 
 def describe_user(by: Principal, user: str, projects: Collection[str]) -> None:
@@ -315,7 +317,7 @@ def describe_user(by: Principal, user: str, projects: Collection[str]) -> None:
     see_user(by, user, projects)
     changes(by, f"change {user}")
     if by.user != user and not by.admin:
-        raise _denied(by, f"change {user}", "everybody changes their own")
+        raise _denied(by, f"change {user}", "users change their own profile")
 
 
 def see_credentials(by: Principal, user: str) -> None:

@@ -166,7 +166,7 @@ def check_capacity(node: Node, limits: LimitsConfig, given: Sequence[Given], cou
         if one > total:
             raise Refused(
                 Code.QUOTA,
-                f"{size_text(one)} of {name} are more than node {node.name} has",
+                f"{size_text(one)} of {name} exceed the capacity of node {node.name}",
                 hint=f"it has {size_text(total)}",
                 field=name,
             )
@@ -174,8 +174,9 @@ def check_capacity(node: Node, limits: LimitsConfig, given: Sequence[Given], cou
         if one * count > left:
             raise Refused(
                 Code.QUOTA,
-                f"not enough {name} left on node {node.name}: {size_text(one * count)} wanted, {size_text(left)} left",
-                hint="delete slices that are not needed, or ask for less",
+                f"not enough {name} on node {node.name}: "
+                f"{size_text(one * count)} requested, {size_text(left)} available",
+                hint="delete unused slices, or request less",
                 field=name,
             )
 
@@ -183,8 +184,8 @@ def check_capacity(node: Node, limits: LimitsConfig, given: Sequence[Given], cou
 def exhausted(what: str, wanted: int, left: int, pool: str, field: str = "count") -> Refused:
     return Refused(
         Code.QUOTA,
-        f"not enough {what} left: {wanted} wanted, {left} left",
-        hint=f"{pool}; delete slices that are not needed, or ask for less",
+        f"not enough {what}: {wanted} requested, {left} available",
+        hint=f"{pool}; delete unused slices, or request less",
         field=field,
     )
 

@@ -20,9 +20,13 @@ def objection(
     if account is None or not account.enabled:
         return Refused(Code.UNAUTHENTICATED, f"the account {user} is disabled", hint="ask an admin of the testbed")
     if credential is None or credential.user != user:
-        return Refused(Code.UNAUTHENTICATED, "the session or token that opened it was revoked", hint="sign in again")
+        return Refused(
+            Code.UNAUTHENTICATED, "the session or token of this connection was revoked", hint="sign in again"
+        )
     if credential.expires_at is not None and credential.expires_at <= now:
-        return Refused(Code.UNAUTHENTICATED, "the session or token that opened it has ended", hint="sign in again")
+        return Refused(
+            Code.UNAUTHENTICATED, "the session or token of this connection has expired", hint="sign in again"
+        )
     if target is None or target.desired == Desired.ABSENT:
         return Refused(Code.CONFLICT, f"{target.name if target else 'the sliver'} has stopped")
     by = Principal(user, account.admin, account.roles, credential.scope)

@@ -33,9 +33,11 @@ def renew(requested: timedelta, now: datetime, policy: LeaseConfig, end: datetim
     check(requested)
     until, why = now + requested, ""
     if requested > policy.longest:
-        until, why = now + policy.longest, f"{text(policy.longest)} is the longest that a lease may be here"
+        until, why = now + policy.longest, f"{text(policy.longest)} is the longest lease allowed"
     if end is not None and until < end:
-        return Granted(end, f"it lasts longer already than {text(min(requested, policy.longest))} from now")
+        return Granted(
+            end, f"the current lease already ends later than {text(min(requested, policy.longest))} from now"
+        )
     return Granted(until, why)
 
 
@@ -43,16 +45,16 @@ def check_window(name: str, now: datetime, end: datetime, window: timedelta) -> 
     """Refused(CONFLICT) before the last part of a lease, where only in that it may be renewed. Zero: at any time."""
     opens = end - window
     if window and now < opens:
-        hint = f"from {opens:{_MOMENT}} on, {text(window)} before its end; an admin can at any time"
+        hint = f"it can be renewed from {opens:{_MOMENT}}, {text(window)} before its end, or at any time by an admin"
         raise Refused(Code.CONFLICT, f"it is too early to renew slice {name}", hint=hint)
 
 
 def check(lease: timedelta, longest: timedelta | None = None) -> None:
     """Refused(INVALID) unless the lease is positive and not beyond `longest`."""
     if lease <= timedelta(0):
-        raise invalid("lease", "must be longer than nothing", "write it as 12h, 7d or 2w")
+        raise invalid("lease", "must be greater than zero", "write it as 12h, 7d or 2w")
     if longest is not None and lease > longest:
-        raise invalid("lease", f"{text(lease)} is longer than any lease may be", f"at most {text(longest)}")
+        raise invalid("lease", f"{text(lease)} exceeds the longest lease", f"at most {text(longest)}")
 
 
 def text(span: timedelta) -> str:

@@ -14,7 +14,7 @@ from slicemgr.model import Limits, SliceSpec
 from slicemgr.policy import leases
 from slicemgr.policy.allocate import size_text
 
-_HINT = "give a `reason` to ask for it, delete what is not needed, or ask for less"
+_HINT = "give a `reason` to submit a request, delete unused slices, or request less"
 _NEARLY = 1e-6  # of a core: sums of fractions are not exact
 
 
@@ -45,6 +45,7 @@ class Quota:
 
 UNLIMITED = Quota()
 RESOURCES = tuple(one.name for one in fields(Amounts))
+_NOUNS = {"vcpus": "CPU cores", "memory": "of memory", "disk": "of disk"}
 _REQUEST_FIELDS = {"slices": "name", "slivers": "count", "vcpus": "cpu"}  # what a request calls it
 
 
@@ -85,10 +86,11 @@ def check(quota: Quota, used: Amounts, more: Amounts, lease: timedelta | None = 
         if most is None or not adds or has + adds <= most + (_NEARLY if name == "vcpus" else 0):
             continue
         text = _TEXTS.get(name, _number)
-        message = f"{text(adds)} of {name} wanted, {text(max(0, most - has))} left of the project's {text(most)}"
+        left = text(max(0, most - has))
+        message = f"{text(adds)} {_NOUNS.get(name, name)} requested, {left} of {text(most)} left in the project quota"
         errors.append(Refused(Code.QUOTA, message, hint=hint, field=_REQUEST_FIELDS.get(name, name)))
     if lease is not None and quota.lease is not None and lease > quota.lease:
-        message = f"{leases.text(lease)} is longer than a lease of this project may be: {leases.text(quota.lease)}"
+        message = f"{leases.text(lease)} exceeds the longest lease of this project, {leases.text(quota.lease)}"
         errors.append(Refused(Code.QUOTA, message, hint=hint, field="lease"))
     if errors:
         raise OverQuota(errors)
@@ -99,4 +101,4 @@ def check_ceiling(quota: Quota, ceiling: Quota) -> None:
     for one in fields(Quota):
         least, most = getattr(quota, one.name), getattr(ceiling, one.name)
         if most is not None and (least is None or most < least):
-            raise invalid(f"ceiling.{one.name}", "is below the quota", "at least as much, or null for no ceiling")
+            raise invalid(f"ceiling.{one.name}", "is below the quota", "use at least the quota, or null for no ceiling")

@@ -54,7 +54,7 @@ def media_type(name: str) -> str:
 def check_files(names: Collection[str]) -> None:
     """Refused(INVALID) for a report that is not whole."""
     if REPORT not in names:
-        raise invalid("file", f"has no {REPORT}", "`slicectl bench report FOLDER` makes it")
+        raise invalid("file", f"has no {REPORT}", "create it with `slicectl bench report FOLDER`")
     if RUN not in names:
         raise invalid("file", f"has no {RUN}", "send the whole folder of a run")
 
@@ -66,9 +66,9 @@ def read_run(data: bytes, report: bytes) -> Run:
     try:
         raw = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise invalid(RUN, "is not JSON", "the file as `slicectl bench` wrote it") from error
+        raise invalid(RUN, "is not JSON", "send the file as written by `slicectl bench`") from error
     if not isinstance(raw, dict):
-        raise invalid(RUN, "is not a JSON object", "the file as `slicectl bench` wrote it")
+        raise invalid(RUN, "is not a JSON object", "send the file as written by `slicectl bench`")
     kind = raw.get("experiment")
     if not isinstance(kind, str) or not _KIND.fullmatch(kind):
         raise invalid(RUN, "does not name its experiment", 'such as {"experiment": "scale"}')
@@ -80,7 +80,7 @@ def _summary(outcome: Any, report: bytes) -> str:
     text = outcome
     if isinstance(outcome, str) and len(outcome.split()) < 2:
         text = report_summary.of(report) or outcome
-    hint = "let the run end, and make its report with `slicectl bench report FOLDER`"
+    hint = "wait for the end of the run, and create its report with `slicectl bench report FOLDER`"
     if isinstance(text, str) and len(text) > _LONGEST_SUMMARY:
         text = text[: _LONGEST_SUMMARY - 1] + "…"
     return paragraph("outcome", text, _LONGEST_SUMMARY, hint)
@@ -102,7 +102,7 @@ def paragraph(field: str, value: Any, most: int, hint: str = "") -> str:
     if not text or len(text) > most:
         raise invalid(field, "must be text", f"at most {most} characters")
     if any(one < " " or "\x7f" <= one < "\xa0" or "\ud800" <= one <= "\udfff" for one in text):
-        raise invalid(field, "holds a character that is none", "text in UTF-8 without control characters")
+        raise invalid(field, "contains an invalid character", "use UTF-8 text without control characters")
     return text
 
 
@@ -113,4 +113,4 @@ def _moment(value: Any) -> datetime | None:
         moment = datetime.fromisoformat(value)
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (TypeError, ValueError, OverflowError) as error:
-        raise invalid(RUN, "has no moment as its `started`", "such as 2026-01-31T12:00:00Z") from error
+        raise invalid(RUN, "has no valid time in `started`", "such as 2026-01-31T12:00:00Z") from error

@@ -31,7 +31,7 @@ class TooMany(Busy):
         left = max(1, ceil(retry_after))
         again = f"try again in {left} s" if left < 120 else f"try again in {ceil(left / 60)} minutes"
         hint = f"{again}, {hint}" if hint else again
-        super().__init__(Code.TOO_MANY, f"too many failures to sign in {what}", hint=hint, retry_after=left)
+        super().__init__(Code.TOO_MANY, f"too many failed sign-in attempts {what}", hint=hint, retry_after=left)
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Attempts:
         if browser:
             return (Rule(("browser", user, browser), self._free, self._longest, "in this browser"),)
         place, wider = network(address), self._free * _WIDER
-        known = "or use a browser in which you signed in before"
+        known = "or use a browser in which you have signed in before"
         return (
             Rule(("both", user, place), self._free, self._longest, "to this account from your address", known),
             Rule(("address", place), wider, self._longest, "from your address", known),

@@ -51,7 +51,7 @@ def last(c: Connection, node: str, by: Principal) -> Json:
     access.run_on_node(by, "audit")
     found = find(c, node)
     if found is None:
-        hint = "`slicectl audit` makes one"
+        hint = "run one with `slicectl audit`"
         raise Refused(Code.NOT_FOUND, f"the node {node!r} has not been audited", hint=hint, field="node")
     return found
 
@@ -74,17 +74,17 @@ def find(c: Connection, node: str) -> Json | None:
 
 def _rows(given: object) -> list[dict[str, str]]:
     if not isinstance(given, list) or not 0 < len(given) <= MOST_ROWS:
-        raise invalid("rows", "is not a list of rows", f"1 to {MOST_ROWS} objects")
+        raise invalid("rows", "must be a list of rows", f"1 to {MOST_ROWS} objects")
     return [_row(one, f"rows[{place}]") for place, one in enumerate(given)]
 
 
 def _row(given: object, field: str) -> dict[str, str]:
     if not isinstance(given, dict) or set(given) != {*CELLS, "verdict"}:
-        raise invalid(field, "is not a row of an audit", f"an object with {', '.join(CELLS)}, verdict")
+        raise invalid(field, "must be a row of an audit", f"an object with {', '.join(CELLS)}, verdict")
     for name in CELLS:
         value = given[name]
         if not isinstance(value, str) or len(value) > LONGEST or not value.isprintable():
-            raise invalid(f"{field}.{name}", "is not a text", f"at most {LONGEST} printable characters")
+            raise invalid(f"{field}.{name}", "must be text", f"at most {LONGEST} printable characters")
     if given["verdict"] not in VERDICTS:
         raise invalid(f"{field}.verdict", "is unknown", ", ".join(VERDICTS))
     return {name: given[name] for name in (*CELLS, "verdict")}

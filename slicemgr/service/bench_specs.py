@@ -55,5 +55,5 @@ def _whole(field: str, value: Any, least: int, most: int) -> int:
 
 def _image(value: Any) -> str:
     if not isinstance(value, str) or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
-        raise invalid("image", "is missing" if value is None else "is no sha256", "64 hexadecimal digits")
+        raise invalid("image", "is missing" if value is None else "is not a sha256", "64 hexadecimal digits")
     return value

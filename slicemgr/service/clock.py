@@ -45,7 +45,9 @@ def look(c: Connection, now: datetime, up: Uptime) -> leases.Clock:
     if clock.doubt and not before:
         operations.note(c, "agent", "clock doubted", now, detail=told(clock, now))
     elif before and not clock.doubt:
-        operations.note(c, "agent", "clock agrees", now, detail="the node's clock is believed again")
+        operations.note(
+            c, "agent", "clock agrees", now, detail="the clock of the node agrees again with the elapsed time"
+        )
     return clock
 
 
@@ -53,10 +55,10 @@ def told(clock: leases.Clock, now: datetime) -> str:
     """What is wrong, for people."""
     far = leases.text(timedelta(minutes=max(1, round(abs(clock.doubt).total_seconds() / 60))))
     if clock.doubt < timedelta(0):
-        return f"the node's clock is {far} behind what was seen to pass: leases end that much later until `{CONFIRM}`"
+        return f"the clock of the node is {far} behind the elapsed time; leases end later until `{CONFIRM}`"
     return (
-        f"the node's clock says {now:{_MOMENT}}, {far} ahead of what was seen to pass (it was set, or the node was "
-        f"off): leases go by {clock.seen_at:{_MOMENT}} until an admin says that it is right: `{CONFIRM}`"
+        f"the clock of the node shows {now:{_MOMENT}}, {far} ahead of the elapsed time (it was set, or the node was "
+        f"off); leases use {clock.seen_at:{_MOMENT}} until an admin confirms the clock with `{CONFIRM}`"
     )
 
 

@@ -38,10 +38,10 @@ def find(
     query = sa.select(s.id, s.desired, l.kind).join(t.slices, l.id == s.slice)
     sliver = c.execute(query.where(s.slice == row.id, s.idx == index)).first()
     if sliver is None:
-        hint = f"`slicectl show {name}` lists them"
+        hint = f"list them with `slicectl show {name}`"
         raise Refused(Code.NOT_FOUND, f"slice {name} has no sliver {index}", hint=hint, field="sliver")
     if screen and sliver.kind != Kind.KVM:
-        raise invalid("screen", f"{name} has containers, and they have none", "open the console")
+        raise invalid("screen", f"{name} has containers, which have no screen", "open the console")
     return Place(sliver.id, Desired(sliver.desired), Kind(sliver.kind), row.project)
 
 

@@ -58,9 +58,9 @@ class Asked:
         try:
             return self._seal().decrypt(text.encode()).decode()
         except InvalidToken as error:
-            hint = "ask with that token, or with another key for another secret"
+            hint = "use that token, or another key to create another secret"
             raise Refused(
-                Code.CONFLICT, "the answer holds a secret of another token", hint=hint, field=FIELD
+                Code.CONFLICT, "the response contains a secret that belongs to another token", hint=hint, field=FIELD
             ) from error
 
 
@@ -74,7 +74,7 @@ class Answer:
 
 def check_key(key: str) -> str:
     if not (key.isascii() and key.isprintable() and 0 < len(key) <= LONGEST):
-        raise invalid(FIELD, "is not a key", f"1 to {LONGEST} ASCII characters, such as a UUID")
+        raise invalid(FIELD, "is not a valid key", f"use 1 to {LONGEST} ASCII characters, such as a UUID")
     return key
 
 
@@ -105,8 +105,8 @@ def once(store: Store, asked: Asked, do: Callable[[], Answer]) -> Answer:
 
 def _repeated(asked: Asked, request: str, kept: Answer) -> Answer:
     if request != asked.digest:
-        hint = "send another key with another request"
-        raise Refused(Code.CONFLICT, "this key came with another request before", hint=hint, field=FIELD)
+        hint = "use another key for another request"
+        raise Refused(Code.CONFLICT, "this key was used for a different request", hint=hint, field=FIELD)
     return Answer(kept.status, asked.opened(kept.body) if kept.secret else kept.body, kept.secret, repeated=True)
 
 

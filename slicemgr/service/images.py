@@ -60,7 +60,7 @@ def check_upload(
 def room(c: Connection, project: str, size: int) -> int | None:
     """Bytes of disk that are left to a project after `size` more; None: as many as the node has. Raises OverQuota."""
     most, used = projects.limits(c, project), projects.used(c, project)
-    hint = "delete what is not needed, or ask an admin of the testbed for a larger quota"
+    hint = "delete unused images or slices, or ask an admin of the testbed for a larger quota"
     quota.check(most, used, quota.Amounts(disk=size), hint=hint)
     return None if most.disk is None else max(0, most.disk - used.disk - size)
 
@@ -90,12 +90,12 @@ def _is_known(c: Connection, upload: Upload) -> bool:
     i = t.images.c
     known = c.execute(sa.select(i.state, i.project).where(i.sha256 == upload.sha256)).first()
     if known is not None and known.state == ImageState.DELETING:
-        raise Refused(Code.CONFLICT, "this image is being deleted", hint="try again when it is gone")
+        raise Refused(Code.CONFLICT, "this image is being deleted", hint="try again after it has been deleted")
     if known is not None and known.project not in (None, upload.project):
-        hint = "ask an admin of the testbed to make it public"
-        raise Refused(Code.CONFLICT, "another project has this very disk image", hint=hint, field="file")
+        hint = "ask an admin of the testbed to make it available to all projects"
+        raise Refused(Code.CONFLICT, "another project already has the same disk image", hint=hint, field="file")
     if known is None and c.scalar(sa.select(i.name).where(i.name == upload.name)) is not None:
-        message = f"another image is called {upload.name!r} already"
+        message = f"there is already an image {upload.name!r}"
         raise Refused(Code.CONFLICT, message, hint="choose another name", field="name")
     return known is not None
 
@@ -145,7 +145,9 @@ def find(c: Connection, wanted: str, by: Principal) -> Row[*tuple[Any, ...]]:
     if not rows:
         raise access.missing("image", wanted)
     if len(rows) > 1:
-        raise Refused(Code.CONFLICT, f"several images begin with {wanted}", hint="give more of the sha256")
+        raise Refused(
+            Code.CONFLICT, f"the sha256 of several images starts with {wanted}", hint="give more digits of the sha256"
+        )
     return rows[0]
 
 
@@ -177,12 +179,12 @@ def delete(store: Store, config: Config, wanted: str, by: Principal) -> str:
         users = list(c.scalars(query.limit(6)))
         if users:
             shown = ", ".join(users[:5]) + (" and others" if len(users) > 5 else "")
-            hint = f"delete what is made of it first: {shown}"
+            hint = f"delete the slices that use it first: {shown}"
             raise Refused(Code.CONFLICT, f"image {image.name} is in use", hint=hint)
         if image.state != ImageState.READY:
-            doing = "being deleted already" if image.state == ImageState.DELETING else "still being imported"
+            doing = "already being deleted" if image.state == ImageState.DELETING else "still being imported"
             raise Refused(
-                Code.CONFLICT, f"image {image.name} is {doing}", hint="`slicectl op list` shows how far it is"
+                Code.CONFLICT, f"image {image.name} is {doing}", hint="show its progress with `slicectl op list`"
             )
         now = utcnow()
         c.execute(t.images.update().where(t.images.c.sha256 == image.sha256).values(state=ImageState.DELETING))

@@ -40,10 +40,12 @@ def role(value: Any) -> Role:
 def invitee(value: Any) -> str:
     """A user name or a mail address, in lower case. Refused(INVALID) for what can be neither."""
     if not isinstance(value, str) or not value.strip():
-        raise invalid("invitee", "is missing" if value in (None, "") else "must be text", "a user name or mail address")
+        raise invalid(
+            "invitee", "is missing" if value in (None, "") else "must be text", "give a user name or an email address"
+        )
     name = value.strip().lower()
     if not (users.is_name(name) or users.is_address(name)):
-        raise invalid("invitee", f"{value[:80]!r} is neither a user name nor a mail address", "such as bob")
+        raise invalid("invitee", f"{value[:80]!r} is neither a user name nor an email address", "such as bob")
     return name
 
 
@@ -67,7 +69,7 @@ def insert(c: Connection, config: Config, project: str, whom: Any, as_role: Role
     access.invite_member(by, project, as_role)
     name, now = invitee(whom), utcnow()
     if project in people.roles_of(c, name):
-        raise Refused(Code.CONFLICT, f"{name} is in project {project} already", field="invitee")
+        raise Refused(Code.CONFLICT, f"{name} is already a member of project {project}", field="invitee")
     c.execute(t.project_invitations.delete().where(_I.project == project, _I.expires_at <= now))
     there = c.execute(sa.select(_I.id, _I.role).where(_I.project == project, _I.invitee == name)).first()
     if there is not None and (there.role == as_role or not by.admin):
@@ -77,7 +79,7 @@ def insert(c: Connection, config: Config, project: str, whom: Any, as_role: Role
         c.execute(t.project_invitations.update().where(_I.id == id_).values(role=as_role, invited_by=by.user))
     else:
         if (c.scalar(sa.select(sa.func.count()).where(_I.project == project)) or 0) >= _MOST:
-            message = f"{_MOST} invitations to project {project} wait already"
+            message = f"project {project} already has {_MOST} open invitations"
             raise Refused(Code.CONFLICT, message, hint="withdraw one", field="invitee")
         row = {"id": id_, "project": project, "invitee": name, "role": as_role, "invited_by": by.user}
         ends = now + config.people.project_invitation
@@ -117,7 +119,7 @@ def _withdraw(c: Connection, row: _Row | None, id: str, by: Principal) -> None:
 
 def _detail(name: str, as_role: str) -> str:
     """For events, which all members see: a mail address is not theirs to know."""
-    return f"{'a mail address' if '@' in name else name} as {as_role}"
+    return f"{'an email address' if '@' in name else name} as {as_role}"
 
 
 # by who is invited
@@ -132,8 +134,8 @@ def accept(store: Store, config: Config, id: str, by: Principal) -> str:
         row = _own(c, id, by)
         access.answer_invitation(by)
         if not _stands(c, row):
-            message = f"{row.invited_by}, who sent this invitation, may not invite to project {row.project} any more"
-            raise Refused(Code.CONFLICT, message, hint="ask a PI of the project for another one")
+            message = f"the sender of this invitation, {row.invited_by}, may no longer invite to project {row.project}"
+            raise Refused(Code.CONFLICT, message, hint="ask a PI of the project for a new invitation")
         now, wanted = utcnow(), Role(row.role)
         before = people.roles_of(c, by.user).get(row.project)
         for name in _names(c, by.user):
@@ -223,7 +225,7 @@ def notify(store: Store, config: Config, now: datetime | None = None) -> int:
             c.execute(t.project_invitations.update().where(_I.id == row.id).values(notified_at=at))
             for user in () if row.declined else _accounts(c, row.invitee):
                 about = mail.About(user, project="")
-                subject = f"{row.invited_by} invites you into project {row.project}"
+                subject = f"{row.invited_by} invited you to project {row.project}"
                 key = f"invitation {row.project} {user} {at:%Y-%m-%d}"
                 mail.queue(c, config, key, about, subject, _letter(config, row, user), at)
     return len(rows)
@@ -239,7 +241,8 @@ def _accounts(c: Connection, name: str) -> list[str]:
 def _letter(config: Config, row: _Row, user: str) -> str:
     where = f"\n{config.web.url}/projects\n" if config.web.url else ""
     return (
-        f"{row.invited_by} invites you ({user}) into project {row.project} as {row.role}.\n\n"
-        f"Nothing changes unless you accept by {row.expires_at:%Y-%m-%dT%H:%M:%SZ}: on the page of your projects,\n"
-        f"or by `slicectl project accept {row.project}`. `slicectl project decline {row.project}` declines.\n{where}"
+        f"{row.invited_by} invited you ({user}) to project {row.project} as {row.role}.\n\n"
+        f"You can accept until {row.expires_at:%Y-%m-%dT%H:%M:%SZ} on the page Projects\n"
+        f"or with `slicectl project accept {row.project}`. Decline it with\n"
+        f"`slicectl project decline {row.project}`.\n{where}"
     )

@@ -142,7 +142,7 @@ class Issuer:
     def _asking(self) -> Iterator[None]:
         """What went wrong is logged whole, and told in a sentence."""
         if not self._room.acquire(blocking=False):
-            raise Refused(Code.UNAVAILABLE, "too many people sign in at this moment", hint="try again")
+            raise Refused(Code.UNAVAILABLE, "too many sign-ins are in progress", hint="try again")
         try:
             yield
         except OSError as error:  # requests' own errors are some of these
@@ -152,33 +152,35 @@ class Issuer:
         except JoseError as error:
             raise self._doubt(f"{error.error}: {error.description}") from error
         except (ValueError, TypeError, KeyError) as error:
-            raise self._doubt(f"it answered what cannot be read: {error!r}") from error
+            raise self._doubt(f"its response is invalid: {error!r}") from error
         finally:
             self._room.release()
 
     def _away(self, why: str) -> Refused:
-        log.warning("%s does not answer as it should: %s", self.settings.issuer, why)
-        hint = "try again in a while; an admin of the testbed finds the reason in the service's log"
-        return Refused(Code.UNAVAILABLE, f"{self.settings.name} cannot be reached, or is not set up right", hint=hint)
+        log.warning("%s returned an invalid response: %s", self.settings.issuer, why)
+        hint = "try again later; the log of the service contains the reason"
+        return Refused(
+            Code.UNAVAILABLE, f"{self.settings.name} cannot be reached, or is not configured correctly", hint=hint
+        )
 
     def _doubt(self, why: str) -> Refused:
-        log.warning("%s did not prove who somebody is: %s", self.settings.issuer, why)
-        hint = "sign in once more; if it stays, an admin of the testbed finds the reason in the service's log"
-        return Refused(Code.UNAUTHENTICATED, f"{self.settings.name} did not prove who you are", hint=hint)
+        log.warning("%s did not prove the identity of a user: %s", self.settings.issuer, why)
+        hint = "sign in again; if the error persists, the log of the service contains the reason"
+        return Refused(Code.UNAUTHENTICATED, f"{self.settings.name} did not prove your identity", hint=hint)
 
     def _metadata(self) -> Mapping[str, Any]:
         if self._known and self._clock() < self._until:
             return self._known
         found = self._json(self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration")
         if (calls_itself := found.get("issuer")) != self.settings.issuer:
-            raise self._away(f"it calls itself {calls_itself!r}: oidc.issuer must be that, to the letter")
+            raise self._away(f"its issuer is {calls_itself!r}, and oidc.issuer must be exactly the same")
         self._known, self._keys, self._until = found, {}, self._clock() + _KEPT
         return found
 
     def _endpoint(self, name: str) -> str:
         found = self._metadata().get(name)
         if not isinstance(found, str):
-            raise self._away(f"it names no {name}")
+            raise self._away(f"it does not provide {name}")
         return found
 
     def _json(self, url: str, **more: Any) -> dict[str, Any]:
@@ -193,13 +195,15 @@ class Issuer:
         """Another issuer's answer is none of ours (RFC 9207)."""
         said = answer.get("iss")
         if said is None and self._metadata().get("authorization_response_iss_parameter_supported") is True:
-            raise self._doubt("the answer does not say which issuer it is of")
+            raise self._doubt("the response does not name its issuer")
         if said is not None and said != self.settings.issuer:
-            raise self._doubt(f"the answer is of {said!r}")
+            raise self._doubt(f"the response names the issuer {said!r}")
         if error := answer.get("error"):
             if error == "access_denied":
-                raise Refused(Code.DENIED, f"{self.settings.name} let you not in, or you went back", hint="try again")
-            raise self._doubt(f"it said {error!r}: {answer.get('error_description', '')!r}")
+                raise Refused(
+                    Code.DENIED, f"{self.settings.name} refused the sign-in, or you cancelled it", hint="try again"
+                )
+            raise self._doubt(f"it returned {error!r}: {answer.get('error_description', '')!r}")
         if not answer.get("code"):
             raise self._doubt("it sent no code")
 
@@ -239,7 +243,7 @@ class Issuer:
         headers = {"Authorization": f"Bearer {token['access_token']}"}
         found = self._json(self._endpoint("userinfo_endpoint"), headers=headers)
         if found.get("sub") != subject:
-            raise self._doubt("userinfo is of somebody else")
+            raise self._doubt("userinfo belongs to another user")
         return found
 
     def _proven(self, claims: Mapping[str, Any]) -> Proven:
@@ -249,7 +253,7 @@ class Issuer:
 
         subject, email = claims["sub"], text("email")
         if not isinstance(subject, str) or not 0 < len(subject) <= 255:
-            raise self._doubt("it does not say who it is")
+            raise self._doubt("it does not name the user")
         word = claims.get("email_verified")  # some say it as text
         verified = (word is True or word == "true") and _EMAIL.fullmatch(email)
         said = claims.get(self.settings.admin_claim) if self.settings.admin_claim else None

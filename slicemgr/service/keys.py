@@ -35,18 +35,18 @@ def parse(texts: Sequence[str]) -> tuple[str, ...]:
     Refused if a text is a private key (never repeated in the error), holds no key, or something that is none.
     """
     if any(_PRIVATE.search(text) for text in texts):
-        raise invalid(FIELD, "this is a private key", "keep it to yourself and give the .pub file that belongs to it")
+        raise invalid(FIELD, "this is a private key", "keep it secret, and give the corresponding .pub file")
     keys: dict[str, None] = {}
     for text in texts:
         lines = [line.strip() for line in text.splitlines()]
         wanted = [line for line in lines if line and not line.startswith("#")]
         if not wanted:
-            raise invalid(FIELD, "there is no key in it", "give a file with a line like `ssh-ed25519 AAAA… me@host`")
+            raise invalid(FIELD, "it contains no key", "give a file with a line like `ssh-ed25519 AAAA… me@host`")
         keys.update((_key(line), None) for line in wanted)
     if not keys:
         raise invalid(FIELD, "at least one key is needed to log in", "give the .pub file of your key")
     if len(keys) > MOST_KEYS:
-        raise invalid(FIELD, f"{len(keys)} keys are too many", f"at most {MOST_KEYS}")
+        raise invalid(FIELD, f"{len(keys)} keys exceed the limit", f"give at most {MOST_KEYS}")
     return tuple(keys)
 
 
@@ -72,7 +72,7 @@ def _key(line: str) -> str:
     kind, _, rest = line.partition(" ")
     body, _, comment = rest.strip().partition(" ")
     if kind == "ssh-dss":
-        raise invalid(FIELD, "DSA keys are not accepted any more", "make one with `ssh-keygen -t ed25519`")
+        raise invalid(FIELD, "DSA keys are no longer accepted", "create one with `ssh-keygen -t ed25519`")
     if kind not in TYPES:
         raise _not_a_key(line)
     if len(line) > _LONGEST_LINE:
@@ -82,9 +82,11 @@ def _key(line: str) -> str:
             warnings.simplefilter("error")
             key = load_ssh_public_key(f"{kind} {body}".encode())
     except (ValueError, UnsupportedAlgorithm, Warning) as error:
-        raise invalid(FIELD, f"a line begins with {kind} but is no such key", "is it complete?") from error
+        raise invalid(
+            FIELD, f"a line starts with {kind} but does not contain a valid key", "check that the key is complete"
+        ) from error
     if isinstance(key, RSAPublicKey) and key.key_size < LEAST_RSA_BITS:
-        hint = f"at least {LEAST_RSA_BITS}; or `ssh-keygen -t ed25519`"
+        hint = f"use at least {LEAST_RSA_BITS} bits, or `ssh-keygen -t ed25519`"
         raise invalid(FIELD, f"an RSA key of {key.key_size} bits is too short", hint)
     comment = comment.strip()
     return f"{kind} {body} {comment}" if comment.isprintable() and comment else f"{kind} {body}"
@@ -93,4 +95,4 @@ def _key(line: str) -> str:
 def _not_a_key(line: str) -> Refused:
     if any(f" {kind} " in f" {line}" for kind in TYPES):
         return invalid(FIELD, "options before a key are not accepted", "give only the key, as in the .pub file")
-    return invalid(FIELD, "a line is not an ssh public key", "a key begins with ssh-ed25519, ssh-rsa or ecdsa-…")
+    return invalid(FIELD, "a line is not an SSH public key", "a key starts with ssh-ed25519, ssh-rsa or ecdsa-…")

@@ -64,7 +64,7 @@ def all_of(c: Connection, config: Config, projects: Collection[str]) -> dict[str
 def change(store: Store, config: Config, project: str, raw: Mapping[str, Any], by: Principal) -> None:
     """default and reminders by a PI, window and exempt by an admin; null: as the node. Refused(INVALID) by field."""
     for unknown in sorted(set(raw) - set(FIELDS)):
-        raise invalid(unknown[:64], "unknown field", f"known: {', '.join(FIELDS)}")
+        raise invalid(unknown[:64], "unknown field", f"the fields are {', '.join(FIELDS)}")
     access.see_project(by, project)
     with store.write() as c:
         check_exists(c, project)
@@ -132,9 +132,7 @@ def _parse(name: str, value: Any, lease: LeaseConfig) -> Any:
         return int(_span(name, value, timedelta(0)).total_seconds())
     span = _span(name, value, _SHORTEST)
     if span > lease.longest:
-        raise invalid(
-            name, f"{leases.text(span)} is longer than a lease may be here", f"at most {leases.text(lease.longest)}"
-        )
+        raise invalid(name, f"{leases.text(span)} exceeds the longest lease", f"at most {leases.text(lease.longest)}")
     return int(span.total_seconds())
 
 

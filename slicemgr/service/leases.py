@@ -77,23 +77,23 @@ def _carry_out(
     match verdict:
         case Verdict.REMIND:
             before = policy.reminder(lease, at) or timedelta(0)
-            said = f"its lease ends at {end}: `slicectl renew {row.name} --lease {policy.text(rules.lease.default)}`"
+            said = f"the lease ends at {end}: `slicectl renew {row.name} --lease {policy.text(rules.lease.default)}`"
             operations.note(c, USER, "lease reminder", at, slice=row.name, project=row.project, detail=said)
-            _tell(c, config, row, f"its lease ends at {end}", said, at, reminded=int(before.total_seconds()))
+            _tell(c, config, row, f"the lease ends at {end}", said, at, reminded=int(before.total_seconds()))
         case Verdict.STOP:
             gone = f"{at + config.lease.grace:{_MOMENT}}"
-            said = f"its lease ended at {end}; it is deleted at {gone} unless it is renewed"
+            said = f"the lease ended at {end}; the slice is deleted at {gone} unless the lease is renewed"
             slices.change(c, row, "stop", USER, at, why=said)
             _tell(c, config, row, "stopped", f"stopped: {said}", at, lease_ended_at=at)
         case Verdict.DELETE:
-            said = f"its lease ended at {end} and was not renewed"
+            said = f"the lease ended at {end} and was not renewed"
             slices.change(c, row, "delete", USER, at, why=said)
             _tell(c, config, row, "deleted", f"deleted: {said}", at)
         case Verdict.RESUME_LEASE:
-            why = "its project's leases do not end" if rules.exempt else "the clock had been wrong"
-            said = f"its lease runs on, for {why}; what was stopped stays stopped: `slicectl start {row.name}`"
+            why = "the leases of the project do not expire" if rules.exempt else "the clock was wrong"
+            said = f"the lease continues because {why}; stopped slivers remain stopped: `slicectl start {row.name}`"
             operations.note(c, USER, "lease resumed", at, slice=row.name, project=row.project, detail=said)
-            _tell(c, config, row, "its lease runs on", said, at, lease_ended_at=None)
+            _tell(c, config, row, "the lease continues", said, at, lease_ended_at=None)
 
 
 def _tell(

@@ -58,7 +58,7 @@ def deliver(store: Store, config: Config, now: datetime | None = None) -> int:
     at, m = now or utcnow(), t.mails.c
     with store.write() as c:
         for row in c.execute(sa.select(t.mails).where(m.state == SENDING)).all():
-            _fail(c, row, "nobody knows whether it was sent: the agent ended meanwhile", at)
+            _fail(c, row, "it is unknown whether it was sent, because the agent ended", at)
         due = c.execute(
             sa.select(t.mails).where(m.state == WAITING, m.next_at <= at).order_by(m.next_at).limit(_AT_ONCE)
         )

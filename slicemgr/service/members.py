@@ -47,7 +47,9 @@ def set_member(store: Store, config: Config, name: str, user: str, role: Any, by
 def put(c: Connection, project: str, user: str, role: Role, by: Principal, field: str = "user") -> None:
     """Make a user a member without asking. Refused(INVALID) if there is no such user: for admins alone."""
     if c.scalar(sa.select(t.users.c.name).where(t.users.c.name == user)) is None:
-        raise invalid(field, f"there is no user {user[:80]!r}", "an admin invites people: `slicectl user invite`")
+        raise invalid(
+            field, f"there is no user {user[:80]!r}", "an admin can create the account with `slicectl user invite`"
+        )
     now = utcnow()
     invitations.join(c, project, user, role, by, now)
     invitations.forget(c, project, user)
@@ -68,7 +70,11 @@ def remove_member(store: Store, config: Config, name: str, user: str, by: Princi
             access.describe_project(by, name)
             if invitations.withdraw_from(c, name, user, by):
                 return
-            raise Refused(Code.NOT_FOUND, f"{user[:80]} is not in project {name}", hint="`slicectl project show`")
+            raise Refused(
+                Code.NOT_FOUND,
+                f"{user[:80]} is not a member of project {name}",
+                hint="list the members with `slicectl project show`",
+            )
         access.remove_member(by, name, user, before)
         now = utcnow()
         _keep_default(c, name, user, by)

@@ -31,41 +31,41 @@ _HOUR, _GIB = 3600, 1 << 30
 
 # Of the last look at a node: metric, column, help.
 _NODE = (
-    ("memory_bytes", "memory", "Memory that cannot be had without swapping."),
-    ("memory_total_bytes", "memory_total", "Memory there is."),
+    ("memory_bytes", "memory", "Memory in use that cannot be reclaimed without swapping."),
+    ("memory_total_bytes", "memory_total", "Total memory."),
     ("swap_bytes", "swap", "Swap in use."),
-    ("swap_total_bytes", "swap_total", "Swap there is."),
+    ("swap_total_bytes", "swap_total", "Total swap."),
     ("disk_bytes", "disk", "Bytes of the pool in use."),
     ("disk_total_bytes", "disk_total", "Bytes of the pool."),
-    ("cpu_cores", "cpu", "Cores at work, between the last two samples."),
+    ("cpu_cores", "cpu", "CPU cores in use, between the last two samples."),
     ("load1", "load", "Load average over a minute."),
     ("processes", "pids", "Processes and threads of the node and its containers."),
     ("connections", "connections", "Connections that the packet filter tracks."),
-    ("network_receive_bytes_per_second", "net_in", "Towards all slivers, between the last two samples."),
-    ("network_transmit_bytes_per_second", "net_out", "From all slivers, between the last two samples."),
-    ("sample_timestamp_seconds", "at", "When the last sample was taken, since 1970."),
-    ("sample_duration_seconds", "sample_seconds", "How long taking the last sample took."),
-    ("sample_cpu_seconds", "sample_cpu", "CPU time that taking the last sample took."),
+    ("network_receive_bytes_per_second", "net_in", "Network rate to all slivers, between the last two samples."),
+    ("network_transmit_bytes_per_second", "net_out", "Network rate from all slivers, between the last two samples."),
+    ("sample_timestamp_seconds", "at", "Time of the last sample, in seconds since 1970."),
+    ("sample_duration_seconds", "sample_seconds", "Duration of the last sampling."),
+    ("sample_cpu_seconds", "sample_cpu", "CPU time of the last sampling."),
 )
 # Of the accounts: metric, column, factor, help.
 _PROJECT = (
-    ("sliver_seconds", "sliver_hours", _HOUR, "Time that slivers ran, all together."),
+    ("sliver_seconds", "sliver_hours", _HOUR, "Running time of all slivers."),
     ("cpu_seconds", "cpu_hours", _HOUR, "CPU time of slivers."),
-    ("memory_byte_seconds", "memory_gib_hours", _GIB * _HOUR, "Memory of running slivers times time."),
-    ("disk_byte_seconds", "disk_gib_hours", _GIB * _HOUR, "Own disk of slivers times time."),
-    ("network_receive_bytes", "net_in", 1, "Bytes towards slivers."),
-    ("network_transmit_bytes", "net_out", 1, "Bytes from slivers."),
+    ("memory_byte_seconds", "memory_gib_hours", _GIB * _HOUR, "Memory of running slivers multiplied by time."),
+    ("disk_byte_seconds", "disk_gib_hours", _GIB * _HOUR, "Disk usage of slivers multiplied by time."),
+    ("network_receive_bytes", "net_in", 1, "Bytes received by slivers."),
+    ("network_transmit_bytes", "net_out", 1, "Bytes sent by slivers."),
     ("io_read_bytes", "io_read", 1, "Bytes that slivers read from block devices."),
     ("io_written_bytes", "io_written", 1, "Bytes that slivers wrote to block devices."),
 )
 _SLICE = (
-    ("memory_bytes", "working", "Working set of the slice's slivers."),  # deprecated: working_bytes
-    ("working_bytes", "working", "Working set of the slice's slivers: without page cache that nobody used lately."),
-    ("charged_bytes", "charged", "All memory that the slice's slivers are charged with."),
-    ("disk_bytes", "disk", "Own disk of the slice's slivers."),
-    ("cpu_cores", "cpu", "Cores at work for the slice, between the last two samples."),
-    ("network_receive_bytes_per_second", "net_in", "Towards the slice, between the last two samples."),
-    ("network_transmit_bytes_per_second", "net_out", "From the slice, between the last two samples."),
+    ("memory_bytes", "working", "Working set of the slivers of the slice."),  # deprecated: working_bytes
+    ("working_bytes", "working", "Working set of the slivers of the slice: without page cache that was not used lately."),
+    ("charged_bytes", "charged", "All memory that the slivers of the slice are charged with."),
+    ("disk_bytes", "disk", "Disk usage of the slivers of the slice."),
+    ("cpu_cores", "cpu", "CPU cores in use by the slice, between the last two samples."),
+    ("network_receive_bytes_per_second", "net_in", "Network rate to the slice, between the last two samples."),
+    ("network_transmit_bytes_per_second", "net_out", "Network rate from the slice, between the last two samples."),
 )
 
 
@@ -89,18 +89,20 @@ class Testbed(Collector):
         nodes = views.nodes(c, self._config.network)
         rows = c.execute(sa.select(t.nodes)).all()
         seen = {row.name: row.agent_seen_at.timestamp() for row in rows}
-        yield _by_node("agent_seen_timestamp_seconds", "When the agent was last heard of, since 1970.", seen)
+        yield _by_node(
+            "agent_seen_timestamp_seconds", "Time of the last contact with the agent, in seconds since 1970.", seen
+        )
         for metric, place, key, text in (
-            ("cpus", "capacity", "cpus", "Cores there are."),
-            ("ports", "capacity", "ports", "Ports that can be given to slivers."),
-            ("ports_used", "used", "ports", "Ports that are given to slivers."),
-            ("memory_limits_bytes", "used", "memory_limits", "Sum of the slivers' memory limits."),
-            ("disk_limits_bytes", "used", "disk_limits", "Sum of the slivers' disk limits."),
+            ("cpus", "capacity", "cpus", "Number of CPU cores."),
+            ("ports", "capacity", "ports", "Total ports for slivers."),
+            ("ports_used", "used", "ports", "Ports allocated to slivers."),
+            ("memory_limits_bytes", "used", "memory_limits", "Sum of the memory limits of all slivers."),
+            ("disk_limits_bytes", "used", "disk_limits", "Sum of the disk limits of all slivers."),
         ):
             yield _by_node(metric, text, {one["name"]: one[place][key] for one in nodes})
         for metric, fact, text in (
-            ("metadata_bytes", "metadata_used", "Bytes of the pool that btrfs's metadata takes."),
-            ("metadata_free_bytes", "metadata_free", "Bytes that its metadata can still take."),
+            ("metadata_bytes", "metadata_used", "Bytes of the pool used by btrfs metadata."),
+            ("metadata_free_bytes", "metadata_free", "Bytes of the pool available for btrfs metadata."),
         ):
             yield _by_node(metric, text, {row.name: row.facts.get(fact) for row in rows})
         looks = samples.newest(c, 0)
@@ -115,7 +117,7 @@ def _counts(c: Connection) -> Iterator[Metric]:
     query = sa.select(s.node, l.kind, s.desired, s.phase, sa.func.count()).join(t.slices, l.id == s.slice)
     for node, kind, desired, phase, count in c.execute(query.group_by(s.node, l.kind, s.desired, s.phase)):
         states[node, kind, views.sliver_state(Desired(desired), Phase(phase))] += count
-    yield _gauge("slivers", "Slivers by what they are or are on the way to.", ("node", "type", "state"), states)
+    yield _gauge("slivers", "Slivers by state.", ("node", "type", "state"), states)
     kinds = {(row[0],): row[1] for row in c.execute(sa.select(l.kind, sa.func.count()).group_by(l.kind))}
     yield _gauge("slices", "Slices.", ("type",), kinds)
     unended = o.state.in_([OperationState.QUEUED, OperationState.RUNNING])
@@ -129,9 +131,9 @@ def _counts(c: Connection) -> Iterator[Metric]:
     for name, text, table, condition in (
         ("operations_failed_last_day", "Operations that failed within 24 hours.", t.operations, failed),
         ("leases_ending_next_day", "Slices whose lease ends within 24 hours.", t.slices, ends),
-        ("requests_waiting", "Requests beyond a quota that nobody has decided.", t.requests, waiting),
+        ("requests_waiting", "Waiting requests.", t.requests, waiting),
         ("projects", "Projects.", t.projects, sa.true()),
-        ("users", "Users whose account is enabled.", t.users, t.users.c.enabled),
+        ("users", "Enabled user accounts.", t.users, t.users.c.enabled),
     ):
         count = c.scalar(sa.select(sa.func.count()).select_from(table).where(condition))
         yield _gauge(name, text, (), {(): count or 0})

@@ -44,10 +44,10 @@ def choose(c: Connection, name: str | None) -> NodeRow:
     query = sa.select(n.name, n.facts, n.next_address, n.next_port, n.next_uid).order_by(n.name)
     rows = c.execute(query).all()
     if not rows:
-        raise Refused(Code.UNAVAILABLE, "no node has an agent yet", hint="start `slicemgr agent` on the node")
+        raise Refused(Code.UNAVAILABLE, "no node has a running agent", hint="start `slicemgr agent` on the node")
     row = next((row for row in rows if name in (None, row.name)), None)
     if row is None:
-        raise invalid("node", f"{name!r} is unknown", f"known: {', '.join(row.name for row in rows)}")
+        raise invalid("node", f"{name!r} is unknown", f"the nodes are {', '.join(row.name for row in rows)}")
     return NodeRow(row.name, row.facts, allocate.Cursors(*row[2:5]))
 
 
@@ -56,20 +56,24 @@ def check_able(node: NodeRow, spec: SliceSpec) -> None:
     kinds = node.facts.get("kinds", {})
     if not kinds.get(spec.kind.value, False):
         able = [kind.value for kind in Kind if kinds.get(kind.value)]
-        reason = node.facts.get("kinds_reason", {}).get(spec.kind.value, f"its libvirt offers no {spec.kind}")
-        raise invalid("type", f"node {node.name} cannot run {spec.kind}: {reason}", f"it can: {', '.join(able) or '-'}")
+        reason = node.facts.get("kinds_reason", {}).get(spec.kind.value, f"its libvirt does not support {spec.kind}")
+        raise invalid(
+            "type", f"node {node.name} cannot run {spec.kind}: {reason}", f"supported types: {', '.join(able) or '-'}"
+        )
     cpus = node.capacity.cpus
     if cpus is not None and spec.limits.cpu > cpus:
-        raise invalid("cpu", f"{spec.limits.cpu:g} cores are more than node {node.name} has", f"at most {cpus}")
+        raise invalid(
+            "cpu", f"{spec.limits.cpu:g} CPU cores exceed the capacity of node {node.name}", f"at most {cpus}"
+        )
     if spec.boot is Boot.UEFI and not node.facts.get("uefi", False):
-        raise invalid("boot", f"node {node.name} has no UEFI firmware", "apt-get install ovmf on the node")
+        raise invalid("boot", f"node {node.name} has no UEFI firmware", "install the package ovmf on the node")
     if spec.limits.io_weight is not None and not node.facts.get("io_weight", False):
-        reason = "its kernel has no I/O controller with weights"
-        raise invalid("io_weight", f"node {node.name} cannot do it: {reason}", "leave it out")
+        reason = "its kernel has no I/O controller that supports weights"
+        raise invalid("io_weight", f"node {node.name} does not support this: {reason}", "omit this field")
     for field in ("net_in", "net_out"):
         if getattr(spec.limits, field) is not None and not node.facts.get("net_rate", False):
-            lacks = ", ".join(node.facts.get("net_rate_missing", ())) or "what limits rates"
-            raise invalid(field, f"node {node.name} cannot do it: its kernel lacks {lacks}", "leave it out")
+            lacks = ", ".join(node.facts.get("net_rate_missing", ())) or "support for rate limits"
+            raise invalid(field, f"node {node.name} does not support this: its kernel lacks {lacks}", "omit this field")
 
 
 def request(store: Store, config: Config, name: str, kind: str, by: Principal, params: Mapping[str, Any]) -> str:

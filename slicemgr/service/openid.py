@@ -63,7 +63,9 @@ def link(store: Store, proven: Proven, by: Principal) -> None:
     with _alone(), store.write() as c:
         _free(c, proven, by.user)
         if c.scalar(sa.select(_I.subject).where(_I.user == by.user, _I.issuer == proven.issuer)) is not None:
-            raise Refused(Code.CONFLICT, "another sign-in opens this account", hint="unlink that one first")
+            raise Refused(
+                Code.CONFLICT, "another identity is linked to this account", hint="unlink that identity first"
+            )
         _link(c, proven, by.user, utcnow(), by.address)
         _admit(c, proven, by.user, by.address)
 
@@ -73,8 +75,8 @@ def unlink(store: Store, config: Config, by: Principal) -> None:
     access.changes(by, "unlink the account")
     with store.write() as c:
         if not c.scalar(sa.select(_U.password).where(_U.name == by.user)):
-            hint = "ask an admin of the testbed for a link by which you set one"
-            raise Refused(Code.CONFLICT, "nothing else opens your account: it has no password", hint=hint)
+            hint = "ask an admin of the testbed for an invitation link, and set a password"
+            raise Refused(Code.CONFLICT, "you would lose access to your account, because it has no password", hint=hint)
         if not c.execute(t.identities.delete().where(_I.user == by.user, _I.issuer == config.oidc.issuer)).rowcount:
             raise access.missing("sign-in", config.oidc.name)
         passwords_off.check(c, config.oidc, by.user)
@@ -88,7 +90,9 @@ class _alone:
 
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         if isinstance(error, exc.IntegrityError):
-            raise Refused(Code.CONFLICT, "somebody signed in like this just now", hint="try again") from error
+            raise Refused(
+                Code.CONFLICT, "another sign-in with this identity is in progress", hint="try again"
+            ) from error
 
 
 def _note_failure(store: Store, proven: Proven, error: Refused, address: str) -> None:
@@ -106,8 +110,8 @@ def _owner(c: Connection, proven: Proven) -> str | None:
 def _free(c: Connection, proven: Proven, user: str) -> None:
     owner = _owner(c, proven)
     if owner is not None and owner != user:
-        message = f"this sign-in opens the account {owner}"
-        raise Refused(Code.CONFLICT, message, hint="it can open one account: unlink it there first")
+        message = f"this identity is linked to the account {owner}"
+        raise Refused(Code.CONFLICT, message, hint="an identity can be linked to one account; unlink it there first")
 
 
 def _admit(c: Connection, proven: Proven, user: str, address: str) -> Principal:
@@ -122,7 +126,7 @@ def _admit(c: Connection, proven: Proven, user: str, address: str) -> Principal:
         c.execute(t.users.update().where(_U.name == user).values(admin=admin))
         by = Principal(user, admin, people.roles_of(c, user), address=address)
         slice_keys.refresh(c, user, by, f"the account {user} was changed")
-        detail = f"{user}: admin {admin}, as {proven.issuer} says"
+        detail = f"{user}: admin {admin}, by {proven.issuer}"
         operations.note(c, user, "user change", now, detail=detail, address=address)
     seen = {"used_at": now, "admin": by_claim, **({"email": proven.email} if proven.email else {})}
     c.execute(t.identities.update().where(_I.user == user, _I.issuer == proven.issuer).values(seen))
@@ -133,8 +137,8 @@ def _arrive(c: Connection, settings: OidcConfig, proven: Proven, now: datetime, 
     """The account of somebody who comes for the first time: the one that waits for the address, or a new one."""
     email = proven.email.lower()
     if not email:
-        message = f"{settings.name} does not say that it verified a mail address of yours"
-        hint = "verify it there, or sign in here another way and link the account"
+        message = f"{settings.name} did not provide a verified email address"
+        hint = "verify your address there, or sign in here in another way and link the account"
         raise Refused(Code.DENIED, message, hint=hint)
     invited = sa.exists().where(t.invitations.c.user == _U.name, t.invitations.c.expires_at > now)
     linked = sa.exists().where(_I.user == _U.name)
@@ -162,7 +166,7 @@ def _taken(proven: Proven, *, disabled: bool) -> Refused:
     if disabled:
         return Refused(Code.DENIED, f"the account of {proven.email} is disabled", hint="ask an admin of the testbed")
     hint = "sign in to it and link it under Keys and tokens, or ask an admin of the testbed for a link"
-    return Refused(Code.CONFLICT, f"there is an account with the address {proven.email} already", hint=hint)
+    return Refused(Code.CONFLICT, f"there is already an account with the address {proven.email}", hint=hint)
 
 
 def _link(
@@ -191,4 +195,4 @@ def _name(c: Connection, proven: Proven) -> str:
     for name in (base, *(f"{base}-{number}" for number in range(2, _MOST_ALIKE + 1))):
         if name not in taken and users.is_name(name):
             return name
-    raise Refused(Code.CONFLICT, f"too many accounts are called {base}", hint="ask an admin of the testbed")
+    raise Refused(Code.CONFLICT, f"too many accounts have the name {base}", hint="ask an admin of the testbed")

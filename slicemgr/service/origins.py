@@ -25,7 +25,7 @@ def check_not_cloned(c: Connection, slice_id: str, name: str, snapshot: str | No
     clone = c.scalar(sa.select(l.name).join(t.slivers, s.slice == l.id).where(wanted).limit(1))
     if clone is not None:
         hint = f"wait until {clone} runs, or delete it"
-        raise Refused(Code.CONFLICT, f"slice {clone} is being made of a snapshot of {name}", hint=hint)
+        raise Refused(Code.CONFLICT, f"slice {clone} is being created from a snapshot of {name}", hint=hint)
 
 
 def check_idle(c: Connection, slice_id: str, name: str, snapshot: str | None = None) -> None:
@@ -34,6 +34,6 @@ def check_idle(c: Connection, slice_id: str, name: str, snapshot: str | None = N
     wanted = sa.and_(o.slice_id == slice_id, o.kind.in_(_KINDS), o.state.not_in(_ENDED))
     for row in c.execute(sa.select(o.kind, o.params).where(wanted)):
         if snapshot in (None, row.params["snapshot"]):
-            doing = "made" if row.kind == "snapshot" else "restored"
+            doing = "created" if row.kind == "snapshot" else "restored"
             message = f"snapshot {row.params['name']} of slice {name} is being {doing}"
-            raise Refused(Code.CONFLICT, message, hint="wait until that has ended: `slicectl op list`")
+            raise Refused(Code.CONFLICT, message, hint="wait until the operation has ended, see `slicectl op list`")

@@ -55,7 +55,7 @@ class Passwords:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        busy = Refused(Code.UNAVAILABLE, "too many people sign in at this moment", hint="try again")
+        busy = Refused(Code.UNAVAILABLE, "too many sign-ins are in progress", hint="try again")
         if not self._room.acquire(blocking=False):
             raise busy
         try:
@@ -72,13 +72,17 @@ class Passwords:
 def check(password: str, user: str) -> None:
     """Refused(INVALID) if it is too short, too long, or contains the user's name."""
     if len(password) < LEAST:
-        raise invalid("password", f"{len(password)} characters are too few", f"at least {LEAST}: several words")
+        raise invalid(
+            "password",
+            f"{len(password)} characters are too short",
+            f"use at least {LEAST} characters, such as several words",
+        )
     if len(password) > MOST:
         raise invalid("password", f"{len(password)} characters are too many", f"at most {MOST}")
     if len(set(password)) < 5:
-        raise invalid("password", "repeats itself", f"at least {LEAST} characters that nobody would guess")
+        raise invalid("password", "repeats itself", f"use at least {LEAST} characters that are hard to guess")
     if user in password.lower() and len(password) - len(user) < LEAST:
-        raise invalid("password", "is little more than your name", "something that nobody would guess")
+        raise invalid("password", "is too similar to your name", "use a password that is hard to guess")
 
 
 def _plain(password: str) -> str:

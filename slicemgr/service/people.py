@@ -41,9 +41,9 @@ def authenticate(store: Store, token: str, address: str = "") -> Principal:
         row = c.execute(_WHOSE, {"hash": hashed}).first()
         roles = roles_of(c, row.name) if row is not None else {}
     if row is None or not hmac.compare_digest(row.hash, hashed):
-        raise Refused(Code.UNAUTHENTICATED, "the token is not valid", hint="`slicectl login URL` gets a new one")
+        raise Refused(Code.UNAUTHENTICATED, "the token is not valid", hint="create a new one with `slicectl login URL`")
     if row.expires_at is not None and row.expires_at <= now:
-        hint = "`slicectl login URL` gets a new one"
+        hint = "create a new one with `slicectl login URL`"
         raise Refused(Code.UNAUTHENTICATED, f"the token expired at {row.expires_at:%Y-%m-%dT%H:%M:%SZ}", hint=hint)
     if not row.enabled:
         raise Refused(Code.UNAUTHENTICATED, f"the account {row.name} is disabled", hint="ask an admin of the testbed")

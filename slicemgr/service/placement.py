@@ -34,7 +34,7 @@ def place(c: Connection, config: Config, spec: SliceSpec, allowed: Quota | None 
     projects.check_exists(c, spec.project)
     taken = sa.select(t.slices.c.id).where(t.slices.c.project == spec.project, t.slices.c.name == spec.name)
     if c.scalar(taken) is not None:
-        raise Refused(Code.CONFLICT, f"there is a slice {spec.name!r} already", hint="choose another", field="name")
+        raise Refused(Code.CONFLICT, f"there is already a slice {spec.name!r}", hint="choose another", field="name")
     image = _image(c, spec.image, spec.project)
     node = nodes.choose(c, spec.node)
     nodes.check_able(node, spec)
@@ -54,7 +54,7 @@ def _image(c: Connection, wanted: str, project: str) -> Row[*tuple[Any, ...]]:
     usable = sa.or_(i.project.is_(None), i.project == project)
     row = c.execute(columns.where(usable, sa.or_(i.name == wanted, i.sha256 == wanted))).first()
     if row is None:
-        hint = "`slicectl image list` shows what there is"
+        hint = "list them with `slicectl image list`"
         raise Refused(Code.INVALID, f"there is no image {wanted[:80]!r}", hint=hint, field="image")
     if row.state != ImageState.READY:
         doing = "being deleted" if row.state == ImageState.DELETING else "still being imported"
@@ -65,21 +65,25 @@ def _image(c: Connection, wanted: str, project: str) -> Row[*tuple[Any, ...]]:
 def _check_image(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Boot:
     """How a sliver of the image boots. Refused if the image cannot be what is asked for."""
     if image.arch not in ("", "x86_64", "i686"):
-        raise invalid("image", f"{image.name} is for {image.arch}", "one for x86_64 or i686 is needed")
+        raise invalid("image", f"{image.name} is for {image.arch}", "use an image for x86_64 or i686")
     if spec.kind is Kind.LXC:
         if not image.arch:
-            raise invalid("type", f"image {image.name} has no Linux in it that a container could run", "kvm")
+            raise invalid("type", f"image {image.name} has no Linux system for containers", "kvm")
         return Boot.DIRECT
     if not image.boot:
-        raise invalid("image", f"{image.name} was imported before this version made kvm slivers", "import it again")
+        raise invalid("image", f"{image.name} was imported by a version without support for kvm", "import it again")
     facts = BootFacts(**image.boot)
     boot = facts.choose(spec.boot)
     if boot is not None:
         return boot
     if facts.choose(Boot.LOADER) is None:
-        raise invalid("image", f"{image.name} has neither a boot loader nor a kernel", "lxc needs none")
+        raise invalid(
+            "image", f"{image.name} has neither a boot loader nor a kernel", "use an image with one, or the type lxc"
+        )
     able = [one.value for one in Boot if facts.choose(one)]
-    raise invalid("boot", f"image {image.name} cannot boot by {spec.boot}", f"it can: {', '.join(able)}")
+    raise invalid(
+        "boot", f"image {image.name} does not support the boot method {spec.boot}", f"supported: {', '.join(able)}"
+    )
 
 
 def given(c: Connection, node: str) -> list[allocate.Given]:

@@ -82,7 +82,7 @@ def create(store: Store, config: Config, raw: Mapping[str, Any], by: Principal) 
     access.make_project(by)
     known = ("name", "description", "quota", "ceiling", "pi")
     for unknown in sorted(set(raw) - set(known)):
-        raise invalid(unknown[:64], "unknown field", f"known: {', '.join(known)}")
+        raise invalid(unknown[:64], "unknown field", f"the fields are {', '.join(known)}")
     name, text = specs.slice_name(raw.get("name") or ""), _description(raw.get("description", ""))
     first = _parse(QUOTA, raw.get("quota") or {}, _default(config.quota, 1))
     most = _parse(CEILING, raw.get("ceiling") or {}, _raised(first, _default(config.quota, config.quota.ceiling)))
@@ -97,15 +97,15 @@ def create(store: Store, config: Config, raw: Mapping[str, Any], by: Principal) 
             if raw.get("pi") is not None:
                 members.put(c, name, str(raw["pi"]), Role.PI, by, field="pi")
     except exc.IntegrityError as error:
-        message = f"there is a project {name!r} already"
-        raise Refused(Code.CONFLICT, message, hint="choose another", field="name") from error
+        message = f"there is already a project {name!r}"
+        raise Refused(Code.CONFLICT, message, hint="choose another name", field="name") from error
     return name
 
 
 def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal) -> None:
     """description by a PI; quota and ceiling by an admin, each with only what shall change (null: not limited)."""
     for unknown in sorted(set(raw) - {"description", QUOTA, CEILING}):
-        raise invalid(unknown[:64], "unknown field", "known: description, quota, ceiling")
+        raise invalid(unknown[:64], "unknown field", "the fields are description, quota, ceiling")
     with store.write() as c:
         access.see_project(by, name)
         check_exists(c, name)
@@ -137,7 +137,7 @@ def delete(store: Store, name: str, by: Principal) -> None:
         check_exists(c, name)
         access.limit_project(by, name)
         if name == DEFAULT_PROJECT:
-            raise Refused(Code.CONFLICT, f"{name} is the node's own project", hint="it stays")
+            raise Refused(Code.CONFLICT, f"{name} is a built-in project", hint="it cannot be deleted")
         for table, what in ((t.slices, "slices"), (t.images, "images")):
             if c.scalar(sa.select(sa.exists().where(table.c.project == name))):
                 raise Refused(Code.CONFLICT, f"project {name} has {what}", hint="delete them first")
@@ -173,7 +173,7 @@ def _parse(level: str, raw: Any, before: Quota) -> Quota:
     for name, value in raw.items():
         field = f"{level}.{name[:64]}"
         if name not in known:
-            raise invalid(field, "unknown field", f"known: {', '.join(known)}")
+            raise invalid(field, "unknown field", f"the fields are {', '.join(known)}")
         values[name] = None if value is None else _limit(field, name, value)
     return replace(before, **values)
 

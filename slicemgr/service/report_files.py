@@ -40,7 +40,7 @@ def unpacked(config: Config, archive: Path) -> Iterator[tuple[Path, Files]]:
     except OSError as error:
         if folder is not None:
             remove(folder)
-        raise Failed(f"the report cannot be kept: {error.strerror or error}", hint="nothing of it is left") from error
+        raise Failed(f"the report cannot be stored: {error.strerror or error}", hint="nothing was stored") from error
     except BaseException:
         if folder is not None:
             remove(folder)
@@ -61,7 +61,7 @@ def _unpack(archive: Path, folder: Path, most: int) -> Files:
                     _check_room(files, most)
                     _write(tar, member, folder / name)
     except (tarfile.TarError, ValueError) as error:
-        raise invalid("file", f"is no tar archive: {error}", "send one that is not compressed") from error
+        raise invalid("file", f"is not a tar archive: {error}", "send an uncompressed tar archive") from error
     names = [one["name"] for one in files]
     reports.check_files(names)
     return sorted(files, key=lambda one: (one["name"] != reports.REPORT, one["name"]))
@@ -73,24 +73,24 @@ def _checked(member: tarfile.TarInfo, taken: list[str]) -> str:
     if member.isdir() and name in ("", "."):
         return ""
     if not reports.fits(name):
-        raise invalid("file", f"holds {member.name[:80]!r}", f"only {reports.KNOWN}, in no folder")
+        raise invalid("file", f"contains {member.name[:80]!r}", f"only {reports.KNOWN}, in no folder")
     if not member.isreg() or member.issparse():
-        raise invalid("file", f"holds {name} as something else than a plain file")
+        raise invalid("file", f"contains {name}, which is not a regular file")
     if name in taken:
-        raise invalid("file", f"holds {name} twice")
+        raise invalid("file", f"contains {name} twice")
     return name
 
 
 def _check_room(files: Files, most: int) -> None:
     if len(files) > reports.MOST_FILES:
-        raise invalid("file", "holds too many files", f"at most {reports.MOST_FILES}")
+        raise invalid("file", "contains too many files", f"at most {reports.MOST_FILES}")
     if sum(one["size"] for one in files) > most:
-        raise invalid("file", "is too large", f"all files together at most {most} bytes: web.max_report")
+        raise invalid("file", "is too large", f"the files can have at most {most} bytes in total (web.max_report)")
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
     source = tar.extractfile(member)
-    assert source is not None, "a plain file"
+    assert source is not None, "send regular files only"
     # Readable by a later `web.user`, too: the folder above is what nobody else enters.
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     with os.fdopen(descriptor, "wb") as file:
@@ -116,7 +116,7 @@ def remove(folder: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        log.warning("%s stays for now: %s", folder, error)
+        log.warning("%s was not removed: %s", folder, error)
 
 
 def sweep(config: Config, known: set[str]) -> list[Path]:

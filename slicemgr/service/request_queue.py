@@ -28,14 +28,14 @@ def add(c: Connection, spec: SliceSpec, by: Principal, body: Mapping[str, Any], 
     q, now, id_ = t.requests.c, utcnow(), people.new_id()
     waiting = sa.select(sa.func.count()).where(q.user == by.user, q.state == RequestState.WAITING)
     if (c.scalar(waiting) or 0) >= _MOST_WAITING:
-        raise Refused(Code.CONFLICT, f"{_MOST_WAITING} requests of yours wait already", hint="withdraw one")
+        raise Refused(Code.CONFLICT, f"you already have {_MOST_WAITING} waiting requests", hint="withdraw one")
     exceeds = "; ".join(one.message for one in over.errors)
     row = {"id": id_, "project": spec.project, "user": by.user, "name": spec.name, "body": dict(body)}
     values = {**row, "reason": why, "exceeds": exceeds, "state": RequestState.WAITING, "created_at": now}
     try:
         c.execute(t.requests.insert().values(**values))
     except exc.IntegrityError as error:
-        message = f"a request for slice {spec.name!r} is there already"
+        message = f"there is already a request for slice {spec.name!r}"
         raise Refused(Code.CONFLICT, message, hint="`slicectl request list`", field="name") from error
     note(c, "request", row, by, exceeds)
     return id_

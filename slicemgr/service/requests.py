@@ -27,7 +27,7 @@ def reason(value: Any, *, needed: bool = False) -> str:
     """Why somebody asks, grants or declines. Refused(INVALID)."""
     if value is None or (isinstance(value, str) and not value.strip()):
         if needed:
-            raise invalid("reason", "is missing", "say why, for the person who asked")
+            raise invalid("reason", "is missing", "give a reason for the requester")
         return ""
     if not isinstance(value, str) or len(value) > LONGEST_REASON:
         raise invalid("reason", "must be text", f"at most {LONGEST_REASON} characters")
@@ -41,7 +41,7 @@ def grant(store: Store, config: Config, id: str, trimmed: Mapping[str, Any], ans
     may not have slices there any more.
     """
     for unknown in sorted(set(trimmed) - set(TRIMMED)):
-        raise invalid(unknown[:64], "cannot be granted otherwise than asked for", f"known: {', '.join(TRIMMED)}")
+        raise invalid(unknown[:64], "cannot be changed when granting", f"the fields are {', '.join(TRIMMED)}")
     with store.write() as c:
         row = _waiting(c, id, by)
         access.decide_request(by, row.project, row.user, id)
@@ -87,7 +87,7 @@ def _waiting(c: Connection, id: str, by: Principal) -> Row[*tuple[Any, ...]]:
     access.changes(by, "decide requests")
     if row.state != RequestState.WAITING:
         by_whom = f" by {row.decided_by}" if row.decided_by else ""
-        raise Refused(Code.CONFLICT, f"this request was {row.state} already{by_whom}", hint="`slicectl request list`")
+        raise Refused(Code.CONFLICT, f"this request was already {row.state}{by_whom}", hint="`slicectl request list`")
     return row
 
 
@@ -96,7 +96,7 @@ def _still_there(c: Connection, row: Row[*tuple[Any, ...]]) -> str:
     u = t.users.c
     user = c.execute(sa.select(u.name, u.enabled, u.admin).where(u.name == row.user)).one()
     if not user.enabled or not (user.admin or row.project in people.roles_of(c, row.user)):
-        raise Refused(Code.CONFLICT, f"{row.user} is not in project {row.project} any more", hint="decline it")
+        raise Refused(Code.CONFLICT, f"{row.user} is no longer a member of project {row.project}", hint="decline it")
     return str(user.name)
 
 

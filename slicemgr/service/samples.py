@@ -93,7 +93,7 @@ def _moment(field: str, text: str, now: datetime) -> datetime:
         try:
             return now - parse_duration(text, field)
         except (Refused, OverflowError):
-            raise invalid(field, f"{text[:40]!r} is no moment", "such as 2h, 7d or 2026-11-21T12:00:00Z") from None
+            raise invalid(field, f"{text[:40]!r} is not a time", "such as 2h, 7d or 2026-11-21T12:00:00Z") from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
 
 
@@ -101,7 +101,7 @@ def chosen(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
     """The columns of a list with commas; None: all. Refused(INVALID)."""
     names = tuple(dict.fromkeys(one.strip() for one in (text or "").split(",") if one.strip()))
     for unknown in (one for one in names if one not in known):
-        raise invalid("columns", f"{unknown[:40]!r} is unknown", f"known: {', '.join(known)}")
+        raise invalid("columns", f"{unknown[:40]!r} is unknown", f"the columns are {', '.join(known)}")
     return names or tuple(known)
 
 
@@ -118,8 +118,8 @@ def of_slice(
     slivers = list(members)
     points = (wanted.until - wanted.since) / (wanted.resolution or config.record.interval.total_seconds())
     if points * (1 if total else len(slivers)) > _MOST:
-        hint = "ask for a shorter time or a coarser resolution, or for all slivers together"
-        raise Refused(Code.INVALID, "that is too much for one answer", hint=hint, field="since")
+        hint = "request a shorter period, a coarser resolution, or the sum of all slivers"
+        raise Refused(Code.INVALID, "the response would be too large", hint=hint, field="since")
     serials = [one.serial for one in slivers]
     span = (wanted.resolution, wanted.since, wanted.until)
     rows = samples.of_slivers(c, serials, *span, together=total)
@@ -148,7 +148,7 @@ def of_slice(
 def of_node(c: Connection, config: Config, name: str, wanted: Window, columns: Sequence[str] = OF_NODES) -> Json:
     """The series of a node. Refused(NOT_FOUND)."""
     if c.scalar(sa.select(t.nodes.c.name).where(t.nodes.c.name == name)) is None:
-        raise Refused(Code.NOT_FOUND, f"there is no node {name[:80]!r}", hint="`slicectl node list` shows them")
+        raise Refused(Code.NOT_FOUND, f"there is no node {name[:80]!r}", hint="list them with `slicectl node list`")
     rows = samples.of_node(c, name, wanted.resolution, wanted.since, wanted.until)
     series = {one: [value(row, one) for row in rows] for one in columns}
     told = {"node": name, **wanted.head(config.record), "at": [row.at for row in rows]}
@@ -260,7 +260,7 @@ def accounts(
     that `by` sees. month: `2026-11`, or since: from that month on. Refused."""
     for field, text in (("month", month), ("since", since)):
         if text and not re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", text):
-            raise invalid(field, f"{text[:40]!r} is no month", "such as 2026-11")
+            raise invalid(field, f"{text[:40]!r} is not a month", "such as 2026-11")
     if project is not None:
         access.see_project(by, project)
         if c.scalar(sa.select(t.projects.c.name).where(t.projects.c.name == project)) is None:

@@ -50,8 +50,8 @@ def check(store: Store, door: Door, user: str, password: str, address: str, brow
         shown = user if _NAME.fullmatch(user) else "?"
         with store.write() as c:
             operations.note(c, shown, "sign-in failed", utcnow(), address=address)
-        hint = "ask an admin of the testbed for a new link if you forgot it"
-        raise Refused(Code.UNAUTHENTICATED, "the user or the password is not right", hint=hint)
+        hint = "ask an admin of the testbed for a new link if you forgot the password"
+        raise Refused(Code.UNAUTHENTICATED, "the user name or the password is wrong", hint=hint)
     door.attempts.forgive(user, address, browser)
     with store.read() as c:
         passwords_off.check(c, door.openid, user)

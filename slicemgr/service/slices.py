@@ -65,7 +65,7 @@ def create(store: Store, config: Config, body: Mapping[str, Any], by: Principal,
                     raise
                 made = Created(spec, request=request_queue.add(c, spec, by, complete, why, over))
     except exc.IntegrityError as error:  # only where writers are not alone: somebody was quicker
-        raise Refused(Code.CONFLICT, "another request got in between", hint="try again") from error
+        raise Refused(Code.CONFLICT, "a concurrent request changed the slice", hint="try again") from error
     if made.operation:
         wake(config.wake_socket)
     return made
@@ -196,8 +196,8 @@ def find(c: Connection, name: str, by: Principal, project: str | None = None) ->
         for row in rows:
             if row.project == by.default_project:
                 return row
-        hint = f"say which project: {', '.join(row.project for row in rows)}"
-        raise Refused(Code.CONFLICT, f"there are several slices {name!r}", hint=hint, field="project")
+        hint = f"give the project: {', '.join(row.project for row in rows)}"
+        raise Refused(Code.CONFLICT, f"several projects have a slice {name!r}", hint=hint, field="project")
     return rows[0]
 
 
@@ -208,7 +208,7 @@ def _gone(c: Connection, name: str, where: Sequence[str]) -> Refused:
     last = c.execute(sa.select(e.at, e.user, e.detail).where(*deleted).order_by(e.id.desc()).limit(1)).first()
     if last is not None:
         why = f": {last.detail}" if last.detail else ""
-        missing.hint = f"one of that name was deleted at {last.at:%Y-%m-%dT%H:%M:%SZ} by {last.user}{why}"
+        missing.hint = f"a slice with this name was deleted at {last.at:%Y-%m-%dT%H:%M:%SZ} by {last.user}{why}"
     return missing
 
 
@@ -232,7 +232,7 @@ def act(
         if action == "delete":
             origins.check_not_cloned(c, row.id, name)
         if action in ("start", "restart", "resume") and row.lease_ended_at is not None:
-            hint = f"`slicectl renew {name}` first"
+            hint = f"renew it first with `slicectl renew {name}`"
             raise Refused(Code.CONFLICT, f"the lease of slice {name} has ended", hint=hint)
         operation = change(c, row, action, by.user, utcnow(), params, address=by.address)
     wake(config.wake_socket)
@@ -267,12 +267,12 @@ def change(
 
 def _check_possible(name: str, action: str, desired: set[str]) -> None:
     if Desired.ABSENT in desired:
-        raise Refused(Code.CONFLICT, f"slice {name} is being deleted", hint="wait until it is gone")
+        raise Refused(Code.CONFLICT, f"slice {name} is being deleted", hint="wait until it has been deleted")
     if action == "pause" and desired != {Desired.RUNNING}:
         raise Refused(Code.CONFLICT, f"slice {name} is not running", hint="only a running slice can be paused")
     if action == "resume" and desired != {Desired.PAUSED}:
         raise Refused(
-            Code.CONFLICT, f"slice {name} is not paused", hint=f"`slicectl start {name}` starts a stopped one"
+            Code.CONFLICT, f"slice {name} is not paused", hint=f"start a stopped slice with `slicectl start {name}`"
         )
 
 
@@ -288,10 +288,10 @@ def resize(store: Store, config: Config, name: str, disk: int, by: Principal, *,
         own = c.execute(sa.select(s.id, s.node, s.disk, s.memory).where(s.slice == row.id)).all()
         most = max(one.disk for one in own)
         if disk <= most:
-            hint = f"more than {allocate.size_text(most)}: a disk cannot shrink"
-            raise Refused(Code.CONFLICT, f"the limit of slice {name} is as large already", hint=hint, field="disk")
+            hint = f"use more than {allocate.size_text(most)}; a disk cannot shrink"
+            raise Refused(Code.CONFLICT, f"the disk limit of slice {name} is already as large", hint=hint, field="disk")
         more = quota.Amounts(disk=sum(disk - one.disk for one in own))
-        hint = "delete what is not needed, or ask an admin of the testbed for a larger quota"
+        hint = "delete unused slices, or ask an admin of the testbed for a larger quota"
         quota.check(projects.limits(c, row.project), projects.used(c, row.project), more, hint=hint)
         node = nodes.choose(c, own[0].node)
         added = Limits(memory=0, disk=disk - most, pids=0, cpu=0)
@@ -314,11 +314,11 @@ def renew(
         row = find(c, name, by, project)
         access.change_slice(by, row.project, row.owner, name, "renew")
         if c.scalar(sa.select(sa.exists().where(t.slivers.c.slice == row.id, t.slivers.c.desired == Desired.ABSENT))):
-            raise Refused(Code.CONFLICT, f"slice {name} is being deleted", hint="make a new one")
+            raise Refused(Code.CONFLICT, f"slice {name} is being deleted", hint="create a new slice")
         now, rules = utcnow(), lease_rules.of(c, config, row.project)
         if rules.exempt:
             raise Refused(
-                Code.CONFLICT, f"the leases of project {row.project} do not end", hint="nothing is to be done"
+                Code.CONFLICT, f"the leases of project {row.project} do not expire", hint="a renewal is not needed"
             )
         if not by.admin:
             leases.check_window(name, now, row.expires_at, rules.lease.window)

@@ -60,7 +60,7 @@ class Server:
     def send(self, letter: Letter, before: Callable[[], None]) -> Outcome:
         """before: called right before the text goes to the server, from where on it may be taken."""
         if not letter.recipient.isascii():
-            return Refusal(f"{letter.recipient!r} is no address that every server takes")
+            return Refusal(f"{letter.recipient!r} is not a valid address for every mail server")
         try:
             connection = self._connect()
         except smtplib.SMTPAuthenticationError as error:
@@ -108,7 +108,7 @@ class Server:
         except smtplib.SMTPResponseException as error:
             return _judge(error.smtp_code, _answer(error))
         except (OSError, smtplib.SMTPException) as error:
-            return Unknown(f"nobody knows whether it was sent: {self._settings.server}: {error}")
+            return Unknown(f"it is unknown whether it was sent: {self._settings.server}: {error}")
         return None if code == 250 else _judge(code, answer.decode(errors="replace"))
 
     def _message(self, letter: Letter) -> EmailMessage:

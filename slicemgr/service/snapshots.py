@@ -30,7 +30,7 @@ from slicemgr.store.wake import wake
 CLONE_FIELDS = ("name", "lease", "disk", "ssh_keys")
 _LIMITS = ("memory", "disk", "pids", "cpu", "cpu_shares", "memory_soft", "io_weight", "io_rate", "io_ops")
 _RATES = ("net_in", "net_out")
-_QUOTA_HINT = "delete what is not needed, or ask an admin of the testbed for a larger quota"
+_QUOTA_HINT = "delete unused slices, or ask an admin of the testbed for a larger quota"
 
 _Row = Row[*tuple[Any, ...]]
 
@@ -61,7 +61,7 @@ def create(store: Store, config: Config, at: Place, name: Any) -> str:
             c.execute(t.sliver_snapshots.insert(), [{"snapshot": id_, "sliver": one.id} for one in slivers])
             operation = _ask(c, "snapshot", found, slivers, {"snapshot": id_, "name": wanted}, at.by)
     except exc.IntegrityError as error:
-        message = f"slice {at.slice} has a snapshot {wanted!r} already"
+        message = f"slice {at.slice} already has a snapshot {wanted!r}"
         raise Refused(Code.CONFLICT, message, hint="choose another name", field="name") from error
     wake(config.wake_socket)
     return operation
@@ -103,7 +103,7 @@ def clone(store: Store, config: Config, at: Place, name: str, raw: Mapping[str, 
     limit covers what it begins with, as if that were a copy. Raises OverQuota.
     """
     for unknown in sorted(set(raw) - set(CLONE_FIELDS)):
-        raise invalid(unknown[:64], "unknown field", f"known: {', '.join(CLONE_FIELDS)}")
+        raise invalid(unknown[:64], "unknown field", f"the fields are {', '.join(CLONE_FIELDS)}")
     wanted = specs.slice_name(raw.get("name"))
     try:
         with store.write() as c:
@@ -113,7 +113,7 @@ def clone(store: Store, config: Config, at: Place, name: str, raw: Mapping[str, 
             spec = _spec(c, config, found, at.by, {**raw, "name": wanted})
             operation = _insert(c, config, spec, at.by, found, row)
     except exc.IntegrityError as error:
-        raise Refused(Code.CONFLICT, "another request got in between", hint="try again") from error
+        raise Refused(Code.CONFLICT, "a concurrent request changed the slice", hint="try again") from error
     except OverQuota as error:
         hinted = [Refused(one.code, one.message, hint=_QUOTA_HINT, field=one.field) for one in error.errors]
         raise OverQuota(hinted) from error
@@ -126,7 +126,7 @@ def find(c: Connection, found: _Row, name: str) -> _Row:
     n = t.snapshots.c
     row = c.execute(sa.select(t.snapshots).where(n.slice == found.id, n.name == name)).first()
     if row is None:
-        hint = f"`slicectl snapshot list {found.name}` shows what there is"
+        hint = f"list them with `slicectl snapshot list {found.name}`"
         raise Refused(Code.NOT_FOUND, f"slice {found.name} has no snapshot {name[:80]!r}", hint=hint)
     return row
 
@@ -142,23 +142,23 @@ def _slivers(c: Connection, found: _Row) -> list[_Row]:
     s = t.slivers.c
     rows = list(c.execute(sa.select(t.slivers).where(s.slice == found.id).order_by(s.idx)).all())
     if Desired.ABSENT in {one.desired for one in rows} or not rows:
-        raise Refused(Code.CONFLICT, f"slice {found.name} is being deleted", hint="make a new one")
+        raise Refused(Code.CONFLICT, f"slice {found.name} is being deleted", hint="create a new slice")
     if not all(one.host_key for one in rows):
-        raise Refused(Code.CONFLICT, f"slice {found.name} is still being made", hint=f"`slicectl wait {found.name}`")
+        raise Refused(Code.CONFLICT, f"slice {found.name} is still being created", hint=f"`slicectl wait {found.name}`")
     return rows
 
 
 def _check_count(c: Connection, config: Config, found: _Row) -> None:
     n, most = t.snapshots.c, config.limits.snapshots_per_slice
     if (c.scalar(sa.select(sa.func.count()).where(n.slice == found.id)) or 0) >= most:
-        message = f"slice {found.name} has {most} snapshots, as many as a slice may have"
-        raise Refused(Code.CONFLICT, message, hint=f"`slicectl snapshot delete {found.name} SNAPSHOT`")
+        message = f"slice {found.name} already has {most} snapshots, which is the limit"
+        raise Refused(Code.CONFLICT, message, hint=f"delete one with `slicectl snapshot delete {found.name} SNAPSHOT`")
 
 
 def _check_made(c: Connection, row: _Row) -> None:
     n = t.sliver_snapshots.c
     if c.scalar(sa.select(sa.exists().where(n.snapshot == row.id, n.made_at.is_(None)))):
-        raise Refused(Code.CONFLICT, f"snapshot {row.name} is still being made", hint="wait until it is")
+        raise Refused(Code.CONFLICT, f"snapshot {row.name} is still being created", hint="wait until it is ready")
 
 
 def _spec(c: Connection, config: Config, found: _Row, by: Principal, raw: Mapping[str, Any]) -> SliceSpec:
@@ -198,7 +198,7 @@ def _insert(c: Connection, config: Config, spec: SliceSpec, by: Principal, found
     largest = max(one.size for one in begins)
     if spec.limits.disk < largest + specs.LEAST_DISK:
         least = size_text(largest + specs.LEAST_DISK)
-        raise invalid("disk", f"the snapshot holds {size_text(largest)} already", f"at least {least}")
+        raise invalid("disk", f"the snapshot already contains {size_text(largest)}", f"at least {least}")
     operation = slices.insert(c, config, spec, by)
     tag = c.scalar(sa.select(o.slice_id).where(o.id == operation))
     for one in begins:

@@ -33,14 +33,14 @@ LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weig
 _FIELDS = frozenset(
     ("name", "project", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node", "boot", "user_data")
 )
-_PAGE_CACHE = "a container writes through the node's page cache, which no rate holds; io_weight shares the disk"
+_PAGE_CACHE = "containers write through the page cache of the node, which has no rate limit; use io_weight"
 _NOT_OF = {  # what a kind cannot do, and why
     Kind.LXC: {
         "io_rate": _PAGE_CACHE,
         "io_ops": _PAGE_CACHE,
-        "boot": "a container boots no kernel",
+        "boot": "a container does not boot a kernel",
     },
-    Kind.KVM: {"pids": "a virtual machine has a kernel of its own, which counts its own processes"},
+    Kind.KVM: {"pids": "a virtual machine has its own kernel, which limits its own processes"},
 }
 
 
@@ -87,12 +87,12 @@ def slice_spec(raw: Mapping[str, Any], config: Config, default_lease: timedelta 
     """
     form = _Form(raw)
     for unknown in sorted(set(raw) - _FIELDS):
-        form.errors.append(invalid(unknown[:64], "unknown field", f"known: {', '.join(sorted(_FIELDS))}"))
+        form.errors.append(invalid(unknown[:64], "unknown field", f"the fields are {', '.join(sorted(_FIELDS))}"))
     defaults, network = config.limits, config.network
     kind = form.need("type", _kind, Kind.LXC)
     for name, reason in _NOT_OF[kind].items():
         if raw.get(name) is not None:
-            form.errors.append(invalid(name, f"cannot be had with {kind}: {reason}", "leave it out"))
+            form.errors.append(invalid(name, f"is not supported for {kind}: {reason}", "omit this field"))
     usual = min(config.lease.default, config.lease.longest)
     most_ports = min(MOST_PORTS, network.ports_last - network.ports_first + 1)
     spec = SliceSpec(
@@ -127,7 +127,7 @@ def slice_spec(raw: Mapping[str, Any], config: Config, default_lease: timedelta 
     )
     soft = spec.limits.memory_soft
     if soft is not None and soft > spec.limits.memory:
-        form.errors.append(invalid("memory_soft", "is above the hard limit", "at most what memory says"))
+        form.errors.append(invalid("memory_soft", "exceeds the memory limit", "use at most the value of memory"))
     if form.errors:
         raise InvalidSpec(form.errors)
     return spec
@@ -137,10 +137,10 @@ def slice_name(value: Any) -> str:
     """A name that is also a host name's first part. Refused(INVALID) otherwise."""
     text = _text("name", value)
     if len(text) > LONGEST_NAME:
-        raise invalid("name", f"{len(text)} characters are too long", f"at most {LONGEST_NAME}")
+        raise invalid("name", f"{len(text)} characters are too many", f"at most {LONGEST_NAME}")
     if not _NAME.fullmatch(text):
         hint = "lower-case letters, digits and inner hyphens, as in `my-slice-1`"
-        raise invalid("name", f"{text!r} cannot be a slice's name", hint)
+        raise invalid("name", f"{text!r} is not a valid slice name", hint)
     return text
 
 
@@ -149,7 +149,7 @@ def image_name(value: Any) -> str:
     text = _text("name", value)
     if not _IMAGE_NAME.fullmatch(text):
         hint = "up to 64 letters, digits, dots, hyphens and underscores, a letter or digit first"
-        raise invalid("name", f"{text[:80]!r} cannot be an image's name", hint)
+        raise invalid("name", f"{text[:80]!r} is not a valid image name", hint)
     return text
 
 
@@ -225,9 +225,9 @@ def _size(field: str, value: Any, least: int) -> int:
         raise invalid(field, f"{str(value)[:40]} is negative", enough)
     size = parse_size(value if isinstance(value, str) else str(value), field)
     if size < least:
-        raise invalid(field, f"{str(value)[:40]} is too little", enough)
+        raise invalid(field, f"{str(value)[:40]} is too small", enough)
     if size > MOST_BYTES:
-        raise invalid(field, f"{str(value)[:40]} is more than any node has", "write it as 512M or 2G")
+        raise invalid(field, f"{str(value)[:40]} exceeds the capacity of every node", "write it as 512M or 2G")
     return size
 
 
@@ -246,9 +246,11 @@ def _cpu(value: Any) -> float:
     except (ValueError, OverflowError):
         cpu = math.nan
     if math.isnan(cpu):
-        raise invalid("cpu", f"{str(value)[:40]!r} is not a number of cores", "write it as 0.5, 1 or 2")
+        raise invalid("cpu", f"{str(value)[:40]!r} is not a number of CPU cores", "write it as 0.5, 1 or 2")
     if not LEAST_CPU <= cpu <= MOST_CPU:
-        raise invalid("cpu", f"{str(value)[:40]} cores are out of range", f"{LEAST_CPU} to what the node has")
+        raise invalid(
+            "cpu", f"{str(value)[:40]} CPU cores are out of range", f"use {LEAST_CPU} up to the capacity of the node"
+        )
     return cpu
 
 

@@ -43,10 +43,14 @@ def add(store: Store, text: object, by: Principal, config: Config | None = None)
     ids = [key_id(line) for line in lines]
     with store.write() as c:
         if c.scalar(sa.select(sa.exists().where(k.user == by.user, k.id.in_(ids)))):
-            raise Refused(Code.CONFLICT, "this key is there already", hint="`slicectl key list`", field="key")
+            raise Refused(Code.CONFLICT, "your account already has this key", hint="`slicectl key list`", field="key")
         count = c.scalar(sa.select(sa.func.count()).where(k.user == by.user)) or 0
         if count + len(lines) > keys.MOST_KEYS:
-            raise Refused(Code.CONFLICT, f"{count + len(lines)} keys are too many", hint=f"at most {keys.MOST_KEYS}")
+            raise Refused(
+                Code.CONFLICT,
+                f"{count + len(lines)} keys exceed the limit",
+                hint=f"an account can have at most {keys.MOST_KEYS}",
+            )
         rows = [{"user": by.user, "id": id_, "line": line} for id_, line in zip(ids, lines, strict=True)]
         c.execute(t.ssh_keys.insert(), [{**row, "created_at": now} for row in rows])
         slice_keys.refresh(c, by.user, by, f"{', '.join(ids)} of {by.user} added")

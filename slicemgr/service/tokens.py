@@ -38,11 +38,11 @@ class Wanted:
 def wanted(raw: Mapping[str, Any], config: Config, label: str = "") -> Wanted:
     """The request in `raw`. label: of one that names none. Refused(INVALID)."""
     for unknown in sorted(set(raw) - set(_KNOWN)):
-        raise invalid(unknown[:64], "unknown field", f"known: {', '.join(_KNOWN)}")
+        raise invalid(unknown[:64], "unknown field", f"the fields are {', '.join(_KNOWN)}")
     text = raw.get("label", label)
     if not isinstance(text, str) or not text.strip() or not text.isprintable() or len(text) > _LONGEST_LABEL:
-        hint = f"up to {_LONGEST_LABEL} characters that say where it is used"
-        raise invalid("label", "is missing" if text in ("", None) else "cannot be a label", hint)
+        hint = f"use up to {_LONGEST_LABEL} characters that describe its use"
+        raise invalid("label", "is missing" if text in ("", None) else "is not a valid label", hint)
     scope = raw.get("scope", Scope.WRITE.value)
     if scope not in tuple(Scope):
         raise invalid("scope", f"{str(scope)[:40]!r} is unknown", "read or write")
@@ -54,20 +54,20 @@ def wanted(raw: Mapping[str, Any], config: Config, label: str = "") -> Wanted:
     longest = config.people.token_longest
     if not timedelta(0) < expires <= longest:
         raise invalid(
-            "expires", f"{spans.text(expires)} is out of range", f"more than nothing, at most {spans.text(longest)}"
+            "expires", f"{spans.text(expires)} is out of range", f"use more than zero, at most {spans.text(longest)}"
         )
     return Wanted(text.strip(), Scope(scope), expires)
 
 
 def create(store: Store, asked: Wanted, by: Principal, *, why: str = "token create") -> tuple[str, str, datetime]:
     """The token itself (told this once), its id, and its end. Refused(CONFLICT) if there are too many."""
-    access.changes(by, "make tokens")
+    access.changes(by, "create tokens")
     now, token, id_ = utcnow(), f"smgr_{secrets.token_urlsafe(32)}", people.new_id()
     expires_at, k = now + asked.expires, t.tokens.c
     with store.write() as c:
         c.execute(t.tokens.delete().where(k.user == by.user, k.expires_at <= now))
         if (c.scalar(sa.select(sa.func.count()).where(k.user == by.user)) or 0) >= _MOST:
-            raise Refused(Code.CONFLICT, f"{by.user} has {_MOST} tokens already", hint="revoke what is not used")
+            raise Refused(Code.CONFLICT, f"{by.user} already has {_MOST} tokens", hint="revoke unused tokens")
         row = {"hash": people.digest(token), "id": id_, "user": by.user, "label": asked.label, "scope": asked.scope}
         c.execute(t.tokens.insert().values(**row, created_at=now, expires_at=expires_at))
         detail = f"{id_} {asked.label!r} {asked.scope} until {expires_at:%Y-%m-%dT%H:%M:%SZ}"

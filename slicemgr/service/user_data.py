@@ -22,20 +22,26 @@ def check(value: Any) -> str:
         raise invalid(FIELD, "must be text", "the content of a cloud-config or script")
     size = len(value.encode(errors="replace"))
     if size > LARGEST:
-        raise invalid(FIELD, f"{size} bytes are too many", f"at most {LARGEST}; let a script fetch the rest")
+        raise invalid(
+            FIELD,
+            f"has {size} bytes, which is too large",
+            f"use at most {LARGEST} bytes, and download the rest in a script",
+        )
     if "\0" in value:
-        raise invalid(FIELD, "has a zero byte", "send text")
+        raise invalid(FIELD, "contains a zero byte", "send text")
     first = value.partition("\n")[0].strip()
     if first.startswith(_SCRIPT):
         return value
     if first != _CONFIG:
-        raise invalid(FIELD, f"begins with {first[:40]!r}", f"the first line is {_CONFIG}, or {_SCRIPT} of a script")
+        raise invalid(
+            FIELD, f"starts with {first[:40]!r}", f"the first line must be {_CONFIG}, or {_SCRIPT} for a script"
+        )
     try:
         tree = yaml.safe_load(value)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise invalid(FIELD, f"is not YAML: {_where(error)}", "`cloud-init schema -c FILE` checks it") from error
+        raise invalid(FIELD, f"is not YAML: {_where(error)}", "check it with `cloud-init schema -c FILE`") from error
     if tree is not None and not isinstance(tree, dict):
-        raise invalid(FIELD, "is not a cloud-config: there are no keys in it", "such as `packages: [iperf3]`")
+        raise invalid(FIELD, "is not a cloud-config, because it has no keys", "such as `packages: [iperf3]`")
     return value
 
 

@@ -48,7 +48,7 @@ def user_name(value: Any) -> str:
         raise invalid("name", "is missing" if value in (None, "") else "must be text")
     if not is_name(value):
         hint = f"up to {LONGEST_NAME} lower-case letters, digits and hyphens, a letter first"
-        raise invalid("name", f"{value[:80]!r} cannot be a user's name", hint)
+        raise invalid("name", f"{value[:80]!r} is not a valid user name", hint)
     return value
 
 
@@ -63,7 +63,7 @@ def is_address(value: str) -> bool:
 def description(raw: Mapping[str, Any], known: tuple[str, ...] = _DESCRIPTION + _ACCOUNT) -> dict[str, Any]:
     """The fields of an account in `raw`, checked. Refused(INVALID)."""
     for unknown in sorted(set(raw) - set(known)):
-        raise invalid(unknown[:64], "unknown field", f"known: {', '.join(known)}")
+        raise invalid(unknown[:64], "unknown field", f"the fields are {', '.join(known)}")
     values: dict[str, Any] = {}
     for name, value in raw.items():
         if name in _ACCOUNT:
@@ -72,7 +72,7 @@ def description(raw: Mapping[str, Any], known: tuple[str, ...] = _DESCRIPTION + 
         elif not isinstance(value, str) or not value.isprintable() or len(value) > 254:
             raise invalid(name, "must be a line of text", "at most 254 characters")
         elif name == "email" and value and not _EMAIL.fullmatch(value):
-            raise invalid(name, f"{value[:80]!r} is not a mail address", "such as me@example.org")
+            raise invalid(name, f"{value[:80]!r} is not an email address", "such as me@example.org")
         values[name] = value
     return values
 
@@ -94,7 +94,7 @@ def invite(store: Store, config: Config, raw: Mapping[str, Any], by: Principal) 
             return _link(c, config, name, by, now)
     except exc.IntegrityError as error:
         raise Refused(
-            Code.CONFLICT, f"there is a user {name!r} already", hint="choose another", field="name"
+            Code.CONFLICT, f"there is already a user {name!r}", hint="choose another name", field="name"
         ) from error
 
 
@@ -131,7 +131,7 @@ def _invited(c: Connection, secret: str, now: datetime) -> str:
     row = c.execute(query.where(i.hash == people.digest(secret))).first()
     if row is None or row.expires_at <= now or not row.enabled:
         hint = "ask an admin of the testbed for a new one"
-        raise Refused(Code.NOT_FOUND, "this link was used already, or its time is over", hint=hint, field="token")
+        raise Refused(Code.NOT_FOUND, "this link was already used or has expired", hint=hint, field="token")
     return str(row.user)
 
 
@@ -163,7 +163,9 @@ def change_password(store: Store, door: Door, old: str, new: str, by: Principal)
     with store.read() as c:
         hashed = c.scalar(sa.select(t.users.c.password).where(t.users.c.name == by.user)) or ""
     if not door.passwords.matches(hashed, old):
-        raise invalid("old", "is not the password", "ask an admin of the testbed for a new link if you forgot it")
+        raise invalid(
+            "old", "is not the current password", "ask an admin of the testbed for a new link if you forgot it"
+        )
     door.attempts.forgive(by.user, by.address, by.credential)
     fresh = door.passwords.hash(new, by.user)
     with store.write() as c:
@@ -218,17 +220,17 @@ def _default_project(value: Any, name: str, own: Collection[str], by: Principal)
     if value is None or value == "":
         return ""
     if not isinstance(value, str) or value not in (*own, *((DEFAULT_PROJECT,) if by.admin else ())):
-        hint = f"one of {', '.join(sorted(own))}" if own else "you are in no project yet"
-        raise invalid("default_project", f"{str(value)[:40]!r} is no project of yours", hint)
+        hint = f"one of {', '.join(sorted(own))}" if own else "you are not a member of a project"
+        raise invalid("default_project", f"{str(value)[:40]!r} is not one of your projects", hint)
     return value
 
 
 def _check_not_locked_out(name: str, values: Mapping[str, Any], by: Principal) -> None:
     loses = [key for key in _ACCOUNT if values.get(key) is False]
     if loses and name == ADMIN:
-        raise Refused(Code.CONFLICT, f"{ADMIN} is the node's own account", hint="it stays as it is", field=loses[0])
+        raise Refused(Code.CONFLICT, f"{ADMIN} is a built-in account", hint="it cannot be changed", field=loses[0])
     if loses and name == by.user:
-        raise Refused(Code.CONFLICT, "you would lock yourself out", hint="another admin can do that", field=loses[0])
+        raise Refused(Code.CONFLICT, "you would lock yourself out", hint="ask another admin", field=loses[0])
 
 
 def find(c: Connection, name: str) -> Row[*tuple[Any, ...]]:

@@ -358,7 +358,7 @@ def nodes(c: Connection, network: NetworkConfig, name: str | None = None, page: 
         query = query.where(n.name == name)
     rows = paging.rows(c, query, page, By(n.name))
     if name is not None and not rows:
-        raise Refused(Code.NOT_FOUND, f"there is no node {name[:80]!r}", hint="`slicectl node list` shows them")
+        raise Refused(Code.NOT_FOUND, f"there is no node {name[:80]!r}", hint="list them with `slicectl node list`")
     sums = sa.select(s.node, sa.func.count(), *(sa.func.sum(one) for one in (s.memory, s.disk, s.port_count)))
     used = {row[0]: row[1:] for row in c.execute(sums.group_by(s.node))}
     return [_node(row, used.get(row.name, (0, 0, 0, 0)), network) for row in rows]

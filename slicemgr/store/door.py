@@ -21,7 +21,7 @@ OPENED = b"o"
 _DATA, _ERROR, _WINDOW = b"d", b"e", b"w"
 _SIZE = struct.Struct("!HH")
 _ANSWER = 60.0  # seconds for libvirt to open a console, its own time limit included
-_AWAY = "the agent of the node does not answer"
+_AWAY = "the agent of the node does not respond"
 
 
 class Window(NamedTuple):
@@ -46,7 +46,7 @@ def knock(path: Path, token: str) -> socket.socket:
         answer = read(stream.recv(CHUNK + 1))
     except OSError as error:
         stream.close()
-        raise Refused(Code.UNAVAILABLE, _AWAY, hint="`slicectl node list` says when it was seen") from error
+        raise Refused(Code.UNAVAILABLE, _AWAY, hint="show its last contact with `slicectl node list`") from error
     if isinstance(answer, SlicemgrError):
         stream.close()
         raise answer
@@ -81,6 +81,6 @@ def read(packet: bytes) -> bytes | SlicemgrError:
     if kind in (_DATA, OPENED):
         return content
     if kind != _ERROR:
-        return Failed("the agent of the node has gone", hint="attach again", code=Code.UNAVAILABLE)
+        return Failed("the connection to the agent of the node was lost", hint="attach again", code=Code.UNAVAILABLE)
     told: dict[str, Any] = json.loads(content)
     return Refused(Code.from_wire(told["code"]), told["message"], hint=told["hint"])

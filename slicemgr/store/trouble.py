@@ -15,16 +15,19 @@ log = logging.getLogger(__name__)
 
 _NO_RIGHT = "42501"  # the driver counts it among mistakes in SQL
 
-LOCKED = ("the database is locked by another process", "try again; store.lock_timeout says how long to wait")
+LOCKED = ("the database is locked by another process", "try again; store.lock_timeout is the time to wait")
 _READ_ONLY = ("the database is read-only", "PostgreSQL is a standby, or default_transaction_read_only is on")
 _PASSWORD = ("PostgreSQL refuses the user or the password", "look at store.url and PostgreSQL's pg_hba.conf")
 _MISSING = ("PostgreSQL has no such database", "`createdb` it, or look at store.url")
 _RIGHTS = ("PostgreSQL refuses it to this user", "the user of store.url must own the database")
-_FULL = ("the disk of the database is full", "make room and try again")
+_FULL = ("the disk of the database is full", "free some space and try again")
 _MANY = ("PostgreSQL has too many connections", "raise its max_connections, or try again in a moment")
 _STARTING = ("PostgreSQL is starting or stopping", "try again in a moment")
-_DOWN = ("PostgreSQL does not answer", "is it running, where store.url says? The service's log has the details")
-_UNKNOWN = ("the database does not work", "the service's log has the details")
+_DOWN = (
+    "PostgreSQL does not answer",
+    "check store.url and that PostgreSQL is running; the log of the service has the details",
+)
+_UNKNOWN = ("the database does not work", "the log of the service has the details")
 
 
 class StoreError(Refused):
@@ -44,7 +47,7 @@ def explained() -> Iterator[None]:
             raise _trouble(error) from error
         raise
     except exc.TimeoutError as error:
-        raise StoreError("the service has too much to do", "try again in a moment") from error
+        raise StoreError("the service is overloaded", "try again in a moment") from error
     except exc.DBAPIError as error:
         raise _trouble(error) from error
 
@@ -64,7 +67,7 @@ def _explain_sqlite(error: exc.DBAPIError) -> tuple[str, str]:
         case sqlite3.SQLITE_READONLY:
             return "the database is read-only", "its file and folder must be writable for this user"
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
-            return "the database cannot be opened", "its file and folder must be there and writable for this user"
+            return "the database cannot be opened", "its file and folder must exist and be writable for this user"
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
             return "the file is not a database, or it is damaged", "look at store.url, or restore a backup"
         case sqlite3.SQLITE_FULL:

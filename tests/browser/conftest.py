@@ -87,9 +87,9 @@ def rosa(window: Open, link: str) -> Page:
 def accept(page: Page, link: str) -> None:
     """Take an invitation up."""
     page.goto(link)
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_label("The same once more").fill(PASSWORD)
-    page.get_by_role("button", name="Set the password").click()
+    page.get_by_label("Password", exact=True).fill(PASSWORD)
+    page.get_by_label("Repeat the password").fill(PASSWORD)
+    page.get_by_role("button", name="Set password").click()
     page.wait_for_url("**/slices")
 
 
@@ -103,7 +103,7 @@ def request_slice(page: Page, node: Node, name: str, kind: str = "lxc", image: s
         force=True
     )
     page.get_by_label("Public key").fill(Path(node.key.with_suffix(".pub")).read_text())
-    page.get_by_role("button", name="Request it").click()
+    page.get_by_role("button", name="Request slice").click()
 
 
 def ssh(node: Node, command: str, inside: str) -> str:

@@ -50,7 +50,7 @@ def test_each_page(node: Node, window: Open, rosa: Page, shape: tuple[int, str])
     look(page, f"/operations/{operation}")
     page.goto("/new")
     page.locator("form#new").evaluate("form => { form.noValidate = true }")
-    page.get_by_role("button", name="Request it").click()
+    page.get_by_role("button", name="Request slice").click()
     expect(page.get_by_role("alert").first).to_be_visible()
     assert troubles(page) == [], "the form with errors"
     if width < 500:
@@ -59,7 +59,7 @@ def test_each_page(node: Node, window: Open, rosa: Page, shape: tuple[int, str])
     without = window(javascript=False, cookies=rosa)
     without.goto("/slices")
     without.get_by_role("button", name="Decline the invitation to default").click()
-    expect(without.get_by_text("The invitation is declined")).to_be_visible()
+    expect(without.get_by_text("The invitation was declined")).to_be_visible()
     node.ok("project", "remove", "default", "rosa")
 
 
@@ -91,6 +91,6 @@ def test_keys_alone(node: Node, rosa: Page) -> None:
     rosa.keyboard.type("typed")
     rosa.get_by_label("Public key").focus()
     rosa.keyboard.insert_text((node.key.with_suffix(".pub")).read_text())
-    rosa.get_by_role("button", name="Request it").focus()
+    rosa.get_by_role("button", name="Request slice").focus()
     rosa.keyboard.press("Enter")
     rosa.wait_for_url("**/slices/typed**")

@@ -30,11 +30,11 @@ def chief(window: Open, node: Node) -> Iterator[Page]:
 def test_from_an_invitation_to_a_granted_request(chief: Page, window: Open, node: Node) -> None:
     """A project and its PI are made, the PI asks for more than the quota, the admin grants less than was asked."""
     chief.goto("/people")
-    chief.get_by_text("Invite somebody").click()
+    chief.get_by_text("Invite a user").click()
     chief.get_by_label("User name").fill("Nina!")
     chief.get_by_role("button", name="Invite").click()
     expect(chief.get_by_label("User name")).to_have_value("Nina!")
-    expect(chief.locator("#error-name")).to_contain_text("cannot be a user's name")
+    expect(chief.locator("#error-name")).to_contain_text("is not a valid user name")
     chief.get_by_label("User name").fill("nina")
     chief.get_by_role("button", name="Invite").click()
     link = chief.get_by_label("the link").inner_text()
@@ -46,22 +46,22 @@ def test_from_an_invitation_to_a_granted_request(chief: Page, window: Open, node
     chief.goto("/new-project")
     chief.get_by_label("Name", exact=True).fill(LAB)
     chief.get_by_label("PI").select_option("nina")
-    chief.get_by_text("What it may have").click()
+    chief.get_by_text("Quota and ceiling").click()
     chief.locator("[id='f-quota.slivers']").fill("1")
-    chief.get_by_role("button", name="Make the project").click()
+    chief.get_by_role("button", name="Create project").click()
     expect(chief.get_by_role("heading", name=LAB)).to_be_visible()
 
     nina = window()
     accept(nina, link)
     nina.goto("/account")
     nina.get_by_label("Add a public key").fill(node.key.read_text())
-    nina.get_by_role("button", name="Add the key").click()
+    nina.get_by_role("button", name="Add key").click()
     expect(nina.locator("#error-key")).to_contain_text("private key")
     nina.get_by_label("Add a public key").fill(node.key.with_suffix(".pub").read_text())
-    nina.get_by_role("button", name="Add the key").click()
+    nina.get_by_role("button", name="Add key").click()
     expect(nina.get_by_text("Your key was added.")).to_be_visible()
     nina.get_by_label("Used for").fill("notebook")
-    nina.get_by_role("button", name="Make a token").click()
+    nina.get_by_role("button", name="Create token").click()
     expect(nina.get_by_label("the token")).to_contain_text("smgr_")
 
     node.slicectl("project", "add", LAB, "chief")
@@ -78,12 +78,12 @@ def test_from_an_invitation_to_a_granted_request(chief: Page, window: Open, node
     chief.get_by_role("link", name="fibre").click()
     expect(chief.get_by_text("three <b>hops</b>")).to_be_visible()
     chief.get_by_role("textbox", name="Slivers").fill("many")
-    chief.get_by_role("button", name="Grant and make it").click()
+    chief.get_by_role("button", name="Grant and create slice").click()
     expect(chief.get_by_role("textbox", name="Slivers")).to_have_value("many")
     expect(chief.locator("#error-count")).to_be_visible()
     chief.get_by_role("textbox", name="Slivers").fill("2")
-    chief.get_by_role("button", name="Grant and make it").click()
-    expect(chief.get_by_text("Granted: fibre of nina")).to_be_visible()
+    chief.get_by_role("button", name="Grant and create slice").click()
+    expect(chief.get_by_text("Request granted. fibre of nina")).to_be_visible()
     eventually(lambda: json.loads(node.ok("show", "fibre", "--project", LAB, "-f", "json"))["state"] == "running", "up")
 
     chief.goto("/all-slices")
@@ -104,7 +104,7 @@ def test_an_image_is_sent_with_and_without_javascript(chief: Page, window: Open,
     chief.get_by_label("Name", exact=True).fill("empty-disk")
     chief.get_by_label("Disk image").set_input_files(disk)
     chief.get_by_role("button", name="Import").click()
-    expect(chief.locator("#error-file")).to_contain_text("no qcow2")
+    expect(chief.locator("#error-file")).to_contain_text("not a qcow2")
     assert chief.evaluate("document.querySelector('#f-file').files.length") == 1
     plain = window(javascript=False, cookies=chief)
     plain.goto("/new-image")
@@ -121,10 +121,10 @@ def test_an_image_is_sent_with_and_without_javascript(chief: Page, window: Open,
 
 def test_a_node_is_checked_and_swept(chief: Page) -> None:
     chief.goto("/nodes")
-    chief.get_by_role("button", name="Check it").click()
-    expect(chief.get_by_text("What is fine")).to_be_visible()
-    chief.get_by_role("button", name="Look for leftovers").click()
-    expect(chief.get_by_text("Nothing: the node has exactly")).to_be_visible()
+    chief.get_by_role("button", name="Run checks").click()
+    expect(chief.get_by_text("Passed checks")).to_be_visible()
+    chief.get_by_role("button", name="Find leftovers").click()
+    expect(chief.get_by_text("The node has no leftovers")).to_be_visible()
 
 
 PATHS = (

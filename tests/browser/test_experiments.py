@@ -85,12 +85,12 @@ def test_an_admin_hides_it_without_javascript(chief: Page, window: Open, still: 
     plain = window(javascript=False, cookies=chief)
     plain.goto("/experiments")
     plain.get_by_role("link", name="still", exact=True).first.click()
-    plain.get_by_role("link", name="Hide it").click()
-    plain.get_by_role("button", name="Hide it").click()
-    expect(plain.get_by_text("is hidden from all but admins")).to_be_visible()
-    plain.get_by_role("link", name="Show it to everybody").click()
-    plain.get_by_role("button", name="Show it to everybody").click()
-    expect(plain.get_by_text("is seen by everybody now")).to_be_visible()
+    plain.get_by_role("link", name="Hide").click()
+    plain.get_by_role("button", name="Hide report").click()
+    expect(plain.get_by_text("is now visible to admins only")).to_be_visible()
+    plain.get_by_role("link", name="Show to all users").click()
+    plain.get_by_role("button", name="Show to all users").click()
+    expect(plain.get_by_text("is now visible to all users")).to_be_visible()
 
 
 def test_axe_finds_nothing(chief: Page, window: Open, still: str, shape: tuple[int, str]) -> None:

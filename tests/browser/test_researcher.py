@@ -30,15 +30,15 @@ def test_from_the_invitation_to_the_end(node: Node, window: Open, link: str, eac
         expect(page.locator("[role=status] .badge", has_text=state)).to_be_visible(timeout=_READY)
     page.get_by_label("Renew for").select_option("90d")
     page.get_by_role("button", name="Renew").click()
-    expect(page.get_by_text(re.compile("Granted: .* as long as its project may"))).to_be_visible()
+    expect(page.get_by_text(re.compile("was renewed .* longest lease that the project allows"))).to_be_visible()
     granted = json.loads(node.ok("show", "--project", "lab", "exp", "-f", "json"))["expires_at"]
     assert page.locator(f"time[datetime='{granted}']").count() > 0, "the page shows the date that was granted"
     page.get_by_role("link", name="Delete exp").click()
-    expect(page.get_by_role("button", name="Delete it for good")).to_be_disabled()
-    page.get_by_label("Type the slice's name").fill("exp")
-    page.get_by_role("button", name="Delete it for good").click()
-    expect(page.get_by_text("Gone", exact=True)).to_be_visible(timeout=_READY)
-    page.get_by_role("link", name="To my slices").click()
+    expect(page.get_by_role("button", name="Delete slice")).to_be_disabled()
+    page.get_by_label("Type the name of the slice").fill("exp")
+    page.get_by_role("button", name="Delete slice").click()
+    expect(page.get_by_text("Deleted", exact=True)).to_be_visible(timeout=_READY)
+    page.get_by_role("link", name="My slices").click()
     expect(page.get_by_role("heading", name="No slices yet")).to_be_visible()
 
 
@@ -47,24 +47,24 @@ def test_the_cost_is_told_before_one_asks(node: Node, rosa: Page) -> None:
     rosa.goto("/new")
     expect(rosa.locator("#cost")).to_contain_text("0 + 1 of 4")
     expect(rosa.get_by_label("Why you need more")).to_be_hidden()
-    rosa.get_by_label("How many slivers").fill("9")
+    rosa.get_by_label("Number of slivers").fill("9")
     expect(rosa.locator("#cost")).to_contain_text("0 + 9 of 4")
     expect(rosa.get_by_label("Why you need more")).to_be_visible()
     rosa.get_by_label("Name").fill("large")
     rosa.get_by_label("Public key").fill("ssh-ed25519 nonsense")
-    rosa.get_by_role("button", name="Request it").click()
+    rosa.get_by_role("button", name="Request slice").click()
     expect(rosa.locator("#error-more_keys")).to_be_visible()
     assert rosa.get_by_label("Name").input_value() == "large", "what was typed is kept"
     rosa.get_by_label("Public key").fill((node.key.with_suffix(".pub")).read_text())
     rosa.get_by_label("Why you need more").fill("A large experiment")
-    rosa.get_by_role("button", name="Request it").click()
+    rosa.get_by_role("button", name="Request slice").click()
     rosa.wait_for_url("**/requests/*")
     expect(rosa.get_by_text("A large experiment")).to_be_visible()
     rosa.goto("/slices")
-    expect(rosa.get_by_role("heading", name="Waiting to be granted")).to_be_visible()
+    expect(rosa.get_by_role("heading", name="Waiting requests")).to_be_visible()
     assert json.loads(node.ok("request", "list", "-f", "json"))[0]["reason"] == "A large experiment"
     rosa.get_by_role("button", name="Withdraw").click()
-    expect(rosa.get_by_text("The request is withdrawn")).to_be_visible()
+    expect(rosa.get_by_text("The request was withdrawn")).to_be_visible()
 
 
 def test_without_javascript(node: Node, window: Open, link: str) -> None:
@@ -75,15 +75,15 @@ def test_without_javascript(node: Node, window: Open, link: str) -> None:
     page.get_by_label("User").fill("rosa")
     page.get_by_label("Password").fill("not this one")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text("not right")
+    expect(page.get_by_role("alert")).to_contain_text("is wrong")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in").click()
     request_slice(page, node, "plain")
     expect(page.get_by_text("Ready", exact=True)).to_be_visible(timeout=_READY)
     page.get_by_role("link", name="Delete plain").click()
-    page.get_by_label("Type the slice's name").fill("plain")
-    page.get_by_role("button", name="Delete it for good").click()
-    expect(page.get_by_text("Gone", exact=True)).to_be_visible(timeout=_READY)
+    page.get_by_label("Type the name of the slice").fill("plain")
+    page.get_by_role("button", name="Delete slice").click()
+    expect(page.get_by_text("Deleted", exact=True)).to_be_visible(timeout=_READY)
 
 
 def test_two_tabs_and_two_clicks(node: Node, window: Open, rosa: Page) -> None:
@@ -91,15 +91,15 @@ def test_two_tabs_and_two_clicks(node: Node, window: Open, rosa: Page) -> None:
     rosa.goto("/new")
     rosa.get_by_label("Name").fill("twice")
     rosa.get_by_label("Public key").fill((node.key.with_suffix(".pub")).read_text())
-    rosa.get_by_role("button", name="Request it").dblclick()
+    rosa.get_by_role("button", name="Request slice").dblclick()
     rosa.wait_for_url("**/slices/twice**")
     expect(rosa.get_by_text("Ready", exact=True)).to_be_visible(timeout=_READY)
     other = window(cookies=rosa, javascript=False)
     other.goto("/slices/twice?project=lab")
     node.ok("delete", "--project", "lab", "twice")
-    expect(rosa.get_by_text("twice is gone")).to_be_visible()
+    expect(rosa.get_by_text("twice no longer exists")).to_be_visible()
     other.get_by_role("button", name="Stop").click()
-    expect(other.get_by_role("heading", name="Not here")).to_be_visible()
+    expect(other.get_by_role("heading", name="Not found")).to_be_visible()
 
 
 def test_a_revoked_session_ends_at_once(node: Node, rosa: Page) -> None:

@@ -142,10 +142,10 @@ def test_the_screen_of_a_machine(guest: Guest, chromium: Browser) -> None:
         assert troubles(page, PAINTED) == []
         page.get_by_role("button", name="Paste").click()
         page.get_by_role("textbox", name="Text").fill("größe")
-        page.get_by_role("button", name="Type it").click()
-        assert "on no key" in page.locator("#untyped").inner_text()
+        page.get_by_role("button", name="Send text").click()
+        assert "cannot be typed" in page.locator("#untyped").inner_text()
         page.get_by_role("textbox", name="Text").fill("Root")
-        page.get_by_role("button", name="Type it").click()
+        page.get_by_role("button", name="Send text").click()
         canvas.focus()
         page.keyboard.press("Shift+F6")
         assert page.evaluate("document.activeElement.id") == "full"

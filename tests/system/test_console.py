@@ -27,7 +27,7 @@ LEAVE = "\x1d"
 def attach(node: Node, target: str) -> Terminal:
     environment = {**os.environ, "SLICEMGR_URL": node.url, "SLICEMGR_TOKEN": node.token()}
     terminal = Terminal([str(BIN / "slicectl"), "console", target], environment)
-    terminal.heard("Ctrl-] leaves")
+    terminal.heard("Ctrl-] to detach")
     return terminal
 
 
@@ -140,7 +140,7 @@ def test_who_comes_later_takes_over(node: Node) -> None:
         with attach(node, "exp") as second:
             status, said = first.end()
             assert status == Code.CONFLICT.exit_status
-            assert "admin has taken the console of exp/0 over" in said
+            assert "admin opened the console of exp/0" in said
             prompt(second)
 
 
@@ -208,7 +208,7 @@ def test_deleting_the_slice_ends_the_console_with_a_reason(node: Node) -> None:
     assert "slicectl: exp/0 has stopped\n" in said
 
 
-@pytest.mark.parametrize(("number", "message"), [(signal.SIGTERM, "stops"), (signal.SIGKILL, "has gone")])
+@pytest.mark.parametrize(("number", "message"), [(signal.SIGTERM, "stops"), (signal.SIGKILL, "was lost")])
 def test_an_agent_that_ends_ends_its_consoles(node: Node, number: signal.Signals, message: str) -> None:
     node.create("exp")
     with attach(node, "exp") as terminal:
@@ -235,7 +235,7 @@ def test_what_does_not_run_has_no_console(node: Node) -> None:
     node.create("exp")
     for target, status, message in (
         ("exp/1", 3, "no sliver 1"),
-        ("exp/x", 2, "names no sliver"),
+        ("exp/x", 2, "is not the name of a sliver"),
         ("nope", 3, "no slice"),
     ):
         done = node.slicectl("console", target)

@@ -121,7 +121,7 @@ def test_the_terminal_inside_learns_the_size_of_the_window(node: Node) -> None:
     node.create("exp")
     environment = {**os.environ, "SLICEMGR_URL": node.url, "SLICEMGR_TOKEN": node.token()}
     with Terminal([str(BIN / "slicectl"), "console", "exp"], environment) as terminal:
-        terminal.heard("Ctrl-] leaves")
+        terminal.heard("Ctrl-] to detach")
         for rows, columns in ((50, 160), (33, 77)):
             fcntl.ioctl(terminal.slave, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
             terminal.process.send_signal(signal.SIGWINCH)

@@ -275,4 +275,4 @@ def test_files_that_outgrow_the_pool_are_refused(tmp_path: Path) -> None:
     with Node("narrow", pool_size="1G") as node:
         node.start()
         node.box.run(["fallocate", "-l", "550M", str(POOL / "taken")], check=True)
-        refused(node, disk, "outgrow the pool")
+        refused(node, disk, "do not fit into the pool")

@@ -106,7 +106,7 @@ def test_uefi_and_direct_and_what_an_image_cannot(node: Node) -> None:
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        (("--pids", "99"), "--pids: cannot be had with kvm"),
+        (("--pids", "99"), "--pids: is not supported for kvm"),
         (("--memory", "900T"), "--memory"),
         (("--user-data", "/etc/passwd"), "#cloud-config"),
         (("--boot", "floppy"), "loader, bios, uefi, direct"),
@@ -209,7 +209,7 @@ def test_a_guest_that_never_boots_says_so(hasty: Node, dead: str) -> None:
     image = json.loads(node.ok("image", "show", dead, "-f", "json"))
     assert (image["arch"], image["boot"]["bios"], image["boot"]["kernel"]) == ("", True, "")
     refused = node.slicectl("create", "exp", "--type", "lxc", "--image", dead, "--ssh-key", f"{node.key}.pub")
-    assert refused.returncode == 2 and "no Linux in it" in refused.stderr
+    assert refused.returncode == 2 and "no Linux system" in refused.stderr
     told = node.slicectl("create", "exp", *node.wishes(), "--image", dead, "--boot", "loader")
     assert told.returncode == 0, told.stderr
     assert "not verified: no ssh banner" in told.stderr

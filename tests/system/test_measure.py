@@ -105,11 +105,11 @@ def test_one_at_a_time_and_it_ends_with_the_agent(pool: Pool, measurer: Measurer
     thread.start()
     eventually(lambda: left(pool), "the first one has begun")
     assert measurer.is_busy(), "its ground is no leftover"
-    with pytest.raises(Refused, match="something is being measured"):
+    with pytest.raises(Refused, match="a measurement is running"):
         measurer.io([IMAGE], ASKED)
     measurer._stop.set()
     thread.join(300)
-    assert "the agent ends" in str(raised[0]) and left(pool) == [] and not measurer.is_busy()
+    assert "the agent is stopping" in str(raised[0]) and left(pool) == [] and not measurer.is_busy()
 
 
 def test_what_a_killed_agent_left_is_taken_away(pool: Pool, measurer: Measurer) -> None:

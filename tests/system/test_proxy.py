@@ -63,7 +63,7 @@ def test_signing_in_an_upload_and_a_slice_with_its_console(site: TlsNode) -> Non
     site.import_recipe(IMAGE)
     site.create("exp")
     with Terminal([str(BIN / "slicectl"), "console", "exp"], site.environment()) as terminal:
-        terminal.heard("Ctrl-] leaves")
+        terminal.heard("Ctrl-] to detach")
         terminal.type("\recho $((6 * 7)) $(hostname)\r")
         terminal.see("42 exp-0")
         terminal.type("\x1d")

@@ -116,5 +116,5 @@ def test_files_without_content_fill_no_pool(free: bool, limit: int, problem: str
         reserve=reserve,
         cancelled=threading.Event(),
     )
-    with pytest.raises(Refused, match=f"outgrow the pool.*{problem}") if problem else contextlib.nullcontext():
+    with pytest.raises(Refused, match=f"do not fit into the pool.*{problem}") if problem else contextlib.nullcontext():
         meter.add(64 << 20)

@@ -114,14 +114,14 @@ def test_the_need_counts_what_is_made_and_copied(testbed: PaperLoads, tmp_path: 
 
 def test_a_kind_and_a_root_that_are_missing_are_listed_and_tried_again(testbed: PaperLoads, tmp_path: Path) -> None:
     testbed.kinds["kvm"] = False
-    testbed.missing["overlay"] = "this kernel makes no overlayfs"
+    testbed.missing["overlay"] = "this kernel cannot mount overlayfs"
     told = carry_out(plan(testbed, tmp_path), tmp_path / "run")
     assert told.info["outcome"] == "done"
     lacks = {name: one["missing"] for name, one in told.steps.items() if one.get("missing")}
     assert len(lacks) == 2 * 2 * 3
     assert set(lacks.values()) == {
         "the node runs no kvm: kvm is not for paper",
-        "the node: this kernel makes no overlayfs",
+        "the node: this kernel cannot mount overlayfs",
     }
     content = pages.content(told)
     (table,) = [one for one in content.tables if one.title == "Not measured"]
@@ -161,7 +161,7 @@ def _says(what: str) -> Any:
 
 def test_a_sliver_that_says_something_else_breaks_the_run(testbed: PaperLoads, tmp_path: Path) -> None:
     for said, complaint in (
-        ("hello", "said nothing"),
+        ("hello", "printed no result"),
         ('{"read": "NaN"}', "read is 'NaN'"),
         ('{"failed": "x"}', ": x"),
     ):
@@ -240,8 +240,8 @@ def test_a_run_on_the_node_makes_a_report(testbed: PaperLoads, tmp_path: Path) -
         (("--on", "moon"), 2, "--on"),
         (("--memory", "much"), 2, "--memory"),
         (("--image", "lxc=no-such-image"), 3, "no-such-image"),
-        (("--image", "vmware=x"), 2, "'vmware' is no type"),
-        (("--resume",), 2, "--resume: goes on with which run?"),
+        (("--image", "vmware=x"), 2, "'vmware' is not a type"),
+        (("--resume",), 2, "--resume: which run should be continued?"),
     ],
 )
 @pytest.mark.usefixtures("slicectl")

@@ -257,7 +257,7 @@ def test_images_of_each_type(given: tuple[str, ...], images: dict[str, str]) -> 
 def test_an_image_of_no_type_is_refused() -> None:
     command = bench_lifecycle.lifecycle
     option = next(one for one in command.params if one.name == "images")
-    with pytest.raises(click.BadParameter, match="'xen' is no type"):
+    with pytest.raises(click.BadParameter, match="'xen' is not a type"):
         bench_keys.images(click.Context(command), option, ("xen=one",))
 
 

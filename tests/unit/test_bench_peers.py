@@ -207,7 +207,7 @@ def test_what_is_installed_later_is_measured_by_the_resumption(world: World, tmp
         ("iperf3", Code.UNAVAILABLE, "not installed here: iperf3"),
         ("ports", Code.QUOTA, "--count: 3 slivers take 15 ports, and node1 has 9"),
         ("other", Code.CONFLICT, "slices of another experiment are there: bench-other-0001"),
-        ("keep", Code.INVALID, "--keep: a peer's containers do not outlive its step"),
+        ("keep", Code.INVALID, "--keep: the containers of a peer are removed at the end of its step"),
         ("memory", Code.INVALID, "--memory"),
     ],
 )
@@ -262,7 +262,7 @@ def test_interrupted_while_a_peer_creates(
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED, said
-    assert "exit status" not in said and "steps are kept" in said  # what was killed is no news
+    assert "exit status" not in said and "steps are stored" in said  # what was killed is no news
     told = folder.read(run)
     assert told.info["outcome"] == "interrupted" and "1/docker" not in told.steps
     assert world.left == [] and testbed.there == {}

@@ -189,7 +189,7 @@ def test_a_second_one_while_one_runs_is_refused(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--resume",), "--resume: goes on with which run?"),
+        (("--resume",), "--resume: which run should be continued?"),
         (("--boot", "uefi"), "--boot: is for virtual machines"),
         (("--to", "0"), "--to"),
         (("--resume", "--output", "/nonexistent/run"), "--output: /nonexistent/run has no run to resume"),
@@ -226,7 +226,7 @@ def test_interrupted_while_it_creates(testbed: PaperTestbed, tmp_path: Path, num
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED, said
-    assert "2 finished steps are kept" in said and testbed.there == {}
+    assert "2 finished steps are stored" in said and testbed.there == {}
     told = folder.read(tmp_path / "run")
     assert list(told.steps) == ["1/0", "1/3"] and told.info["outcome"] == "interrupted"
     assert (tmp_path / "run" / "data.csv").exists()
@@ -271,7 +271,7 @@ def test_a_folder_without_a_prefix_of_its_own_cleans_nothing(
     with folder.Folder.take(tmp_path / "run", "scale", {}) as made:
         made.note({"prefix": prefix})
     assert main(["bench", "clean", str(tmp_path / "run")]) == Code.INVALID.exit_status
-    assert "does not say how its slices are called" in capsys.readouterr().err and list(testbed.there) == ["exp"]
+    assert "does not contain the names of its slices" in capsys.readouterr().err and list(testbed.there) == ["exp"]
 
 
 @pytest.mark.parametrize("left", ["all", "some"])

@@ -69,7 +69,7 @@ def test_all_parts_know_the_same_words() -> None:
 def test_what_a_program_says() -> None:
     assert measure.result('{"read": 1.5}') == {"read": 1.5}
     for said in ("", "hello", "[1]", "3"):
-        with pytest.raises(Failed, match="said nothing"):
+        with pytest.raises(Failed, match="printed no result"):
             measure.result(said)
     with pytest.raises(Failed, match="no room"):
         measure.result('{"failed": "no room"}')

@@ -178,10 +178,10 @@ def test_talkers_that_do_not_all_come_up_are_told(world: World) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--discard", "420"), "--discard: 420 s of 420 leave nothing to count"),
+        (("--discard", "420"), "--discard: discarding 420 s of 420 s leaves no samples"),
         (("--seconds", "5", "--discard", "4"), "--interval: no sample of 10 s begins between 4 s and 5 s"),
         (("--link", "fast"), "'fast' is not a rate"),
-        (("--link", "0"), "'0' is too slow; at least 1Mbit"),
+        (("--link", "0"), "'0' is too low; use at least 1Mbit"),
         (("--peer", "/nonexistent"), "--peer: /nonexistent cannot be read"),
         (("--peer-exec", "'"), "quote it as for a shell"),
         (("--peer", "", "--peer-node", "node1"), "--peer-node: node1 is the node itself"),

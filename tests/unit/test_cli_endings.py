@@ -122,7 +122,7 @@ def test_the_users_own_keys_are_the_default(canned: Canned, run: Run, environ: d
         key.unlink()
     canned.on("POST /slices", problem(422, "invalid", "is missing", field="ssh_keys"))
     status, _, err = run(*CREATE)
-    assert status == 2 and "--ssh-key: no public key in ~/.ssh" in err and "ssh-keygen" in err
+    assert status == 2 and "--ssh-key: there is no public key in ~/.ssh" in err and "ssh-keygen" in err
     assert "ssh_keys" not in canned.requests[1].body, "the service may know some"
 
 
@@ -159,7 +159,7 @@ def test_create_out_of_time_says_that_it_goes_on(canned: Canned, run: Run) -> No
     canned.on("GET /operations/op1", operation())
     status, out, err = run(*CREATE, "--timeout", "0.05")
     assert (status, out) == (6, "")
-    assert "goes on" in err and "`slicectl op wait op1`" in err and "`slicectl delete exp`" in err
+    assert "continues" in err and "`slicectl op wait op1`" in err and "`slicectl delete exp`" in err
 
 
 def test_interrupted_create_says_that_it_goes_on(canned: Canned, environ: dict[str, str]) -> None:
@@ -173,7 +173,7 @@ def test_interrupted_create_says_that_it_goes_on(canned: Canned, environ: dict[s
         canned.on("GET /operations/op1", interrupt)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130 and out == ""
-    assert "op1 goes on" in err and "slicectl delete exp" in err and "Traceback" not in err
+    assert "op1 continues" in err and "slicectl delete exp" in err and "Traceback" not in err
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_doctor_fails_with_a_check(canned: Canned, run: Run) -> None:
     assert "mkfs.btrfs" in out
     canned.on("GET /clock", {**right, "doubt": "it is 3 d ahead", "held": 2})
     out = run("doctor", "--no-header")[1]
-    assert "it is 3 d ahead; leases that wait for it: 2" in out and "slicectl clock confirm" in out
+    assert "it is 3 d ahead; leases on hold: 2" in out and "slicectl clock confirm" in out
     canned.on("GET /operations/op1", operation("done", 2, result={"checks": [checks[0], checks[2]]}))
     assert run("doctor")[0] == 0
 

@@ -67,8 +67,8 @@ def test_from_the_invitation_to_a_slice_and_out_again(run: Run, url: str, tmp_pa
     assert run(None, "user", "accept", link.strip(), "--password-stdin", stdin=f"{NEW}\n")[0] == 0
     assert run(None, "user", "accept", link.strip(), "--password-stdin", stdin=f"{NEW}\n")[0] == 3
     status, _, err = run(None, "login", url, "--user", "grace", "--password-stdin", stdin="wrong\n")
-    assert status == 5 and "not right" in err
-    assert run(None, "list")[0] == 7, "nothing says where the service is"
+    assert status == 5 and "is wrong" in err
+    assert run(None, "list")[0] == 7, "the address of the service is not configured"
     status, out, err = run(None, "login", url, "--user", "grace", "--password-stdin", stdin=f"{NEW}\n")
     file = tmp_path / "home/.config/slicemgr/client.json"
     assert (status, out) == (0, "") and str(file) in err and NEW not in err
@@ -104,9 +104,9 @@ def test_beyond_the_quota_and_granted(run: Run, tmp_path: Path) -> None:
     key = ("--ssh-key", str(tmp_path / "key.pub"))
     big = ("create", "big", "--type", "lxc", "--image", "debian-12", "--count", "9", "--project", "lab", *key)
     status, _, err = run("bob", *big)
-    assert status == 5 and "--count: 9 of slivers wanted" in err and "reason" in err
+    assert status == 5 and "--count: 9 slivers requested" in err and "reason" in err
     status, out, err = run("bob", *big, "--reason", "the paper")
-    assert (status, out) == (0, "") and "it waits as request" in err
+    assert (status, out) == (0, "") and "waits for a decision" in err
     waiting = json.loads(run("alice", "request", "list", "--state", "waiting", "-f", "json")[1])
     assert {one["name"]: one["reason"] for one in waiting} == {"big": "the paper", "large": "a large experiment"}
     (id_,) = (one["id"] for one in waiting if one["name"] == "big")
@@ -170,7 +170,7 @@ def test_invitations_to_projects(run: Run) -> None:
         return list(json.loads(out))
 
     status, out, err = run("alice", "project", "add", "lab", "carol")
-    assert status == 0 and "lab" in out and "carol is invited" in err
+    assert status == 0 and "lab" in out and "carol was invited" in err
     shown = json.loads(run("alice", "project", "show", "lab", "-f", "json")[1])
     assert "carol" not in [one["user"] for one in shown["members"]]
     (mine,) = rows("carol", "invitations")

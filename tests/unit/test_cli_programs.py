@@ -103,7 +103,7 @@ def test_ssh_is_not_started_in_vain(
 
 def test_an_option_after_the_name_is_not_run_as_a_command(canned: Canned, programs: Path) -> None:
     done = slicectl(canned, programs, "ssh", "exp", "-i", "key")
-    assert done.returncode == 2 and "options come before NAME" in done.stderr
+    assert done.returncode == 2 and "put options before NAME" in done.stderr
     assert slicectl(canned, programs, "ssh", "exp", "ls", "-l").stdout.splitlines()[-3:] == [
         "root@127.0.0.1",
         "ls",

@@ -107,7 +107,7 @@ def test_the_clients_methods(tenants: Tenants, url: str, folder: Path) -> None:
         assert client.experiment_file(made["id"], "report.html") == published.REPORT.encode()
         with pytest.raises(Refused, match="no file"):
             client.experiment_file(made["id"], "none.png")
-        with pytest.raises(Refused, match="cannot be a name"):
+        with pytest.raises(Refused, match="is not a valid name"):
             client.experiment_file(made["id"], "../x")
         assert client.change_experiment(made["id"], public=True)["public"] is True
         assert client.experiments(kind="scale", since="2999-01-01T00:00:00Z") == []

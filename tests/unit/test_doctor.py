@@ -32,7 +32,7 @@ def test_the_table_of_connections_has_room_for_all_shares(
 def test_what_would_be_enough_for_the_slivers_is_said() -> None:
     check = connections(NETWORK, 262144, 7, 100, {})
     assert check.remedy.startswith("sysctl -w net.netfilter.nf_conntrack_max=851968, or lower network.connections")
-    assert "262144, 7 in use; 100 slivers may take 8192 each" in check.detail
+    assert "262144, 7 in use; 100 slivers can use up to 8192 each" in check.detail
 
 
 def test_slivers_at_their_limit_are_named_the_busiest_first() -> None:

@@ -121,7 +121,7 @@ EVIL: dict[str, Callable[[], bytes]] = {
     "too many files": lambda: packed(many(reports.MOST_FILES)),
     "a cut": lambda: cut(packed(more=[member("cut.png", size=9000)])),
     "a size that is not there": lambda: packed(more=[member("evil.png", size=1)])[:-11264] + huge("evil.png"),
-    "no tar": lambda: b"PK\3\4 a zip",
+    "not a tar": lambda: b"PK\3\4 a zip",
     "packed": lambda: b"\x1f\x8b\x08\x00" + bytes(600),
     "nothing": lambda: b"",
     "too much": lambda: packed({**content(), "large.png": bytes((2 << 20) + 1)}),

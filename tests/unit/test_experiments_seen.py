@@ -144,7 +144,7 @@ def test_words_of_a_run_are_words(tenants: Tenants) -> None:
 def test_an_admin_describes_shows_hides_and_deletes(tenants: Tenants) -> None:
     """Each after a page that says what will be; a second click does nothing more."""
     root, carol, place = Browser(tenants, "root"), Browser(tenants, "carol"), f"/experiments/{HIDDEN}"
-    assert "badge held" in root.get("/experiments").text and "Show it to everybody" in root.get(place).text
+    assert "badge held" in root.get("/experiments").text and "Show to all users" in root.get(place).text
     wrong = root.post(f"{place}/describe", {"name": "x" * 101, "note": "kept"})
     assert wrong.status_code == 422 and 'id="error-name"' in wrong.text and "kept" in wrong.text
     assert root.post(f"{place}/describe", {"name": "Better", "note": "One\n two."}).headers["Location"] == place
@@ -155,7 +155,7 @@ def test_an_admin_describes_shows_hides_and_deletes(tenants: Tenants) -> None:
     assert "Better" in text and "One two." in text and "badge held" not in text
     assert root.get(f"{place}/hide").status_code == 200 and root.post(f"{place}/hide").status_code == 303
     assert carol.get(place).status_code == 404
-    assert "nobody can bring" in root.get(f"{place}/delete").text
+    assert "published again only" in root.get(f"{place}/delete").text
     assert root.post(f"{place}/delete").headers["Location"] == "/experiments"
     assert root.get(place).status_code == 404 and root.get(f"{place}/explode").status_code == 404
     actions = [action for _, action, _ in tenants.events() if action.startswith("experiment")]
@@ -169,7 +169,7 @@ def test_where_there_is_none_it_says_what_to_do(tenants: Tenants) -> None:
         experiments.delete(tenants.store, tenants.config, id, root)
     assert "slicectl bench publish" in Browser(tenants, "root").get("/experiments").text
     text = Browser(tenants, "carol").get("/experiments").text
-    assert "No experiment yet" in text and 'href="/slices"' in text and "slicectl bench" not in text
+    assert "No experiments" in text and 'href="/slices"' in text and "slicectl bench" not in text
 
 
 def test_the_list_has_pages(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -448,24 +448,27 @@ def test_the_invited_see_it_and_answer_without_javascript(tenants: Tenants) -> N
     bob = Browser(tenants, "bob")
     for path in ("/slices", "/projects", "/account"):
         page = bob.get(path).text
-        assert "You are invited" in page and f"/invitations/{tenants.found['invited']}/accept" in page
-        assert "You are invited" not in Browser(tenants, "dave").get(path).text
+        assert "Invitations for you" in page and f"/invitations/{tenants.found['invited']}/accept" in page
+        assert "Invitations for you" not in Browser(tenants, "dave").get(path).text
     answer = bob.post(f"/invitations/{tenants.found['invited']}/accept")
     assert answer.headers["Location"] == "/projects/default" and "default" in roles(tenants, "bob")
-    assert "You are invited" not in bob.get("/slices").text
+    assert "Invitations for you" not in bob.get("/slices").text
 
 
 def test_a_pi_invites_and_withdraws_on_the_page(tenants: Tenants) -> None:
     alice = Browser(tenants, "alice")
     for whom in ("erin", GHOST):
         assert alice.post("/projects/lab/members", {"user": whom}).status_code == 303
-        assert f"{whom} is invited" in alice.get("/projects/lab").text
+        assert f"{whom} was invited" in alice.get("/projects/lab").text
     assert roles(tenants, "erin") == {}
     page = alice.get("/projects/lab").text
     (target,) = re.findall(rf"/projects/lab/invitations/{tenants.found['invitation']}/withdraw", page)
-    assert alice.post(target).status_code == 303 and "gwen" not in alice.get("/projects/lab").text.split("Lately")[0]
+    assert (
+        alice.post(target).status_code == 303
+        and "gwen" not in alice.get("/projects/lab").text.split("Recent events")[0]
+    )
     for one in ("dave", "bob"):
-        assert GHOST not in Browser(tenants, one).get("/projects/lab").text.split("Lately")[0]
+        assert GHOST not in Browser(tenants, one).get("/projects/lab").text.split("Recent events")[0]
     wrong = alice.post("/projects/lab/members", {"user": "two words"})
     assert wrong.status_code == 422 and 'id="error-user"' in wrong.text
 
@@ -475,6 +478,6 @@ def test_a_lost_default_is_chosen_anew_on_the_page(tenants: Tenants) -> None:
     bob = Browser(tenants, "bob")
     assert '<option value="lab" selected>' in bob.get("/new").text
     members.remove_member(tenants.store, tenants.config, "lab", "bob", ALICE)
-    assert '<option value="" selected>choose one</option>' in bob.get("/new").text
+    assert '<option value="" selected>select a project</option>' in bob.get("/new").text
     assert bob.post("/account/person", {"default_project": "hollow"}).status_code == 303
     assert as_user(tenants, "bob").default_project == "hollow"

@@ -77,12 +77,12 @@ def test_reminders_then_stop_then_delete_each_with_its_reason(lab: Lab) -> None:
     for span in (4 * DAY, HOUR, 2 * DAY, 21 * HOUR, HOUR):
         lab.later(span)
         notices.append(lab.exp()["notice"])
-    assert all("its lease ends at" in one and "slicectl renew exp" in one for one in notices)
+    assert all("the lease ends at" in one and "slicectl renew exp" in one for one in notices)
     assert lab.actions().count("lease reminder") == 3, "once each"
     assert lab.later(HOUR) == 1
     assert lab.desired() == {Desired.STOPPED}
     shown = lab.exp()
-    assert shown["lease_ended_at"] and shown["notice"].startswith("stopped: its lease ended at")
+    assert shown["lease_ended_at"] and shown["notice"].startswith("stopped: the lease ended at")
     assert "deleted at" in shown["notice"]
     user, action, detail = lab.events()[-1]
     assert (user, action) == ("lease", "stop") and "deleted at" in detail and "renewed" in detail
@@ -99,7 +99,7 @@ def test_who_comes_after_the_deletion_learns_why_and_a_stranger_does_not(lab: La
     for who, told in (("bob", True), ("carol", False)):
         answer = lab.client(who).get(f"{API}/slices/exp?project=lab")
         assert answer.status_code == 404
-        assert ("by lease: its lease ended at" in answer.get_json().get("hint", "")) is told
+        assert ("by lease: the lease ended at" in answer.get_json().get("hint", "")) is told
 
 
 def test_a_renewal_begins_again(lab: Lab) -> None:
@@ -119,7 +119,7 @@ def test_what_is_granted_is_told_with_the_reason(lab: Lab) -> None:
     assert "10d is the longest" in shown["trimmed"]
     assert datetime.fromisoformat(shown["expires_at"]) < utcnow() + 10 * DAY + HOUR
     again = lab.client("bob").post(f"{API}/slices/exp/renew?project=lab", json={"lease": "1d"}).get_json()
-    assert (again["expires_at"], "longer already" in again["trimmed"]) == (shown["expires_at"], True)
+    assert (again["expires_at"], "already ends later" in again["trimmed"]) == (shown["expires_at"], True)
 
 
 def test_a_window_binds_members_and_not_admins(lab: Lab) -> None:
@@ -138,7 +138,7 @@ def test_an_exempt_projects_slices_do_not_end_and_begin_again_with_a_whole_lease
     lab.later(HOUR)
     shown = lab.exp()
     assert (shown["expires_at"], shown["lease_ended_at"]) == (None, None)
-    assert "runs on" in shown["notice"] and lab.actions()[-1] == "lease resumed"
+    assert "continues" in shown["notice"] and lab.actions()[-1] == "lease resumed"
     slices.act(lab.store, lab.config, "exp", "start", BOB, project="lab")
     refused(Code.CONFLICT, slices.renew, lab.store, lab.config, "exp", DAY, BOB, project="lab")
     assert lab.later(400 * DAY) == 0

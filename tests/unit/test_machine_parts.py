@@ -185,11 +185,11 @@ def test_the_last_thing_a_console_said() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("packages: [x]\n", "begins with"),
-        ("#include\nhttp://x\n", "begins with"),
+        ("packages: [x]\n", "starts with"),
+        ("#include\nhttp://x\n", "starts with"),
         ("#cloud-config\na: [1\n", "is not YAML: line"),
         ("#cloud-config\n- a\n", "no keys"),
-        ("#cloud-config\n" + "x: 1\n" * 20000, "too many"),
+        ("#cloud-config\n" + "x: 1\n" * 20000, "too large"),
         ("#cloud-config\nx: a\0b\n", "zero byte"),
         (7, "must be text"),
     ],

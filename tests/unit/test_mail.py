@@ -147,10 +147,10 @@ def test_a_lease_that_ends_is_told_by_mail_each_time_once(service: Service, box:
         deliver(service, 12 * DAY)
         deliver(service, 12 * DAY)
     subjects = [str(one["Subject"]) for one in box.letters]
-    assert [one.split(": ")[-1].split(" ")[0] for one in subjects] == ["its", "stopped", "deleted"]
+    assert [one.split(": ")[-1].split(" ")[0] for one in subjects] == ["the", "stopped", "deleted"]
     assert all(one["To"] == "admin@example.org" and one["From"] == "testbed@example.org" for one in box.letters)
     first = str(box.letters[0].get_payload())
-    assert "slicectl renew exp" in first and "its lease ends at" in first
+    assert "slicectl renew exp" in first and "the lease ends at" in first
     assert len({one["Message-ID"] for one in box.letters}) == 3
 
 
@@ -206,7 +206,7 @@ def test_what_may_have_been_taken_is_not_sent_again(service: Service, box: Box) 
     box.hang_up = False
     assert deliver(service, DAY) == 0
     assert len(box.letters) == 1
-    assert state(service)[0] == "failed" and "nobody knows" in state(service)[2]
+    assert state(service)[0] == "failed" and "it is unknown" in state(service)[2]
 
 
 def test_an_agent_that_dies_while_sending_does_not_send_again(service: Service, box: Box) -> None:

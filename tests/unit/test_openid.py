@@ -147,7 +147,7 @@ def test_a_lie_brings_nobody_in(lie: str, tenants: Tenants, provider: Provider) 
         setattr(provider, name, value)
     stranger, before = Browser(tenants), people(tenants)
     answer = come(stranger, provider)
-    assert answer.status_code == 401 and "did not prove who you are" in answer.text
+    assert answer.status_code == 401 and "did not prove your identity" in answer.text
     assert stranger.get("/slices").status_code == 303 and people(tenants) == before
 
 
@@ -235,7 +235,7 @@ def test_two_tabs(tenants: Tenants, provider: Provider) -> None:
 def test_who_went_back(tenants: Tenants, provider: Provider) -> None:
     provider.answer = {"error": "access_denied"}
     answer = come(Browser(tenants), provider)
-    assert answer.status_code == 403 and "Campus Login let you not in" in answer.text
+    assert answer.status_code == 403 and "Campus Login refused the sign-in" in answer.text
 
 
 def test_failures_are_limited(tenants: Tenants, provider: Provider) -> None:

@@ -319,12 +319,12 @@ def test_what_is_wrong_is_said_at_its_field_and_what_was_typed_is_kept(
 
 def test_beyond_the_quota_a_reason_makes_a_request(tenants: Tenants, bob: Browser) -> None:
     first = bob.post("/new", {**FORM, "count": "30"})
-    assert first.status_code == 403 and "reason" in errors(first.text) and "of slivers wanted" in first.text
+    assert first.status_code == 403 and "reason" in errors(first.text) and "slivers requested" in first.text
     answer = bob.post("/new", {**FORM, "count": "30", "reason": "a large experiment"})
     told = bob.get(answer.headers["Location"]).text
     assert re.match("/requests/[^/]+$", answer.headers["Location"]) and "a large experiment" in told
-    assert "waits for a PI of lab" in told and "new" not in names(tenants)
-    assert "Waiting to be granted" in bob.get("/slices").text
+    assert "waits for the decision of a PI of lab" in told and "new" not in names(tenants)
+    assert "Waiting requests" in bob.get("/slices").text
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_an_older_slice_of_that_name_is_left_alone(tenants: Tenants, bob: Browse
     before = tenants.events()
     for path, fields in (("act", {"action": "stop"}), ("renew", {"lease": "9d"}), ("delete", {"typed": "twin"})):
         answer = bob.post(f"/slices/twin/{path}?project=lab", {**fields, "id": found[1]})
-        assert answer.status_code == 409 and "older slice" in answer.text
+        assert answer.status_code == 409 and "earlier slice" in answer.text
     assert tenants.events() == before
     assert bob.post("/slices/twin/act?project=lab", {"action": "stop"}).status_code == 303
 
@@ -402,7 +402,7 @@ def test_the_granted_date_is_told(tenants: Tenants, bob: Browser) -> None:
         at = c.scalar(sa.select(sa.func.max(t.events.c.at)))
     assert expires - at <= tenants.config.quota.lease + timedelta(seconds=1)
     shown = bob.get("/slices/exp?project=lab").text
-    assert f"{expires:%a %-d %b %Y, %H:%M} UTC. That is as long as its project may." in shown
+    assert f"{expires:%a %-d %b %Y, %H:%M} UTC. This is the longest lease that the project allows." in shown
 
 
 def test_who_may_not_change_it_has_no_buttons(tenants: Tenants) -> None:
@@ -427,8 +427,8 @@ def test_the_list_is_filtered_and_paged(tenants: Tenants, bob: Browser) -> None:
     ask(tenants, BOB, "second", type="lxc")
     text = bob.part("/slices?q=sec").text
     assert "second" in text and ">exp<" not in text and "1 of 2 slices" in text
-    assert "Nothing fits" in bob.part("/slices?state=paused").text
-    assert "Nothing fits" in bob.part("/slices?q=" + "%F0%9F%A6%80" * 50).text
+    assert "No matching slices" in bob.part("/slices?state=paused").text
+    assert "No matching slices" in bob.part("/slices?q=" + "%F0%9F%A6%80" * 50).text
     assert bob.part("/slices?page=99").status_code == bob.part("/slices?page=x").status_code == 200
 
 

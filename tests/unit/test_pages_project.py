@@ -46,7 +46,7 @@ def test_an_admin_says_the_rest_and_only_what_changed_is_noted(tenants: Tenants)
     now = rules(tenants)
     assert (now["window"], now["exempt"], now["reminders"]) == (172800, True, [])
     assert "default" not in now["own"], "what was left empty stays the node's"
-    assert "They do not end" in root.get("/projects/lab").text
+    assert "Leases of this project do not expire" in root.get("/projects/lab").text
     before = len(tenants.events())
     same = dict(re.findall(r'name="(default|reminders|window)" type="text" value="([^"]*)"', root.get(LEASES).text))
     root.post(LEASES, {**same, "exempt": "yes"})

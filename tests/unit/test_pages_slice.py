@@ -59,7 +59,7 @@ def test_from_none_to_made_as_the_page_sees_it(tenants: Tenants, bob: Browser) -
     answer = bob.post(f"/slices/exp/snapshots{LAB}", {"snapshot": "later"})
     assert answer.headers["Location"] == EXP and asked(tenants, "snapshot") == 2
     page = bob.get(EXP).text
-    assert "The snapshot later is being made" in page and "making</span>" in page
+    assert "Snapshot later is being created" in page and "creating</span>" in page
     (path,) = re.findall(r'hx-get="(/slices/exp/snapshots\?[^"]+)" hx-trigger="every 1.0s"', page)
     path = path.replace("&amp;", "&")
     assert bob.part(path).status_code == 204
@@ -82,7 +82,7 @@ def test_what_is_not_about_the_name_is_said_on_the_page(tenants: Tenants, bob: B
     alone(tenants)
     bob.post(f"/slices/exp/snapshots{LAB}", {"snapshot": "later"})
     answer = bob.post(f"/slices/exp/snapshots{LAB}", {"snapshot": "third"})
-    assert answer.status_code == 409 and "Snapshot later of slice exp is being made" in answer.text
+    assert answer.status_code == 409 and "Snapshot later of slice exp is being created" in answer.text
     assert "slicectl" not in answer.text.split("<main", 1)[1].split("<section", 1)[0]
     assert 'value="third"' in answer.text, "what was typed is kept"
 
@@ -91,7 +91,7 @@ def test_what_is_not_about_the_name_is_said_on_the_page(tenants: Tenants, bob: B
 def test_one_is_asked_before_anything_is_lost(tenants: Tenants, bob: Browser, what: str, kind: str, kept: int) -> None:
     alone(tenants)
     question = bob.get(f"{BEFORE}/{what}{LAB}").text
-    assert asked(tenants, kind) == 0 and ("is given up" if kept else "will be gone") in question
+    assert asked(tenants, kind) == 0 and ("are lost" if kept else "will be deleted") in question
     fields = {one: re.findall(rf'name="{one}" value="([^"]+)"', question)[-1] for one in ("id", "made", "once")}
     answers = [bob.post(f"{BEFORE}/{what}{LAB}", fields) for _ in range(2)]
     assert [one.headers["Location"] for one in answers] == [EXP] * 2
@@ -107,7 +107,7 @@ def test_an_older_snapshot_of_that_name_is_left_alone(tenants: Tenants, bob: Bro
         c.execute(t.snapshots.update().values(created_at=utcnow()))
     for what in ("restore", "delete", "clone"):
         answer = bob.post(f"{BEFORE}/{what}{LAB}", {**fields, "name": "again"})
-        assert answer.status_code == 409 and "older snapshot" in answer.text
+        assert answer.status_code == 409 and "earlier snapshot" in answer.text
     assert asked(tenants, "restore") == asked(tenants, "snapshot-delete") == 0 and tenants.count("snapshots") == 1
     del fields["made"]
     assert bob.post(f"{BEFORE}/delete{LAB}", fields).status_code == 303, "the control"
@@ -120,7 +120,7 @@ def test_not_while_it_is_needed(tenants: Tenants, bob: Browser) -> None:
     alone(tenants)
     assert bob.post(f"{BEFORE}/clone{LAB}", {"name": "again"}).status_code == 303
     answer = bob.post(f"{BEFORE}/delete{LAB}")
-    assert answer.status_code == 409 and "Slice again is being made of a snapshot of exp" in answer.text
+    assert answer.status_code == 409 and "Slice again is being created from a snapshot of exp" in answer.text
     assert tenants.count("snapshots") == 1
 
 
@@ -158,7 +158,7 @@ def test_a_clone_beyond_the_quota(tenants: Tenants, bob: Browser) -> None:
     with tenants.store.write() as c:
         c.execute(t.quotas.update().where(t.quotas.c.project == "lab").values(slices=1))
     answer = bob.post(f"{BEFORE}/clone{LAB}", {"name": "again"})
-    assert answer.status_code == 403 and "of slices wanted" in answer.text and names(tenants) == ["exp"]
+    assert answer.status_code == 403 and "slices requested" in answer.text and names(tenants) == ["exp"]
 
 
 def test_who_may_not_change_it_sees_snapshots_and_no_buttons(tenants: Tenants, bob: Browser) -> None:
@@ -198,7 +198,7 @@ def test_a_larger_disk(tenants: Tenants, bob: Browser) -> None:
         assert (answer.status_code, "disk" in errors(answer.text)) == (status, True), answer.text
         assert '<details class="more" open>' in answer.text, "the field can be seen"
     assert bob.post(f"/slices/exp/resize{LAB}", {"disk": "8G"}).headers["Location"] == EXP
-    assert "may have 8 GiB of disk now" in bob.get(EXP).text
+    assert "is now 8 GiB" in bob.get(EXP).text
     assert limit(tenants) == 8 * GIB > has
 
 
@@ -226,11 +226,11 @@ def test_keys_that_a_sliver_lacks_and_what_its_lease_says(tenants: Tenants, bob:
     """As people say it: no RFC 3339, nothing for a shell, and no markup."""
     with tenants.store.write() as c:
         c.execute(t.slivers.update().values(keys_missing="its agent does <b>not</b> answer"))
-        notice = "its lease ends at 2026-11-28T11:54:00Z: `slicectl renew exp --lease 7d`"
+        notice = "the lease ends at 2026-11-28T11:54:00Z: `slicectl renew exp --lease 7d`"
         c.execute(t.slices.update().values(lease_notice=notice))
     for path in (EXP, "/projects/lab"):
         page = bob.get(path).text
-        assert "Its lease ends at Sat 28 Nov 2026, 11:54 UTC." in page and "slicectl renew" not in page
+        assert "The lease ends at Sat 28 Nov 2026, 11:54 UTC." in page and "slicectl renew" not in page
     assert "does &lt;b&gt;not&lt;/b&gt; answer" in bob.get(EXP).text
 
 

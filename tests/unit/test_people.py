@@ -182,7 +182,7 @@ def test_a_refused_sign_in_says_nothing_and_is_written_down(
     tenants: Tenants, door: Door, user: str, password: str
 ) -> None:
     error = refused(Code.UNAUTHENTICATED, sign_in.check, tenants.store, door, user, password, "192.0.2.9")
-    assert str(error).startswith("the user or the password is not right")
+    assert str(error).startswith("the user name or the password is wrong")
     assert tenants.events()[-1] == (user or "?", "sign-in failed", "")
     with tenants.store.read() as c:
         assert c.scalar(sa.select(t.events.c.address).order_by(t.events.c.id.desc())) == "192.0.2.9"

@@ -95,13 +95,13 @@ def test_uid_ranges_are_nobody_elses() -> None:
 @pytest.mark.parametrize(
     ("network", "count", "ports", "words"),
     [
-        (NETWORK, 16, 20, "not enough blocks of 20 ports left: 16 wanted, 15 left"),
-        (NETWORK, 31, 1, "not enough addresses left: 31 wanted, 30 left"),
+        (NETWORK, 16, 20, "not enough blocks of 20 ports: 16 requested, 15 available"),
+        (NETWORK, 31, 1, "not enough addresses: 31 requested, 30 available"),
         (
             dataclasses.replace(NETWORK, addresses="10.0.0.0/16", ports_last=30000),
             4095,
             1,
-            "uid ranges left: 4095 wanted, 4094",
+            "uid ranges: 4095 requested, 4094",
         ),
     ],
 )
@@ -131,9 +131,9 @@ def test_capacity(field: str, total: int) -> None:
 
     check(total, 1, total)
     for size, count, used, words in (
-        (total + 1, 1, 0, "more than node node1 has"),
-        (total, 2, 1, f"not enough {field} left on node node1"),
-        (1, 1, 2 * total, "0 MiB left"),
+        (total + 1, 1, 0, "exceed the capacity of node node1"),
+        (total, 2, 1, f"not enough {field} on node node1"),
+        (1, 1, 2 * total, "0 MiB available"),
     ):
         with pytest.raises(Refused, match=words) as caught:
             check(size, count, used)

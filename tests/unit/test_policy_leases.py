@@ -29,7 +29,7 @@ def test_granted_is_what_was_asked_for_within_policy() -> None:
 
 def test_a_renewal_never_shortens() -> None:
     granted = leases.renew(DAY, NOW, POLICY, NOW + 2 * DAY)
-    assert (granted.until, "longer already" in granted.why) == (NOW + 2 * DAY, True)
+    assert (granted.until, "already ends later" in granted.why) == (NOW + 2 * DAY, True)
     assert leases.renew(DAY, NOW, POLICY, NOW - DAY) == (NOW + DAY, "")
 
 

@@ -285,7 +285,7 @@ def test_a_request_is_decided_once(tenants: Tenants) -> None:
         assert sum(bool(one) for one in pool.map(grant, range(8))) == 1
     for late in (requests.decline, requests.withdraw):
         args = (tenants.store, id_, "no", ROOT) if late is requests.decline else (tenants.store, id_, BOB)
-        assert "granted already by root" in str(refused(Code.CONFLICT, late, *args))
+        assert "already granted by root" in str(refused(Code.CONFLICT, late, *args))
 
 
 def test_declined_with_a_reason(tenants: Tenants) -> None:
@@ -379,7 +379,7 @@ def test_a_projects_own_import(tenants: Tenants) -> None:
     assert client.get(f"{API}/operations/{made.get_json()['operation']['id']}").status_code == 200
     assert tenants.client("bob").get(f"{API}/images/own").status_code == 404
     same = tenants.client("bob").post(f"{API}/images?name=mine&format=raw&project=lab", data=data)
-    assert same.status_code == 409 and "public" in same.get_json(force=True)["hint"]
+    assert same.status_code == 409 and "available to all" in same.get_json(force=True)["hint"]
     again = client.post(f"{API}/images?name=own&format=raw", data=data)
     assert again.status_code == 202 and again.get_json()["operation"]["id"] == made.get_json()["operation"]["id"]
 

@@ -112,9 +112,9 @@ def test_all_or_nothing(tmp_path: Path, network: dict[str, Any], more: dict[str,
         ({"image": "nope"}, Code.INVALID, "image", "there is no image 'nope'"),
         ({"node": "nope"}, Code.INVALID, "node", "'nope' is unknown"),
         ({"type": "kvm"}, Code.INVALID, "type", "cannot run kvm"),
-        ({"cpu": 5}, Code.INVALID, "cpu", "more than node node1 has"),
-        ({"io_weight": 5}, Code.INVALID, "io_weight", "cannot do it"),
-        ({"name": "taken"}, Code.CONFLICT, "name", "there is a slice 'taken' already"),
+        ({"cpu": 5}, Code.INVALID, "cpu", "exceed the capacity of node node1"),
+        ({"io_weight": 5}, Code.INVALID, "io_weight", "does not support"),
+        ({"name": "taken"}, Code.CONFLICT, "name", "there is already a slice 'taken'"),
     ],
 )
 def test_what_the_rows_forbid(
@@ -285,7 +285,7 @@ def test_an_image_in_use_stays(store: Store, config: Config) -> None:
 
 def test_an_unused_image_is_deleted_once(store: Store, config: Config) -> None:
     images.delete(store, config, "debian-12", ADMIN)
-    with pytest.raises(Refused, match="being deleted already"):
+    with pytest.raises(Refused, match="already being deleted"):
         images.delete(store, config, "debian-12", ADMIN)
 
 

@@ -37,7 +37,7 @@ def test_a_projects_own_image_takes_of_its_disk(service: Service) -> None:
         with store.read() as c:
             return projects.used(c, "lab").disk
 
-    with pytest.raises(OverQuota, match="left of the project's"):
+    with pytest.raises(OverQuota, match="left in the project quota"):
         upload("large", 101 * MIB)
     with pytest.raises(OverQuota):
         images.check_upload(store, "large", "raw", ADMIN, "lab", 101 * MIB)

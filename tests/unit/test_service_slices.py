@@ -144,17 +144,22 @@ def test_a_taken_name(service: Service) -> None:
     ("fields", "code", "field", "words"),
     [
         ({"image": "windows"}, Code.INVALID, "image", "there is no image 'windows'"),
-        ({"node": "node9"}, Code.INVALID, "node", "known: node1"),
+        ({"node": "node9"}, Code.INVALID, "node", "the nodes are node1"),
         ({"type": "kvm"}, Code.INVALID, "type", "cannot run kvm"),
         ({"cpu": 5}, Code.INVALID, "cpu", "at most 4"),
         ({"io_weight": 100}, Code.INVALID, "io_weight", "no I/O controller"),
         ({"net_in": "1Mbit"}, Code.INVALID, "net_in", "its kernel lacks sch_tbf, ifb"),
         ({"net_out": "1Mbit"}, Code.INVALID, "net_out", "its kernel lacks sch_tbf, ifb"),
-        ({"memory": "9G"}, Code.QUOTA, "memory", "more than node node1 has"),
-        ({"disk": "101G"}, Code.QUOTA, "disk", "more than node node1 has"),
-        ({"memory": "8G", "count": 33}, Code.QUOTA, "memory", "not enough memory left"),
-        ({"disk": "64G", "count": 65}, Code.QUOTA, "disk", "not enough disk left"),
-        ({"count": 50, "ports": 1000}, Code.QUOTA, "ports", "not enough blocks of 1000 ports left: 50 wanted, 22 left"),
+        ({"memory": "9G"}, Code.QUOTA, "memory", "exceed the capacity of node node1"),
+        ({"disk": "101G"}, Code.QUOTA, "disk", "exceed the capacity of node node1"),
+        ({"memory": "8G", "count": 33}, Code.QUOTA, "memory", "not enough memory on"),
+        ({"disk": "64G", "count": 65}, Code.QUOTA, "disk", "not enough disk on"),
+        (
+            {"count": 50, "ports": 1000},
+            Code.QUOTA,
+            "ports",
+            "not enough blocks of 1000 ports: 50 requested, 22 available",
+        ),
     ],
 )
 def test_what_the_node_cannot_do(
@@ -189,7 +194,7 @@ def test_io_weight_and_kvm_where_the_node_can(tmp_path: Path) -> None:
     ("action", "first", "words"),
     [
         ("pause", "stop", "only a running slice"),
-        ("resume", "stop", "starts a stopped one"),
+        ("resume", "stop", "start a stopped slice"),
         ("resume", "start", "is not paused"),
         *[(action, "delete", "is being deleted") for action in slices.ACTIONS],
     ],
@@ -236,7 +241,7 @@ def test_a_large_slice_or_none(tmp_path: Path) -> None:
         service.create(count=500)
         assert service.count("ports") == 10000
         service.create("more", count=500)
-        with pytest.raises(Refused, match="138 left"):
+        with pytest.raises(Refused, match="138 available"):
             service.create("evenmore", count=139)
         service.create("rest", count=138)
 

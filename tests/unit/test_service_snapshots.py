@@ -103,7 +103,7 @@ def test_names_numbers_and_states_that_are_refused(service: Service) -> None:
 
     refused(Code.NOT_FOUND, "no slice", ask())
     service.create()
-    refused(Code.CONFLICT, "still being made", ask())
+    refused(Code.CONFLICT, "still being created", ask())
     service.record(*(work.SliverSeen(one.id, Phase.RUNNING, host_key="k") for one in slivers(service)))
     for name in ("", "Two", "-two", "two-", "t wo", "zwei\u0301", "x" * 41, None, 7, ["two"], "../two"):
         refused(Code.INVALID, None, ask(name))
@@ -111,7 +111,7 @@ def test_names_numbers_and_states_that_are_refused(service: Service) -> None:
     refused(Code.CONFLICT, "already", ask("one"))
     for number in range(2, config.limits.snapshots_per_slice + 1):
         take(service, f"s{number}")
-    refused(Code.CONFLICT, "as many as", ask())
+    refused(Code.CONFLICT, "which is the limit", ask())
     snapshots.delete(store, config, EXP, "one")
     take(service, "one")
     slices.act(store, config, "exp", "delete", ADMIN)
@@ -127,8 +127,8 @@ def test_not_two_at_once(service: Service) -> None:
         lambda: snapshots.restore(store, config, EXP, "one"),
         lambda: snapshots.delete(store, config, EXP, "one"),
     ):
-        refused(Code.CONFLICT, "is being made", work_on)
-    refused(Code.CONFLICT, "still being made", lambda: snapshots.clone(store, config, EXP, "one", {"name": "twin"}))
+        refused(Code.CONFLICT, "is being created", work_on)
+    refused(Code.CONFLICT, "still being created", lambda: snapshots.clone(store, config, EXP, "one", {"name": "twin"}))
     sliver = slivers(service)[0]
     service.record(
         work.SnapshotMade(sliver.id, sliver.snapshots[0].id, 1), work.OperationEnded(operation, OperationState.DONE)
@@ -214,8 +214,8 @@ def test_needed_only_until_the_clones_root_is_made(service: Service) -> None:
     take(service, "two")
     store, config = service.store, service.config
     snapshots.clone(store, config, EXP, "one", {"name": "twin"})
-    refused(Code.CONFLICT, "twin is being made", lambda: snapshots.delete(store, config, EXP, "one"))
-    refused(Code.CONFLICT, "twin is being made", lambda: slices.act(store, config, "exp", "delete", ADMIN))
+    refused(Code.CONFLICT, "twin is being created", lambda: snapshots.delete(store, config, EXP, "one"))
+    refused(Code.CONFLICT, "twin is being created", lambda: slices.act(store, config, "exp", "delete", ADMIN))
     snapshots.delete(store, config, EXP, "two")
     (twin,) = slivers(service, "twin")
     service.record(work.SliverSeen(twin.id, Phase.PENDING, host_key="ssh-ed25519 BBBB"))

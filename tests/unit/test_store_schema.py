@@ -147,7 +147,7 @@ def test_more_readers_than_connections_wait_for_one_another(tmp_path: Path) -> N
     fresh_database(config)
     with slicemgr.store.open(config) as store:
         held = [store.engine.connect() for _ in range(9)]
-        with pytest.raises(StoreError, match="too much to do"), store.read():
+        with pytest.raises(StoreError, match="overloaded"), store.read():
             pass
         for one in held:
             one.close()

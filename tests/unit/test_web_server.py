@@ -327,7 +327,7 @@ def test_an_agent_that_is_away_refuses_or_goes_is_told_as_such(web: Web, client:
         client.console("console")
     with _agent(web, lambda stream, _: stream.send(door.OPENED)), client.console("console") as channel:
         assert _heard(channel, 1) == b""
-    assert channel.ended is not None and "has gone" in channel.ended.reason
+    assert channel.ended is not None and "was lost" in channel.ended.reason
 
 
 def test_a_client_that_goes_is_told_to_the_agent(web: Web, client: Client) -> None:

@@ -19,7 +19,7 @@ routes = Blueprint("audits", __name__, url_prefix="/api/v1/nodes/<name>", descri
 @routes.alt_response(200, schema=schemas_audits.Audit)
 @routes.alt_response(404, schema=schemas.Problem)
 def show_audit(name: str) -> Answer:
-    """The last audit of the node."""
+    """Show the last audit of the node."""
     with state().store.read() as c:
         return audits.last(c, name, principal())
 
@@ -30,7 +30,7 @@ def show_audit(name: str) -> Answer:
 @routes.alt_response(404, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def keep_audit(name: str) -> Answer:
-    """Keep the table of an audit in the place of the last one."""
+    """Store the table of an audit. It replaces the last one."""
     access.run_on_node(principal(), "audit")
     body = reading.body()
     reading.only(body, "began_at", "rows")
@@ -44,5 +44,5 @@ def keep_audit(name: str) -> Answer:
 @routes.alt_response(202, schema=schemas.Asked)
 @routes.alt_response(404, schema=schemas.Problem)
 def read_tables(name: str) -> Answer:
-    """Ask the node how full the kernel's shared tables are; the result has `tables`."""
+    """Read the usage of the shared kernel tables of the node. The result has `tables`."""
     return reading.asked(nodes.request(state().store, state().config, name, "tables", principal(), {})), 202

@@ -12,7 +12,7 @@ from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
 from slicemgr.web.state import principal, state
 
-routes = Blueprint("credentials", __name__, url_prefix="/api/v1", description="ssh keys, tokens, sessions")
+routes = Blueprint("credentials", __name__, url_prefix="/api/v1", description="SSH keys, tokens, sessions")
 _USER = {"in": "query", "name": "user", "schema": {"type": "string"}, "description": "whose, if you are an admin"}
 
 
@@ -26,7 +26,7 @@ def _whose() -> str:
 @routes.doc(security=SECURED, parameters=lists.KEYS.parameters)
 @routes.alt_response(200, schema=schemas_people.Keys)
 def list_keys() -> Answer:
-    """Your ssh keys with their fingerprints: your slices have them."""
+    """List your SSH keys with their fingerprints."""
     _, page = lists.KEYS.read()
     with state().store.read() as c:
         return lists.KEYS.answer(people_views.keys(c, _whose(), page=page), page)
@@ -38,7 +38,7 @@ def list_keys() -> Answer:
 @routes.alt_response(409, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def add_keys() -> Answer:
-    """Add the keys of a .pub file; your slices get them, also those that run."""
+    """Add the keys of a .pub file to your account and your slices, including running ones."""
     body = reading.body()
     reading.only(body, "key")
     ids = ssh_keys.add(state().store, body.get("key"), principal(), state().config)
@@ -51,7 +51,7 @@ def add_keys() -> Answer:
 @routes.alt_response(200, schema=schemas_people.Done)
 @routes.alt_response(404, schema=schemas.Problem)
 def remove_key(id: str) -> Answer:
-    """Remove a key; it leaves your slices, also those that run."""
+    """Remove a key from your account and your slices, including running ones."""
     ssh_keys.remove(state().store, id, request.args.get("user") or principal().user, principal(), state().config)
     return {"deleted": id}
 
@@ -60,7 +60,7 @@ def remove_key(id: str) -> Answer:
 @routes.doc(security=SECURED, parameters=lists.TOKENS.parameters)
 @routes.alt_response(200, schema=schemas_people.Tokens)
 def list_tokens() -> Answer:
-    """Your tokens: what they may do, until when, and when they were last used."""
+    """List your tokens with their access, expiry and last use."""
     _, page = lists.TOKENS.read()
     with state().store.read() as c:
         return lists.TOKENS.answer(people_views.tokens(c, _whose(), principal(), page=page), page)
@@ -71,7 +71,7 @@ def list_tokens() -> Answer:
 @routes.alt_response(201, schema=schemas_people.NewToken)
 @routes.alt_response(422, schema=schemas.Problem)
 def create_token() -> Answer:
-    """A new token: `token` is told this once."""
+    """Create a token. Only this response contains `token`."""
     by, store = principal(), state().store
     token, id_, _ = tokens.create(store, tokens.wanted(reading.body(), state().config), by)
     with store.read() as c:
@@ -83,7 +83,7 @@ def create_token() -> Answer:
 @routes.alt_response(200, schema=schemas_people.Done)
 @routes.alt_response(404, schema=schemas.Problem)
 def revoke_token(id: str) -> Answer:
-    """Revoke a token; `current` is the one that asks."""
+    """Revoke a token. `current` is the token of the request."""
     tokens.revoke(state().store, id, principal())
     return {"deleted": id}
 
@@ -92,7 +92,7 @@ def revoke_token(id: str) -> Answer:
 @routes.doc(security=SECURED, parameters=lists.SESSIONS.parameters)
 @routes.alt_response(200, schema=schemas_people.Sessions)
 def list_sessions() -> Answer:
-    """Where you are signed in."""
+    """List your browser sessions."""
     _, page = lists.SESSIONS.read()
     with state().store.read() as c:
         return lists.SESSIONS.answer(people_views.sessions(c, _whose(), principal(), page=page), page)

@@ -25,7 +25,7 @@ def _shown(id: str) -> Answer:
 @routes.doc(security=SECURED, parameters=lists.EXPERIMENTS.parameters)
 @routes.alt_response(200, schema=schemas_experiments.Experiments)
 def list_experiments() -> Answer:
-    """The published experiments, the newest first; of admins the hidden ones, too."""
+    """List the published experiments, newest first. Admins also see hidden ones."""
     given, page = lists.EXPERIMENTS.read()
     with state().store.read() as c:
         found = experiments.views(c, principal(), where=filters.experiments(given), page=page)
@@ -38,7 +38,7 @@ def list_experiments() -> Answer:
 @routes.alt_response(200, schema=schemas_experiments.Experiment)
 @routes.alt_response(422, schema=schemas.Problem)
 def publish_experiment() -> Answer:
-    """Publish the report of a run, sent as a tar archive; the same archive again answers with what there is."""
+    """Publish the report of a run, sent as a tar archive. The same archive again returns the existing experiment."""
     access.publish_experiment(principal())
     given = {name: text for name, text in request.args.items() if text}
     reading.only(given, *experiments.FIELDS)
@@ -56,7 +56,7 @@ def publish_experiment() -> Answer:
 @routes.alt_response(200, schema=schemas_experiments.Experiment)
 @routes.alt_response(404, schema=schemas.Problem)
 def show_experiment(id: str) -> Answer:
-    """One published experiment with the names of its files."""
+    """Show one published experiment with the names of its files."""
     return _shown(id)
 
 
@@ -65,7 +65,7 @@ def show_experiment(id: str) -> Answer:
 @routes.alt_response(200, schema=schemas_experiments.Experiment)
 @routes.alt_response(422, schema=schemas.Problem)
 def change_experiment(id: str) -> Answer:
-    """Another name or note; shown to everybody, or hidden from all but admins."""
+    """Change the name, the note, or the visibility."""
     body = reading.body()
     reading.only(body, *experiments.FIELDS)
     experiments.change(state().store, id, body, principal())
@@ -77,7 +77,7 @@ def change_experiment(id: str) -> Answer:
 @routes.alt_response(200, schema=schemas_people.Done)
 @routes.alt_response(404, schema=schemas.Problem)
 def delete_experiment(id: str) -> Answer:
-    """Delete it with its files; the run's own folder is not touched."""
+    """Delete an experiment and its files. The folder of the run is not changed."""
     experiments.delete(state().store, state().config, id, principal())
     return {"deleted": id}
 
@@ -86,7 +86,7 @@ def delete_experiment(id: str) -> Answer:
 @routes.doc(security=SECURED, responses=schemas_experiments.FILE)
 @routes.alt_response(404, schema=schemas.Problem)
 def show_experiment_file(id: str, file: str) -> Answer:
-    """One of its files, under a policy that lets it do nothing."""
+    """Download one file of an experiment. Its security policy forbids scripts and requests."""
     with state().store.read() as c:
         path = experiments.file(c, state().config, id, file, principal())
     return foreign.answer(path, reports.media_type(file))

@@ -19,7 +19,7 @@ routes = Blueprint("invitations", __name__, url_prefix="/api/v1", description="I
 @routes.alt_response(403, schema=schemas.Problem)
 @routes.alt_response(404, schema=schemas.Problem)
 def list_project_invitations(name: str) -> Answer:
-    """The invitations of a project that nobody has accepted yet, the oldest first; for its PIs."""
+    """List the open invitations of a project, oldest first (PIs)."""
     _, page = lists.INVITATIONS.read()
     with state().store.read() as c:
         return lists.INVITATIONS.answer(invitation_views.of_project(c, name, principal(), page), page)
@@ -33,7 +33,7 @@ def list_project_invitations(name: str) -> Answer:
 @routes.alt_response(409, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def invite_member(name: str) -> Answer:
-    """Invite an account by its name or mail address. The answer is the same whether there is such an account or not."""
+    """Invite an account by its name or email address. The response does not reveal whether the account exists."""
     body = reading.body()
     reading.only(body, "invitee", "role")
     whom, role, store = body.get("invitee"), body.get("role", "member"), state().store
@@ -48,7 +48,7 @@ def invite_member(name: str) -> Answer:
 @routes.alt_response(403, schema=schemas.Problem)
 @routes.alt_response(404, schema=schemas.Problem)
 def withdraw_invitation(name: str, id: str) -> Answer:
-    """Take an invitation back that nobody has accepted yet."""
+    """Withdraw an open invitation."""
     invitations.withdraw(state().store, name, id, principal())
     return {"deleted": id}
 
@@ -57,7 +57,7 @@ def withdraw_invitation(name: str, id: str) -> Answer:
 @routes.doc(security=SECURED, parameters=lists.INVITATIONS.parameters)
 @routes.alt_response(200, schema=schemas_people.ProjectInvitations)
 def list_own_invitations() -> Answer:
-    """The invitations that you can accept or decline, the oldest first."""
+    """List the invitations that you can accept or decline, oldest first."""
     _, page = lists.INVITATIONS.read()
     with state().store.read() as c:
         return lists.INVITATIONS.answer(invitation_views.of_user(c, principal(), page), page)
@@ -70,7 +70,7 @@ def list_own_invitations() -> Answer:
 @routes.alt_response(404, schema=schemas.Problem)
 @routes.alt_response(409, schema=schemas.Problem)
 def accept_project_invitation(id: str) -> Answer:
-    """Become a member of the project; your account with its projects. Your default project stays as it is."""
+    """Accept an invitation. The response is your account with its projects. Your default project does not change."""
     invitations.accept(state().store, state().config, id, principal())
     with state().store.read() as c:
         return people_views.me(c, principal())
@@ -82,6 +82,6 @@ def accept_project_invitation(id: str) -> Answer:
 @routes.alt_response(403, schema=schemas.Problem)
 @routes.alt_response(404, schema=schemas.Problem)
 def decline_project_invitation(id: str) -> Answer:
-    """Have an invitation shown no more. Who sent it is not notified."""
+    """Decline an invitation. Its sender is not notified."""
     invitations.decline(state().store, id, principal())
     return {"declined": id}

@@ -18,7 +18,7 @@ routes = Blueprint("leases", __name__, url_prefix="/api/v1", description="Leases
 @routes.alt_response(200, schema=schemas_leases.LeaseRules)
 @routes.alt_response(404, schema=schemas.Problem)
 def show_leases(name: str) -> Answer:
-    """Default and longest lease, grace, renewal window, reminders, and whether leases end at all."""
+    """Show the lease policy: default, longest, grace period, renewal window, reminders and exemption."""
     with state().store.read() as c:
         return lease_rules.view(c, state().config, name, principal())
 
@@ -29,7 +29,7 @@ def show_leases(name: str) -> Answer:
 @routes.alt_response(403, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def change_leases(name: str) -> Answer:
-    """default and reminders by a PI, window and exempt by an admin; null: as the node."""
+    """Change default and reminders (PIs), window and exempt (admins). null restores the default of the testbed."""
     lease_rules.change(state().store, state().config, name, reading.body(), principal())
     return show_leases(name)
 
@@ -38,7 +38,7 @@ def change_leases(name: str) -> Answer:
 @routes.doc(security=SECURED)
 @routes.alt_response(200, schema=schemas_leases.Clock)
 def show_clock() -> Answer:
-    """What time leases go by, and whether the node's clock is doubted."""
+    """Show the clock that leases use, and whether the clock of the node is in doubt."""
     with state().store.read() as c:
         return clock.view(c)
 
@@ -48,6 +48,6 @@ def show_clock() -> Answer:
 @routes.alt_response(200, schema=schemas_leases.Clock)
 @routes.alt_response(403, schema=schemas.Problem)
 def confirm_clock() -> Answer:
-    """Say that the clock is right (admins): what is over by it ends."""
+    """Confirm the clock of the node (admins). Leases that have expired by it then end."""
     clock.confirm(state().store, principal())
     return show_clock()

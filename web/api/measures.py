@@ -19,7 +19,7 @@ routes = Blueprint("measures", __name__, url_prefix="/api/v1/nodes/<name>", desc
 @routes.alt_response(404, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def measure_io(name: str) -> Answer:
-    """Make a root of an image, read and write data there; `measured` has seconds, or what is `missing`."""
+    """Create a root from an image, and read and write data there. `measured` has seconds, or the `missing` program."""
     params = bench_specs.io(reading.body())
     return reading.asked(nodes.request(state().store, state().config, name, "io", principal(), params)), 202
 
@@ -30,6 +30,6 @@ def measure_io(name: str) -> Answer:
 @routes.alt_response(404, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def measure_sysbench(name: str) -> Answer:
-    """Run one test of sysbench on the node; `measured` has its numbers, or what is `missing`."""
+    """Run one sysbench test on the node. `measured` has its results, or the `missing` program."""
     params = bench_specs.sysbench(reading.body())
     return reading.asked(nodes.request(state().store, state().config, name, "sysbench", principal(), params)), 202

@@ -22,7 +22,7 @@ LINK = "/invitation/"  # the page that a link leads to, and the secret behind it
 @routes.doc(security=SECURED)
 @routes.alt_response(200, schema=schemas_people.Me)
 def me() -> Answer:
-    """Who you are, your projects, and what this token may do."""
+    """Show your account, your projects, and the access of this token."""
     with state().store.read() as c:
         return people_views.me(c, principal())
 
@@ -33,7 +33,7 @@ def me() -> Answer:
 @routes.alt_response(422, schema=schemas.Problem)
 @routes.alt_response(429, schema=schemas.Problem)
 def change_password() -> Answer:
-    """Another password; your other sessions end."""
+    """Change your password and end your other sessions."""
     body = reading.body()
     reading.only(body, "old", "new")
     users.change_password(
@@ -47,7 +47,7 @@ def change_password() -> Answer:
 @routes.doc(security=SECURED, parameters=lists.USERS.parameters)
 @routes.alt_response(200, schema=schemas_people.Users)
 def list_users() -> Answer:
-    """Everybody, to an admin; to others whom they share a project with. By name."""
+    """List users by name: all for admins, else those of your projects."""
     _, page = lists.USERS.read()
     with state().store.read() as c:
         return lists.USERS.answer(people_views.users(c, principal(), page=page), page)
@@ -58,7 +58,7 @@ def list_users() -> Answer:
 @routes.alt_response(201, schema=schemas_people.Invited)
 @routes.alt_response(409, schema=schemas.Problem)
 def invite_user() -> Answer:
-    """A new account, and the link by which its user sets a password: told this once."""
+    """Create an account. Only this response contains the invitation link to set its password."""
     return _invited(users.invite(state().store, state().config, reading.body(), principal())), 201
 
 
@@ -67,7 +67,7 @@ def invite_user() -> Answer:
 @routes.alt_response(200, schema=schemas_people.User)
 @routes.alt_response(404, schema=schemas.Problem)
 def show_user(name: str) -> Answer:
-    """One user."""
+    """Show one user."""
     with state().store.read() as c:
         return people_views.users(c, principal(), name)[0]
 
@@ -77,7 +77,7 @@ def show_user(name: str) -> Answer:
 @routes.alt_response(200, schema=schemas_people.User)
 @routes.alt_response(409, schema=schemas.Problem)
 def change_user(name: str) -> Answer:
-    """full_name, email and default_project of your own; an admin also `enabled` and `admin`, and others' names."""
+    """Change your full_name, email and default_project. Admins can also change `enabled`, `admin` and other users."""
     users.change(state().store, name, reading.body(), principal(), state().config)
     with state().store.read() as c:
         return people_views.users(c, principal(), name)[0]
@@ -87,7 +87,7 @@ def change_user(name: str) -> Answer:
 @routes.doc(security=SECURED)
 @routes.alt_response(201, schema=schemas_people.Invited)
 def invite_again(name: str) -> Answer:
-    """A new link, for who lost it or forgot the password."""
+    """Create a new invitation link for a user who lost the link or the password."""
     return _invited(users.invite_again(state().store, state().config, name, principal())), 201
 
 

@@ -22,7 +22,7 @@ def _shown(name: str) -> Answer:
 @routes.doc(security=SECURED, parameters=lists.PROJECTS.parameters)
 @routes.alt_response(200, schema=schemas_people.Projects)
 def list_projects() -> Answer:
-    """Your projects; an admin's are all. By name."""
+    """List your projects by name. Admins see all projects."""
     _, page = lists.PROJECTS.read()
     with state().store.read() as c:
         return lists.PROJECTS.answer(people_views.project_list(c, principal(), page=page), page)
@@ -34,7 +34,7 @@ def list_projects() -> Answer:
 @routes.alt_response(409, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def create_project() -> Answer:
-    """A new project; what `quota` and `ceiling` leave out is the node's default."""
+    """Create a project. Omitted limits of `quota` and `ceiling` use the defaults of the testbed."""
     return _shown(projects.create(state().store, state().config, reading.body(), principal())), 201
 
 
@@ -43,7 +43,7 @@ def create_project() -> Answer:
 @routes.alt_response(200, schema=schemas_people.Project)
 @routes.alt_response(404, schema=schemas.Problem)
 def show_project(name: str) -> Answer:
-    """One project: what is used, the quota, the ceiling, the members."""
+    """Show the usage, quota, ceiling and members of one project."""
     return _shown(name)
 
 
@@ -53,7 +53,7 @@ def show_project(name: str) -> Answer:
 @routes.alt_response(403, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def change_project(name: str) -> Answer:
-    """The description, by a PI; quota and ceiling, by an admin, only what shall change (null: no limit)."""
+    """Change the description (PIs), or the given limits of quota and ceiling (admins; null: no limit)."""
     projects.change(state().store, name, reading.body(), principal())
     return _shown(name)
 
@@ -75,9 +75,9 @@ def delete_project(name: str) -> Answer:
 @routes.alt_response(409, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def set_member(name: str, user: str) -> Answer:
-    """Change a member's role, or bring somebody in: an admin makes a member of them, a PI invites them.
+    """Change the role of a member, or add a user: admins add members, PIs invite them.
 
-    Who is a PI is an admin's to say. A PI gets the same answer whether there is such an account or not.
+    Only admins can change PIs. The response to a PI does not reveal whether the account exists.
     """
     body = reading.body()
     reading.only(body, "role")
@@ -90,9 +90,9 @@ def set_member(name: str, user: str) -> Answer:
 @routes.alt_response(200, schema=schemas_people.Done)
 @routes.alt_response(404, schema=schemas.Problem)
 def remove_member(name: str, user: str) -> Answer:
-    """Put a user out of a project, or leave it; slices stay the project's, without the user's ssh keys.
+    """Remove a user from a project, or leave it. The slices remain in the project, without the SSH keys of the user.
 
-    An invitation of that name that was not accepted yet is taken back.
+    An open invitation of that name is withdrawn.
     """
     members.remove_member(state().store, state().config, name, user, principal())
     return {"deleted": user}

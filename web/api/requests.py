@@ -23,7 +23,7 @@ def _shown(id: str) -> Answer:
 @routes.doc(security=SECURED, parameters=lists.REQUESTS.parameters)
 @routes.alt_response(200, schema=schemas_people.Requests)
 def list_requests() -> Answer:
-    """Your requests and those you may decide, the newest first."""
+    """List your requests and those that you can decide, newest first."""
     wanted, page = lists.REQUESTS.read()
     with state().store.read() as c:
         found = people_views.requests(c, principal(), where=filters.requests(wanted), page=page)
@@ -35,7 +35,7 @@ def list_requests() -> Answer:
 @routes.alt_response(200, schema=schemas.Request)
 @routes.alt_response(404, schema=schemas.Problem)
 def show_request(id: str) -> Answer:
-    """One request."""
+    """Show one request."""
     return _shown(id)
 
 
@@ -45,7 +45,7 @@ def show_request(id: str) -> Answer:
 @routes.alt_response(403, schema=schemas.Problem)
 @routes.alt_response(409, schema=schemas.Problem)
 def grant_request(id: str) -> Answer:
-    """Make the slice: a PI within the ceiling, or an admin. `changes` trims what was asked for."""
+    """Grant a request (PIs within the ceiling, admins). `changes` reduces the requested resources."""
     body = reading.body()
     reading.only(body, "changes", "reason")
     changes = body.get("changes") or {}
@@ -61,7 +61,7 @@ def grant_request(id: str) -> Answer:
 @routes.alt_response(200, schema=schemas.Request)
 @routes.alt_response(409, schema=schemas.Problem)
 def decline_request(id: str) -> Answer:
-    """Say no, with the reason."""
+    """Decline a request with a reason."""
     body = reading.body()
     reading.only(body, "reason")
     requests.decline(state().store, id, requests.reason(body.get("reason"), needed=True), principal())
@@ -73,6 +73,6 @@ def decline_request(id: str) -> Answer:
 @routes.alt_response(200, schema=schemas.Request)
 @routes.alt_response(409, schema=schemas.Problem)
 def withdraw_request(id: str) -> Answer:
-    """Take back a request of yours."""
+    """Withdraw your request."""
     requests.withdraw(state().store, id, principal())
     return _shown(id)

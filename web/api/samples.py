@@ -75,7 +75,7 @@ def series(told: dict[str, Any]) -> Answer:
 @routes.alt_response(404, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def slice_samples(name: str) -> Answer:
-    """What a slice used: memory, swap, disk, cpu (cores), network and block I/O (bytes a second) of each sliver."""
+    """Show the usage of a slice: memory, swap, disk, CPU cores, network and block I/O (bytes per second) per sliver."""
     wanted, columns = _window(), samples.chosen(request.args.get("columns"), samples.OF_SLIVERS)
     with state().store.read() as c:
         id = slices.find(c, name, principal(), reading.project()).id
@@ -88,7 +88,7 @@ def slice_samples(name: str) -> Answer:
 @routes.alt_response(404, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def node_samples(name: str) -> Answer:
-    """What a node used."""
+    """Show the usage of a node."""
     wanted, columns = _window(), samples.chosen(request.args.get("columns"), samples.OF_NODES)
     with state().store.read() as c:
         return series(samples.of_node(c, state().config, name, wanted, columns))
@@ -98,7 +98,7 @@ def node_samples(name: str) -> Answer:
 @routes.doc(security=SECURED)
 @routes.alt_response(200, schema=schemas_samples.Top)
 def top() -> Answer:
-    """The last sample of every running sliver of your projects, and of the nodes."""
+    """Show the last sample of every running sliver of your projects, and of the nodes."""
     with state().store.read() as c:
         return samples.top(c, state().config, principal())
 
@@ -112,7 +112,7 @@ def top() -> Answer:
 @routes.alt_response(404, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def list_accounts() -> Answer:
-    """What your projects used, by month (UTC): hours of slivers and cores, GiB × hours, bytes."""
+    """Show the usage of your projects by month (UTC): sliver hours, CPU core hours, GiB hours, bytes."""
     wanted, page = lists.ACCOUNTS.read()
     with state().store.read() as c:
         found = samples.accounts(c, principal(), wanted.get("project"), wanted.get("month"), wanted.get("since"), page)

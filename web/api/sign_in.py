@@ -20,7 +20,7 @@ routes = Blueprint("sign-in", __name__, url_prefix="/api/v1", description="Passw
 @routes.alt_response(403, schema=schemas.Problem)
 @routes.alt_response(429, schema=schemas.Problem)
 def login() -> Answer:
-    """A token for whoever knows the password: `token` is told this once."""
+    """Exchange user name and password for a token. Only this response contains `token`."""
     body, store = reading.body(), state().store
     user, password = reading.text(body, "user"), reading.text(body, "password")
     rest = {key: value for key, value in body.items() if key not in ("user", "password")}
@@ -39,7 +39,7 @@ def login() -> Answer:
 @routes.alt_response(422, schema=schemas.Problem)
 @routes.alt_response(429, schema=schemas.Problem)
 def accept_invitation() -> Answer:
-    """Set the password of whom a link is for; the link is used up."""
+    """Set a password with an invitation link. The link works only once."""
     body = reading.body()
     reading.only(body, "token", "password")
     token, password = reading.text(body, "token"), reading.text(body, "password")

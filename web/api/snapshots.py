@@ -31,7 +31,7 @@ def _shown(place: Place, snapshot: str) -> Answer:
 @routes.alt_response(200, schema=schemas_snapshots.Snapshots)
 @routes.alt_response(404, schema=schemas.Problem)
 def list_snapshots(name: str) -> Answer:
-    """The snapshots of a slice, the newest first."""
+    """List the snapshots of a slice, newest first."""
     with state().store.read() as c:
         return {"snapshots": snapshot_views.of_slice(c, slices.find(c, *_place(name)).id)}
 
@@ -44,7 +44,7 @@ def list_snapshots(name: str) -> Answer:
 @routes.alt_response(409, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def make_snapshot(name: str) -> Answer:
-    """Keep every sliver's disk as it is, while they run; each at a moment of its own."""
+    """Create a snapshot of the disks of all slivers while they run. They are not taken at the same instant."""
     body, place = reading.body(), _place(name)
     reading.only(body, "name")
     wanted = reading.text(body, "name")
@@ -57,7 +57,7 @@ def make_snapshot(name: str) -> Answer:
 @routes.alt_response(200, schema=schemas_snapshots.Snapshot)
 @routes.alt_response(404, schema=schemas.Problem)
 def show_snapshot(name: str, snapshot: str) -> Answer:
-    """One snapshot, with what each sliver's holds."""
+    """Show one snapshot with the size of each sliver."""
     return _shown(_place(name), snapshot)
 
 
@@ -66,7 +66,7 @@ def show_snapshot(name: str, snapshot: str) -> Answer:
 @routes.alt_response(202, schema=schemas.Asked)
 @routes.alt_response(409, schema=schemas.Problem)
 def delete_snapshot(name: str, snapshot: str) -> Answer:
-    """Delete a snapshot; not while it is restored or a clone is made of it."""
+    """Delete a snapshot. This is refused during a restore or a clone."""
     return reading.asked(snapshots.delete(state().store, state().config, _place(name), snapshot)), 202
 
 
@@ -75,7 +75,7 @@ def delete_snapshot(name: str, snapshot: str) -> Answer:
 @routes.alt_response(202, schema=schemas.Asked)
 @routes.alt_response(409, schema=schemas.Problem)
 def restore_snapshot(name: str, snapshot: str) -> Answer:
-    """Let every sliver go on as it was then. What it has now is given up; what runs is ended and started again."""
+    """Restore all slivers from a snapshot. Later changes are lost, and running slivers are restarted."""
     operation = snapshots.restore(state().store, state().config, _place(name), snapshot)
     return reading.asked(operation, with_slice=True), 202
 
@@ -87,7 +87,7 @@ def restore_snapshot(name: str, snapshot: str) -> Answer:
 @routes.alt_response(409, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def clone_snapshot(name: str, snapshot: str) -> Answer:
-    """Make a new slice whose slivers begin as these did, with names, addresses and keys of their own."""
+    """Create a new slice from a snapshot, with its own names, addresses and host keys."""
     body = reading.body()
     reading.text(body, "name")
     operation = snapshots.clone(state().store, state().config, _place(name), snapshot, body)

@@ -46,7 +46,7 @@ def healthz() -> Answer:
 @slice_routes.doc(security=SECURED, parameters=lists.SLICES.parameters)
 @slice_routes.alt_response(200, schema=schemas.Slices)
 def list_slices() -> Answer:
-    """The slices of your projects with their slivers, by name."""
+    """List the slices of your projects with their slivers, by name."""
     wanted, page = lists.SLICES.read()
     with state().store.read() as c:
         found = views.slices(c, access.visible(principal()), where=filters.slices(wanted), page=page)
@@ -59,9 +59,9 @@ def list_slices() -> Answer:
 @slice_routes.alt_response(403, schema=schemas.Problem)
 @slice_routes.alt_response(422, schema=schemas.Problem)
 def create_slice() -> Answer:
-    """Allocate a slice and ask for it; with `dry_run`, only say what it would get.
+    """Create a slice. With `dry_run`, only return its allocation.
 
-    Beyond the project's quota this is refused, or with a `reason` becomes a request that somebody may grant.
+    If it exceeds the quota of the project, this fails, or with a `reason` creates a request.
     """
     body, by = reading.body(), principal()
     dry_run, why = body.pop("dry_run", False), requests.reason(body.pop("reason", None))
@@ -85,7 +85,7 @@ def create_slice() -> Answer:
 @slice_routes.alt_response(200, schema=schemas.Slice)
 @slice_routes.alt_response(404, schema=schemas.Problem)
 def show_slice(name: str) -> Answer:
-    """One slice with its slivers."""
+    """Show one slice with its slivers."""
     with state().store.read() as c:
         return views.slice_of(c, slices.find(c, name, principal(), reading.project()).id)
 
@@ -94,7 +94,7 @@ def show_slice(name: str) -> Answer:
 @slice_routes.doc(security=SECURED, parameters=[reading.PROJECT])
 @slice_routes.alt_response(202, schema=schemas.Asked)
 def delete_slice(name: str) -> Answer:
-    """Ask for a slice to be deleted."""
+    """Delete a slice."""
     operation = slices.act(state().store, state().config, name, "delete", principal(), project=reading.project())
     return reading.asked(operation), 202
 
@@ -108,7 +108,7 @@ def delete_slice(name: str) -> Answer:
 @slice_routes.alt_response(200, schema=schemas_leases.Renewed)
 @slice_routes.alt_response(409, schema=schemas.Problem)
 def renew_slice(name: str) -> Answer:
-    """Let a slice live on; the answer has the date that was granted, and if it was `trimmed`, why."""
+    """Renew the lease of a slice. The response has the new end, and if it was `trimmed`, the reason."""
     lease, by, project = specs.renewal(reading.body().get("lease")), principal(), reading.project()
     granted = slices.renew(state().store, state().config, name, lease, by, project=project)
     with state().store.read() as c:
@@ -123,7 +123,7 @@ def renew_slice(name: str) -> Answer:
 )
 @slice_routes.alt_response(202, schema=schemas.Asked)
 def resize_slice(name: str) -> Answer:
-    """Raise the disk limit of each sliver."""
+    """Increase the disk limit of each sliver."""
     wanted = specs.disk(reading.body().get("disk"))
     by, project = principal(), reading.project()
     operation = slices.resize(state().store, state().config, name, wanted, by, project=project)
@@ -139,7 +139,7 @@ def resize_slice(name: str) -> Answer:
 @slice_routes.alt_response(200, schema=schemas.Console)
 @slice_routes.alt_response(409, schema=schemas.Problem)
 def ask_for_console(name: str) -> Answer:
-    """A token that opens the console of a running sliver, or the screen of a virtual machine, once and soon."""
+    """Create a short-lived token that opens the console of a running sliver or the screen of a virtual machine once."""
     return tickets.give(name, reading.body(), principal(), reading.project())
 
 
@@ -158,7 +158,7 @@ def act_on_slice(name: str, action: str) -> Answer:
 @image_routes.doc(security=SECURED, parameters=lists.IMAGES.parameters)
 @image_routes.alt_response(200, schema=schemas.Images)
 def list_images() -> Answer:
-    """The images for all, and those of your projects, by name."""
+    """List the images that are available to all projects and those of your projects, by name."""
     wanted, page = lists.IMAGES.read()
     with state().store.read() as c:
         found = views.images(c, projects=access.visible(principal()), where=filters.images(wanted), page=page)
@@ -178,7 +178,7 @@ def list_images() -> Answer:
 @image_routes.alt_response(202, schema=schemas.Asked)
 @image_routes.alt_response(200, schema=schemas.Asked)
 def import_image() -> Answer:
-    """Send a disk image; the same file again answers with the image there is."""
+    """Import a disk image. Sending the same file again returns the existing image."""
     config, store = state().config, state().store
     name, format, by = request.args.get("name", ""), request.args.get("format", ""), principal()
     project = images.project_for(by, reading.project())
@@ -197,7 +197,7 @@ def import_image() -> Answer:
 @image_routes.doc(security=SECURED)
 @image_routes.alt_response(200, schema=schemas.Image)
 def show_image(name: str) -> Answer:
-    """One image, by name, sha256 or the beginning of that."""
+    """Show one image, by name or by sha256 or its first digits."""
     with state().store.read() as c:
         return views.images(c, images.find(c, name, principal()).sha256)[0]
 
@@ -207,7 +207,7 @@ def show_image(name: str) -> Answer:
 @image_routes.alt_response(202, schema=schemas.Asked)
 @image_routes.alt_response(409, schema=schemas.Problem)
 def delete_image(name: str) -> Answer:
-    """Ask for an image to be deleted; not while a slice uses it."""
+    """Delete an image that no slice uses."""
     return reading.asked(images.delete(state().store, state().config, name, principal())), 202
 
 
@@ -215,7 +215,7 @@ def delete_image(name: str) -> Answer:
 @image_routes.doc(security=SECURED)
 @image_routes.alt_response(200, schema=schemas.Image)
 def publish_image(name: str) -> Answer:
-    """Make a project's image one for all."""
+    """Make an image of a project available to all projects."""
     sha256 = images.publish(state().store, name, principal())
     with state().store.read() as c:
         return views.images(c, sha256)[0]
@@ -225,7 +225,7 @@ def publish_image(name: str) -> Answer:
 @node_routes.doc(security=SECURED, parameters=lists.NODES.parameters)
 @node_routes.alt_response(200, schema=schemas.Nodes)
 def list_nodes() -> Answer:
-    """Every node, by name."""
+    """List the nodes by name."""
     _, page = lists.NODES.read()
     with state().store.read() as c:
         return lists.NODES.answer(views.nodes(c, state().config.network, page=page), page)
@@ -235,7 +235,7 @@ def list_nodes() -> Answer:
 @node_routes.doc(security=SECURED)
 @node_routes.alt_response(200, schema=schemas.Node)
 def show_node(name: str) -> Answer:
-    """One node: facts, capacity, what of it is given."""
+    """Show the facts, capacity and allocation of one node."""
     with state().store.read() as c:
         return views.nodes(c, state().config.network, name)[0]
 
@@ -244,7 +244,7 @@ def show_node(name: str) -> Answer:
 @node_routes.doc(security=SECURED)
 @node_routes.alt_response(202, schema=schemas.Asked)
 def examine_node(name: str) -> Answer:
-    """Ask the node's agent to check everything it needs; the result has `checks`."""
+    """Check the requirements of the node. The result has `checks`."""
     return reading.asked(nodes.request(state().store, state().config, name, "doctor", principal(), {})), 202
 
 
@@ -254,7 +254,7 @@ def examine_node(name: str) -> Answer:
 )
 @node_routes.alt_response(202, schema=schemas.Asked)
 def collect_garbage(name: str) -> Answer:
-    """Ask for what carries our mark but nobody wants; with `apply`, remove it. The result has `items`."""
+    """List the leftovers of the node: objects of slicemgr that belong to no slice or image. `apply` removes them."""
     apply = reading.body().get("apply", False)
     if not isinstance(apply, bool):
         raise invalid("apply", "must be true or false")
@@ -265,7 +265,7 @@ def collect_garbage(name: str) -> Answer:
 @node_routes.doc(security=SECURED, requestBody=schemas.body(schemas.BASELINE_REQUEST))
 @node_routes.alt_response(202, schema=schemas.Asked)
 def measure_baseline(name: str) -> Answer:
-    """Ask the node to measure the same work without slicemgr around it: the baseline of `slicectl bench`."""
+    """Measure the same work on the node without slicemgr: the baseline of `slicectl bench`."""
     params = specs.baseline(reading.body(), state().config)
     return reading.asked(nodes.request(state().store, state().config, name, "baseline", principal(), params)), 202
 
@@ -274,7 +274,7 @@ def measure_baseline(name: str) -> Answer:
 @log_routes.doc(security=SECURED, parameters=lists.OPERATIONS.parameters)
 @log_routes.alt_response(200, schema=schemas.Operations)
 def list_operations() -> Answer:
-    """The operations of your projects, the newest first."""
+    """List the operations of your projects, newest first."""
     wanted, page = lists.OPERATIONS.read()
     with state().store.read() as c:
         found = views.operations(c, access.visible(principal()), where=filters.operations(wanted), page=page)
@@ -285,7 +285,7 @@ def list_operations() -> Answer:
 @log_routes.doc(security=SECURED, parameters=reading.WAITING)
 @log_routes.alt_response(200, schema=schemas.Operation)
 def show_operation(id: str) -> Answer:
-    """One operation. `wait`: hold the answer back (seconds) until it ended or its version is beyond `seen`."""
+    """Show one operation. `wait`: seconds to wait until it has ended or its version exceeds `seen`."""
     wait, seen = reading.number("wait", 0, reading.LONGEST_WAIT), reading.number("seen", 2**53, 2**53)
     if wait:
         with state().store.read() as c:
@@ -302,8 +302,8 @@ def show_operation(id: str) -> Answer:
 def follow_operation(id: str) -> Answer:
     """Follow an operation as server-sent events until it has ended.
 
-    `operation` has the operation each time it has changed, `end` is the last one; `gone`: there is nothing (more) to
-    see. A comment comes where nothing else does for 15 seconds.
+    The event `operation` carries the operation after each change, and `end` its last state. `gone`: the operation is
+    not available. The service sends a comment after 15 seconds without an event.
     """
     return follow.stream(state().places, state().store, state().news, id, asker(), principal())
 
@@ -312,7 +312,7 @@ def follow_operation(id: str) -> Answer:
 @log_routes.doc(security=SECURED, parameters=lists.EVENTS.parameters)
 @log_routes.alt_response(200, schema=schemas.Events)
 def list_events() -> Answer:
-    """The events of your projects and your own, the newest first."""
+    """List the events of your projects and your own events, newest first."""
     wanted, page = lists.EVENTS.read()
     with state().store.read() as c:
         return lists.EVENTS.answer(views.events(c, principal(), where=filters.events(wanted), page=page), page)

@@ -60,7 +60,7 @@ def make_token() -> Response:
 @once
 def revoke_token(id: str) -> Response:
     tokens.revoke(state().store, id, principal())
-    return _back("The token was revoked: it opens nothing any more.")
+    return _back("The token was revoked and can no longer be used.")
 
 
 @blueprint.route("/account/sessions/<id>/revoke", methods=["POST"])
@@ -95,14 +95,14 @@ def change_password() -> Response:
                     name, "is missing" if not value else "is too long", "" if not value else "1024 characters"
                 )
         if new != request.form.get("repeated", ""):
-            raise invalid("repeated", "is not the same as above", "type the same password twice")
+            raise invalid("repeated", "does not match the new password", "enter the same password in both fields")
         users.change_password(state().store, state().door, old, new, principal())
     except Refused as error:
         if error.field == "password":
             error.field = "new"
         return _again("password", form, error)
     known_browser.remember(principal().user)
-    return _back("Your password was changed. Your other sessions have ended.")
+    return _back("Your password was changed. Your other sessions were ended.")
 
 
 @blueprint.route("/account/person", methods=["POST"])
@@ -149,7 +149,7 @@ def _page(status: int = 200, *, forms: dict[str, Form] | None = None, token: str
     spans = [(f"{days}d", words) for days, words in _SPANS if days * 86400 <= longest.total_seconds()]
     values = {
         "me": me,
-        "projects": [("", "none: it must be named"), *((name, name) for name in sorted(by.roles))],
+        "projects": [("", "none (requests must name a project)"), *((name, name) for name in sorted(by.roles))],
         "invited": invited,
         "form": Form(),
         "spans": spans,
@@ -160,4 +160,4 @@ def _page(status: int = 200, *, forms: dict[str, Form] | None = None, token: str
     return shell.show("account.html", status, forms={**fresh, **(forms or {})}, **mine, **values)
 
 
-_SPANS = ((1, "1 day"), (7, "7 days"), (30, "30 days"), (90, "90 days"), (180, "half a year"), (365, "a year"))
+_SPANS = ((1, "1 day"), (7, "7 days"), (30, "30 days"), (90, "90 days"), (180, "6 months"), (365, "1 year"))

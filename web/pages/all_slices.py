@@ -33,7 +33,7 @@ class Chosen(NamedTuple):
     def read(cls, text: str) -> Chosen:
         parts = text.split("/")
         if len(parts) != 3:
-            raise invalid("chosen", f"{text[:80]!r} is no slice", "choose some in the list")
+            raise invalid("chosen", f"{text[:80]!r} is not a slice", "select slices in the list")
         return cls(*parts)
 
 
@@ -75,7 +75,7 @@ def apply() -> Response:
     doing, chosen = _asked()
     form = Form.sent()
     if form["typed"] != phrase(doing, len(chosen)):
-        form.errors["typed"] = [f"Type {phrase(doing, len(chosen))} to go on."]
+        form.errors["typed"] = [f"Type {phrase(doing, len(chosen))} to confirm."]
         return _confirm(doing, chosen, form, 422)
     try:
         lease = specs.renewal(form["lease"]) if doing == "renew" else None
@@ -97,7 +97,7 @@ def _each(doing: str, chosen: list[Chosen], lease: Any) -> int:
     for text in refused[:10]:
         flash(text[:1].upper() + text[1:] + ".", "bad")
     if len(refused) > 10:
-        flash(f"And {len(refused) - 10} more could not be {DOINGS[doing]}.", "bad")
+        flash(f"{len(refused) - 10} more slices could not be {DOINGS[doing]}.", "bad")
     return len(chosen) - len(refused)
 
 
@@ -107,7 +107,7 @@ def phrase(doing: str, count: int) -> str:
 
 
 def _only_admins() -> None:
-    access.require(principal(), "look at all slices")
+    access.require(principal(), "list all slices")
 
 
 def _asked() -> tuple[str, list[Chosen]]:
@@ -116,9 +116,9 @@ def _asked() -> tuple[str, list[Chosen]]:
         raise invalid("doing", f"{doing[:40]!r} is unknown", ", ".join(DOINGS))
     chosen = [Chosen.read(text) for text in dict.fromkeys(request.form.getlist("chosen"))]
     if not chosen:
-        raise invalid("chosen", "no slice is chosen", "tick the boxes of some")
+        raise invalid("chosen", "no slice is selected", "select at least one slice")
     if len(chosen) > MOST:
-        raise invalid("chosen", f"{len(chosen)} slices are too many at once", f"at most {MOST}")
+        raise invalid("chosen", f"{len(chosen)} slices exceed the limit of one action", f"select at most {MOST}")
     return doing, chosen
 
 
@@ -128,7 +128,7 @@ def _do(doing: str, one: Chosen, lease: Any) -> None:
         row = slices.find(c, one.name, by, one.project)
         shown = views.slice_of(c, row.id)
     if shown["created_at"] != one.created_at:
-        raise Refused(Code.CONFLICT, "is another slice of that name now, made after the page")
+        raise Refused(Code.CONFLICT, "is now another slice with the same name, created after the page was loaded")
     if doing == "renew":
         slices.renew(store, config, one.name, lease, by, project=one.project)
     else:

@@ -20,7 +20,7 @@ from slicemgr.store.updates import utcnow
 LABELS = {
     "slices": "Slices",
     "slivers": "Slivers",
-    "vcpus": "Cores",
+    "vcpus": "CPU cores",
     "memory": "Memory",
     "disk": "Disk",
     "ports": "Ports",

@@ -23,7 +23,7 @@ def of_slice(name: str) -> Response:
 @blueprint.route("/nodes/<name>/samples")
 def of_node(name: str) -> Response:
     """The admins', as the node's page is."""
-    access.run_on_node(principal(), "the admins' pages")
+    access.run_on_node(principal(), "use the admin pages")
     return _told(samples.node_samples(name))
 
 

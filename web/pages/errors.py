@@ -11,21 +11,21 @@ from slicemgr.web import problems
 from slicemgr.web.pages import door, shell
 
 _TITLES = {
-    403: "Not yours to do",
-    404: "Not here",
-    405: "Not here",
-    408: "Too slow",
-    409: "This has changed meanwhile",
-    413: "Too large",
-    422: "That does not fit",
-    429: "Too often",
-    500: "Something broke",
-    503: "Not now",
+    403: "Permission denied",
+    404: "Not found",
+    405: "Not found",
+    408: "Request timeout",
+    409: "Conflict",
+    413: "Request too large",
+    422: "Invalid request",
+    429: "Too many requests",
+    500: "Internal error",
+    503: "Service unavailable",
 }
 _HINTS = {
-    404: "It may have been deleted, or belong to a project that you are not in.",
-    413: "A form takes up to 4 MiB.",
-    500: "Try again. If it stays, tell an admin of the testbed the number: the service's log has it.",
+    404: "It may have been deleted, or it may belong to a project of which you are not a member.",
+    413: "A form can contain at most 4 MiB.",
+    500: "Try again. If the error persists, report its number to an admin of the testbed, who finds it in the log.",
 }
 _REST = ("/api/", "/healthz", "/metrics")
 
@@ -38,9 +38,9 @@ def install(app: Flask) -> None:
 def _not_our_form(error: CSRFError) -> Response:
     problem = {
         "status": 400,
-        "title": "This form is too old",
-        "detail": "The form was sent without the proof that this session made it.",
-        "hint": "Go back, reload the page and send it again; nothing happened.",
+        "title": "This form has expired",
+        "detail": "The form does not contain a valid token of this session.",
+        "hint": "Go back, reload the page, and send the form again. Nothing was changed.",
     }
     return _page(problem) or Response(status=400)
 

@@ -17,7 +17,11 @@ from slicemgr.web.state import principal, state
 
 PAGE = 50
 _FIELDS = ("name", "note")
-_DONE = {"show": "{} is seen by everybody now.", "hide": "{} is hidden from all but admins.", "delete": "{} is gone."}
+_DONE = {
+    "show": "{} is now visible to all users.",
+    "hide": "{} is now visible to admins only.",
+    "delete": "{} was deleted.",
+}
 _WHAT = f"any({', '.join(_DONE)}):what"
 
 blueprint = shell.blueprint("experiment_page", Entry("experiment_page.every", "Experiments", "curve", 37))
@@ -49,7 +53,7 @@ def describe(id: str) -> Response:
         experiments.change(state().store, id, {field: form[field] for field in _FIELDS}, principal())
     except Refused as error:
         return _page(id, form, form.take(error, known=_FIELDS))
-    return shell.see("experiment_page.show", "That is kept.", id=id)
+    return shell.see("experiment_page.show", "The name and note were saved.", id=id)
 
 
 @blueprint.route("/experiments/<id>/files/<file>")

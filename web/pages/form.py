@@ -22,7 +22,7 @@ from slicemgr.web.state import principal, state
 
 FIELD = "once"  # the one-time key of a form
 _AT_A_FIELD = (Code.INVALID, Code.CONFLICT, Code.QUOTA, Code.UNAUTHENTICATED, Code.TOO_MANY)
-_NEEDS_SUBJECT = ("is ", "has ", "must ", "cannot ", "ended ")
+_NEEDS_SUBJECT = ("is ", "has ", "was ", "does ", "must ", "cannot ", "ended ")
 
 
 class Form:

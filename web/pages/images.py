@@ -74,7 +74,7 @@ def delete(name: str) -> Response:
         image = images.find(c, name, by)
     access.delete_image(by, image.project, name)
     if form["typed"] != image.name:
-        form.errors["typed"] = [f"Type {image.name} to delete it."]
+        form.errors["typed"] = [f"Type {image.name} to confirm."]
         return _page(name, form, 422)
     try:
         operation = images.delete(state().store, state().config, image.sha256, by)
@@ -88,7 +88,7 @@ def delete(name: str) -> Response:
 def publish(name: str) -> Response:
     """Make a project's image one for all."""
     images.publish(state().store, name, principal())
-    return shell.see("image_page.show", f"{name} is for everybody now.", name=name)
+    return shell.see("image_page.show", f"{name} is now available to all projects.", name=name)
 
 
 def _take(given: FileForm, form: Form) -> Response:
@@ -96,7 +96,7 @@ def _take(given: FileForm, form: Form) -> Response:
     project = None if form["project"] == _ALL else access.project_for(by, form["project"] or None)
     images.check_upload(store, form["name"], form["format"], by, project)
     if not given.name:
-        raise invalid("file", "is missing", "choose a disk image")
+        raise invalid("file", "is missing", "select a disk image")
     spool.expect(config)
     with spool.spooled(config, _checked(given.file(), form["format"])) as received:
         upload = images.Upload(form["name"], form["format"], received.sha256, received.size, project)
@@ -105,7 +105,7 @@ def _take(given: FileForm, form: Form) -> Response:
         return shell.see("operation_page.show", id=operation)
     with store.read() as c:
         known = views.images(c, sha256)[0]["name"]
-    return shell.see("image_page.show", f"This very image is here already: it is called {known}.", "notice", name=known)
+    return shell.see("image_page.show", f"This image already exists under the name {known}.", "notice", name=known)
 
 
 def _checked(chunks: Iterator[bytes], format: str) -> Iterator[bytes]:
@@ -116,10 +116,10 @@ def _checked(chunks: Iterator[bytes], format: str) -> Iterator[bytes]:
         if len(head) >= len(_QCOW2):
             break
     if not head:
-        raise invalid("file", "is empty", "choose a disk image")
+        raise invalid("file", "is empty", "select a disk image")
     if head.startswith(_QCOW2) != (format == "qcow2"):
-        hint = "choose raw, or a .qcow2 file" if format == "qcow2" else "choose qcow2 as its format"
-        raise invalid("file", "is no qcow2 image" if format == "qcow2" else "is a qcow2 image", hint)
+        hint = "select the format raw or a .qcow2 file" if format == "qcow2" else "select the format qcow2"
+        raise invalid("file", "is not a qcow2 image" if format == "qcow2" else "is a qcow2 image", hint)
     yield from chain((head,), chunks)
 
 
@@ -131,7 +131,7 @@ def _new(form: Form, status: int = 200) -> Response:
     by = principal()
     places = [(name, f"project {name}") for name in by.roles]
     if by.admin:
-        places.insert(0, (_ALL, "everybody"))
+        places.insert(0, (_ALL, "all projects"))
     most = state().config.web.max_image.bytes
     return shell.show("images/new.html", status, form=form, places=places, most=most, may=_may_import())
 

@@ -28,7 +28,7 @@ def accept(secret: str) -> Response:
     password, repeated = request.form.get("password", ""), request.form.get("repeated", "")
     try:
         if password != repeated:
-            raise invalid("repeated", "is not the same as above", "type the same password twice")
+            raise invalid("repeated", "does not match the password above", "enter the same password in both fields")
         users.accept(store, state().door, secret, password, address())
     except Refused as error:
         return form.again(error, "invitation.html", user=user, least=passwords.LEAST)

@@ -70,7 +70,7 @@ def _wanted(form: Form) -> LogFilter | None:
         since, until = _day(form, "since"), _day(form, "until")
         before = form["before"]
         if before and not (before.isascii() and before.isdecimal() and int(before) < _LARGEST):
-            raise invalid("before", "is no place in the log", "begin at its first page")
+            raise invalid("before", "is not a position in the log", "start at the first page")
     except Refused as error:
         form.blame(error, known=("since", "until"))
         return None
@@ -84,4 +84,4 @@ def _day(form: Form, name: str) -> datetime | None:
     try:
         return datetime.strptime(form[name], "%Y-%m-%d").replace(tzinfo=UTC)
     except ValueError:
-        raise invalid(name, f"{form[name][:40]!r} is no day", "such as 2026-11-21") from None
+        raise invalid(name, f"{form[name][:40]!r} is not a date", "use a date such as 2026-11-21") from None

@@ -84,4 +84,4 @@ class FileForm:
 
 
 def _broken() -> Refused:
-    return invalid("file", "was cut off on its way", "send it again; nothing of it was kept")
+    return invalid("file", "was interrupted", "send it again, the incomplete upload was discarded")

@@ -66,7 +66,7 @@ def create() -> Response:
     except Refused as error:
         return _again(form, error)
     if made.request:
-        message = f"Your request for {made.spec.name} waits for a PI of {made.spec.project} or an admin to grant it."
+        message = f"Your request for {made.spec.name} waits for the decision of a PI of {made.spec.project} or an admin."
         return shell.see("request_page.show", message, "notice", id=made.request)
     return shell.see("slice_page.show", name=made.spec.name, project=made.spec.project)
 
@@ -75,7 +75,7 @@ def _again(form: Form, error: Refused) -> Response:
     """Beyond the quota the reason is what is missing; all else is wrong where it stands."""
     over = isinstance(error, OverQuota)
     if isinstance(error, OverQuota):
-        form.errors["reason"] = ["This is more than the project's quota. Say why you need it, or ask for less."]
+        form.errors["reason"] = ["This exceeds the quota of the project. Enter a reason, or request less."]
         form.errors[""] = [sentence(one).partition(":")[0] + "." for one in error.errors]
         return shell.show("slices/new.html", 403, form=form, over=over, **_choices(form))
     if error.code is Code.UNAVAILABLE:
@@ -141,7 +141,7 @@ def _choices(form: Form) -> dict[str, Any]:
             form.values["lease"] = leases.text(min(policy.default, policy.longest))
         return {
             "projects": every,
-            "pairs": [*([("", "choose one")] if lost else []), *((one, one) for one in every)],
+            "pairs": [*([("", "select a project")] if lost else []), *((one, one) for one in every)],
             "images": images,
             "image_options": [(one["name"], _describe(one)) for one in images],
             "kinds": kinds,
@@ -160,10 +160,10 @@ def _describe(image: dict[str, Any]) -> str:
         image["name"],
         human.printable(image["os"]),
         image["arch"],
-        f"of {image['project']}" if image["project"] else "",
+        f"project {image['project']}" if image["project"] else "",
     ]
     if not image["arch"]:
-        words.append("machines only")
+        words.append("virtual machines only")
     elif not image["boot"]:
         words.append("containers only")
     return " · ".join(word for word in words if word)
@@ -175,13 +175,13 @@ def _sizes() -> list[tuple[str, str, str, str, str]]:
         (
             name,
             one.title,
-            f"{one.cpu:g} {'core' if one.cpu == 1 else 'cores'} · {_unit(one.memory)} · {_unit(one.disk)} disk",
+            f"{one.cpu:g} CPU {'core' if one.cpu == 1 else 'cores'} · {_unit(one.memory)} · {_unit(one.disk)} disk",
             "",
             "",
         )
         for name, one in cost.SIZES.items()
     ]
-    return [*known, (OWN, "My own", "Say it below", "", "")]
+    return [*known, (OWN, "Custom", "Enter the values below", "", "")]
 
 
 def _unit(text: str) -> str:

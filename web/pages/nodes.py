@@ -24,7 +24,7 @@ blueprint = shell.blueprint("node_page", Entry("node_page.every", "Nodes", "node
 @blueprint.route("/nodes")
 def every() -> Response:
     """All of them; the only one is shown at once."""
-    access.run_on_node(principal(), "the admins' pages")
+    access.run_on_node(principal(), "use the admin pages")
     with state().store.read() as c:
         found = views.nodes(c, state().config.network)
     if len(found) == 1:
@@ -35,7 +35,7 @@ def every() -> Response:
 @blueprint.route("/nodes/<name>")
 def show(name: str) -> Response:
     """One node; for htmx what it is asked just now."""
-    access.run_on_node(principal(), "the admins' pages")
+    access.run_on_node(principal(), "use the admin pages")
     with state().store.read() as c:
         node = views.nodes(c, state().config.network, name)[0]
         asked = {kind: page_views.newest(c, name, kind) for kind in ("doctor", "gc")}
@@ -59,7 +59,7 @@ def show(name: str) -> Response:
 @blueprint.route("/nodes/<name>/audit")
 def audit(name: str) -> Response:
     """The node's last audit."""
-    access.run_on_node(principal(), "the admins' pages")
+    access.run_on_node(principal(), "use the admin pages")
     with state().store.read() as c:
         node = views.nodes(c, state().config.network, name)[0]
         found = audits.find(c, name)
@@ -91,6 +91,8 @@ def remove(name: str) -> Response:
         views.nodes(c, state().config.network, name)
         newest = page_views.newest(c, name, "gc")
     if newest is None or newest["id"] != request.form.get("seen"):
-        raise Refused(Code.CONFLICT, "the page showed an older look at what is left over", hint="look again first")
+        raise Refused(
+            Code.CONFLICT, "the page showed an outdated list of leftovers", hint="list the leftovers again first"
+        )
     nodes.request(state().store, state().config, name, "gc", principal(), {"apply": True})
     return shell.see("node_page.show", name=name)

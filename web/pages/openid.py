@@ -102,7 +102,7 @@ def unlink() -> Response:
         openid.unlink(state().store, state().config, principal())
     except Refused as error:
         return shell.see("account.show", sentence(error), "bad")
-    return shell.see("account.show", "It opens your account no more.")
+    return shell.see("account.show", "Your account is no longer linked.")
 
 
 @blueprint.route("/sign-in/openid/back")
@@ -126,11 +126,11 @@ def _arrived(proven: Any, what: str, whose: str) -> Response:
     store, config, agent = state().store, state().config, request.headers.get("User-Agent", "")
     if what == _LINK:
         if not door.signed_in() or principal().user != whose:
-            hint = "sign in to it, and link it again"
-            raise Refused(Code.UNAUTHENTICATED, f"you are not signed in as {whose} any more", hint=hint)
+            hint = "sign in as that user and link the account again"
+            raise Refused(Code.UNAUTHENTICATED, f"you are no longer signed in as {whose}", hint=hint)
         openid.link(store, proven, principal())
-        known = proven.email or "what it calls you"
-        return shell.see("account.show", f"{config.oidc.name} ({known}) opens your account from now on.")
+        known = proven.email or "your identity"
+        return shell.see("account.show", f"Your account is now linked to {config.oidc.name} ({known}).")
     made: sessions.Session
     if what == _INVITATION:
         made = openid.accept(store, config, proven, whose, address(), agent)
@@ -155,8 +155,8 @@ def _come_back(desk: Desk, given: str) -> tuple[Flight, str, str]:
     session[_KEY] = [one for one in flights if one[0] != given]
     found = next((one for one in flights if one[0] == given), None)
     if found is None or not 0 <= time.time() - found[3] <= _PATIENCE or not desk.use(given):
-        hint = "begin here, in this browser, and finish within ten minutes"
-        raise Refused(Code.UNAUTHENTICATED, "this answer belongs to no sign-in that is under way", hint=hint)
+        hint = "start the sign-in in this browser and finish it within ten minutes"
+        raise Refused(Code.UNAUTHENTICATED, "this response does not belong to a sign-in in progress", hint=hint)
     return Flight(*found[:3]), found[4], found[5]
 
 
@@ -166,7 +166,7 @@ def _back() -> str:
 
 def _desk() -> Desk:
     if (found := current_app.extensions.get("slicemgr.openid")) is None:
-        raise Refused(Code.NOT_FOUND, "this testbed has no such sign-in", hint="sign in with a password")
+        raise Refused(Code.NOT_FOUND, "this testbed does not use OpenID Connect", hint="sign in with a password")
     return cast(Desk, found)
 
 

@@ -18,9 +18,9 @@ from slicemgr.web.state import principal, state
 PAGE = 100
 _FLAGS = {
     "enable": ({"enabled": True}, "is enabled again."),
-    "disable": ({"enabled": False}, "is disabled: sessions have ended, tokens open nothing."),
-    "make-admin": ({"admin": True}, "is an admin of the testbed now."),
-    "unmake-admin": ({"admin": False}, "is no admin any more."),
+    "disable": ({"enabled": False}, "is disabled. Sessions were ended, and tokens are no longer valid."),
+    "make-admin": ({"admin": True}, "is now an admin of the testbed."),
+    "unmake-admin": ({"admin": False}, "is no longer an admin."),
 }
 
 blueprint = shell.blueprint("people_page", Entry("people_page.every", "People", "people", 62, "Testbed", admin=True))

@@ -53,7 +53,7 @@ def make() -> Response:
         name = projects.create(state().store, state().config, body, principal())
     except Refused as error:
         return _new(form, form.take(error, known=("name", "description", "pi", *_fields())))
-    return shell.see("project_page.show", f"{name} is there. Bring its people in now.", name=name)
+    return shell.see("project_page.show", f"{name} was created. Add its members now.", name=name)
 
 
 @blueprint.route("/projects/<name>/settings")
@@ -84,7 +84,7 @@ def delete(name: str) -> Response:
     access.limit_project(principal(), name)
     form = Form.sent()
     if form["typed"] != name:
-        form.errors["typed"] = [f"Type {name} to delete it."]
+        form.errors["typed"] = [f"Type {name} to confirm."]
         return _settings(name, None, 422, ending=form)
     try:
         projects.delete(state().store, name, principal())
@@ -96,7 +96,7 @@ def delete(name: str) -> Response:
 def _new(form: Form, status: int = 200) -> Response:
     with state().store.read() as c:
         users = [one["name"] for one in people_views.users(c, principal()) if one["enabled"]]
-    pis = [("", "nobody yet"), *((name, name) for name in users)]
+    pis = [("", "none"), *((name, name) for name in users)]
     return shell.show("projects/new.html", status, form=form, pis=pis, names=NAMES)
 
 

@@ -49,8 +49,8 @@ def add_member(name: str) -> Response:
             error.field = "user"
         return _page(name, form, form.take(error, known=("user", "role")))
     if by.admin:
-        return _back(name, f"{form['user']} is in {name} now.")
-    return _back(name, f"{form['user']} is invited. The account becomes a member when its user accepts.")
+        return _back(name, f"{form['user']} is now a member of {name}.")
+    return _back(name, f"{form['user']} was invited. The user becomes a member on accepting the invitation.")
 
 
 @blueprint.route("/projects/<name>/invitations/<id>/withdraw", methods=["POST"])
@@ -58,7 +58,7 @@ def add_member(name: str) -> Response:
 def withdraw(name: str, id: str) -> Response:
     """Take an invitation back."""
     invitations.withdraw(state().store, name, id, principal())
-    return _back(name, "The invitation is withdrawn.")
+    return _back(name, "The invitation was withdrawn.")
 
 
 @blueprint.route("/invitations/<id>/accept", methods=["POST"])
@@ -66,7 +66,7 @@ def withdraw(name: str, id: str) -> Response:
 def accept(id: str) -> Response:
     """Become a member of the project that invites."""
     name = invitations.accept(state().store, state().config, id, principal())
-    return _back(name, f"You are in {name} now.")
+    return _back(name, f"You are now a member of {name}.")
 
 
 @blueprint.route("/invitations/<id>/decline", methods=["POST"])
@@ -74,7 +74,7 @@ def accept(id: str) -> Response:
 def decline(id: str) -> Response:
     """Have the invitation shown no more."""
     invitations.decline(state().store, id, principal())
-    return shell.see("project_page.every", "The invitation is declined. Who sent it is not notified.")
+    return shell.see("project_page.every", "The invitation was declined. Its sender is not notified.")
 
 
 @blueprint.route("/projects/<name>/members/<user>/role", methods=["POST"])
@@ -82,7 +82,7 @@ def decline(id: str) -> Response:
 def set_role(name: str, user: str) -> Response:
     role = request.form.get("role", "")
     members.set_member(state().store, state().config, name, user, role, principal())
-    return _back(name, f"{user} is {'PI' if role == 'pi' else 'a member'} of {name} now.")
+    return _back(name, f"{user} is now {'PI' if role == 'pi' else 'a member'} of {name}.")
 
 
 @blueprint.route("/projects/<name>/members/<user>/remove", methods=["POST"])
@@ -93,7 +93,7 @@ def remove_member(name: str, user: str) -> Response:
     members.remove_member(state().store, state().config, name, user, by)
     if user == by.user and not by.admin:
         return shell.see("project_page.every", f"You have left {name}.")
-    return _back(name, f"{user} is not in {name} any more. What they made stays the project's.")
+    return _back(name, f"{user} is no longer a member of {name}. The slices of {user} remain in the project.")
 
 
 def _back(name: str, message: str) -> Response:

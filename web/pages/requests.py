@@ -72,7 +72,7 @@ def grant(id: str) -> Response:
         return _page(id, form, form.take(error, _ALIASES, (*_GRANT, "answer")))
     with store.read() as c:
         made = people_views.requests(c, by, id)[0]
-    message = f"Granted: {made['name']} of {made['user']} is being made."
+    message = f"Request granted. {made['name']} of {made['user']} is being created."
     return shell.see("request_page.show", message, id=id)
 
 
@@ -85,7 +85,7 @@ def decline(id: str) -> Response:
         requests.decline(state().store, id, requests.reason(form["no"], needed=True), principal())
     except Refused as error:
         return _page(id, form, form.take(error, {"reason": "no"}, ("no",)))
-    return shell.see("request_page.show", "Declined. Who asked sees your reason.", id=id)
+    return shell.see("request_page.show", "Request declined. The requester can see your reason.", id=id)
 
 
 @blueprint.route("/requests/<id>/withdraw", methods=["POST"])

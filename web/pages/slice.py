@@ -66,10 +66,14 @@ def renew(name: str) -> Response:
     with state().store.read() as c:
         granted = views.slice_of(c, row.id)["expires_at"]
     if granted is None:  # of a project whose leases do not end
-        return back(row, f"The lease of {name} does not end.")
+        return back(row, f"The lease of {name} does not expire.")
     less = datetime.fromisoformat(granted) < asked - timedelta(seconds=5)
-    message = f"Granted: the lease of {name} now ends {words.date(granted)}."
-    return back(row, message + (" That is as long as its project may." if less else ""), "notice" if less else "good")
+    message = f"The lease of {name} was renewed and now ends {words.date(granted)}."
+    return back(
+        row,
+        message + (" This is the longest lease that the project allows." if less else ""),
+        "notice" if less else "good",
+    )
 
 
 @blueprint.route("/slices/<name>/resize", methods=["POST"])
@@ -82,7 +86,7 @@ def resize(name: str) -> Response:
         slices.resize(state().store, state().config, name, disk, principal(), project=row.project)
     except Refused as error:
         return slice_shown.again(row, form, error, "disk")
-    return back(row, f"Each sliver of {name} may have {human.size(disk)} of disk now.")
+    return back(row, f"The disk limit of each sliver of {name} is now {human.size(disk)}.")
 
 
 @blueprint.route("/slices/<name>/delete")
@@ -100,7 +104,7 @@ def delete(name: str) -> Response:
     """Delete it, if its name was typed."""
     row, form = same(name), Form.sent()
     if form["typed"] != row.name:
-        form.errors["typed"] = [f"Type {row.name} to delete it."]
+        form.errors["typed"] = [f"Type {row.name} to confirm."]
         with state().store.read() as c:
             shown = views.slice_of(c, row.id)
         return shell.show("slices/delete.html", 422, form=form, slice=shown, id=row.id)

@@ -37,8 +37,8 @@ def same(name: str) -> Found:
     with state().store.read() as c:
         row = find(c, name)
     if request.form.get("id", row.id) != row.id:
-        message = f"the page showed an older slice called {name}; this one was made after it was gone"
-        raise Refused(Code.CONFLICT, message, hint="nothing happened")
+        message = f"the page showed an earlier slice called {name}, which has been replaced by a new one"
+        raise Refused(Code.CONFLICT, message, hint="nothing was changed")
     return row
 
 

@@ -47,7 +47,7 @@ def mine() -> Response:
 def withdraw(id: str) -> Response:
     """Take back a request of one's own that waits."""
     requests.withdraw(state().store, id, principal())
-    return shell.see("slices_page.mine", "The request is withdrawn.")
+    return shell.see("slices_page.mine", "The request was withdrawn.")
 
 
 def _listed(every: list[dict[str, Any]], wanted: dict[str, str]) -> dict[str, Any]:

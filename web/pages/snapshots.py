@@ -21,7 +21,7 @@ _PLACE = "/slices/<name>/snapshots"
 _ONE = f"{_PLACE}/<snapshot>"
 _CLONE = ("name", "lease", "disk")
 _DO: dict[str, Callable[..., str]] = {"restore": snapshots.restore, "delete": snapshots.delete}
-_DONE = {"restore": "{} goes on as it was in {}.", "delete": "{} keeps {} no longer."}
+_DONE = {"restore": "{} is being restored to snapshot {}.", "delete": "{}: snapshot {} is being deleted."}
 
 blueprint = shell.blueprint("snapshot_page")
 
@@ -51,7 +51,7 @@ def make(name: str) -> Response:
         snapshots.create(state().store, state().config, _place(row), form["snapshot"])
     except Refused as error:
         return slice_shown.again(row, form, error, "snapshot", "name")
-    return back(row, f"The snapshot {form['snapshot']} is being made.")
+    return back(row, f"Snapshot {form['snapshot']} is being created.")
 
 
 @blueprint.route(f"{_ONE}/<any(restore, delete):what>")
@@ -107,8 +107,8 @@ def _shown(name: str, snapshot: str, what: str) -> tuple[Found, dict[str, Any]]:
         access.change_slice(principal(), row.project, row.owner, name, what)
         found = snapshot_views.of_slice(c, row.id, snapshots.find(c, row, snapshot).name)[0]
     if request.form.get("made", found["created_at"]) != found["created_at"]:
-        message = f"the page showed an older snapshot called {snapshot}; this one was made after it was gone"
-        raise Refused(Code.CONFLICT, message, hint="nothing happened")
+        message = f"the page showed an earlier snapshot called {snapshot}, which has been replaced by a new one"
+        raise Refused(Code.CONFLICT, message, hint="nothing was changed")
     return row, found
 
 

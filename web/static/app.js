@@ -67,7 +67,7 @@ for (const form of document.querySelectorAll("form[data-choose]")) {
   const words = form.querySelector("[data-chosen]");
   const count = () => {
     const ticked = boxes.filter((one) => one.checked).length;
-    words.textContent = ticked ? `With the ${ticked} ticked:` : "With the ticked ones:";
+    words.textContent = ticked ? `${ticked} selected:` : "Selected slices:";
     all.checked = ticked === boxes.length;
     all.indeterminate = ticked > 0 && ticked < boxes.length;
   };

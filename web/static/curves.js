@@ -91,7 +91,7 @@
         if (turn !== this.asked) return;
         if (!answer.ok) throw new Error(`the service answers with ${answer.status}`);
         this.answer = await answer.json();
-        this.say(this.answer.at.length ? "" : "Nothing was measured in this time.");
+        this.say(this.answer.at.length ? "" : "No measurements in this period.");
         this.draw();
       } catch (error) {
         if (turn === this.asked) this.say(`The curves could not be loaded: ${error.message}. They will be tried again.`);
@@ -149,7 +149,7 @@
       const real = lines.filter((one) => !one.limit);
       held.setAttribute("aria-label", `${name} of ${this.section.dataset.curvesTitle}: ` + real.map((one) => {
         const { now, most } = shown(one.values);
-        return `${one.label} now ${told(curve.unit, now)}, highest ${told(curve.unit, most)}`;
+        return `${one.label} current ${told(curve.unit, now)}, maximum ${told(curve.unit, most)}`;
       }).join("; "));
       // A limit far above everything would press the curve flat: it is drawn once it is near.
       const most = Math.max(0, ...real.map((one) => shown(one.values).most || 0));

@@ -39,13 +39,13 @@ function watch(form) {
     said.textContent = `${words(form.elements.file.files[0].size)} to send`;
     request.upload.addEventListener("progress", ({ loaded, total }) => {
       bar.value = 100 * loaded / total;
-      said.textContent = loaded < total ? `${words(loaded)} of ${words(total)} sent` : "Sent. It is being written\u2026";
+      said.textContent = loaded < total ? `${words(loaded)} of ${words(total)} sent` : "Upload complete. The service is storing the file\u2026";
     });
     request.addEventListener("load", () => {
       const target = request.getResponseHeader("X-Location");
       if (target) location.assign(target); else showErrors(request.responseText);
     });
-    request.addEventListener("error", () => end("The connection broke, and nothing of it was kept. Try again."));
+    request.addEventListener("error", () => end("The connection was interrupted, and the upload was discarded. Try again."));
     request.addEventListener("abort", () => end("Stopped. Nothing of it was kept."));
     request.open("POST", form.action);
     request.setRequestHeader("X-Upload", "1");

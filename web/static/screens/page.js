@@ -39,7 +39,7 @@ function reason(text, status) {
 /** Why a WebSocket closed, in words. code, reason: as its event tells. */
 export function ending(code, text) {
   if (text) return text.charAt(0).toUpperCase() + text.slice(1) + ".";
-  return code === 1000 ? "Closed." : "The connection broke.";
+  return code === 1000 ? "Closed." : "The connection was lost.";
 }
 
 /** Connect now and whenever asked to; the way out and the whole screen. open: connects. focus: into the terminal. */

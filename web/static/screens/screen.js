@@ -20,7 +20,7 @@ function open({ url, protocols }) {
   opened.scaleViewport = true;
   opened.background = "#0c0e12";
   opened.addEventListener("connect", () => { tell("open", "Connected"); opened.focus(); });
-  opened.addEventListener("disconnect", () => { if (rfb === opened) tell("closed", why || "The connection broke."); });
+  opened.addEventListener("disconnect", () => { if (rfb === opened) tell("closed", why || "The connection was lost."); });
   rfb = opened;
 }
 
@@ -47,7 +47,7 @@ dialog.querySelector("form").addEventListener("submit", (event) => {
   const strange = [...wanted].find((sign) => !TYPED[sign] && !/[ -~]/.test(sign));
   if (strange !== undefined) {
     event.preventDefault();
-    untyped.textContent = `“${strange}” is on no key of a US keyboard.`;
+    untyped.textContent = `“${strange}” cannot be typed on a US keyboard.`;
     return;
   }
   text.value = "";
