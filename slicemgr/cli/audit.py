@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 )
 @images_option
 @click.option("--node", "name", help="Node to audit, if there are several.")
-@click.option("--patience", default="5m", show_default=True, help="Time limit for each thing that the node creates for the audit.")
+@click.option(
+    "--patience", default="5m", show_default=True, help="Time limit for each thing that the node creates for the audit."
+)
 @click.option("--last", is_flag=True, help="Show the last audit of the node without running one.")
 @output_options(tables.AUDIT)
 def audit(

@@ -60,7 +60,11 @@ _PROJECT = (
 )
 _SLICE = (
     ("memory_bytes", "working", "Working set of the slivers of the slice."),  # deprecated: working_bytes
-    ("working_bytes", "working", "Working set of the slivers of the slice: without page cache that was not used lately."),
+    (
+        "working_bytes",
+        "working",
+        "Working set of the slivers of the slice: without page cache that was not used lately.",
+    ),
     ("charged_bytes", "charged", "All memory that the slivers of the slice are charged with."),
     ("disk_bytes", "disk", "Disk usage of the slivers of the slice."),
     ("cpu_cores", "cpu", "CPU cores in use by the slice, between the last two samples."),

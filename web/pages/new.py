@@ -66,7 +66,9 @@ def create() -> Response:
     except Refused as error:
         return _again(form, error)
     if made.request:
-        message = f"Your request for {made.spec.name} waits for the decision of a PI of {made.spec.project} or an admin."
+        message = (
+            f"Your request for {made.spec.name} waits for the decision of a PI of {made.spec.project} or an admin."
+        )
         return shell.see("request_page.show", message, "notice", id=made.request)
     return shell.see("slice_page.show", name=made.spec.name, project=made.spec.project)
 
