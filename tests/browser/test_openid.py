@@ -49,7 +49,7 @@ def test_there_and_back(site: str, chromium: Browser, javascript: bool) -> None:
     page.wait_for_url("**/images")
     page.goto("/account")
     page.get_by_role("button", name="Link Campus Login").click()
-    page.get_by_role("link", name="Go on to Campus Login").click()
+    page.get_by_role("link", name="Continue to Campus Login").click()
     expect(page.get_by_text("Your account is now linked")).to_be_visible()
     expect(page.get_by_text("jane.doe@example.org").last).to_be_visible()
     page.get_by_role("button", name="Sign out").last.click()

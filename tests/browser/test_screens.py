@@ -97,7 +97,7 @@ def test_a_shell_in_the_browser(node: Node, chromium: Browser, eve: str) -> None
         assert page.evaluate("document.activeElement.id") == "full", "the keyboard gets out of the terminal"
         with node.client() as admin, admin.console("exp"):
             page.locator("#state[data-state=closed]").wait_for()
-            assert "taken the console" in page.locator("#state").inner_text()
+            assert "closed this session" in page.locator("#state").inner_text()
         page.get_by_role("button", name="Reconnect").click()
         connected(page)
         run(page, "echo again-$((1 + 1))", "again-2")

@@ -83,7 +83,7 @@ def test_curves_disk_and_console(node: Node, rosa: Page) -> None:
         expect(rosa.locator(f"figure[data-curve={curve}] canvas")).to_be_visible()
     rosa.get_by_text("Show as table").click()
     expect(rosa.locator(".curves-table").get_by_role("row", name="Memory")).to_contain_text("MiB")
-    rosa.get_by_label("Shown").select_option("24h")
+    rosa.get_by_label("Period").select_option("24h")
     expect(rosa.locator(".curves-state")).to_be_empty()
     weights = rosa.evaluate(KINDS)
     assert rosa.evaluate(LOADED) < 300 << 10
