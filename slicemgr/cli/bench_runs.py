@@ -23,9 +23,6 @@ _LEAVE_MORE = {"peers": "slicemgr.cli.bench_peers"}  # experiment that leaves mo
 )
 @click.option("--image", help="Image of all slivers (lxc: debian-12, kvm: debian-12-small).")
 @click.option("--to", type=click.IntRange(1, 2000), default=200, show_default=True, help="Number of slivers.")
-@click.option("--step", type=click.IntRange(1, 500), default=5, show_default=True, help="More of them at each step.")
-@click.option("--parallel", type=click.IntRange(1, 64), default=4, show_default=True, help="Made side by side.")
-@click.option("--memory", default="256M", show_default=True, help="Hard limit of each.")
 @click.option(
     "--step", type=click.IntRange(1, 500), default=5, show_default=True, help="Number of slivers added at each step."
 )
