@@ -69,7 +69,7 @@ def test_snapshots_from_the_first_to_a_clone(node: Node, rosa: Page) -> None:
 
 
 # Of the newest sliver: what those left that are gone stays a while.
-MEASURED = """select at from samples where memory is not null and resolution = 0
+MEASURED = """select at from samples where working is not null and resolution = 0
     and sliver = (select max(serial) from slivers)"""
 
 
