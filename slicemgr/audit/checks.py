@@ -5,6 +5,7 @@ The first group follows the rows of the CoreLab paper's table 3, the others the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ REFUSED = frozenset(
 )
 LARGEST_RING = 64 * MIB
 CAPTURE_RING = 2 * MIB
-_ONE_WRITE = 128 << 10
+_ONE_WRITE = {"v1": 128 << 10, "v2": 64 << 10}  # by cgroup version: bytes that a socket may have beyond the limit
 # Settings below /proc/sys that are the sliver's own: its network namespace's, and harmless to others.
 WRITABLE = ("/proc/sys/net/", "/proc/self/", "/proc/thread-self/")
 
@@ -139,10 +140,26 @@ def _disk(values: Values, target: Target) -> Verdict:
     return seen, written[0] is not None and all(held)
 
 
-def _processors(values: Values, target: Target) -> Verdict:
-    shown = [amount(values, f"view.{name}") for name in ("cpuinfo", "stat")]
-    most = max(1, -int(-target.cpu // 1))
-    return f"{shown[0]} in cpuinfo, {shown[1]} in stat", all(one is not None and one <= most for one in shown)
+def processors(values: Values, target: Target) -> Verdict:
+    said, cpuinfo, stat = _processors(values)
+    return said, _at_most_its_own(cpuinfo, target) and _at_most_its_own(stat, target)
+
+
+def _container_processors(values: Values, target: Target) -> Verdict:
+    """cgroup v2 counts no CPU time by processor, so lxcfs passes the node's stat on (lxc/lxcfs#593)."""
+    if target.cgroup == "v1":
+        return processors(values, target)
+    said, cpuinfo, stat = _processors(values)
+    return said, _at_most_its_own(cpuinfo, target) and stat is not None
+
+
+def _processors(values: Values) -> tuple[str, int | None, int | None]:
+    cpuinfo, stat = amount(values, "view.cpuinfo"), amount(values, "view.stat")
+    return f"{cpuinfo} in cpuinfo, {stat} in stat", cpuinfo, stat
+
+
+def _at_most_its_own(count: int | None, target: Target) -> bool:
+    return count is not None and count <= max(1, math.ceil(target.cpu))
 
 
 def _own_name(values: Values, target: Target) -> Verdict:
@@ -166,10 +183,10 @@ def _links(values: Values, _: Target) -> Verdict:
 
 
 def _tcp_buffers(values: Values, target: Target) -> Verdict:
-    """On cgroup v1 each connection may pass the limit by what one write needs (docs/isolation.md)."""
+    """Each socket may pass the limit by what one write needs (docs/isolation.md)."""
     held, sockets = amount(values, "buffers.tcp"), amount(values, "buffers.sockets")
-    more = (sockets or 0) * _ONE_WRITE if target.cgroup == "v1" else 0
-    return f"{held} in {sockets} sockets", held is not None and held <= target.memory + more
+    most = target.memory + (sockets or 0) * _ONE_WRITE[target.cgroup]
+    return f"{held} in {sockets} sockets", held is not None and held <= most
 
 
 def _ring_sum(values: Values, _: Target) -> Verdict:
@@ -197,7 +214,7 @@ PAPER = (
     Check("table 3: sysfs", "hidden", lambda _: ("files",), hidden("entries.")),
     Check("table 3: procfs", "hidden", lambda _: ("files",), hidden("read.")),
     Check("table 3: procfs, writable", "none but the network's own", lambda _: ("files",), _writable),
-    Check("table 3: tools", "its own processors", lambda _: ("view",), _processors),
+    Check("table 3: tools", "its own processors", lambda _: ("view",), _container_processors),
     Check("table 3: PID", "its own processes", lambda _: ("view",), _processes_seen),
     Check(
         "table 3: devpts",
@@ -265,7 +282,7 @@ LIMITS = (
     Check("fragments' threshold", "refused", lambda t: ("fragments", 256 * MIB), _fragments),
     Check(
         "TCP buffers",
-        "at most the memory limit; cgroup v1: and 128 KiB a socket",
+        "at most the memory limit, and 64 KiB a socket (cgroup v1: 128 KiB)",
         lambda target: ("buffers", "tcp", target.memory + 64 * MIB),
         _tcp_buffers,
     ),

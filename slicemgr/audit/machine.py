@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slicemgr.audit.checks import INSIDE, LIMITS, MIB, PAPER, Check, Target, Values, Verdict, amount, one
+from slicemgr.audit.checks import INSIDE, LIMITS, MIB, PAPER, Check, Target, Values, Verdict, amount, one, processors
 from slicemgr.audit.row import OWN_KERNEL
 
 # net, block, console, rng, balloon, gpu: see "Device Types" in the virtio specification. Others share more of the node:
@@ -84,9 +84,9 @@ _SAME = (
     "table 3: network",
     "table 3: mount points",
     "table 3: memory",
-    "table 3: tools",
 )
 OWN = (
+    Check("table 3: tools", "its own processors", lambda _: ("view",), processors),
     Check("disks", "at most the disk limit; the others read-only", lambda _: ("hardware",), _disks),
     Check("hardware", "only what QEMU makes", lambda _: ("hardware",), _hardware),
     Check("firmware", "QEMU's, no serial number", lambda _: ("hardware",), _firmware),

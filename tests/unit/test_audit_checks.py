@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slicemgr.audit import checks, machine
@@ -88,6 +90,24 @@ def test_a_check_tells_good_from_bad(check: checks.Check) -> None:
     assert row(check, good).ok
     assert not row(check, bad).ok
     assert not row(check, "").ok, "a probe that says nothing has shown nothing"
+
+
+@pytest.mark.parametrize(("version", "ok"), [("v1", False), ("v2", True)])
+def test_the_node_s_stat_is_shown_where_lxcfs_cannot_compute_another(version: str, ok: bool) -> None:
+    (of_container,) = [one for one in checks.PAPER if one.row == "table 3: tools"]
+    (of_machine,) = [one for one in machine.CHECKS if one.row == "table 3: tools"]
+    target, values = replace(TARGET, cgroup=version), checks.parse("view.cpuinfo\t2\nview.stat\t64")
+    assert checks.judged(of_container, "lxc", values, target).ok is ok
+    assert not checks.judged(of_machine, "kvm", values, target).ok
+
+
+@pytest.mark.parametrize(("version", "socket"), [("v1", 128 << 10), ("v2", 64 << 10)])
+def test_each_socket_may_have_one_write_beyond_the_limit(version: str, socket: int) -> None:
+    (check,) = [one for one in checks.LIMITS if one.row == "TCP buffers"]
+    target, most = replace(TARGET, cgroup=version), TARGET.memory + 4 * socket
+    for held, ok in ((most, True), (most + 1, False)):
+        values = checks.parse(f"buffers.tcp\t{held}\nbuffers.sockets\t4")
+        assert checks.judged(check, "lxc", values, target).ok is ok
 
 
 def test_every_check_of_a_container_is_one_of_a_machine_or_says_why_not() -> None:
