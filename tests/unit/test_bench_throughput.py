@@ -183,7 +183,7 @@ def test_talkers_that_do_not_all_come_up_are_told(world: World) -> None:
         (("--link", "fast"), "'fast' is not a rate"),
         (("--link", "0"), "'0' is too low; use at least 1Mbit"),
         (("--peer", "/nonexistent"), "--peer: /nonexistent cannot be read"),
-        (("--peer-exec", "'"), "quote it as for a shell"),
+        (("--peer-exec", "'"), "quote it as in a shell"),
         (("--peer", "", "--peer-node", "node1"), "--peer-node: node1 is the node itself"),
     ],
 )
