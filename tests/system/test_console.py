@@ -208,7 +208,7 @@ def test_deleting_the_slice_ends_the_console_with_a_reason(node: Node) -> None:
     assert "slicectl: exp/0 has stopped\n" in said
 
 
-@pytest.mark.parametrize(("number", "message"), [(signal.SIGTERM, "stops"), (signal.SIGKILL, "was lost")])
+@pytest.mark.parametrize(("number", "message"), [(signal.SIGTERM, "is stopping"), (signal.SIGKILL, "was lost")])
 def test_an_agent_that_ends_ends_its_consoles(node: Node, number: signal.Signals, message: str) -> None:
     node.create("exp")
     with attach(node, "exp") as terminal:
@@ -217,7 +217,7 @@ def test_an_agent_that_ends_ends_its_consoles(node: Node, number: signal.Signals
         status, said = terminal.end()
     assert status == Code.UNAVAILABLE.exit_status
     assert f"the agent of the node {message}" in said
-    assert "does not answer" in node.slicectl("console", "exp").stderr
+    assert "does not respond" in node.slicectl("console", "exp").stderr
     node.start_agent()
     with attach(node, "exp") as terminal:
         prompt(terminal)

@@ -186,7 +186,7 @@ def test_linking_is_for_who_began_it(tmp_path: Path, provider: Provider) -> None
         assert not tenants.count("identities")
         assert link(Browser(tenants, "bob"), provider).status_code == 303
         refused = link(Browser(tenants, "carol"), provider)
-        assert refused.status_code == 409 and "opens the account bob" in refused.text
+        assert refused.status_code == 409 and "is linked to the account bob" in refused.text
         provider.person["sub"] = "another"
         assert link(Browser(tenants, "bob"), provider).status_code == 409, "one at a time"
 

@@ -20,7 +20,7 @@ PROGRAMS = {  # what is started, by the package that it comes with: nothing is a
     "apt": ("apt-config", "apt-get"),
     "btrfs-progs": ("btrfs", "mkfs.btrfs"),
     "bubblewrap": ("bwrap",),
-    "coreutils": ("chroot", "cp", "dd", "truncate"),
+    "coreutils": ("chroot", "cp", "dd", "nice", "truncate"),
     "dash": ("sh",),
     "e2fsprogs": ("mke2fs",),
     "fdisk": ("sfdisk",),
