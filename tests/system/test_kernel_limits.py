@@ -72,12 +72,21 @@ def _may_lower() -> bool:
 
 
 def test_without_protection_the_kernel_ends_the_sliver_instead(slivers: Slivers, tmp_path: Path) -> None:
+    """Of processes with the same score the kernel takes any: now and then it spares those of libvirt."""
     place = slivers.weakened(tmp_path, "    protect_from_oom();\n", "    expose_to_oom(init);\n")
-    sliver, _ = boot(slivers, "probe_memory", EXHAUST, place, memory=48 * MIB)
-    eventually(lambda: slivers.hypervisor.domain(sliver.id) is None)
-    root = slivers.root(sliver) / "root"
-    assert (root / "begun").exists()
-    assert (root / "found").read_text() == ""
+
+    def ended() -> bool:
+        sliver, _ = boot(slivers, "probe_memory", EXHAUST, place, memory=48 * MIB)
+        root = slivers.root(sliver) / "root"
+
+        def found() -> str:
+            return (root / "found").read_text() if (root / "found").exists() else ""
+
+        eventually(lambda: slivers.hypervisor.domain(sliver.id) is None or found())
+        assert (root / "begun").exists()
+        return found() == ""
+
+    assert any(ended() for _ in range(5))
 
 
 TAKE = "/bin/probe {what} > /root/found & sleep 1000"

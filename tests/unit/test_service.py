@@ -150,7 +150,7 @@ def test_a_stranger_sees_no_project_and_runs_nothing(store: Store, config: Confi
     with pytest.raises(Refused) as caught:
         slices.create(store, config, request(project="default"), someone)
     assert caught.value.code is Code.NOT_FOUND
-    with pytest.raises(Refused, match="someone may not make anything"):
+    with pytest.raises(Refused, match="someone may not create slices or images"):
         slices.create(store, config, request(), someone)
     with pytest.raises(Refused, match="may not"):
         nodes.request(store, config, "node1", "gc", someone, {})
