@@ -173,13 +173,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: "test_production_host" in item.nodeid)
 
 
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    """A file of which both parts with nodes could run the tests is run by the part that comes to it first."""
-    taken: Path | None = item.config.getoption("--taken")
-    if taken is None or len(_parts(item)) == 1:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """With --taken: a file whose tests both parts with nodes could run is run by the part that comes to it first.
+
+    A test ends what the next one does not share, so the next one is chosen before it runs.
+    """
+    config = session.config
+    taken: Path | None = config.getoption("--taken")
+    if taken is None or session.testsfailed or config.option.collectonly:
         return None
-    mine = suite.take(taken, item.nodeid.partition("::")[0], item.config.getoption("--part"))
-    return None if mine else True
+    items = _taken(session.items, taken, config.getoption("--part"))
+    item = next(items, None)
+    while item is not None:
+        following = next(items, None)
+        config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+        item = following
+    return True
+
+
+def _taken(items: list[pytest.Item], folder: Path, part: str) -> Iterator[pytest.Item]:
+    """Those that the part runs; a file is asked for when it comes to it."""
+    for item in items:
+        if len(_parts(item)) == 1 or suite.take(folder, item.nodeid.partition("::")[0], part):
+            yield item
 
 
 @functools.cache

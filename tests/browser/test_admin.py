@@ -13,7 +13,7 @@ from testbed import Node, eventually
 from browser.conftest import Open, accept
 from browser.test_accessible import look
 
-LAB = "optics"
+LAB = "lasers"
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_from_an_invitation_to_a_granted_request(chief: Page, window: Open, node
     eventually(lambda: json.loads(node.ok("show", "fibre", "--project", LAB, "-f", "json"))["state"] == "running", "up")
 
     chief.goto("/all-slices")
-    chief.get_by_label("fibre of optics").check()
+    chief.get_by_label(f"fibre of {LAB}").check()
     chief.get_by_role("button", name="Delete").click()
     expect(chief.locator("#really")).to_be_disabled()
     chief.get_by_label("Type delete 1").fill("delete 1")
