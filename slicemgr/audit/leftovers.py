@@ -26,15 +26,15 @@ def clean(
     """The projects that were there and are gone, with their slices and images. Failed if something does not go.
 
     project, image: whether a name is an audit's; an image is also one by its project. patience: seconds for each kind
-    of thing. say: is told of each slice.
+    of thing. say: called with a sentence about each slice.
     """
     projects = [one["name"] for one in admin.projects() if project(one["name"])]
     for name in projects:
         with in_project(admin, name):
-            for one in (found := slices(admin)):
+            for one in (found := _slices(admin)):
                 say(f"deleting the slice {name}/{one['name']}")
             if found:
-                _drop(patience, lambda: slices(admin), lambda one: admin.delete_slice(one["name"]))
+                _drop(patience, lambda: _slices(admin), lambda one: admin.delete_slice(one["name"]))
 
     def images() -> Found:
         return [dict(one) for one in admin.images() if one.get("project") in projects or image(one["name"])]
@@ -45,7 +45,7 @@ def clean(
     return projects
 
 
-def slices(client: Client) -> Found:
+def _slices(client: Client) -> Found:
     """Those of the client's project."""
     return [dict(one) for one in client.slices()]
 

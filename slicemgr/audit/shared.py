@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slicemgr.audit.checks import REFUSED, Values, amount, one
-from slicemgr.audit.row import Row, inapplicable
+from slicemgr.audit.row import OWN_KERNEL, Row, inapplicable
 from slicemgr.audit.sliver import Inside
 from slicemgr.client_ssh import answers
 
@@ -139,8 +139,8 @@ def _frozen(site: Site) -> Row:
     return Row("table 3: freeze", site.kind, "silent while paused", seen, after and not during)
 
 
-# probe, what the attacker tries to hold (a little more than the launcher's guard or the node allows), what the
-# neighbour must still get
+# probe, what the attacker tries to hold (more than one sliver may have, less than tools/units/90-slicemgr.conf or Linux
+# gives one user), what the neighbour must still get
 COUNTERS = (("inotify", 1100, 64), ("signals", 65536, 256), ("queues", 64, 4))
 
 
@@ -148,9 +148,7 @@ def _counters(site: Site) -> Iterator[Row]:
     """Limits that the kernel counts per user: what one sliver holds must not be missing in the next."""
     for name, most, wanted in COUNTERS:
         if site.kind == "kvm":
-            yield inapplicable(
-                f"shared limit: {name}", site.kind, "a machine has a kernel of its own, which counts these"
-            )
+            yield inapplicable(f"shared limit: {name}", site.kind, f"{OWN_KERNEL}, which counts these")
             continue
         alone = amount(site.neighbour.probe((name, wanted)), name)
         with site.attacker.holding((name, most)) as held:
