@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from slicemgr import wire
-    from slicemgr.websocket import Channel
+    from slicemgr.ipc.websocket import Channel
 
 __all__ = ["Client", "Settings", "find_settings", "settings_files"]
 
@@ -141,7 +141,7 @@ class Client(People, Snapshots, Samples, Published, Measures, Experiments, Audit
 
         screen: a virtual machine's, as RFB (VNC).
         """
-        from slicemgr import websocket
+        from slicemgr.ipc import websocket
 
         asked = self._call("POST", self._slice(name, "/console"), {"sliver": sliver, "screen": screen})
         ticket = cast("wire.Console", asked)

@@ -86,10 +86,10 @@ def up(config: settings.Config) -> None:
 def doctor(config: settings.Config, output: str) -> None:
     """Check everything the node needs, without the service; exit status 1 if something is missing."""
     from slicemgr.agent import doctor as examination
-    from slicemgr.drivers import acceleration
-    from slicemgr.drivers.btrfs import Pool
-    from slicemgr.drivers.firewall import Firewall
-    from slicemgr.drivers.hypervisor import Hypervisor
+    from slicemgr.drivers.libvirt import acceleration
+    from slicemgr.drivers.libvirt.hypervisor import Hypervisor
+    from slicemgr.drivers.network.firewall import Firewall
+    from slicemgr.drivers.storage.btrfs import Pool
 
     found = acceleration.find(config.libvirt.acceleration, config.node.state_dir / "acceleration.json")
     pool, firewall = Pool(config.node.pool), Firewall(config.network)
@@ -110,7 +110,7 @@ def doctor(config: settings.Config, output: str) -> None:
 @click.option("--no-security", is_flag=True, help="Without Debian's security fixes, for a mirror that has none.")
 def image_build(recipe: str, output: Path | None, no_security: bool) -> None:
     """Make a bootable VM disk image from a recipe (root; needs Debian's package archive)."""
-    from slicemgr.drivers import recipe as recipes
+    from slicemgr.builder import recipe as recipes
 
     def progress(phase: str, percent: int | None) -> None:
         click.echo(f"{phase}{'' if percent is None else f' {percent} %'}", err=True)
@@ -124,9 +124,10 @@ def image_build(recipe: str, output: Path | None, no_security: bool) -> None:
 @click.pass_obj
 def uninstall(config: settings.Config) -> None:
     """Take our chains, programs and lxcfs away, after the last slice is gone and the agent is stopped."""
-    from slicemgr.drivers import capture_rings, fragments
-    from slicemgr.drivers.firewall import Firewall
-    from slicemgr.drivers.proc_view import ProcView
+    from slicemgr.drivers.guest.proc_view import ProcView
+    from slicemgr.drivers.kernel import capture_rings
+    from slicemgr.drivers.network import fragments
+    from slicemgr.drivers.network.firewall import Firewall
 
     Firewall(config.network).remove()
     fragments.remove()
@@ -183,7 +184,7 @@ def _refuse_running_web(config: settings.Config) -> None:
 
 def _init(config: settings.Config) -> None:
     from slicemgr import store
-    from slicemgr.service import people
+    from slicemgr.service.accounts import authentication
     from slicemgr.store import schema
     from slicemgr.web import server
 
@@ -192,7 +193,7 @@ def _init(config: settings.Config) -> None:
         schema.upgrade(config.store_url)
         server.make_directories(config)  # once more: the database's files have come
         with store.open(config) as opened:
-            people.ensure_local_admin(opened, config.node.run_dir / "client.json", server.url(config))
+            authentication.ensure_local_admin(opened, config.node.run_dir / "client.json", server.url(config))
 
 
 @contextmanager
@@ -209,11 +210,14 @@ def _alone(path: Path) -> Iterator[None]:
 def _agent(config: settings.Config, stop: threading.Event | None = None) -> None:
     from slicemgr import store
     from slicemgr.agent import node
-    from slicemgr.service import history, invitations, leases, mail
+    from slicemgr.service.leases import leases
+    from slicemgr.service.nodes import retention
+    from slicemgr.service.outbound import mail
+    from slicemgr.service.projects import invitations
 
     stop = stop or _stop_on_signals()
     with store.open(config) as opened:
-        chores = (leases.expire, history.forget)
+        chores = (leases.expire, retention.forget)
         letters = (invitations.notify, mail.deliver)
         for together in (chores, letters):  # a mail server that hangs keeps no lease from its end
             threading.Thread(target=_every_minute, args=(config, opened, stop, together), daemon=True).start()

@@ -23,8 +23,9 @@ import slicemgr.store
 from slicemgr.config import Config, NetworkConfig, NodeConfig, StoreConfig
 from slicemgr.model import GIB, ImageState, OperationState
 from slicemgr.policy.access import Principal
-from slicemgr.service import consoles, people, slices
-from slicemgr.store import Store, schema, tables, work
+from slicemgr.service.accounts import authentication
+from slicemgr.service.slices import consoles, slices
+from slicemgr.store import Store, pending, schema, tables
 from slicemgr.store.updates import utcnow
 
 ADMIN = Principal("admin", True)
@@ -169,7 +170,7 @@ class Service:
         self.store = slicemgr.store.open(self.config)
         if facts is not None:
             with self.store.write() as c:
-                work.record(c, [work.NodeSeen("node1", "192.0.2.1", facts)])
+                pending.record(c, [pending.NodeSeen("node1", "192.0.2.1", facts)])
         self.add_image(SHA, IMAGE)
 
     def _make_directories(self) -> None:
@@ -201,7 +202,7 @@ class Service:
         self.token()
         operation = self.create(count=2)
         sliver = self.rows()[0].sliver.id
-        self.record(work.StepSeen(operation, sliver, "root", OperationState.RUNNING))
+        self.record(pending.StepSeen(operation, sliver, "root", OperationState.RUNNING))
         with self.store.write() as c:
             now = utcnow()
             c.execute(tables.clock.insert().values(id=1, seen_at=now))
@@ -238,13 +239,13 @@ class Service:
                 tables.experiments.insert().values(**told, id="1", published_at=now, size=1, sha256=SHA, files=[])
             )
 
-    def rows(self) -> list[work.SliverRow]:
+    def rows(self) -> list[pending.SliverRow]:
         with self.store.read() as c:
-            return work.slivers(c, "node1")
+            return pending.slivers(c, "node1")
 
-    def record(self, *updates: work.Update) -> None:
+    def record(self, *updates: pending.Update) -> None:
         with self.store.write() as c:
-            work.record(c, updates)
+            pending.record(c, updates)
 
     def count(self, table: str) -> int:
         with self.store.read() as c:
@@ -257,5 +258,5 @@ class Service:
 
     def token(self) -> str:
         """The local admin's token."""
-        people.ensure_local_admin(self.store, self.config.node.run_dir / "client.json", "http://127.0.0.1:1")
+        authentication.ensure_local_admin(self.store, self.config.node.run_dir / "client.json", "http://127.0.0.1:1")
         return str(json.loads((self.config.node.run_dir / "client.json").read_text())["token"])

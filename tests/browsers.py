@@ -12,7 +12,7 @@ from tenants import Tenants
 from werkzeug.test import TestResponse
 
 from slicemgr.policy.access import Principal
-from slicemgr.service import sessions
+from slicemgr.service.accounts import sessions
 
 _PROOF = re.compile(r'name="csrf_token" value="([^"]+)"')
 _ONCE = re.compile(r'name="once" value="([^"]+)"')

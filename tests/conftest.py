@@ -20,7 +20,7 @@ from postgres_server import Server
 from production_run import Run
 from testbed import IMAGE, Node, ensure_image
 
-from slicemgr.service import passwords
+from slicemgr.service.accounts import passwords
 
 if TYPE_CHECKING:
     from tenants import Tenants

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slicemgr.bench import drive, guard
-from slicemgr.bench.experiment import Json, Step, Stopped, Told
-from slicemgr.bench.folder import Folder
-from slicemgr.cli.bench_progress import told
+from slicemgr.bench.frame import guard
+from slicemgr.bench.frame import run as drive
+from slicemgr.bench.frame.experiment import Json, Step, Stopped, Told
+from slicemgr.bench.frame.folder import Folder
+from slicemgr.cli.bench.progress import told
 from slicemgr.errors import Failed
 
 GIB = 1 << 30

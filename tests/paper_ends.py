@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from slicemgr.bench import slivers
+from slicemgr.bench.frame import slivers
 
 IP = """#!/bin/sh
 # ip -j route get ADDRESS

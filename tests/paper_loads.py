@@ -11,7 +11,7 @@ from canned_service import Answer, Request, problem
 from paper_testbed import PaperTestbed
 
 from slicemgr import wire
-from slicemgr.bench.places import Way
+from slicemgr.bench.frame.load_hosts import Way
 from slicemgr.client import Client
 
 # What sysbench 1.0.20 prints, but for its greeting and latencies.

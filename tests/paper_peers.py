@@ -17,7 +17,8 @@ from typing import Any
 from canned_service import Answer
 from paper_testbed import PaperTestbed
 
-from slicemgr.bench import peer_place, peer_sides, peer_systems, peers
+from slicemgr.bench.experiments import peers
+from slicemgr.bench.peers import place, sides, systems
 from slicemgr.cli import main
 from slicemgr.drivers import command
 
@@ -73,12 +74,12 @@ class World:
     def patch(self, change: Callable[[object, str, object], None]) -> None:
         """The constants of the place that are this world's, by monkeypatch.setattr or setattr itself."""
         change(command, "_PATH", str(self.bin))
-        change(peer_systems, "_ELSEWHERE", ())
-        change(peer_systems, "FIRST_PORT", _free_ports())
+        change(systems, "_ELSEWHERE", ())
+        change(systems, "FIRST_PORT", _free_ports())
         change(peers, "_SETTLE", 0.0)
         change(os, "geteuid", lambda: 0)
-        change(peer_place, "inside", lambda _mark: 1)
-        for module in (peers, peer_sides, peer_systems, peer_place):
+        change(place, "inside", lambda _mark: 1)
+        for module in (peers, sides, systems, place):
             for name, value in (("PEER_SIDE", "127.0.0.1"), ("NODE_SIDE", "127.0.0.1"), ("CGROUPS", self.cgroups)):
                 if hasattr(module, name):
                     change(module, name, value)

@@ -6,8 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from slicemgr.bench import peer_place, peer_systems
-from slicemgr.bench.peer_place import Place
+from slicemgr.bench.peers import place as peer_place
+from slicemgr.bench.peers import systems
+from slicemgr.bench.peers.place import Place
 from slicemgr.drivers import command
 
 PREFIX = "bench-0123abcd-"
@@ -24,10 +25,10 @@ ls /sys/fs/cgroup | head -1
 """
 
 
-class ByHand(peer_systems.Nspawn):
+class ByHand(systems.Nspawn):
     """A greeting in a network of its own, without a container around it."""
 
-    def _process(self, one: peer_systems.One, root: Path) -> list[str]:
+    def _process(self, one: systems.One, root: Path) -> list[str]:
         return [*self.within(one), sys.executable, "-c", _BANNER]
 
     def _snapshot(self, target: Path) -> None:
@@ -60,7 +61,7 @@ def _here() -> list[str]:
 
 def _forwarded(place: Place) -> list[str]:
     """What the lowest port says once there is a container by hand, and once there is none."""
-    work = peer_systems.Work(1 << 28, 5)
+    work = systems.Work(1 << 28, 5)
     system, one = ByHand(place, work), work.one(PREFIX, 0)
     (place.directory / "pattern").mkdir()
     system.begin()

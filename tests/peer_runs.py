@@ -8,8 +8,8 @@ from typing import Any
 
 from scale_runs import KIB, MIB, NODE, TIMES
 
-from slicemgr.bench import folder
-from slicemgr.bench.folder import Run
+from slicemgr.bench.frame import folder
+from slicemgr.bench.frame.folder import Run
 
 # Seconds of a create and a delete, MiB and KiB of each.
 COSTS = {"slicemgr": (0.08, 0.006, 4.9, 280), "docker": (0.8, 0.3, 37, 420), "podman-crun": (0.16, 0.13, 3.5, 260)}

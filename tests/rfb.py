@@ -6,7 +6,7 @@ import select
 import struct
 import time
 
-from slicemgr.websocket import Channel
+from slicemgr.ipc.websocket import Channel
 
 _NO_AUTHENTICATION = 1
 _UPDATE = 0

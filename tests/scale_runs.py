@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slicemgr.bench import folder
-from slicemgr.bench.folder import Run
+from slicemgr.bench.frame import folder
+from slicemgr.bench.frame.folder import Run
 
 MIB, KIB, GIB = 1 << 20, 1 << 10, 1 << 30
 TIMES = ("2026-11-21T10:00:00+00:00", "2026-11-21T10:10:00+00:00")

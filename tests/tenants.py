@@ -23,20 +23,12 @@ from flask.testing import FlaskClient
 from slicemgr.config import Config
 from slicemgr.model import ImageState, OperationState, Phase, Role, Scope
 from slicemgr.policy.access import Principal
-from slicemgr.service import (
-    invitations,
-    members,
-    people,
-    projects,
-    sessions,
-    slices,
-    snapshots,
-    ssh_keys,
-    tokens,
-)
-from slicemgr.service.passwords import Passwords
+from slicemgr.service.accounts import authentication, sessions, ssh_keys, tokens
+from slicemgr.service.accounts.passwords import Passwords
+from slicemgr.service.projects import invitations, members, projects
+from slicemgr.service.slices import slices, snapshots
+from slicemgr.store import pending
 from slicemgr.store import tables as t
-from slicemgr.store import work
 from slicemgr.store.updates import utcnow
 from slicemgr.web import create_app, state_of
 
@@ -119,12 +111,12 @@ def _snapshot(service: Service) -> None:
     """Of bob's slice, which the agent has made."""
     at = snapshots.Place("exp", BOB)
     slivers = [row.sliver.id for row in service.rows()]
-    service.record(*(work.SliverSeen(one, Phase.RUNNING, host_key="ssh-ed25519 AAAA") for one in slivers))
+    service.record(*(pending.SliverSeen(one, Phase.RUNNING, host_key="ssh-ed25519 AAAA") for one in slivers))
     operation = snapshots.create(service.store, service.config, at, "before")
     with service.store.read() as c:
         (id_,) = c.scalars(sa.select(t.snapshots.c.id))
-    service.record(*(work.SnapshotMade(one, id_, 5) for one in slivers))
-    service.record(work.OperationEnded(operation, OperationState.DONE))
+    service.record(*(pending.SnapshotMade(one, id_, 5) for one in slivers))
+    service.record(pending.OperationEnded(operation, OperationState.DONE))
 
 
 def _token(scope: Scope = Scope.WRITE) -> tokens.Wanted:
@@ -187,7 +179,7 @@ class Tenants(Service):
         return made
 
     def principal(self, who: str) -> Principal:
-        return people.authenticate(self.store, self.found[who])
+        return authentication.authenticate(self.store, self.found[who])
 
     def events(self) -> list[tuple[str, str, str]]:
         """user, action, detail; the oldest first."""

@@ -21,10 +21,11 @@ from nodebox_linux import CLONE_NEWCGROUP, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWU
 
 from slicemgr import names
 from slicemgr.config import Config, LibvirtConfig, NodeConfig
-from slicemgr.drivers import capture_rings, launch
-from slicemgr.drivers.domain_xml import domain_xml
-from slicemgr.drivers.hypervisor import Hypervisor
-from slicemgr.drivers.place import Place
+from slicemgr.drivers.kernel import capture_rings
+from slicemgr.drivers.libvirt import launch
+from slicemgr.drivers.libvirt.domain_xml import domain_xml
+from slicemgr.drivers.libvirt.host import Place
+from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.model import GIB, MIB, Desired, Kind, Limits, PortBlock, Sliver
 
 REPOSITORY = Path(__file__).parent.parent

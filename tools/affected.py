@@ -25,11 +25,11 @@ PROGRAMS = {"slicemgr": "slicemgr/main.py", "slicectl": "slicemgr/cli/__init__.p
 READERS = {
     "docs": "tools/reference.py",
     "docs/tutorials": "tests/tutorial.py",
-    "images": "slicemgr/drivers/recipe.py",
-    "slicemgr/loads": "slicemgr/bench/io.py",
+    "images": "slicemgr/builder/recipe.py",
+    "slicemgr/loads": "slicemgr/bench/experiments/io.py",
     "migrations": "slicemgr/store/schema.py",
     "web": "web/__init__.py",
-    "tools/launcher": "slicemgr/drivers/launch.py",
+    "tools/launcher": "slicemgr/drivers/libvirt/launch.py",
     "tests/golden": "tests/conftest.py",
 }
 LOCK = ("requirements/build.txt", "requirements/dev.txt", "requirements/node.txt")

@@ -55,7 +55,7 @@ def say(text: str) -> None:
 
 def ensure_tree() -> Path:
     """A minimal Debian, installed once for each list of packages."""
-    from slicemgr.drivers import recipe
+    from slicemgr.builder import recipe
 
     key = hashlib.sha256("\n".join([SUITE, *PACKAGES]).encode()).hexdigest()[:12]
     tree = CACHE / f"{SUITE}-{key}"

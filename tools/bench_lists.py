@@ -30,8 +30,9 @@ import slicemgr.store
 from slicemgr.config import Config, NodeConfig, WebConfig
 from slicemgr.model import GIB
 from slicemgr.policy.access import Principal
-from slicemgr.service import people, slices
-from slicemgr.store import Store, schema, tables, work
+from slicemgr.service.accounts import authentication
+from slicemgr.service.slices import slices
+from slicemgr.store import Store, pending, schema, tables
 from slicemgr.store.updates import utcnow
 from slicemgr.web import create_app, server
 
@@ -53,9 +54,9 @@ def service(folder: Path, port: int) -> Iterator[tuple[Config, Store]]:
         image = {"sha256": "ab" * 32, "name": "debian-12", "format": "qcow2", "virtual_size": 1, "file_size": 1}
         image |= {"arch": "x86_64", "boot": {}, "os": "Debian 12", "state": "ready", "created_at": now}
         with store.write() as c:
-            work.record(c, [work.NodeSeen("node1", "192.0.2.1", _FACTS)])
+            pending.record(c, [pending.NodeSeen("node1", "192.0.2.1", _FACTS)])
             c.execute(tables.images.insert().values(**image))
-            row = {"hash": people.digest(TOKEN), "user": schema.ADMIN, "id": "bench", "label": "bench"}
+            row = {"hash": authentication.digest(TOKEN), "user": schema.ADMIN, "id": "bench", "label": "bench"}
             c.execute(tables.tokens.insert().values(**row, created_at=now))
         yield config, store
 

@@ -64,7 +64,7 @@ def ensure_image(name: str = RECIPE) -> Path:
 
     A mirror that is being updated may have no consistent index of security fixes: a demo and tests go on without.
     """
-    from slicemgr.drivers import recipe
+    from slicemgr.builder import recipe
 
     image = RUN / f"{name}.qcow2"
     folders = recipe.load(recipe.directory(name)).folders

@@ -90,7 +90,7 @@ def ensure_tree(suite: str) -> Path:
     tree = CACHE / f"{suite}-{key}"
     if tree.exists():
         return tree
-    from slicemgr.drivers import recipe
+    from slicemgr.builder import recipe
 
     CACHE.mkdir(parents=True, exist_ok=True)
     for old in CACHE.glob(f"{suite}-*"):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from slicemgr.drivers.place import EMULATED_CPU
+from slicemgr.drivers.libvirt.host import EMULATED_CPU
 
 ADDRESS = "192.0.2.10"  # as tools/units/slicemgr.toml says
 SECONDS = 6000.0  # of both boots

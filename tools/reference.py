@@ -258,7 +258,7 @@ def _answer(response: dict[str, Any]) -> str:
 def metric_families() -> list[Any]:
     """Every metric that `/metrics` can have, as prometheus_client's families."""
     from slicemgr.config import RecordConfig
-    from slicemgr.service.metrics import Testbed
+    from slicemgr.service.views.metrics import Testbed
     from slicemgr.web.refusals import Refusals
 
     def ask(app: Any) -> list[Any]:

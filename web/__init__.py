@@ -8,7 +8,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from slicemgr import __version__
 from slicemgr.config import Config
-from slicemgr.service.sign_in import Door
+from slicemgr.service.accounts.sign_in import Door
 from slicemgr.store import Store
 from slicemgr.web import problems
 from slicemgr.web.connection import SMALL_BODY

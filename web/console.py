@@ -16,7 +16,8 @@ from flask import Response, request
 from flask_smorest import Blueprint
 
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError, invalid
-from slicemgr.store import consoles, door
+from slicemgr.ipc import console_socket
+from slicemgr.store import console_tickets
 from slicemgr.web import schemas
 from slicemgr.web.places import Kind
 from slicemgr.web.state import state
@@ -41,15 +42,15 @@ def attach() -> Response:
     Of a screen, the bytes are RFB (VNC). A text frame `{"rows": 50, "columns": 160}` gives a container's console that
     size. A close code above 4000 is 4000 + the HTTP status of the reason.
     """
-    from slicemgr import websocket
+    from slicemgr.ipc import websocket
 
     connection = request.environ.get("gunicorn.socket")
     if connection is None:
         raise invalid("Upgrade", "this server does not support WebSocket", "run the service with `slicemgr web`")
     protocol, token = websocket.accept(request.headers.items(), PATH)
     _check_origin()
-    place = state().places.taken(Kind.CONSOLE, consoles.user_of(state().store, token))
-    with place, door.knock(state().config.console_socket, token) as stream:
+    place = state().places.taken(Kind.CONSOLE, console_tickets.user_of(state().store, token))
+    with place, console_socket.knock(state().config.console_socket, token) as stream:
         channel = websocket.opened(connection, protocol)
         channel.close(_relay(channel, stream))
     return _Served()
@@ -88,11 +89,11 @@ class _Upwards:
     def send(self) -> None:
         """As much as the agent takes now. Raises OSError."""
         if self._channel.window != self._told:
-            self._stream.send(door.window(door.Window(*self._channel.window)))
+            self._stream.send(console_socket.window(console_socket.Window(*self._channel.window)))
             self._told = self._channel.window
         while self._data:
-            self._stream.send(door.data(self._data[: door.CHUNK]))
-            self._data = self._data[door.CHUNK :]
+            self._stream.send(console_socket.data(self._data[: console_socket.CHUNK]))
+            self._data = self._data[console_socket.CHUNK :]
 
     def forget(self) -> None:
         self._data, self._told = b"", self._channel.window
@@ -113,7 +114,7 @@ def _relay(channel: Any, stream: socket.socket) -> SlicemgrError | None:
             break
         try:
             if from_agent & ~select.POLLOUT and not channel.pending:
-                said = door.read(stream.recv(door.CHUNK + 1))
+                said = console_socket.read(stream.recv(console_socket.CHUNK + 1))
                 if isinstance(said, SlicemgrError):
                     return said
                 channel.send(said)

@@ -14,7 +14,7 @@ from flask import Response, request
 
 from slicemgr.errors import SlicemgrError, invalid
 from slicemgr.policy.access import Principal
-from slicemgr.service import views
+from slicemgr.service.views import views
 from slicemgr.store import Store
 from slicemgr.web.news import News
 from slicemgr.web.places import Kind, Places

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from slicemgr.policy import access
-from slicemgr.service.metrics import Testbed
+from slicemgr.service.views.metrics import Testbed
 from slicemgr.web.api.reading import SECURED
 from slicemgr.web.state import authenticate, principal, state
 

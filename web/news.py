@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 
-from slicemgr.service import views
+from slicemgr.service.views import views
 from slicemgr.store import Store, StoreError
 
 _FIRST, _SLOWEST, _SLOWER = 0.015, 0.2, 1.3  # seconds between looks; factor from one to the next

@@ -9,7 +9,7 @@ from flask import Flask
 
 from slicemgr.errors import Code
 from slicemgr.service.idempotency import FIELD, LONGEST
-from slicemgr.service.slices import ACTIONS
+from slicemgr.service.slices.slices import ACTIONS
 from slicemgr.web import examples, repeats
 
 Json = dict[str, Any]

@@ -12,7 +12,7 @@ from werkzeug.exceptions import HTTPException
 
 from slicemgr.errors import Busy, SlicemgrError
 from slicemgr.policy.quota import OverQuota
-from slicemgr.service.specs import InvalidSpec
+from slicemgr.service.slices.specs import InvalidSpec
 
 log = logging.getLogger(__name__)
 

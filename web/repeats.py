@@ -9,9 +9,9 @@ from typing import Any
 from flask import Flask, Response, make_response, request
 
 from slicemgr.errors import invalid
+from slicemgr.ipc.wake import wake
 from slicemgr.service import idempotency
 from slicemgr.service.idempotency import FIELD, Answer, Asked
-from slicemgr.store.wake import wake
 from slicemgr.web.state import principal, state
 
 # Their answers hold what is told only once: kept encrypted.

@@ -1,4 +1,4 @@
-"""The API's shapes for its OpenAPI description. Input is checked by service.specs, which names every wrong field."""
+"""The API's shapes for its OpenAPI description. Input is checked by service.slices.specs, which names wrong fields."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import Schema, fields
 
-from slicemgr.service import audits
+from slicemgr.service.nodes import audits
 
 _CELL = {"type": "string", "maxLength": audits.LONGEST}
 REQUEST: dict[str, Any] = {

@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import Schema, fields
 
-from slicemgr.policy import reports
+from slicemgr.policy import experiments as reports
 from slicemgr.web.schemas import Listed
 
 _NAME = {"type": "string", "minLength": 1, "maxLength": reports.LONGEST_NAME}

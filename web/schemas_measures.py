@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from slicemgr.service import bench_specs
+from slicemgr.policy import measurements
 
-_SEED = {"type": "integer", "minimum": 0, "maximum": bench_specs.MOST_SEED, "default": 1}
+_SEED = {"type": "integer", "minimum": 0, "maximum": measurements.MOST_SEED, "default": 1}
 IO_REQUEST: dict[str, object] = {
     "type": "object",
     "required": ["root", "image", "what", "size"],
     "properties": {
-        "root": {"type": "string", "enum": list(bench_specs.ROOTS)},
+        "root": {"type": "string", "enum": list(measurements.ROOTS)},
         "image": {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "sha256"},
-        "what": {"type": "string", "enum": list(bench_specs.LOADS)},
+        "what": {"type": "string", "enum": list(measurements.LOADS)},
         "size": {"type": "integer", "minimum": 1, "description": "bytes of the database, or number of files"},
         "seed": _SEED,
     },
@@ -20,18 +20,18 @@ SYSBENCH_REQUEST: dict[str, object] = {
     "type": "object",
     "required": ["test"],
     "properties": {
-        "test": {"type": "string", "enum": list(bench_specs.TESTS)},
+        "test": {"type": "string", "enum": list(measurements.TESTS)},
         "seconds": {
             "type": "integer",
             "minimum": 0,
-            "maximum": bench_specs.LONGEST,
+            "maximum": measurements.LONGEST,
             "default": 0,
             "description": "0: as long as in the table that is followed",
         },
         "size": {
             "type": "integer",
-            "minimum": bench_specs.LEAST_FILES,
-            "maximum": bench_specs.MOST_FILES,
+            "minimum": measurements.LEAST_FILES,
+            "maximum": measurements.MOST_FILES,
             "default": 1 << 30,
             "description": "bytes of the files of `fileio`",
         },

@@ -13,9 +13,10 @@ from gunicorn.app.base import BaseApplication
 
 from slicemgr.config import Config
 from slicemgr.errors import invalid
-from slicemgr.service import experiments, images
+from slicemgr.ipc.unix_socket import user_ids
+from slicemgr.service.experiments import publications
+from slicemgr.service.nodes import images
 from slicemgr.store import open as open_store
-from slicemgr.store.endpoint import user_ids
 from slicemgr.web import create_app
 from slicemgr.web.access_log import AccessLog
 from slicemgr.web.refusals import Refusals
@@ -119,7 +120,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
     def load(self) -> Any:
         store = open_store(self._config)
         images.sweep_uploads(store, self._config)
-        experiments.sweep(store, self._config)
+        publications.sweep(store, self._config)
         app = create_app(self._config, store, self.refusals)
         app.extensions["slicemgr"].door.passwords.matches("", "")  # the first such check takes longer
         return app

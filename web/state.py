@@ -11,8 +11,8 @@ from flask import current_app, g, request
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.policy.access import Principal
-from slicemgr.service import people
-from slicemgr.service.sign_in import Door
+from slicemgr.service.accounts import authentication
+from slicemgr.service.accounts.sign_in import Door
 from slicemgr.store import Store
 from slicemgr.web.news import News
 from slicemgr.web.places import Places
@@ -39,14 +39,14 @@ def authenticate() -> None:
     if scheme.lower() != "bearer" or not token:
         hint = "send the header `Authorization: Bearer TOKEN`"
         raise Refused(Code.UNAUTHENTICATED, "a token is required", hint=hint)
-    g.principal = people.authenticate(state().store, token.strip(), address())
+    g.principal = authentication.authenticate(state().store, token.strip(), address())
 
 
 def asker() -> Callable[[], Principal]:
     """Finds out once more who asks, when the request's own context is gone. Refused(UNAUTHENTICATED)."""
     token = request.headers.get("Authorization", "").partition(" ")[2].strip()
     store, where = state().store, address()
-    return lambda: people.authenticate(store, token, where)
+    return lambda: authentication.authenticate(store, token, where)
 
 
 def address() -> str:

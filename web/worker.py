@@ -24,7 +24,7 @@ from typing import Any
 import h11
 from gunicorn.workers.gthread import ThreadWorker
 
-from slicemgr.service.attempts import network
+from slicemgr.service.accounts.attempts import network
 from slicemgr.web.connection import LARGEST_HEADER, Connection, Pace, Phase, TooSlow, problem, refusal
 
 _CHUNK = 256 << 10

@@ -12,22 +12,25 @@ from pathlib import Path
 
 from slicemgr import names, ssh_banner
 from slicemgr.agent import observe
+from slicemgr.agent.acceleration import Machines
+from slicemgr.agent.chores.firewall import Publisher
 from slicemgr.agent.journal import Journal
-from slicemgr.agent.machines import Machines
 from slicemgr.agent.plan import Step, phase_after
-from slicemgr.agent.publish import Publisher
 from slicemgr.agent.roots import Roots
 from slicemgr.config import Config
-from slicemgr.drivers import cgroup, console_log, launch, neighbours, traffic, whole_file
-from slicemgr.drivers.btrfs import Pool
-from slicemgr.drivers.domain_xml import domain_xml, host_memory
-from slicemgr.drivers.hypervisor import Hypervisor
-from slicemgr.drivers.identity import Identity, new_host_key
-from slicemgr.drivers.place import Place
+from slicemgr.drivers.guest.identity import Identity, new_host_key
+from slicemgr.drivers.kernel import cgroup
+from slicemgr.drivers.libvirt import console_log, launch
+from slicemgr.drivers.libvirt.domain_xml import domain_xml, host_memory
+from slicemgr.drivers.libvirt.host import Place
+from slicemgr.drivers.libvirt.hypervisor import Hypervisor
+from slicemgr.drivers.network import neighbours, traffic
+from slicemgr.drivers.storage import atomic_file
+from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Failed, SlicemgrError
 from slicemgr.model import Kind, Phase, Sliver, SliverSnapshot
 from slicemgr.policy import allocate
-from slicemgr.store import work
+from slicemgr.store import pending
 
 _GLANCE = 0.01  # seconds between looks at a console
 _ALONE = 10.0  # seconds for which the console alone is listened to
@@ -107,7 +110,7 @@ class Applier:
         for one in sliver.snapshots:
             if not one.made:
                 size, detail = self._roots.snapshot(sliver, one.id)
-                self._journal.add(work.SnapshotMade(sliver.id, one.id, size, detail))
+                self._journal.add(pending.SnapshotMade(sliver.id, one.id, size, detail))
                 sliver = replace(sliver, snapshots=_with_size(sliver.snapshots, one.id, size))
                 told += [detail] if detail else []
         self._roots.limit(sliver)
@@ -134,13 +137,13 @@ class Applier:
             host_key_public=public,
         )
         self._roots.identify(sliver, identity)
-        self._journal.add(work.SliverSeen(sliver.id, Phase.PENDING, host_key=public, keys_missing=""))
+        self._journal.add(pending.SliverSeen(sliver.id, Phase.PENDING, host_key=public, keys_missing=""))
 
     def _keys(self, sliver: Sliver) -> str:
         """What it cannot be told while it runs is no failure: the sliver says so until it is started again."""
         missing = self._roots.give_keys(sliver)
         _, public = self._host_key(sliver)
-        seen = work.SliverSeen(sliver.id, phase_after(sliver.desired), keys_missing=missing, host_key=public)
+        seen = pending.SliverSeen(sliver.id, phase_after(sliver.desired), keys_missing=missing, host_key=public)
         self._journal.add(seen)
         return missing
 
@@ -153,7 +156,7 @@ class Applier:
         made = new_host_key()
         private.touch(mode=0o600)
         private.write_bytes(made[0])
-        whole_file.write(public, made[1])
+        atomic_file.write(public, made[1])
         return made
 
     def _domain(self, sliver: Sliver) -> None:
@@ -164,7 +167,7 @@ class Applier:
         self._hypervisor.create(sliver.kind, domain_xml(sliver, place), host_memory(sliver, place))
         self._link(sliver)
         if sliver.kind is Kind.KVM:
-            seen = work.SliverSeen(sliver.id, Phase.PENDING, acceleration=place.acceleration, booted="no")
+            seen = pending.SliverSeen(sliver.id, Phase.PENDING, acceleration=place.acceleration, booted="no")
             self._journal.add(seen)
 
     def _link(self, sliver: Sliver) -> None:
@@ -204,7 +207,7 @@ class Applier:
         if domain.trouble:
             raise self._stuck(sliver, domain.trouble)
         if sliver.kind is Kind.KVM and not self._stop.is_set():
-            self._journal.add(work.SliverSeen(sliver.id, Phase.PENDING, booted="yes" if seen else "unknown"))
+            self._journal.add(pending.SliverSeen(sliver.id, Phase.PENDING, booted="yes" if seen else "unknown"))
         observe.mark(self._config, sliver.id, domain.pid).touch(mode=0o600)
         if seen:
             return ""

@@ -16,15 +16,16 @@ from datetime import datetime
 from typing import Self
 
 from slicemgr.config import Config
-from slicemgr.drivers.console import Console, ConsoleEnded
-from slicemgr.drivers.hypervisor import Hypervisor
-from slicemgr.drivers.screen import Screen
-from slicemgr.drivers.window import Window
+from slicemgr.drivers.libvirt.console import Console, ConsoleEnded
+from slicemgr.drivers.libvirt.hypervisor import Hypervisor
+from slicemgr.drivers.libvirt.screen import Screen
+from slicemgr.drivers.libvirt.terminal_size import Window
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
+from slicemgr.ipc import console_socket
 from slicemgr.model import Desired, Kind, Sliver
 from slicemgr.policy.consoles import objection
-from slicemgr.store import Store, StoreError, consoles, door, standing, work
-from slicemgr.store.consoles import Ticket
+from slicemgr.store import Store, StoreError, console_rights, console_tickets, pending
+from slicemgr.store.console_tickets import Ticket
 from slicemgr.store.updates import utcnow
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class Consoles:
         self._stopping = threading.Event()
 
     def __enter__(self) -> Self:
-        self._door = door.listen(self._config.console_socket, self._config.web.user)
+        self._door = console_socket.listen(self._config.console_socket, self._config.web.user)
         threading.Thread(target=self._accept, name="consoles", daemon=True).start()
         threading.Thread(target=self._watch, name="console rights", daemon=True).start()
         return self
@@ -101,7 +102,7 @@ class Consoles:
             return []
         now = utcnow()
         with self._store.read() as c:
-            found = standing.look(c, [one.ticket for one in sessions])
+            found = console_rights.look(c, [one.ticket for one in sessions])
         judged = ((one, ended_by(found, one.ticket, now)) for one in sessions)
         return [(one, why) for one, why in judged if why is not None]
 
@@ -114,7 +115,7 @@ class Consoles:
             if why is not None:
                 stream.settimeout(_LAST_WORD)
                 with suppress(OSError):
-                    stream.send(door.error(why))
+                    stream.send(console_socket.error(why))
         with self._lock:
             self._threads.discard(threading.current_thread())
 
@@ -138,16 +139,16 @@ class Consoles:
             log.info("%s of %s opened by %s", session.what, session.name, ticket.user)
             stream.setblocking(False)
             with suppress(OSError):
-                stream.send(door.OPENED)
+                stream.send(console_socket.OPENED)
             return session.pump(console, self._resizing(stack, sliver, ticket))
 
-    def _resizing(self, stack: ExitStack, sliver: Sliver, ticket: Ticket) -> Callable[[door.Window], None]:
+    def _resizing(self, stack: ExitStack, sliver: Sliver, ticket: Ticket) -> Callable[[console_socket.Window], None]:
         """What tells the sliver's terminal how large it is: only a container's can be told."""
         if sliver.kind is not Kind.LXC or ticket.screen:
             return lambda size: None
         windows: list[Window] = []
 
-        def resize(size: door.Window) -> None:
+        def resize(size: console_socket.Window) -> None:
             try:
                 if not windows:
                     windows.append(stack.enter_context(Window(self._hypervisor.init_pid(sliver.id))))
@@ -158,13 +159,13 @@ class Consoles:
         return resize
 
     def _admit(self, token: str) -> tuple[Ticket, Sliver]:
-        ticket = consoles.take(self._store, token, utcnow())
+        ticket = console_tickets.take(self._store, token, utcnow())
         if ticket is None:
-            message = f"the console's token is unknown, used or over {consoles.LIFETIME.seconds} s old"
+            message = f"the console's token is unknown, used or over {console_tickets.LIFETIME.seconds} s old"
             raise Refused(Code.UNAUTHENTICATED, message, hint="request a new token")
         with self._store.read() as c:
-            rows = work.slivers(c, self._config.node.name, [ticket.sliver])
-            why = ended_by(standing.look(c, [ticket]), ticket, utcnow())
+            rows = pending.slivers(c, self._config.node.name, [ticket.sliver])
+            why = ended_by(console_rights.look(c, [ticket]), ticket, utcnow())
         if not rows:
             raise Refused(Code.NOT_FOUND, "the sliver is not on this node")
         if why is not None:  # since it was given
@@ -216,17 +217,17 @@ class _Session:
         with suppress(OSError):
             self._stream.shutdown(socket.SHUT_RD)  # `pump` sees it, and can still say why
 
-    def pump(self, console: Console | Screen, resize: Callable[[door.Window], None]) -> SlicemgrError | None:
+    def pump(self, console: Console | Screen, resize: Callable[[console_socket.Window], None]) -> SlicemgrError | None:
         """Bytes both ways until somebody ends it. What one side does not take, the other is not asked for."""
         to_sliver = to_client = b""
         while self._why is None:
             from_client, from_sliver = self._wait(console, to_sliver, to_client)
             try:
                 if from_client & select.POLLIN and not to_sliver:
-                    asked = door.asked(self._stream.recv(door.CHUNK + 1))
+                    asked = console_socket.asked(self._stream.recv(console_socket.CHUNK + 1))
                     if not asked:
                         break
-                    if isinstance(asked, door.Window):
+                    if isinstance(asked, console_socket.Window):
                         resize(asked)
                     else:
                         to_sliver = asked
@@ -235,9 +236,9 @@ class _Session:
                 if to_sliver:
                     to_sliver = to_sliver[console.write(to_sliver) :]
                 if from_sliver and not to_client:
-                    to_client = console.read(door.CHUNK)
+                    to_client = console.read(console_socket.CHUNK)
                 if to_client:
-                    self._stream.send(door.data(to_client))
+                    self._stream.send(console_socket.data(to_client))
                     to_client = b""
             except ConsoleEnded:
                 return Refused(Code.CONFLICT, f"{self.name} has stopped")
@@ -260,7 +261,7 @@ class _Session:
         return ready.get(self._stream.fileno(), 0), ready.get(console.fileno(), 0)
 
 
-def ended_by(found: standing.Standing, ticket: Ticket, now: datetime) -> Refused | None:
+def ended_by(found: console_rights.Standing, ticket: Ticket, now: datetime) -> Refused | None:
     """Why the console may not go on; None if it may."""
     account, credential = found.accounts.get(ticket.user), found.credentials.get(ticket.credential)
     return objection(ticket.user, account, credential, found.targets.get(ticket.sliver), now)

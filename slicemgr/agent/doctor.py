@@ -12,15 +12,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from slicemgr.config import Config, NetworkConfig
-from slicemgr.drivers import btrfs_space, capture_rings, cgroup, confinement, conntrack, disk_image, fragments, traffic
-from slicemgr.drivers.acceleration import Found
-from slicemgr.drivers.btrfs import Pool, QuotaMode
 from slicemgr.drivers.command import CommandFailed
-from slicemgr.drivers.confinement import View
-from slicemgr.drivers.firewall import Firewall
-from slicemgr.drivers.hypervisor import Hypervisor
-from slicemgr.drivers.place import Acceleration
-from slicemgr.drivers.proc_view import ProcView
+from slicemgr.drivers.guest.proc_view import ProcView
+from slicemgr.drivers.importer import confinement, disk_image
+from slicemgr.drivers.importer.confinement import View
+from slicemgr.drivers.kernel import capture_rings, cgroup
+from slicemgr.drivers.libvirt.acceleration import Found
+from slicemgr.drivers.libvirt.host import Acceleration
+from slicemgr.drivers.libvirt.hypervisor import Hypervisor
+from slicemgr.drivers.network import conntrack, fragments, traffic
+from slicemgr.drivers.network.firewall import Firewall
+from slicemgr.drivers.storage import btrfs_space
+from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
 from slicemgr.errors import Refused, SlicemgrError
 from slicemgr.human import size
 from slicemgr.model import Kind

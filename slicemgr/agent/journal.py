@@ -11,12 +11,12 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from slicemgr.store import Store, StoreError, work
+from slicemgr.store import Store, StoreError, pending
 
 log = logging.getLogger(__name__)
 
 _COMPANY = 0.05  # seconds that the report of a step waits for others, to share a transaction
-_ON_THE_WAY = (work.StepSeen, work.SliverSeen)
+_ON_THE_WAY = (pending.StepSeen, pending.SliverSeen)
 _RETRY = 0.5  # seconds between attempts while the database does not take a write
 
 
@@ -30,7 +30,7 @@ class Journal:
         self._store = store
         self._broken = broken
         self.broke = False
-        self._queued: list[work.Update] = []
+        self._queued: list[pending.Update] = []
         self._changed = threading.Condition()
         self._written = 0
         self._accepted = 0
@@ -48,7 +48,7 @@ class Journal:
             self._changed.notify_all()
         self._thread.join(timeout=30)
 
-    def add(self, *updates: work.Update) -> None:
+    def add(self, *updates: pending.Update) -> None:
         """Queue updates; they are written in this order, together or in later transactions."""
         with self._changed:
             self._queued.extend(updates)
@@ -79,7 +79,7 @@ class Journal:
                 self.broke = True
                 self._broken()
 
-    def _next(self) -> Sequence[work.Update]:
+    def _next(self) -> Sequence[pending.Update]:
         with self._changed:
             self._changed.wait_for(lambda: self._queued or self._closing)
             self._changed.wait_for(self._hurries, _COMPANY)
@@ -89,12 +89,12 @@ class Journal:
     def _hurries(self) -> bool:
         return self._closing or self._flushing > 0 or not all(isinstance(one, _ON_THE_WAY) for one in self._queued)
 
-    def _write(self, batch: Sequence[work.Update]) -> bool:
+    def _write(self, batch: Sequence[pending.Update]) -> bool:
         """Write until it works; False when the agent is being stopped and the database still refuses."""
         while True:
             try:
                 with self._store.write() as connection:
-                    work.record(connection, batch)
+                    pending.record(connection, batch)
                 return True
             except StoreError as error:
                 log.error("cannot write %d updates: %s", len(batch), error)

@@ -12,30 +12,35 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from slicemgr import names
-from slicemgr.agent import baseline, doctor, kernel_tables, leftovers, observe, permissions, raw
+from slicemgr.agent import doctor, garbage, observe
+from slicemgr.agent.acceleration import Machines
 from slicemgr.agent.apply import Applier
-from slicemgr.agent.captures import Captures
+from slicemgr.agent.chores import file_modes
+from slicemgr.agent.chores.capture_rings import Captures
+from slicemgr.agent.chores.firewall import Publisher
+from slicemgr.agent.chores.proc_views import ProcViews
+from slicemgr.agent.chores.recorder import Recorder
 from slicemgr.agent.consoles import Consoles
-from slicemgr.agent.converge import Converger
-from slicemgr.agent.imports import Importer
+from slicemgr.agent.images import Importer
 from slicemgr.agent.journal import Journal
-from slicemgr.agent.loop import Agent
-from slicemgr.agent.machines import Machines
-from slicemgr.agent.measure import Measurer
+from slicemgr.agent.measurements import baseline, kernel_tables, raw_slivers
+from slicemgr.agent.measurements.loads import Measurer
 from slicemgr.agent.plan import Step, plan
-from slicemgr.agent.proc_views import ProcViews
-from slicemgr.agent.publish import Publisher
-from slicemgr.agent.recorder import Recorder
+from slicemgr.agent.reconcile import Converger
+from slicemgr.agent.scheduler import Agent
 from slicemgr.config import Config
-from slicemgr.drivers import capture_rings, cgroup, fragments, launch, login_keys
-from slicemgr.drivers.btrfs import Pool
-from slicemgr.drivers.firewall import Firewall
-from slicemgr.drivers.hypervisor import Hypervisor
-from slicemgr.drivers.proc_view import ProcView
+from slicemgr.drivers.guest import authorized_keys
+from slicemgr.drivers.guest.proc_view import ProcView
+from slicemgr.drivers.kernel import capture_rings, cgroup
+from slicemgr.drivers.libvirt import launch
+from slicemgr.drivers.libvirt.hypervisor import Hypervisor
+from slicemgr.drivers.network import fragments
+from slicemgr.drivers.network.firewall import Firewall
+from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.model import Kind
-from slicemgr.record import facts
-from slicemgr.store import Store, work
+from slicemgr.record import node_facts
+from slicemgr.store import Store, pending
 
 log = logging.getLogger(__name__)
 
@@ -70,14 +75,14 @@ class Node:
             (observe.settled_dir(self._config), 0o700),
         ):
             directory.mkdir(mode=mode, parents=True, exist_ok=True)
-        permissions.tighten(self._config)
+        file_modes.tighten(self._config)
         cgroup.collect_importers()
         self._pool.check()
         self._pool.ensure_layout()
         log.info("disk quota: %s", self._pool.enable_quota())
         self._bound_kernel_memory()
         with self._store.read() as connection:
-            rows = work.slivers(connection, self._config.node.name)
+            rows = pending.slivers(connection, self._config.node.name)
         self._note_keys(rows)
         self._publisher.reset(row.sliver for row in rows)
         self._announce()
@@ -94,15 +99,15 @@ class Node:
             except Failed as error:
                 log.warning("%s", error)
 
-    def _note_keys(self, rows: Sequence[work.SliverRow]) -> None:
+    def _note_keys(self, rows: Sequence[pending.SliverRow]) -> None:
         """Of slivers from before keys were noted: what their rows say was put there, for nothing changed it."""
         pool = self._config.node.pool
         for row in rows:
             sliver = row.sliver
-            if observe.has_root(self._config, sliver.id) and login_keys.read_note(pool, sliver.id) is None:
-                login_keys.write_note(pool, sliver.id, sliver.ssh_keys, sliver.ssh_keys)
+            if observe.has_root(self._config, sliver.id) and authorized_keys.read_note(pool, sliver.id) is None:
+                authorized_keys.write_note(pool, sliver.id, sliver.ssh_keys, sliver.ssh_keys)
 
-    def special(self, operation: work.Operation) -> dict[str, object]:
+    def special(self, operation: pending.Operation) -> dict[str, object]:
         """Carry out an operation on the node or an image; its result."""
         match operation.kind:
             case "image-import":
@@ -117,7 +122,7 @@ class Node:
                 return self._baseline(operation)
             case "io":
                 with self._store.read() as connection:
-                    images = work.images(connection)
+                    images = pending.images(connection)
                 return {"measured": self._measurer.io(images, operation.params)}
             case "sysbench":
                 return {"measured": self._measurer.sysbench(operation.params)}
@@ -127,7 +132,7 @@ class Node:
                 return self._collect(operation)
         raise Refused(Code.INVALID, f"this agent does not support the operation {operation.kind!r}", hint="update it")
 
-    def _baseline(self, operation: work.Operation) -> dict[str, object]:
+    def _baseline(self, operation: pending.Operation) -> dict[str, object]:
         if operation.params["type"] == Kind.KVM and (
             self._machines.found is None or not self._machines.found.acceleration
         ):
@@ -138,8 +143,8 @@ class Node:
             )
         place = self._machines.place(launch.place(self._config))
         with self._store.read() as connection:
-            images = work.images(connection)
-        host = raw.Host(self._config, self.hypervisor, self._pool, place)
+            images = pending.images(connection)
+        host = raw_slivers.Host(self._config, self.hypervisor, self._pool, place)
         self._raw.set()
         try:
             return baseline.measure(host, images, operation.params)
@@ -151,7 +156,7 @@ class Node:
         with suppress(SlicemgrError):
             self.hypervisor.begin_kill(slivers)
 
-    def reconcile(self, agent: Agent, rows: Sequence[work.SliverRow]) -> None:
+    def reconcile(self, agent: Agent, rows: Sequence[pending.SliverRow]) -> None:
         """Look at everything; repair what is not as desired, tidy."""
         self._announce()
         try:
@@ -196,26 +201,28 @@ class Node:
 
         return done
 
-    def _collect(self, operation: work.Operation) -> dict[str, object]:
+    def _collect(self, operation: pending.Operation) -> dict[str, object]:
         if self._raw.is_set() or self._measurer.is_busy():
             raise Refused(
                 Code.CONFLICT,
                 "a measurement is running, and its slivers are not in the database",
                 hint="try again when it has ended",
             )
-        found = leftovers.find(self._config, self.hypervisor, self._pool, self._wanted)
-        return leftovers.collect(found, apply=bool(operation.params.get("apply")))
+        found = garbage.find(self._config, self.hypervisor, self._pool, self._wanted)
+        return garbage.collect(found, apply=bool(operation.params.get("apply")))
 
-    def _wanted(self) -> leftovers.Wanted:
+    def _wanted(self) -> garbage.Wanted:
         with self._store.read() as connection:
-            rows = work.slivers(connection, self._config.node.name)
-            return leftovers.Wanted.of([row.sliver for row in rows], work.images(connection))
+            rows = pending.slivers(connection, self._config.node.name)
+            return garbage.Wanted.of([row.sliver for row in rows], pending.images(connection))
 
     def _announce(self) -> None:
         node = self._config.node
         self._journal.add(
-            work.NodeSeen(
-                node.name, node.address, facts.gather(self._config, self._pool, self.hypervisor, self._machines.found)
+            pending.NodeSeen(
+                node.name,
+                node.address,
+                node_facts.gather(self._config, self._pool, self.hypervisor, self._machines.found),
             )
         )
 

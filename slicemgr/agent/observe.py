@@ -10,8 +10,10 @@ from typing import NamedTuple
 from slicemgr import names
 from slicemgr.agent.plan import DomainState, Seen
 from slicemgr.config import Config
-from slicemgr.drivers import btrfs_files, login_keys, neighbours, traffic
-from slicemgr.drivers.hypervisor import DomainSeen, Hypervisor
+from slicemgr.drivers.guest import authorized_keys
+from slicemgr.drivers.libvirt.hypervisor import DomainSeen, Hypervisor
+from slicemgr.drivers.network import neighbours, traffic
+from slicemgr.drivers.storage import btrfs_files
 
 _NOTHING = Seen()
 
@@ -94,7 +96,7 @@ def _disk_limit(config: Config, sliver: str) -> int | None:
 
 
 def _keys(config: Config, sliver: str) -> tuple[str, ...] | None:
-    note = login_keys.read_note(config.node.pool, sliver)
+    note = authorized_keys.read_note(config.node.pool, sliver)
     return None if note is None else note.now
 
 

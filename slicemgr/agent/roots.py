@@ -17,13 +17,16 @@ from typing import Protocol
 from slicemgr import names
 from slicemgr.agent import observe
 from slicemgr.config import Config
-from slicemgr.drivers import btrfs_files, confinement, launch, login_keys, machine_disk, seed, whole_file
-from slicemgr.drivers.btrfs import Pool, QuotaMode
-from slicemgr.drivers.hypervisor import Hypervisor
-from slicemgr.drivers.identity import Identity, write_identity
-from slicemgr.drivers.login_keys import Note
-from slicemgr.drivers.place import Place
-from slicemgr.drivers.rootfs import Root
+from slicemgr.drivers.guest import authorized_keys, seed
+from slicemgr.drivers.guest.authorized_keys import Note
+from slicemgr.drivers.guest.identity import Identity, write_identity
+from slicemgr.drivers.guest.rootfs import Root
+from slicemgr.drivers.importer import confinement
+from slicemgr.drivers.libvirt import launch
+from slicemgr.drivers.libvirt.host import Place
+from slicemgr.drivers.libvirt.hypervisor import Hypervisor
+from slicemgr.drivers.storage import atomic_file, btrfs_files, machine_disk
+from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
 from slicemgr.errors import Code, Failed, SlicemgrError
 from slicemgr.model import MIB, Boot, Kind, Sliver
 from slicemgr.policy.allocate import size_text
@@ -128,7 +131,7 @@ class Roots:
     def _note_limit(self, sliver: Sliver) -> None:
         """The limit as it is applied: see observe."""
         note = names.limit_file(self._config.node.pool, sliver.id)
-        whole_file.write(note, str(sliver.limits.disk))
+        atomic_file.write(note, str(sliver.limits.disk))
 
     def snapshot(self, sliver: Sliver, snapshot: str) -> tuple[int, str]:
         """Make it, or look at one that is there: its bytes beyond the image, and what is worth knowing of it."""
@@ -176,28 +179,28 @@ class Roots:
     def identify(self, sliver: Sliver, identity: Identity) -> None:
         """With the keys that the sliver shall have; those that it had go, the tenant's own stay."""
         pool, want = self._config.node.pool, sliver.ssh_keys
-        note = login_keys.read_note(pool, sliver.id)
+        note = authorized_keys.read_note(pool, sliver.id)
         before = () if note is None else note.put
         if note is not None:
-            login_keys.write_note(pool, sliver.id, (*before, *want), note.now)
+            authorized_keys.write_note(pool, sliver.id, (*before, *want), note.now)
         self._kinds[sliver.kind].identify(sliver, replace(identity, keys_put=None if note is None else before))
-        login_keys.write_note(pool, sliver.id, (*before, *want), want)
+        authorized_keys.write_note(pool, sliver.id, (*before, *want), want)
 
     def give_keys(self, sliver: Sliver) -> str:
         """The keys that a running sliver shall have; why it has not got them, or ""."""
         pool, want = self._config.node.pool, sliver.ssh_keys
-        note = login_keys.read_note(pool, sliver.id)
+        note = authorized_keys.read_note(pool, sliver.id)
         if note is not None and set(note.now) == set(want):
             return ""
         note = note or Note((), ())
-        login_keys.write_note(pool, sliver.id, (*note.put, *want), note.now)
+        authorized_keys.write_note(pool, sliver.id, (*note.put, *want), note.now)
         try:
             self._kinds[sliver.kind].keys(sliver, note)
         except SlicemgrError as error:
             if error.code is Code.UNAVAILABLE:
                 raise
             return f"its ssh keys change with its next start (`slicectl restart {sliver.slice_name}`): {error.message}"
-        login_keys.write_note(pool, sliver.id, (*note.put, *want), want)
+        authorized_keys.write_note(pool, sliver.id, (*note.put, *want), want)
         return ""
 
     def launch(self, sliver: Sliver) -> None:
@@ -261,7 +264,7 @@ class _Container:
 
     def keys(self, sliver: Sliver, note: Note) -> None:
         with self._root(sliver) as root:
-            login_keys.write(root, sliver.ssh_keys, note.put)
+            authorized_keys.write(root, sliver.ssh_keys, note.put)
 
     def _root(self, sliver: Sliver) -> Root:
         """The root, writable: the tenant owns the subvolume and can set it read-only."""

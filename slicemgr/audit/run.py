@@ -9,14 +9,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from slicemgr import wire
-from slicemgr.audit import checks, machine, place, rest, shared
+from slicemgr.audit import checks, machine, rest, shared
+from slicemgr.audit import site as place
 from slicemgr.audit.checks import Check, Target
 from slicemgr.audit.row import Row, inapplicable
 from slicemgr.audit.sliver import Inside, Values
-from slicemgr.bench import slivers
+from slicemgr.bench.frame import slivers
 from slicemgr.client import Client
 from slicemgr.client_ssh import answers
-from slicemgr.drivers import capabilities
+from slicemgr.drivers.libvirt import capabilities
 from slicemgr.errors import Failed, SlicemgrError
 
 Say = Callable[[str], None]

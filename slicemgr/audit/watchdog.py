@@ -10,7 +10,7 @@ import json
 import sys
 import time
 
-from slicemgr.audit import place
+from slicemgr.audit import site
 from slicemgr.client import Client
 from slicemgr.errors import SlicemgrError
 
@@ -19,12 +19,12 @@ _TRIES, _PAUSE = 20, 3.0  # and seconds between them: operations of the audit ma
 
 def main() -> int:
     told = json.loads(sys.stdin.readline() or "{}")
-    if not told or sys.stdin.readline().strip() == place.DONE:
+    if not told or sys.stdin.readline().strip() == site.DONE:
         return 0
     for attempt in range(_TRIES):
         try:
             with Client(told["url"], told["token"]) as client:
-                place.clean(client, told["prefix"])
+                site.clean(client, told["prefix"])
             return 0
         except SlicemgrError:
             if attempt + 1 == _TRIES:

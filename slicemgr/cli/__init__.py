@@ -42,7 +42,7 @@ def main(args: Sequence[str] | None = None) -> int:
 def _run(args: Sequence[str] | None) -> int:
     import click
 
-    from slicemgr.cli.complaint import complain, complain_usage
+    from slicemgr.cli.render.errors import complain, complain_usage
     from slicemgr.cli.root import root
     from slicemgr.errors import SlicemgrError
 

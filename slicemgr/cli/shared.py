@@ -110,7 +110,7 @@ def become(words: list[str], hint: str) -> NoReturn:
 
 def each(names: Iterable[str], job: Callable[[str], object]) -> int:
     """Do it for every name, past those that fail; the exit status: theirs if they agree, 1 if they do not."""
-    from slicemgr.cli.complaint import complain
+    from slicemgr.cli.render.errors import complain
 
     names = list(dict.fromkeys(names))
     statuses = []

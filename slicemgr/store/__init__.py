@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from slicemgr.config import Config
 from slicemgr.store import schema
+from slicemgr.store.diagnosis import StoreError
 from slicemgr.store.engine import Store, make_store
-from slicemgr.store.trouble import StoreError
 
 __all__ = ["Store", "StoreError", "open"]
 

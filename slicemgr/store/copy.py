@@ -10,9 +10,9 @@ from sqlalchemy.engine import Connection
 
 from slicemgr.errors import Code, Failed, Refused, invalid
 from slicemgr.store import postgresql, schema
+from slicemgr.store.diagnosis import explained
 from slicemgr.store.engine import Store, make_engine
 from slicemgr.store.tables import metadata
-from slicemgr.store.trouble import explained
 from slicemgr.store.url import POSTGRESQL, SQLITE, parse
 
 _AT_ONCE = 1000  # rows of an insert

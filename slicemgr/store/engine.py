@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from slicemgr.config import Config
 from slicemgr.store import postgresql
-from slicemgr.store.trouble import LOCKED, StoreError, explained
+from slicemgr.store.diagnosis import LOCKED, StoreError, explained
 from slicemgr.store.url import SQLITE, parse
 
 _WRITES = {"slicemgr_writes": True}

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine
 
-from slicemgr.store.trouble import StoreError
+from slicemgr.store.diagnosis import StoreError
 
 LOCK = 0x736C6963656D6772  # of this database: "slicemgr"
 CONNECTIONS = 20  # of a process; web and agent together stay well below PostgreSQL's own limit of 100

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr.config import RecordConfig
 from slicemgr.figures import COUNTED, HOURS, MINUTES, RAW, Known, Usage
 from slicemgr.store import tables as t
-from slicemgr.store.seen import insert
+from slicemgr.store.observations import insert
 
 _HOUR, _GIB = 3600, 1 << 30
 _SPANS_AT_ONCE = 12  # summed up in one transaction

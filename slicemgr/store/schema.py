@@ -15,9 +15,9 @@ from slicemgr import __version__
 from slicemgr.config import PACKAGE
 from slicemgr.model import DEFAULT_PROJECT
 from slicemgr.store import postgresql
+from slicemgr.store.diagnosis import StoreError, explained
 from slicemgr.store.engine import make_engine
 from slicemgr.store.tables import about, metadata, projects, users
-from slicemgr.store.trouble import StoreError, explained
 from slicemgr.store.url import SQLITE, parse
 
 # oldest first; the last is what this version works with

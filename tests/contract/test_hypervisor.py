@@ -21,10 +21,10 @@ from tiny_sliver import Slivers, compile_launcher, eventually, in_box, make_root
 
 from slicemgr import names
 from slicemgr.config import LibvirtConfig
-from slicemgr.drivers import bodies
-from slicemgr.drivers.domain_xml import domain_xml
-from slicemgr.drivers.hypervisor import Hypervisor
-from slicemgr.drivers.place import Place
+from slicemgr.drivers.libvirt import processes
+from slicemgr.drivers.libvirt.domain_xml import domain_xml
+from slicemgr.drivers.libvirt.host import Place
+from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.errors import Code, Failed
 from slicemgr.model import GIB, Kind, Sliver
 
@@ -260,7 +260,7 @@ def test_that_no_machine_runs_is_not_said_by_a_driver_that_is_away(
     empty = tmp_path / "empty.xml"
     empty.write_text(EMPTY_NODE)
     nobody = f"qemu+unix:///system?socket={tmp_path}/nobody"
-    monkeypatch.setattr(bodies, "QEMU_DIR", tmp_path)
+    monkeypatch.setattr(processes, "QEMU_DIR", tmp_path)
     hypervisor = Hypervisor(LibvirtConfig(lxc=f"test://{empty}", qemu=nobody))
     assert hypervisor.domains() == {}
     note = tmp_path / "sm-k3wz8n2q-0.pid"

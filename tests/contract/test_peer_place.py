@@ -14,7 +14,7 @@ from typing import Any
 import peer_owner
 import pytest
 
-from slicemgr.bench import peer_place
+from slicemgr.bench.peers import place
 from slicemgr.errors import Failed
 
 Popen = subprocess.Popen[str]
@@ -101,13 +101,13 @@ def test_whatever_kills_the_owner_ends_what_ran_in_the_place(network: int, pool:
     os.kill(found["outside"], 9)
     _until(lambda: _links(network) == ["lo"])
     assert [one.name for one in pool.iterdir()] != ["bases"]
-    peer_place.remove(pool, peer_owner.PREFIX)
+    place.remove(pool, peer_owner.PREFIX)
     assert [one.name for one in pool.iterdir()] == ["bases"]
 
 
 def test_a_process_is_found_by_its_group_and_its_own_network(network: int) -> None:
     group = Path(f"/proc/{network}/cgroup").read_text().splitlines()[0].rpartition(":")[2]
     own = Path("/proc/self/ns/net").readlink()
-    assert Path(f"/proc/{peer_place.inside(group)}/ns/net").readlink() != own
+    assert Path(f"/proc/{place.inside(group)}/ns/net").readlink() != own
     with pytest.raises(Failed, match="no process of no-such-group is seen"):
-        peer_place.inside("no-such-group")
+        place.inside("no-such-group")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from slicemgr.drivers.container_xml import MASKED_DIRS, MASKED_FILES
-from slicemgr.drivers.domain_xml import domain_xml
-from slicemgr.drivers.place import Acceleration, Place
+from slicemgr.drivers.libvirt.container_xml import MASKED_DIRS, MASKED_FILES
+from slicemgr.drivers.libvirt.domain_xml import domain_xml
+from slicemgr.drivers.libvirt.host import Acceleration, Place
 from slicemgr.model import GIB, MIB, Boot, BootFacts, Desired, Kind, Limits, PortBlock, Sliver
 
 PLACE = Place(

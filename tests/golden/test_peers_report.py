@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from peer_runs import COSTS, made
 
-from slicemgr.bench import pages, plots
-from slicemgr.bench.content import Aim
-from slicemgr.bench.folder import Run
+from slicemgr.bench.frame.folder import Run
+from slicemgr.bench.report import pages, plots
+from slicemgr.bench.report.content import Aim
 
 Golden = Callable[[str, str], None]
 SLOW = {**COSTS, "slicemgr": (0.3, 0.006, 4.9, 280.0)}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scale_runs import MIB, made
 
-from slicemgr.bench import pages
+from slicemgr.bench.report import pages
 
 Golden = Callable[[str, str], None]
 

@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from slicemgr.config import NetworkConfig
-from slicemgr.drivers import conntrack, firewall_trial, neighbours
-from slicemgr.drivers.firewall import Firewall
-from slicemgr.drivers.firewall_rules import Published
+from slicemgr.drivers.network import conntrack, firewall_trial, neighbours
+from slicemgr.drivers.network.firewall import Firewall
+from slicemgr.drivers.network.firewall_rules import Published
 from slicemgr.errors import SlicemgrError
 from slicemgr.model import PortBlock
 
@@ -308,7 +308,7 @@ def lock(path: str, timeout: float) -> None:
     """Use another lock file, and wait no longer than this."""
     from pathlib import Path
 
-    from slicemgr.drivers import firewall_legacy
+    from slicemgr.drivers.network import firewall_legacy
 
     firewall_legacy.LOCK, firewall_legacy.LOCK_TIMEOUT = Path(path), timeout
 

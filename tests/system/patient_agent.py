@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
-from slicemgr.agent.turns import Turns
-from slicemgr.drivers.rootfs import Root
+from slicemgr.agent.worker_threads import Turns
+from slicemgr.drivers.guest.rootfs import Root
 from slicemgr.main import cli
 
 

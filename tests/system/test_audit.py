@@ -20,13 +20,15 @@ from testbed import eventually as on_node
 from tiny_sliver import Slivers, eventually, make_root, tiny_node
 
 from slicemgr import names, wire
-from slicemgr.audit import checks, machine, place, run, shared
+from slicemgr.audit import checks, machine, run, shared
+from slicemgr.audit import site as place
 from slicemgr.audit.checks import Check, Target
 from slicemgr.audit.row import Row, Verdict
 from slicemgr.audit.sliver import PROGRAM
-from slicemgr.bench.slivers import Key
-from slicemgr.cli.bench_keys import new_key
-from slicemgr.drivers import capabilities, cgroup
+from slicemgr.bench.frame.slivers import Key
+from slicemgr.cli.bench.keys import new_key
+from slicemgr.drivers.kernel import cgroup
+from slicemgr.drivers.libvirt import capabilities
 
 # What needs a pool or more than one sliver of a node is not asked of a tiny sliver.
 NOT_TINY = {"table 3: quota", "table 3: mount points", "requests to the pool"}

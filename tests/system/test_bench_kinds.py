@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from testbed import BIN, Node, eventually
 
-from slicemgr.bench import folder, pages
+from slicemgr.bench.frame import folder
+from slicemgr.bench.report import pages
 
 
 @pytest.mark.long

@@ -15,10 +15,11 @@ from tiny_sliver import in_box
 
 from slicemgr import names
 from slicemgr.agent import doctor
-from slicemgr.drivers import btrfs_space, command
-from slicemgr.drivers.btrfs import Pool, QuotaMode
-from slicemgr.drivers.identity import Identity, new_host_key, write_identity
-from slicemgr.drivers.rootfs import Root
+from slicemgr.drivers import command
+from slicemgr.drivers.guest.identity import Identity, new_host_key, write_identity
+from slicemgr.drivers.guest.rootfs import Root
+from slicemgr.drivers.storage import btrfs_space
+from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
 from slicemgr.errors import Failed
 
 MIB = 1 << 20

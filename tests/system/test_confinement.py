@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from testbed import eventually
 
-from slicemgr.drivers import cgroup, confinement, disk_image, unpack
 from slicemgr.drivers.command import CommandFailed
-from slicemgr.drivers.confinement import Bounds, User, View
-from slicemgr.drivers.place import Acceleration
+from slicemgr.drivers.importer import confinement, disk_image, unpack
+from slicemgr.drivers.importer.confinement import Bounds, User, View
+from slicemgr.drivers.kernel import cgroup
+from slicemgr.drivers.libvirt.host import Acceleration
 
 MIB = 1 << 20
 WHO = User(2_000_000 + os.getpid(), 2_000_000 + os.getpid())  # the kernel counts processes for each user

@@ -17,8 +17,8 @@ import pytest
 from terminal import Terminal
 from testbed import BIN, DATABASE, PORT, Node, eventually
 
-from slicemgr import websocket
 from slicemgr.errors import Code
+from slicemgr.ipc import websocket
 from slicemgr.wire import Console
 
 LEAVE = "\x1d"

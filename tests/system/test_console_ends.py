@@ -22,7 +22,7 @@ from testbed import BIN, Node
 
 from slicemgr.client import Client
 from slicemgr.errors import Code, Refused
-from slicemgr.websocket import Channel
+from slicemgr.ipc.websocket import Channel
 
 PASSWORD = "correct horse battery"
 
@@ -104,7 +104,7 @@ def test_what_is_taken_from_somebody_ends_their_console_and_no_other(node: Node,
 
 
 def test_a_token_that_was_revoked_before_it_is_used_opens_nothing(node: Node, eve: Person) -> None:
-    from slicemgr import websocket
+    from slicemgr.ipc import websocket
 
     node.create("exp")
     asked = _call(eve.client, "POST", "/slices/exp/console", {"sliver": 0})

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from testbed import BIN, POOL, Node, eventually
 
-from slicemgr.bench import folder, io, sysbench
+from slicemgr.bench.experiments import io, sysbench
+from slicemgr.bench.frame import folder
 
 PLACES = ("lxc", "overlay", "copy", "snapshot")  # in the order that this seed chooses
 SEED = "15"

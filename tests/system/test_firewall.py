@@ -36,7 +36,7 @@ from testbed import eventually
 
 from slicemgr import names
 from slicemgr.config import NetworkConfig
-from slicemgr.drivers import firewall_trial
+from slicemgr.drivers.network import firewall_trial
 
 WEAKENED = """
 from slicemgr.drivers import firewall_legacy, firewall_trial

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from testbed import POOL, Node, eventually
 
-from slicemgr.drivers import disk_image
+from slicemgr.drivers.importer import disk_image
 
 MIB = 1 << 20
 SECTOR = 512

@@ -11,7 +11,7 @@ import demo
 import pytest
 from tiny_sliver import Slivers, eventually, make_root, parse_lines, tiny_node
 
-from slicemgr.drivers.place import Place
+from slicemgr.drivers.libvirt.host import Place
 from slicemgr.errors import Failed
 from slicemgr.model import MIB, Sliver
 

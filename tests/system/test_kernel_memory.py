@@ -12,10 +12,12 @@ import pytest
 from tiny_sliver import REPOSITORY, Slivers, copy_program, eventually, make_root, parse_lines, tiny_node
 
 from slicemgr import names
-from slicemgr.agent import captures
-from slicemgr.agent.captures import Captures
-from slicemgr.drivers import capture_rings, cgroup, fragments, launch
-from slicemgr.drivers.place import Place
+from slicemgr.agent.chores import capture_rings as captures
+from slicemgr.agent.chores.capture_rings import Captures
+from slicemgr.drivers.kernel import capture_rings, cgroup
+from slicemgr.drivers.libvirt import launch
+from slicemgr.drivers.libvirt.host import Place
+from slicemgr.drivers.network import fragments
 from slicemgr.model import MIB, Sliver
 
 MOST = 200 * MIB  # of one attempt of the probe

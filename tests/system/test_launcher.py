@@ -14,8 +14,9 @@ import pytest
 from tiny_sliver import Slivers, eventually, make_root, parse_lines, processes_named, tiny_node
 
 from slicemgr import names
-from slicemgr.drivers import capabilities, cgroup
-from slicemgr.drivers.place import Place
+from slicemgr.drivers.kernel import cgroup
+from slicemgr.drivers.libvirt import capabilities
+from slicemgr.drivers.libvirt.host import Place
 from slicemgr.errors import Failed
 from slicemgr.model import MIB, Sliver
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from slicemgr.drivers import machine_disk
 from slicemgr.drivers.command import CommandFailed
-from slicemgr.drivers.confinement import User
+from slicemgr.drivers.importer.confinement import User
+from slicemgr.drivers.storage import machine_disk
 from slicemgr.errors import Failed
 
 MIB = 1 << 20

@@ -21,11 +21,11 @@ from testbed import eventually
 from tiny_sliver import in_box
 
 from slicemgr import names
-from slicemgr.agent import measure
-from slicemgr.agent.measure import Measurer
+from slicemgr.agent.measurements import loads
+from slicemgr.agent.measurements.loads import Measurer
 from slicemgr.config import Config, NodeConfig
 from slicemgr.drivers import command
-from slicemgr.drivers.btrfs import Pool
+from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, Failed, Refused
 from slicemgr.model import Image, ImageState
 
@@ -113,7 +113,7 @@ def test_one_at_a_time_and_it_ends_with_the_agent(pool: Pool, measurer: Measurer
 
 
 def test_what_a_killed_agent_left_is_taken_away(pool: Pool, measurer: Measurer) -> None:
-    ground = names.sliver_dir(pool.path, measure._GROUND)
+    ground = names.sliver_dir(pool.path, loads._GROUND)
     pool.create_subvolume(ground)
     pool.snapshot(names.base_dir(pool.path, SHA), ground / "pattern")
     assert "make" in measurer.io([IMAGE], ASKED) and left(pool) == []
@@ -124,9 +124,9 @@ def test_what_a_killed_agent_left_is_taken_away(pool: Pool, measurer: Measurer) 
 
 def look(ground: Path, seen: Path, *, confined: bool) -> dict[str, Any]:
     words = ["python3", "-I", "-c", LOOK]
-    words = measure.confined(words) if confined else words
+    words = loads.confined(words) if confined else words
     layers = "lowerdir=pattern,upperdir=upper,workdir=work"
-    argv = measure.staged(words, ground, "root/data", seen, layers)
+    argv = loads.staged(words, ground, "root/data", seen, layers)
     return dict(json.loads(command.run(argv, timeout=60, env={"GROUND": str(ground)})))
 
 
@@ -136,7 +136,7 @@ def ground(tmp_path: Path) -> Path:
     for name in ("pattern/data", "upper", "work", "root"):
         (made / name).mkdir(parents=True)
     (made / "pattern/data/lower").touch()
-    os.chown(made / "pattern/data", measure._USER, measure._USER)
+    os.chown(made / "pattern/data", loads._USER, loads._USER)
     made.chmod(0o700)
     for parent in (tmp_path, *tmp_path.parents[:2]):
         parent.chmod(0o755)
@@ -148,7 +148,7 @@ def test_the_program_is_nobody_and_gets_nowhere(ground: Path, tmp_path: Path) ->
     seen.mkdir()
     before = Path("/proc/self/mountinfo").read_text()
     told = look(ground, seen, confined=True)
-    assert told == {"uid": measure._USER, "caps": ["0" * 16] * 2, "ground": False, "here": ["lower"]}
+    assert told == {"uid": loads._USER, "caps": ["0" * 16] * 2, "ground": False, "here": ["lower"]}
     assert (ground / "upper/data/written").exists() and not (ground / "pattern/data/written").exists()
     assert Path("/proc/self/mountinfo").read_text() == before and list(seen.iterdir()) == []
 
@@ -162,7 +162,7 @@ def test_without_the_confinement_it_would(ground: Path, tmp_path: Path) -> None:
 
 
 def test_it_ends_with_an_agent_that_is_killed(tmp_path: Path) -> None:
-    words = measure.confined(["sh", "-c", "echo $$; exec sleep 120"])
+    words = loads.confined(["sh", "-c", "echo $$; exec sleep 120"])
     program = f"import subprocess, time\nsubprocess.Popen({words!r})\ntime.sleep(120)\n"
     agent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert agent.stdout is not None

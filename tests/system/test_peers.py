@@ -7,8 +7,8 @@ from pathlib import Path
 
 from testbed import BIN, POOL, Node, eventually
 
-from slicemgr.bench import folder
-from slicemgr.bench.peer_kinds import PEERS
+from slicemgr.bench.frame import folder
+from slicemgr.bench.peers.kinds import PEERS
 
 SMALL = ("--count", "3", "--ports", "4", "--parallel", "2", "--seconds", "1")
 

@@ -12,8 +12,8 @@ import demo
 import pytest
 from tiny_sliver import Slivers, eventually, make_root, tiny_node
 
-from slicemgr.agent.proc_views import ProcViews
-from slicemgr.drivers.proc_view import ProcView, device
+from slicemgr.agent.chores.proc_views import ProcViews
+from slicemgr.drivers.guest.proc_view import ProcView, device
 from slicemgr.model import MIB
 
 MANY = 6

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from testbed import IMAGES, Node, ensure_image
 
-from slicemgr.drivers import recipe
+from slicemgr.builder import recipe
 
 pytestmark = pytest.mark.long
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from testbed import BIN, Node, eventually
 
-from slicemgr.bench import folder
+from slicemgr.bench.frame import folder
 
 MOST, STEP = 16, 4  # long enough for a second one to be refused meanwhile
 

@@ -17,9 +17,9 @@ from slicemgr import names
 from slicemgr.agent import observe
 from slicemgr.agent.roots import Roots
 from slicemgr.config import Config, LibvirtConfig, NodeConfig
-from slicemgr.drivers import btrfs_files, btrfs_ioctl
-from slicemgr.drivers.btrfs import Pool, QuotaMode
-from slicemgr.drivers.hypervisor import Hypervisor
+from slicemgr.drivers.libvirt.hypervisor import Hypervisor
+from slicemgr.drivers.storage import btrfs_files, btrfs_ioctl
+from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
 from slicemgr.errors import Failed
 from slicemgr.model import Boot, Desired, Kind, Limits, PortBlock, Sliver, SliverSnapshot
 

@@ -11,8 +11,8 @@ import demo
 import pytest
 from tiny_sliver import Slivers, eventually, make_root, parse_lines, processes_named, tiny_node
 
-from slicemgr.drivers import cgroup
-from slicemgr.drivers.place import Place
+from slicemgr.drivers.kernel import cgroup
+from slicemgr.drivers.libvirt.host import Place
 
 LAST = 1024  # of the numbers that are tried
 OPEN_TREE_ATTR = 467

@@ -19,7 +19,8 @@ import pytest
 from testbed import BIN, IMAGE, Node, eventually
 
 from slicemgr import names
-from slicemgr.bench import ends, folder, pages
+from slicemgr.bench.frame import endpoints, folder
+from slicemgr.bench.report import pages
 
 NODEBOX = Path(__file__).parent.parent.parent / "tools" / "nodebox"
 SHORT = ("--seconds", "3", "--discard", "1", "--interval", "1")
@@ -42,7 +43,7 @@ class Pair:
     def left(self) -> list[str]:
         """Slices and what holds the cable."""
         held = [node.box.run(["tc", "qdisc", "show", "dev", self.device], check=True).stdout for node in self.both]
-        return [*self.near.slices(), *self.far.slices(), *(one for one in held if ends.MARK in one)]
+        return [*self.near.slices(), *self.far.slices(), *(one for one in held if endpoints.MARK in one)]
 
     @property
     def both(self) -> tuple[Node, Node]:

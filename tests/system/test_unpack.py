@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from slicemgr.drivers import unpack
+from slicemgr.drivers.importer import unpack
 from slicemgr.errors import Refused
 
 LARGEST = 64 << 20

@@ -10,11 +10,11 @@ from demo import REPO
 
 TREE = {
     "slicemgr/__init__.py": "",
-    "slicemgr/main.py": "from slicemgr.agent import loop\n",
+    "slicemgr/main.py": "from slicemgr.agent import scheduler\n",
     "slicemgr/cli/__init__.py": 'PLACE = "slicemgr.cli."\n',
     "slicemgr/cli/listed.py": "import slicemgr.names\n",
     "slicemgr/agent/__init__.py": "",
-    "slicemgr/agent/loop.py": "def work():\n    from slicemgr import names\n",
+    "slicemgr/agent/scheduler.py": "def work():\n    from slicemgr import names\n",
     "slicemgr/names.py": "",
     "slicemgr/alone.py": "",
     "web/__init__.py": "",
@@ -26,7 +26,7 @@ TREE = {
     "tests/testbed.py": 'import box\nPROGRAM = BIN / "slicemgr"\n',
     "tests/conftest.py": "import testbed\n",
     "tests/system/test_node.py": "from testbed import Node\n",
-    "tests/unit/test_loop.py": "from slicemgr.agent.loop import work\n",
+    "tests/unit/test_loop.py": "from slicemgr.agent.scheduler import work\n",
     "tests/unit/test_alone.py": "import slicemgr.alone\nTEXT = 'README.md'\n",
     "tests/unit/test_cli.py": 'PROGRAM = BIN / "slicectl"\n',
     "tests/unit/test_pages.py": "import slicemgr.web.page\n",
@@ -54,7 +54,7 @@ def tree(tmp_path: Path) -> Path:
     ("changed", "run"),
     [
         ("tests/unit/test_loop.py", {LOOP}),
-        ("slicemgr/agent/loop.py", {LOOP, NODE}),  # the node starts the program, which imports it
+        ("slicemgr/agent/scheduler.py", {LOOP, NODE}),  # the node starts the program, which imports it
         ("slicemgr/names.py", {LOOP, NODE, CLI}),  # imported within a function; by a command that is named by a string
         ("slicemgr/alone.py", {ALONE}),
         ("slicemgr/__init__.py", EVERY),

@@ -14,9 +14,9 @@ import pytest
 from bare_service import service, settings
 
 from slicemgr.agent.journal import Journal
-from slicemgr.agent.loop import Agent
-from slicemgr.store import work
-from slicemgr.store.trouble import StoreError
+from slicemgr.agent.scheduler import Agent
+from slicemgr.store import pending
+from slicemgr.store.diagnosis import StoreError
 
 
 @pytest.mark.parametrize("error", [OSError("a file went"), StoreError("it restarts", "wait"), ValueError("a bug")])
@@ -26,7 +26,7 @@ def test_a_look_that_breaks_is_one_look(tmp_path: Path, caplog: pytest.LogCaptur
     config.node.run_dir.mkdir(parents=True, exist_ok=True)
     stop, looks = threading.Event(), []
 
-    def look(agent: Agent, rows: Sequence[work.SliverRow]) -> None:
+    def look(agent: Agent, rows: Sequence[pending.SliverRow]) -> None:
         looks.append(len(rows))
         if len(looks) == 1:
             raise error

@@ -14,10 +14,10 @@ from tenants import BOB, PASSWORD, ROOT, Tenants
 from werkzeug.test import TestResponse
 
 from slicemgr.config import PeopleConfig
-from slicemgr.service import attempts, sessions, users
-from slicemgr.service.attempts import Attempts, Rule, TooMany
-from slicemgr.service.known_browsers import KnownBrowsers
-from slicemgr.service.passwords import Passwords
+from slicemgr.service.accounts import attempts, sessions, users
+from slicemgr.service.accounts.attempts import Attempts, Rule, TooMany
+from slicemgr.service.accounts.known_browsers import KnownBrowsers
+from slicemgr.service.accounts.passwords import Passwords
 from slicemgr.store import tables as t
 
 HERE, THERE = "192.0.2.1", "198.51.100.7"

@@ -19,14 +19,15 @@ from slicemgr.audit import rest, rest_routes, rest_world
 from slicemgr.audit.rest import FAIL, PASS, Row
 from slicemgr.audit.rest_routes import Aim, attempts
 from slicemgr.client import Client
-from slicemgr.drivers import boot_loader, disk_image
-from slicemgr.drivers.confinement import User
+from slicemgr.drivers.importer import boot_loader, disk_image
+from slicemgr.drivers.importer.confinement import User
 from slicemgr.model import Desired, ImageState, OperationState, Phase
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
-from slicemgr.service import people, people_views
+from slicemgr.service.accounts import authentication
+from slicemgr.service.views import people
+from slicemgr.store import pending
 from slicemgr.store import tables as t
-from slicemgr.store import work
 
 _PHASES = {Desired.RUNNING: Phase.RUNNING, Desired.STOPPED: Phase.STOPPED, Desired.PAUSED: Phase.PAUSED}
 _WAITS = 60.0  # seconds for what the agent below does at once
@@ -45,21 +46,21 @@ class Agent(threading.Thread):
                 open_ = sa.select(t.operations).where(t.operations.c.state == OperationState.QUEUED)
                 operations = c.execute(open_.order_by(t.operations.c.created_at)).all()
             for operation in operations:
-                self.service.record(*self._done(operation), work.OperationEnded(operation.id, OperationState.DONE))
+                self.service.record(*self._done(operation), pending.OperationEnded(operation.id, OperationState.DONE))
 
-    def _done(self, operation: Any) -> Iterator[work.Update]:
+    def _done(self, operation: Any) -> Iterator[pending.Update]:
         slivers = [row.sliver for row in self.service.rows() if row.sliver.slice_name == operation.slice_name]
         for one in slivers:
             if one.desired is Desired.ABSENT:
-                yield work.SliverGone(one.id)
+                yield pending.SliverGone(one.id)
             else:
-                yield work.SliverSeen(one.id, _PHASES[one.desired], host_key="ssh-ed25519 AAAA")
+                yield pending.SliverSeen(one.id, _PHASES[one.desired], host_key="ssh-ed25519 AAAA")
                 if operation.kind == "snapshot":
-                    yield work.SnapshotMade(one.id, operation.params["snapshot"], 5)
+                    yield pending.SnapshotMade(one.id, operation.params["snapshot"], 5)
         if operation.kind == "image-import":
-            yield work.ImageSeen(operation.image, ImageState.READY)
+            yield pending.ImageSeen(operation.image, ImageState.READY)
         elif operation.kind == "image-delete":
-            yield work.ImageGone(operation.image)
+            yield pending.ImageGone(operation.image)
 
 
 @contextmanager
@@ -157,7 +158,7 @@ OWN = {  # what everybody may ask, about themselves or about what is everybody's
 
 def test_where_everybody_is_an_admin_every_other_route_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control for each route: nothing is green because it was not aimed at anything."""
-    real = people.authenticate
+    real = authentication.authenticate
 
     def promoted(*args: Any, **named: Any) -> Principal:
         by = real(*args, **named)
@@ -165,7 +166,7 @@ def test_where_everybody_is_an_admin_every_other_route_fails(tmp_path: Path, mon
 
     with running(tmp_path) as (tenants, url):
         before = left(tenants)
-        monkeypatch.setattr(people, "authenticate", promoted)
+        monkeypatch.setattr(authentication, "authenticate", promoted)
         rows = rest.probe(url, tenants.found["root"], _WAITS)
         assert left(tenants) == before
     assert {row.route for row in rows} - {row.route for row in rows if row.verdict != PASS} == OWN
@@ -204,13 +205,13 @@ def test_a_word_in_an_answer_is_enough(
             monkeypatch.setattr(access, "visible", lambda by: None)
         else:
             name = {"a person": "users", "a field": "project_list"}[hole]
-            real = getattr(people_views, name)
+            real = getattr(people, name)
 
             def shown(c: Any, by: Principal, *args: Any, **named: Any) -> Any:
                 every = not args and by.user == rest_world.ATTACKER
                 return real(c, Principal(by.user, True) if every else by, *args, **named)
 
-            monkeypatch.setattr(people_views, name, shown)
+            monkeypatch.setattr(people, name, shown)
         only(monkeypatch, row)
         found = failed(rest.probe(url, tenants.found["root"], _WAITS))
         assert found[row].startswith("200: with the victim's ") and says in found[row]

@@ -16,10 +16,11 @@ import fake_experiment
 import pytest
 from fake_experiment import Fake
 
-from slicemgr.bench import drive, folder, lock, where
-from slicemgr.bench.drive import Moment
-from slicemgr.bench.folder import Folder
-from slicemgr.cli.bench_progress import Lines
+from slicemgr.bench.frame import folder, lock, provenance
+from slicemgr.bench.frame import run as drive
+from slicemgr.bench.frame.folder import Folder
+from slicemgr.bench.frame.run import Moment
+from slicemgr.cli.bench.progress import Lines
 from slicemgr.errors import Code, Failed, Refused
 
 ALL = ["1/a", "1/b", "1/c", "1/d", "1/last"]
@@ -160,7 +161,7 @@ def test_two_cannot_write_into_one_folder(tmp_path: Path) -> None:
 
 
 def test_the_commit_that_runs(tmp_path: Path) -> None:
-    assert where.commit(tmp_path) is None
+    assert provenance.commit(tmp_path) is None
 
     def git(*words: str) -> str:
         who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
@@ -171,10 +172,10 @@ def test_the_commit_that_runs(tmp_path: Path) -> None:
     git("add", "file")
     git("commit", "-qm", "one")
     name = git("rev-parse", "HEAD").strip()
-    told = where.commit(tmp_path)
+    told = provenance.commit(tmp_path)
     assert told is not None and len(told) == 12 and name.startswith(told)
     (tmp_path / "file").write_text("two")
-    assert where.commit(tmp_path) == f"{told}, changed"
+    assert provenance.commit(tmp_path) == f"{told}, changed"
 
 
 # --- the lock ---------------------------------------------------------------------------------------------------------
@@ -276,7 +277,7 @@ def test_a_node_that_is_full_ends_the_series_but_not_its_last_step(tmp_path: Pat
 
 def test_without_limits_the_same_node_is_filled(tmp_path: Path, world: Path) -> None:
     """The control of the guard."""
-    from slicemgr.bench.guard import Limits
+    from slicemgr.bench.frame.guard import Limits
 
     fake = Fake(world, full="1/c")
     with _take(tmp_path / "run") as made:

@@ -18,10 +18,14 @@ from canned_service import Answer
 from canned_service import slice as a_slice
 from paper_loads import IMAGE, SHA, PaperLoads, here
 
-from slicemgr.bench import drive, folder, io, pages
-from slicemgr.bench.places import numbers
-from slicemgr.cli import INTERRUPTED, bench_loads, main
-from slicemgr.cli.bench_progress import Lines
+from slicemgr.bench.experiments import io
+from slicemgr.bench.frame import folder
+from slicemgr.bench.frame import run as drive
+from slicemgr.bench.frame.load_hosts import numbers
+from slicemgr.bench.report import pages
+from slicemgr.cli import INTERRUPTED, main
+from slicemgr.cli.bench import loads
+from slicemgr.cli.bench.progress import Lines
 from slicemgr.errors import Code, Failed, Refused
 
 SMALL = ("bench", "io", "--databases", "70000", "--files", "3,30", "--repeat", "2")
@@ -65,7 +69,7 @@ def carry_out(wanted: io.Plan, path: Path, *, resume: bool = False) -> folder.Ru
 
 
 def test_the_command_line_knows_the_places_and_the_thesis_sizes(testbed: PaperLoads, tmp_path: Path) -> None:
-    options = {one.name: one for one in bench_loads.io.params}
+    options = {one.name: one for one in loads.io.params}
     assert options["places"].default == io.PLACES
     for name, known in (("databases", io.DATABASES), ("counts", io.COUNTS)):
         assert options[name].default == ",".join(map(str, known))

@@ -21,9 +21,14 @@ from paper_ends import Ends
 from paper_testbed import GIB, PaperTestbed
 
 from slicemgr import wire
-from slicemgr.bench import folder, inside, lifecycle, lifecycle_report, pages, slivers
-from slicemgr.bench.lifecycle import Series
-from slicemgr.cli import INTERRUPTED, bench_keys, bench_lifecycle, main
+from slicemgr.bench.experiments import inside, lifecycle
+from slicemgr.bench.experiments.lifecycle import Series
+from slicemgr.bench.frame import folder, slivers
+from slicemgr.bench.report import lifecycle as lifecycle_report
+from slicemgr.bench.report import pages
+from slicemgr.cli import INTERRUPTED, main
+from slicemgr.cli.bench import keys
+from slicemgr.cli.bench import lifecycle as bench_lifecycle
 from slicemgr.client import Client
 from slicemgr.errors import Code
 
@@ -242,23 +247,23 @@ def test_echoes_of_a_ping() -> None:
 @pytest.mark.parametrize(
     ("given", "images"),
     [
-        ((), bench_keys.IMAGES),
+        ((), keys.IMAGES),
         (("one",), {"lxc": "one", "kvm": "one"}),
         (("kvm=two", "one"), {"lxc": "one", "kvm": "two"}),
-        (("lxc=one",), {**bench_keys.IMAGES, "lxc": "one"}),
+        (("lxc=one",), {**keys.IMAGES, "lxc": "one"}),
     ],
 )
 def test_images_of_each_type(given: tuple[str, ...], images: dict[str, str]) -> None:
     command = bench_lifecycle.lifecycle
     option = next(one for one in command.params if one.name == "images")
-    assert bench_keys.images(click.Context(command), option, given) == images
+    assert keys.images(click.Context(command), option, given) == images
 
 
 def test_an_image_of_no_type_is_refused() -> None:
     command = bench_lifecycle.lifecycle
     option = next(one for one in command.params if one.name == "images")
     with pytest.raises(click.BadParameter, match="'xen' is not a type"):
-        bench_keys.images(click.Context(command), option, ("xen=one",))
+        keys.images(click.Context(command), option, ("xen=one",))
 
 
 # --- the report -------------------------------------------------------------------------------------------------------

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from fake_experiment import Fake
 
-from slicemgr.bench import absent, drive, folder
-from slicemgr.bench.experiment import Json, Missing, Step, Told
-from slicemgr.bench.folder import Folder
-from slicemgr.cli.bench_progress import Lines
+from slicemgr.bench.frame import folder
+from slicemgr.bench.frame import run as drive
+from slicemgr.bench.frame.experiment import Json, Missing, Step, Told
+from slicemgr.bench.frame.folder import Folder
+from slicemgr.bench.report import not_measured
+from slicemgr.cli.bench.progress import Lines
 
 
 class Lacking(Fake):
@@ -39,13 +41,13 @@ def test_what_is_missing_is_told_once_and_tried_again(tmp_path: Path, capsys: py
     said = capsys.readouterr().err
     assert said.count("not measured: step b: there is no iperf3 (apt-get install iperf3)") == 1
     assert said.count("no iperf3") == 1
-    assert absent.reasons(run) == {"there is no iperf3 (apt-get install iperf3)": ["step b", "step c"]}
+    assert not_measured.reasons(run) == {"there is no iperf3 (apt-get install iperf3)": ["step b", "step c"]}
     again = Lacking(world)
     with Folder.take(tmp_path / "run", "fake", {}, resume=True) as taken:
         assert drive.carry_out(again, taken, Lines()) == drive.DONE
     assert again.ran == ["1/b", "1/c"]
     whole = folder.read(tmp_path / "run")
-    assert absent.reasons(whole) == {} and absent.tables(whole) == [] and len(whole.steps) == 5
+    assert not_measured.reasons(whole) == {} and not_measured.tables(whole) == [] and len(whole.steps) == 5
     with Folder.take(tmp_path / "run", "fake", {}, resume=True) as taken:
         third = Lacking(world)
         assert drive.carry_out(third, taken, Lines()) == drive.DONE and third.ran == []

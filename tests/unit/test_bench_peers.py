@@ -15,9 +15,11 @@ import pytest
 from canned_service import slice as a_slice
 from paper_peers import PeerTestbed, World
 
-from slicemgr.bench import folder, peers
-from slicemgr.bench.peer_kinds import PEERS
-from slicemgr.cli import INTERRUPTED, bench_peers, main
+from slicemgr.bench.experiments import peers
+from slicemgr.bench.frame import folder
+from slicemgr.bench.peers.kinds import PEERS
+from slicemgr.cli import INTERRUPTED, main
+from slicemgr.cli.bench import peers as bench_peers
 from slicemgr.client import Client
 from slicemgr.errors import Code
 

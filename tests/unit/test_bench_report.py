@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from scale_runs import GIB, KIB, MIB, made
 
-from slicemgr.bench import compare, folder, pages, plots, scale_report
-from slicemgr.bench.content import Axis, Column, Content, Mark, Metric, Plot, Series, Table
+from slicemgr.bench.frame import folder
+from slicemgr.bench.report import compare, pages, plots, scale
+from slicemgr.bench.report.content import Axis, Column, Content, Mark, Metric, Plot, Series, Table
 from slicemgr.errors import Code, Refused
 
 LINES = Plot(
@@ -40,7 +41,7 @@ LINK = re.compile(r"""(?:src|href)\s*=\s*["'](?!#)|url\((?!["']?#)|@import|<scri
 
 def test_what_a_sliver_costs(tmp_path: Path) -> None:
     run = made(tmp_path / "run")
-    costs = scale_report._costs(scale_report.points(run))
+    costs = scale._costs(scale.points(run))
     assert costs.memory == pytest.approx([5.005 * MIB, 5.01 * MIB], rel=1e-4)
     assert costs.disk == pytest.approx([280 * KIB] * 2) and costs.most == 200
     # medians: the 25th and the 175th, each slower by a thousandth of its number, and 3 ms
@@ -50,8 +51,8 @@ def test_what_a_sliver_costs(tmp_path: Path) -> None:
 def test_a_run_of_an_older_version_reports_the_same(tmp_path: Path) -> None:
     old = made(tmp_path / "old", memory=("memory",))
     new = made(tmp_path / "new", memory=("memory", "working"))
-    assert scale_report.points(old) == scale_report.points(new)
-    assert scale_report.points(new)[-1].own_memory is not None
+    assert scale.points(old) == scale.points(new)
+    assert scale.points(new)[-1].own_memory is not None
     assert pages.content(old) == pages.content(new)
 
 

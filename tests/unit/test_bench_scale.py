@@ -17,7 +17,8 @@ from canned_service import operation, problem
 from canned_service import slice as a_slice
 from paper_testbed import GIB, PaperTestbed
 
-from slicemgr.bench import folder, lock, scale, slivers
+from slicemgr.bench.experiments import scale
+from slicemgr.bench.frame import folder, lock, slivers
 from slicemgr.cli import INTERRUPTED, main
 from slicemgr.client import Client
 from slicemgr.errors import Code

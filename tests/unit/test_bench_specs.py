@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from slicemgr.agent import measure
-from slicemgr.bench import io
+from slicemgr.agent.measurements import loads
+from slicemgr.bench.experiments import io
 from slicemgr.errors import Failed, Refused
 from slicemgr.loads import disk, sysbench
-from slicemgr.service import bench_specs
+from slicemgr.policy import measurements
 
 SHA = "ab" * 32
 IO = {"root": "overlay", "image": SHA, "what": "sqlite", "size": 151_600}
 
 
 def test_what_is_right_is_taken_with_its_defaults() -> None:
-    assert bench_specs.io(IO) == {**IO, "seed": 1}
-    assert bench_specs.sysbench({"test": "cpu"}) == {"test": "cpu", "seconds": 0, "size": 1 << 30, "seed": 1}
+    assert measurements.io(IO) == {**IO, "seed": 1}
+    assert measurements.sysbench({"test": "cpu"}) == {"test": "cpu", "seconds": 0, "size": 1 << 30, "seed": 1}
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_is_right_is_taken_with_its_defaults() -> None:
 )
 def test_each_wrong_field_of_io_is_named(field: str, value: Any) -> None:
     with pytest.raises(Refused) as refused:
-        bench_specs.io({**IO, field: value})
+        measurements.io({**IO, field: value})
     assert refused.value.field == field
 
 
@@ -52,31 +52,31 @@ def test_each_wrong_field_of_io_is_named(field: str, value: Any) -> None:
 )
 def test_each_wrong_field_of_sysbench_is_named(field: str, value: Any) -> None:
     with pytest.raises(Refused) as refused:
-        bench_specs.sysbench({"test": "cpu", field: value})
+        measurements.sysbench({"test": "cpu", field: value})
     assert refused.value.field == field
 
 
 def test_all_parts_know_the_same_words() -> None:
-    assert bench_specs.ROOTS == io.ROOTS == (measure.SNAPSHOT, measure.OVERLAY, measure.COPY)
-    assert tuple(bench_specs.LOADS) == (io.SQLITE, io.FILES) == (measure.SQLITE, measure.FILES)
-    assert bench_specs.TESTS == tuple(sysbench.WORDS) == tuple(sysbench.SECONDS) == tuple(sysbench.LINES)
+    assert measurements.ROOTS == io.ROOTS == (loads.SNAPSHOT, loads.OVERLAY, loads.COPY)
+    assert tuple(measurements.LOADS) == (io.SQLITE, io.FILES) == (loads.SQLITE, loads.FILES)
+    assert measurements.TESTS == tuple(sysbench.WORDS) == tuple(sysbench.SECONDS) == tuple(sysbench.LINES)
     for size in (*io.DATABASES, *io.COUNTS[:1]):
         what = "sqlite" if size > 10 else "files"
-        assert bench_specs.io({**IO, "what": what, "size": size})["size"] == size
+        assert measurements.io({**IO, "what": what, "size": size})["size"] == size
     assert disk.PAGE == 4096
 
 
 def test_what_a_program_says() -> None:
-    assert measure.result('{"read": 1.5}') == {"read": 1.5}
+    assert loads.result('{"read": 1.5}') == {"read": 1.5}
     for said in ("", "hello", "[1]", "3"):
         with pytest.raises(Failed, match="printed no result"):
-            measure.result(said)
+            loads.result(said)
     with pytest.raises(Failed, match="no room"):
-        measure.result('{"failed": "no room"}')
+        loads.result('{"failed": "no room"}')
 
 
 def test_the_program_is_confined_and_its_mounts_are_its_own() -> None:
-    words = measure.staged(measure.confined(["python3"]), Path("/pool/x"), "root/data", Path("/run/seen"), "lowerdir=a")
+    words = loads.staged(loads.confined(["python3"]), Path("/pool/x"), "root/data", Path("/run/seen"), "lowerdir=a")
     assert words[:4] == ["unshare", "--mount", "--propagation", "private"]
     assert words[8:12] == ["/pool/x", "lowerdir=a", "root/data", "/run/seen"]
     assert {"--no-new-privs", "--clear-groups", "--reuid", "--regid"} <= set(words) and words[-1] == "python3"

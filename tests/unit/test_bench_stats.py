@@ -12,8 +12,9 @@ from fake_experiment import GIB, ROOMY
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicemgr.bench import guard, stats
-from slicemgr.bench.guard import Limits, Need
+from slicemgr.bench.frame import guard
+from slicemgr.bench.frame.guard import Limits, Need
+from slicemgr.bench.report import stats
 from slicemgr.errors import Refused
 
 # Student's own data on sleep ("The probable error of a mean", 1908): extra hours by two drugs.

@@ -11,11 +11,16 @@ from typing import Any
 import pytest
 from paper_loads import CPU, FILES, MEMORY, PaperLoads, here
 
-from slicemgr.bench import drive, folder, pages, sysbench, sysbench_report
-from slicemgr.cli import bench_loads, main
-from slicemgr.cli.bench_progress import Lines
+from slicemgr.bench.experiments import sysbench
+from slicemgr.bench.frame import folder
+from slicemgr.bench.frame import run as drive
+from slicemgr.bench.report import pages
+from slicemgr.bench.report import sysbench as sysbench_report
+from slicemgr.cli import main
+from slicemgr.cli.bench import loads
+from slicemgr.cli.bench.progress import Lines
 from slicemgr.errors import Code, Refused
-from slicemgr.service import bench_specs
+from slicemgr.policy import measurements
 
 SMALL = ("bench", "sysbench", "--on", "host", "--repeat", "2")
 # Whichever test it is asked for, it says what sysbench said of it.
@@ -72,9 +77,9 @@ def carry_out(wanted: sysbench.Plan, path: Path, *, resume: bool = False) -> fol
 
 
 def test_the_command_line_the_service_and_the_program_know_the_same_tests() -> None:
-    options = {one.name: one for one in bench_loads.sysbench.params}
+    options = {one.name: one for one in loads.sysbench.params}
     assert options["places"].default == sysbench.PLACES
-    assert options["tests"].default == [*sysbench.TESTS] == [*bench_specs.TESTS] == [*sysbench.MEASURED]
+    assert options["tests"].default == [*sysbench.TESTS] == [*measurements.TESTS] == [*sysbench.MEASURED]
     assert options["repeat"].default == sysbench_report.PAPER_RUNS
     known = {(row.test, row.key) for row in sysbench_report.ROWS}
     assert all(key in sysbench.MEASURED[test] for test, key in known)

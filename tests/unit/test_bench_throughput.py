@@ -19,7 +19,9 @@ from canned_service import slice as a_slice
 from paper_ends import Ends
 from paper_testbed import GIB, PaperTestbed
 
-from slicemgr.bench import ends, folder, iperf, pages, slivers, throughput
+from slicemgr.bench.experiments import throughput
+from slicemgr.bench.frame import endpoints, folder, iperf, slivers
+from slicemgr.bench.report import pages
 from slicemgr.cli import INTERRUPTED, main
 from slicemgr.errors import Code, Failed
 
@@ -342,8 +344,8 @@ def test_killed_and_resumed(world: World) -> None:
 
 def test_a_program_lives_as_long_as_it_is_held(tmp_path: Path) -> None:
     mark = tmp_path / "a file with 'quotes' and spaces"
-    with ends.started(["env"], ["sh", "-c", f'touch "{mark}"; exec sleep 60'], 60) as talk:
-        ends.await_ready(talk)
+    with endpoints.started(["env"], ["sh", "-c", f'touch "{mark}"; exec sleep 60'], 60) as talk:
+        endpoints.await_ready(talk)
         assert not mark.exists(), "it waits to be let go"
         talk.say("go")
         end = time.monotonic() + 20
@@ -352,16 +354,16 @@ def test_a_program_lives_as_long_as_it_is_held(tmp_path: Path) -> None:
             time.sleep(0.01)
         begun = time.monotonic()
         talk.hang_up()
-        _, status = ends.rest(talk)
+        _, status = endpoints.rest(talk)
     assert status not in (0, None) and time.monotonic() - begun < 30
 
 
 def test_a_program_that_ends_tells_what_it_said() -> None:
-    with ends.started([], ["sh", "-c", "cat; echo said; exit 3"], 60) as talk:
-        ends.await_ready(talk)
+    with endpoints.started([], ["sh", "-c", "cat; echo said; exit 3"], 60) as talk:
+        endpoints.await_ready(talk)
         talk.say("go")
         talk.say("not for the program")
-        assert ends.rest(talk) == ("said", 3)
+        assert endpoints.rest(talk) == ("said", 3)
 
 
 def _report(*rates: tuple[float, float, float]) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from slicemgr.bench import folder, pages, throughput_report
+from slicemgr.bench.frame import folder
+from slicemgr.bench.report import pages, throughput
 
 
 def _run(path: Path, share: float = 0.97, *, most: int = 200, lost: float = 0.0, unfair: bool = False) -> folder.Run:
@@ -81,4 +82,4 @@ def test_pages_are_written_and_compared(tmp_path: Path) -> None:
 def test_nothing_measured_is_told(tmp_path: Path) -> None:
     run = _run(tmp_path)
     with pytest.raises(ValueError, match="no measurement"):
-        throughput_report.content(folder.Run(run.folder, run.info, {}))
+        throughput.content(folder.Run(run.folder, run.info, {}))

@@ -6,11 +6,11 @@ import struct
 
 import pytest
 
-from slicemgr.drivers import btrfs_ioctl as ioctl
-from slicemgr.drivers import btrfs_space
-from slicemgr.drivers.btrfs import QuotaMode, inner_first, name_of, quota_modes_to_try
-from slicemgr.drivers.btrfs_ioctl import Ref
-from slicemgr.drivers.btrfs_space import Metadata
+from slicemgr.drivers.storage import btrfs_ioctl as ioctl
+from slicemgr.drivers.storage import btrfs_space
+from slicemgr.drivers.storage.btrfs import QuotaMode, inner_first, name_of, quota_modes_to_try
+from slicemgr.drivers.storage.btrfs_ioctl import Ref
+from slicemgr.drivers.storage.btrfs_space import Metadata
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicemgr.agent.captures import SETTLED, Ledger
+from slicemgr.agent.chores.capture_rings import SETTLED, Ledger
 from slicemgr.agent.doctor import socket_memory
-from slicemgr.drivers import bpf, capture_rings, cgroup, packet_sockets
-from slicemgr.drivers.packet_sockets import Found
+from slicemgr.drivers.kernel import bpf, capture_rings, cgroup, packet_sockets
+from slicemgr.drivers.kernel.packet_sockets import Found
 from slicemgr.model import MIB
 
 LIMIT = 8

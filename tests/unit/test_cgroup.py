@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slicemgr.drivers import cgroup
+from slicemgr.drivers.kernel import cgroup
 from slicemgr.model import GIB, MIB, Limits
 
 LIMITS = Limits(memory=512 * MIB + 1, disk=GIB, pids=64, cpu=0.5, memory_soft=256 * MIB, io_weight=300)

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from canned_service import Json, slice, sliver
 
-from slicemgr.cli import human, tables
-from slicemgr.cli.output import Column, Output, Table, as_csv, as_table, display_width, field
+from slicemgr.cli.render import human, tables
+from slicemgr.cli.render.output import Column, Output, Table, as_csv, as_table, display_width, field
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 EVIL = "a\x1b[2J\x07\r\n\x9b31m\u202eb\x7f\ud800"

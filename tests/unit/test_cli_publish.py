@@ -13,7 +13,7 @@ import pytest
 from tenants import Tenants
 from test_cli_people import Run, run, tenants, url
 
-from slicemgr.bench import publish
+from slicemgr.bench.frame import publish
 from slicemgr.client import Client
 from slicemgr.errors import Refused
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from slicemgr import names
-from slicemgr.drivers import console_log
+from slicemgr.drivers.libvirt import console_log
 
 SLIVER = "abcdefgh-0"
 

@@ -16,11 +16,13 @@ from slicemgr.errors import Code, Refused
 from slicemgr.model import Role, Scope
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
-from slicemgr.service import consoles as service
-from slicemgr.service import members, people, sessions, slices, tokens, users
-from slicemgr.store import consoles, standing, work
+from slicemgr.service.accounts import authentication, sessions, tokens, users
+from slicemgr.service.projects import members
+from slicemgr.service.slices import consoles as service
+from slicemgr.service.slices import slices
+from slicemgr.store import console_rights, console_tickets, pending
 from slicemgr.store import tables as t
-from slicemgr.store.consoles import Ticket
+from slicemgr.store.console_tickets import Ticket
 from slicemgr.store.updates import utcnow
 
 pytestmark = pytest.mark.usefixtures("each_store")
@@ -47,17 +49,17 @@ class House:
 
     def principal(self, user: str, credential: str = "") -> Principal:
         with self.store.read() as c:
-            return Principal(user, False, people.roles_of(c, user), credential=credential)
+            return Principal(user, False, authentication.roles_of(c, user), credential=credential)
 
     def ticket(self, user: str, credential: str) -> Ticket:
         token = service.ask(self.store, "exp", 0, self.principal(user, credential))
-        taken = consoles.take(self.store, token, utcnow())
+        taken = console_tickets.take(self.store, token, utcnow())
         assert taken is not None
         return taken
 
     def objection(self, ticket: Ticket, later: timedelta = timedelta(0)) -> Refused | None:
         with self.store.read() as c:
-            return ended_by(standing.look(c, [ticket]), ticket, utcnow() + later)
+            return ended_by(console_rights.look(c, [ticket]), ticket, utcnow() + later)
 
     def write(self, statement: Any) -> None:
         with self.store.write() as c:
@@ -71,7 +73,7 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 
 def _gone(house: House) -> None:
-    house.service.record(work.SliverGone(house.service.rows()[0].sliver.id))
+    house.service.record(pending.SliverGone(house.service.rows()[0].sliver.id))
 
 
 LOSSES: dict[str, tuple[Callable[[House], object], Code]] = {
@@ -147,6 +149,6 @@ def test_the_queries_do_not_grow_with_the_consoles(house: House) -> None:
 
         with house.store.read() as c:
             sa.event.listen(c, "before_cursor_execute", note)
-            standing.look(c, [ticket, *(Ticket(f"u{n}", f"s{n}", f"c{n}") for n in range(many))])
+            console_rights.look(c, [ticket, *(Ticket(f"u{n}", f"s{n}", f"c{n}") for n in range(many))])
         counts.append(len(asked))
     assert counts[0] == counts[1]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slicemgr.drivers.console import Console, ConsoleEnded
+from slicemgr.drivers.libvirt.console import Console, ConsoleEnded
 from slicemgr.errors import Failed
 
 

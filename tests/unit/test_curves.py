@@ -10,7 +10,7 @@ import pytest
 from flask import Flask, render_template_string
 
 from slicemgr.config import PACKAGE
-from slicemgr.service import samples
+from slicemgr.service.views import samples
 
 STATIC = PACKAGE / "web" / "static"
 VENDOR = STATIC / "vendor"

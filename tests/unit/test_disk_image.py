@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from slicemgr.config import Config
-from slicemgr.drivers import confinement, disk_image
-from slicemgr.drivers.place import Acceleration
+from slicemgr.drivers.importer import confinement, disk_image
+from slicemgr.drivers.libvirt.host import Acceleration
 from slicemgr.errors import Refused
 
 MIB = 1 << 20

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slicemgr.drivers import grub, recipe
-from slicemgr.drivers.disk_layout import DiskIds, Layout, fstab, lay_out, table_script
+from slicemgr.builder import grub, recipe
+from slicemgr.drivers.importer.disk_layout import DiskIds, Layout, fstab, lay_out, table_script
 from slicemgr.errors import Refused
 from slicemgr.model import GIB, MIB
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicemgr import names
-from slicemgr.drivers import capabilities
-from slicemgr.drivers.domain_xml import NAMESPACE, domain_xml
-from slicemgr.drivers.place import CPU_PERIOD, Place
+from slicemgr.drivers.libvirt import capabilities
+from slicemgr.drivers.libvirt.domain_xml import NAMESPACE, domain_xml
+from slicemgr.drivers.libvirt.host import CPU_PERIOD, Place
 from slicemgr.model import GIB, MIB, Desired, Kind, Limits, PortBlock, Sliver
 
 PLACE = Place(root=Path("/run/slicemgr/root"), launcher=Path("/l"), init_dir=Path("/i"), gateway="169.254.1.1")

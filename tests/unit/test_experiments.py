@@ -15,8 +15,9 @@ from flask.testing import FlaskClient
 from published import content, packed
 
 from slicemgr.config import Size, WebConfig
-from slicemgr.policy import report_summary, reports
-from slicemgr.service import experiments, report_files
+from slicemgr.policy import experiment_summary, experiments
+from slicemgr.service.experiments import files as report_files
+from slicemgr.service.experiments import publications
 from slicemgr.web import create_app
 
 pytestmark = pytest.mark.usefixtures("each_store")
@@ -53,7 +54,7 @@ def test_from_an_archive_to_its_files_and_away(service: Service, client: FlaskCl
     assert made["size"] == sum(map(len, content().values()))
     for name, data in content().items():
         file = client.get(f"{API}/{made['id']}/files/{name}")
-        assert (file.status_code, file.data, file.mimetype) == (200, data, reports.media_type(name))
+        assert (file.status_code, file.data, file.mimetype) == (200, data, experiments.media_type(name))
         file.close()
     assert client.get(API).get_json() == {"experiments": [made]}
     changed = client.patch(f"{API}/{made['id']}", json={"name": "Scale", "note": "", "public": False}).get_json()
@@ -118,7 +119,7 @@ EVIL: dict[str, Callable[[], bytes]] = {
     "holes": lambda: packed(more=[member("evil.png", pax_headers={"GNU.sparse.map": "0,1", "GNU.sparse.size": "9"})]),
     "no report": lambda: packed(without("report.html")),
     "no run": lambda: packed(without("run.json")),
-    "too many files": lambda: packed(many(reports.MOST_FILES)),
+    "too many files": lambda: packed(many(experiments.MOST_FILES)),
     "a cut": lambda: cut(packed(more=[member("cut.png", size=9000)])),
     "a size that is not there": lambda: packed(more=[member("evil.png", size=1)])[:-11264] + huge("evil.png"),
     "not a tar": lambda: b"PK\3\4 a zip",
@@ -151,7 +152,7 @@ def test_what_is_no_report_is_refused_and_leaves_nothing(service: Service, clien
     assert not list(service.config.node.state_dir.rglob("*evil*"))
 
 
-@pytest.mark.parametrize("data", [b"{", b"[]", b"\xff", b"[" * 100_000, b" " * (reports.LARGEST_RUN + 1)])
+@pytest.mark.parametrize("data", [b"{", b"[]", b"\xff", b"[" * 100_000, b" " * (experiments.LARGEST_RUN + 1)])
 def test_a_run_that_is_none(service: Service, client: FlaskClient, data: bytes) -> None:
     answer = client.post(API, data=packed({**content(), "run.json": data}))
     assert answer.status_code == 422 and json.loads(answer.data)["field"] in ("run.json", "file")
@@ -162,7 +163,7 @@ def test_without_the_look_at_names_a_file_would_get_out(
     service: Service, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control."""
-    monkeypatch.setattr(reports, "fits", lambda name: True)
+    monkeypatch.setattr(experiments, "fits", lambda name: True)
     client.post(API, data=packed(more=[member("../evil.png", size=1)]))
     assert (service.config.experiments_dir / "evil.png").exists()
 
@@ -182,7 +183,7 @@ def test_what_came_out_is_told_by_the_report_where_the_run_has_a_word(client: Fl
     "report", [b"", b"\xff\0", b"<p class=outcome>" * 1000, b"<" * 100_000, b"<p class=outcome>open"]
 )
 def test_a_summary_is_looked_for_in_anything(report: bytes) -> None:
-    assert report_summary.of(report) in ("", "open")
+    assert experiment_summary.of(report) in ("", "open")
 
 
 def test_an_archive_as_tar_makes_it_of_a_folder(client: FlaskClient) -> None:
@@ -236,7 +237,7 @@ def test_a_row_that_cannot_be_written_leaves_no_files(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(experiments, "_note", broken)
+    monkeypatch.setattr(publications, "_note", broken)
     client.application.config["PROPAGATE_EXCEPTIONS"] = False
     assert client.post(API, data=packed()).status_code == 500
     assert folders(service) == [] and service.count("experiments") == 0
@@ -246,7 +247,7 @@ def test_what_a_killed_process_left_is_swept(service: Service, client: FlaskClie
     made = client.post(API, data=packed()).get_json()
     for name in (".arriving-x", "0123"):
         published.write(service.config.experiments_dir / name)
-    assert len(experiments.sweep(service.store, service.config)) == 2
+    assert len(publications.sweep(service.store, service.config)) == 2
     assert folders(service) == [made["id"]]
 
 

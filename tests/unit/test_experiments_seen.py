@@ -13,7 +13,7 @@ from tenants import Tenants
 
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
-from slicemgr.service import experiments
+from slicemgr.service.experiments import publications
 from slicemgr.web import foreign
 from slicemgr.web.pages import shell
 
@@ -166,7 +166,7 @@ def test_an_admin_describes_shows_hides_and_deletes(tenants: Tenants) -> None:
 def test_where_there_is_none_it_says_what_to_do(tenants: Tenants) -> None:
     root = Principal("root", True)
     for id in (HIDDEN, tenants.found["experiment"]):
-        experiments.delete(tenants.store, tenants.config, id, root)
+        publications.delete(tenants.store, tenants.config, id, root)
     assert "slicectl bench publish" in Browser(tenants, "root").get("/experiments").text
     text = Browser(tenants, "carol").get("/experiments").text
     assert "No experiments" in text and 'href="/slices"' in text and "slicectl bench" not in text

@@ -15,9 +15,9 @@ from tenants import Tenants
 from test_rights import API, CASES
 
 from slicemgr.model import OperationState
-from slicemgr.service import people_views
+from slicemgr.service.views import people
+from slicemgr.store import pending
 from slicemgr.store import tables as t
-from slicemgr.store import work
 
 MARK = "zq4xj7.example"  # the domain of everybody's mail address, and in nothing else
 PRIVATE = ("email", "admin", "enabled", "origin", "openid", "has_password", "invited_until", "default_project")
@@ -29,7 +29,7 @@ class Addressed(Tenants):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.record(work.OperationEnded(self.found["operation"], OperationState.DONE))  # or its events have no end
+        self.record(pending.OperationEnded(self.found["operation"], OperationState.DONE))  # or its events have no end
         with self.store.write() as c:
             c.execute(t.users.update().values(email=t.users.c.name + f"@{MARK}", email_confirmed=True))
             for table, column in ((t.events, "address"), (t.sessions, "address"), (t.tokens, "used_from")):
@@ -89,7 +89,7 @@ def test_who_sees_more_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with Addressed(tmp_path) as tenants:
         assert not any(found_by(tenants, "dave", route)[1] for route in routes)
         assert found_by(tenants, "root", f"GET {API}/events")[1] == [ELSEWHERE]
-        monkeypatch.setattr(people_views, "_FOR_MATES", (*people_views._FOR_MATES, "email", "admin"))
+        monkeypatch.setattr(people, "_FOR_MATES", (*people._FOR_MATES, "email", "admin"))
         for route in routes:
             assert {MARK, "admin of alice"} & set(found_by(tenants, "dave", route)[1])
 

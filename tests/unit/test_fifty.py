@@ -15,7 +15,8 @@ from bare_service import ADMIN, PATIENT, Service, request
 from flask import Flask
 from flask.testing import FlaskClient
 
-from slicemgr.service import people, projects
+from slicemgr.service.accounts import authentication as people
+from slicemgr.service.projects import projects
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 from slicemgr.web import create_app

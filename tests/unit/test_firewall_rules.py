@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from slicemgr import names
 from slicemgr.config import NetworkConfig
-from slicemgr.drivers.firewall import Choice, Facts, choose
-from slicemgr.drivers.firewall_restore import parse_saved
-from slicemgr.drivers.firewall_rules import (
+from slicemgr.drivers.network.firewall import Choice, Facts, choose
+from slicemgr.drivers.network.firewall_restore import parse_saved
+from slicemgr.drivers.network.firewall_rules import (
     PARTS,
     PRIVATE_BRIDGES,
     Match,
@@ -29,7 +29,7 @@ from slicemgr.drivers.firewall_rules import (
     tables,
     wrong_counts,
 )
-from slicemgr.drivers.firewall_trial import examples
+from slicemgr.drivers.network.firewall_trial import examples
 from slicemgr.errors import Refused
 from slicemgr.model import PortBlock
 

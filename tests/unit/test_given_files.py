@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slicemgr.drivers import machine_disk
+from slicemgr.drivers.storage import machine_disk
 from slicemgr.errors import Failed, Refused
 from slicemgr.web import server
 

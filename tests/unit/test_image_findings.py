@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from slicemgr.drivers import image_findings
-from slicemgr.drivers.image_findings import RootDevice
+from slicemgr.drivers.importer import image_findings
+from slicemgr.drivers.importer.image_findings import RootDevice
 from slicemgr.errors import Failed, Refused
 
 ROOT = {"name": "/dev/sda1", "device": "/dev/sda1", "subvolume": "", "uuid": "1f-2"}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from slicemgr.config import Config
-from slicemgr.drivers import confinement, disk_image
-from slicemgr.drivers.confinement import Bounds, User, View
-from slicemgr.drivers.place import Acceleration
+from slicemgr.drivers.importer import confinement, disk_image
+from slicemgr.drivers.importer.confinement import Bounds, User, View
+from slicemgr.drivers.libvirt.host import Acceleration
 from slicemgr.errors import Refused
 
 BOUNDS = Bounds(memory=5, data=6, cpu=7, file=8, files=9, processes=10, scratch=11)

@@ -21,7 +21,12 @@ from slicemgr.config import MailConfig, PeopleConfig
 from slicemgr.errors import Code, Refused
 from slicemgr.model import Role, Scope
 from slicemgr.policy.access import Principal
-from slicemgr.service import history, invitation_views, invitations, leases, mail, members, people, projects, users
+from slicemgr.service.accounts import authentication, users
+from slicemgr.service.leases import leases
+from slicemgr.service.nodes import retention
+from slicemgr.service.outbound import mail
+from slicemgr.service.projects import invitations, members, projects
+from slicemgr.service.views import invitations as invitation_views
 from slicemgr.store import schema
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -54,7 +59,7 @@ def accept(tenants: Tenants, id: str, by: Principal = ERIN) -> str:
 
 def roles(tenants: Tenants, user: str) -> dict[str, Role]:
     with tenants.store.read() as c:
-        return people.roles_of(c, user)
+        return authentication.roles_of(c, user)
 
 
 def waiting(tenants: Tenants, by: Principal) -> list[str]:
@@ -66,7 +71,7 @@ def as_user(tenants: Tenants, name: str) -> Principal:
     """Who a request of this account comes from, as it is now."""
     with tenants.store.read() as c:
         row = c.execute(sa.select(t.users.c.admin, t.users.c.default_project).where(t.users.c.name == name)).one()
-        return Principal(name, row.admin, people.roles_of(c, name), default_project=row.default_project)
+        return Principal(name, row.admin, authentication.roles_of(c, name), default_project=row.default_project)
 
 
 def change_user(tenants: Tenants, name: str, **values: Any) -> None:
@@ -239,7 +244,7 @@ def test_an_invitation_ends(tmp_path: Path) -> None:
         shown = tenants.client("alice").get(f"{API}/projects/lab/invitations").get_json()["invitations"]
         assert len(shown) == before
         leases.expire(tenants.store, tenants.config)  # a first look at the clock
-        history.forget(tenants.store, tenants.config)
+        retention.forget(tenants.store, tenants.config)
         assert id_ not in str(tenants.dump()["project_invitations"])
 
 
@@ -303,8 +308,14 @@ def test_an_address_that_the_admin_or_the_issuer_gave_is_confirmed(tenants: Tena
 def lands(tenants: Tenants, user: str, name: str) -> Any:
     """The project of a slice that names none; or the status of the refusal."""
     with tenants.store.write() as c:
-        token = people.new_id() * 2
-        row = {"hash": people.digest(token), "user": user, "label": "x", "id": people.new_id(), "created_at": utcnow()}
+        token = authentication.new_id() * 2
+        row = {
+            "hash": authentication.digest(token),
+            "user": user,
+            "label": "x",
+            "id": authentication.new_id(),
+            "created_at": utcnow(),
+        }
         c.execute(t.tokens.insert().values(row))
     headers = {"Authorization": f"Bearer {token}"}
     answer = tenants.app.test_client().post(f"{API}/slices", json=tenants.request(name), headers=headers)

@@ -13,7 +13,9 @@ from slicemgr.config import MailConfig
 from slicemgr.errors import Code, Refused
 from slicemgr.model import Role
 from slicemgr.policy.access import Principal
-from slicemgr.service import invitation_views, invitations, members, people, projects, users
+from slicemgr.service.accounts import authentication, users
+from slicemgr.service.projects import invitations, members, projects
+from slicemgr.service.views import invitations as invitation_views
 
 pytestmark = pytest.mark.usefixtures("each_store")
 PI, GUEST = Principal("pi", False, {"lab": Role.PI}), Principal("guest", False)
@@ -48,7 +50,7 @@ def test_from_the_invitation_to_the_end_of_a_membership(tmp_path: Path) -> None:
             assert sorted(pool.map(accept, range(4))) == ["lab", *[Code.NOT_FOUND.wire] * 3]
         members.set_member(store, config, "rival", "guest", "member", ADMIN)
         with store.read() as c:
-            assert people.roles_of(c, "guest") == {"lab": "member", "rival": "member"}
+            assert authentication.roles_of(c, "guest") == {"lab": "member", "rival": "member"}
             assert invitation_views.of_user(c, GUEST) == [], "the second way is not open any more"
             (default,) = [row.default_project for row in service.dump()["users"] if row.name == "guest"]
             assert default == "lab"

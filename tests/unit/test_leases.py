@@ -14,10 +14,13 @@ from tenants import ALICE, BOB, CAROL, ROOT, Tenants
 
 from slicemgr.errors import Code, Refused
 from slicemgr.model import Desired
-from slicemgr.service import clock, lease_rules, leases, slices, views
-from slicemgr.service.clock import Uptime
+from slicemgr.service.leases import clock, leases
+from slicemgr.service.leases import rules as lease_rules
+from slicemgr.service.leases.clock import Uptime
+from slicemgr.service.slices import slices
+from slicemgr.service.views import views
+from slicemgr.store import pending
 from slicemgr.store import tables as t
-from slicemgr.store import work
 from slicemgr.store.updates import utcnow
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
@@ -95,7 +98,7 @@ def test_reminders_then_stop_then_delete_each_with_its_reason(lab: Lab) -> None:
 def test_who_comes_after_the_deletion_learns_why_and_a_stranger_does_not(lab: Lab) -> None:
     lab.later(8 * DAY)
     lab.later(4 * DAY)
-    lab.record(*(work.SliverGone(row.sliver.id) for row in lab.rows()))
+    lab.record(*(pending.SliverGone(row.sliver.id) for row in lab.rows()))
     for who, told in (("bob", True), ("carol", False)):
         answer = lab.client(who).get(f"{API}/slices/exp?project=lab")
         assert answer.status_code == 404

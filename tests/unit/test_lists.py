@@ -19,7 +19,7 @@ from flask.testing import FlaskClient
 from slicemgr.client import Client
 from slicemgr.errors import Failed
 from slicemgr.model import Desired, Phase
-from slicemgr.service import filters, views
+from slicemgr.service.views import filters, views
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 from slicemgr.web import create_app
@@ -177,10 +177,16 @@ def test_a_cursor_of_something_else_is_refused(filled: Service, client: FlaskCli
     elif change == "user":
         client = client_of(filled)
         with filled.store.write() as c:
-            from slicemgr.service import people
+            from slicemgr.service.accounts import authentication
 
-            c.execute(t.tokens.delete().where(t.tokens.c.hash == people.digest("another")))
-            row = {"hash": people.digest("another"), "user": "admin", "label": "x", "created_at": utcnow(), "id": "an"}
+            c.execute(t.tokens.delete().where(t.tokens.c.hash == authentication.digest("another")))
+            row = {
+                "hash": authentication.digest("another"),
+                "user": "admin",
+                "label": "x",
+                "created_at": utcnow(),
+                "id": "an",
+            }
             c.execute(t.tokens.insert().values(row))
         client.environ_base["HTTP_AUTHORIZATION"] = "Bearer another"
     elif change in ("content", "signature"):

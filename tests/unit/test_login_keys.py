@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicemgr.drivers import login_keys, seed
-from slicemgr.drivers.identity import Identity
-from slicemgr.drivers.rootfs import Root
+from slicemgr.drivers.guest import authorized_keys, seed
+from slicemgr.drivers.guest.identity import Identity
+from slicemgr.drivers.guest.rootfs import Root
 from slicemgr.errors import Failed
 
 OURS, NEW, THEIRS = "ssh-ed25519 AAAAours a", "ssh-ed25519 AAAAnew b", "ssh-ed25519 AAAAtheirs c"
@@ -26,7 +26,7 @@ def read(tmp_path: Path) -> list[str]:
 
 def write(tmp_path: Path, want: list[str], put: list[str] | None) -> None:
     with Root(tmp_path) as root:
-        login_keys.write(root, want, put)
+        authorized_keys.write(root, want, put)
 
 
 def test_the_first_time_what_the_image_brought_goes(tmp_path: Path) -> None:
@@ -49,8 +49,8 @@ def test_ours_change_and_the_tenants_stay(tmp_path: Path) -> None:
 @given(st.lists(st.sampled_from([OURS, NEW, "a", "b"])), st.lists(st.sampled_from([OURS, NEW]), unique=True))
 def test_merging_again_changes_nothing(lines: list[str], want: list[str]) -> None:
     content = "".join(f"{line}\n" for line in lines).encode()
-    once = login_keys.merged(content, [OURS, NEW], want)
-    assert login_keys.merged(once, [OURS, NEW], want) == once
+    once = authorized_keys.merged(content, [OURS, NEW], want)
+    assert authorized_keys.merged(once, [OURS, NEW], want) == once
     assert [line for line in once.decode().splitlines() if line in (OURS, NEW)] == want
     assert [line for line in once.decode().splitlines() if line in "ab"] == [line for line in lines if line in "ab"]
 
@@ -95,10 +95,10 @@ def test_a_fifo_holds_nobody_up_and_a_huge_file_is_refused(tmp_path: Path) -> No
 
 def test_the_note_survives_and_says_what_is_gone(tmp_path: Path) -> None:
     (tmp_path / "slivers/abcdefgh-0").mkdir(parents=True)
-    assert login_keys.read_note(tmp_path, "abcdefgh-0") is None
-    login_keys.write_note(tmp_path, "abcdefgh-0", [OURS, NEW, OURS], [NEW])
-    note = login_keys.read_note(tmp_path, "abcdefgh-0")
-    assert note == login_keys.Note((OURS, NEW), (NEW,))
+    assert authorized_keys.read_note(tmp_path, "abcdefgh-0") is None
+    authorized_keys.write_note(tmp_path, "abcdefgh-0", [OURS, NEW, OURS], [NEW])
+    note = authorized_keys.read_note(tmp_path, "abcdefgh-0")
+    assert note == authorized_keys.Note((OURS, NEW), (NEW,))
     assert note.gone([NEW]) == (OURS,)
 
 

@@ -27,7 +27,8 @@ from bare_service import Service
 from web_process import USER, free_port
 
 from slicemgr import config as settings
-from slicemgr import logs, websocket
+from slicemgr import logs
+from slicemgr.ipc import websocket
 from slicemgr.web import server
 
 SERVE = """

@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slicemgr.drivers import acceleration, boot_loader, console_log, machine_disk, seed
-from slicemgr.drivers.disk_layout import TYPE_ESP
-from slicemgr.drivers.identity import Identity
-from slicemgr.drivers.image_findings import RootDevice
-from slicemgr.drivers.place import Acceleration
+from slicemgr.drivers.guest import seed
+from slicemgr.drivers.guest.identity import Identity
+from slicemgr.drivers.importer import boot_loader
+from slicemgr.drivers.importer.disk_layout import TYPE_ESP
+from slicemgr.drivers.importer.image_findings import RootDevice
+from slicemgr.drivers.libvirt import acceleration, console_log
+from slicemgr.drivers.libvirt.host import Acceleration
+from slicemgr.drivers.storage import machine_disk
 from slicemgr.errors import Refused
 from slicemgr.model import MIB, Boot, BootFacts
-from slicemgr.service import user_data
+from slicemgr.service.slices import user_data
 
 IDENTITY = Identity(
     "exp-0",

@@ -24,8 +24,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from slicemgr.config import MailConfig
-from slicemgr.service import history, leases, mail
-from slicemgr.service.clock import Uptime
+from slicemgr.service.leases import leases
+from slicemgr.service.leases.clock import Uptime
+from slicemgr.service.nodes import retention
+from slicemgr.service.outbound import mail
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -234,9 +236,9 @@ def test_letters_are_forgotten_when_events_are(service: Service, box: Box) -> No
     queue(service)
     deliver(service)
     queue(service, "waits")
-    history.forget(service.store, service.config, utcnow() + 364 * DAY)
+    retention.forget(service.store, service.config, utcnow() + 364 * DAY)
     assert service.count("mails") == 2
-    history.forget(service.store, service.config, utcnow() + 366 * DAY)
+    retention.forget(service.store, service.config, utcnow() + 366 * DAY)
     assert service.count("mails") == 1, "what waits still"
 
 

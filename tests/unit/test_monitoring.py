@@ -27,7 +27,8 @@ from werkzeug.serving import make_server
 
 from slicemgr.config import RecordConfig
 from slicemgr.model import GIB, Phase
-from slicemgr.store import samples, work
+from slicemgr.store import pending as work
+from slicemgr.store import samples
 from slicemgr.web import create_app
 
 TOOLS = Path(__file__).parent.parent.parent / "tools" / "monitoring"

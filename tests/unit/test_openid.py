@@ -18,7 +18,7 @@ from werkzeug.test import TestResponse
 
 from slicemgr.config import WebConfig
 from slicemgr.config_oidc import OidcConfig
-from slicemgr.service import issuer
+from slicemgr.service.outbound import openid_issuer
 from slicemgr.store import tables as t
 from slicemgr.web.pages import openid as pages
 
@@ -97,16 +97,16 @@ def without(claim: str) -> Callable[[pytest.MonkeyPatch, Provider], None]:
     """A service that does not look at a claim."""
 
     def weaken(monkeypatch: pytest.MonkeyPatch, provider: Provider) -> None:
-        whole = issuer.expected
+        whole = openid_issuer.expected
         monkeypatch.setattr(
-            issuer, "expected", lambda *args: {key: one for key, one in whole(*args).items() if key != claim}
+            openid_issuer, "expected", lambda *args: {key: one for key, one in whole(*args).items() if key != claim}
         )
 
     return weaken
 
 
 def patient(monkeypatch: pytest.MonkeyPatch, provider: Provider) -> None:
-    monkeypatch.setattr(issuer, "_LEEWAY", 10**9)
+    monkeypatch.setattr(openid_issuer, "_LEEWAY", 10**9)
 
 
 def believing_the_forger(monkeypatch: pytest.MonkeyPatch, provider: Provider) -> None:
@@ -114,16 +114,16 @@ def believing_the_forger(monkeypatch: pytest.MonkeyPatch, provider: Provider) ->
 
 
 def without_signatures(monkeypatch: pytest.MonkeyPatch, provider: Provider) -> None:
-    monkeypatch.setattr(issuer, "ALGORITHMS", (*issuer.ALGORITHMS, "none"))
+    monkeypatch.setattr(openid_issuer, "ALGORITHMS", (*openid_issuer.ALGORITHMS, "none"))
 
 
 def with_shared_keys(monkeypatch: pytest.MonkeyPatch, provider: Provider) -> None:
-    monkeypatch.setattr(issuer, "ALGORITHMS", (*issuer.ALGORITHMS, "HS256"))
+    monkeypatch.setattr(openid_issuer, "ALGORITHMS", (*openid_issuer.ALGORITHMS, "HS256"))
     provider.published = SHARED
 
 
 def forgiving(monkeypatch: pytest.MonkeyPatch, provider: Provider) -> None:
-    monkeypatch.setattr(issuer.Issuer, "_check_answer", lambda *_: None)
+    monkeypatch.setattr(openid_issuer.Issuer, "_check_answer", lambda *_: None)
 
 
 LIES: dict[str, tuple[dict[str, Any], Callable[[pytest.MonkeyPatch, Provider], None]]] = {
@@ -281,7 +281,7 @@ def test_an_issuer_that_does_not_end(tmp_path: Path, provider: Provider) -> None
 
 def test_only_so_many_wait_for_it(tenants: Tenants, provider: Provider) -> None:
     desk = tenants.app.extensions["slicemgr.openid"]
-    for _ in range(issuer._AT_ONCE):
+    for _ in range(openid_issuer._AT_ONCE):
         desk.issuer._room.acquire()
     assert Browser(tenants).get("/sign-in/openid").status_code == 503
     desk.issuer._room.release()

@@ -25,7 +25,8 @@ from slicemgr.config import Config
 from slicemgr.config_oidc import OidcConfig
 from slicemgr.config_oidc import check as check_settings
 from slicemgr.errors import Refused
-from slicemgr.service import people_views, users
+from slicemgr.service.accounts import users
+from slicemgr.service.views import people as people_views
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 

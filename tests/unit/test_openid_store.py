@@ -10,8 +10,9 @@ from bare_service import ADMIN, Service
 from slicemgr.config import WebConfig
 from slicemgr.config_oidc import OidcConfig
 from slicemgr.errors import Refused
-from slicemgr.service import openid, people_views, users
-from slicemgr.service.issuer import Proven
+from slicemgr.service.accounts import openid, users
+from slicemgr.service.outbound.openid_issuer import Proven
+from slicemgr.service.views import people
 
 pytestmark = pytest.mark.usefixtures("both_stores")
 ISSUER = "https://login.example.org"
@@ -41,7 +42,7 @@ def test_who_comes(tmp_path: Path) -> None:
             with pytest.raises(Refused):
                 openid.enter(store, config, one, "192.0.2.7", "Firefox")
         with store.read() as c:
-            known = {one["name"]: (one["origin"], one["openid"], one["admin"]) for one in people_views.users(c, ADMIN)}
+            known = {one["name"]: (one["origin"], one["openid"], one["admin"]) for one in people.users(c, ADMIN)}
         assert known == {
             "admin": ("local", None, True),
             "joe": ("local", "joe@elsewhere.example", False),
@@ -50,4 +51,4 @@ def test_who_comes(tmp_path: Path) -> None:
         }
         openid.enter(store, config, proven("2", "jane@example.org"), "192.0.2.7", "Firefox")
         with store.read() as c:
-            assert people_views.users(c, ADMIN, "jane")[0]["admin"] is False
+            assert people.users(c, ADMIN, "jane")[0]["admin"] is False

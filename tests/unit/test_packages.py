@@ -12,7 +12,7 @@ from pathlib import Path
 import prodhost
 import pytest
 
-from slicemgr.bench.peer_kinds import PEERS
+from slicemgr.bench.peers.kinds import PEERS
 
 REPOSITORY = Path(__file__).parent.parent.parent
 ALWAYS_THERE = {"required", "important"}  # priorities of what every installed Debian has

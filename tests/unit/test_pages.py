@@ -19,7 +19,7 @@ from tenants import BOB, PASSWORD, Tenants, ask
 from werkzeug.test import TestResponse
 
 from slicemgr.config import PACKAGE, WebConfig
-from slicemgr.service import users
+from slicemgr.service.accounts import users
 from slicemgr.store import tables as t
 from slicemgr.web.pages import assets, door
 
@@ -213,7 +213,7 @@ def test_a_broken_page_tells_nothing_of_its_insides(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the secret of the house")
 
-    monkeypatch.setattr("slicemgr.service.views.slices", broken)
+    monkeypatch.setattr("slicemgr.service.views.views.slices", broken)
     answer = bob.get("/slices")
     assert answer.status_code == 500 and "secret" not in answer.text
     number = re.search(r"nexpected error ([0-9a-f]{8})", answer.text)

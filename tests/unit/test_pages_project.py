@@ -12,7 +12,7 @@ from browsers import Browser
 from tenants import Tenants
 from test_pages import errors
 
-from slicemgr.service import lease_rules
+from slicemgr.service.leases import rules as lease_rules
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 

@@ -12,9 +12,9 @@ from test_pages import errors, loaded, names, queries
 from test_samples import fill
 
 from slicemgr.model import GIB, MIB, OperationState, Phase
-from slicemgr.service import snapshots
+from slicemgr.service.slices import snapshots
+from slicemgr.store import pending
 from slicemgr.store import tables as t
-from slicemgr.store import work
 from slicemgr.store.updates import utcnow
 
 EXP = "/slices/exp?project=lab"
@@ -40,8 +40,8 @@ def made(tenants: Tenants, name: str) -> None:
         id_ = str(c.scalar(sa.select(t.snapshots.c.id).where(t.snapshots.c.name == name)))
         operation = str(c.scalar(sa.select(t.operations.c.id).where(t.operations.c.state == "queued")))
     mine = [row.sliver.id for row in tenants.rows() if row.sliver.slice_name == "exp"]
-    tenants.record(*(work.SnapshotMade(one, id_, 3 * MIB) for one in mine))
-    tenants.record(work.OperationEnded(operation, OperationState.DONE))
+    tenants.record(*(pending.SnapshotMade(one, id_, 3 * MIB) for one in mine))
+    tenants.record(pending.OperationEnded(operation, OperationState.DONE))
 
 
 def alone(tenants: Tenants) -> None:
@@ -211,13 +211,13 @@ def test_consoles_of_what_runs(tenants: Tenants, bob: Browser, kind: str) -> Non
         path = f"/slices/exp/0/{what}{LAB}"
         assert (f'href="{path}"' in bob.get(EXP).text) is there
         assert (f'href="{EXP}"' in bob.get(path).text) is there
-    tenants.record(*(work.SliverSeen(row.sliver.id, Phase.STOPPED) for row in tenants.rows()))
+    tenants.record(*(pending.SliverSeen(row.sliver.id, Phase.STOPPED) for row in tenants.rows()))
     assert "/exp/0/" not in bob.get(EXP).text
 
 
 def test_each_sliver_has_its_console(tenants: Tenants, bob: Browser) -> None:
     ask(tenants, BOB, "many", count=3)
-    tenants.record(*(work.SliverSeen(row.sliver.id, Phase.RUNNING) for row in tenants.rows()))
+    tenants.record(*(pending.SliverSeen(row.sliver.id, Phase.RUNNING) for row in tenants.rows()))
     page = bob.get("/slices/many?project=lab").text
     assert [page.count(f"/slices/many/{index}/console?") for index in range(4)] == [1, 1, 1, 0]
 
@@ -281,7 +281,7 @@ def test_queries_do_not_grow_with_snapshots_and_slivers(tenants: Tenants, bob: B
     with tenants.store.write() as c:
         c.execute(t.quotas.delete())
     ask(tenants, BOB, "many", count=20)
-    tenants.record(*(work.SliverSeen(row.sliver.id, Phase.RUNNING, host_key="k") for row in tenants.rows()))
+    tenants.record(*(pending.SliverSeen(row.sliver.id, Phase.RUNNING, host_key="k") for row in tenants.rows()))
     paths = ("/slices/many?project=lab", "/slices/many/samples?project=lab", "/projects/lab")
     few = [queries(tenants, bob, path) for path in paths]
     for number in range(8):

@@ -14,7 +14,8 @@ from browsers import Browser
 from tenants import LAB_IMAGE, Tenants
 from werkzeug.test import EnvironBuilder
 
-from slicemgr.service import operations, projects
+from slicemgr.service.nodes import operations
+from slicemgr.service.projects import projects
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 from slicemgr.web.pages import images, reveal

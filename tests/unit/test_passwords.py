@@ -9,8 +9,8 @@ import pytest
 from argon2 import PasswordHasher
 
 from slicemgr.errors import Code, Refused
-from slicemgr.service import passwords
-from slicemgr.service.passwords import Passwords
+from slicemgr.service.accounts import passwords
+from slicemgr.service.accounts.passwords import Passwords
 
 PASSWORD = "correct horse battery"
 

@@ -10,10 +10,10 @@ import paper_peers
 import pytest
 from paper_peers import World
 
-from slicemgr.bench import peer_place
-from slicemgr.bench.peer_kinds import PEERS
-from slicemgr.bench.peer_place import Place
-from slicemgr.bench.peer_systems import Work, pattern
+from slicemgr.bench.peers import place as peer_place
+from slicemgr.bench.peers.kinds import PEERS
+from slicemgr.bench.peers.place import Place
+from slicemgr.bench.peers.systems import Work, pattern
 from slicemgr.errors import Failed
 
 PREFIX = "bench-0123abcd-"

@@ -20,9 +20,9 @@ from slicemgr.config import PeopleConfig
 from slicemgr.errors import Code, Refused
 from slicemgr.model import Scope
 from slicemgr.policy.access import Principal
-from slicemgr.service import people, sessions, sign_in, ssh_keys, tokens, users
-from slicemgr.service.passwords import Passwords
-from slicemgr.service.sign_in import Door
+from slicemgr.service.accounts import authentication, sessions, sign_in, ssh_keys, tokens, users
+from slicemgr.service.accounts.passwords import Passwords
+from slicemgr.service.accounts.sign_in import Door
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -292,17 +292,19 @@ def test_a_read_token_gives_itself_up_and_nothing_else(tenants: Tenants) -> None
 
 
 def test_a_last_use_is_not_written_each_time(tenants: Tenants) -> None:
-    people.authenticate(tenants.store, tenants.found["bob"], "192.0.2.1")
-    people.authenticate(tenants.store, tenants.found["bob"], "192.0.2.2")
+    authentication.authenticate(tenants.store, tenants.found["bob"], "192.0.2.1")
+    authentication.authenticate(tenants.store, tenants.found["bob"], "192.0.2.2")
     k = t.tokens.c
     with tenants.store.read() as c:
-        assert c.scalar(sa.select(k.used_from).where(k.hash == people.digest(tenants.found["bob"]))) == "192.0.2.1"
+        assert (
+            c.scalar(sa.select(k.used_from).where(k.hash == authentication.digest(tenants.found["bob"]))) == "192.0.2.1"
+        )
 
 
 def test_scope_and_end_are_kept(tenants: Tenants) -> None:
     wanted = tokens.Wanted("x", Scope.READ, timedelta(hours=1))
     token, id_, ends = tokens.create(tenants.store, wanted, CAROL)
-    by = people.authenticate(tenants.store, token)
+    by = authentication.authenticate(tenants.store, token)
     assert (by.scope, by.credential, by.roles) == (Scope.READ, id_, CAROL.roles)
     assert timedelta(minutes=59) < ends - utcnow() <= timedelta(hours=1)
 

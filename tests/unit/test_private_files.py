@@ -13,11 +13,11 @@ from pathlib import Path
 from bare_service import config_in
 
 from slicemgr import names
-from slicemgr.agent import permissions
+from slicemgr.agent.chores import file_modes
 from slicemgr.agent.node import only_one
-from slicemgr.drivers import whole_file
-from slicemgr.drivers.rootfs import Root
-from slicemgr.store import endpoint
+from slicemgr.drivers.guest.rootfs import Root
+from slicemgr.drivers.storage import atomic_file
+from slicemgr.ipc import unix_socket
 
 USER = 64125  # of nobody else
 SLIVER = "abcdefgh-0"
@@ -40,14 +40,14 @@ def test_what_root_writes_is_roots_whatever_the_umask(tmp_path: Path) -> None:
     (tmp_path / "kernel").write_text("of an image")
     with everybody_may_read(), Root(tmp_path) as root, only_one(tmp_path / "agent.lock"):
         (tmp_path / "note.new").write_text("of a process that was killed")
-        whole_file.write(tmp_path / "note", "text")
+        atomic_file.write(tmp_path / "note", "text")
         assert root.copy_out("kernel", tmp_path / "copy")
     assert {mode(tmp_path / name) for name in ("note", "copy", "agent.lock")} == {0o600}
 
 
 def test_a_socket_is_the_web_processs_and_nobody_elses(tmp_path: Path) -> None:
     for user, expected in ((f"{USER}:{USER}", USER), ("no-such-user", 0)):
-        with everybody_may_read(), endpoint.bind(socket.SOCK_DGRAM, tmp_path / "sock", user):
+        with everybody_may_read(), unix_socket.bind(socket.SOCK_DGRAM, tmp_path / "sock", user):
             held = (tmp_path / "sock").lstat()
             assert (held.st_uid, stat.S_IMODE(held.st_mode)) == (expected, 0o600)
 
@@ -70,6 +70,6 @@ def test_files_of_an_earlier_version_are_tightened(tmp_path: Path) -> None:
         path.write_text("text")
         path.chmod(0o644)
     (sliver / names.INITRD).symlink_to(other)
-    permissions.tighten(config)
+    file_modes.tighten(config)
     assert {mode(path) for path in old} == {0o600}
     assert mode(other) == 0o644, "a link is not followed"

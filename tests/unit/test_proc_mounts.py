@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slicemgr.drivers.proc_view import device, start_words
+from slicemgr.drivers.guest.proc_view import device, start_words
 
 MOUNTINFO = """\
 22 1 0:21 / /proc rw,nosuid - proc proc rw

@@ -20,8 +20,12 @@ from slicemgr.model import RequestState, Role
 from slicemgr.policy import quota
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import Amounts, OverQuota, Quota
-from slicemgr.service import images, members, people_views, projects, requests, slices, specs, users, views
-from slicemgr.store import work
+from slicemgr.service.accounts import users
+from slicemgr.service.nodes import images
+from slicemgr.service.projects import members, projects
+from slicemgr.service.slices import requests, slices, specs
+from slicemgr.service.views import people, views
+from slicemgr.store import pending
 
 API = "/api/v1"
 DAY = timedelta(days=1)
@@ -48,7 +52,7 @@ def used(tenants: Tenants, name: str = "lab") -> Amounts:
 
 def request_of(tenants: Tenants, id: str, by: Principal = BOB) -> dict[str, Any]:
     with tenants.store.read() as c:
-        return people_views.requests(c, by, id)[0]
+        return people.requests(c, by, id)[0]
 
 
 def refused(code: Code, call: Any, *args: Any, **named: Any) -> Refused:
@@ -149,7 +153,7 @@ def test_what_is_stopped_counts_and_what_is_gone_does_not(tenants: Tenants) -> N
     refused(Code.QUOTA, ask, tenants, BOB, "more")
     slices.act(tenants.store, tenants.config, "exp", "delete", BOB, project="lab")
     refused(Code.QUOTA, ask, tenants, BOB, "more")
-    tenants.record(*[work.SliverGone(row.sliver.id) for row in tenants.rows()])
+    tenants.record(*[pending.SliverGone(row.sliver.id) for row in tenants.rows()])
     assert used(tenants) == Amounts()
     assert ask(tenants, BOB, "more").operation
 
@@ -439,9 +443,9 @@ def test_lists_take_the_same_number_of_queries_however_many_there_are(tenants: T
         listener = lambda *args: seen.append(args[2])  # noqa: E731
         sa.event.listen(tenants.store.engine, "before_cursor_execute", listener)
         with tenants.store.read() as c:
-            people_views.users(c, ROOT)
-            people_views.project_list(c, ROOT)
-            people_views.requests(c, ROOT)
+            people.users(c, ROOT)
+            people.project_list(c, ROOT)
+            people.requests(c, ROOT)
             views.slices(c, ["lab"])
         sa.event.remove(tenants.store.engine, "before_cursor_execute", listener)
         return len(seen)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from test_plan import sliver
 
-from slicemgr.agent.publish import Publisher, published
-from slicemgr.drivers.firewall_rules import Published
+from slicemgr.agent.chores.firewall import Publisher, published
+from slicemgr.drivers.network.firewall_rules import Published
 from slicemgr.errors import Failed
 from slicemgr.model import Desired
 

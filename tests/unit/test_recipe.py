@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slicemgr.cli.image import build_image
-from slicemgr.drivers import recipe
+from slicemgr.builder import recipe
+from slicemgr.cli.commands.image import build_image
 from slicemgr.errors import Refused
 from slicemgr.model import MIB
 

@@ -15,12 +15,14 @@ import sqlalchemy as sa
 from bare_service import Service
 
 from slicemgr import names
-from slicemgr.agent.recorder import Machines, Recorder
-from slicemgr.drivers import bodies, cgroup, conntrack, counters
-from slicemgr.drivers.btrfs import QuotaMode, Space
-from slicemgr.drivers.counters import Counts, Groups, Link
-from slicemgr.record.look import Looker
-from slicemgr.service import views
+from slicemgr.agent.chores.recorder import Machines, Recorder
+from slicemgr.drivers.kernel import cgroup, counters
+from slicemgr.drivers.kernel.counters import Counts, Groups, Link
+from slicemgr.drivers.libvirt import processes
+from slicemgr.drivers.network import conntrack
+from slicemgr.drivers.storage.btrfs import QuotaMode, Space
+from slicemgr.record.sampler import Looker
+from slicemgr.service.views import views
 from slicemgr.store import StoreError, samples, tables
 from slicemgr.store.updates import utcnow
 
@@ -89,7 +91,7 @@ def test_groups_of_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_process_that_is_not_the_domain_is_not_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A note that outlived its process, whose number somebody else has now: this very test, for one."""
     assert Groups().read({SLIVER: os.getpid()}) == {}
-    monkeypatch.setattr(bodies, "LXC_DIR", tmp_path)
+    monkeypatch.setattr(processes, "LXC_DIR", tmp_path)
     (tmp_path / f"{names.domain(SLIVER)}.pid").write_text("12")
     (tmp_path / f"{names.domain(SLIVER)}.xml").write_text("")
     (tmp_path / "stranger.pid").write_text("13")
@@ -131,7 +133,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
         for row in made.rows():
             (notes / f"{names.domain(row.sliver.id)}.pid").write_text(str(os.getpid()))
         shared = {name: written(tmp_path / "cgroup" / name, files) for name, files in V1.items()}
-        monkeypatch.setattr(bodies, "LXC_DIR", notes)
+        monkeypatch.setattr(processes, "LXC_DIR", notes)
         monkeypatch.setattr(cgroup, "version", lambda: "v1")
         monkeypatch.setattr(counters._Files, "__init__", _open_files(shared))
         yield made

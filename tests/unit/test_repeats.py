@@ -15,8 +15,11 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from slicemgr.errors import Code, Refused
-from slicemgr.service import history, idempotency, leases, projects
+from slicemgr.service import idempotency
 from slicemgr.service.idempotency import Answer, Asked
+from slicemgr.service.leases import leases
+from slicemgr.service.nodes import retention
+from slicemgr.service.projects import projects
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 from slicemgr.web import create_app
@@ -96,9 +99,9 @@ def test_another_user_has_keys_of_his_own(app: Flask, client: FlaskClient, servi
 
 
 def _bobs(token: str = "bobs") -> dict[str, Any]:
-    from slicemgr.service import people
+    from slicemgr.service.accounts import authentication
 
-    return {"hash": people.digest(token), "user": "bob", "label": "x", "created_at": utcnow(), "id": token}
+    return {"hash": authentication.digest(token), "user": "bob", "label": "x", "created_at": utcnow(), "id": token}
 
 
 def test_many_at_once_are_one(app: Flask, service: Service) -> None:
@@ -177,12 +180,12 @@ def test_where_it_is_not_taken_it_is_refused(client: FlaskClient) -> None:
 def test_after_a_day_the_key_is_free_again(client: FlaskClient, service: Service) -> None:
     leases.expire(service.store, service.config)
     create(client)
-    assert history.forget(service.store, service.config, utcnow() + DAY / 2) == 0
+    assert retention.forget(service.store, service.config, utcnow() + DAY / 2) == 0
     with service.store.write() as c:
         c.execute(t.answers.update().values(created_at=utcnow() - DAY))
     assert create(client, "second").status_code == 202, "one that is too old counts no more, pruned or not"
-    assert history.forget(service.store, service.config, utcnow() + DAY / 2) == 0
-    assert history.forget(service.store, service.config, utcnow() + 1.1 * DAY) == 1
+    assert retention.forget(service.store, service.config, utcnow() + DAY / 2) == 0
+    assert retention.forget(service.store, service.config, utcnow() + 1.1 * DAY) == 1
     assert service.count("answers") == 0
 
 

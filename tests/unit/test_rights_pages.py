@@ -13,7 +13,7 @@ from tenants import Tenants
 from test_rights import watched
 
 from slicemgr.policy.access import Principal
-from slicemgr.service import sessions
+from slicemgr.service.accounts import sessions
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from slicemgr.drivers import login_keys, openat2
-from slicemgr.drivers.rootfs import Root
+from slicemgr.drivers.guest import authorized_keys
+from slicemgr.drivers.guest.rootfs import Root
+from slicemgr.drivers.kernel import openat2
 from slicemgr.errors import Failed
 
 KEY = "ssh-ed25519 AAAAours a"
@@ -65,7 +66,7 @@ def tree(tmp_path: Path) -> Path:
 def test_a_lease_is_not_waited_for_and_the_error_names_the_file(tree: Path) -> None:
     with leased(tree / "etc/passwd"), Root(tree) as root:
         with pytest.raises(Failed, match=r"cannot read /etc/passwd .*: a lease inside the sliver holds the file"):
-            login_keys.write(root, [KEY], [])
+            authorized_keys.write(root, [KEY], [])
         assert (tree / PATH).read_text() == "# mine\n", "nothing half done"
 
 
@@ -120,7 +121,7 @@ def test_a_fifo_in_the_place_of_a_file_is_none(tree: Path) -> None:
     with Root(tree) as root:
         assert root.read("etc/passwd", 10) is None
         assert not root.copy_out("etc/passwd", tree / "copy")
-        login_keys.write(root, [KEY], [])
+        authorized_keys.write(root, [KEY], [])
     assert (tree / PATH).read_text() == f"# mine\n{KEY}\n"
 
 
@@ -128,7 +129,7 @@ def test_a_sparse_file_of_any_size_is_read_to_the_limit_and_not_copied(tree: Pat
     os.truncate(tree / "etc/passwd", 1 << 40)
     with Root(tree) as root:
         assert len(root.read("etc/passwd", 1000) or b"") == 1000
-        login_keys.write(root, [KEY], [])
+        authorized_keys.write(root, [KEY], [])
         with pytest.raises(Failed, match="larger than"):
             root.copy_out("etc/passwd", tree / "copy")
     assert not (tree / "copy").exists()

@@ -180,10 +180,10 @@ def test_a_month_ends_at_its_end(service: Service) -> None:
 
 
 def test_a_deleted_sliver_leaves_samples_that_fade_and_its_account(service: Service) -> None:
-    from slicemgr.store import work
+    from slicemgr.store import pending
 
     fill(service, 2)
-    service.record(*(work.SliverGone(row.sliver.id) for row in service.rows()))
+    service.record(*(pending.SliverGone(row.sliver.id) for row in service.rows()))
     assert rows(service, RAW) == [] and service.count("samples") == 4
     with service.store.read() as c:
         assert len(accounts(c)) == 1

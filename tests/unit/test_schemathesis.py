@@ -27,9 +27,10 @@ from tenants import BOB, CAROL, LAB_IMAGE, LAB_SHA, Tenants, ask
 
 from slicemgr.model import OperationState
 from slicemgr.policy.access import Principal
-from slicemgr.service import projects, ssh_keys, users
+from slicemgr.service.accounts import ssh_keys, users
+from slicemgr.service.projects import projects
+from slicemgr.store import pending
 from slicemgr.store import tables as t
-from slicemgr.store import work
 from slicemgr.web.api.reading import LONGEST_WAIT
 
 API = "/api/v1"
@@ -66,7 +67,7 @@ class World(Tenants):
         with self.store.write() as c:
             c.execute(t.tokens.update().where(t.tokens.c.user == "bob").values(label=WORD))
         done = ask(self, CAROL, "own").operation
-        self.record(work.OperationEnded(done, OperationState.DONE))
+        self.record(pending.OperationEnded(done, OperationState.DONE))
         own = {"slices": "own", "images": SHA, "nodes": "node1", "operations": done, "users": "carol"}
         own["requests"] = ask(self, CAROL, "big", "why", count=9, memory="64M", ports=2).request
         own |= {"projects": "rival", "keys": ssh_keys.add(self.store, _key("carol"), CAROL)[0], "tokens": "none"}
@@ -175,7 +176,7 @@ def run(world: World, route: str, who: str, examples: int = EXAMPLES) -> str:
 @pytest.mark.parametrize("route", _routes())
 def test_whatever_is_asked_is_answered_as_described(world: World, route: str, examples: int) -> None:
     if route == f"GET {API}/operations/{{id}}/events":  # bob's goes on for ever: it ends as carol's has
-        world.record(work.OperationEnded(world.ids["bob"]["operations"], OperationState.DONE))
+        world.record(pending.OperationEnded(world.ids["bob"]["operations"], OperationState.DONE))
     before = world.bobs()
     assert WORD not in run(world, route, "carol", examples).casefold()
     assert world.bobs() == before, "carol changed something that is bob's"

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from slicemgr.drivers import seccomp_filter
+from slicemgr.drivers.importer import seccomp_filter
 
 X86_64, I386, X32_BIT = 0xC000003E, 0x40000003, 0x40000000
 ALLOW, KILL = 0x7FFF0000, 0x80000000

@@ -18,9 +18,13 @@ from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.model import Desired, ImageState, OperationState, Phase
 from slicemgr.policy.access import Principal
-from slicemgr.service import images, leases, nodes, people, slices, views
-from slicemgr.service.clock import Uptime
-from slicemgr.store import Store, updates, work
+from slicemgr.service.accounts import authentication
+from slicemgr.service.leases import leases
+from slicemgr.service.leases.clock import Uptime
+from slicemgr.service.nodes import images, nodes
+from slicemgr.service.slices import slices
+from slicemgr.service.views import views
+from slicemgr.store import Store, pending, updates
 from slicemgr.store import open as open_store
 from slicemgr.store import tables as t
 
@@ -52,7 +56,7 @@ def counts(store: Store) -> list[int]:
 def settle(store: Store, phase: Phase) -> None:
     """As if the agent had done it."""
     with store.write() as c:
-        work.record(c, [updates.SliverSeen(id_, phase) for id_ in c.scalars(sa.select(t.slivers.c.id)).all()])
+        pending.record(c, [updates.SliverSeen(id_, phase) for id_ in c.scalars(sa.select(t.slivers.c.id)).all()])
 
 
 def test_fifty_creates_at_once_for_the_last_ten_blocks(tmp_path: Path) -> None:
@@ -201,7 +205,7 @@ def test_what_was_freed_goes_to_the_next_only_later(store: Store, config: Config
     create(store, config, "one")
     first = shown(store, "one")["slivers"][0]
     with store.write() as c:
-        work.record(c, [updates.SliverGone(first["id"])])
+        pending.record(c, [updates.SliverGone(first["id"])])
     create(store, config, "two")
     second = shown(store, "two")["slivers"][0]
     assert first["address"] != second["address"] and first["ports"] != second["ports"]
@@ -297,18 +301,18 @@ def test_a_request_to_an_unknown_node(store: Store, config: Config) -> None:
 
 def test_the_local_admins_token(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "run" / "client.json"
-    people.ensure_local_admin(store, path, "http://x")
+    authentication.ensure_local_admin(store, path, "http://x")
     first = path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
-    people.ensure_local_admin(store, path, "http://x")
+    authentication.ensure_local_admin(store, path, "http://x")
     assert path.read_text() == first
     path.write_text("{broken")
-    people.ensure_local_admin(store, path, "http://x")
+    authentication.ensure_local_admin(store, path, "http://x")
     assert path.read_text() != first
     with store.read() as c:
         assert c.scalar(sa.select(sa.func.count()).select_from(t.tokens)) == 1
     with pytest.raises(Refused) as caught:
-        people.authenticate(store, "wrong")
+        authentication.authenticate(store, "wrong")
     assert caught.value.code is Code.UNAUTHENTICATED
 
 
@@ -316,7 +320,7 @@ def test_an_operation_is_shown_with_its_steps(store: Store, config: Config) -> N
     id_ = create(store, config, count=2)
     with store.write() as c:
         sliver = shown(store)["slivers"][0]["id"]
-        work.record(
+        pending.record(
             c,
             [
                 updates.OperationStarted(id_),
@@ -341,7 +345,7 @@ def test_a_step_tells_when_it_began_and_how_long_it_took(store: Store, config: C
     begun, ended = asked + timedelta(seconds=0.25), asked + timedelta(seconds=1.75)
     with store.write() as c:
         root = (id_, "a-0", "root")
-        work.record(
+        pending.record(
             c,
             [
                 updates.StepSeen(*root, OperationState.RUNNING, at=begun),

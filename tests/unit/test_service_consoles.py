@@ -12,9 +12,9 @@ from bare_service import ADMIN, FACTS, Service
 from slicemgr.errors import Code, Refused
 from slicemgr.model import Role
 from slicemgr.policy.access import Principal
-from slicemgr.service import consoles as service
-from slicemgr.service import slices
-from slicemgr.store import consoles, work
+from slicemgr.service.slices import consoles as service
+from slicemgr.service.slices import slices
+from slicemgr.store import console_tickets, pending
 from slicemgr.store.updates import utcnow
 
 pytestmark = pytest.mark.usefixtures("each_store")
@@ -40,9 +40,9 @@ def refusal(made: Service, name: str, index: int, by: Principal = ADMIN) -> Code
 def test_a_token_is_good_once_and_for_its_sliver(made: Service) -> None:
     token = service.ask(made.store, "exp", 1, ADMIN)
     assert token not in str(made.dump())
-    taken = consoles.take(made.store, token, utcnow())
-    assert taken == consoles.Ticket("admin", made.rows()[1].sliver.id)
-    assert consoles.take(made.store, token, utcnow()) is None
+    taken = console_tickets.take(made.store, token, utcnow())
+    assert taken == console_tickets.Ticket("admin", made.rows()[1].sliver.id)
+    assert console_tickets.take(made.store, token, utcnow()) is None
     event = made.dump()["events"][-1]
     assert (event.user, event.action, event.slice, event.detail) == ("admin", "console", "exp", "sliver 1")
 
@@ -50,7 +50,9 @@ def test_a_token_is_good_once_and_for_its_sliver(made: Service) -> None:
 def test_a_token_remembers_what_it_was_asked_with(made: Service) -> None:
     by = Principal("admin", True, credential="c1")
     token = service.ask(made.store, "exp", 0, by)
-    assert consoles.take(made.store, token, utcnow()) == consoles.Ticket("admin", made.rows()[0].sliver.id, "c1")
+    assert console_tickets.take(made.store, token, utcnow()) == console_tickets.Ticket(
+        "admin", made.rows()[0].sliver.id, "c1"
+    )
 
 
 def test_only_a_machine_has_a_screen(tmp_path: Path) -> None:
@@ -60,22 +62,24 @@ def test_only_a_machine_has_a_screen(tmp_path: Path) -> None:
         with pytest.raises(Refused) as caught:
             service.ask(made.store, "lxc", 0, ADMIN, screen=True)
         assert (caught.value.code, caught.value.field) == (Code.INVALID, "screen")
-        taken = consoles.take(made.store, service.ask(made.store, "kvm", 0, ADMIN, screen=True), utcnow())
+        taken = console_tickets.take(made.store, service.ask(made.store, "kvm", 0, ADMIN, screen=True), utcnow())
         assert taken is not None and taken.screen
         assert made.dump()["events"][-1].action == "screen"
 
 
 def test_a_token_is_good_for_half_a_minute(made: Service) -> None:
     early, late = (service.ask(made.store, "exp", 0, ADMIN) for _ in range(2))
-    assert consoles.take(made.store, early, utcnow() + consoles.LIFETIME - timedelta(seconds=5)) is not None
-    assert consoles.take(made.store, late, utcnow() + LATER) is None
+    assert (
+        console_tickets.take(made.store, early, utcnow() + console_tickets.LIFETIME - timedelta(seconds=5)) is not None
+    )
+    assert console_tickets.take(made.store, late, utcnow() + LATER) is None
     assert made.count("consoles") == 0
 
 
 def test_what_nobody_used_is_forgotten(made: Service) -> None:
     sliver = made.rows()[0].sliver.id
     with made.store.write() as c:
-        consoles.give(c, consoles.Ticket("admin", sliver), utcnow() - LATER)
+        console_tickets.give(c, console_tickets.Ticket("admin", sliver), utcnow() - LATER)
     assert made.count("consoles") == 1
     service.ask(made.store, "exp", 0, ADMIN)
     assert made.count("consoles") == 1
@@ -84,7 +88,7 @@ def test_what_nobody_used_is_forgotten(made: Service) -> None:
 @pytest.mark.parametrize("token", ["", "x" * 43, "\N{SNOWMAN}"])
 def test_what_nobody_gave_opens_nothing(made: Service, token: str) -> None:
     service.ask(made.store, "exp", 0, ADMIN)
-    assert consoles.take(made.store, token, utcnow()) is None
+    assert console_tickets.take(made.store, token, utcnow()) is None
     assert made.count("consoles") == 1
 
 
@@ -105,5 +109,5 @@ def test_not_for_everybody(made: Service) -> None:
 
 def test_a_sliver_that_goes_takes_its_tokens_along(made: Service) -> None:
     service.ask(made.store, "exp", 0, ADMIN)
-    made.record(work.SliverGone(made.rows()[0].sliver.id))
+    made.record(pending.SliverGone(made.rows()[0].sliver.id))
     assert made.count("consoles") == 0

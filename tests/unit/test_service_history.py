@@ -11,8 +11,9 @@ from bare_service import Service
 
 from slicemgr.config import StoreConfig
 from slicemgr.model import OperationState
-from slicemgr.service import history, leases
-from slicemgr.store import work
+from slicemgr.service.leases import leases
+from slicemgr.service.nodes import retention
+from slicemgr.store import pending as work
 from slicemgr.store.updates import utcnow
 
 pytestmark = pytest.mark.usefixtures("each_store")
@@ -33,24 +34,24 @@ def test_ended_operations_go_with_their_steps_and_events_later(service: Service)
     service.record(
         work.StepSeen(ended, sliver, "root", OperationState.DONE), work.OperationEnded(ended, OperationState.DONE)
     )
-    assert history.forget(service.store, service.config, utcnow() + 9 * DAY) == 0
-    assert history.forget(service.store, service.config, utcnow() + 11 * DAY) == 1
+    assert retention.forget(service.store, service.config, utcnow() + 9 * DAY) == 0
+    assert retention.forget(service.store, service.config, utcnow() + 11 * DAY) == 1
     assert [row[0] for row in service.dump()["operations"]] == [pending]
     assert (service.count("operation_steps"), service.count("events")) == (0, 2)
-    assert history.forget(service.store, service.config, utcnow() + 21 * DAY) == 2
+    assert retention.forget(service.store, service.config, utcnow() + 21 * DAY) == 2
     assert (service.count("operations"), service.count("events"), service.count("slices")) == (1, 0, 2)
 
 
 def test_a_clock_that_jumped_makes_nobody_forget(service: Service) -> None:
     service.create()
     leases.expire(service.store, service.config, utcnow() + 3650 * DAY)
-    assert history.forget(service.store, service.config, utcnow() + 3650 * DAY) == 0
+    assert retention.forget(service.store, service.config, utcnow() + 3650 * DAY) == 0
     assert service.count("events") > 0
 
 
 def test_much_is_forgotten_in_small_parts(service: Service) -> None:
     service.record(*(work.EventSeen("x", str(number)) for number in range(501)))
     later = utcnow() + 30 * DAY
-    assert history.forget(service.store, service.config, later) == 500
-    assert history.forget(service.store, service.config, later) == 1
-    assert history.forget(service.store, service.config, later) == 0
+    assert retention.forget(service.store, service.config, later) == 500
+    assert retention.forget(service.store, service.config, later) == 1
+    assert retention.forget(service.store, service.config, later) == 0

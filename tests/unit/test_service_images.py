@@ -11,8 +11,9 @@ from bare_service import ADMIN, Service
 
 from slicemgr.model import MIB, ImageState, OperationState
 from slicemgr.policy.quota import OverQuota
-from slicemgr.service import images, projects
-from slicemgr.store import work
+from slicemgr.service.nodes import images
+from slicemgr.service.projects import projects
+from slicemgr.store import pending
 
 pytestmark = pytest.mark.usefixtures("both_stores")
 
@@ -44,10 +45,10 @@ def test_a_projects_own_image_takes_of_its_disk(service: Service) -> None:
     assert upload("public", 101 * MIB, None)
     operation = upload("own", 30 * MIB)
     with store.read() as c:
-        params = {one.id: one.params for one in work.pending_operations(c, "node1")}[str(operation)]
+        params = {one.id: one.params for one in pending.pending_operations(c, "node1")}[str(operation)]
     assert params["most"] == 70 * MIB and used() == 30 * MIB
     sha256 = hashlib.sha256(b"own").hexdigest()
-    service.record(work.ImageSeen(sha256, ImageState.READY, arch="x86_64", base_size=60 * MIB))
+    service.record(pending.ImageSeen(sha256, ImageState.READY, arch="x86_64", base_size=60 * MIB))
     assert used() == 90 * MIB
     with pytest.raises(OverQuota):
         upload("more", 11 * MIB)
@@ -67,6 +68,6 @@ def test_the_same_file_again_is_the_same_import_until_it_ends(service: Service) 
     first = upload()
     assert first[1] is not None and upload() == first
     assert upload("lab") == (sha256, None)
-    service.record(work.ImageSeen(sha256, ImageState.READY, arch="x86_64", base_size=1))
-    service.record(work.OperationEnded(first[1], OperationState.DONE))
+    service.record(pending.ImageSeen(sha256, ImageState.READY, arch="x86_64", base_size=1))
+    service.record(pending.OperationEnded(first[1], OperationState.DONE))
     assert upload() == (sha256, None)

@@ -11,7 +11,7 @@ from bare_service import Service
 
 from slicemgr.errors import Code, Refused
 from slicemgr.policy.access import Principal
-from slicemgr.service import people
+from slicemgr.service.accounts import authentication
 
 pytestmark = pytest.mark.usefixtures("each_store")
 
@@ -30,14 +30,14 @@ def file(service: Service) -> Path:
 def test_the_file_is_its_owners_alone_and_opens_the_service(service: Service, file: Path) -> None:
     token = service.token()
     assert file.stat().st_mode & 0o777 == 0o600
-    assert people.authenticate(service.store, token) == Principal("admin", True)
+    assert authentication.authenticate(service.store, token) == Principal("admin", True)
     assert token not in str(service.dump()), "only its hash is kept"
 
 
 def test_a_token_that_works_is_kept_and_the_url_follows(service: Service, file: Path) -> None:
     token = service.token()
     file.chmod(0o644)
-    people.ensure_local_admin(service.store, file, "http://127.0.0.1:9")
+    authentication.ensure_local_admin(service.store, file, "http://127.0.0.1:9")
     assert json.loads(file.read_text()) == {"url": "http://127.0.0.1:9", "token": token}
     assert file.stat().st_mode & 0o777 == 0o600
     assert service.count("tokens") == 1
@@ -50,7 +50,7 @@ def test_a_file_that_is_broken_is_made_anew(service: Service, file: Path, conten
     after = service.token()
     assert after != before
     with pytest.raises(Refused):
-        people.authenticate(service.store, before)
+        authentication.authenticate(service.store, before)
     assert service.count("tokens") == 1
 
 
@@ -67,5 +67,5 @@ def test_a_link_in_its_place_is_not_followed(service: Service, file: Path, tmp_p
 def test_a_wrong_token(service: Service, token: str) -> None:
     service.token()
     with pytest.raises(Refused) as caught:
-        people.authenticate(service.store, token)
+        authentication.authenticate(service.store, token)
     assert caught.value.code is Code.UNAUTHENTICATED

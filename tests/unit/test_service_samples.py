@@ -24,9 +24,9 @@ from werkzeug.serving import make_server
 from slicemgr.cli import main
 from slicemgr.config import RecordConfig
 from slicemgr.errors import Refused
-from slicemgr.service import samples
+from slicemgr.service.views import samples
+from slicemgr.store import pending
 from slicemgr.store import samples as rows
-from slicemgr.store import work
 from slicemgr.web import create_app
 
 API = "/api/v1"
@@ -191,7 +191,7 @@ def test_accounts(service: Service, client: FlaskClient) -> None:
 def test_nobody_sees_what_others_used(tmp_path: Path) -> None:
     """top and accounts of carol have nothing of lab; bob's have."""
     with Tenants(tmp_path) as tenants:
-        tenants.record(work.NodeSeen(NODE, "192.0.2.1"))
+        tenants.record(pending.NodeSeen(NODE, "192.0.2.1"))
         now = current()
         with tenants.store.write() as c:
             known = rows.slivers(c, NODE)

@@ -12,12 +12,15 @@ from bare_service import ADMIN, FACTS, SHA, Service
 
 from slicemgr.config import LimitsConfig
 from slicemgr.errors import Code, Refused
+from slicemgr.ipc.wake import Listener
 from slicemgr.model import Desired, Phase, Role
 from slicemgr.policy.access import Principal
-from slicemgr.service import leases, nodes, slices, views
-from slicemgr.store import work
+from slicemgr.service.leases import leases
+from slicemgr.service.nodes import nodes
+from slicemgr.service.slices import slices
+from slicemgr.service.views import views
+from slicemgr.store import pending
 from slicemgr.store.updates import utcnow
-from slicemgr.store.wake import Listener
 
 pytestmark = pytest.mark.usefixtures("both_stores")
 
@@ -52,9 +55,9 @@ def settle(service: Service) -> None:
     """What an agent would report once everything is as desired."""
     for row in service.rows():
         if row.sliver.desired is Desired.ABSENT:
-            service.record(work.SliverGone(row.sliver.id))
+            service.record(pending.SliverGone(row.sliver.id))
         else:
-            service.record(work.SliverSeen(row.sliver.id, Phase(row.sliver.desired.value), ""))
+            service.record(pending.SliverSeen(row.sliver.id, Phase(row.sliver.desired.value), ""))
 
 
 @pytest.fixture
@@ -114,9 +117,9 @@ def test_some_failed_is_partial_all_failed_is_failed(service: Service) -> None:
     service.create(count=2)
     settle(service)
     first, second = (row.sliver.id for row in service.rows())
-    service.record(work.SliverSeen(first, Phase.FAILED, "no room"))
+    service.record(pending.SliverSeen(first, Phase.FAILED, "no room"))
     assert (show(service)["state"], show(service)["slivers"][0]["error"]) == ("partial", "no room")
-    service.record(work.SliverSeen(second, Phase.FAILED, "no room"))
+    service.record(pending.SliverSeen(second, Phase.FAILED, "no room"))
     assert show(service)["state"] == "failed"
 
 
@@ -249,7 +252,7 @@ def test_a_large_slice_or_none(tmp_path: Path) -> None:
 def test_node_operations(service: Service) -> None:
     nodes.request(service.store, service.config, "node1", "gc", ADMIN, {"apply": True})
     with service.store.read() as c:
-        (operation,) = work.pending_operations(c, "node1")
+        (operation,) = pending.pending_operations(c, "node1")
     assert (operation.kind, dict(operation.params), operation.slivers) == ("gc", {"apply": True}, ())
     with pytest.raises(Refused) as error:
         nodes.request(service.store, service.config, "node9", "gc", ADMIN, {})

@@ -14,10 +14,14 @@ from slicemgr.errors import Code, Refused
 from slicemgr.model import GIB, MIB, Desired, OperationState, Phase, Role, Sliver, SliverSnapshot
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import OverQuota
-from slicemgr.service import images, projects, slices, snapshot_views, snapshots, views
-from slicemgr.service.snapshots import Place
+from slicemgr.service.nodes import images
+from slicemgr.service.projects import projects
+from slicemgr.service.slices import slices, snapshots
+from slicemgr.service.slices.snapshots import Place
+from slicemgr.service.views import snapshots as snapshot_views
+from slicemgr.service.views import views
+from slicemgr.store import pending as work
 from slicemgr.store import tables as t
-from slicemgr.store import work
 
 pytestmark = pytest.mark.usefixtures("each_store")
 EXP = Place("exp", ADMIN)

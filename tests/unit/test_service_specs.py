@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from slicemgr.config import Config
 from slicemgr.errors import Refused
 from slicemgr.model import MIB, Kind
-from slicemgr.service import keys, specs
+from slicemgr.service.slices import request_keys, specs
 
 CONFIG = config_in(Path("/nonexistent"))
 FINE: dict[str, Any] = {"name": "exp", "type": "lxc", "image": "debian-12", "ssh_keys": [KEY]}
@@ -200,7 +200,7 @@ ED, EC = ed25519.Ed25519PrivateKey.generate(), ec.generate_private_key(ec.SECP25
 
 def test_keys_of_a_file_without_comments_and_twins() -> None:
     text = f"# mine\n\n{openssh(ED)} me@host one\r\n  {openssh(EC)}\n{openssh(ED)} me@host one\n"
-    assert keys.parse([text, openssh(EC)]) == (f"{openssh(ED)} me@host one", openssh(EC))
+    assert request_keys.parse([text, openssh(EC)]) == (f"{openssh(ED)} me@host one", openssh(EC))
 
 
 def test_a_security_key_is_a_key() -> None:
@@ -210,34 +210,34 @@ def test_a_security_key_is_a_key() -> None:
     kind = b"sk-ssh-ed25519@openssh.com"
     point = ED.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     line = f"{kind.decode()} {base64.b64encode(part(kind) + part(point) + part(b'ssh:')).decode()}"
-    assert keys.parse([line]) == (line,)
+    assert request_keys.parse([line]) == (line,)
 
 
 @pytest.mark.parametrize("form", [PrivateFormat.OpenSSH, PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
 def test_a_private_key_is_refused_and_not_repeated(form: PrivateFormat) -> None:
     text = private(EC, form)
     with pytest.raises(Refused, match="private key") as caught:
-        keys.parse([KEY, text])
+        request_keys.parse([KEY, text])
     secret = text.splitlines()[1]
     assert secret not in repr((caught.value.args, str(caught.value)))
     assert ".pub" in caught.value.hint
 
 
 def test_a_short_rsa_key_is_refused() -> None:
-    assert keys.parse([openssh(rsa.generate_private_key(65537, 2048))])
+    assert request_keys.parse([openssh(rsa.generate_private_key(65537, 2048))])
     with pytest.raises(Refused, match="1024 bits"):
-        keys.parse([openssh(rsa.generate_private_key(65537, 1024))])
+        request_keys.parse([openssh(rsa.generate_private_key(65537, 1024))])
 
 
 def test_a_comment_cannot_smuggle_a_line() -> None:
-    (key,) = keys.parse([f"{openssh(ED)} evil\x1b[2J"])
+    (key,) = request_keys.parse([f"{openssh(ED)} evil\x1b[2J"])
     assert key == openssh(ED)
 
 
 def test_too_many_keys() -> None:
-    many = "\n".join(openssh(ed25519.Ed25519PrivateKey.generate()) for _ in range(keys.MOST_KEYS + 1))
+    many = "\n".join(openssh(ed25519.Ed25519PrivateKey.generate()) for _ in range(request_keys.MOST_KEYS + 1))
     with pytest.raises(Refused, match="exceed the limit"):
-        keys.parse([many])
+        request_keys.parse([many])
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "-x", "a b", "x" * 65, ".hidden", None])

@@ -11,11 +11,13 @@ from bare_service import KEY
 from tenants import ALICE, BOB, CAROL, DAVE, OTHER_KEY, ROOT, Tenants, ask
 
 from slicemgr.policy.access import Principal
-from slicemgr.service import keys, members, ssh_keys, users
+from slicemgr.service.accounts import ssh_keys, users
+from slicemgr.service.projects import members
+from slicemgr.service.slices import request_keys
 from slicemgr.store import tables as t
 
 THIRD = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHUPSqhMDOJ4Pvb8KpnoTE8rjv1Q4vtWo1Bt0u4e5nZt third"
-NAMES = {keys.body(KEY): "bobs", keys.body(OTHER_KEY): "other", keys.body(THIRD): "third"}
+NAMES = {request_keys.body(KEY): "bobs", request_keys.body(OTHER_KEY): "other", request_keys.body(THIRD): "third"}
 
 
 class Lab(Tenants):
@@ -24,7 +26,7 @@ class Lab(Tenants):
     def has(self, name: str = "exp") -> set[str]:
         """What the agent is told that the sliver shall have."""
         found = [row.sliver.ssh_keys for row in self.rows() if row.sliver.slice_name == name]
-        return {NAMES[keys.body(line)] for line in found[0]}
+        return {NAMES[request_keys.body(line)] for line in found[0]}
 
     def asked(self) -> list[str]:
         """The slices that an operation was asked for, to change their keys."""

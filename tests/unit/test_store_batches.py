@@ -9,36 +9,36 @@ from bare_service import config_in, fresh_database
 
 import slicemgr.store
 from slicemgr.model import ImageState, OperationState, Phase
-from slicemgr.store import work
+from slicemgr.store import pending
 
 pytestmark = pytest.mark.usefixtures("both_stores")
 
-UPDATES: list[work.Update] = [
-    work.SliverSeen("a-0", Phase.RUNNING, "", "ssh-ed25519 AAAA"),
-    work.SliverGone("a-0"),
-    work.StepSeen("op", "a-0", "root", OperationState.RUNNING),
-    work.SliverDone("op", "a-0", OperationState.DONE),
-    work.OperationStarted("op"),
-    work.OperationEnded("op", OperationState.DONE),
-    work.ImageSeen("00", ImageState.READY),
-    work.ImageGone("00"),
-    work.NodeSeen("node", "192.0.2.1", {"cpus": 2}),
-    work.EventSeen("agent", "repair"),
-    work.SnapshotMade("a-0", "1", 7),
-    work.SnapshotGone("1"),
+UPDATES: list[pending.Update] = [
+    pending.SliverSeen("a-0", Phase.RUNNING, "", "ssh-ed25519 AAAA"),
+    pending.SliverGone("a-0"),
+    pending.StepSeen("op", "a-0", "root", OperationState.RUNNING),
+    pending.SliverDone("op", "a-0", OperationState.DONE),
+    pending.OperationStarted("op"),
+    pending.OperationEnded("op", OperationState.DONE),
+    pending.ImageSeen("00", ImageState.READY),
+    pending.ImageGone("00"),
+    pending.NodeSeen("node", "192.0.2.1", {"cpus": 2}),
+    pending.EventSeen("agent", "repair"),
+    pending.SnapshotMade("a-0", "1", 7),
+    pending.SnapshotGone("1"),
 ]
 
 
 @pytest.mark.parametrize("update", UPDATES, ids=lambda update: type(update).__name__)
-def test_two_of_a_kind_are_written(update: work.Update, tmp_path: Path) -> None:
+def test_two_of_a_kind_are_written(update: pending.Update, tmp_path: Path) -> None:
     config = config_in(tmp_path)
     fresh_database(config)
     with slicemgr.store.open(config) as store:
         with store.write() as connection:
-            work.record(connection, [update, update])
+            pending.record(connection, [update, update])
         with store.read() as connection:
-            assert work.slivers(connection, "node") == []
+            assert pending.slivers(connection, "node") == []
 
 
 def test_the_list_above_is_complete() -> None:
-    assert {type(one) for one in UPDATES} == set(work.Update.__args__)
+    assert {type(one) for one in UPDATES} == set(pending.Update.__args__)

@@ -19,8 +19,9 @@ import slicemgr.store
 from slicemgr.agent import node
 from slicemgr.config import Config, StoreConfig
 from slicemgr.errors import Failed, Refused
-from slicemgr.service import people, slices
-from slicemgr.store import Store, StoreError, copy, schema, tables, work
+from slicemgr.service.accounts import authentication
+from slicemgr.service.slices import slices
+from slicemgr.store import Store, StoreError, copy, pending, schema, tables
 from slicemgr.store.engine import make_engine
 
 SECOND = timedelta(seconds=1)
@@ -75,16 +76,16 @@ def test_every_row_of_every_table_arrives(service: Service, target: str, moved: 
     assert counts == {name: len(rows) for name, rows in before.items()}
     with slicemgr.store.open(moved) as store:
         assert contents(store) == before
-        assert people.authenticate(store, token).admin
+        assert authentication.authenticate(store, token).admin
     assert contents(service.store) == before
 
 
 def test_the_moved_testbed_works_on(service: Service, target: str, moved: Config) -> None:
     copy.copy(service.config.store_url, target, SECOND)
     with slicemgr.store.open(moved) as store:
-        slices.create(store, moved, service.request("after"), people.authenticate(store, service.token()))
+        slices.create(store, moved, service.request("after"), authentication.authenticate(store, service.token()))
         with store.read() as c:
-            rows = [row.sliver for row in work.slivers(c, "node1")]
+            rows = [row.sliver for row in pending.slivers(c, "node1")]
         assert [one.slice_name for one in rows] == ["exp", "exp", "after"]
         assert len({one.address for one in rows}) == len({one.ports.first for one in rows}) == 3
 
@@ -92,16 +93,16 @@ def test_the_moved_testbed_works_on(service: Service, target: str, moved: Config
 def test_numbers_of_rows_that_are_gone_are_not_given_again(service: Service, target: str, moved: Config) -> None:
     service.create("gone", count=3)
     gone = [row.sliver for row in service.rows() if row.sliver.slice_name == "gone"]
-    service.record(*(work.SliverGone(one.id) for one in gone))
+    service.record(*(pending.SliverGone(one.id) for one in gone))
     with service.store.write() as c:
         given = max(c.scalars(sa.select(tables.events.c.id)))
         c.execute(tables.events.delete().where(tables.events.c.id == given))
     copy.copy(service.config.store_url, target, SECOND)
     with slicemgr.store.open(moved) as store:
-        admin = people.authenticate(store, service.token())
+        admin = authentication.authenticate(store, service.token())
         slices.create(store, moved, service.request("after"), admin)
         with store.read() as c:
-            serial = work.slivers(c, "node1")[-1].sliver.serial
+            serial = pending.slivers(c, "node1")[-1].sliver.serial
             event = max(c.scalars(sa.select(tables.events.c.id)))
     assert (serial, event) == (max(one.serial for one in gone) + 1, given + 1)
 

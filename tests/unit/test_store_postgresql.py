@@ -25,7 +25,7 @@ from slicemgr.agent.journal import Journal
 from slicemgr.config import Config, StoreConfig, WebConfig, parse_duration
 from slicemgr.errors import Refused
 from slicemgr.model import DEFAULT_PROJECT
-from slicemgr.store import Store, StoreError, postgresql, schema, tables, work
+from slicemgr.store import Store, StoreError, pending, postgresql, schema, tables
 from slicemgr.store.engine import make_engine
 from slicemgr.store.updates import utcnow
 from slicemgr.store.url import parse
@@ -204,7 +204,7 @@ def test_what_the_url_says_beside_is_kept(databases: Databases, config: Config) 
 
 def test_a_nul_in_what_a_program_said_does_not_cost_the_report(store: Store) -> None:
     with store.write() as c:
-        work.record(c, [work.EventSeen("agent", "repair", detail="a\0b")])
+        pending.record(c, [pending.EventSeen("agent", "repair", detail="a\0b")])
     with store.read() as c:
         assert c.scalar(sa.select(tables.events.c.detail)) == "a\N{REPLACEMENT CHARACTER}b"
         assert c.scalar(sa.select(tables.users.c.name).where(tables.users.c.name == "admin\0")) is None
@@ -268,7 +268,7 @@ def test_writers_of_two_processes_never_decide_on_the_same_state(
             count = c.scalar(sa.select(sa.func.count()).select_from(tables.events)) or 0
             with contextlib.suppress(threading.BrokenBarrierError):
                 both_have_read.wait(0.3 if locking else 30)
-            work.record(c, [work.EventSeen("x", str(count))])
+            pending.record(c, [pending.EventSeen("x", str(count))])
 
     with slicemgr.store.open(config) as one, slicemgr.store.open(config) as other:
         with ThreadPoolExecutor(2) as pool:
@@ -288,12 +288,12 @@ def test_a_restart_of_the_server_is_survived(how: signal.Signals, tmp_path: Path
         config = config_in(tmp_path, web=WebConfig(threads=1), store=StoreConfig(lock_timeout=SECOND))
         fresh_database(config)
         with slicemgr.store.open(config) as store, Journal(store) as journal:
-            journal.add(work.EventSeen("x", "before"))
+            journal.add(pending.EventSeen("x", "before"))
             assert journal.flush()
             server.stop(how)
             with pytest.raises(StoreError, match="does not answer"), store.read() as c:
                 c.scalar(sa.select(tables.users.c.name))
-            journal.add(work.EventSeen("x", "meanwhile"))
+            journal.add(pending.EventSeen("x", "meanwhile"))
             assert not journal.flush(0.3)
             server.start()
             with store.read() as c:  # at once, whatever connections the pool has left from before

@@ -17,7 +17,7 @@ from bare_service import Service, config_in, empty_database, fresh_database
 import slicemgr.store
 from slicemgr import __version__, model
 from slicemgr.config import PACKAGE, Config, StoreConfig, WebConfig, parse_duration
-from slicemgr.service import people
+from slicemgr.service.accounts import authentication
 from slicemgr.store import Store, StoreError, schema, tables
 from slicemgr.store.engine import make_engine
 from slicemgr.store.updates import utcnow
@@ -197,7 +197,7 @@ def test_people_come_to_a_testbed_that_has_slices(full: Service) -> None:
     token = full.token()
     schema.downgrade(full.config.store_url, "0004")
     schema.upgrade(full.config.store_url)
-    assert people.authenticate(full.store, token).credential
+    assert authentication.authenticate(full.store, token).credential
     with full.store.read() as c:
         assert set(c.scalars(sa.select(tables.operations.c.project))) == {model.DEFAULT_PROJECT}
         if c.dialect.name == "sqlite":

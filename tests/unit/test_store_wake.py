@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slicemgr.store.wake import Listener, wake
+from slicemgr.ipc.wake import Listener, wake
 
 USER = 64127  # of nobody else
 

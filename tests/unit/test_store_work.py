@@ -13,8 +13,10 @@ from bare_service import ADMIN, IMAGE, KEY, SHA, Service
 from sqlalchemy import exc
 
 from slicemgr.model import Desired, ImageState, Kind, OperationState, Phase
-from slicemgr.service import slices, views
-from slicemgr.store import tables, work
+from slicemgr.service.slices import slices
+from slicemgr.service.views import views
+from slicemgr.store import pending as work
+from slicemgr.store import tables
 
 pytestmark = pytest.mark.usefixtures("both_stores")
 

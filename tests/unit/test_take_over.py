@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slicemgr.agent.imports import take_over
+from slicemgr.agent.images import take_over
 from slicemgr.errors import Failed
 
 

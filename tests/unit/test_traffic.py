@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from slicemgr.drivers import traffic
+from slicemgr.drivers.network import traffic
 
 SLIVER = "abcdefgh-7"
 TO = "qdisc replace dev smabcdefgh-7 root tbf rate 100000000bit burst 125000b limit 750000b\n"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slicemgr.agent.turns import Turns
+from slicemgr.agent.worker_threads import Turns
 
 PATIENCE = 20.0  # seconds after which a test gives up
 

@@ -13,7 +13,7 @@ from bare_service import SHA, request, service, settings
 from flask.testing import FlaskClient
 
 from slicemgr.config import Config
-from slicemgr.service import people
+from slicemgr.service.accounts import authentication
 from slicemgr.web import create_app
 
 pytestmark = pytest.mark.usefixtures("each_store")
@@ -30,7 +30,7 @@ def config(tmp_path: Path) -> Config:
 def client(config: Config) -> Iterator[FlaskClient]:
     with service(config) as store:
         path = config.node.run_dir / "client.json"
-        people.ensure_local_admin(store, path, "http://x")
+        authentication.ensure_local_admin(store, path, "http://x")
         made = create_app(config, store).test_client()
         made.environ_base["HTTP_AUTHORIZATION"] = "Bearer " + json.loads(path.read_text())["token"]
         yield made

@@ -26,8 +26,9 @@ from web_process import Web, until
 from slicemgr.config import WebConfig
 from slicemgr.errors import Busy, Code
 from slicemgr.model import OperationState
-from slicemgr.service import people, tokens
-from slicemgr.store import work
+from slicemgr.service.accounts import authentication as people
+from slicemgr.service.accounts import tokens
+from slicemgr.store import pending
 from slicemgr.web.connection import Connection, Pace
 from slicemgr.web.places import Kind, Places
 from slicemgr.web.refusals import Refusals
@@ -346,7 +347,7 @@ def test_requests_that_wait_leave_threads_to_others() -> None:
             waiting = [pool.submit(web.ask, "GET", f"/api/v1/operations/{id_}?wait=50") for _ in range(20)]
             until(lambda: sum(one.done() for one in waiting) == 14)
             assert web.page(BOUND) == 200
-            web.service.record(work.OperationStarted(id_), work.OperationEnded(id_, OperationState.DONE))
+            web.service.record(pending.OperationStarted(id_), pending.OperationEnded(id_, OperationState.DONE))
             assert {one.result()[0] for one in waiting} == {200}
 
 

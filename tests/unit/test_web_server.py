@@ -18,12 +18,12 @@ import web_process
 from bare_service import Service
 from web_process import USER, Web, until
 
-from slicemgr import websocket
 from slicemgr.client import Client
 from slicemgr.errors import Code, Refused
+from slicemgr.ipc import console_socket, unix_socket, websocket
 from slicemgr.model import OperationState
-from slicemgr.service import images
-from slicemgr.store import door, endpoint, work
+from slicemgr.service.nodes import images
+from slicemgr.store import pending
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_waiting_requests_neither_hold_the_database_nor_the_others(web: Web) -> 
         assert web.ask("GET", "/api/v1/slices")[0] == 200
         assert web.ask("DELETE", "/api/v1/slices/waited")[0] == 202
         assert not any(one.done() for one in waiting)
-        web.service.record(work.OperationStarted(id_), work.OperationEnded(id_, OperationState.DONE))
+        web.service.record(pending.OperationStarted(id_), pending.OperationEnded(id_, OperationState.DONE))
         assert {one.result()[1]["state"] for one in waiting} == {"done"}
 
 
@@ -76,7 +76,7 @@ def test_news_are_told_before_the_end(web: Web) -> None:
     path = f"/api/v1/operations/{operation['id']}?wait=50&seen={operation['version']}"
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(web.ask, "GET", path)
-        web.service.record(work.StepSeen(operation["id"], "", "root", OperationState.RUNNING))
+        web.service.record(pending.StepSeen(operation["id"], "", "root", OperationState.RUNNING))
         seen = waiting.result()[1]
     assert (seen["state"], [step["name"] for step in seen["steps"]]) == ("queued", ["root"])
 
@@ -126,11 +126,11 @@ def test_an_operation_is_followed_to_its_end(web: Web) -> None:
         assert int(follower.next()["retry"]) > 0
         first = follower.next()
         assert first["event"] == "operation" and json.loads(first["data"])["state"] == "queued"
-        web.service.record(work.StepSeen(id_, "", "root", OperationState.RUNNING))
+        web.service.record(pending.StepSeen(id_, "", "root", OperationState.RUNNING))
         step = follower.next()
         assert [one["name"] for one in json.loads(step["data"])["steps"]] == ["root"]
         assert int(step["id"]) > int(first["id"])
-        web.service.record(work.OperationEnded(id_, OperationState.DONE))
+        web.service.record(pending.OperationEnded(id_, OperationState.DONE))
         last, end = follower.next(), follower.next()
         assert json.loads(last["data"])["state"] == "done"
         assert (end["event"], end["id"]) == ("end", last["id"]) and json.loads(end["data"]) == {"state": "done"}
@@ -148,7 +148,7 @@ def test_who_may_no_longer_see_it_is_told_no_more(web: Web) -> None:
     with following(web, id_, token=token["token"]) as follower:
         follower.next(), follower.next()
         web.ask("DELETE", f"/api/v1/tokens/{token['id']}")
-        web.service.record(work.StepSeen(id_, "", "root", OperationState.RUNNING))
+        web.service.record(pending.StepSeen(id_, "", "root", OperationState.RUNNING))
         gone = follower.next()
         assert gone["event"] == "gone" and json.loads(gone["data"])["code"] == "unauthenticated"
         assert follower.answer.read() == b""
@@ -166,7 +166,7 @@ def test_followers_leave_room_and_make_room(web: Web) -> None:
         assert web.ask("GET", "/api/v1/slices")[0] == 200
         all_of_them[0].close()
         for number in range(100):
-            web.service.record(work.StepSeen(id_, "", f"step {number}", OperationState.RUNNING))
+            web.service.record(pending.StepSeen(id_, "", f"step {number}", OperationState.RUNNING))
             follower = stack.enter_context(following(web, id_))
             if follower.status == 200:
                 break
@@ -202,7 +202,7 @@ def test_an_image_is_spooled_for_the_agent(web: Web) -> None:
     assert (web.service.config.uploads_dir / name).read_bytes() == data
     again = web.ask("POST", "/api/v1/images?name=other&format=raw", data, headers)
     assert (again[0], again[1]["operation"]["id"]) == (202, answer["operation"]["id"])
-    web.service.record(work.ImageGone(answer["image"]["sha256"]))
+    web.service.record(pending.ImageGone(answer["image"]["sha256"]))
     (web.service.config.uploads_dir / name).unlink()
 
 
@@ -237,7 +237,7 @@ def test_a_killed_predecessors_leavings_are_swept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("user", ["root", "0:0", "0:5", "nobody-of-this-name", "a:b", ""])
 def test_users_that_the_web_process_must_not_be(user: str) -> None:
     with pytest.raises(Refused) as caught:
-        endpoint.user_ids(user)
+        unix_socket.user_ids(user)
     assert caught.value.field == "web.user"
 
 
@@ -254,7 +254,7 @@ def _agent(web: Web, speak: Callable[[socket.socket, bytes], object]) -> Iterato
             while True:
                 threading.Thread(target=attend, args=(listener.accept()[0],), daemon=True).start()
 
-    with door.listen(web.service.config.console_socket, f"{USER}:{USER}") as listener:
+    with console_socket.listen(web.service.config.console_socket, f"{USER}:{USER}") as listener:
         accepting = threading.Thread(target=serve)
         accepting.start()
         try:
@@ -265,12 +265,12 @@ def _agent(web: Web, speak: Callable[[socket.socket, bytes], object]) -> Iterato
 
 
 def _echo(stream: socket.socket, _token: bytes) -> None:
-    stream.send(door.OPENED)
-    while data := door.asked(stream.recv(door.CHUNK + 1)):
+    stream.send(console_socket.OPENED)
+    while data := console_socket.asked(stream.recv(console_socket.CHUNK + 1)):
         if data == b"enough":
-            stream.send(door.error(Refused(Code.CONFLICT, "it has stopped")))
+            stream.send(console_socket.error(Refused(Code.CONFLICT, "it has stopped")))
             return
-        stream.send(door.data(str(tuple(data)).encode() if isinstance(data, door.Window) else data))
+        stream.send(console_socket.data(str(tuple(data)).encode() if isinstance(data, console_socket.Window) else data))
 
 
 @pytest.fixture
@@ -321,11 +321,11 @@ def test_an_agent_that_is_away_refuses_or_goes_is_told_as_such(web: Web, client:
     assert caught.value.code is Code.UNAVAILABLE and "agent" in caught.value.message
     no = Refused(Code.CONFLICT, "no", hint="because")
     with (
-        _agent(web, lambda stream, _: stream.send(door.error(no))),
+        _agent(web, lambda stream, _: stream.send(console_socket.error(no))),
         pytest.raises(Refused, match=r"no \(because\)"),
     ):
         client.console("console")
-    with _agent(web, lambda stream, _: stream.send(door.OPENED)), client.console("console") as channel:
+    with _agent(web, lambda stream, _: stream.send(console_socket.OPENED)), client.console("console") as channel:
         assert _heard(channel, 1) == b""
     assert channel.ended is not None and "was lost" in channel.ended.reason
 
@@ -334,7 +334,7 @@ def test_a_client_that_goes_is_told_to_the_agent(web: Web, client: Client) -> No
     gone = threading.Event()
 
     def listen(stream: socket.socket, _token: bytes) -> None:
-        stream.send(door.OPENED)
+        stream.send(console_socket.OPENED)
         assert stream.recv(1) == b""
         gone.set()
 

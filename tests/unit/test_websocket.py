@@ -11,9 +11,9 @@ import pytest
 from wsproto import ConnectionType, WSConnection, events
 from wsproto.connection import Connection
 
-from slicemgr import websocket
 from slicemgr.errors import Code, Failed, Refused
-from slicemgr.websocket import Channel, Closed
+from slicemgr.ipc import websocket
+from slicemgr.ipc.websocket import Channel, Closed
 
 HEADERS = [
     ("Host", "h"),

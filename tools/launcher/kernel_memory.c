@@ -1,7 +1,7 @@
 /*
  * Kernel memory that the memory cgroup does not see, bounded for one container:
  *
- *   - capture rings: the BPF program that slicemgr/drivers/capture_rings.py loaded is attached to the sliver's cgroup;
+ *   - capture rings: the BPF program that slicemgr/drivers/kernel/capture_rings.py loaded is attached to the sliver's cgroup;
  *     the kernel does not ask it about calls of 32-bit programs: the filter by numbers refuses rings to those;
  *   - socket buffers on cgroup v1, which have a limit of their own there (on v2 they count as the sliver's memory);
  *   - fragments that wait for the rest of their packet: low thresholds, and network settings are read-only but for

@@ -16,7 +16,7 @@
 
 #define ROOT_MOUNT RUN_DIR "/root"
 #define MASK_MOUNT RUN_DIR "/mask"
-#define MASK_FILE MASK_MOUNT "/empty" /* as slicemgr/drivers/launch.py names them */
+#define MASK_FILE MASK_MOUNT "/empty" /* as slicemgr/drivers/libvirt/launch.py names them */
 #define MASK_DIRECTORY MASK_MOUNT "/none"
 #define MASK_ZEROS MASK_MOUNT "/vmstat"
 

@@ -16,7 +16,7 @@
  *
  * Everything fails closed: without the launch file, or if the guard dies, the container does not start.
  * What it prints on stderr is what libvirt reports. The sliver's values come from LAUNCH_DIR/NAME, written by
- * slicemgr/drivers/launch.py as key=value lines.
+ * slicemgr/drivers/libvirt/launch.py as key=value lines.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask_smorest import Blueprint
 
 from slicemgr.policy import access
-from slicemgr.service import audits, nodes
+from slicemgr.service.nodes import audits, nodes
 from slicemgr.web import schemas, schemas_audits
 from slicemgr.web.api import reading
 from slicemgr.web.api.reading import SECURED, Answer

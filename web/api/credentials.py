@@ -6,7 +6,8 @@ from flask import request
 from flask_smorest import Blueprint
 
 from slicemgr.policy import access
-from slicemgr.service import people_views, sessions, ssh_keys, tokens
+from slicemgr.service.accounts import sessions, ssh_keys, tokens
+from slicemgr.service.views import people
 from slicemgr.web import schemas, schemas_people
 from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
@@ -29,7 +30,7 @@ def list_keys() -> Answer:
     """List your SSH keys with their fingerprints."""
     _, page = lists.KEYS.read()
     with state().store.read() as c:
-        return lists.KEYS.answer(people_views.keys(c, _whose(), page=page), page)
+        return lists.KEYS.answer(people.keys(c, _whose(), page=page), page)
 
 
 @routes.route("/keys", methods=["POST"])
@@ -43,7 +44,7 @@ def add_keys() -> Answer:
     reading.only(body, "key")
     ids = ssh_keys.add(state().store, body.get("key"), principal(), state().config)
     with state().store.read() as c:
-        return {"keys": [one for one in people_views.keys(c, principal().user) if one["id"] in ids]}, 201
+        return {"keys": [one for one in people.keys(c, principal().user) if one["id"] in ids]}, 201
 
 
 @routes.route("/keys/<id>", methods=["DELETE"])
@@ -63,7 +64,7 @@ def list_tokens() -> Answer:
     """List your tokens with their access, expiry and last use."""
     _, page = lists.TOKENS.read()
     with state().store.read() as c:
-        return lists.TOKENS.answer(people_views.tokens(c, _whose(), principal(), page=page), page)
+        return lists.TOKENS.answer(people.tokens(c, _whose(), principal(), page=page), page)
 
 
 @routes.route("/tokens", methods=["POST"])
@@ -75,7 +76,7 @@ def create_token() -> Answer:
     by, store = principal(), state().store
     token, id_, _ = tokens.create(store, tokens.wanted(reading.body(), state().config), by)
     with store.read() as c:
-        return {"token": token, **people_views.tokens(c, by.user, by, id_)[0]}, 201
+        return {"token": token, **people.tokens(c, by.user, by, id_)[0]}, 201
 
 
 @routes.route("/tokens/<id>", methods=["DELETE"])
@@ -95,7 +96,7 @@ def list_sessions() -> Answer:
     """List your browser sessions."""
     _, page = lists.SESSIONS.read()
     with state().store.read() as c:
-        return lists.SESSIONS.answer(people_views.sessions(c, _whose(), principal(), page=page), page)
+        return lists.SESSIONS.answer(people.sessions(c, _whose(), principal(), page=page), page)
 
 
 @routes.route("/sessions/<id>", methods=["DELETE"])

@@ -6,8 +6,9 @@ from flask import request
 from flask_smorest import Blueprint
 
 from slicemgr.errors import invalid
-from slicemgr.policy import access, reports
-from slicemgr.service import experiments, filters
+from slicemgr.policy import access, experiments
+from slicemgr.service.experiments import publications
+from slicemgr.service.views import filters
 from slicemgr.web import foreign, schemas, schemas_experiments, schemas_people, spool
 from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
@@ -18,7 +19,7 @@ routes = Blueprint("experiments", __name__, url_prefix="/api/v1/experiments", de
 
 def _shown(id: str) -> Answer:
     with state().store.read() as c:
-        return experiments.views(c, principal(), id)[0]
+        return publications.views(c, principal(), id)[0]
 
 
 @routes.route("", methods=["GET"])
@@ -28,7 +29,7 @@ def list_experiments() -> Answer:
     """List the published experiments, newest first. Admins also see hidden ones."""
     given, page = lists.EXPERIMENTS.read()
     with state().store.read() as c:
-        found = experiments.views(c, principal(), where=filters.experiments(given), page=page)
+        found = publications.views(c, principal(), where=filters.experiments(given), page=page)
     return lists.EXPERIMENTS.answer(found, page)
 
 
@@ -41,13 +42,13 @@ def publish_experiment() -> Answer:
     """Publish the report of a run, sent as a tar archive. The same archive again returns the existing experiment."""
     access.publish_experiment(principal())
     given = {name: text for name, text in request.args.items() if text}
-    reading.only(given, *experiments.FIELDS)
+    reading.only(given, *publications.FIELDS)
     if given.get("public", "true") not in ("true", "false"):
         raise invalid("public", "must be true or false")
-    asked = experiments.wanted({**given, "public": given.get("public", "true") == "true"})
+    asked = publications.wanted({**given, "public": given.get("public", "true") == "true"})
     with spool.receive(state().config, "max_report") as received:
-        archive = experiments.Archive(received.path, received.sha256)
-        id_, new = experiments.publish(state().store, state().config, archive, asked, principal())
+        archive = publications.Archive(received.path, received.sha256)
+        id_, new = publications.publish(state().store, state().config, archive, asked, principal())
     return _shown(id_), 201 if new else 200
 
 
@@ -67,8 +68,8 @@ def show_experiment(id: str) -> Answer:
 def change_experiment(id: str) -> Answer:
     """Change the name, the note, or the visibility."""
     body = reading.body()
-    reading.only(body, *experiments.FIELDS)
-    experiments.change(state().store, id, body, principal())
+    reading.only(body, *publications.FIELDS)
+    publications.change(state().store, id, body, principal())
     return _shown(id)
 
 
@@ -78,7 +79,7 @@ def change_experiment(id: str) -> Answer:
 @routes.alt_response(404, schema=schemas.Problem)
 def delete_experiment(id: str) -> Answer:
     """Delete an experiment and its files. The folder of the run is not changed."""
-    experiments.delete(state().store, state().config, id, principal())
+    publications.delete(state().store, state().config, id, principal())
     return {"deleted": id}
 
 
@@ -88,5 +89,5 @@ def delete_experiment(id: str) -> Answer:
 def show_experiment_file(id: str, file: str) -> Answer:
     """Download one file of an experiment. Its security policy forbids scripts and requests."""
     with state().store.read() as c:
-        path = experiments.file(c, state().config, id, file, principal())
-    return foreign.answer(path, reports.media_type(file))
+        path = publications.file(c, state().config, id, file, principal())
+    return foreign.answer(path, experiments.media_type(file))

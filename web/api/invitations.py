@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
-from slicemgr.service import invitation_views, invitations, people_views
+from slicemgr.service.projects import invitations
+from slicemgr.service.views import invitations as invitation_views
+from slicemgr.service.views import people
 from slicemgr.web import schemas, schemas_people
 from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
@@ -73,7 +75,7 @@ def accept_project_invitation(id: str) -> Answer:
     """Accept an invitation. The response is your account with its projects. Your default project does not change."""
     invitations.accept(state().store, state().config, id, principal())
     with state().store.read() as c:
-        return people_views.me(c, principal())
+        return people.me(c, principal())
 
 
 @routes.route("/me/invitations/<id>/decline", methods=["POST"])

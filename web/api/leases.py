@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
-from slicemgr.service import clock, lease_rules
+from slicemgr.service.leases import clock, rules
 from slicemgr.web import schemas, schemas_leases
 from slicemgr.web.api import reading
 from slicemgr.web.api.reading import SECURED, Answer
@@ -20,7 +20,7 @@ routes = Blueprint("leases", __name__, url_prefix="/api/v1", description="Leases
 def show_leases(name: str) -> Answer:
     """Show the lease policy: default, longest, grace period, renewal window, reminders and exemption."""
     with state().store.read() as c:
-        return lease_rules.view(c, state().config, name, principal())
+        return rules.view(c, state().config, name, principal())
 
 
 @routes.route("/projects/<name>/leases", methods=["PATCH"])
@@ -30,7 +30,7 @@ def show_leases(name: str) -> Answer:
 @routes.alt_response(422, schema=schemas.Problem)
 def change_leases(name: str) -> Answer:
     """Change default and reminders (PIs), window and exempt (admins). null restores the default of the testbed."""
-    lease_rules.change(state().store, state().config, name, reading.body(), principal())
+    rules.change(state().store, state().config, name, reading.body(), principal())
     return show_leases(name)
 
 

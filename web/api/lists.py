@@ -20,8 +20,8 @@ from flask import request
 
 from slicemgr.errors import Refused, invalid
 from slicemgr.model import Desired, ImageState, Kind, OperationState, Phase, RequestState
-from slicemgr.service import views
-from slicemgr.service.paging import Page
+from slicemgr.service.views import views
+from slicemgr.service.views.paging import Page
 from slicemgr.web.state import principal
 
 MOST, USUAL = 1000, 100  # rows of a page

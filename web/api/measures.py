@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
-from slicemgr.service import bench_specs, nodes
+from slicemgr.policy import measurements
+from slicemgr.service.nodes import nodes
 from slicemgr.web import schemas, schemas_measures
 from slicemgr.web.api import reading
 from slicemgr.web.api.reading import SECURED, Answer
@@ -20,7 +21,7 @@ routes = Blueprint("measures", __name__, url_prefix="/api/v1/nodes/<name>", desc
 @routes.alt_response(422, schema=schemas.Problem)
 def measure_io(name: str) -> Answer:
     """Create a root from an image, and read and write data there. `measured` has seconds, or the `missing` program."""
-    params = bench_specs.io(reading.body())
+    params = measurements.io(reading.body())
     return reading.asked(nodes.request(state().store, state().config, name, "io", principal(), params)), 202
 
 
@@ -31,5 +32,5 @@ def measure_io(name: str) -> Answer:
 @routes.alt_response(422, schema=schemas.Problem)
 def measure_sysbench(name: str) -> Answer:
     """Run one sysbench test on the node. `measured` has its results, or the `missing` program."""
-    params = bench_specs.sysbench(reading.body())
+    params = measurements.sysbench(reading.body())
     return reading.asked(nodes.request(state().store, state().config, name, "sysbench", principal(), params)), 202

@@ -7,8 +7,9 @@ from typing import Any
 from flask import request
 from flask_smorest import Blueprint
 
-from slicemgr.service import people_views, users
-from slicemgr.service.views import when
+from slicemgr.service.accounts import users
+from slicemgr.service.views import people
+from slicemgr.service.views.views import when
 from slicemgr.web import schemas, schemas_people
 from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
@@ -24,7 +25,7 @@ LINK = "/invitation/"  # the page that a link leads to, and the secret behind it
 def me() -> Answer:
     """Show your account, your projects, and the access of this token."""
     with state().store.read() as c:
-        return people_views.me(c, principal())
+        return people.me(c, principal())
 
 
 @routes.route("/me/password", methods=["POST"])
@@ -40,7 +41,7 @@ def change_password() -> Answer:
         state().store, state().door, reading.text(body, "old"), reading.text(body, "new"), principal()
     )
     with state().store.read() as c:
-        return people_views.me(c, principal())
+        return people.me(c, principal())
 
 
 @routes.route("/users", methods=["GET"])
@@ -50,7 +51,7 @@ def list_users() -> Answer:
     """List users by name: all for admins, else those of your projects."""
     _, page = lists.USERS.read()
     with state().store.read() as c:
-        return lists.USERS.answer(people_views.users(c, principal(), page=page), page)
+        return lists.USERS.answer(people.users(c, principal(), page=page), page)
 
 
 @routes.route("/users", methods=["POST"])
@@ -69,7 +70,7 @@ def invite_user() -> Answer:
 def show_user(name: str) -> Answer:
     """Show one user."""
     with state().store.read() as c:
-        return people_views.users(c, principal(), name)[0]
+        return people.users(c, principal(), name)[0]
 
 
 @routes.route("/users/<name>", methods=["PATCH"])
@@ -80,7 +81,7 @@ def change_user(name: str) -> Answer:
     """Change your full_name, email and default_project. Admins can also change `enabled`, `admin` and other users."""
     users.change(state().store, name, reading.body(), principal(), state().config)
     with state().store.read() as c:
-        return people_views.users(c, principal(), name)[0]
+        return people.users(c, principal(), name)[0]
 
 
 @routes.route("/users/<name>/invitation", methods=["POST"])
@@ -94,5 +95,5 @@ def invite_again(name: str) -> Answer:
 def _invited(made: users.Invitation) -> dict[str, Any]:
     link = (state().config.web.url or request.host_url.rstrip("/")) + LINK + made.secret
     with state().store.read() as c:
-        user = people_views.users(c, principal(), made.user)[0]
+        user = people.users(c, principal(), made.user)[0]
     return {"user": user, "invitation": {"token": made.secret, "link": link, "expires_at": when(made.expires_at)}}

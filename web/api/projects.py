@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
-from slicemgr.service import members, people_views, projects
+from slicemgr.service.projects import members, projects
+from slicemgr.service.views import people
 from slicemgr.web import schemas, schemas_people
 from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
@@ -15,7 +16,7 @@ routes = Blueprint("projects", __name__, url_prefix="/api/v1/projects", descript
 
 def _shown(name: str) -> Answer:
     with state().store.read() as c:
-        return people_views.project_list(c, principal(), name)[0]
+        return people.project_list(c, principal(), name)[0]
 
 
 @routes.route("", methods=["GET"])
@@ -25,7 +26,7 @@ def list_projects() -> Answer:
     """List your projects by name. Admins see all projects."""
     _, page = lists.PROJECTS.read()
     with state().store.read() as c:
-        return lists.PROJECTS.answer(people_views.project_list(c, principal(), page=page), page)
+        return lists.PROJECTS.answer(people.project_list(c, principal(), page=page), page)
 
 
 @routes.route("", methods=["POST"])

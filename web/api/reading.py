@@ -8,7 +8,7 @@ from typing import Any
 from flask import request
 
 from slicemgr.errors import invalid
-from slicemgr.service import views
+from slicemgr.service.views import views
 from slicemgr.web.state import state
 
 Answer = Any

@@ -5,7 +5,8 @@ from __future__ import annotations
 from flask_smorest import Blueprint
 
 from slicemgr.errors import invalid
-from slicemgr.service import filters, people_views, requests
+from slicemgr.service.slices import requests
+from slicemgr.service.views import filters, people
 from slicemgr.web import schemas, schemas_people
 from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
@@ -16,7 +17,7 @@ routes = Blueprint("requests", __name__, url_prefix="/api/v1/requests", descript
 
 def _shown(id: str) -> Answer:
     with state().store.read() as c:
-        return people_views.requests(c, principal(), id)[0]
+        return people.requests(c, principal(), id)[0]
 
 
 @routes.route("", methods=["GET"])
@@ -26,7 +27,7 @@ def list_requests() -> Answer:
     """List your requests and those that you can decide, newest first."""
     wanted, page = lists.REQUESTS.read()
     with state().store.read() as c:
-        found = people_views.requests(c, principal(), where=filters.requests(wanted), page=page)
+        found = people.requests(c, principal(), where=filters.requests(wanted), page=page)
     return lists.REQUESTS.answer(found, page)
 
 

@@ -11,7 +11,8 @@ from flask import Response, request
 from flask_smorest import Blueprint
 
 from slicemgr.errors import invalid
-from slicemgr.service import samples, slices
+from slicemgr.service.slices import slices
+from slicemgr.service.views import samples
 from slicemgr.web import schemas, schemas_samples
 from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer

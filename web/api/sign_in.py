@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
-from slicemgr.service import people_views, sign_in, tokens, users
+from slicemgr.service.accounts import sign_in, tokens, users
+from slicemgr.service.views import people
 from slicemgr.web import schemas, schemas_people
 from slicemgr.web.api import reading
 from slicemgr.web.api.reading import Answer
@@ -28,7 +29,7 @@ def login() -> Answer:
     by = sign_in.check(store, state().door, user, password, address())
     token, id_, _ = tokens.create(store, wanted, by, why="login")
     with store.read() as c:
-        return {"token": token, **people_views.tokens(c, by.user, by, id_)[0]}, 201
+        return {"token": token, **people.tokens(c, by.user, by, id_)[0]}, 201
 
 
 @routes.route("/invitation", methods=["POST"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
-from slicemgr.service import slices, snapshot_views, snapshots
-from slicemgr.service.snapshots import Place
+from slicemgr.service.slices import slices, snapshots
+from slicemgr.service.slices.snapshots import Place
+from slicemgr.service.views import snapshots as snapshot_views
 from slicemgr.web import schemas, schemas_snapshots
 from slicemgr.web.api import reading
 from slicemgr.web.api.reading import SECURED, Answer

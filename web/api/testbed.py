@@ -10,16 +10,9 @@ from flask_smorest import Blueprint
 
 from slicemgr.errors import Busy, invalid
 from slicemgr.policy import access
-from slicemgr.service import (
-    filters,
-    images,
-    nodes,
-    people_views,
-    requests,
-    slices,
-    specs,
-    views,
-)
+from slicemgr.service.nodes import images, nodes
+from slicemgr.service.slices import requests, slices, specs
+from slicemgr.service.views import filters, people, views
 from slicemgr.web import follow, schemas, schemas_leases, spool
 from slicemgr.web.api import lists, reading, tickets
 from slicemgr.web.api.reading import SECURED, Answer
@@ -76,7 +69,7 @@ def create_slice() -> Answer:
     made = slices.create(store, config, body, by, why)
     if made.request:
         with store.read() as c:
-            return {"request": people_views.requests(c, by, made.request)[0]}, 202
+            return {"request": people.requests(c, by, made.request)[0]}, 202
     return reading.asked(made.operation, with_slice=True), 202
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from slicemgr.errors import invalid
 from slicemgr.policy.access import Principal
-from slicemgr.service import consoles, specs
+from slicemgr.service.slices import consoles, specs
 from slicemgr.web import console
 from slicemgr.web.api import reading
 from slicemgr.web.state import state

@@ -5,7 +5,8 @@ from __future__ import annotations
 from flask import Response, request
 
 from slicemgr.errors import Refused, invalid
-from slicemgr.service import invitation_views, passwords, people_views, sessions, ssh_keys, tokens, users
+from slicemgr.service.accounts import passwords, sessions, ssh_keys, tokens, users
+from slicemgr.service.views import invitations, people
 from slicemgr.web.pages import known_browser, reveal, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
@@ -132,12 +133,12 @@ def _back(message: str) -> Response:
 def _page(status: int = 200, *, forms: dict[str, Form] | None = None, token: str = "") -> Response:
     by, config = principal(), state().config
     with state().store.read() as c:
-        me = people_views.me(c, by)
-        invited = invitation_views.of_user(c, by)
+        me = people.me(c, by)
+        invited = invitations.of_user(c, by)
         mine = {
-            "keys": people_views.keys(c, by.user),
-            "tokens": people_views.tokens(c, by.user, by),
-            "sessions": people_views.sessions(c, by.user, by),
+            "keys": people.keys(c, by.user),
+            "tokens": people.tokens(c, by.user, by),
+            "sessions": people.sessions(c, by.user, by),
         }
     fresh = {
         "key": Form(),

@@ -8,7 +8,8 @@ from flask import Response, flash, request
 
 from slicemgr.errors import Code, Refused, SlicemgrError, invalid
 from slicemgr.policy import access
-from slicemgr.service import slices, specs, views
+from slicemgr.service.slices import slices, specs
+from slicemgr.service.views import views
 from slicemgr.web.pages import shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry

@@ -13,8 +13,8 @@ from slicemgr.config import Config, parse_duration, parse_size
 from slicemgr.errors import Refused
 from slicemgr.policy import quota
 from slicemgr.policy.quota import Amounts, OverQuota
-from slicemgr.service import projects
-from slicemgr.service.views import when
+from slicemgr.service.projects import projects
+from slicemgr.service.views.views import when
 from slicemgr.store.updates import utcnow
 
 LABELS = {

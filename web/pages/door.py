@@ -14,7 +14,7 @@ from flask_wtf.csrf import CSRFError, CSRFProtect
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
-from slicemgr.service import sessions
+from slicemgr.service.accounts import sessions
 from slicemgr.web.pages import known_browser
 from slicemgr.web.state import address, state
 

@@ -7,8 +7,8 @@ from typing import Any
 from flask import Response, request
 
 from slicemgr.errors import Refused
-from slicemgr.policy import access, reports
-from slicemgr.service import experiments
+from slicemgr.policy import access, experiments
+from slicemgr.service.experiments import publications
 from slicemgr.web import foreign
 from slicemgr.web.pages import shell
 from slicemgr.web.pages.form import Form, once
@@ -31,7 +31,7 @@ blueprint = shell.blueprint("experiment_page", Entry("experiment_page.every", "E
 def every() -> Response:
     """What is published, the newest first; for admins the hidden ones, too."""
     with state().store.read() as c:
-        found = experiments.views(c, principal())
+        found = publications.views(c, principal())
     pages = max(1, -(-len(found) // PAGE))
     number = min(pages, max(1, request.args.get("page", 1, int)))
     shown = found[(number - 1) * PAGE : number * PAGE]
@@ -50,7 +50,7 @@ def describe(id: str) -> Response:
     """Another name or note."""
     form = Form.sent()
     try:
-        experiments.change(state().store, id, {field: form[field] for field in _FIELDS}, principal())
+        publications.change(state().store, id, {field: form[field] for field in _FIELDS}, principal())
     except Refused as error:
         return _page(id, form, form.take(error, known=_FIELDS))
     return shell.see("experiment_page.show", "The name and note were saved.", id=id)
@@ -60,8 +60,8 @@ def describe(id: str) -> Response:
 def file(id: str, file: str) -> Response:
     """One of its files, which can do nothing."""
     with state().store.read() as c:
-        path = experiments.file(c, state().config, id, file, principal())
-    return foreign.answer(path, reports.media_type(file))
+        path = publications.file(c, state().config, id, file, principal())
+    return foreign.answer(path, experiments.media_type(file))
 
 
 @blueprint.route(f"/experiments/<id>/<{_WHAT}>")
@@ -78,21 +78,21 @@ def do(id: str, what: str) -> Response:
     """Show it to everybody, hide it, or delete it."""
     one, by = _found(id), principal()
     if what == "delete":
-        experiments.delete(state().store, state().config, id, by)
+        publications.delete(state().store, state().config, id, by)
         return shell.see("experiment_page.every", _DONE[what].format(one["name"]))
-    experiments.change(state().store, id, {"public": what == "show"}, by)
+    publications.change(state().store, id, {"public": what == "show"}, by)
     return shell.see("experiment_page.show", _DONE[what].format(one["name"]), id=id)
 
 
 def _found(id: str) -> dict[str, Any]:
     with state().store.read() as c:
-        return experiments.views(c, principal(), id)[0]
+        return publications.views(c, principal(), id)[0]
 
 
 def _page(id: str, form: Form | None = None, status: int = 200) -> Response:
     one = _found(id)
     form = form or Form({"name": one["name"], "note": one["note"] or ""})
-    limits = {"name": reports.LONGEST_NAME, "note": reports.LONGEST_NOTE}
-    response = shell.show("experiments/show.html", status, one=one, form=form, limits=limits, report=reports.REPORT)
+    limits = {"name": experiments.LONGEST_NAME, "note": experiments.LONGEST_NOTE}
+    response = shell.show("experiments/show.html", status, one=one, form=form, limits=limits, report=experiments.REPORT)
     response.headers["Content-Security-Policy"] = f"{shell.POLICY}; frame-src 'self'"
     return response

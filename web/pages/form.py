@@ -12,11 +12,11 @@ from typing import Any
 from flask import Response, request, session
 
 from slicemgr.errors import Code, Refused
+from slicemgr.ipc.wake import wake
 from slicemgr.policy.quota import OverQuota
 from slicemgr.service import idempotency
 from slicemgr.service.idempotency import Answer, Asked
-from slicemgr.service.specs import InvalidSpec
-from slicemgr.store.wake import wake
+from slicemgr.service.slices.specs import InvalidSpec
 from slicemgr.web.pages import shell
 from slicemgr.web.state import principal, state
 

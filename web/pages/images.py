@@ -9,7 +9,8 @@ from flask import Response, request
 
 from slicemgr.errors import Refused, invalid
 from slicemgr.policy import access
-from slicemgr.service import images, page_views, views
+from slicemgr.service.nodes import images
+from slicemgr.service.views import pages, views
 from slicemgr.web import spool
 from slicemgr.web.pages import door, shell
 from slicemgr.web.pages.form import Form, once
@@ -141,7 +142,7 @@ def _page(name: str, form: Form | None = None, status: int = 200) -> Response:
     with state().store.read() as c:
         found = images.find(c, name, by)
         image = views.images(c, found.sha256)[0]
-        used, others = page_views.users_of_image(c, found.sha256, by)
+        used, others = pages.users_of_image(c, found.sha256, by)
         seen = views.operations(c, access.visible(by), state="running")
     working = next((one for one in seen if one["image"] == image["name"]), None)
     may = {"delete": by.leads(found.project), "publish": by.admin and found.project is not None}

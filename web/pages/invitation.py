@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Response, g, request
 
 from slicemgr.errors import Refused, invalid
-from slicemgr.service import passwords, people, sessions, users
+from slicemgr.service.accounts import authentication, passwords, sessions, users
 from slicemgr.web.pages import door, shell
 from slicemgr.web.pages.form import Form
 from slicemgr.web.state import address, state
@@ -34,5 +34,5 @@ def accept(secret: str) -> Response:
         return form.again(error, "invitation.html", user=user, least=passwords.LEAST)
     agent = request.headers.get("User-Agent", "")
     g.pop("principal", None)
-    door.start(sessions.start(store, config, people.account(store, user, address()), agent))
+    door.start(sessions.start(store, config, authentication.account(store, user, address()), agent))
     return shell.see("slices_page.mine", f"Welcome, {user}. Your password is set.")

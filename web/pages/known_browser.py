@@ -7,8 +7,8 @@ from typing import cast
 from flask import Flask, Response, after_this_request, current_app, request
 
 from slicemgr.config import Config
-from slicemgr.service import sign_in
-from slicemgr.service.known_browsers import KnownBrowsers
+from slicemgr.service.accounts import sign_in
+from slicemgr.service.accounts.known_browsers import KnownBrowsers
 from slicemgr.store import Store
 
 _KEY = "slicemgr.known_browsers"

@@ -10,8 +10,8 @@ from flask import Response, request, url_for
 from slicemgr.errors import Refused, invalid
 from slicemgr.model import OperationState
 from slicemgr.policy import access
-from slicemgr.service import page_views, views
-from slicemgr.service.page_views import LogFilter
+from slicemgr.service.views import pages, views
+from slicemgr.service.views.pages import LogFilter
 from slicemgr.web.pages import door, shell
 from slicemgr.web.pages.form import Form
 from slicemgr.web.pages.shell import Entry
@@ -33,8 +33,8 @@ def show() -> Response:
     by, form = principal(), Form({name: value for name, value in request.args.items() if value.strip()})
     wanted = _wanted(form)
     with state().store.read() as c:
-        events, before = page_views.log(c, by, wanted, PAGE) if wanted else ([], None)
-        actions = page_views.actions(c, by)
+        events, before = pages.log(c, by, wanted, PAGE) if wanted else ([], None)
+        actions = pages.actions(c, by)
     kept = {name: form[name] for name in (*_TEXTS, "since", "until") if form[name]}
     projects = [] if by.admin else sorted(by.roles)
     values = {"events": events, "before": before, "actions": actions, "kept": kept, "projects": projects}

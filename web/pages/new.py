@@ -13,7 +13,9 @@ from slicemgr.config import parse_duration, parse_size
 from slicemgr.errors import Code, Refused
 from slicemgr.policy import access, leases
 from slicemgr.policy.quota import OverQuota
-from slicemgr.service import people_views, projects, requests, slices, specs, views
+from slicemgr.service.projects import projects
+from slicemgr.service.slices import requests, slices, specs
+from slicemgr.service.views import people, views
 from slicemgr.store.updates import utcnow
 from slicemgr.web.pages import cost, shell
 from slicemgr.web.pages.form import Form, once, sentence
@@ -37,7 +39,7 @@ def ask() -> Response:
     config = state().config
     form = Form({"type": "lxc", "size": "medium", "count": "1", "image": request.args.get("image", "")})
     with state().store.read() as c:
-        form.values["keys"] = [one["id"] for one in people_views.keys(c, principal().user)]
+        form.values["keys"] = [one["id"] for one in people.keys(c, principal().user)]
     form.values["project"] = request.args.get("project", "") or principal().default_project
     form.values |= {"memory": _text(config.limits.memory.bytes), "disk": _text(config.limits.disk.bytes)}
     form.values["cpu"] = f"{config.limits.cpu:g}"
@@ -114,7 +116,7 @@ def _size(form: Form) -> dict[str, Any]:
 
 def _keys(c: Connection, form: Form) -> list[str]:
     """The chosen ones of one's own, and what was pasted."""
-    own = people_views.keys(c, principal().user)
+    own = people.keys(c, principal().user)
     chosen = [one["key"] for one in own if one["id"] in form.values["keys"]]
     return [*chosen, *([form["more_keys"]] if form["more_keys"] else [])]
 
@@ -129,7 +131,7 @@ def _choices(form: Form) -> dict[str, Any]:
     """What there is to choose from, and what the form costs as it is."""
     by, config = principal(), state().config
     with state().store.read() as c:
-        every = [one["name"] for one in people_views.project_list(c, by)]
+        every = [one["name"] for one in people.project_list(c, by)]
         own = sorted(by.roles) or every
         lost = bool(by.roles) and by.default_project not in ("", *every)
         if form["project"] not in every:
@@ -149,7 +151,7 @@ def _choices(form: Form) -> dict[str, Any]:
             "kinds": kinds,
             "nodes": nodes,
             "size_options": _sizes(),
-            "keys": people_views.keys(c, by.user),
+            "keys": people.keys(c, by.user),
             "leases": lease_options(form["lease"], config.lease.longest),
             "cost": _cost(c, project, form) if project else None,
             "most": {"name": specs.LONGEST_NAME, "count": config.limits.slivers_per_slice},

@@ -8,7 +8,8 @@ from flask import Response, request, url_for
 
 from slicemgr.errors import Code, Refused
 from slicemgr.policy import access
-from slicemgr.service import audits, nodes, page_views, views
+from slicemgr.service.nodes import audits, nodes
+from slicemgr.service.views import pages, views
 from slicemgr.web.pages import door, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
@@ -38,8 +39,8 @@ def show(name: str) -> Response:
     access.run_on_node(principal(), "use the admin pages")
     with state().store.read() as c:
         node = views.nodes(c, state().config.network, name)[0]
-        asked = {kind: page_views.newest(c, name, kind) for kind in ("doctor", "gc")}
-        known = {kind: page_views.newest(c, name, kind, ended=True) for kind in ("doctor", "gc")}
+        asked = {kind: pages.newest(c, name, kind) for kind in ("doctor", "gc")}
+        known = {kind: pages.newest(c, name, kind, ended=True) for kind in ("doctor", "gc")}
     live: dict[str, Any] = {
         "template": "nodes/asked.html",
         "name": "asked",
@@ -89,7 +90,7 @@ def remove(name: str) -> Response:
     access.run_on_node(principal(), "gc")
     with state().store.read() as c:
         views.nodes(c, state().config.network, name)
-        newest = page_views.newest(c, name, "gc")
+        newest = pages.newest(c, name, "gc")
     if newest is None or newest["id"] != request.form.get("seen"):
         raise Refused(
             Code.CONFLICT, "the page showed an outdated list of leftovers", hint="list the leftovers again first"

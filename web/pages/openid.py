@@ -12,8 +12,8 @@ from flask import Flask, Response, current_app, redirect, request, session, url_
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
-from slicemgr.service import openid, passwords_off, sessions, users
-from slicemgr.service.issuer import Flight, Issuer
+from slicemgr.service.accounts import openid, password_policy, sessions, users
+from slicemgr.service.outbound.openid_issuer import Flight, Issuer
 from slicemgr.web.pages import door, shell
 from slicemgr.web.pages.form import Form, once, sentence
 from slicemgr.web.state import address, principal, state
@@ -60,7 +60,7 @@ def _passwords_for() -> str:
     if oidc.passwords or not oidc.issuer:
         return "all"
     with state().store.read() as c:
-        return "admins" if passwords_off.admins_only(c, oidc) else "nobody"
+        return "admins" if password_policy.admins_only(c, oidc) else "nobody"
 
 
 @blueprint.route("/sign-in/openid")

@@ -6,7 +6,7 @@ from typing import Any
 
 from flask import Response, url_for
 
-from slicemgr.service import views
+from slicemgr.service.views import views
 from slicemgr.web.pages import door, shell
 from slicemgr.web.state import principal, state
 

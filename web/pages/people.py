@@ -8,7 +8,8 @@ from flask import Response, request
 
 from slicemgr.errors import Refused
 from slicemgr.policy import access
-from slicemgr.service import people_views, sessions, ssh_keys, tokens, users
+from slicemgr.service.accounts import sessions, ssh_keys, tokens, users
+from slicemgr.service.views import people
 from slicemgr.web.api.people import LINK
 from slicemgr.web.pages import reveal, shell
 from slicemgr.web.pages.form import Form, once
@@ -118,7 +119,7 @@ def _list(form: Form, status: int = 200) -> Response:
     access.invite(principal())
     words, which = request.args.get("q", "").strip().lower()[:80], request.args.get("which", "")
     with state().store.read() as c:
-        everybody = people_views.users(c, principal())
+        everybody = people.users(c, principal())
     found = [one for one in everybody if _matches(one, words, which)]
     pages = max(1, -(-len(found) // PAGE))
     number = min(pages, max(1, request.args.get("page", 1, int)))
@@ -142,11 +143,11 @@ def _matches(one: dict[str, Any], words: str, which: str) -> bool:
 def _page(name: str, form: Form | None = None, status: int = 200) -> Response:
     by = principal()
     with state().store.read() as c:
-        user = people_views.users(c, by, name)[0]
+        user = people.users(c, by, name)[0]
         theirs = {
-            "keys": people_views.keys(c, name),
-            "tokens": people_views.tokens(c, name, by),
-            "sessions": people_views.sessions(c, name, by),
+            "keys": people.keys(c, name),
+            "tokens": people.tokens(c, name, by),
+            "sessions": people.sessions(c, name, by),
         }
     shown = reveal.look(request.args.get("shown", ""))
     form = form or Form({one: user[one] or "" for one in ("full_name", "email")})

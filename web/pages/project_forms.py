@@ -10,7 +10,8 @@ from flask import Response
 from slicemgr.errors import Refused
 from slicemgr.policy import access, leases
 from slicemgr.policy.quota import RESOURCES
-from slicemgr.service import people_views, projects
+from slicemgr.service.projects import projects
+from slicemgr.service.views import people
 from slicemgr.web.pages import shell, words
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
@@ -29,7 +30,7 @@ def quotas() -> Response:
     """All projects in one table."""
     access.make_project(principal())
     with state().store.read() as c:
-        found = people_views.project_list(c, principal())
+        found = people.project_list(c, principal())
     return shell.show("projects/quotas.html", projects=found, names=RESOURCES)
 
 
@@ -95,7 +96,7 @@ def delete(name: str) -> Response:
 
 def _new(form: Form, status: int = 200) -> Response:
     with state().store.read() as c:
-        users = [one["name"] for one in people_views.users(c, principal()) if one["enabled"]]
+        users = [one["name"] for one in people.users(c, principal()) if one["enabled"]]
     pis = [("", "none"), *((name, name) for name in users)]
     return shell.show("projects/new.html", status, form=form, pis=pis, names=NAMES)
 
@@ -105,7 +106,7 @@ def _settings(name: str, form: Form | None, status: int = 200, ending: Form | No
     access.see_project(by, name)
     access.describe_project(by, name)
     with state().store.read() as c:
-        project = people_views.project_list(c, by, name)[0]
+        project = people.project_list(c, by, name)[0]
     values = {"project": project, "names": NAMES, "ending": ending or Form()}
     return shell.show("projects/settings.html", status, form=form or Form(_typed(project)), **values)
 

@@ -9,7 +9,7 @@ from flask import Response
 
 from slicemgr.errors import Refused
 from slicemgr.policy import access, leases
-from slicemgr.service import lease_rules
+from slicemgr.service.leases import rules as lease_rules
 from slicemgr.web.pages import shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.state import principal, state

@@ -10,7 +10,10 @@ from sqlalchemy.engine import Connection
 
 from slicemgr.errors import Refused
 from slicemgr.model import DEFAULT_PROJECT
-from slicemgr.service import invitation_views, invitations, lease_rules, members, people_views, samples, views
+from slicemgr.service.leases import rules
+from slicemgr.service.projects import invitations, members
+from slicemgr.service.views import invitations as invitation_views
+from slicemgr.service.views import people, samples, views
 from slicemgr.store.updates import utcnow
 from slicemgr.web.pages import shell
 from slicemgr.web.pages.form import Form, once
@@ -26,7 +29,7 @@ blueprint = shell.blueprint("project_page", Entry("project_page.every", "Project
 def every() -> Response:
     """One's own; an admin's are all."""
     with state().store.read() as c:
-        found = people_views.project_list(c, principal())
+        found = people.project_list(c, principal())
         invited = invitation_views.of_user(c, principal())
     return shell.show("projects/list.html", projects=found, invited=invited, form=Form())
 
@@ -112,22 +115,22 @@ def _accounts(c: Connection, name: str) -> list[dict[str, Any]]:
 def _page(name: str, form: Form, status: int = 200) -> Response:
     by, config = principal(), state().config
     with state().store.read() as c:
-        project = people_views.project_list(c, by, name)[0]
+        project = people.project_list(c, by, name)[0]
         own = views.slices(c, [name])
         values: dict[str, Any] = {
             "slices": own[:SHOWN],
             "count": len(own),
             "images": [one for one in views.images(c, projects=[name]) if one["project"] == name],
-            "requests": people_views.requests(c, by, state="waiting", project=name),
+            "requests": people.requests(c, by, state="waiting", project=name),
             "events": views.events(c, by, project=name, limit=SHOWN),
-            "rules": lease_rules.view(c, config, name, by),
+            "rules": rules.view(c, config, name, by),
             "notices": [one for one in own if one["notice"]][:SHOWN],
             "accounts": _accounts(c, name),
             "fixed": name == DEFAULT_PROJECT,
         }
         if by.leads(name):
             there = {one["user"] for one in project["members"]}
-            known = people_views.users(c, by)
+            known = people.users(c, by)
             values["others"] = [one for one in known if one["name"] not in there and one["enabled"] is not False]
     leads, mine = by.leads(name), name in by.roles
     return shell.show("projects/show.html", status, form=form, project=project, leads=leads, mine=mine, **values)

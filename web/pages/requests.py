@@ -8,7 +8,9 @@ from flask import Response, request
 
 from slicemgr.errors import Refused
 from slicemgr.model import RequestState
-from slicemgr.service import page_views, people_views, requests
+from slicemgr.service.slices import requests
+from slicemgr.service.views import pages as page_views
+from slicemgr.service.views import people
 from slicemgr.web.pages import shell, words
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
@@ -37,7 +39,7 @@ def every() -> Response:
     wanted = wanted if wanted in tuple(RequestState) else ""
     number = max(1, request.args.get("page", 1, int))
     with state().store.read() as c:
-        found = people_views.requests(c, principal(), state=wanted)
+        found = people.requests(c, principal(), state=wanted)
     found.sort(key=lambda one: one["state"] != RequestState.WAITING)
     pages = max(1, -(-len(found) // PAGE))
     number = min(number, pages)
@@ -64,14 +66,14 @@ def grant(id: str) -> Response:
     """Make the slice, with less where the form says so."""
     form, config, store, by = Form.sent(), state().config, state().store, principal()
     with store.read() as c:
-        asked = _typed(people_views.requests(c, by, id)[0]["wanted"])
+        asked = _typed(people.requests(c, by, id)[0]["wanted"])
     trimmed = {name: form[name] for name in _GRANT if form[name] and form[name] != asked.get(name, "")}
     try:
         requests.grant(store, config, id, trimmed, requests.reason(form["answer"]), by)
     except Refused as error:
         return _page(id, form, form.take(error, _ALIASES, (*_GRANT, "answer")))
     with store.read() as c:
-        made = people_views.requests(c, by, id)[0]
+        made = people.requests(c, by, id)[0]
     message = f"Request granted. {made['name']} of {made['user']} is being created."
     return shell.see("request_page.show", message, id=id)
 
@@ -99,8 +101,8 @@ def withdraw(id: str) -> Response:
 def _page(id: str, form: Form | None = None, status: int = 200) -> Response:
     by = principal()
     with state().store.read() as c:
-        found = people_views.requests(c, by, id)[0]
-        project = people_views.project_list(c, by, found["project"])[0] if by.sees(found["project"]) else None
+        found = people.requests(c, by, id)[0]
+        project = people.project_list(c, by, found["project"])[0] if by.sees(found["project"]) else None
     waits = found["state"] == RequestState.WAITING
     may = {"decide": waits and by.leads(found["project"]), "withdraw": waits and by.user == found["user"]}
     values = {"project": project, "may": may, "trims": _GRANT, "asked": _typed(found["wanted"])}

@@ -9,7 +9,7 @@ import secrets
 
 from flask import Response, jsonify, render_template, request, url_for
 
-from slicemgr.service import consoles
+from slicemgr.service.slices import consoles
 from slicemgr.web import console
 from slicemgr.web.pages import shell
 from slicemgr.web.state import principal, state

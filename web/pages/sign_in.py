@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Response, g, redirect, request
 
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.service import sessions
+from slicemgr.service.accounts import sessions
 from slicemgr.web.pages import door, known_browser, shell
 from slicemgr.web.pages.form import Form
 from slicemgr.web.state import address, state

@@ -8,7 +8,8 @@ from flask import Response, request
 
 from slicemgr import human
 from slicemgr.errors import Code, Refused
-from slicemgr.service import slices, specs, views
+from slicemgr.service.slices import slices, specs
+from slicemgr.service.views import views
 from slicemgr.store.updates import utcnow
 from slicemgr.web.pages import door, shell, slice_shown, words
 from slicemgr.web.pages.form import Form, once

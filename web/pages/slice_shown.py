@@ -9,7 +9,9 @@ from flask import Response, request, url_for
 from sqlalchemy.engine import Connection, Row
 
 from slicemgr.errors import Code, Refused
-from slicemgr.service import slices, snapshot_views, views
+from slicemgr.service.slices import slices
+from slicemgr.service.views import snapshots as snapshot_views
+from slicemgr.service.views import views
 from slicemgr.store.updates import utcnow
 from slicemgr.web.api.reading import project as named_project
 from slicemgr.web.pages import shell

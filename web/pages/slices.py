@@ -8,7 +8,8 @@ from flask import Response, request, url_for
 
 from slicemgr.model import RequestState
 from slicemgr.policy import access
-from slicemgr.service import invitation_views, people_views, requests, views
+from slicemgr.service.slices import requests
+from slicemgr.service.views import invitations, people, views
 from slicemgr.web.pages import door, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
@@ -29,8 +30,8 @@ def mine() -> Response:
     by = principal()
     with state().store.read() as c:
         every = views.slices(c, access.visible(by))
-        asked = [] if door.is_htmx() else people_views.requests(c, by, state=RequestState.WAITING)
-        invited = [] if door.is_htmx() else invitation_views.of_user(c, by)
+        asked = [] if door.is_htmx() else people.requests(c, by, state=RequestState.WAITING)
+        invited = [] if door.is_htmx() else invitations.of_user(c, by)
     listed = _listed(every, wanted)
     if door.is_htmx():
         return shell.fresh(**listed)

@@ -9,8 +9,11 @@ from flask import Response, request, url_for
 
 from slicemgr.errors import Code, Refused
 from slicemgr.policy import access, leases
-from slicemgr.service import projects, snapshot_views, snapshots, specs, views
-from slicemgr.service.snapshots import Place
+from slicemgr.service.projects import projects
+from slicemgr.service.slices import snapshots, specs
+from slicemgr.service.slices.snapshots import Place
+from slicemgr.service.views import snapshots as snapshot_views
+from slicemgr.service.views import views
 from slicemgr.web.pages import cost, door, shell, slice_shown
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.new import lease_options

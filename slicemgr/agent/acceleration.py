@@ -1,0 +1,38 @@
+"""Virtual machines beside the life of each: what runs them on this node, and what their guests say."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from slicemgr.config import Config
+from slicemgr.drivers.libvirt import acceleration
+from slicemgr.drivers.libvirt.acceleration import Found
+from slicemgr.drivers.libvirt.host import Place
+
+log = logging.getLogger(__name__)
+
+
+class Machines:
+    """`found` is None until it is known."""
+
+    def __init__(self, config: Config) -> None:
+        self._wanted = config.libvirt.acceleration
+        self._cache = config.node.state_dir / "acceleration.json"
+        self.found: Found | None = None
+
+    def place(self, node: Place) -> Place:
+        """The node, with what runs virtual machines as far as that is known."""
+        return replace(node, acceleration=self.found.acceleration) if self.found and self.found.acceleration else node
+
+    def look(self, then: Callable[[], None]) -> None:
+        """Find out in the background, as a guest that does not boot takes its time; `then` is called."""
+
+        def work() -> None:
+            self.found = acceleration.find(self._wanted, self._cache)
+            log.info("virtual machines: %s: %s", self.found.acceleration or "none", self.found.reason)
+            then()
+
+        threading.Thread(target=work, name="acceleration", daemon=True).start()

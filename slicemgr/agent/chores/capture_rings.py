@@ -1,0 +1,125 @@
+"""Returns what slivers were granted for capture rings that are gone, in a thread of its own; see drivers/kernel.
+
+A ring is granted before the kernel makes it, and a thread that gets little CPU time can be between the two for long.
+Its socket is there meanwhile. So where a namespace has no packet socket left, all that it was granted is returned;
+where it has some, what was granted is noted, and the rings are counted SETTLED seconds later.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from slicemgr.config import Config
+from slicemgr.drivers.kernel import capture_rings, packet_sockets
+from slicemgr.drivers.kernel.capture_rings import Accounts
+from slicemgr.drivers.kernel.packet_sockets import Found
+from slicemgr.drivers.libvirt import processes
+
+log = logging.getLogger(__name__)
+
+SETTLED = 60.0  # seconds
+_INTERVAL = 5.0  # seconds between looks at the accounts
+_ENDING = 5.0  # seconds for a look under way when the agent ends
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What each namespace had been granted, and when that was noted."""
+
+    _noted: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    def settle(
+        self, now: float, granted: Mapping[int, int], returned: Mapping[int, int], look: Callable[[int], Found | None]
+    ) -> dict[int, int]:
+        """What each namespace's account is to have as returned, where that is due. Pure but for `look`.
+
+        look: what a namespace has now; None if that cannot be known.
+        """
+        open_accounts = {one: sum for one, sum in granted.items() if sum != returned.get(one, 0)}
+        self._noted = {one: note for one, note in self._noted.items() if one in open_accounts}
+        due = {}
+        for cookie, total in open_accounts.items():
+            before, when = self._noted.setdefault(cookie, (total, now))
+            found = look(cookie)
+            if found is None or (found.sockets and now - when < SETTLED):
+                continue
+            due[cookie] = max(0, before - found.ring_bytes) if found.sockets else total
+            self._noted[cookie] = (total, now)
+        return due
+
+
+class Captures:
+    """A context manager: settles the accounts until its end, if the node can bound capture rings."""
+
+    def __init__(self, config: Config) -> None:
+        self._programs = capture_rings.programs(config.node.run_dir)
+        self._ledgers = {program: Ledger() for program in self._programs}
+        self._inits: dict[int, int] = {}  # cookie of a namespace → the init of its sliver
+        self._gone: dict[Path, set[int]] = {}  # cookies that no running sliver had at the last look
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="captures", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._programs:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_ENDING)
+
+    def _run(self) -> None:
+        quiet = False
+        while not self._stop.wait(_INTERVAL):
+            try:
+                self.settle(time.monotonic())
+                quiet = False
+            except OSError as error:
+                if not quiet:  # once, not at each interval
+                    log.error("cannot settle the accounts of capture rings: %s", error)
+                quiet = True
+
+    def settle(self, now: float) -> None:
+        """One look at all accounts, those of other releases' slivers too. Raises OSError."""
+        for program, ledger in self._ledgers.items():
+            with Accounts(program) as accounts:
+                granted = accounts.granted()
+                self._find(set(granted))
+                due = ledger.settle(now, granted, accounts.returned(), self._look)
+                for cookie, returned in due.items():
+                    accounts.give_back(cookie, returned)
+                gone = set(granted) - set(self._inits)
+                for cookie in gone & self._gone.get(program, set()):
+                    accounts.forget(cookie)
+                self._gone[program] = gone
+
+    def _find(self, cookies: set[int]) -> None:
+        """The inits of running slivers, where a cookie is not known yet."""
+        self._inits = {cookie: pid for cookie, pid in self._inits.items() if Path(f"/proc/{pid}").exists()}
+        if cookies <= set(self._inits):
+            return
+        known = set(self._inits.values())
+        for _, note in processes.noted(processes.LXC_DIR):
+            with suppress(OSError, ValueError):
+                init = processes.child(int(Path(note).read_text()))
+                if init is not None and init not in known:
+                    with packet_sockets.inside(init) as diagnosis:
+                        self._inits[packet_sockets.cookie(diagnosis)] = init
+
+    def _look(self, cookie: int) -> Found | None:
+        init = self._inits.get(cookie)
+        if init is None:
+            return None
+        with suppress(ProcessLookupError, FileNotFoundError), packet_sockets.inside(init) as diagnosis:
+            if packet_sockets.cookie(diagnosis) == cookie:
+                return packet_sockets.find(diagnosis, capture_rings.SMALLEST)
+        self._inits.pop(cookie, None)
+        return None

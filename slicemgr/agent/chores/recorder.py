@@ -1,0 +1,100 @@
+"""Measures slivers and node at a set interval, in a thread of its own that nobody waits for.
+
+Libvirt is asked about machines by yet another thread: one that is slow costs a figure, not a sample. A look that
+cannot be written is not kept, so that the next one has all that came since.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Self
+
+from slicemgr.config import Config
+from slicemgr.drivers.storage.btrfs import Pool
+from slicemgr.errors import SlicemgrError
+from slicemgr.model import Kind
+from slicemgr.record.sampler import Looker
+from slicemgr.store import Store, samples
+
+log = logging.getLogger(__name__)
+
+Stats = Mapping[str, Mapping[str, int]]
+_ENDING = 5.0  # seconds for a look under way when the agent ends
+
+
+class Machines:
+    """What libvirt tells of machines, as of the last time it answered; asked in the background."""
+
+    def __init__(self, ask: Callable[[], Stats]) -> None:
+        self._ask = ask
+        self._thread: threading.Thread | None = None
+        self._known: Stats = {}
+
+    def look(self, any_there: bool) -> Stats:
+        """Begins the next question, unless the last one is not answered yet: then nothing is known."""
+        if self._thread is not None and self._thread.is_alive():
+            return {}
+        known, self._known = self._known, {}
+        if any_there:
+            self._thread = threading.Thread(target=self._work, name="recorder-machines", daemon=True)
+            self._thread.start()
+        return known
+
+    def _work(self) -> None:
+        try:
+            self._known = self._ask()
+        except SlicemgrError as error:
+            log.debug("no figures of machines: %s", error)
+
+
+class Recorder:
+    """A context manager: records until its end. ask: what libvirt tells of machines, may take its time."""
+
+    def __init__(self, config: Config, store: Store, pool: Pool, ask: Callable[[], Stats]) -> None:
+        self._config = config
+        self._store = store
+        self._looker = Looker(config, pool, config.node.run_dir / "recorder.json")
+        self._machines = Machines(ask)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._quiet = False
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(_ENDING)
+
+    def _run(self) -> None:
+        interval = self._config.record.interval.total_seconds()
+        due = time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            due = max(due + interval, time.monotonic())
+            try:
+                self.record()
+                self._quiet = False
+            except (SlicemgrError, OSError) as error:
+                if not self._quiet:  # once, not at each interval
+                    log.error("cannot record what is used: %s", error)
+                self._quiet = True
+
+    def record(self, now: int | None = None) -> None:
+        """One sample, then what is due of summing up and forgetting. now: seconds since 1970, the present."""
+        now = int(time.time()) if now is None else now
+        node = self._config.node.name
+        with self._store.read() as c:
+            slivers = samples.slivers(c, node)
+        stats = self._machines.look(any(one.kind == Kind.KVM for one in slivers))
+        look = self._looker.look(now, slivers, stats)
+        with self._store.write() as c:
+            projects = {one.serial: one.project for one in slivers}
+            samples.write(c, look.whole, look.slivers, projects, look.usage)
+        self._looker.keep()
+        with self._store.write() as c:
+            samples.sum_up(c, node, now)
+            samples.forget(c, node, self._config.record, now)

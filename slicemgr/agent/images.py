@@ -1,0 +1,188 @@
+"""Disk images: from an uploaded file to a read-only base, and away again.
+
+The base is made under a name of its own and gets its place by one rename, so that a base that is there is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+from slicemgr import names
+from slicemgr.agent.acceleration import Machines
+from slicemgr.agent.journal import Journal
+from slicemgr.config import Config
+from slicemgr.drivers.importer import confinement, disk_image
+from slicemgr.drivers.libvirt import launch
+from slicemgr.drivers.storage import atomic_file
+from slicemgr.drivers.storage.btrfs import Pool
+from slicemgr.errors import Code, Failed, Refused
+from slicemgr.model import BootFacts, ImageState, OperationState
+from slicemgr.store import pending
+
+_SHA256 = re.compile("[0-9a-f]{64}")
+_CHUNK = 1 << 20
+_RESERVE = 256 << 20  # bytes of the pool that an import's stream never takes
+_LEAST_FREE = 128 << 20  # bytes of the pool below which it ends: names and inodes take room beside the stream
+
+
+def incoming_dir(pool: Path, sha256: str) -> Path:
+    return pool / "bases" / f".incoming-{sha256}"
+
+
+def note_file(config: Config, sha256: str) -> Path:
+    """What the extraction found, for an agent that is restarted before it is in the rows."""
+    return config.images_dir / f"{sha256}.json"
+
+
+def take_over(upload: Path, disk: Path) -> None:
+    """Copy what the web process spooled to a file of root's own.
+
+    A copy, because the web process may still hold its file open; read without following a link, because that process
+    may not decide what root reads. Raises Failed if there is no plain file.
+    """
+    unfinished = disk.with_suffix(".new")
+    try:
+        with os.fdopen(os.open(upload, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as source:
+            held = os.fstat(source.fileno())
+            if not stat.S_ISREG(held.st_mode) or held.st_nlink != 1:
+                raise Failed("the uploaded file is not a regular file with one link", hint="import the image again")
+            unfinished.unlink(missing_ok=True)
+            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as target:
+                shutil.copyfileobj(source, target, _CHUNK)
+        unfinished.rename(disk)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise Failed(f"the uploaded file cannot be opened: {error.strerror}", hint="import the image again") from error
+
+
+class Importer:
+    """Carries out `image-import` and `image-delete`; idempotent, so that a restarted agent begins again."""
+
+    def __init__(self, config: Config, pool: Pool, journal: Journal, machines: Machines, stop: threading.Event) -> None:
+        self._config = config
+        self._pool = pool
+        self._journal = journal
+        self._machines = machines
+        self._stop = stop
+
+    def add(self, operation: pending.Operation) -> dict[str, object]:
+        """Check the file, take it over, extract its files into the base.
+
+        Raises Refused for a file that is not a usable image, Failed if the extraction broke; nothing is left then.
+        """
+        sha256, format = operation.image, str(operation.params["format"])
+        if not _SHA256.fullmatch(sha256) or format not in disk_image.FORMATS:
+            raise Refused(Code.INVALID, "the request does not name an uploaded file")
+        upload = self._config.uploads_dir / f"{sha256}.{format}"
+        try:
+            return self._add(operation, sha256, format, upload)
+        except Exception:  # whatever broke it: such a row could be neither deleted nor imported again
+            if not self._stop.is_set():
+                self._journal.add(pending.ImageGone(sha256))
+            raise
+
+    def _add(self, operation: pending.Operation, sha256: str, format: str, upload: Path) -> dict[str, object]:
+        progress = self._progress(operation.id)
+        disk = names.image_file(self._config.images_dir, sha256, format)
+        note, base = note_file(self._config, sha256), names.base_dir(self._config.node.pool, sha256)
+        incoming = incoming_dir(self._config.node.pool, sha256)
+        with ExitStack() as revert:
+            self._config.images_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+            self._config.images_dir.chmod(0o711)  # QEMU, which is not root, finds what it is named
+            revert.callback(self._drop, upload, disk)
+            if not disk.exists():
+                take_over(upload, disk)
+            upload.unlink(missing_ok=True)
+            if disk_image.sha256_of(disk, lambda percent: progress("check", percent)) != sha256:
+                raise Failed("the uploaded file has changed", hint="import the image again")
+            who = confinement.user(self._config.importer.user)
+            os.chown(disk, 0, who.gid)
+            disk.chmod(0o640)
+            facts = disk_image.detect_and_check(
+                disk, format, max_virtual_size=self._config.web.max_image.bytes, who=who
+            )
+            if not note.exists():
+                self._pool.delete_tree(incoming, None)
+                self._pool.create_subvolume(incoming)
+                revert.callback(self._pool.delete_tree, incoming, None)
+                tree = disk_image.extract(
+                    disk,
+                    format,
+                    incoming,
+                    acceleration=self._machines.found.acceleration if self._machines.found else None,
+                    who=who,
+                    cache=self._config.importer.cache / "appliance",
+                    progress=progress,
+                    size_limit=self._most(operation),
+                    reserve=_LEAST_FREE,
+                    cancelled=self._stop,
+                )
+                self._keep(tree, incoming, base)
+                atomic_file.write(note, json.dumps(asdict(tree)))
+            else:
+                known = json.loads(note.read_text())
+                tree = disk_image.TreeFacts(**{**known, "boot": BootFacts(**known["boot"])})
+            os.chown(disk, 0, launch.machine_gid(self._config))
+            disk.chmod(0o640)
+            revert.pop_all()
+        self._journal.add(
+            pending.ImageSeen(
+                sha256,
+                ImageState.READY,
+                arch=tree.arch,
+                os=tree.os_name,
+                virtual_size=facts.virtual_size,
+                boot=asdict(tree.boot),
+                base_size=tree.bytes if tree.arch else 0,
+            )
+        )
+        return {"sha256": sha256, "arch": tree.arch, "os": tree.os_name, "bytes": tree.bytes}
+
+    def _most(self, operation: pending.Operation) -> int:
+        """Bytes that its files may take: of the pool, and of the quota of the project whose it is."""
+        free = max(0, self._pool.space().free - _RESERVE)
+        left = operation.params.get("most")
+        return min(free, left) if isinstance(left, int) else free
+
+    def _keep(self, tree: disk_image.TreeFacts, incoming: Path, base: Path) -> None:
+        """Give the files their place; without a Linux in the image there are none."""
+        self._pool.delete_tree(base, None)  # of an agent that ended right here
+        if tree.arch:
+            self._pool.set_readonly(incoming, True)
+            incoming.rename(base)
+        else:
+            self._pool.delete_tree(incoming, None)
+
+    def remove(self, operation: pending.Operation) -> dict[str, object]:
+        """Delete an image's base and disk file. The service made sure that nobody uses it."""
+        sha256 = operation.image
+        self._pool.delete_tree(incoming_dir(self._config.node.pool, sha256), None)
+        self._pool.delete_tree(names.base_dir(self._config.node.pool, sha256), None)
+        for format in disk_image.FORMATS:
+            names.image_file(self._config.images_dir, sha256, format).unlink(missing_ok=True)
+        note_file(self._config, sha256).unlink(missing_ok=True)
+        self._journal.add(pending.ImageGone(sha256))
+        return {}
+
+    def _drop(self, upload: Path, disk: Path) -> None:
+        """A stopped agent keeps the file: the next one goes on with it."""
+        if not self._stop.is_set():
+            upload.unlink(missing_ok=True)
+            disk.unlink(missing_ok=True)
+
+    def _progress(self, operation: str) -> Callable[[str, int | None], None]:
+        def report(phase: str, percent: int | None) -> None:
+            state = OperationState.DONE if percent == 100 else OperationState.RUNNING
+            self._journal.add(pending.StepSeen(operation, "", phase, state, "", percent))
+
+        return report

@@ -1,0 +1,192 @@
+"""What `slicectl bench io` and `sysbench` want of the node itself: roots made in three ways, and the node's own speed.
+
+Nothing of an image is executed: its files are what a root is made of, and the program is ours (`slicemgr.loads`), run
+by the node's own Python as a user that is nobody else, without capabilities, in a mount namespace of its own, which
+takes its mounts with it whatever ends it. No container has these roots, because the kernel maps no ids of overlayfs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from slicemgr import loads, names
+from slicemgr.config import Config
+from slicemgr.drivers import command
+from slicemgr.drivers.storage.btrfs import Pool
+from slicemgr.errors import Code, Failed, Refused
+from slicemgr.human import size
+from slicemgr.model import IDS_PER_SLIVER, MIB, Image
+
+SQLITE, FILES = "sqlite", "files"
+SNAPSHOT, OVERLAY, COPY = "snapshot", "overlay", "copy"
+_GROUND = names.sliver_id("measured", names.MAX_INDEX)  # always the same, so that the next one finds what was left
+_USER = 64999 * IDS_PER_SLIVER  # far from what allocation gives
+_RESERVE = 1024 * MIB  # bytes of the pool that are left alone
+_OF_FILE = 8192  # bytes of disk that a small file takes with its part of the archive
+_LONGEST = 3600.0  # seconds of one program
+_CLEANED = 60.0
+_GLANCE = 0.05
+_LAYERS = "lowerdir=pattern,upperdir=upper,workdir=work"
+# $1: where to begin. $2: what overlayfs puts together at `root`, or "". $3: what the program shall see, at $4.
+_STAGE = """set -e
+cd -- "$1"
+if [ -n "$2" ]; then mount -t overlay overlay -o "nosuid,nodev,$2" root; fi
+mount --bind -- "$3" "$4"
+cd -- "$4"
+shift 4
+exec "$@"
+"""
+
+
+class Measurer:
+    """One measurement at a time. stop: the agent is stopping, and so does the program."""
+
+    def __init__(self, config: Config, pool: Pool, stop: threading.Event) -> None:
+        self._pool = pool
+        self._seen = config.node.run_dir / "measured"  # where the program sees its directory
+        self._stop = stop
+        self._busy = threading.Lock()
+
+    def io(self, images: Sequence[Image], params: Mapping[str, Any]) -> dict[str, object]:
+        """Seconds of making a root that holds the data, of reading and of writing them there. Refused or Failed."""
+        image = next((one for one in images if one.sha256 == params["image"]), None)
+        base = names.base_dir(self._pool.path, str(params["image"]))
+        if image is None or not self._pool.is_subvolume(base):
+            raise Refused(Code.NOT_FOUND, "there is no such image with a Linux system", field="image")
+        what, amount = str(params["what"]), int(params["size"])
+        self._check_room(3 * amount * (_OF_FILE if what == FILES else 1), image.virtual_size)
+        words = (what, str(amount), str(params["seed"]))
+        data = f".slicemgr-{secrets.token_hex(8)}"
+        with self._ground() as ground:
+            pattern = ground / "pattern"
+            self._pool.snapshot(base, pattern)
+            self._directory(pattern / data)
+            made = self._run("disk.py", ("make", *words), ground, f"pattern/{data}")
+            if "missing" in made:
+                return made
+            self._pool.sync()
+            try:
+                seconds = self._root(str(params["root"]), ground)
+            except command.CommandFailed as error:
+                if params["root"] != OVERLAY:
+                    raise Failed(f"the root cannot be created: {error}") from error
+                return {"missing": f"this kernel cannot mount overlayfs on the pool: {error.stderr.strip()}"}
+            self._pool.sync()
+            layers = _LAYERS if params["root"] == OVERLAY else ""
+            found = self._run("disk.py", ("measure", *words), ground, f"root/{data}", layers)
+        return {**found, "make": seconds} if "missing" not in found else found
+
+    def sysbench(self, params: Mapping[str, Any]) -> dict[str, object]:
+        """One test on the node, in a directory of the pool. Failed if it breaks."""
+        self._check_room(int(params["size"]), 0)
+        words = [str(params[name]) for name in ("test", "seconds", "size", "seed")]
+        with self._ground() as ground:
+            self._directory(ground / "files")
+            return self._run("sysbench.py", words, ground, "files")
+
+    def _check_room(self, data: int, copy: int) -> None:
+        free = self._pool.space().free
+        if free < data + copy + _RESERVE:
+            message = f"the pool has {size(free)} free, and this may take {size(data + copy)}"
+            raise Refused(Code.CONFLICT, message, hint=f"{size(_RESERVE)} more must remain free; use a smaller size")
+
+    def is_busy(self) -> bool:
+        """Whether something is being measured."""
+        return self._busy.locked()
+
+    @contextmanager
+    def _ground(self) -> Iterator[Path]:
+        """A subvolume for all that is made; only root gets there. Refused if somebody measures."""
+        if not self._busy.acquire(blocking=False):
+            hint = "wait until the operation has ended, see `slicectl op list`"
+            raise Refused(Code.CONFLICT, "a measurement is running on this node", hint=hint)
+        ground = names.sliver_dir(self._pool.path, _GROUND)
+        with ExitStack() as undo:
+            undo.callback(self._busy.release)
+            self._pool.delete_tree(ground, None)  # of an agent that was killed
+            undo.callback(self._pool.wait_cleaned, _CLEANED)  # what is measured next must not pay for it
+            undo.callback(self._pool.delete_tree, ground, None)
+            self._pool.create_subvolume(ground)
+            ground.chmod(0o700)
+            yield ground
+
+    @staticmethod
+    def _directory(path: Path) -> None:
+        path.mkdir(mode=0o700)
+        os.chown(path, _USER, _USER, follow_symlinks=False)
+
+    def _root(self, kind: str, ground: Path) -> float:
+        """Seconds. Raises CommandFailed."""
+        begun = time.monotonic()
+        match kind:
+            case "snapshot":
+                self._pool.snapshot(ground / "pattern", ground / "root")
+            case "copy":
+                self._pool.create_subvolume(ground / "root")
+                words = ["cp", "-a", "--reflink=never", "--", f"{ground}/pattern/.", f"{ground}/root"]
+                command.run(words, timeout=_LONGEST)
+            case _:
+                for name in ("upper", "work", "root"):
+                    (ground / name).mkdir()
+                self._seen.mkdir(exist_ok=True)
+                command.run(staged(["true"], ground, "root", self._seen, _LAYERS), timeout=60)
+        return time.monotonic() - begun
+
+    def _run(
+        self, program: str, words: Collection[str], ground: Path, where: str, layers: str = ""
+    ) -> dict[str, object]:
+        """What a program of `loads` found. where: its directory, below the ground."""
+        self._seen.mkdir(exist_ok=True)
+        argv = staged(confined(["python3", "-I", "-", *words]), ground, where, self._seen, layers)
+        file = Path(loads.__file__).with_name(program)
+        with file.open("rb") as text, command.converse(argv, timeout=_LONGEST, stdin=text) as talk:
+            while not talk.ended:
+                if self._stop.wait(_GLANCE):
+                    raise Failed("the agent is stopping", hint="try again when it has restarted")
+            return result(_said(talk))
+
+
+def _said(talk: command.Conversation) -> str:
+    """The last line of a program that has ended well. Raises Failed."""
+    last = ""
+    try:
+        while True:
+            last = talk.line() or last
+    except command.CommandFailed as ended:
+        if ended.status != 0:
+            raise Failed(f"the measuring program failed: {ended}") from ended
+    return last
+
+
+def result(said: str) -> dict[str, object]:
+    """What a program of `loads` found, or what is missing. Raises Failed if it says that it failed, or nothing."""
+    try:
+        found = json.loads(said)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise Failed("the measuring program printed no result")
+    if "failed" in found:
+        raise Failed(str(found["failed"]))
+    return found
+
+
+def confined(words: Sequence[str]) -> list[str]:
+    """The words that run a program as a user that is nobody else, and end it with the agent."""
+    user = str(_USER)
+    confine = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs"]
+    return [*confine, "--bounding-set", "-all", "--inh-caps", "-all", "--pdeathsig", "KILL", *words]
+
+
+def staged(words: Sequence[str], ground: Path, where: str, seen: Path, layers: str = "") -> list[str]:
+    """The words that run others with the directory `where`, below the ground, at `seen`, in mounts of their own."""
+    unshare = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _STAGE, "sh"]
+    return [*unshare, str(ground), layers, where, str(seen), *words]

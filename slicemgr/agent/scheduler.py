@@ -1,0 +1,266 @@
+"""Takes operations from the store, gives each sliver its turn, and judges when an operation has ended.
+
+The rows are read when an operation is taken, so that what is left of a long create sees a delete that came
+meanwhile. Between operations everything is looked at from time to time, and what is not as desired is repaired.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from slicemgr.agent.journal import Journal
+from slicemgr.agent.plan import Step, phase_after
+from slicemgr.agent.reconcile import Converger
+from slicemgr.agent.worker_threads import Rest, Turns
+from slicemgr.config import Config
+from slicemgr.errors import Code, Failed, Refused, SlicemgrError
+from slicemgr.ipc.wake import Listener
+from slicemgr.model import Desired, OperationState, Phase, Sliver
+from slicemgr.store import Store, StoreError
+from slicemgr.store import pending as work
+
+log = logging.getLogger(__name__)
+
+_NO_NEWS = ((), (Step.KEYS,))  # repairs that are no event: a guest that cannot be told is asked again and again
+_TICK = 1.0  # seconds between looks at the operations when nobody wakes us
+_MEASURE = 3.0  # seconds of quiet after the last operation ended before what it made is measured
+_SETTLING = 0.2  # seconds after a domain came or went before looking, so that a storm is one look
+
+
+@dataclass(slots=True)
+class _Operation:
+    """An operation in work: the slivers still to be done, and what broke."""
+
+    row: work.Operation
+    left: set[str]
+    errors: dict[str, SlicemgrError] = field(default_factory=dict)
+    ended: bool = False  # kept until the store says so too
+
+
+class Agent:
+    """The node's agent. `run` returns after `stop`; killing it at any moment loses nothing.
+
+    hasten: gets the slivers that are about to be deleted, to end them all at once.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        journal: Journal,
+        converger: Converger,
+        special: Callable[[work.Operation], dict[str, object]],
+        hasten: Callable[[Collection[str]], None],
+        stop: threading.Event,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._journal = journal
+        self._converger = converger
+        self._special = special
+        self._hasten = hasten
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._rows: dict[str, Sliver] = {}
+        self._worked: dict[str, Sliver] = {}  # what the turn under way was planned for; the row may be newer
+        self._operations: dict[str, _Operation] = {}
+        self._turns = Turns(config.agent.workers)
+        self._slow = ThreadPoolExecutor(2, "slow")
+        self._look = threading.Event()
+        self._ended_some = threading.Event()
+
+    def run(self, reconcile: Callable[[Agent, Sequence[work.SliverRow]], None]) -> None:
+        """Work until stopped. `reconcile` gets every row now and then, and when a domain came or went."""
+        with ExitStack() as stack:
+            listener = stack.enter_context(Listener(self._config.wake_socket, self._config.web.user))
+            stack.callback(self._slow.shutdown, wait=False, cancel_futures=True)
+            stack.callback(self._turns.shutdown)
+            due, quiet = 0.0, math.inf
+            while not self._stop.is_set():
+                if self._look.is_set():
+                    self._look.clear()
+                    due = min(due, time.monotonic() + _SETTLING)
+                if self._ended_some.is_set():
+                    self._ended_some.clear()
+                    quiet = time.monotonic() + _MEASURE
+                try:
+                    self._take()
+                    if time.monotonic() >= min(due, quiet):
+                        reconcile(self, self._all_rows())
+                        due, quiet = time.monotonic() + self._config.agent.reconcile.total_seconds(), math.inf
+                except StoreError as error:  # the database's server restarts: slivers run on, and so do we
+                    log.error("cannot read the desired state: %s", error)
+                    self._stop.wait(_TICK)
+                except Exception:
+                    log.exception("reconciling the node failed; it is repeated")
+                    due, quiet = time.monotonic() + self._config.agent.reconcile.total_seconds(), math.inf
+                    self._stop.wait(_TICK)
+                listener.wait(min(_TICK, max(0.0, min(due, quiet) - time.monotonic())))
+
+    def changed(self, sliver: str) -> None:
+        """A domain came or went: if nobody is at work on it, look soon."""
+        if not self._turns.busy(sliver):
+            self._look.set()
+
+    def busy(self, sliver: str) -> bool:
+        return self._turns.busy(sliver)
+
+    def repair(self, sliver: Sliver, done: Callable[[SlicemgrError | None], None]) -> None:
+        """Make a sliver as desired though no operation asks for it."""
+        with self._lock:
+            self._rows[sliver.id] = sliver
+        self._turns.add(
+            sliver.id, lambda: self._turn(sliver.id, None), lambda error: done(self._ended(sliver.id, error))
+        )
+
+    def _all_rows(self) -> Sequence[work.SliverRow]:
+        with self._store.read() as connection:
+            return work.slivers(connection, self._config.node.name)
+
+    # operations
+
+    def _take(self) -> None:
+        node = self._config.node.name
+        with self._store.read() as connection:
+            pending = work.pending_operations(connection, node)
+            fresh = [row for row in pending if row.id not in self._operations]
+            concerned = {sliver for row in fresh for sliver in row.slivers}
+            rows = {row.sliver.id: row.sliver for row in work.slivers(connection, node, concerned)} if concerned else {}
+        self._forget({row.id for row in pending})
+        with self._lock:
+            for sliver in concerned - set(rows):
+                self._rows.pop(sliver, None)
+            self._rows.update(rows)
+        doomed = {sliver for row in fresh if row.kind == "delete" for sliver in row.slivers}
+        idle = [sliver for sliver in doomed if not self._turns.busy(sliver)]
+        for row in fresh:
+            self._start(row)
+        if idle:
+            self._hasten(idle)
+
+    def _forget(self, pending: set[str]) -> None:
+        for operation in [one for one in self._operations.values() if one.ended and one.row.id not in pending]:
+            del self._operations[operation.row.id]
+
+    def _start(self, row: work.Operation) -> None:
+        operation = _Operation(row, set(row.slivers))
+        self._operations[row.id] = operation
+        self._journal.add(work.OperationStarted(row.id))
+        if row.kind not in work.SLIVER_OPERATIONS:
+            self._slow.submit(self._special, row).add_done_callback(lambda done: self._special_done(operation, done))
+        elif not row.slivers:
+            self._finish(operation)
+        for sliver in row.slivers:
+            self._turns.add(
+                sliver,
+                lambda sliver=sliver: self._turn(sliver, operation),  # type: ignore[misc]
+                lambda error, sliver=sliver: self._sliver_done(operation, sliver, error),  # type: ignore[misc]
+            )
+
+    def _special_done(self, operation: _Operation, done: Future[dict[str, object]]) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            operation.errors[""] = _explain(error)
+        self._finish(operation, None if error else done.result())
+
+    def _sliver_done(self, operation: _Operation, sliver: str, error: BaseException | None) -> None:
+        with self._lock:
+            row = self._rows.get(sliver)
+        explained = self._ended(sliver, error) or _superseded(operation.row.kind, row)
+        state = OperationState.DONE if explained is None else OperationState.FAILED
+        self._journal.add(work.SliverDone(operation.row.id, sliver, state))
+        with self._lock:
+            if explained is not None:
+                operation.errors[sliver] = explained
+            operation.left.discard(sliver)
+            last = not operation.left
+        if last:
+            self._finish(operation)
+
+    def _finish(self, operation: _Operation, result: dict[str, object] | None = None) -> None:
+        state, message, hint = OperationState.DONE, "", ""
+        if operation.errors:
+            state = OperationState.FAILED
+            first = min(operation.errors)
+            error = operation.errors[first]
+            message, hint = f"{error.field}: {error.message}" if error.field else error.message, error.hint
+            if len(operation.row.slivers) > 1:
+                message = f"{len(operation.errors)} of {len(operation.row.slivers)} slivers: {first}: {message}"
+            if operation.row.kind == "snapshot":  # all of it or nothing: what some slivers made, they discard
+                self._journal.add(work.SnapshotGone(str(operation.row.params["snapshot"])))
+        self._journal.add(work.OperationEnded(operation.row.id, state, message, hint, result))
+        operation.ended = True
+        self._ended_some.set()
+
+    # one sliver's turn
+
+    def _turn(self, sliver_id: str, operation: _Operation | None) -> Rest | None:
+        with self._lock:
+            sliver = self._rows.get(sliver_id)
+            if sliver is None:
+                return None
+            self._worked[sliver_id] = sliver
+        steps = self._converger.steps(sliver)
+        if operation is None and steps not in _NO_NEWS:
+            detail = f"{sliver.id}: {', '.join(steps)}"
+            self._journal.add(work.EventSeen("agent", "repair", sliver.slice_name, detail, sliver.project))
+        return self._converger.carry_out(
+            sliver, steps, self._reporter(operation, sliver_id), lambda: self._unwanted(sliver)
+        )
+
+    def _unwanted(self, sliver: Sliver) -> bool:
+        """Whether a later request wants it otherwise than the turn under way does."""
+        with self._lock:
+            row = self._rows.get(sliver.id)
+        return row is None or row.desired is not sliver.desired
+
+    def _reporter(self, operation: _Operation | None, sliver: str) -> Callable[[Step, OperationState, str], None]:
+        def report(step: Step, state: OperationState, detail: str) -> None:
+            if operation is not None:
+                self._journal.add(work.StepSeen(operation.row.id, sliver, step.value, state, detail))
+
+        return report
+
+    def _ended(self, sliver_id: str, error: BaseException | None) -> SlicemgrError | None:
+        """Write what became of a sliver; the error as people shall read it."""
+        with self._lock:
+            sliver = self._worked.pop(sliver_id, None)
+        if error is not None:
+            explained = _explain(error)
+            self._journal.add(work.SliverSeen(sliver_id, Phase.FAILED, str(explained)))
+            return explained
+        if sliver is None:
+            return None
+        if sliver.desired is Desired.ABSENT:
+            self._journal.add(work.SliverGone(sliver_id))
+            with self._lock:
+                self._rows.pop(sliver_id, None)
+        else:
+            self._journal.add(work.SliverSeen(sliver_id, phase_after(sliver.desired), ""))
+        return None
+
+
+def _superseded(kind: str, sliver: Sliver | None) -> SlicemgrError | None:
+    """Why the operation did not get what it wanted although nothing broke: a later request won."""
+    wanted = work.SLIVER_OPERATIONS[kind]
+    if sliver is None or wanted is None or sliver.desired is wanted:
+        return None
+    return Refused(Code.CONFLICT, f"a later request changed the desired state of the sliver to {sliver.desired}")
+
+
+def _explain(error: BaseException) -> SlicemgrError:
+    if isinstance(error, SlicemgrError):
+        return error
+    log.error("unexpected error in a worker", exc_info=error)
+    return Failed(
+        f"unexpected {type(error).__name__}: {error}", hint="the log of the agent has the details", code=Code.FAILED
+    )

@@ -1,0 +1,112 @@
+"""What an audit makes: two projects, their slices, and the certainty that they go again.
+
+Everything carries the prefix `audit-` and a lease of an hour. A process of its own, the watchdog, deletes it when this
+one ends before it has, and the next audit deletes what even that left.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from slicemgr import wire
+from slicemgr.audit import leftovers
+from slicemgr.audit.leftovers import in_project
+from slicemgr.bench.frame import slivers
+from slicemgr.client import Client
+from slicemgr.drivers import command
+from slicemgr.errors import Code, Refused, SlicemgrError
+
+PREFIX = "audit-"
+DONE = "done"
+_LEASE = "1h"
+_LONGEST = 3600.0  # seconds of an audit
+_MEMORY, _DISK, _PORTS = {"lxc": "256M", "kvm": "512M"}, {"lxc": "256M", "kvm": "2G"}, 4
+
+
+def new_tag() -> str:
+    """What the names of one audit have in common."""
+    return f"{PREFIX}{secrets.token_hex(3)}"
+
+
+def clean(client: Client, prefix: str, say: Callable[[str], None] = lambda _: None) -> None:
+    """Delete the slices and projects whose names begin so. Raises SlicemgrError for what cannot be deleted."""
+    leftovers.clean(client, lambda name: name.startswith(prefix), say=say)
+
+
+@contextmanager
+def watched(client: Client, token: str, prefix: str) -> Iterator[None]:
+    """Whatever ends this process meanwhile, what carries the prefix is deleted. token: the client's own."""
+    words = [sys.executable, "-m", "slicemgr.audit.watchdog"]
+    with command.converse(words, timeout=2 * _LONGEST) as talk:
+        talk.say(json.dumps({"url": client.url, "token": token, "prefix": prefix}))
+        try:
+            yield
+        finally:
+            with suppress(command.CommandFailed):
+                talk.say(DONE)
+
+
+@contextmanager
+def projects(client: Client, tag: str, say: Callable[[str], None]) -> Iterator[tuple[str, str]]:
+    """The attacker's project and the neighbour's; at the end they are gone with all their slices."""
+    names = (f"{tag}-a", f"{tag}-b")
+    try:
+        for name in names:
+            client.create_project(name, description="Made by `slicectl audit`, which deletes it.")
+        yield names
+    finally:
+        clean(client, tag, say)
+
+
+def make(
+    client: Client, names: tuple[str, str], tag: str, kind: str, image: str, node: str, key: str, stop: threading.Event
+) -> tuple[Sequence[wire.Sliver], Sequence[wire.Sliver]]:
+    """A slice of two slivers in the first project, one of one in the second, running. Raises SlicemgrError."""
+    asked = []
+    # A machine starts sooner without its own boot loader, of which nothing is audited.
+    boot = "direct" if kind == "kvm" and client.image(image)["boot"].get("kernel") else ""
+    for project, count in zip(names, (2, 1), strict=True):
+        wanted = slivers.request(
+            f"{tag}-{kind}", kind, image, node, key, project=project, count=count, lease=_LEASE, ports=_PORTS,
+            memory=_MEMORY[kind], disk=_DISK[kind], boot=boot,
+        )  # fmt: skip
+        asked.append((project, slivers.ask(client, wanted)))
+    made = []
+    for project, created in asked:
+        slivers.wait(client, created["operation"], stop)
+        with in_project(client, project):
+            made.append(client.slice(f"{tag}-{kind}")["slivers"])
+    return made[0], made[1]
+
+
+def remove(client: Client, names: tuple[str, str], tag: str, kind: str) -> None:
+    """Delete the slices of one kind."""
+    for project in names:
+        with in_project(client, project), suppress(SlicemgrError):
+            client.wait(client.delete_slice(f"{tag}-{kind}")["id"], 600)
+
+
+@contextmanager
+def paused(client: Client, project: str, name: str) -> Iterator[None]:
+    """A slice is paused meanwhile. Raises SlicemgrError."""
+    _act(client, project, name, "pause")
+    try:
+        yield
+    finally:
+        _act(client, project, name, "resume")
+
+
+def _act(client: Client, project: str, name: str, action: str) -> None:
+    with in_project(client, project):
+        slivers.succeeded(client.wait(client.slice_action(name, action)["id"], 120))
+
+
+def check_admin(client: Client) -> None:
+    """Refused for everybody else: projects and operations on a node are for admins."""
+    if not client.me().get("admin"):
+        raise Refused(Code.DENIED, "an audit makes projects and asks the node", hint="use an admin's token")

@@ -1,0 +1,1 @@
+"""The experiments: what each does step by step."""

@@ -1,0 +1,128 @@
+"""The thesis's disk experiments: one SQLite database of five sizes, and five numbers of small files, read and written.
+
+In a sliver of each kind through ssh, and on the node on three roots of the same image that its agent makes: a btrfs
+snapshot, overlayfs, a plain copy. There the data lie in what the root is made of, as in a container's image. The order
+of the places is another one in each repetition, chosen by the seed; the data are the same in all places.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+
+from slicemgr.bench.frame import guard
+from slicemgr.bench.frame.experiment import Json, Missing, Step, StepOf, Told
+from slicemgr.bench.frame.load_hosts import MACHINE, InPlaces, Way, in_words
+from slicemgr.client_measures import IoRequest
+from slicemgr.config import parse_size
+
+NAME = "io"
+ROOTS = ("snapshot", "overlay", "copy")
+PLACES = ("lxc", *ROOTS, "kvm")
+SQLITE, FILES = "sqlite", "files"
+DATABASES = (151_600, 536_600, 2_600_000, 11_900_000, 111_600_000)  # bytes: the thesis's
+COUNTS = (10, 100, 1000, 10_000, 100_000)
+MEASURED = ("read", "write", "sync")
+_FILE = 8192  # bytes of disk of a small file with its part of the archive
+_LONGEST = 3600.0  # seconds of one step in a sliver
+_PACE = {"lxc": 1.0, "snapshot": 1.5, "overlay": 1.5, "copy": 3.0, "kvm": 10.0}  # for the dry run
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run. images: by kind; the roots on the node are made of that of lxc. memory, disk: of the slivers."""
+
+    way: Way
+    places: tuple[str, ...] = PLACES
+    images: Mapping[str, str] = field(default_factory=dict)
+    databases: tuple[int, ...] = DATABASES
+    counts: tuple[int, ...] = COUNTS
+    memory: str = "2G"
+    disk: str = "8G"
+    boot: str = "direct"
+    repeat: int = 3
+    seed: int = 1
+
+    @property
+    def parameters(self) -> Json:
+        """What makes it this run and no other."""
+        names = ("places", "images", "databases", "counts", "memory", "disk", "boot", "repeat", "seed")
+        return {"node": self.way.node, **in_words({name: getattr(self, name) for name in names})}
+
+
+def label(what: str, size: int) -> str:
+    """As the thesis writes it."""
+    if what == FILES:
+        return f"{size:,} files".replace(",", " ")
+    return f"{size / 1e6:g} MB" if size >= 1_000_000 else f"{size / 1e3:g} kB"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """what: SQLITE or FILES. size: bytes of the database, number of files."""
+
+    turn: int
+    place: str
+    what: str
+    size: int
+
+
+def steps(plan: Plan) -> list[StepOf[Load]]:
+    """`2/overlay/sqlite/2600000`: in the second repetition."""
+    found = []
+    for turn in range(1, plan.repeat + 1):
+        about = f" ({turn} of {plan.repeat})" if plan.repeat > 1 else ""
+        for place in random.Random(f"{plan.seed}/{turn}").sample(plan.places, len(plan.places)):
+            for what, sizes in ((SQLITE, plan.databases), (FILES, plan.counts)):
+                for size in sizes:
+                    seconds = 1 + _PACE[place] * (size / 3e6 if what == SQLITE else size / 800)
+                    title = f"{place}, {'database of ' if what == SQLITE else ''}{label(what, size)}{about}"
+                    load = Load(turn, place, what, size)
+                    found.append(StepOf(f"{turn}/{place}/{what}/{size}", title, load, seconds, f"{turn}/{place}"))
+    return found
+
+
+class Io(InPlaces):
+    """See `experiment.Experiment`."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan.way, plan.places)
+        self._plan = plan
+        # What the roots on the node are made of: sha256, size, and whether there is a Linux in it.
+        self._image: tuple[str, int, bool] = ("", 0, False)
+
+    def steps(self) -> list[StepOf[Load]]:
+        return steps(self._plan)
+
+    def need(self, step: StepOf[Load]) -> guard.Need:
+        """The data three times (as made, as written, a copy), a copied root, a sliver's memory."""
+        place, what, size = step.work.place, step.work.what, step.work.size
+        data = 3 * size * (_FILE if what == FILES else 1)
+        if place in ROOTS:
+            return guard.Need(disk=data + (self._image[1] if place == "copy" else 0), pids=4)
+        limit = parse_size(self._plan.memory, "--memory")
+        return guard.Need(limit + MACHINE if place == "kvm" else MACHINE, data, 16)
+
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
+        """Also refused without the image that roots are made of."""
+        if set(ROOTS) & set(self._plan.places):
+            image = self._client.image(self._plan.images["lxc"])
+            self._image = image["sha256"], image["virtual_size"], bool(image["os"])
+        return super().prepare(done, todo, told)
+
+    def run(self, step: StepOf[Load], told: Told) -> Json:
+        turn, place, what, size = astuple(step.work)
+        seed = random.Random(f"{self._plan.seed}/{turn}/data").randrange(2**31)
+        head: Json = {"turn": turn, "place": place, "what": what, "size": size}
+        if place in ROOTS:
+            if not self._image[2]:
+                raise Missing(f"the image {self._plan.images['lxc']} has no Linux in it, so no root is made of it")
+            request: IoRequest = {"root": place, "image": self._image[0], "what": what, "size": size, "seed": seed}
+            self._slivers.leave(told)
+            node = self._plan.way.node
+            found = self._on_node.run(lambda: self._client.measure_io(node, request), ("make", *MEASURED))
+            return {**head, **found}
+        self._slivers.use(turn, place, told)
+        words = ("make,measure,remove", what, str(size), str(seed))
+        return {**head, **self._slivers.run("disk.py", words, MEASURED, _LONGEST)}

@@ -1,0 +1,274 @@
+"""Create, ssh banner through the DNAT port, work inside, delete: seconds beside the raw baseline of the same run.
+
+A series is one type (and one way to boot). In each repetition it has two steps: its raw baseline, and right after it
+its slices, from their creation to their deletion.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from slicemgr import wire
+from slicemgr.bench.experiments import inside
+from slicemgr.bench.frame import cleanup, guard, slivers
+from slicemgr.bench.frame.experiment import Json, Step, StepOf, Stopped, Told
+from slicemgr.client import Client
+from slicemgr.config import parse_size
+from slicemgr.errors import Code, Failed, Refused, SlicemgrError
+
+NAME = "lifecycle"
+_RAW_SECONDS = 1800.0
+_GUESS = {"lxc": 0.3, "kvm": 20.0}  # seconds of one sliver, for the dry run
+PHASES = ("accepted", "prepared", "started", "console", "operation", "banner")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What is made. boot: of virtual machines, "" for containers."""
+
+    kind: str
+    image: str
+    boot: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind} {self.boot}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run. connect: makes a client; each thread has its own. key: a public line and a private file.
+
+    ping: whom the slivers ping; "" for their gateway, which is the node.
+    """
+
+    connect: Callable[[], Client]
+    series: Sequence[Series]
+    node: str
+    key: tuple[str, bytes]
+    prefix: str
+    count: int = 20
+    parallel: int = 4
+    memory: str = "256M"
+    repeat: int = 1
+    ping: str = ""
+
+    @property
+    def parameters(self) -> Json:
+        """What makes it this run and no other."""
+        names = ("node", "count", "parallel", "memory", "repeat", "ping")
+        return {**{name: getattr(self, name) for name in names}, "series": [asdict(one) for one in self.series]}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """raw: the baseline of the series, without slicemgr."""
+
+    series: Series
+    raw: bool
+
+
+def steps(plan: Plan) -> list[StepOf[Part]]:
+    """`2/kvm-direct/slices`: the second repetition's; `…/raw`: its baseline."""
+    found = []
+    for turn in range(1, plan.repeat + 1):
+        about = f" ({turn} of {plan.repeat})" if plan.repeat > 1 else ""
+        for one in plan.series:
+            name = f"{turn}/{one.label.replace(' ', '-')}"
+            seconds = 2 + _GUESS[one.kind] * plan.count / plan.parallel
+            found.append(StepOf(f"{name}/raw", f"{one.label}: raw{about}", Part(one, raw=True), seconds, name))
+            found.append(
+                StepOf(f"{name}/slices", f"{one.label}: slices{about}", Part(one, raw=False), 3 * seconds, name)
+            )
+    return found
+
+
+class Lifecycle:
+    """See `experiment.Experiment`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._client = plan.connect()
+        self._key = slivers.Key(plan.key)
+        self._stop = threading.Event()
+        self._watch = slivers.Watch(self.state)
+        self._asked: str | int | None = None  # a baseline that may go on
+
+    def steps(self) -> list[StepOf[Part]]:
+        return steps(self._plan)
+
+    def state(self) -> guard.State:
+        return guard.state(self._client.node(self._plan.node)["facts"])
+
+    def need(self, step: StepOf[Part]) -> guard.Need:
+        memory = parse_size(self._plan.memory, "--memory")
+        return slivers.cost(step.work.series.kind, memory, self._plan.count)
+
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
+        """Refused beside others' experiments, with too few ports or without an image."""
+        plan, client = self._plan, self._client
+        guard.state(client.node(plan.node)["facts"])
+        cleanup.refuse_others(client, plan.prefix)
+        for one in plan.series:
+            planned = slivers.plan(client, self._request(f"{plan.prefix}try", one))
+            slivers.ports_suffice(client, plan.node, planned, plan.count, "--count")
+            ports = planned["slivers"][0]["ports"]
+            if ports["last"] == ports["first"]:
+                hint = "at least 2: ssh and the web server that answers"
+                raise Refused(Code.CONFLICT, "a sliver has one port on this node", hint=hint)
+        cleanup.delete(client, plan.prefix, told)
+        for running in client.operations(kind="baseline", state="running"):
+            told.say("waiting until the node has ended the raw baseline of an earlier run")
+            client.wait(running["id"], _RAW_SECONDS)
+        cut = f"{todo[0].series}/raw"
+        if cut in done and cut != todo[0].id:
+            return [f"resumed at {todo[0].title}: its raw baseline was measured before the interruption"]
+        return []
+
+    def run(self, step: StepOf[Part], told: Told) -> Json:
+        series = step.work.series
+        if step.work.raw:
+            return {"raw": self._baseline(series)}
+        names = [f"{self._plan.prefix}{index:04}" for index in range(self._plan.count)]
+        return self._slices(series, names, told)
+
+    def interrupt(self) -> None:
+        self._stop.set()
+
+    def clean(self, told: Told) -> None:
+        """A baseline that was asked for deletes its own, and cannot be ended: that is waited for."""
+        if self._asked is not None:
+            told.say("waiting until the node has ended and deleted its raw baseline")
+            self._client.wait(self._asked, _RAW_SECONDS)
+            self._asked = None
+        cleanup.delete(self._client, self._plan.prefix, told)
+
+    def close(self) -> None:
+        self._client.close()
+        self._key.close()
+
+    # raw
+
+    def _baseline(self, series: Series) -> wire.Baseline:
+        plan = self._plan
+        request: wire.BaselineRequest = {
+            "type": series.kind,
+            "image": self._client.image(series.image)["sha256"],
+            "memory": plan.memory,
+            "count": plan.count,
+            "parallel": plan.parallel,
+        }
+        if series.boot:
+            request["boot"] = series.boot
+        self._asked = self._client.baseline(plan.node, request)["id"]
+        ended = self._client.wait(self._asked)
+        self._asked = None
+        if ended["state"] == "failed" or ended["result"] is None:
+            raise Failed(f"the baseline: {ended['error']}", hint=ended["hint"] or "")
+        return ended["result"]["baseline"]
+
+    # ours
+
+    def _slices(self, series: Series, names: Sequence[str], told: Told) -> Json:
+        """What was made is deleted again even where not all could be; that is timed if all could."""
+        before = self._available()
+        begun = time.monotonic()
+        found, trouble = self._side_by_side(lambda name: self._create(series, name), names, "create", told)
+        took = time.monotonic() - begun
+        data: Json = {"count": len(found), "create": took, "phases": _gathered(one for one, _ in found.values())}
+        if trouble is None:
+            data |= self._weigh(names, before)
+            made = {name: sliver for name, (_, sliver) in found.items()}
+            looked, trouble = self._side_by_side(lambda name: self._inside(name, made[name]), names, "inside", told)
+            data["inside"] = _gathered(looked.values())
+        begun = time.monotonic()
+        cleanup.delete(self._client, self._plan.prefix, told)
+        data["delete"] = time.monotonic() - begun
+        if trouble is None:
+            return data
+        full = "inside" not in data and trouble.code in slivers.ENOUGH
+        if not (full or isinstance(trouble, slivers.Suffocates)):
+            raise trouble
+        data.pop("inside", None)
+        raise Stopped(f"of {len(names)} slivers {len(found)} came up: {trouble}", data)
+
+    def _side_by_side(
+        self, job: Callable[[str], slivers.Result], names: Sequence[str], what: str, told: Told
+    ) -> tuple[dict[str, slivers.Result], SlicemgrError | None]:
+        def done(count: int) -> None:
+            told.inside(what, count, len(names))
+            self._watch.look()
+
+        return slivers.side_by_side(job, names, self._plan.parallel, self.interrupt, done)
+
+    def _create(self, series: Series, name: str) -> tuple[dict[str, float], wire.Sliver]:
+        """Seconds by phase since the request; a phase that nobody saw is left out."""
+        with self._plan.connect() as client:
+            slivers.check(self._stop)
+            begun, times = time.monotonic(), dict[str, float]()
+            created = slivers.ask(client, self._request(name, series))
+            times["accepted"] = time.monotonic() - begun
+
+            def look(operation: wire.Operation) -> None:
+                if speaks(operation):
+                    times.setdefault("console", time.monotonic() - begun)
+
+            ended = slivers.wait(client, created["operation"], self._stop, look if series.kind == "kvm" else None)
+            times["operation"] = time.monotonic() - begun
+            times |= reached(ended)
+            sliver = created["slice"]["slivers"][0]
+            slivers.wait_for_banner(name, series.kind, sliver, self._stop)
+            times["banner"] = time.monotonic() - begun
+            return times, client.slice(name)["slivers"][0]
+
+    def _inside(self, name: str, sliver: wire.Sliver) -> inside.Times:
+        slivers.check(self._stop)
+        words = slivers.login(name, sliver, self._key.file)
+        return inside.measure(words, sliver, self._plan.ping, self._stop)
+
+    def _request(self, name: str, series: Series) -> wire.SliceRequest:
+        plan = self._plan
+        return slivers.request(
+            name, series.kind, series.image, plan.node, self._key.line, memory=plan.memory, boot=series.boot
+        )
+
+    def _available(self) -> int:
+        """Bytes of memory that the node says are available when it looks at itself next."""
+        return cleanup.next_look(self._client, self._plan.node).memory_available
+
+    def _weigh(self, names: Sequence[str], before: int) -> Json:
+        """The node's next look at itself, taken after the last sliver was up, says what they cost."""
+
+        def usage() -> list[wire.Usage]:
+            return [self._client.slice(name)["slivers"][0]["usage"] for name in (names[0], names[-1])]
+
+        known = usage()
+        memory = (before - self._available()) / len(names)
+        own = slivers.mean_usage(slivers.next_usage(known, usage, self._stop))
+        return {"available_each": memory, **{f"{name}_each": value for name, value in own.items()}}
+
+
+def speaks(operation: wire.Operation) -> bool:
+    """Whether the steps of a create say that the guest spoke on its console."""
+    return any(one["name"] == "ssh" and one["state"] == "running" and one["detail"] for one in operation["steps"])
+
+
+def reached(operation: wire.Operation) -> dict[str, float]:
+    """Of the steps of a create: seconds until the root was made, `prepared`, and until the domain ran, `started`."""
+    for step in operation["steps"]:
+        began, took = step.get("began"), step.get("seconds")
+        if step["name"] == "domain" and began is not None and took is not None:
+            return {"prepared": began, "started": began + took}
+    return {}
+
+
+def _gathered(found: Iterable[Mapping[str, float | list[float]]]) -> dict[str, list[float]]:
+    """The values of all slivers, phase by phase."""
+    gathered: dict[str, list[float]] = {}
+    for times in found:
+        for phase, value in times.items():
+            gathered.setdefault(phase, []).extend(value if isinstance(value, list) else [value])
+    return gathered

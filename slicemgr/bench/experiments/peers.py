@@ -1,0 +1,337 @@
+"""The same work by slicemgr and by whatever else is installed: create to ssh's banner, memory, disk, iperf3, delete.
+
+One step is one system once: its containers are made from the same image on the same pool, each with its forwarded
+ports, measured, and deleted, before another system's turn. In each repetition the systems take turns in another order.
+
+It runs as root on the node itself, and not in the agent: daemons, bridges and foreign programs that work as root are
+none of a testbed's service. So there is no request that starts them, nobody but who is root there can ask for them,
+and they end with slicectl (see `peer_place`), where an operation of the agent would go on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from slicemgr import names, wire
+from slicemgr.bench.frame import cleanup, guard, iperf, slivers
+from slicemgr.bench.frame.experiment import Json, Step, StepOf, Stopped, Told
+from slicemgr.bench.peers import place as peer_place
+from slicemgr.bench.peers import systems
+from slicemgr.bench.peers.kinds import PEERS, Cost, version
+from slicemgr.bench.peers.place import PEER_SIDE, Place
+from slicemgr.bench.peers.sides import Ours, Route, Side, Target, Theirs, answers
+from slicemgr.client import Client
+from slicemgr.config import parse_size
+from slicemgr.drivers import command
+from slicemgr.errors import Code, Failed, Refused, SlicemgrError
+
+NAME = "peers"
+OURS = "slicemgr"
+LABELS = {OURS: "slicemgr", **{key: peer.label for key, peer in PEERS.items()}}
+_OURS_COST = Cost(0.3, 6 << 20, 4)
+_BANNER = 60.0  # seconds within which ssh's banner must come
+_SETTLE = 2.0  # seconds from the last banner until the memory is looked at
+_CLEANED = 300.0  # seconds that the pool may take to give back what was deleted
+_BESIDES = 60.0  # seconds of a step without its containers: a guess
+_MARGIN = 60.0  # seconds beyond an iperf3 measurement for starting and ending programs
+_IMPORT = 1200.0  # seconds that a peer may take for the image
+_ABSENT = "absent"
+_UNPACKED = 3 << 29  # bytes of an image on its way into a peer: packed and unpacked
+_PLAIN_PORT = 5201
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run. connect: makes a client; each thread has its own. prefix: of the names of all that it makes.
+
+    pool: of the node. peers: by their keys in PEERS. seconds: of each iperf3 measurement, 0 for none.
+    """
+
+    connect: Callable[[], Client]
+    node: str
+    ssh_key: str
+    prefix: str
+    pool: Path
+    peers: tuple[str, ...] = tuple(PEERS)
+    image: str = "debian-12"
+    count: int = 50
+    ports: int = 20
+    parallel: int = 4
+    memory: str = "256M"
+    seconds: int = 5
+    repeat: int = 1
+    seed: int = 1
+
+    @property
+    def parameters(self) -> Json:
+        """What makes it this run and no other."""
+        kept = ("node", "image", "count", "ports", "parallel", "memory", "seconds", "repeat", "seed")
+        return {**{name: getattr(self, name) for name in kept}, "peers": " ".join(self.peers)}
+
+    @property
+    def request(self) -> wire.SliceRequest:
+        more = {"memory": self.memory, "ports": self.ports}
+        return slivers.request("", "lxc", self.image, self.node, self.ssh_key, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A system's in a repetition. missing: what it lacks here; then there is nothing but that to say."""
+
+    key: str
+    missing: tuple[str, ...] = ()
+
+
+def steps(plan: Plan, missing: Mapping[str, Sequence[str]]) -> list[StepOf[Turn]]:
+    """`2/docker`: Docker in the second repetition; `absent/lxd`: LXD is not installed. missing: programs, by peer."""
+    found = [
+        StepOf(
+            f"{_ABSENT}/{key}",
+            f"{LABELS[key]}: not installed",
+            Turn(key, tuple(missing[key])),
+            0.0,
+            f"{_ABSENT}/{key}",
+            always=True,
+        )
+        for key in plan.peers
+        if missing.get(key)
+    ]
+    there = [OURS, *(key for key in plan.peers if not missing.get(key))]
+    for turn in range(1, plan.repeat + 1):
+        about = f" ({turn} of {plan.repeat})" if plan.repeat > 1 else ""
+        for key in random.Random(f"{plan.seed}/{turn}").sample(there, len(there)):
+            seconds = _BESIDES + plan.count * _cost(key).seconds + 3 * plan.seconds
+            found.append(StepOf(f"{turn}/{key}", f"{plan.count} by {LABELS[key]}{about}", Turn(key), seconds, key))
+    return found
+
+
+class Peers:
+    """See `experiment.Experiment`. What breaks in one system ends its series, not the others'."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._client = plan.connect()
+        self._missing = {key: PEERS[key].missing() for key in plan.peers}
+        self._base = Path()
+        self._place: Place | None = None
+        self._stop = threading.Event()
+        self._watch = slivers.Watch(self.state)
+
+    def steps(self) -> list[StepOf[Turn]]:
+        return steps(self._plan, self._missing)
+
+    def state(self) -> guard.State:
+        return guard.state(self._client.node(self._plan.node)["facts"])
+
+    def need(self, step: StepOf[Turn]) -> guard.Need:
+        key = step.work.key
+        if step.work.missing:
+            return guard.Need()
+        cost, image = _cost(key), 0 if key == OURS else _UNPACKED
+        return guard.Need(
+            cost.memory * self._plan.count, (1 << 20) * self._plan.count + image, cost.pids * self._plan.count
+        )
+
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
+        """Refused elsewhere than as root on the node, beside other experiments, with too few ports, without iperf3."""
+        plan, client = self._plan, self._client
+        node = refuse_elsewhere(client, plan.node)
+        guard.state(node["facts"])
+        self._base = names.base_dir(plan.pool, client.image(plan.image)["sha256"])
+        if not self._base.is_dir():
+            message = f"{self._base} is not seen here"
+            raise Refused(Code.INVALID, message, hint="a pool is seen on its node alone; in a box: in there")
+        wanted = (*peer_place.PROGRAMS, *(("iperf3",) if plan.seconds else ()))
+        lacking = [one for one in wanted if systems.find(one) is None]
+        if lacking:
+            hint = "tools/packages.txt names what a node needs"
+            raise Refused(Code.UNAVAILABLE, f"not installed here: {', '.join(lacking)}", hint=hint)
+        cleanup.refuse_others(client, plan.prefix)
+        planned = slivers.plan(client, {**plan.request, "name": f"{plan.prefix}try"})
+        slivers.ports_suffice(client, plan.node, planned, plan.count, "--count")
+        self.clean(told)
+        return []
+
+    def run(self, step: StepOf[Turn], told: Told) -> Json:
+        key = step.work.key
+        if step.work.missing:
+            return {"system": key, "missing": self._missing[key], "install": PEERS[key].package}
+        data: Json = {"system": key, "version": version(PEERS[key]) if key in PEERS else ""}
+        try:
+            try:
+                self._measure(key, data, told)
+            finally:
+                self._leave(key, told)
+        except SlicemgrError as error:
+            raise Stopped(_reason(key, self._plan.count, data, error), data) from error
+        except OSError as error:  # a file of a peer that could not be written, or is not what it should be
+            raise Stopped(f"{LABELS[key]}: {error}", data) from error
+        return data
+
+    def interrupt(self) -> None:
+        """Whatever a peer is doing ends at once."""
+        self._stop.set()
+        if self._place is not None:
+            self._place.end()
+
+    def clean(self, told: Told) -> None:
+        try:
+            peer_place.remove(self._plan.pool, self._plan.prefix)
+        finally:
+            cleanup.delete(self._client, self._plan.prefix, told)
+
+    def close(self) -> None:
+        self._client.close()
+
+    # one system
+
+    def _measure(self, key: str, data: Json, told: Told) -> None:
+        plan = self._plan
+        seconds = _IMPORT + plan.count * 60 + 6 * (plan.seconds + _MARGIN)
+        with Place(plan.pool, plan.prefix, seconds) as place:
+            self._place = place
+            side = self._side(key, place)
+            side.begin()
+            self._look(told, cleaned=True)
+            before = self._look(told)
+            made, trouble = self._create(side, data, told)
+            if trouble is not None and not made:
+                raise trouble
+            self._stop.wait(_SETTLE)
+            after = self._look(told)
+            data.update(memory=before[0] - after[0], disk=before[1] - after[1], charged=side.charged())
+            data["reached"] = self._reached(made, told)
+            if plan.seconds:
+                data["rates"] = self._rates(side, place, made[-1], told)
+            begun = time.monotonic()
+            side.delete(made, told)
+            data["delete_seconds"] = time.monotonic() - begun
+            if trouble is not None:  # so many came up, and what they cost is known
+                raise trouble
+
+    def _side(self, key: str, place: Place) -> Side:
+        plan = self._plan
+        if key == OURS:
+            return Ours(plan.connect, plan.request, place)
+        work = systems.Work(parse_size(plan.memory, "--memory"), plan.ports)
+        return Theirs(PEERS[key], work, self._base, place, plan.parallel)
+
+    def _leave(self, key: str, told: Told) -> None:
+        self._place = None
+        peer_place.remove(self._plan.pool, self._plan.prefix)
+        if key == OURS:
+            cleanup.delete(self._client, self._plan.prefix, told)
+
+    def _look(self, told: Told, *, cleaned: bool = False) -> tuple[int, int]:
+        """Bytes of memory (and swap) and of the pool that are free. cleaned: once what was deleted is given back."""
+        if cleaned:
+            told.say("waiting until the pool has taken back what was deleted")
+        for what in ("filesystem", "subvolume") if cleaned else ("filesystem",):  # the first wakes who cleans up
+            try:
+                command.run(["btrfs", what, "sync", self._plan.pool], timeout=_CLEANED)
+            except command.CommandFailed as error:
+                raise Failed(f"btrfs {what} sync: {error.stderr or 'it takes too long'}") from error
+        there = os.statvfs(self._plan.pool)
+        return free_memory(Path("/proc/meminfo").read_text()), there.f_bfree * there.f_frsize
+
+    def _create(self, side: Side, data: Json, told: Told) -> tuple[list[Target], SlicemgrError | None]:
+        """Those that came up, in the order of their names; the first trouble, and then no more are begun."""
+        begun, seconds, count = time.monotonic(), 0.0, self._plan.count
+
+        def done(made: int) -> None:
+            nonlocal seconds
+            seconds = time.monotonic() - begun
+            told.inside("create", made, count)
+            self._watch.look()
+
+        job = partial(self._one, side)
+        found, trouble = slivers.side_by_side(job, range(count), self._plan.parallel, self.interrupt, done)
+        data.update(n=len(found), creates=[times for _, times in found.values()], seconds=seconds)
+        return [target for target, _ in found.values()], trouble
+
+    def _one(self, side: Side, index: int) -> tuple[Target, dict[str, float]]:
+        slivers.check(self._stop)
+        begun = time.monotonic()
+        target = side.create(index, self._stop)
+        times = {"made": time.monotonic() - begun}
+        slivers.await_banner(target.name, lambda: answers(target), _BANNER, self._stop, why=lambda: side.why(target))
+        times["banner"] = time.monotonic() - begun
+        return target, times
+
+    def _reached(self, made: Sequence[Target], told: Told) -> int:
+        """How many answer once more when all of them run."""
+        reached = 0
+        with ThreadPoolExecutor(self._plan.parallel) as threads:
+            for done, one in enumerate(threads.map(answers, made), 1):
+                reached += one
+                told.inside("reach", done, len(made))
+        return reached
+
+    def _rates(self, side: Side, place: Place, target: Target, told: Told) -> dict[str, float]:
+        """Bits per second: the plain link, into the container, out of it."""
+        plain = Route(place.words([]), (), PEER_SIDE, _PLAIN_PORT)
+        route = side.route(target)
+        found = {}
+        for done, (name, way, reverse) in enumerate(
+            (("plain", plain, False), ("in", route, False), ("out", route, True)), 1
+        ):
+            found[name] = rate(way, self._plan.seconds, reverse=reverse)
+            told.inside("throughput", done, 3)
+        return found
+
+
+def refuse_elsewhere(client: Client, node: str) -> wire.Node:
+    """What the node says. Refused elsewhere than as root on the node itself."""
+    if os.geteuid() != 0:
+        message = "peers are started as root, by whoever may be root on the node"
+        raise Refused(Code.DENIED, message, hint="`sudo slicectl bench …` on the node itself")
+    told = client.node(node)
+    if told["facts"].get("boot_id") != Path("/proc/sys/kernel/random/boot_id").read_text().strip():
+        raise Refused(Code.INVALID, f"{node} is another machine than this one", hint="run it there", field="--node")
+    return told
+
+
+def free_memory(meminfo: str) -> int:
+    """Bytes that can be had without swapping, and of swap, of /proc/meminfo."""
+    told = dict(line.split(":", 1) for line in meminfo.splitlines() if ":" in line)
+    return sum(int(told[name].split()[0]) * 1024 for name in ("MemAvailable", "SwapFree"))
+
+
+def rate(route: Route, seconds: int, *, reverse: bool) -> float:
+    """Bits per second that arrived. Raises Failed with what iperf3 says."""
+    port, limit = str(route.port), seconds + _MARGIN
+    server = [*route.server, *iperf.server_words(route.port)]
+    client = [*route.client, "iperf3", "-c", route.address, "-p", port, "-t", str(seconds), "-i", "0", "-J"]
+    client += ["-R"] if reverse else []
+    reason = "no rate in its report"
+    with tempfile.TemporaryFile() as told:
+        try:
+            with command.converse(server, timeout=2 * limit) as listening:
+                iperf.await_listening(listening)
+                command.run(client, timeout=limit, stdout=told)
+        except command.CommandFailed as error:
+            reason = str(error)
+        told.seek(0)
+        report = told.read().decode(errors="replace")
+    found = iperf.figures(report, 0, seconds)
+    if found is None:
+        raise Failed(f"iperf3 to {route.address}, port {port}: {iperf.complaint(report) or reason}")
+    return float(found["arrived"])
+
+
+def _reason(key: str, count: int, data: Json, error: SlicemgrError) -> str:
+    came = f"of {count} {data['n']} came up: " if data.get("n", count) < count else ""
+    return f"{LABELS[key]}: {came}{error}" + (f" ({error.hint})" if error.hint else "")
+
+
+def _cost(key: str) -> Cost:
+    return PEERS[key].cost if key in PEERS else _OURS_COST

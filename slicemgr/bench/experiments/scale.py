@@ -1,0 +1,277 @@
+"""The paper's figures 3 and 4: memory, swap and disk of the node, and time of a create, by the number of slivers.
+
+Slices of one sliver each are added `step` by `step`. After each step the node's own next look at itself says what it
+holds, and a few of the earlier slivers, chosen by the seed, are looked at again through their ports; at the end all.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import Enum
+
+from slicemgr import wire
+from slicemgr.bench.frame import cleanup, guard, slivers
+from slicemgr.bench.frame.experiment import Json, Step, StepOf, Stopped, Told
+from slicemgr.client import Client
+from slicemgr.client_ssh import answers
+from slicemgr.config import parse_size
+from slicemgr.errors import SlicemgrError
+
+NAME = "scale"
+_GUESS = {"lxc": 0.3, "kvm": 20.0}  # seconds of one create, for the dry run
+_AGAIN = 20  # earlier slivers looked at after each step
+_WAKES = 35.0  # seconds after a deletion until the pool's cleaner, which sleeps up to 30, has begun
+_CLEANED = 300.0  # seconds that it may take
+_ANSWER_SECONDS = 5
+_LOOKS = 3  # at a sliver that does not answer
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run. connect: makes a client; each thread has its own. prefix: of the names of all that it makes."""
+
+    connect: Callable[[], Client]
+    node: str
+    ssh_key: str
+    prefix: str
+    kind: str = "lxc"
+    image: str = "debian-12"
+    to: int = 200
+    step: int = 5
+    parallel: int = 4
+    memory: str = "256M"
+    boot: str = ""
+    repeat: int = 1
+    seed: int = 1
+
+    @property
+    def parameters(self) -> Json:
+        """What makes it this run and no other."""
+        names = ("node", "kind", "image", "to", "step", "parallel", "memory", "boot", "repeat", "seed")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """Until there are so many slivers."""
+
+    size: int
+
+
+class AtTheEnd(Enum):
+    """What follows the last of a repetition."""
+
+    CHECK = "check"
+    DELETE = "delete"
+
+
+ScaleStep = StepOf[Grow | AtTheEnd]
+
+
+def steps(plan: Plan) -> list[ScaleStep]:
+    """`2/15`: the second repetition, until there are 15 slivers."""
+    sizes = [*range(0, plan.to, plan.step), plan.to]
+    each = _GUESS[plan.kind] * plan.step / plan.parallel
+    found: list[ScaleStep] = []
+    for turn in range(1, plan.repeat + 1):
+        about = f" ({turn} of {plan.repeat})" if plan.repeat > 1 else ""
+        found += [
+            StepOf(f"{turn}/{size}", f"{size} {plan.kind}{about}", Grow(size), (each if size else 0) + 3, str(turn))
+            for size in sizes
+        ]
+        check, delete = AtTheEnd.CHECK, AtTheEnd.DELETE
+        found.append(StepOf(f"{turn}/check", f"all ports{about}", check, 1 + plan.to / 100, str(turn), always=True))
+        seconds = 1 + plan.to / 50
+        found.append(StepOf(f"{turn}/delete", f"delete{about}", delete, seconds, str(turn), always=True, deletes=True))
+    return found
+
+
+class Scale:
+    """See `experiment.Experiment`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._client = plan.connect()
+        self._slivers: dict[str, wire.Sliver] = {}  # of each slice that answers, by its name
+        self._looks: dict[int, guard.State] = {}  # of this series, by the number of slivers
+        self._stop = threading.Event()
+        self._watch = slivers.Watch(self.state)
+
+    def steps(self) -> list[ScaleStep]:
+        return steps(self._plan)
+
+    def state(self) -> guard.State:
+        return guard.state(self._client.node(self._plan.node)["facts"])
+
+    def need(self, step: ScaleStep) -> guard.Need:
+        """By what the slivers of this series cost so far, the last ones if they cost more; before that by a guess."""
+        more = max(0, step.work.size - len(self._slivers)) if isinstance(step.work, Grow) else 0
+        sizes = sorted(self._looks)
+        if len(sizes) < 2:
+            limit = parse_size(self._plan.memory, "--memory")
+            return slivers.cost(self._plan.kind, limit, more)
+        spans = [(sizes[0], sizes[-1]), (sizes[max(0, len(sizes) - 6)], sizes[-1])]
+        found = [guard.growth(self._looks[a], self._looks[b], b - a, more) for a, b in spans]
+        return guard.Need(*(max(values) for values in zip(*(asdict(one).values() for one in found), strict=True)))
+
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
+        """Refused beside others' experiments or with too few ports. A series that was cut off is filled again."""
+        plan, client = self._plan, self._client
+        guard.state(client.node(plan.node)["facts"])
+        cleanup.refuse_others(client, plan.prefix)
+        planned = slivers.plan(client, self._request(f"{plan.prefix}try"))
+        slivers.ports_suffice(client, plan.node, planned, plan.to, "--to")
+        return self._refill(done, todo[0], told)
+
+    def run(self, step: ScaleStep, told: Told) -> Json:
+        match step.work:
+            case AtTheEnd.CHECK:
+                names = list(self._slivers)
+                return {"slivers": len(names), "reached": self._reached(names, told)}
+            case AtTheEnd.DELETE:
+                begun, count = time.monotonic(), len(self._slivers)
+                cleanup.delete(self._client, self._plan.prefix, told)
+                self._slivers, self._looks = {}, {}
+                return {"slivers": count, "seconds": time.monotonic() - begun}
+            case Grow(size):
+                return self._grow(size, told)
+
+    def interrupt(self) -> None:
+        self._stop.set()
+
+    def clean(self, told: Told) -> None:
+        cleanup.delete(self._client, self._plan.prefix, told)
+
+    def close(self) -> None:
+        self._client.close()
+
+    # the steps
+
+    def _grow(self, size: int, told: Told) -> Json:
+        if size == 0:
+            self._settle(told)
+        before = list(self._slivers)
+        wanted = [self._name(index) for index in range(len(before), size)]
+        begun = time.monotonic()
+        creates, trouble = self._create(wanted, told)
+        seconds = time.monotonic() - begun
+        known = self._usage()
+        now = self._look()
+        self._looks[len(self._slivers)] = now
+        asked = random.Random(f"{self._plan.seed}/{size}").sample(before, min(_AGAIN, len(before)))
+        data = {
+            "n": len(self._slivers),
+            "creates": creates,
+            "seconds": seconds,
+            "node": asdict(now),
+            "own": slivers.mean_usage(slivers.next_usage(known, self._usage, self._stop)),
+            "again": {"slivers": len(asked), "reached": self._reached(asked, told)},
+        }
+        if trouble is not None and trouble.code not in slivers.ENOUGH:
+            raise trouble
+        if trouble is not None:
+            raise Stopped(f"of {size} slivers {len(self._slivers)} came up: {trouble}", data)
+        return data
+
+    def _settle(self, told: Told) -> None:
+        """Wait until the pool has taken back what anybody deleted: it would count as growth that is missing."""
+        end, shown = time.monotonic() + _CLEANED, self._client.node(self._plan.node)
+        ended = [one["finished_at"] for one in self._client.operations(kind="delete") if one["finished_at"]]
+        deleted = max(map(datetime.fromisoformat, ended), default=None)
+        if deleted is None:
+            return
+        seen = datetime.fromisoformat(shown["agent_seen_at"])  # by the service's clock, like the other
+        since = (seen - deleted).total_seconds()
+        if since > _CLEANED:
+            return
+        told.say("waiting until the pool has taken back what was deleted")
+        self._stop.wait(max(0.0, _WAKES - max(0.0, since)))
+        before, used = math.inf, self._look().disk_used
+        while used < before and time.monotonic() < end:
+            slivers.check(self._stop)
+            before, used = used, self._look().disk_used
+
+    def _look(self) -> guard.State:
+        """The node's next one at itself."""
+        return cleanup.next_look(self._client, self._plan.node)
+
+    def _create(self, names: Sequence[str], told: Told) -> tuple[list[dict[str, float]], SlicemgrError | None]:
+        """Seconds by phase of each that came up, in the order of their names; the first trouble, and then no more."""
+
+        def done(count: int) -> None:
+            told.inside("create", count, len(names))
+            self._watch.look()
+
+        found, trouble = slivers.side_by_side(self._one, names, self._plan.parallel, self.interrupt, done)
+        return list(found.values()), trouble
+
+    def _one(self, name: str) -> dict[str, float]:
+        """Raises SlicemgrError if it does not come up, Over if nobody wants it any more."""
+        with self._plan.connect() as client:
+            slivers.check(self._stop)
+            begun = time.monotonic()
+            created = slivers.ask(client, self._request(name))
+            times = {"accepted": time.monotonic() - begun}
+            slivers.wait(client, created["operation"], self._stop)
+            times["operation"] = time.monotonic() - begun
+            sliver = created["slice"]["slivers"][0]
+            slivers.wait_for_banner(name, self._plan.kind, sliver, self._stop)
+            times["banner"] = time.monotonic() - begun
+            self._slivers[name] = sliver
+            return times
+
+    def _reached(self, names: Sequence[str], told: Told) -> int:
+        """How many of them answer by ssh through their ports. A node under load may be late: silence is asked again."""
+        silent = list(names)
+        with ThreadPoolExecutor(self._plan.parallel) as threads:
+            for _ in range(_LOOKS):
+                asked, silent = silent, []
+                for done, (name, answered) in enumerate(zip(asked, threads.map(self._answers, asked), strict=True), 1):
+                    silent += [] if answered else [name]
+                    told.inside("reach", done, len(asked))
+        return len(names) - len(silent)
+
+    def _answers(self, name: str) -> bool:
+        return answers(self._slivers[name], _ANSWER_SECONDS)
+
+    def _usage(self) -> list[wire.Usage]:
+        found = self._client.slices(prefix=self._plan.prefix)
+        return [sliver["usage"] for one in found if one["name"] in self._slivers for sliver in one["slivers"]]
+
+    # what they need
+
+    def _name(self, index: int) -> str:
+        return f"{self._plan.prefix}{index:04}"
+
+    def _request(self, name: str) -> wire.SliceRequest:
+        plan = self._plan
+        return slivers.request(name, plan.kind, plan.image, plan.node, plan.ssh_key, memory=plan.memory, boot=plan.boot)
+
+    def _refill(self, done: Mapping[str, Json], first: Step, told: Told) -> list[str]:
+        """The slivers that the first missing step builds on, made again if they are gone; none of its own."""
+        size = max((one["data"].get("n", 0) for one in done.values() if one["series"] == first.series), default=0)
+        found = {one["name"]: one for one in self._client.slices(prefix=self._plan.prefix)}
+        wanted = [self._name(index) for index in range(size)]
+        for name in wanted:
+            there = found[name]["slivers"] if name in found else []
+            if there and there[0]["state"] == "running" and answers(there[0], _ANSWER_SECONDS):
+                self._slivers[name] = there[0]
+        kept = len(self._slivers)
+        cleanup.delete(self._client, self._plan.prefix, told, but=set(self._slivers))
+        if size:
+            told.say(f"{size} slivers are needed to go on, {kept} of them are there")
+            _, trouble = self._create([name for name in wanted if name not in self._slivers], told)
+            if trouble is not None:
+                raise trouble
+            for record in done.values():
+                if record["series"] == first.series and "node" in record["data"]:
+                    self._looks[record["data"]["n"]] = guard.State(**record["data"]["node"])
+            return [f"resumed at {first.title}: {size - kept} of {size} slivers were made again, which is not measured"]
+        return []

@@ -1,0 +1,109 @@
+"""The table of "Create Simple Container": sysbench's CPU, threads, memory and file I/O, on the host, in lxc and in kvm.
+
+Five runs of each, in an order of the places that the seed chooses anew for each run. Every run of lxc and kvm has a
+fresh sliver; on the host the node's agent runs it, as a user without privileges in a directory of the pool.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slicemgr.bench.frame import guard
+from slicemgr.bench.frame.experiment import Json, StepOf, Told
+from slicemgr.bench.frame.load_hosts import KINDS, MACHINE, InPlaces, Way, in_words
+from slicemgr.client_measures import SysbenchRequest
+from slicemgr.config import parse_size
+from slicemgr.loads.sysbench import ADDS, SECONDS
+
+NAME = "sysbench"
+HOST = "host"
+PLACES = (HOST, *KINDS)
+TESTS = ("cpu", "threads", "memory", "fileio")
+MEASURED = {
+    "cpu": ("seconds", "events", "events_per_second"),
+    "threads": ("seconds", "events"),
+    "memory": ("seconds", "operations", "mib_per_second"),
+    "fileio": ("seconds", "read", "written"),
+}
+INSTALL = f"command -v sysbench >/dev/null || {{ {ADDS}; }}"
+_SLACK = 1200.0  # seconds beyond a test for making its files, in an emulated machine
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run. seconds: of each test, 0 as the table has it. size: of the files. install: sysbench, if missing."""
+
+    way: Way
+    places: tuple[str, ...] = PLACES
+    images: Mapping[str, str] = field(default_factory=dict)
+    tests: tuple[str, ...] = TESTS
+    seconds: int = 0
+    size: str = "1G"
+    memory: str = "2G"
+    disk: str = "8G"
+    boot: str = "direct"
+    install: bool = False
+    repeat: int = 5
+    seed: int = 1
+
+    @property
+    def parameters(self) -> Json:
+        """What makes it this run and no other."""
+        names = ("places", "images", "tests", "seconds", "size", "memory", "disk", "boot", "repeat", "seed")
+        return {"node": self.way.node, **in_words({name: getattr(self, name) for name in names})}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A test of sysbench's in a place, of a repetition."""
+
+    turn: int
+    place: str
+    test: str
+
+
+def steps(plan: Plan) -> list[StepOf[Run]]:
+    """`2/kvm/memory`: in the second repetition."""
+    found = []
+    for turn in range(1, plan.repeat + 1):
+        about = f" ({turn} of {plan.repeat})" if plan.repeat > 1 else ""
+        for place in random.Random(f"{plan.seed}/{turn}").sample(plan.places, len(plan.places)):
+            for test in plan.tests:
+                seconds = (plan.seconds or SECONDS[test]) + (30.0 if test == "fileio" else 2.0)
+                title, series = f"{place}, {test}{about}", f"{turn}/{place}"
+                found.append(StepOf(f"{series}/{test}", title, Run(turn, place, test), seconds, series))
+    return found
+
+
+class Sysbench(InPlaces):
+    """See `experiment.Experiment`."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan.way, plan.places)
+        self._plan = plan
+
+    def steps(self) -> list[StepOf[Run]]:
+        return steps(self._plan)
+
+    def need(self, step: StepOf[Run]) -> guard.Need:
+        place, test = step.work.place, step.work.test
+        disk = parse_size(self._plan.size, "--size") if test == "fileio" else 0
+        machine = parse_size(self._plan.memory, "--memory") + MACHINE
+        return guard.Need(machine if place == "kvm" else MACHINE, disk, 32)
+
+    def run(self, step: StepOf[Run], told: Told) -> Json:
+        turn, place, test = step.work.turn, step.work.place, step.work.test
+        plan, names = self._plan, MEASURED[test]
+        size, seed = parse_size(plan.size, "--size"), random.Random(f"{plan.seed}/{turn}/{test}").randrange(1, 2**31)
+        head: Json = {"turn": turn, "place": place, "test": test}
+        if place == HOST:
+            self._slivers.leave(told)
+            request: SysbenchRequest = {"test": test, "seconds": plan.seconds, "size": size, "seed": seed}
+            ask = self._client.measure_sysbench
+            return {**head, **self._on_node.run(lambda: ask(plan.way.node, request), names)}
+        self._slivers.use(turn, place, told, INSTALL if plan.install else "")
+        words = (test, str(plan.seconds), str(size), str(seed))
+        limit = (plan.seconds or SECONDS[test]) + _SLACK
+        return {**head, **self._slivers.run("sysbench.py", words, names, limit)}

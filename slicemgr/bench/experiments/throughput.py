@@ -1,0 +1,324 @@
+"""The paper's table 2: iperf3 between two nodes, and between slivers of them, through NAT at one and DNAT at the other.
+
+The client is at the far end, the peer, and connects to a port of the near node. Both ends have slivers where the peer
+has a service, too; else the client is the plain peer. Then many of them talk at once.
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from slicemgr import wire
+from slicemgr.bench.frame import cleanup, guard, iperf, slivers
+from slicemgr.bench.frame.endpoints import End, Link
+from slicemgr.bench.frame.experiment import Json, StepOf, Stopped, Told
+from slicemgr.client import Client
+from slicemgr.client_settings import read_settings
+from slicemgr.config import parse_rate, parse_size
+from slicemgr.errors import SlicemgrError, invalid
+
+NAME = "throughput"
+VANILLA = "vanilla"  # from plain node to plain node, as the paper calls it
+UNLIMITED = "unlimited"
+DIRECTIONS = ("in", "out")  # data to the near node, and from it
+_PARALLEL = 4  # slivers made side by side
+_TALKER = guard.Need(memory=24 * slivers.MIB, pids=18)  # the programs around one pair, wherever they run
+
+
+@dataclass(frozen=True, slots=True)
+class What:
+    """Parameters, but for where. links: `unlimited`, or a rate. talkers: how many pairs at once, one after the other.
+
+    seconds: of each measurement, of which `discard` are not counted. plain: the talkers also from node to node.
+    """
+
+    kinds: Sequence[str]
+    images: Mapping[str, str]
+    links: Sequence[str] = (UNLIMITED, "1Gbit")
+    talkers: Sequence[int] = (1, 10, 50, 200)
+    directions: Sequence[str] = ("in",)
+    seconds: int = 420
+    discard: int = 180
+    interval: int = 10
+    streams: int = 1
+    congestion: str = ""
+    plain: bool = False
+    memory: str = "256M"
+    port: int = 5201
+    repeat: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run. near, far: the two nodes; far.connect: None where the peer has no service. address: of the near one.
+
+    key: a public line and a private file. prefix: of the names of all that it makes. peer: where its service is told.
+    """
+
+    what: What
+    near: End
+    far: End
+    address: str
+    key: tuple[str, bytes]
+    prefix: str
+    peer: str = ""
+
+    @property
+    def parameters(self) -> Json:
+        """What makes it this run and no other, and what `clean` needs to know."""
+        words = {"node_exec": shlex.join(self.near.words), "peer_exec": shlex.join(self.far.words)}
+        where = {"node": self.near.node, "peer": self.peer, "peer_node": self.far.node, "address": self.address}
+        what = asdict(self.what)
+        what["images"] = {kind: self.what.images[kind] for kind in self.what.kinds}
+        return {**where, **words, **what}
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One measurement. count: of pairs; 0: one pair, with all its streams, for the table."""
+
+    link: str
+    repeat: int
+    direction: str
+    way: str
+    count: int
+
+    @property
+    def pairs(self) -> int:
+        return self.count or 1
+
+
+def turns(what: What) -> dict[str, Turn]:
+    """By the ids of their steps: `1Gbit/2/in/lxc` and, of many at once, `1Gbit/2/in/lxc*50`."""
+    found: dict[str, Turn] = {}
+    talking = ([VANILLA] if what.plain else []) + [one for one in what.kinds if one == "lxc"]
+    for link in what.links:
+        for repeat in range(1, what.repeat + 1):
+            for direction in what.directions:
+                head = f"{link}/{repeat}/{direction}"
+                for way in (VANILLA, *what.kinds):
+                    found[f"{head}/{way}"] = Turn(link, repeat, direction, way, 0)
+                for way in talking:
+                    for count in what.talkers:
+                        found[f"{head}/{way}*{count}"] = Turn(link, repeat, direction, way, count)
+    return found
+
+
+def steps(what: What) -> list[StepOf[Turn]]:
+    found = []
+    for id_, one in turns(what).items():
+        about = f", {one.count} at once" if one.count else ""
+        title = f"{one.way}{about}, {one.link}, {one.direction}" + (f" ({one.repeat})" if what.repeat > 1 else "")
+        series = f"{one.link}/{one.repeat}/{one.direction}/{one.way}" + ("*" if one.count else "")
+        talks = iperf.How("", what.seconds, interval=what.interval).whole(one.pairs)
+        found.append(StepOf(id_, title, one, talks + 5 + one.count / 2, series))
+    return found
+
+
+class Throughput:
+    """See `experiment.Experiment`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._key = slivers.Key(plan.key)
+        self._clients = {one: one.connect() for one in (plan.near, plan.far) if one.connect is not None}
+        self._cpus: dict[End, int] = {}
+        self._made: dict[tuple[End, str], list[tuple[str, wire.Sliver]]] = {}  # what answers, of each kind
+        self._link = Link(plan.near, plan.far, plan.address)
+        self._rate: int | None = None
+        self._stop = threading.Event()
+        self._watch = slivers.Watch(self.state)
+
+    def steps(self) -> list[StepOf[Turn]]:
+        return steps(self._plan.what)
+
+    def state(self) -> guard.State:
+        """Of that node which has less memory left. Its load is what the talkers of the step before have left."""
+        found = [guard.state(client.node(end.node)["facts"]) for end, client in self._clients.items()]
+        return replace(min(found, key=lambda one: one.memory_available), load=0.0)
+
+    def need(self, step: StepOf[Turn]) -> guard.Need:
+        """Both ends may be on one machine."""
+        turn = step.work
+        programs = guard.Need(memory=_TALKER.memory * turn.pairs, pids=_TALKER.pids * turn.pairs)
+        if turn.way == VANILLA:
+            return programs
+        lacking = sum(turn.pairs - len(self._made.get((end, turn.way), ())) for end in self._clients)
+        own = slivers.cost(turn.way, parse_size(self._plan.what.memory, "--memory"), max(0, lacking))
+        return guard.Need(programs.memory + own.memory, own.disk, programs.pids + own.pids)
+
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[StepOf[Turn]], told: Told) -> list[str]:
+        """Refused if the ends are one, the link is down, or slivers do not fit. What an earlier run left is deleted."""
+        plan = self._plan
+        if plan.near.words == plan.far.words:
+            hint = "words that start programs there, such as 'ssh HOST' or 'tools/nodebox enter BOX --'"
+            raise invalid("--peer-exec", "both ends are in the same place", hint)
+        iperf.make_room(max(one.work.pairs for one in todo))
+        self._fits([one.work for one in todo])
+        self._link.find()
+        self.clean(told)
+        self._try()
+        return [f"resumed at {todo[0].title}: slivers and link were made again, which is not measured"] if done else []
+
+    def run(self, step: StepOf[Turn], told: Told) -> Json:
+        turn, what = step.work, self._plan.what
+        pairs = self._pairs(turn, told)
+        rate = None if turn.link == UNLIMITED else parse_rate(turn.link, "--link")
+        if rate != self._rate:
+            self._link.shape(rate)
+            self._rate = rate
+        streams = 1 if turn.count else what.streams
+        counted = (what.seconds, what.discard, what.interval, streams)
+        how = iperf.How(self._plan.address, *counted, turn.direction == "out", what.congestion)
+        found = iperf.measure(pairs, how, told.inside)
+        return {**asdict(turn), "pairs": found}
+
+    def find(self) -> None:
+        """The link, so that `clean` frees it. Refused if there is none."""
+        self._link.find()
+
+    def interrupt(self) -> None:
+        self._stop.set()
+
+    def clean(self, told: Told) -> None:
+        """The link first: it is what others feel. One that was never found, this process never held to a rate."""
+        try:
+            if self._link.found:
+                self._link.free()
+            self._rate = None
+        finally:
+            for client in self._clients.values():
+                cleanup.delete(client, self._plan.prefix, told)
+            self._made = {}
+
+    def close(self) -> None:
+        """The link is let go also where slices are kept."""
+        with suppress(SlicemgrError):
+            if self._rate is not None:
+                self._link.free()
+        for client in self._clients.values():
+            client.close()
+        self._key.close()
+
+    # before the first step
+
+    def _fits(self, todo: Sequence[Turn]) -> None:
+        """Refused beside others' experiments, without an image, with too few ports."""
+        for end, client in self._clients.items():
+            shown = client.node(end.node)
+            guard.state(shown["facts"])
+            self._cpus[end] = shown["capacity"]["cpus"]
+            cleanup.refuse_others(client, self._plan.prefix)
+            for kind in self._plan.what.kinds:
+                most = max((one.pairs for one in todo if one.way == kind), default=0)
+                planned = slivers.plan(client, self._request(end, kind, f"{self._plan.prefix}try"))
+                slivers.ports_suffice(client, end.node, planned, most, "--talkers")
+
+    def _try(self) -> None:
+        """Refused, or Failed by iperf3's own words, if no data get from one plain node to the other or the link cannot
+        be held to a rate."""
+        rates = [parse_rate(one, "--link") for one in self._plan.what.links if one != UNLIMITED]
+        self._link.shape(min(rates, default=None))
+        self._link.shape(None)
+        how = iperf.How(self._plan.address, 1, interval=1, congestion=self._plan.what.congestion)
+        iperf.measure([self._plain(0)], how, lambda *_: None)
+
+    # pairs
+
+    def _plain(self, index: int) -> iperf.Pair:
+        near, far = self._plan.near, self._plan.far
+        return iperf.Pair(f"{VANILLA} {index + 1}", near.words, far.words, self._plan.what.port + index)
+
+    def _pairs(self, turn: Turn, told: Told) -> list[iperf.Pair]:
+        """The slivers it takes are made if they are not there. Raises Stopped if not all come up."""
+        if turn.way == VANILLA:
+            return [self._plain(index) for index in range(turn.pairs)]
+        for end in self._clients:
+            self._ensure(end, turn.way, turn.pairs, told)
+        servers = self._made[self._plan.near, turn.way][: turn.pairs]
+        clients = self._made.get((self._plan.far, turn.way), [])[: turn.pairs]
+        found = []
+        for index, (name, sliver) in enumerate(servers):
+            words = tuple(self._login(clients[index])) if clients else self._plan.far.words
+            own = tuple(self._login((name, sliver)))
+            found.append(iperf.Pair(f"{turn.way} {index + 1}", own, words, sliver["ports"]["first"] + 1))
+        return found
+
+    def _login(self, one: tuple[str, wire.Sliver]) -> list[str]:
+        return slivers.login(*one, self._key.file)
+
+    def _ensure(self, end: End, kind: str, count: int, told: Told) -> None:
+        made = self._made.setdefault((end, kind), [])
+        names = [f"{self._prefix(end, kind)}{index:03}" for index in range(len(made), count)]
+        if not names:
+            return
+
+        def done(count: int) -> None:
+            told.inside(f"create on {end.node}", count, len(names))
+            self._watch.look()
+
+        found, trouble = slivers.side_by_side(
+            lambda name: self._one(end, kind, name), names, _PARALLEL, self.interrupt, done
+        )
+        if trouble is None:
+            made += [(name, found[name]) for name in names]
+            return
+        with suppress(SlicemgrError):  # what is told is the trouble; `clean` deletes them all
+            cleanup.delete(self._clients[end], self._prefix(end, kind), told, but={name for name, _ in made})
+        if trouble.code not in slivers.ENOUGH:
+            raise trouble
+        raise Stopped(f"of {count} {kind} slivers {len(made) + len(found)} came up on {end.node}: {trouble}")
+
+    def _prefix(self, end: End, kind: str) -> str:
+        """Both ends may be nodes of one service."""
+        return f"{self._plan.prefix}{kind}-{'n' if end == self._plan.near else 'p'}"
+
+    def _one(self, end: End, kind: str, name: str) -> wire.Sliver:
+        assert end.connect is not None
+        with end.connect() as client:
+            slivers.check(self._stop)
+            created = slivers.ask(client, self._request(end, kind, name))
+            slivers.wait(client, created["operation"], self._stop)
+            sliver = client.slice(name)["slivers"][0]
+            slivers.wait_for_banner(name, kind, sliver, self._stop)
+            return sliver
+
+    def _request(self, end: End, kind: str, name: str) -> wire.SliceRequest:
+        """A sliver that may use every core: its CPU quota is not what is measured."""
+        what, boot = self._plan.what, "direct" if kind == "kvm" else ""
+        more: dict[str, Any] = {"memory": what.memory, "cpu": self._cpus[end], "ports": 2, "boot": boot}
+        return slivers.request(name, kind, what.images[kind], end.node, self._key.line, **more)
+
+
+def plan_of(parameters: Mapping[str, Any], connect: Callable[[], Client], key: tuple[str, bytes], prefix: str) -> Plan:
+    """From what run.json says."""
+    own = {name: parameters[name] for name in What.__dataclass_fields__ if name in parameters}
+    near = End(connect, parameters["node"], tuple(shlex.split(parameters["node_exec"])))
+    peer, node = str(parameters["peer"]), str(parameters["peer_node"])
+    if node == near.node and not peer:
+        raise invalid("--peer-node", f"{node} is the node itself", "another one of this service, or --peer FILE")
+    there = peer_client(peer) if peer else connect if node else None
+    far = End(there, node, tuple(shlex.split(parameters["peer_exec"])))
+    return Plan(What(**own), near, far, parameters["address"], key, prefix, peer)
+
+
+def peer_client(file: str) -> Callable[[], Client]:
+    """Makes clients of the service that a file tells, one like the node's own client.json. Refused if it does not."""
+    found = read_settings(Path(file), "--peer")
+    return lambda: Client(found.url, found.token, source=found.source)
+
+
+def clean(info: Mapping[str, Any], told: Told) -> None:
+    """What a killed run left beside the slices at this node: those at its peer, and what holds the link."""
+    left = Throughput(plan_of(info["parameters"], Client.local, ("", b""), info["prefix"]))
+    with closing(left):
+        try:
+            left.find()
+        finally:
+            left.clean(told)

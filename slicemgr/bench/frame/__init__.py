@@ -1,0 +1,1 @@
+"""What every experiment needs: run folder, steps, guard, slivers, lock and cleanup."""

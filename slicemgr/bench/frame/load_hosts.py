@@ -1,0 +1,263 @@
+"""Where the programs of `slicemgr.loads` are run: in one sliver after the other by ssh, or on the node by its agent."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slicemgr import loads, wire
+from slicemgr.bench.frame import cleanup as leave
+from slicemgr.bench.frame import guard, slivers
+from slicemgr.bench.frame.experiment import Json, Missing, Step, Told
+from slicemgr.client import Client
+from slicemgr.client_ssh import greets
+from slicemgr.drivers import command
+from slicemgr.errors import Failed
+
+KINDS = ("lxc", "kvm")
+MACHINE = 384 << 20  # bytes beside its memory, and of programs elsewhere: the page cache is given back
+_UP_SECONDS = {"lxc": 120.0, "kvm": 900.0}
+_SETTLE_SECONDS = 900.0
+_INSTALL_SECONDS = 1800.0
+_NODE_SECONDS = 4000.0  # of one operation: longer than the agent lets a program run
+# A first boot goes on after ssh answers; a container has cloud-init's files, but nothing that starts it.
+_SETTLED = "if command -v cloud-init >/dev/null; then cloud-init status --wait >/dev/null 2>&1; fi; sync; true"
+_OPERATIONS = ("io", "sysbench")
+_ARRIVAL = 5.0  # seconds in which a request whose answer nobody reads is an operation
+_NO_PYTHON = 127  # what a shell says of a program that is not there
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How slivers are made and entered.
+
+    connect: makes a client. key: the public line, and the private file. login: the words before a command line that
+    is run in a slice's sliver, for a private key's file. requests: by kind, what a slice is asked for but its name.
+    directory: where programs run there.
+    """
+
+    connect: Callable[[], Client]
+    node: str
+    key: tuple[str, bytes]
+    login: Callable[[str, wire.Sliver, Path], list[str]]
+    prefix: str
+    requests: dict[str, wire.SliceRequest]
+    directory: str = "/var/tmp/slicemgr-bench"
+
+
+class Slivers:
+    """One sliver at a time: who wants another kind, or another turn, loses the one before."""
+
+    def __init__(self, way: Way, client: Client) -> None:
+        self._way = way
+        self._client = client
+        self._name = ""
+        self._words: list[str] = []
+        self._key = slivers.Key(way.key)
+
+    def use(self, turn: int, kind: str, told: Told, install: str = "") -> None:
+        """Be in the sliver of this turn and kind. install: a shell's command for a fresh one.
+
+        Raises Missing if the node cannot run that kind or the command fails there, what the service refuses.
+        """
+        name = f"{self._way.prefix}{turn}-{kind}"
+        if self._name == name:
+            return
+        self.leave(told)
+        facts = self._client.node(self._way.node)["facts"]
+        if not _of(facts.get("kinds"), kind, True):
+            raise Missing(f"the node runs no {kind}: {_of(facts.get('kinds_reason'), kind, 'its libvirt has none')}")
+        sliver = self._create(name, kind)
+        self._words = self._way.login(name, sliver, self._key.file)
+        if kind == "kvm":
+            told.say(f"{name} is up; waiting until its first boot is over")
+            try:
+                self._shell(_SETTLED, _SETTLE_SECONDS)
+            except command.CommandFailed as error:
+                raise Failed(f"{name}: its first boot does not end: {error}") from error
+        if install:
+            self._install(install, kind)
+        self._name = name
+
+    def run(self, program: str, words: Sequence[str], names: Sequence[str], timeout: float) -> Json:
+        """What a program of `loads` found in the present sliver: `names`, each a number. Missing or Failed."""
+        text = Path(loads.__file__).with_name(program).read_bytes()
+        place = shlex.quote(self._way.directory)
+        line = f"mkdir -p {place} && cd {place} && exec python3 -I - {shlex.join(words)}"
+        try:
+            said = command.run([*self._words, line], timeout=timeout, input=text)
+        except command.CommandFailed as error:
+            if error.status == _NO_PYTHON:
+                raise Missing(f"{self._image()} has no python3 (one with it: apt-get install python3)") from error
+            raise Failed(f"{self._name}: {program}: {error}", hint=f"`slicectl console {self._name}`") from error
+        return checked(said.decode(errors="replace"), names, self._image())
+
+    def leave(self, told: Told) -> None:
+        """Delete what there is of this run. Raises SlicemgrError."""
+        self._name = ""
+        leave.delete(self._client, self._way.prefix, told)
+
+    def close(self) -> None:
+        self._key.close()
+
+    def _create(self, name: str, kind: str) -> wire.Sliver:
+        created = slivers.ask(self._client, self._request(name, kind))
+        slivers.succeeded(self._client.wait(created["operation"]["id"]))
+        sliver = self._client.slice(name)["slivers"][0]
+        slivers.await_banner(name, lambda: greets(sliver), _UP_SECONDS[kind], pause=0.2)
+        return sliver
+
+    def check(self, kind: str) -> None:
+        """Refused if the service would not make such a slice."""
+        slivers.plan(self._client, self._request(f"{self._way.prefix}try", kind))
+
+    def _request(self, name: str, kind: str) -> wire.SliceRequest:
+        request: wire.SliceRequest = {**self._way.requests[kind], "name": name, "type": kind}
+        request.update({"node": self._way.node, "ssh_keys": [self._key.line], "ports": 1})
+        return request
+
+    def _shell(self, line: str, timeout: float) -> None:
+        command.run([*self._words, line], timeout=timeout)
+
+    def _install(self, line: str, kind: str) -> None:
+        try:
+            self._shell(f"export DEBIAN_FRONTEND=noninteractive; {line}", _INSTALL_SECONDS)
+        except command.CommandFailed as error:
+            said = error.stderr.strip().splitlines()
+            why = said[-1] if said else f"exit status {error.status}"
+            raise Missing(f"in a sliver of {kind} this failed: {line}: {why}") from error
+
+    def _image(self) -> str:
+        kind = self._name.rpartition("-")[2]
+        return f"the image {self._way.requests[kind]['image']}" if kind in self._way.requests else "the sliver"
+
+
+class OnNode:
+    """Operations of the node's agent. One at a time; one that is under way when the run ends is waited for."""
+
+    def __init__(self, client: Client, node: str) -> None:
+        self._client = client
+        self._node = node
+        self._asked = self._answered = False
+
+    def run(self, ask: Callable[[], wire.Operation], names: Sequence[str]) -> Json:
+        """What it measured: `names`, each a number. Raises Missing, or Failed as the agent says."""
+        self._asked = True  # from before the request: an interruption may take the answer, but not the operation
+        self._answered = False
+        operation = ask()
+        self._answered = True
+        ended = self._client.wait(operation["id"], _NODE_SECONDS)
+        self._asked = False
+        if ended["state"] == "failed" or ended["result"] is None:
+            raise Failed(f"on the node: {ended['error']}", hint=ended["hint"] or "")
+        return numbers(dict(ended["result"]["measured"]), names, "the node")
+
+    def quiet(self, told: Told) -> None:
+        """Wait for what this or an earlier process asked for: it would disturb, and be disturbed."""
+        for kind, state in itertools.product(_OPERATIONS, ("queued", "running")):
+            for one in self._client.operations(kind=kind, state=state):
+                told.say("the node ends what it was asked to measure before; this takes a moment")
+                self._client.wait(one["id"], _NODE_SECONDS)
+
+    def leave(self, told: Told) -> None:
+        """Wait for what is under way: the agent takes away what it made when it ends."""
+        if self._asked:
+            if not self._answered:
+                time.sleep(_ARRIVAL)
+            self.quiet(told)
+            self._asked = False
+
+
+def in_words(values: Mapping[str, object]) -> Json:
+    """Parameters as a report shows them: lists and tables as texts."""
+    kept: Json = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            kept[name] = " ".join(f"{key}={one}" for key, one in value.items())
+        else:
+            kept[name] = " ".join(map(str, value)) if isinstance(value, tuple) else value
+    return kept
+
+
+class InPlaces:
+    """An experiment in one place after the other, all by the main thread; see `experiment.Experiment`."""
+
+    def __init__(self, way: Way, places: Sequence[str]) -> None:
+        self._way = way
+        self._places = places
+        self._client = way.connect()
+        self._slivers = Slivers(way, self._client)
+        self._on_node = OnNode(self._client, way.node)
+
+    def state(self) -> guard.State:
+        return guard.state(self._facts())
+
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
+        """Refused beside others' experiments, or where the service would not make such slices."""
+        facts = self._facts()
+        guard.state(facts)
+        leave.refuse_others(self._client, self._way.prefix)
+        for kind in KINDS:
+            if kind in self._places and _of(facts.get("kinds"), kind, True):
+                self._slivers.check(kind)
+        self._slivers.leave(told)
+        self._on_node.quiet(told)
+        return [f"resumed at {todo[0].title}"] if done else []
+
+    def interrupt(self) -> None:
+        """The main thread does it all, and the signal itself interrupts that."""
+
+    def clean(self, told: Told) -> None:
+        """Both, also if the first one goes wrong. Raises SlicemgrError."""
+        try:
+            self._slivers.leave(told)
+        finally:
+            self._on_node.leave(told)
+
+    def close(self) -> None:
+        self._slivers.close()
+        self._client.close()
+
+    def _facts(self) -> dict[str, Any]:
+        return self._client.node(self._way.node)["facts"]
+
+
+def checked(said: str, names: Sequence[str], where: str) -> Json:
+    """What a program of `loads` said in its last line. Raises Missing, Failed."""
+    lines = said.strip().splitlines()
+    try:
+        found = json.loads(lines[-1])
+        if not isinstance(found, dict):
+            raise TypeError
+    except (ValueError, IndexError, TypeError) as error:
+        raise Failed(f"{where}: the measuring program printed no result") from error
+    return numbers(found, names, where)
+
+
+def numbers(found: Json, names: Sequence[str], where: str) -> Json:
+    """The named numbers, and the version that goes with them. Raises Missing, Failed."""
+    if "missing" in found:
+        adds = f" (what adds it there: `{found['adds']}`)" if found.get("adds") else ""
+        raise Missing(f"{where}: {str(found['missing'])[:300]}{adds[:300]}")
+    if "failed" in found:
+        raise Failed(f"{where}: {str(found['failed'])[:500]}")
+    kept: Json = {}
+    for name in names:
+        value = found.get(name)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
+            raise Failed(f"{where}: {name} is {str(value)[:40]!r}, not a number")
+        kept[name] = float(value)
+    if isinstance(found.get("version"), str):
+        kept["version"] = str(found["version"])[:40]
+    return kept
+
+
+def _of(value: object, name: str, default: Any) -> Any:
+    return value.get(name, default) if isinstance(value, dict) else default

@@ -1,0 +1,176 @@
+"""Carries an experiment out: what is missing, step by step, the guard before each, and nothing left at the end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import FrameType
+from typing import NamedTuple
+
+from slicemgr.bench.frame import guard
+from slicemgr.bench.frame.experiment import Experiment, Json, Missing, Step, Stopped, Told
+from slicemgr.bench.frame.folder import Folder
+from slicemgr.errors import SlicemgrError
+
+DONE, STOPPED, INTERRUPTED, FAILED, RUNNING = "done", "stopped", "interrupted", "failed", "running"
+_JUMP = 2.0  # seconds by which the wall clock may leave the monotonic one within a step: it is slewed, not set
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Moment(NamedTuple):
+    """Both clocks at once, in seconds."""
+
+    wall: float
+    monotonic: float
+
+    @classmethod
+    def now(cls) -> Moment:
+        return cls(time.time(), time.monotonic())
+
+
+def jump(before: Moment, after: Moment) -> float:
+    """Seconds by which the wall clock was set between two moments; 0 if it was not."""
+    off = (after.wall - before.wall) - (after.monotonic - before.monotonic)
+    return round(off, 3) if abs(off) > _JUMP else 0.0
+
+
+class Interrupts:
+    """The first signal to end raises KeyboardInterrupt; while what was made is deleted, all others only say so."""
+
+    def __init__(self, told: Told, end: Callable[[], None]) -> None:
+        self._told = told
+        self._end = end
+        self.deaf = False
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        if self.deaf:
+            self._told.say("what the run made is being deleted; this takes a moment")
+            return
+        self.deaf = True
+        self._end()
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _interruptible(told: Told, end: Callable[[], None]) -> Iterator[Interrupts]:
+    interrupts = Interrupts(told, end)
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts
+        return
+    before = {number: signal.signal(number, interrupts) for number in _SIGNALS}
+    try:
+        yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def carry_out(
+    experiment: Experiment, folder: Folder, told: Told, *, keep: bool = False, limits: guard.Limits | None = None
+) -> str:
+    """DONE or STOPPED, by the guard or because the node held no more. keep: do not delete what was made.
+
+    Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, what breaks an experiment its SlicemgrError; in each case what
+    was finished is in the folder, run.json says how it ended, and what was made is deleted.
+    """
+    outcome, reason, begun = FAILED, "", _now()
+    with _interruptible(told, experiment.interrupt) as interrupts:
+        folder.note({"outcome": RUNNING, "started": folder.info.get("started") or begun})
+        try:
+            outcome, reason = _steps(experiment, folder, told, limits or guard.Limits(), keep=keep)
+        except KeyboardInterrupt:
+            outcome, reason = INTERRUPTED, "it was ended by hand"
+            raise
+        except BaseException as error:
+            reason = str(error) or type(error).__name__
+            raise
+        finally:
+            interrupts.deaf = True
+            try:
+                if not keep:
+                    experiment.clean(told)
+            except SlicemgrError as error:
+                error.add_note(f"what is left has names that begin with {folder.info.get('prefix')}")
+                if reason:
+                    error.add_note(f"before that: {reason}")
+                raise
+            finally:
+                _end(folder, begun, outcome, reason)
+    return outcome
+
+
+def _steps(experiment: Experiment, folder: Folder, told: Told, limits: guard.Limits, *, keep: bool) -> tuple[str, str]:
+    steps = experiment.steps()
+    steps = steps[:-1] if keep and steps and steps[-1].deletes else steps
+    over = {one["series"]: str(one["stopped"]) for one in folder.steps.values() if one.get("stopped")}
+    done = {name: one for name, one in folder.steps.items() if not one.get("missing")}
+    todo = [one for one in steps if one.id not in done and (one.always or one.series not in over)]
+    told.begin(steps, len(steps) - len(todo))
+    if not todo:
+        return _outcome(over)
+    notes = experiment.prepare(done, todo, told)
+    folder.note({"planned": len(steps), "notes": [*folder.info.get("notes", ()), *notes]})
+    said: set[str] = set()
+    for step in todo:
+        if step.series in over and not step.always:
+            continue
+        reason, record = _step(experiment, step, told, limits)
+        if reason:
+            over[step.series] = reason
+            told.say(f"stopped at {step.title}: {reason}")
+        lacks = record.get("missing", "")
+        if lacks and lacks not in said:
+            said.add(lacks)
+            told.say(f"not measured: {step.title}: {lacks}")
+        folder.finish(step.id, record)
+        told.finished(step, record["seconds"])
+    return _outcome(over)
+
+
+def _outcome(over: Mapping[str, str]) -> tuple[str, str]:
+    """over: why, by the series that were stopped."""
+    return (STOPPED, list(over.values())[-1]) if over else (DONE, "")
+
+
+def _step(experiment: Experiment, step: Step, told: Told, limits: guard.Limits) -> tuple[str, Json]:
+    """Why it was stopped, "" if it was not, and its record. What always runs is not held back by the guard."""
+    told.step(step)
+    now = None if step.always else experiment.state()
+    reason = (guard.verdict(now, experiment.need(step), limits) or "") if now is not None else ""
+    record: Json = {"title": step.title, "series": step.series, "began": _now(), "seconds": 0.0}
+    if reason:
+        return reason, {**record, "stopped": reason, "data": {}}
+    begun = Moment.now()
+    try:
+        record["data"] = experiment.run(step, told)
+    except Stopped as stopped:
+        reason = stopped.reason
+        record.update(stopped=reason, data=stopped.data)
+    except Missing as missing:
+        record.update(missing=missing.reason, data={})
+    ended = Moment.now()
+    record["seconds"] = round(ended.monotonic - begun.monotonic, 4)
+    if off := jump(begun, ended):
+        record["clock_jump"] = off
+        told.say(f"the clock was set by {off:+g} s meanwhile; durations are not affected")
+    return reason, record
+
+
+def _end(folder: Folder, begun: str, outcome: str, reason: str) -> None:
+    """Said in run.json; an experiment that was resumed has several turns."""
+    turn = {"started": begun, "finished": _now(), "outcome": outcome, "reason": reason}
+    turns = [*folder.info.get("turns", ()), turn]
+    folder.note({"finished": turn["finished"], "outcome": outcome, "reason": reason, "turns": turns})
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def estimate(steps: Sequence[Step]) -> float:
+    """Seconds, by the steps' own guesses."""
+    return sum(one.seconds for one in steps)

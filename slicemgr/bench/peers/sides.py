@@ -1,0 +1,142 @@
+"""What the experiment does with each system alike: slicemgr through its REST interface, a peer by its programs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from slicemgr import names, ssh_banner, wire
+from slicemgr.bench.frame import cleanup, slivers
+from slicemgr.bench.frame.experiment import Told
+from slicemgr.bench.peers import place as peer_place
+from slicemgr.bench.peers import systems
+from slicemgr.bench.peers.kinds import Peer
+from slicemgr.bench.peers.place import NODE_SIDE, PEER_SIDE, Place
+from slicemgr.client import Client
+
+_CONNECT = 5.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A container that was made: where its lowest port is reached from the node."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """For iperf3: words before the server and the client, and how the client reaches the server."""
+
+    server: Sequence[str]
+    client: Sequence[str]
+    address: str
+    port: int
+
+
+class Side(Protocol):
+    """Each method raises SlicemgrError."""
+
+    def begin(self) -> None:
+        """What is not measured."""
+
+    def create(self, index: int, stop: threading.Event) -> Target:
+        """stop: nobody wants it any more."""
+
+    def delete(self, made: Sequence[Target], told: Told) -> None: ...
+
+    def charged(self) -> int | None:
+        """Bytes of memory that the control groups of all are charged with; None if they have none."""
+
+    def route(self, target: Target) -> Route:
+        """From outside, through the second of its ports."""
+
+    def why(self, target: Target) -> str:
+        """What to look at if it does not answer."""
+
+
+class Ours:
+    def __init__(self, connect: Callable[[], Client], request: wire.SliceRequest, place: Place) -> None:
+        """request: without a name."""
+        self._connect, self._request, self._prefix, self._place = connect, request, place.prefix, place
+        self._slivers: dict[str, wire.Sliver] = {}
+
+    def begin(self) -> None:
+        """The service runs."""
+
+    def create(self, index: int, stop: threading.Event) -> Target:
+        name = f"{self._prefix}{index:04}"
+        request: wire.SliceRequest = {**self._request, "name": name}
+        with self._connect() as client:
+            created = slivers.ask(client, request)
+            slivers.wait(client, created["operation"], stop)
+        sliver = created["slice"]["slivers"][0]
+        self._slivers[name] = sliver
+        return Target(name, sliver["ssh"]["host"], sliver["ssh"]["port"])
+
+    def delete(self, made: Sequence[Target], told: Told) -> None:
+        with self._connect() as client:
+            cleanup.delete(client, self._prefix, told)
+
+    def charged(self) -> int | None:
+        with self._connect() as client:
+            cleanup.next_look(client, self._request["node"])
+            found = client.slices(prefix=self._prefix)
+        known = [one["usage"]["memory"] for slice in found for one in slice["slivers"]]
+        values = [one for one in known if one is not None]
+        return sum(values) if len(values) == len(known) else None
+
+    def route(self, target: Target) -> Route:
+        pid = peer_place.inside(names.domain(self._slivers[target.name]["id"]))
+        server = ["nsenter", "--target", str(pid), "--net", "--"]
+        return Route(server, self._place.words([]), NODE_SIDE, target.port + 1)
+
+    def why(self, target: Target) -> str:
+        return f"`slicectl console {target.name}` shows why"
+
+
+class Theirs:
+    def __init__(self, peer: Peer, work: systems.Work, base: Path, place: Place, parallel: int) -> None:
+        self._work, self._base, self._place, self._parallel = work, base, place, parallel
+        self._system = peer.make(place, work)
+
+    def begin(self) -> None:
+        systems.pattern(self._place, self._base)
+        self._system.begin()
+
+    def create(self, index: int, stop: threading.Event) -> Target:
+        one = self._one(index)
+        self._system.create(one)
+        return Target(one.name, PEER_SIDE, one.first)
+
+    def delete(self, made: Sequence[Target], told: Told) -> None:
+        with ThreadPoolExecutor(self._parallel) as threads:
+            for done, _ in enumerate(threads.map(lambda one: self._system.delete(self._of(one)), made), 1):
+                told.inside("delete", done, len(made))
+
+    def charged(self) -> int | None:
+        return peer_place.charged(self._place.prefix)
+
+    def route(self, target: Target) -> Route:
+        within = self._system.within(self._of(target))
+        return Route(self._place.words(within), [], PEER_SIDE, target.port + 1)
+
+    def why(self, target: Target) -> str:
+        return self._place.log(target.name)
+
+    def _one(self, index: int) -> systems.One:
+        return self._work.one(self._place.prefix, index)
+
+    def _of(self, target: Target) -> systems.One:
+        return self._one(int(target.name.removeprefix(self._place.prefix)))
+
+
+def answers(target: Target) -> bool:
+    """Whether ssh's banner comes through its lowest port."""
+    return ssh_banner.answers(target.host, target.port, _CONNECT)

@@ -1,0 +1,368 @@
+"""The peers: what each one calls its programs, and how it makes, reaches and deletes a container with its ports.
+
+All get the same: the files of the image as a snapshot on the pool, the same program as first process (sshd alone), the
+same memory limit where they have one, the lowest of their ports to 22 and each other to itself, TCP. Nobody maps ids
+or filters calls beyond what the peer does unasked. What plain LXC and systemd-nspawn lack (forwarded ports, and with
+the latter an address) is done by `ip` and `iptables`, as short as it goes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from slicemgr.bench.peers.place import CGROUPS, PEER_SIDE, Place, Words
+from slicemgr.drivers import command
+from slicemgr.errors import Failed
+
+MIB = 1 << 20
+NSPAWN = "systemd-nspawn"
+FIRST_PORT = 10_000  # in the peers' own network, below the ports that the kernel gives away by itself
+FIRST_PROCESS = "/.bench-peer"
+IMAGE = "localhost/bench-peer"
+MOST = 1000  # containers that the ports and addresses are enough for, with MOST_PORTS each
+MOST_PORTS = 22
+_NET, _GATEWAY = "198.19", "198.19.0.1"
+_BRIDGE = "peers0"
+_LONG = 600.0  # seconds of a program that copies an image
+_CREATE = 120.0  # seconds of one that makes or deletes a container
+_ELSEWHERE = ("/usr/libexec/incus", "/opt/incus/bin")  # where daemons are that nobody calls by hand
+# $0: where control groups are mounted. $1: a new one, below one of its own. $2: its limit in bytes. The rest: what runs
+# in it. On v2 they are all in one tree, before that those of memory are in one of their own.
+_JOIN = """
+for top in "$0" "$0/memory"; do
+    [ -e "$top/cgroup.procs" ] || continue
+    mkdir -p "$top/$1"
+    [ ! -e "$top/cgroup.subtree_control" ] || echo +memory > "$top/${1%/*}/cgroup.subtree_control"
+    for file in memory.max memory.limit_in_bytes; do
+        [ ! -e "$top/$1/$file" ] || echo "$2" > "$top/$1/$file"
+    done
+    echo 0 > "$top/$1/cgroup.procs"
+done
+shift 2
+exec "$@"
+"""
+_SCRIPT = b"#!/bin/sh\nmkdir -p /run/sshd\nexec /usr/sbin/sshd -D -e\n"
+
+
+@dataclass(frozen=True, slots=True)
+class One:
+    """A container. ports: first and last, on PEER_SIDE. address: where the peer does not give one by itself."""
+
+    name: str
+    first: int
+    last: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """memory: limit of each in bytes. ports: of each."""
+
+    memory: int
+    ports: int
+
+    def one(self, prefix: str, index: int) -> One:
+        first = FIRST_PORT + self.ports * index
+        return One(f"{prefix}{index:04}", first, first + self.ports - 1, f"{_NET}.{index // 200}.{10 + index % 200}")
+
+
+class System(Protocol):
+    """A peer at work in a place. Each method raises Failed."""
+
+    def begin(self) -> None:
+        """What is not measured: daemon, image, bridge."""
+
+    def create(self, one: One) -> None: ...
+
+    def delete(self, one: One) -> None: ...
+
+    def within(self, one: One) -> list[str]:
+        """Words before a program of the node that start it in the container's network, in the place."""
+
+
+def find(program: str) -> str | None:
+    """Where a program is; None if it is not installed."""
+    return shutil.which(program, path=":".join((command.environment()["PATH"], *_ELSEWHERE)))
+
+
+# --- the root ---------------------------------------------------------------------------------------------------------
+
+
+def pattern(place: Place, base: Path) -> Path:
+    """A snapshot of the image's files with a host key and the first process, which the others are made of."""
+    path = place.directory / "pattern"
+    place.run(["btrfs", "subvolume", "snapshot", base, path])
+    # Not through the links that an image may have: tar puts directories where they are.
+    place.run(["tar", "--extract", "--directory", path], input=_additions())
+    return path
+
+
+def _additions() -> bytes:
+    """One host key for all of them: nobody logs in."""
+    key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    files = {"etc/ssh/ssh_host_ed25519_key": (key, 0o600), FIRST_PROCESS.lstrip("/"): (_SCRIPT, 0o755)}
+    return _archive(files, ("etc", "etc/ssh"))
+
+
+def _archive(files: Mapping[str, tuple[bytes, int]], directories: Sequence[str] = ()) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        for name in directories:
+            member = tarfile.TarInfo(name)
+            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(member)
+        for name, (content, mode) in files.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), mode
+            archive.addfile(member, io.BytesIO(content))
+    return target.getvalue()
+
+
+def _packed(place: Place) -> Path:
+    """The pattern as an archive, for those that want to unpack an image themselves."""
+    path = place.directory / "root.tar"
+    words = ("tar", "--create", "--numeric-owner", "--one-file-system", "--file", path, "--directory")
+    place.run([*words, place.directory / "pattern", "."], _LONG)
+    return path
+
+
+# --- Docker and Podman ------------------------------------------------------------------------------------------------
+
+
+class Engine:
+    """`docker` or `podman`: they take the same words. daemon: what must run first."""
+
+    def __init__(self, place: Place, work: Work, words: Words, daemon: Words = ()) -> None:
+        self._place, self._work = place, work
+        self._words, self._daemon = words, daemon
+
+    def begin(self) -> None:
+        if self._daemon:
+            self._place.start("daemon", self._daemon)
+            self._place.ready("daemon", [*self._words, "version"])
+        archive = _packed(self._place)
+        self._place.run([*self._words, "import", archive, IMAGE], _LONG)
+        archive.unlink()
+
+    def create(self, one: One) -> None:
+        limits = ["--memory", str(self._work.memory), "--cgroup-parent", f"/{self._place.directory.name}"]
+        ports = ["--publish", f"{one.first}:22"]
+        if one.last > one.first:
+            rest = f"{one.first + 1}-{one.last}"
+            ports += ["--publish", f"{rest}:{rest}"]
+        options = ["--detach", "--pull", "never", "--log-driver", "none", "--name", one.name, *limits, *ports]
+        self._place.run([*self._words, "run", *options, IMAGE, FIRST_PROCESS], _CREATE)
+
+    def delete(self, one: One) -> None:
+        self._place.run([*self._words, "rm", "--force", one.name], _CREATE)
+
+    def within(self, one: One) -> list[str]:
+        told = self._place.run([*self._words, "inspect", "--format", "{{.State.Pid}}", one.name])
+        return _network_of(told)
+
+
+def docker(place: Place, work: Work) -> System:
+    """A daemon of its own, with nobody else's configuration."""
+    settings = place.directory / "docker.json"
+    settings.write_text("{}\n")
+    driver = ("--storage-driver", "btrfs", "--exec-opt", "native.cgroupdriver=cgroupfs")
+    daemon = ("dockerd", "--config-file", settings, "--data-root", place.directory / "docker", *driver)
+    return Engine(place, work, ("docker",), daemon)
+
+
+def podman(runtime: str) -> Callable[[Place, Work], System]:
+    def make(place: Place, work: Work) -> System:
+        files = ("--root", place.directory / "podman", "--storage-driver", "btrfs")
+        return Engine(place, work, ("podman", *files, "--runtime", runtime, "--cgroup-manager", "cgroupfs"))
+
+    return make
+
+
+# --- LXD and Incus ----------------------------------------------------------------------------------------------------
+
+
+class Lxd:
+    """LXD or Incus. daemon, client, admin: their words; the last before `waitready` and `init`."""
+
+    def __init__(self, place: Place, work: Work, variable: str, daemon: str, client: str, admin: Sequence[str]) -> None:
+        self._place, self._work = place, work
+        self._daemon = find(daemon) or daemon
+        self._env = f"{variable}=/var/lib/{daemon}"
+        self._client = ("env", self._env, client)
+        self._admin = ("env", self._env, *admin)
+
+    def begin(self) -> None:
+        self._place.start("daemon", [self._daemon, "--group", "root"], [self._env])
+        self._place.ready("daemon", [*self._admin, "waitready", "--timeout", "60"])
+        network = {"ipv4.address": f"{_GATEWAY}/16", "ipv4.nat": "true", "ipv6.address": "none"}
+        disk = {"type": "disk", "path": "/", "pool": "default"}
+        link = {"type": "nic", "name": "eth0", "network": _BRIDGE}
+        settings = {
+            "storage_pools": [
+                {"name": "default", "driver": "btrfs", "config": {"source": str(self._place.directory / "storage")}}
+            ],
+            "networks": [{"name": _BRIDGE, "type": "bridge", "config": network}],
+            "profiles": [{"name": "default", "devices": {"root": disk, "eth0": link}}],
+        }
+        self._place.run([*self._admin, "init", "--preseed"], _LONG, json.dumps(settings).encode())
+        about = self._place.directory / "metadata.tar"
+        about.write_bytes(_archive({"metadata.yaml": (b"architecture: x86_64\ncreation_date: 1\n", 0o644)}))
+        archive = _packed(self._place)
+        self._place.run([*self._client, "image", "import", about, archive, "--alias", "bench-peer"], _LONG)
+        archive.unlink()
+
+    def create(self, one: One) -> None:
+        """Privileged, as the others are: the ids of its files need not be changed. Ports are proxied, its default."""
+        config = {
+            "raw.lxc": f"lxc.init.cmd = {FIRST_PROCESS}",
+            "limits.memory": str(self._work.memory),
+            "security.privileged": "true",
+        }
+        devices = {"ssh": _proxy(str(one.first), "22")}
+        if one.last > one.first:
+            rest = f"{one.first + 1}-{one.last}"
+            devices["ports"] = _proxy(rest, rest)
+        wanted = json.dumps({"config": config, "devices": devices}).encode()
+        self._place.run([*self._client, "launch", "bench-peer", one.name], _CREATE, wanted)
+
+    def delete(self, one: One) -> None:
+        self._place.run([*self._client, "delete", "--force", one.name], _CREATE)
+
+    def within(self, one: One) -> list[str]:
+        told = self._place.run([*self._client, "query", f"/1.0/instances/{one.name}/state"])
+        try:
+            return _network_of(str(json.loads(told)["pid"]).encode())
+        except (ValueError, KeyError, TypeError) as error:
+            raise Failed(f"{self._client[-1]} does not say the process of {one.name}: {told[:80]!r}") from error
+
+
+def _proxy(listen: str, connect: str) -> dict[str, str]:
+    return {"type": "proxy", "listen": f"tcp:0.0.0.0:{listen}", "connect": f"tcp:127.0.0.1:{connect}"}
+
+
+def lxd(place: Place, work: Work) -> System:
+    return Lxd(place, work, "LXD_DIR", "lxd", "lxc", ("lxd",))
+
+
+def incus(place: Place, work: Work) -> System:
+    return Lxd(place, work, "INCUS_DIR", "incusd", "incus", ("incus", "admin"))
+
+
+# --- plain LXC and systemd-nspawn: a snapshot, and rules by hand ------------------------------------------------------
+
+
+class _ByHand:
+    def __init__(self, place: Place, work: Work) -> None:
+        self._place, self._work = place, work
+
+    def begin(self) -> None:
+        _batch(
+            self._place,
+            f"link add {_BRIDGE} type bridge",
+            f"address add {_GATEWAY}/16 dev {_BRIDGE}",
+            f"link set {_BRIDGE} up",
+        )
+
+    def _snapshot(self, target: Path) -> None:
+        self._place.run(["btrfs", "subvolume", "snapshot", self._place.directory / "pattern", target])
+
+    def _drop(self, target: Path) -> None:
+        self._place.run(["btrfs", "subvolume", "delete", target])
+
+    def _forward(self, change: str, one: One) -> None:
+        """change: -A or -D."""
+        to = f"{change} PREROUTING -d {PEER_SIDE} -p tcp --dport"
+        rules = [f"{to} {one.first} -j DNAT --to-destination {one.address}:22"]
+        if one.last > one.first:
+            rules.append(f"{to} {one.first + 1}:{one.last} -j DNAT --to-destination {one.address}")
+        text = "\n".join(("*nat", *rules, "COMMIT", ""))
+        self._place.run(["iptables-restore", "--noflush", "--wait"], input=text.encode())
+
+
+class Lxc(_ByHand):
+    def create(self, one: One) -> None:
+        files = self._place.directory / "lxc" / one.name
+        files.mkdir(parents=True)
+        self._snapshot(files / "rootfs")
+        (files / "config").write_text(self._config(one, files))
+        words = ("lxc-start", "--name", one.name, "--lxcpath", files.parent, "--daemon")
+        self._place.run([*words, "--logfile", files / "log", "--logpriority", "ERROR"], _CREATE)
+        self._forward("-A", one)
+
+    def delete(self, one: One) -> None:
+        self._forward("-D", one)
+        path = self._place.directory / "lxc"
+        self._place.run(["lxc-destroy", "--name", one.name, "--lxcpath", path, "--force"], _CREATE)
+
+    def within(self, one: One) -> list[str]:
+        words = ("lxc-info", "--name", one.name, "--lxcpath", self._place.directory / "lxc")
+        return _network_of(self._place.run([*words, "--pid", "--no-humanize"]))
+
+    def _config(self, one: One, files: Path) -> str:
+        unified = (CGROUPS / "cgroup.controllers").exists()
+        limit = "lxc.cgroup2.memory.max" if unified else "lxc.cgroup.memory.limit_in_bytes"
+        lines = {
+            "lxc.uts.name": one.name,
+            "lxc.rootfs.path": f"btrfs:{files / 'rootfs'}",
+            "lxc.init.cmd": FIRST_PROCESS,
+            "lxc.mount.auto": "proc:mixed sys:mixed",
+            "lxc.apparmor.profile": "unconfined",
+            "lxc.net.0.type": "veth",
+            "lxc.net.0.link": _BRIDGE,
+            "lxc.net.0.flags": "up",
+            "lxc.net.0.ipv4.address": f"{one.address}/16",
+            "lxc.net.0.ipv4.gateway": _GATEWAY,
+            limit: str(self._work.memory),
+        }
+        return "".join(f"{name} = {value}\n" for name, value in lines.items())
+
+
+class Nspawn(_ByHand):
+    """Without the machine manager, which it would need D-Bus for: its control group is made by hand, too."""
+
+    def create(self, one: One) -> None:
+        root, port = self._place.directory / f"{one.name}.root", f"v{one.first}"
+        self._snapshot(root)
+        self._place.run(["ip", "netns", "add", one.name])
+        outer = f"link add {port} type veth peer name host0 netns {one.name}"
+        _batch(self._place, outer, f"link set {port} master {_BRIDGE}", f"link set {port} up")
+        address = f"address add {one.address}/16 dev host0"
+        up = ("link set lo up", "link set host0 up", f"route add default via {_GATEWAY}")
+        _batch(self._place, address, *up, network=one.name)
+        self._forward("-A", one)
+        self._place.start(one.name, self._process(one, root))
+
+    def delete(self, one: One) -> None:
+        self._place.stop(one.name)
+        self._forward("-D", one)
+        self._place.run(["ip", "netns", "delete", one.name])
+        self._drop(self._place.directory / f"{one.name}.root")
+
+    def within(self, one: One) -> list[str]:
+        return ["nsenter", f"--net=/run/netns/{one.name}", "--"]
+
+    def _process(self, one: One, root: Path) -> list[str]:
+        group = f"{self._place.directory.name}/{one.name}"
+        words = ["sh", "-c", _JOIN, str(CGROUPS), group, str(self._work.memory)]
+        words += [NSPAWN, "--quiet", "--settings=no", "--register=no", "--keep-unit", "--console=pipe"]
+        words += ["--link-journal=no", "--resolv-conf=off", "--timezone=off", f"--machine={one.name}"]
+        return [*words, f"--network-namespace-path=/run/netns/{one.name}", f"--directory={root}", FIRST_PROCESS]
+
+
+def _batch(place: Place, *lines: str, network: str = "") -> None:
+    words = ["ip", *(["-netns", network] if network else []), "-batch", "-"]
+    place.run(words, input="".join(f"{line}\n" for line in lines).encode())
+
+
+def _network_of(pid: bytes) -> list[str]:
+    return ["nsenter", "--target", pid.decode().strip(), "--net", "--"]

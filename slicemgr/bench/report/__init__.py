@@ -1,0 +1,1 @@
+"""Reports of experiments: statistics, tables, plots and comparison."""

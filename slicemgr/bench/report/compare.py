@@ -1,0 +1,69 @@
+"""A run beside an earlier one of the same experiment: each difference with its significance. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slicemgr.bench.report import stats
+from slicemgr.bench.report.content import Column, Content, Metric, Table, Value
+
+LEVEL = 0.05
+_SAME = ("cpu_model", "cpus", "memory", "kernel")
+
+
+def table(new: Content, old: Content) -> Table:
+    """A line for each figure that both have."""
+    before = {one.name: one for one in old.metrics}
+    both = [(before[one.name], one) for one in new.metrics if one.name in before]
+    found = [stats.difference(old_one.values, new_one.values) for old_one, new_one in both]
+    chances = stats.adjusted([one.p for one in found])
+    rows: list[Sequence[Value]] = []
+    for (_, metric), one, p in zip(both, found, chances, strict=True):
+        name = f"{metric.name} ({metric.unit})" if metric.unit else metric.name
+        change = "-" if one.change is None else f"{one.change:+.1%}"
+        chance = "-" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+        verdict = _verdict(metric, one, p)
+        rows.append([name, f"{one.old:.4g}", f"{one.new:.4g}", change, chance, one.test, verdict])
+    names = ("what", "earlier", "this run", "change", "p", "test", "verdict")
+    note = (
+        f"Means. Significant: p below {LEVEL}, after the correction of Benjamini and Hochberg for {len(rows)} "
+        "comparisons. Mann-Whitney's U where both runs have 20 values or more, else Welch's t; one value on either "
+        "side tells nothing. Values of one run share its node and its hour: a small p does not say that another day "
+        "would not differ as much."
+    )
+    return Table("Beside the earlier run", [Column(one) for one in names], rows, note)
+
+
+def _verdict(metric: Metric, one: stats.Difference, p: float | None) -> str:
+    if p is None:
+        return "cannot be told"
+    if p >= LEVEL or one.new == one.old:
+        return "no significant difference"
+    if not metric.better:
+        return "differs"
+    return "better" if (one.new < one.old) == (metric.better == "less") else "worse"
+
+
+def sentence(told: Table) -> str:
+    """What the table comes to."""
+    verdicts = [str(row[-1]) for row in told.rows]
+    named = {
+        word: [
+            str(row[0]).partition(" (")[0] for row, verdict in zip(told.rows, verdicts, strict=True) if verdict == word
+        ]
+        for word in ("better", "worse")
+    }
+    parts = [f"significantly {word}: {', '.join(names)}" for word, names in named.items() if names]
+    return f"Beside the earlier run: {'; '.join(parts) if parts else 'no significant difference'}."
+
+
+def caveats(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
+    """What else differs between the two runs: parameters and the node they ran on."""
+    said = []
+    for what, key, only in (("parameter", "parameters", ()), ("node", "node", _SAME)):
+        now, then = new.get(key) or {}, old.get(key) or {}
+        for name in only or dict.fromkeys([*now, *then]):
+            if now.get(name) != then.get(name):
+                said.append(f"{what} {name}: {then.get(name)} then, {now.get(name)} now")
+    return said

@@ -1,0 +1,38 @@
+"""What a run could not measure where it ran, and why. Pure."""
+
+from __future__ import annotations
+
+from slicemgr.bench.frame.folder import Run
+from slicemgr.bench.report.content import Column, Table
+
+
+def reasons(run: Run) -> dict[str, list[str]]:
+    """What was not measured, by the reason. A step's series is named `TURN/WHAT`."""
+    found: dict[str, list[str]] = {}
+    for one in run.steps.values():
+        if one.get("missing"):
+            what = one["series"].partition("/")[2] or one["title"]
+            them = found.setdefault(str(one["missing"]), [])
+            if what not in them:
+                them.append(what)
+    return found
+
+
+def sentences(run: Run) -> list[str]:
+    return [f"not measured: {', '.join(what)}: {reason}" for reason, what in reasons(run).items()]
+
+
+def tables(run: Run) -> list[Table]:
+    """One, or none if nothing is missing."""
+    rows = [[", ".join(what), reason] for reason, what in reasons(run).items()]
+    note = "--resume tries these once more."
+    return [Table("Not measured", [Column("what"), Column("why")], rows, note)] if rows else []
+
+
+def outcome(run: Run) -> list[str]:
+    """Sentences on what is missing, and on where the guard let no more begin."""
+    said = [f"Not measured: {', '.join(what)} ({reason})." for reason, what in reasons(run).items()]
+    stops = [f"{one['title']}: {one['stopped']}" for one in run.steps.values() if one.get("stopped")]
+    if stops:
+        said.append(f"It stopped before the node would have suffered, at {stops[0]}.")
+    return said

@@ -1,0 +1,1 @@
+"""Disk images made from recipes: packages, partitions, boot loader."""

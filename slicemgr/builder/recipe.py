@@ -1,0 +1,268 @@
+"""Image recipes: from a folder of data to a bootable VM disk image (mmdebstrap, then `disk_assembly`).
+
+A recipe is `images/NAME/recipe.toml`; `files/` beside it is copied over the tree, hooks are run on it. What
+several recipes have in common is a folder of the same kind with a `part.toml`, which they include.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import tempfile
+import tomllib
+import typing
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+
+from slicemgr.builder import disk_assembly
+from slicemgr.config import PACKAGE, parse_size
+from slicemgr.drivers import command
+from slicemgr.drivers.importer.disk_layout import FILESYSTEMS, TABLES, Layout, lay_out
+from slicemgr.errors import Code, Failed, Refused, invalid
+
+Progress = Callable[[str, int | None], None]
+
+IMAGES = PACKAGE / "images"
+_FALLBACK = {"Debian": "http://deb.debian.org/debian", "Debian-Security": "http://deb.debian.org/debian-security"}
+_BUILD_TIME = 1800.0  # seconds for all packages, on a slow network
+_CONVERT_TIME = 900.0
+# The host's settings for reaching a mirror; the rest of its apt configuration is its own affair.
+_APT_OPTION = re.compile(r'Acquire::(?:https?::|Check-|Retries|ForceIPv|Max-FutureTime)[\w:./-]* "[^"]+";')
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # a suite, an architecture, a component: never an option
+_KERNEL_OPTIONS = re.compile(r"[A-Za-z0-9 _.,:=/+@-]*")  # nothing that GRUB's configuration would interpret
+_PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a recipe says. size: bytes that a guest sees; the file is much smaller.
+
+    include: parts, folders beside the recipe's. Their lists come before the recipe's, its other words before theirs.
+    table: `gpt` or `dos`. root: its file system, `ext4` or `btrfs`. boot: bytes of an ext4 /boot of its own, or 0.
+    uefi: boots on UEFI, too; every disk boots on a BIOS.
+    exclude, keep: dpkg path filters for this disk. hooks: scripts beside the recipe, run by sh with the tree as $1.
+    folders: the parts' and the recipe's own.
+    """
+
+    suite: str
+    architecture: str
+    packages: tuple[str, ...]
+    size: int
+    description: str = ""
+    components: tuple[str, ...] = ("main",)
+    include: tuple[str, ...] = ()
+    table: str = "gpt"
+    root: str = "ext4"
+    boot: int = 0
+    uefi: bool = False
+    kernel_options: str = "console=ttyS0"
+    exclude: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    hooks: tuple[str, ...] = ()
+    folders: tuple[Path, ...] = ()
+
+    @property
+    def layout(self) -> Layout:
+        """Refused if the disk is too small for it."""
+        return lay_out(self.size, table=self.table, filesystem=self.root, boot=self.boot, uefi=self.uefi)
+
+
+_KINDS = {name: kind for name, kind in typing.get_type_hints(Recipe).items() if name != "folders"}
+_NEEDED = {one.name for one in fields(Recipe) if one.default is MISSING}
+
+
+def names() -> list[str]:
+    """The recipes that come with the program."""
+    return sorted(path.parent.name for path in IMAGES.glob("*/recipe.toml"))
+
+
+def directory(name: str) -> Path:
+    """The folder of the recipe called `name`. Refused if there is none."""
+    if name not in names():
+        raise Refused(
+            Code.NOT_FOUND, f"there is no recipe called {name!r}", hint=f"known: {', '.join(names())}", field="recipe"
+        )
+    return IMAGES / name
+
+
+def load(recipe_dir: Path) -> Recipe:
+    """Read `recipe.toml` and the parts it includes. Refused, naming the key that is missing, unknown or wrong."""
+    own = _read(recipe_dir / "recipe.toml")
+    values: dict[str, typing.Any] = {}
+    folders = [recipe_dir.parent / part for part in own.get("include", ())]
+    for said in [*(_read(folder / "part.toml") for folder in folders), own]:
+        for name, value in said.items():
+            values[name] = values.get(name, ()) + value if isinstance(value, tuple) else value
+    for name in sorted(_NEEDED - values.keys()):
+        raise invalid(f"recipe.{name}", "is missing")
+    recipe = Recipe(**values, folders=(*folders, recipe_dir))
+    _check(recipe)
+    return recipe
+
+
+def _read(file: Path) -> dict[str, typing.Any]:
+    """The keys of a recipe or a part, of the right types."""
+    try:
+        raw = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise invalid("recipe", f"{file.parent} has no readable {file.name}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise invalid("recipe", f"{file} is not TOML: {error}") from error
+    known = _KINDS.keys() - ({"include"} if file.name == "part.toml" else set())
+    for name in sorted(raw.keys() - known):
+        raise invalid(f"recipe.{name}", f"unknown key in {file}", f"known: {', '.join(sorted(known))}")
+    values = {name: _convert(name, _KINDS[name], value) for name, value in raw.items()}
+    if "hooks" in values:
+        values["hooks"] = tuple(str(file.parent / hook) for hook in raw["hooks"])
+    return values
+
+
+def _convert(name: str, kind: object, value: object) -> object:
+    if kind is int and isinstance(value, str | int) and not isinstance(value, bool):
+        return parse_size(value, f"recipe.{name}")
+    if kind in (str, bool) and type(value) is kind:
+        return value
+    if kind == tuple[str, ...] and isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return tuple(value)
+    raise invalid(f"recipe.{name}", f"{value!r} has the wrong type")
+
+
+def _check(recipe: Recipe) -> None:
+    for package in recipe.packages:
+        if not _PACKAGE_NAME.fullmatch(package):
+            raise invalid("recipe.packages", f"{package!r} is not the name of a package")
+    words = {"suite": (recipe.suite,), "architecture": (recipe.architecture,), "components": recipe.components}
+    for name, said in words.items():
+        for word in said:
+            if not _WORD.fullmatch(word):
+                raise invalid(f"recipe.{name}", f"{word!r} is not a word of letters, digits, . and -")
+    if not _KERNEL_OPTIONS.fullmatch(recipe.kernel_options):
+        raise invalid("recipe.kernel_options", f"{recipe.kernel_options!r}", "letters, digits, spaces and _.,:=/+@-")
+    if recipe.table not in TABLES:
+        raise invalid("recipe.table", f"{recipe.table!r} is unknown", " or ".join(TABLES))
+    if recipe.root not in FILESYSTEMS:
+        raise invalid("recipe.root", f"{recipe.root!r} is unknown", " or ".join(FILESYSTEMS))
+    if recipe.uefi and (recipe.table, recipe.architecture) != ("gpt", "amd64"):
+        raise invalid("recipe.uefi", "needs an EFI partition and amd64's boot loader", 'table = "gpt" and amd64')
+
+
+def build(recipe_dir: Path, output: Path, progress: Progress, *, security: bool = True) -> None:
+    """Make the qcow2 disk image `output` from the recipe. Needs root, about 2 GiB beside `output`, and a mirror.
+
+    security: False leaves Debian's security fixes out, for a mirror that has none. progress(phase, percent or None).
+    `output` appears complete or not at all. Raises Refused, Failed.
+    """
+    recipe = load(recipe_dir)
+    layout = recipe.layout
+    if os.geteuid() != 0:
+        raise Refused(Code.DENIED, "building an image needs root", hint="run it with sudo")
+    if not output.parent.is_dir():
+        raise invalid("output", f"{output.parent} is not a directory")
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent)))
+        tree, raw, packed = work / "tree", work / "disk.raw", work / "disk.qcow2"
+        try:
+            progress("installing packages", None)
+            sources, options = host_sources(recipe, security=security), host_apt_options()
+            # What it mounts in the tree is in mounts of its own: gone with it, also if it is killed.
+            argv = ["unshare", "--mount", *bootstrap_argv(recipe, tree, sources, options)]
+            command.run(argv, timeout=_BUILD_TIME)
+            progress("making the disk", None)
+            disk_assembly.assemble(tree, raw, layout, recipe.kernel_options)
+            progress("packing the disk", None)
+            command.run(pack_argv(raw, packed), timeout=_CONVERT_TIME)
+        except command.CommandFailed as error:
+            raise Failed(
+                f"the image was not built: {error}", hint="is the mirror reachable, and is there room?"
+            ) from error
+        packed.chmod(0o644)
+        packed.replace(output)
+
+
+def pack_argv(raw: Path, packed: Path) -> list[str]:
+    """qemu-img's words for a compressed qcow2; zstd packs and unpacks several times faster than zlib."""
+    return [
+        "qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-c", "-o", "compression_type=zstd",
+        "-m", "8", "-W", str(raw), str(packed),
+    ]  # fmt: skip
+
+
+def bootstrap_argv(recipe: Recipe, tree: Path, sources: Sequence[str], apt_options: Sequence[str]) -> list[str]:
+    """mmdebstrap's words for the recipe's tree. All files are in place before the first hook runs."""
+    words = [
+        "mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory",
+        f"--architectures={recipe.architecture}",
+        f"--include={','.join(recipe.packages)}",
+        "--dpkgopt=force-unsafe-io",
+    ]  # fmt: skip
+    words += [f"--dpkgopt=path-exclude={path}" for path in recipe.exclude]
+    words += [f"--dpkgopt=path-include={path}" for path in recipe.keep]
+    words += [f"--aptopt={option}" for option in apt_options]
+    for files in [folder / "files" for folder in recipe.folders]:
+        if files.is_dir():
+            words.append(f'--customize-hook=cp -R --no-preserve=ownership {shlex.quote(str(files))}/. "$1"')
+    words += [f'--customize-hook=sh {shlex.quote(hook)} "$1"' for hook in recipe.hooks]
+    return [*words, recipe.suite, str(tree), *sources]
+
+
+def host_sources(recipe: Recipe, *, security: bool = True) -> list[str]:
+    """Lines for sources.list: the recipe's suite on the mirrors that the host's own apt uses for Debian."""
+    form = "$(ORIGIN)|$(LABEL)|$(REPO_URI)"
+    try:
+        told = command.run(
+            ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], timeout=60, env={"LC_ALL": "C"}
+        )
+    except command.CommandFailed:
+        told = b""  # not a Debian host: the public mirrors
+    return sources_on(mirrors(told.decode(errors="replace")), recipe.suite, recipe.components, security=security)
+
+
+def mirrors(index_targets: str) -> dict[str, str]:
+    """Archive label → address, from `apt-get indextargets`; other vendors' repositories do not count.
+
+    Before the first `apt-get update` apt knows no origin: an address that ends like Debian's archives is then taken,
+    and its signature is checked by mmdebstrap against Debian's keyring as for any other.
+    """
+    found = dict(_FALLBACK)
+    seen = set()
+    for line in index_targets.splitlines():
+        origin, _, rest = line.partition("|")
+        label, _, uri = rest.partition("|")
+        uri = uri.strip().rstrip("/")
+        if not uri.startswith(("http://", "https://")):
+            continue
+        if origin.startswith("$("):
+            label = {"debian": "Debian", "debian-security": "Debian-Security"}.get(uri.rpartition("/")[2], "")
+        elif origin != "Debian":
+            continue
+        if label in found and label not in seen:
+            seen.add(label)
+            found[label] = uri
+    return found
+
+
+def sources_on(mirror: dict[str, str], suite: str, components: Sequence[str], *, security: bool = True) -> list[str]:
+    """One-line sources for a suite with its updates and, if wanted, security fixes."""
+    parts = " ".join(components)
+    lines = [
+        f"deb {mirror['Debian']} {suite} {parts}",
+        f"deb {mirror['Debian']} {suite}-updates {parts}",
+    ]
+    return [*lines, f"deb {mirror['Debian-Security']} {suite}-security {parts}"] if security else lines
+
+
+def host_apt_options() -> list[str]:
+    """How the host's apt reaches its mirrors: proxies, certificates, retries, date checks."""
+    try:
+        told = command.run(["apt-config", "dump", "--format", '%F "%v";%n', "Acquire"], timeout=60)
+    except command.CommandFailed:
+        return []
+    return apt_options(told.decode(errors="replace"))
+
+
+def apt_options(dump: str) -> list[str]:
+    """The lines of `apt-config dump` that say how to reach a mirror."""
+    return [line for line in dump.splitlines() if _APT_OPTION.fullmatch(line)]

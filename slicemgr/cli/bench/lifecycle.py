@@ -1,0 +1,78 @@
+"""slicectl bench lifecycle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slicemgr.cli.bench.frame import carry_out, frame_options
+from slicemgr.cli.bench.keys import images_option, new_key, types_option
+
+if TYPE_CHECKING:
+    from slicemgr.cli.bench.frame import Frame
+
+BOOTS = click.Choice(["loader", "bios", "uefi", "direct"])
+
+
+@click.command()
+@types_option
+@images_option
+@click.option(
+    "--boot",
+    "boots",
+    type=BOOTS,
+    multiple=True,
+    default=["loader"],
+    show_default=True,
+    help="Boot method of virtual machines; can be repeated, one series for each.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(1, 500),
+    default=20,
+    show_default=True,
+    help="Number of slices, with one sliver each.",
+)
+@click.option(
+    "--parallel", type=click.IntRange(1, 64), default=4, show_default=True, help="Number of slices created in parallel."
+)
+@click.option("--memory", default="256M", show_default=True, help="Memory limit of each sliver.")
+@click.option("--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="Number of repetitions.")
+@click.option("--ping", default="", metavar="ADDRESS", help="Address that the slivers ping  [default: their gateway].")
+@click.option("--node", "name", help="Node to use, if there are several.")
+@frame_options
+def lifecycle(
+    kinds: tuple[str, ...],
+    images: dict[str, str],
+    boots: tuple[str, ...],
+    name: str | None,
+    frame: Frame,
+    **how: Any,
+) -> None:
+    """Measure the life cycle of slices: create, wait for SSH, run a workload, delete.
+
+    The raw baseline is measured first.
+
+    prepared: the root exists. started: libvirt has started the sliver. console: the first byte on the serial console of
+    a virtual machine, from its kernel with direct boot, else from the boot loader, measured up to 0.3 s late. Then each
+    sliver runs a command over SSH, starts a web server that is requested through the next port, and sends pings.
+    """
+    from slicemgr.bench.experiments import lifecycle as experiment
+    from slicemgr.cli.commands.node import the_node
+    from slicemgr.client import Client
+
+    series = [
+        experiment.Series(kind, images[kind], boot)
+        for kind in dict.fromkeys(kinds)
+        for boot in (dict.fromkeys(boots) if kind == "kvm" else ("",))
+    ]
+    with Client.local() as client:
+        node = name or the_node(client)
+
+        def plan(prefix: str) -> experiment.Plan:
+            return experiment.Plan(Client.local, series, node, new_key(), prefix, **how)
+
+        carry_out(
+            frame, client, node, experiment.NAME, plan("").parameters, lambda prefix: experiment.Lifecycle(plan(prefix))
+        )

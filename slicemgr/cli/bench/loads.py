@@ -1,0 +1,205 @@
+"""slicectl bench io, sysbench: what programs do in slivers of each kind, beside the node itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slicemgr.cli.bench.frame import Command, carry_out, frame_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from slicemgr import wire
+    from slicemgr.bench.frame.load_hosts import Way
+
+_IMAGE = "debian-12"  # of both kinds: the small one does not grow to its disk
+_SIZES = "151600,536600,2600000,11900000,111600000"
+_COUNTS = "10,100,1000,10000,100000"
+
+
+def _list(least: int, most: int) -> Callable[[click.Context, click.Parameter, str], tuple[int, ...]]:
+    """A callback for whole numbers with commas between, each once, in their order."""
+
+    def parse(_context: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
+        found = {one.strip() for one in value.split(",")} - {""}
+        if not all(one.isascii() and one.isdigit() and least <= int(one) <= most for one in found):
+            raise click.BadParameter(
+                f"{value!r}: use whole numbers from {least} to {most}, separated by commas", param=param
+            )
+        return tuple(sorted({int(one) for one in found}))
+
+    return parse
+
+
+def _images(_context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    found = {"lxc": _IMAGE, "kvm": _IMAGE}
+    for value in sorted(values, key=lambda one: "=" in one):
+        kind, named, image = value.rpartition("=")
+        if named and kind not in found:
+            raise click.BadParameter(f"{kind!r} is not a type; write NAME, lxc=NAME or kvm=NAME", param=param)
+        found.update({kind: image} if named else dict.fromkeys(found, image))
+    return found
+
+
+def _once(_context: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _on(places: tuple[str, ...]) -> Callable[[Command], Command]:
+    return click.option(
+        "--on",
+        "places",
+        type=click.Choice(places),
+        multiple=True,
+        default=places,
+        callback=_once,
+        metavar="PLACE",
+        help=f"Can be repeated ({', '.join(places)})  [default: all].",
+    )
+
+
+_OPTIONS = (
+    click.option("--node", "name", help="Node to use, if there are several."),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, 2**31 - 1),
+        default=1,
+        show_default=True,
+        help="Random seed for the data and the order of the places.",
+    ),
+    click.option(
+        "--boot",
+        type=click.Choice(["loader", "bios", "uefi", "direct"]),
+        default="direct",
+        show_default=True,
+        help="Boot method of virtual machines.",
+    ),
+    click.option("--disk", default="8G", show_default=True, help="Of each sliver."),
+    click.option("--memory", default="2G", show_default=True, help="Of each sliver."),
+    click.option(
+        "--image",
+        "images",
+        callback=_images,
+        multiple=True,
+        metavar="[TYPE=]NAME",
+        help=f"Image of all types, or of one type; can be repeated ({_IMAGE}). Images need python3.",
+    ),
+)
+
+
+def _common(command: Command) -> Command:
+    for option in _OPTIONS:
+        command = option(command)
+    return command
+
+
+@click.command()
+@_on(("lxc", "snapshot", "overlay", "copy", "kvm"))
+@click.option(
+    "--databases", callback=_list(65536, 1 << 32), default=_SIZES, show_default=True, help="Size of each file."
+)
+@click.option(
+    "--files", "counts", callback=_list(1, 1_000_000), default=_COUNTS, show_default=True, help="Number of files."
+)
+@click.option("--repeat", type=click.IntRange(1, 50), default=3, show_default=True, help="Number of repetitions.")
+@_common
+@frame_options
+def io(name: str | None, frame: Any, databases: tuple[int, ...], counts: tuple[int, ...], **how: Any) -> None:
+    """Measure SQLite and small files in slivers and on three kinds of roots.
+
+    The workload follows the thesis on INGINious (4.2.2, 5.1): it reads a database and duplicates each of its tables,
+    and reads small files and unpacks them with tar. lxc, kvm: in a sliver. snapshot, overlay, copy: on the node, on a
+    root of the lxc image made as a btrfs snapshot, with overlayfs, or as a plain copy. The report lists what was not
+    measured.
+    """
+    from slicemgr.bench.experiments import io as experiment
+    from slicemgr.errors import invalid
+
+    if not databases and not counts:
+        raise invalid("--databases", "nothing to measure", "give a number there, or in --files")
+
+    def plan(way: Way) -> experiment.Plan:
+        return experiment.Plan(way, databases=databases, counts=counts, **how)
+
+    _run(name, frame, experiment.NAME, plan, experiment.Io, how)
+
+
+@click.command()
+@_on(("host", "lxc", "kvm"))
+@click.option(
+    "--test",
+    "tests",
+    type=click.Choice(["cpu", "threads", "memory", "fileio"]),
+    multiple=True,
+    default=["cpu", "threads", "memory", "fileio"],
+    callback=_once,
+    help="Can be repeated  [default: all].",
+)
+@click.option(
+    "--seconds", type=click.IntRange(0, 600), default=0, help="Duration of each test  [default: as in the table]."
+)
+@click.option("--size", default="1G", show_default=True, help="Total size of the files of fileio.")
+@click.option("--install", is_flag=True, help="Install sysbench with apt-get in slivers that do not have it.")
+@click.option("--repeat", type=click.IntRange(1, 50), default=5, show_default=True, help="Number of repetitions.")
+@_common
+@frame_options
+def sysbench(name: str | None, frame: Any, size: str, **how: Any) -> None:
+    """Run the CPU, threads, memory and file I/O tests of sysbench on host, lxc and kvm.
+
+    The results are those of the table of "Create Simple Container": five runs, mean and deviation. The node and the
+    images need sysbench 1.0 (apt-get install sysbench). --install installs it in each sliver, which needs a network.
+    The report lists the places without sysbench as not measured.
+    """
+    from slicemgr.bench.experiments import sysbench as experiment
+    from slicemgr.config import parse_size
+    from slicemgr.errors import invalid
+    from slicemgr.policy.measurements import LEAST_FILES, MOST_FILES
+
+    if not LEAST_FILES <= parse_size(size, "--size") <= MOST_FILES:
+        raise invalid("--size", f"{size} is out of range", "16M to 64G")
+
+    def plan(way: Way) -> experiment.Plan:
+        return experiment.Plan(way, size=size, **how)
+
+    _run(name, frame, experiment.NAME, plan, experiment.Sysbench, how)
+
+
+def _run(
+    name: str | None,
+    frame: Any,
+    experiment: str,
+    plan: Callable[[Way], Any],
+    make: Callable[[Any], Any],
+    how: Mapping[str, Any],
+) -> None:
+    from slicemgr.bench.frame import slivers
+    from slicemgr.bench.frame.load_hosts import Way
+    from slicemgr.cli.bench.keys import new_key
+    from slicemgr.cli.commands.node import the_node
+    from slicemgr.client import Client
+    from slicemgr.config import parse_size
+
+    for option in ("memory", "disk"):
+        parse_size(how[option], f"--{option}")
+    key = new_key()
+
+    def login(name: str, sliver: wire.Sliver, identity: Path) -> list[str]:
+        words = slivers.login(name, sliver, identity)
+        return [words[0], "-o", "BatchMode=yes", *words[1:]]
+
+    with Client.local() as client:
+        node = name or the_node(client)
+        cpus = client.node(node)["capacity"]["cpus"]
+        requests: dict[str, wire.SliceRequest] = {}
+        for kind, image in how["images"].items():
+            requests[kind] = {"image": image, "memory": how["memory"], "disk": how["disk"], "cpu": cpus}
+        requests["kvm"]["boot"] = how["boot"]
+
+        def way(prefix: str) -> Way:
+            return Way(Client.local, node, key, login, prefix, requests)
+
+        parameters = plan(way("")).parameters
+        carry_out(frame, client, node, experiment, parameters, lambda prefix: make(plan(way(prefix))))

@@ -1,0 +1,98 @@
+"""slicectl bench peers, and what such a run leaves when it is killed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slicemgr.cli.bench.frame import carry_out, frame_options
+
+if TYPE_CHECKING:
+    from slicemgr.cli.bench.frame import Frame
+    from slicemgr.client import Client
+
+_NAMES = ("docker", "podman-crun", "podman-runc", "lxd", "incus", "lxc", "nspawn")
+
+
+@click.command()
+@click.option(
+    "--with",
+    "chosen",
+    type=click.Choice(_NAMES),
+    multiple=True,
+    help="Peer to measure; can be repeated  [default: all]. The report lists peers that are not installed.",
+)
+@click.option("--image", default="debian-12", show_default=True, help="Image of all systems. It needs sshd.")
+@click.option(
+    "--count", type=click.IntRange(1, 1000), default=50, show_default=True, help="Number of containers of each system."
+)
+@click.option(
+    "--ports", type=click.IntRange(2, 22), default=20, show_default=True, help="Ports forwarded to each container."
+)
+@click.option(
+    "--parallel",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Number of containers created in parallel.",
+)
+@click.option("--memory", default="256M", show_default=True, help="Memory limit of each container.")
+@click.option(
+    "--seconds",
+    type=click.IntRange(0, 600),
+    default=5,
+    show_default=True,
+    help="Duration of each iperf3 run; 0 for none.",
+)
+@click.option("--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="Number of repetitions.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Random seed for the order of the systems.")
+@click.option("--node", "name", help="Node to use, if there are several.")
+@frame_options
+def peers(chosen: tuple[str, ...], name: str | None, frame: Frame, **how: Any) -> None:
+    """Compare slicemgr with Docker, Podman, LXD, Incus, plain LXC and systemd-nspawn where they are installed.
+
+    For each system it measures the time from create to the SSH banner through a forwarded port, memory and disk of the
+    node, iperf3 through a port, and delete, with the same image and pool and in the same run. Run it as root on the
+    node. Peers run in their own namespaces, which end with slicectl. Existing daemons are neither used nor changed.
+    """
+    from slicemgr import config
+    from slicemgr.bench.experiments import peers as experiment
+    from slicemgr.cli.commands.bench import any_key
+    from slicemgr.cli.commands.node import the_node
+    from slicemgr.client import Client
+    from slicemgr.errors import invalid
+
+    if frame.keep:
+        raise invalid("--keep", "the containers of a peer are removed at the end of its step", "omit the option")
+    config.parse_size(how["memory"], "--memory")
+    _quiet()
+    with Client.local() as client:
+        node = name or the_node(client)
+        pool = config.load().node.pool
+        wanted = tuple(one for one in _NAMES if one in chosen or not chosen)
+
+        def plan(prefix: str) -> experiment.Plan:
+            return experiment.Plan(Client.local, node, any_key(), prefix, pool, wanted, **how)
+
+        carry_out(
+            frame, client, node, experiment.NAME, plan("").parameters, lambda prefix: experiment.Peers(plan(prefix))
+        )
+
+
+def clean(client: Client, node: str, prefix: str) -> None:
+    """Whatever peers of a killed run left on this node. Refused elsewhere than as root on it."""
+    from slicemgr import config
+    from slicemgr.bench.experiments.peers import refuse_elsewhere
+    from slicemgr.bench.peers import place
+
+    _quiet()
+    refuse_elsewhere(client, node)
+    place.remove(config.load().node.pool, prefix)
+
+
+def _quiet() -> None:
+    """What a program complains of is told with the step that it belongs to, and once."""
+    import logging
+
+    logging.getLogger("slicemgr").addHandler(logging.NullHandler())

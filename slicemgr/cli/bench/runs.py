@@ -1,0 +1,121 @@
+"""slicectl bench scale, report, clean: experiments that fill a folder, and what is made of it."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slicemgr.cli.bench.frame import carry_out, frame_options
+
+if TYPE_CHECKING:
+    from slicemgr.cli.bench.frame import Frame
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_LEAVE_MORE = {"peers": "slicemgr.cli.bench.peers"}  # experiment that leaves more than slices → module with clean(…)
+
+
+@click.command()
+@click.option(
+    "--type", "kind", type=click.Choice(["lxc", "kvm"]), default="lxc", show_default=True, help="Type of all slivers."
+)
+@click.option("--image", help="Image of all slivers (lxc: debian-12, kvm: debian-12-small).")
+@click.option("--to", type=click.IntRange(1, 2000), default=200, show_default=True, help="Number of slivers.")
+@click.option(
+    "--step", type=click.IntRange(1, 500), default=5, show_default=True, help="Number of slivers added at each step."
+)
+@click.option(
+    "--parallel",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Number of slivers created in parallel.",
+)
+@click.option("--memory", default="256M", show_default=True, help="Memory limit of each sliver.")
+@click.option(
+    "--boot",
+    type=click.Choice(["loader", "bios", "uefi", "direct"]),
+    help="Boot method of virtual machines (kvm: direct).",
+)
+@click.option("--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="Number of repetitions.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Random seed for the slivers that are checked again."
+)
+@click.option("--node", "name", help="Node to use, if there are several.")
+@frame_options
+def scale(kind: str, image: str | None, boot: str | None, name: str | None, frame: Frame, **how: Any) -> None:
+    """Measure memory, swap and disk of the node and the create time by the number of slivers.
+
+    The experiment reproduces figures 3 and 4 of the CoreLab paper. It adds slices of one sliver step by step. A create
+    ends when the SSH banner arrives through the port of the sliver. The experiment stops before the node runs out of
+    memory, disk, swap or processes, and reports the number of slivers. It writes run.json, steps.jsonl, data.csv,
+    data.json, report.html and report.md to FOLDER. Ctrl-C deletes the slices and keeps the measurements.
+    """
+    from slicemgr.bench.experiments import scale as experiment
+    from slicemgr.cli.bench.keys import IMAGES, any_key
+    from slicemgr.cli.commands.node import the_node
+    from slicemgr.client import Client
+    from slicemgr.errors import invalid
+
+    if boot and kind == "lxc":
+        raise invalid("--boot", "is for virtual machines", "omit the option, or use --type kvm")
+    with Client.local() as client:
+        node = name or the_node(client)
+        wanted: dict[str, Any] = {
+            "kind": kind,
+            "image": image or IMAGES[kind],
+            "boot": boot or ("direct" if kind == "kvm" else ""),
+        }
+
+        def plan(prefix: str) -> experiment.Plan:
+            return experiment.Plan(Client.local, node, any_key(), prefix, **wanted, **how)
+
+        carry_out(
+            frame, client, node, experiment.NAME, plan("").parameters, lambda prefix: experiment.Scale(plan(prefix))
+        )
+
+
+@click.command()
+@click.argument("run", metavar="FOLDER", type=_FOLDER)
+@click.option("--compare", type=_FOLDER, metavar="OLDER", help="The folder of an earlier run of the same experiment.")
+def report(run: Path, compare: Path | None) -> None:
+    """Write report.html (a single file), report.md with pictures, data.csv and data.json.
+
+    With --compare, the report shows the figures of both runs and the significance of the difference. It needs
+    matplotlib and scipy: pip install 'slicemgr[bench]'.
+    """
+    from slicemgr.bench.frame import folder
+    from slicemgr.bench.report import pages
+
+    older = folder.read(compare, "--compare") if compare is not None else None
+    for path in pages.write(folder.read(run, "FOLDER"), older):
+        click.echo(path)
+
+
+@click.command()
+@click.argument("run", metavar="FOLDER", type=_FOLDER)
+def clean(run: Path) -> None:
+    """Delete the slices of a run that was killed or used --keep. The measurements remain.
+
+    For `throughput`, this includes the slices of its peer and the rate limit of the link. For `peers`, it includes the
+    containers on the node; run it as root on the node.
+    """
+    from slicemgr.bench.experiments import throughput
+    from slicemgr.bench.frame import cleanup, folder, lock
+    from slicemgr.cli.bench.progress import told
+    from slicemgr.client import Client
+    from slicemgr.errors import invalid
+
+    info = folder.read(run, "FOLDER").info
+    prefix, node = str(info.get("prefix", "")), str((info.get("node") or {}).get("name", ""))
+    if not prefix.startswith(cleanup.COMMON) or prefix == cleanup.COMMON:
+        raise invalid("FOLDER", f"{run} does not contain the names of its slices", "use a run that has started")
+    about = f"`clean` of {run.resolve()}"
+    with Client.local() as client, lock.held(lock.path(client.url, node), about), told() as shown:
+        if info.get("experiment") == throughput.NAME:
+            throughput.clean(info, shown)
+        cleanup.delete(client, prefix, shown)
+        if info["experiment"] in _LEAVE_MORE:
+            importlib.import_module(_LEAVE_MORE[info["experiment"]]).clean(client, node, prefix)

@@ -1,0 +1,28 @@
+"""slicectl bench."""
+
+from __future__ import annotations
+
+import click
+
+from slicemgr.cli.bench import lifecycle, loads, peers, publish, runs, throughput
+from slicemgr.cli.bench.keys import IMAGES, any_key
+
+__all__ = ["IMAGES", "any_key", "bench"]
+
+
+@click.group()
+def bench() -> None:
+    """Measure this testbed. Each experiment writes its data and report to a folder."""
+    import logging
+
+    logging.getLogger("slicemgr").addHandler(logging.NullHandler())  # what a program complains of is told as an error
+
+
+for _one in (runs.scale, lifecycle.lifecycle, throughput.throughput):
+    bench.add_command(_one)
+for _one in (loads.io, loads.sysbench, peers.peers):
+    bench.add_command(_one)
+for _one in (runs.report, runs.clean):
+    bench.add_command(_one)
+for _one in (publish.publish, publish.published, publish.unpublish):
+    bench.add_command(_one)

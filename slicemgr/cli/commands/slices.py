@@ -1,0 +1,105 @@
+"""slicectl list, show, renew, resize."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from slicemgr.cli.render import tables
+from slicemgr.cli.render.output import Output, output_options
+from slicemgr.cli.shared import project_option, seconds, slice_names
+
+if TYPE_CHECKING:
+    from slicemgr import wire
+
+
+@click.command("list")
+@click.option("--state", help="Only slices in this state.")
+@click.option("--type", "kind", metavar="lxc|kvm", help="Only slices of this type.")
+@click.option("--image", help="Only slices with this image.")
+@click.option("--owner", help="Only slices of this user.")
+@click.option("--prefix", help="Only slices whose name starts with this text.")
+@project_option
+@output_options(tables.SLICES)
+def list_slices(kind: str | None, output: Output, **filters: str | None) -> None:
+    """List slices."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        output.show(client.slices(type=kind, **filters))
+
+
+@click.command()
+@click.argument("name", shell_complete=slice_names)
+@project_option
+@output_options(tables.SLIVERS)
+def show(name: str, output: Output) -> None:
+    """Show one slice and its slivers."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        _print(client.slice(name), output)
+
+
+@click.command()
+@click.argument("name", shell_complete=slice_names)
+@click.option("--lease", required=True, help="New lease, counted from now, such as 7d. The policy may grant less.")
+@project_option
+@output_options(tables.SLICES)
+def renew(name: str, lease: str, output: Output) -> None:
+    """Renew the lease of a slice and print the new end."""
+    from slicemgr.cli.render.errors import say
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        renewed = client.renew_slice(name, lease)
+        if renewed.get("trimmed"):
+            say(f"until {renewed['expires_at']}, not as requested: {renewed.get('trimmed')}")
+        output.show([renewed], renewed)
+
+
+@click.command()
+@click.argument("name", shell_complete=slice_names)
+@click.option(
+    "--disk", required=True, help="New disk limit per sliver, such as 8G. It must be larger than the current one."
+)
+@click.option("--no-wait", is_flag=True, help="Return when the service has accepted the request.")
+@click.option("--timeout", callback=seconds, metavar="TIME", help="Maximum time to wait, such as 2m.")
+@project_option
+@output_options(tables.SLIVERS)
+def resize(name: str, disk: str, no_wait: bool, timeout: float | None, output: Output) -> None:
+    """Increase the disk limit of a slice while it runs. A virtual machine that was paused by a full disk resumes."""
+    from slicemgr.cli.render.progress import follow
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        operation = client.resize_slice(name, disk)
+        if not no_wait:
+            follow(client, operation, timeout)
+        resized = client.slice(name)
+        output.show(resized["slivers"], resized)
+
+
+def _how(slice: wire.Slice) -> str:
+    """The type; for a virtual machine also what runs it, which makes a difference of ten times."""
+    by = {one["acceleration"] for one in slice["slivers"]} - {None}
+    return f"{slice['type']} (by {', '.join(sorted(map(str, by)))})" if by else slice["type"]
+
+
+def _print(slice: wire.Slice, output: Output) -> None:
+    """For people, a line about the whole before its slivers."""
+    if output.for_people and output.header and not output.chosen:
+        from slicemgr.cli.render.human import text, when
+
+        words = (
+            f"{text(slice['name'])}: {_how(slice)} of {text(slice['image'])}, {text(slice['state'])}, "
+            f"owner {text(slice['owner'])}, project {text(slice['project'])}, lease ends {when(slice['expires_at'])}"
+        )
+        click.echo(words)
+        if slice.get("notice"):
+            click.echo(text(slice.get("notice")))
+        for one in slice["slivers"]:
+            if one.get("keys_missing"):
+                click.echo(f"sliver {one['index']}: {text(one.get('keys_missing'))}")
+    output.show(slice["slivers"], slice)

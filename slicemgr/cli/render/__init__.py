@@ -1,0 +1,1 @@
+"""How slicectl shows values: tables, JSON, progress and errors."""

@@ -1,0 +1,144 @@
+"""The columns of each noun."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slicemgr.cli.render.human import check, number, rate, size, text, when
+from slicemgr.cli.render.output import Column, Table, field
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def _ssh(sliver: dict[str, Any]) -> str:
+    return f"ssh -p {sliver['ssh']['port']} root@{sliver['ssh']['host']}"
+
+
+def _ports(sliver: dict[str, Any]) -> str:
+    return f"{sliver['ports']['first']}-{sliver['ports']['last']}"
+
+
+SLICES = Table(
+    (
+        field("name", whole=True),
+        field("type"),
+        field("state"),
+        Column("slivers", lambda row: len(row["slivers"])),
+        field("image"),
+        field("project"),
+        field("owner"),
+        field("created_at", when),
+        field("expires_at", when),
+        field("notice"),
+    ),
+    ("name", "type", "state", "slivers", "image", "expires_at"),
+)
+SLIVERS = Table(
+    (
+        field("index"),
+        field("id"),
+        field("node"),
+        field("state"),
+        field("address"),
+        Column("ssh", _ssh, whole=True),
+        Column("ports", _ports),
+        field("limits.cpu", number),
+        field("limits.memory", size),
+        field("limits.disk", size),
+        field("limits.pids"),
+        field("limits.net_in", rate),
+        field("limits.net_out", rate),
+        Column("memory_used", lambda row: row["usage"]["memory"], size),
+        Column("working", lambda row: row["usage"].get("working", row["usage"]["memory"]), size),
+        Column("charged", lambda row: row["usage"].get("charged"), size),
+        Column("guest_memory", lambda row: row["usage"]["guest_memory"], size),
+        field("acceleration"),
+        field("booted"),
+        field("keys_missing"),
+        Column("disk_used", lambda row: row["usage"]["disk"], size),
+        Column("fingerprint", lambda row: row["ssh"]["fingerprint"], whole=True),
+        field("error"),
+    ),
+    ("index", "state", "ssh", "ports", "memory_used", "memory", "disk_used", "disk", "error"),
+)
+IMAGES = Table(
+    (
+        field("name", whole=True),
+        field("state"),
+        field("format"),
+        field("virtual_size", size),
+        field("file_size", size),
+        field("arch"),
+        field("os"),
+        field("used_by"),
+        field("project"),
+        field("created_at", when),
+        field("sha256"),
+    ),
+    ("name", "state", "format", "virtual_size", "arch", "os", "used_by", "created_at"),
+)
+NODES = Table(
+    (
+        field("name", whole=True),
+        field("address"),
+        field("agent_seen_at", when),
+        Column("slivers", lambda row: row["used"]["slivers"]),
+        field("capacity.cpus", number),
+        field("capacity.memory", size),
+        field("capacity.disk", size),
+        Column("memory_limits", lambda row: row["used"]["memory_limits"], size),
+        Column("ports_used", lambda row: row["used"]["ports"]),
+        field("facts.kernel"),
+        field("facts.quota"),
+        field("facts.acceleration"),
+        field("facts.cgroup"),
+        field("facts.firewall"),
+    ),
+    ("name", "address", "agent_seen_at", "slivers", "cpus", "memory", "disk", "memory_limits", "ports_used"),
+)
+OPERATIONS = Table(
+    (
+        field("id", whole=True),
+        field("kind"),
+        field("state"),
+        field("slice"),
+        field("project"),
+        field("image"),
+        field("user"),
+        field("created_at", when),
+        field("finished_at", when),
+        Column("progress", lambda row: f"{row['progress']['done']}/{row['progress']['total']}"),
+        field("error"),
+        field("hint"),
+    ),
+    ("id", "kind", "state", "slice", "image", "progress", "created_at", "error"),
+)
+STEPS = Table(
+    (field("sliver"), field("name"), field("state"), field("percent"), field("detail")),
+    ("sliver", "name", "state", "detail"),
+)
+EVENTS = Table(
+    (
+        field("id"),
+        field("at", when),
+        field("user"),
+        field("action"),
+        field("project"),
+        field("slice"),
+        field("detail"),
+        field("address"),
+    ),
+    ("at", "user", "action", "slice", "detail"),
+)
+CHECKS = Table(
+    (field("name", whole=True), field("ok", check), field("detail"), field("remedy", text)),
+    ("name", "ok", "detail", "remedy"),
+)
+AUDIT = Table(
+    (field("row", whole=True), field("kind"), field("expected"), field("seen"), field("verdict", whole=True)),
+    ("row", "kind", "expected", "seen", "verdict"),
+)
+LEFTOVERS = Table(
+    (field("what"), field("name", whole=True), field("removed"), field("detail")), ("what", "name", "removed", "detail")
+)

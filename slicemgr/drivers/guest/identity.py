@@ -1,0 +1,104 @@
+"""What makes one snapshot of a base a sliver of its own: its name, address, keys and ids, as files in its root."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from dataclasses import dataclass
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from slicemgr.drivers.guest import authorized_keys as login_keys
+from slicemgr.drivers.guest.rootfs import Root
+
+INIT_DIRECTORY = ".slicemgr"  # the mount point of the init, which is not part of the image
+
+_HOST_KEY = "etc/ssh/ssh_host_ed25519_key"
+_HOST_KEY_NAME = re.compile(r"ssh_host_.*key(\.pub)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What is written into a root. search: domains to complete short names with, may be empty.
+
+    keys_put: ssh keys that we put there before; None: none yet, and what the image brought goes.
+    """
+
+    hostname: str
+    address: str
+    gateway: str
+    dns: tuple[str, ...]
+    authorized_keys: tuple[str, ...]
+    host_key_private: bytes
+    host_key_public: str
+    search: tuple[str, ...] = ()
+    keys_put: tuple[str, ...] | None = None
+
+
+def new_host_key() -> tuple[bytes, str]:
+    """A fresh ed25519 key: the private half as OpenSSH keeps it, the public half as one line."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return private, public.decode("ascii")
+
+
+def fingerprint(public_line: str) -> str:
+    """`SHA256:…` of a public key line, as ssh prints it. ValueError if the line is not a key."""
+    words = public_line.split()
+    if len(words) < 2:
+        raise ValueError("a public key line has at least two words")
+    try:
+        blob = base64.b64decode(words[1], validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"not a public key: {error}") from error
+    digest = base64.b64encode(hashlib.sha256(blob).digest()).decode("ascii")
+    return f"SHA256:{digest.rstrip('=')}"
+
+
+def machine_id(host_key_public: str) -> str:
+    """32 hexadecimal digits, the same for as long as the host key is, so that no two slivers share one."""
+    return hashlib.sha256(b"machine-id " + host_key_public.strip().encode()).hexdigest()[:32]
+
+
+def hosts_file(identity: Identity) -> str:
+    names = [f"{identity.hostname}.{domain}" for domain in identity.search[:1]] + [identity.hostname]
+    return f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{identity.address}\t{' '.join(names)}\n"
+
+
+def resolv_conf(identity: Identity) -> str:
+    search = [f"search {' '.join(identity.search)}"] if identity.search else []
+    return "".join(f"{line}\n" for line in [*search, *(f"nameserver {one}" for one in identity.dns)])
+
+
+def write_identity(root: Root, identity: Identity) -> None:
+    """Make the root the sliver's own. Writing the same identity again changes nothing.
+
+    Raises Failed, with the path, where the image has something in the way.
+    """
+    root.write("etc/hostname", f"{identity.hostname}\n".encode())
+    root.write("etc/hosts", hosts_file(identity).encode())
+    root.write("etc/resolv.conf", resolv_conf(identity).encode())
+    root.own_directory(INIT_DIRECTORY, 0o755)
+    _write_machine_id(root, machine_id(identity.host_key_public))
+    _write_host_key(root, identity)
+    login_keys.write(root, identity.authorized_keys, identity.keys_put)
+
+
+def _write_machine_id(root: Root, number: str) -> None:
+    root.write("etc/machine-id", f"{number}\n".encode(), mode=0o444)
+    if root.exists("var/lib/dbus"):
+        root.write("var/lib/dbus/machine-id", f"{number}\n".encode(), mode=0o444)
+
+
+def _write_host_key(root: Root, identity: Identity) -> None:
+    """Our one key, and none of those every other snapshot of the same image has too."""
+    root.write(_HOST_KEY, identity.host_key_private, mode=0o600)
+    root.write(f"{_HOST_KEY}.pub", f"{identity.host_key_public.strip()}\n".encode())
+    ours = _HOST_KEY.rpartition("/")[2]
+    for name in root.names("etc/ssh"):
+        if _HOST_KEY_NAME.fullmatch(name) and name not in (ours, f"{ours}.pub"):
+            root.remove(f"etc/ssh/{name}")

@@ -1,0 +1,286 @@
+"""Files inside a sliver's root, written by the host's root without being led outside by the tenant's symlinks.
+
+Directories are resolved by openat2 as if the root were `/`; the last name of a path is never followed. A file is
+written beside its place and renamed over it, so that hard links, FIFOs and devices are replaced and not written to.
+
+A tenant may hold a file by a lease (fcntl(2), F_SETLEASE): each blocking open of it then waits up to
+/proc/sys/fs/lease-break-time (45 s), and so does the next one. Files are therefore opened without waiting, and what is
+waited for a holder that lets go is bounded for the whole use of a root. Unlink, rename and chmod wait for no lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from slicemgr.drivers.kernel.openat2 import open_in_root
+from slicemgr.errors import Failed
+
+_LARGEST_COMPARED = 1 << 20
+_LARGEST_COPIED = 1 << 30
+_MOST_NAMES = 10_000  # of a directory that is listed
+_PATIENCE = 0.5  # seconds: a program that answers the signal of a broken lease needs milliseconds
+_PAUSE = 0.01  # seconds between attempts meanwhile
+_FICLONE = 0x40049409  # linux/fs.h
+
+
+class Root:
+    """The root directory of a sliver, open. Paths are relative to it; a leading `/` makes no difference.
+
+    Every method raises Failed, with the path, if the tree does not allow what is asked. patience: seconds that all of
+    them together wait for files that somebody holds by a lease.
+    """
+
+    def __init__(self, path: Path, patience: float = _PATIENCE) -> None:
+        self.path = path
+        self._patience = patience
+        self._fd = -1
+
+    def __enter__(self) -> Root:
+        with self._step("open", ""):
+            self._fd = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+        self._fd = -1
+
+    def read(self, relpath: str, limit: int) -> bytes | None:
+        """At most `limit` bytes of a regular file, through symlinks inside the root; None if there is none."""
+        with self._step("read", relpath):
+            try:
+                with _closing(open_in_root(self._fd, relpath, os.O_PATH)) as fd:
+                    return self._read_regular(fd, limit)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def copy_out(self, relpath: str, target: Path) -> bool:
+        """A regular file, through symlinks inside the root, as the new file `target`; False if there is none.
+
+        On one btrfs the two share their bytes. The copy has mode 0600. A file of more than 1 GiB is refused.
+        """
+        with self._step("read", relpath):
+            try:
+                with _closing(open_in_root(self._fd, relpath, os.O_PATH)) as fd:
+                    held = os.fstat(fd)
+                    if not stat.S_ISREG(held.st_mode):
+                        return False
+                    if held.st_size > _LARGEST_COPIED:
+                        raise OSError(errno.EFBIG, f"it is larger than {_LARGEST_COPIED} bytes")
+                    with os.fdopen(self._open(fd), "rb") as source, _new(target) as copy:
+                        try:
+                            fcntl.ioctl(copy, _FICLONE, source.fileno())
+                        except OSError:
+                            shutil.copyfileobj(source, copy, 1 << 20)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return True
+
+    def exists(self, relpath: str) -> bool:
+        """Whether something is there, through symlinks inside the root."""
+        with self._step("look for", relpath):
+            try:
+                os.close(open_in_root(self._fd, relpath, os.O_PATH))
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return True
+
+    def names(self, relpath: str) -> list[str]:
+        """What a directory holds; nothing if it is not there. A directory of more than 10,000 entries is refused."""
+        with self._step("list", relpath):
+            try:
+                with (
+                    _closing(open_in_root(self._fd, relpath, os.O_RDONLY | os.O_DIRECTORY)) as fd,
+                    os.scandir(fd) as entries,
+                ):
+                    found = [entry.name for entry in itertools.islice(entries, _MOST_NAMES + 1)]
+                if len(found) > _MOST_NAMES:
+                    raise OSError(errno.EFBIG, f"it has more than {_MOST_NAMES} entries")
+                return sorted(found)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    def write(self, relpath: str, data: bytes, mode: int = 0o644, uid: int = 0, gid: int = 0) -> bool:
+        """Make `relpath` a plain file with this content, mode and owner, and its directories; False if it was one.
+
+        A file that is already right is not touched, so that a second run takes no space in a snapshot.
+        """
+        with self._step("write", relpath), self._parent(relpath) as (parent, name):
+            if self._is_right(parent, name, data, (mode, uid, gid)):
+                return False
+            beside = f".{name}.slicemgr"
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(beside, dir_fd=parent)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                with os.fdopen(os.open(beside, flags, 0o600, dir_fd=parent), "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fchown(file.fileno(), uid, gid)
+                    os.fchmod(file.fileno(), mode)
+                os.rename(beside, name, src_dir_fd=parent, dst_dir_fd=parent)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(beside, dir_fd=parent)
+                raise
+        return True
+
+    def mkdir(self, relpath: str, mode: int = 0o755) -> None:
+        """Make the directory and those above it (root's, 0755). One that is there, or a symlink to one, stays."""
+        with self._step("make the directory", relpath):
+            self._make_directory(_parts(relpath), mode)
+
+    def own_directory(self, relpath: str, mode: int) -> None:
+        """Make `relpath` a real directory of root's with this mode; anything else of that name is replaced."""
+        with self._step("make the directory", relpath), self._parent(relpath) as (parent, name):
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                    os.unlink(name, dir_fd=parent)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, mode, dir_fd=parent)
+            with _closing(os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)) as fd:
+                held = os.fstat(fd)
+                if (held.st_uid, held.st_gid) != (0, 0):
+                    os.fchown(fd, 0, 0)
+                if stat.S_IMODE(held.st_mode) != mode:
+                    os.fchmod(fd, mode)
+
+    def remove(self, relpath: str, missing_ok: bool = True) -> None:
+        """Remove a file or a symlink itself, never what it leads to, and never a directory."""
+        with self._step("remove", relpath):
+            above, name = _split(relpath)
+            try:
+                with _closing(open_in_root(self._fd, above, os.O_PATH | os.O_DIRECTORY)) as parent:
+                    os.unlink(name, dir_fd=parent)
+            except (FileNotFoundError, NotADirectoryError):
+                if not missing_ok:
+                    raise
+
+    def chmod(self, relpath: str, mode: int) -> None:
+        """Set the mode of a file or directory; a symlink as the last name is refused."""
+        flags = os.O_PATH | os.O_NOFOLLOW
+        with self._step("set the mode of", relpath), _closing(open_in_root(self._fd, relpath, flags)) as fd:
+            if stat.S_ISLNK(os.fstat(fd).st_mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            _by_descriptor(fd).chmod(mode)
+
+    @contextlib.contextmanager
+    def _parent(self, relpath: str) -> Iterator[tuple[int, str]]:
+        """The open directory that holds `relpath`, made if need be, and the last name."""
+        above, name = _split(relpath)
+        self._make_directory(_parts(above), 0o755)
+        with _closing(open_in_root(self._fd, above, os.O_PATH | os.O_DIRECTORY)) as fd:
+            yield fd, name
+
+    def _make_directory(self, parts: list[str], mode: int) -> None:
+        try:
+            os.close(open_in_root(self._fd, "/".join(parts) or ".", os.O_PATH | os.O_DIRECTORY))
+            return
+        except FileNotFoundError:
+            if not parts:
+                raise
+        self._make_directory(parts[:-1], 0o755)
+        with _closing(open_in_root(self._fd, "/".join(parts[:-1]) or ".", os.O_PATH | os.O_DIRECTORY)) as parent:
+            try:
+                os.mkdir(parts[-1], mode, dir_fd=parent)
+            except FileExistsError as error:
+                where = "/" + "/".join(parts)
+                raise OSError(errno.ELOOP, f"{where} is a symbolic link that leads nowhere") from error
+        with _closing(open_in_root(self._fd, "/".join(parts), os.O_PATH | os.O_DIRECTORY)) as fd:
+            _by_descriptor(fd).chmod(mode)
+
+    def _is_right(self, parent: int, name: str, data: bytes, wanted: tuple[int, int, int]) -> bool:
+        """Whether `name` is a plain file of its own with this content, (mode, uid, gid).
+
+        One that is held by a lease counts as different: it is replaced, which waits for nobody.
+        """
+        try:
+            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except FileNotFoundError:
+            return False
+        with _closing(fd):
+            held = os.fstat(fd)
+            if not stat.S_ISREG(held.st_mode) or held.st_nlink != 1 or held.st_size != len(data):
+                return False
+            if (stat.S_IMODE(held.st_mode), held.st_uid, held.st_gid) != wanted or len(data) > _LARGEST_COMPARED:
+                return False
+            try:
+                return self._read_regular(fd, len(data) + 1) == data
+            except BlockingIOError:
+                return False
+
+    def _read_regular(self, fd: int, limit: int) -> bytes | None:
+        """The content behind an O_PATH descriptor. A FIFO or a device, whose mere opening may act, is not opened."""
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        with os.fdopen(self._open(fd), "rb") as file:
+            return file.read(limit)
+
+    def _open(self, fd: int) -> int:
+        """The regular file behind an O_PATH descriptor, for reading. BlockingIOError if a lease holds it for too long.
+
+        The first attempt makes the kernel signal the holder; without O_NONBLOCK it would also wait for it.
+        """
+        while True:
+            try:
+                return os.open(_by_descriptor(fd), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except BlockingIOError:
+                if self._patience <= 0:
+                    raise BlockingIOError(errno.EWOULDBLOCK, "a lease inside the sliver holds the file") from None
+            self._patience -= _PAUSE
+            time.sleep(_PAUSE)
+
+    @contextlib.contextmanager
+    def _step(self, what: str, relpath: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            where = f"/{relpath.lstrip('/')}"
+            raise Failed(
+                f"cannot {what} {where} in the root {self.path}: {error.strerror}",
+                hint="the image's or the tenant's own files are in the way",
+            ) from error
+
+
+def _parts(relpath: str) -> list[str]:
+    parts = [part for part in relpath.split("/") if part not in ("", ".")]
+    if ".." in parts or "\0" in relpath:
+        raise OSError(errno.EINVAL, "the path has a part that is not a name")
+    return parts
+
+
+def _split(relpath: str) -> tuple[str, str]:
+    parts = _parts(relpath)
+    if not parts:
+        raise OSError(errno.EINVAL, "the path has no last name")
+    return "/".join(parts[:-1]) or ".", parts[-1]
+
+
+def _new(path: Path) -> BinaryIO:
+    """A file that nobody but its owner may read. Raises FileExistsError."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+
+
+def _by_descriptor(fd: int) -> Path:
+    """The very inode of a descriptor as a path; leads nowhere else, whatever is renamed meanwhile."""
+    return Path(f"/proc/self/fd/{fd}")
+
+
+@contextlib.contextmanager
+def _closing(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
+        os.close(fd)

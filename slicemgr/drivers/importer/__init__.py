@@ -1,0 +1,1 @@
+"""Foreign disk images: read in a confined process, checked, and unpacked into a base."""

@@ -1,0 +1,50 @@
+"""How a disk image boots: what its first sector, its partition table and its /boot say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from slicemgr.drivers.importer.disk_layout import BOOT_CODE, SECTOR, TYPE_ESP
+from slicemgr.drivers.importer.image_findings import RootDevice
+from slicemgr.model import BootFacts
+
+_ESP = {TYPE_ESP, "0xef"}  # GPT and MBR
+_KERNEL = re.compile(r"(?:vmlinuz|vmlinux|bzImage|kernel)(?:-(?P<version>[\w.+~-]+))?", re.ASCII)
+_INITRDS = ("initrd.img-{}", "initramfs-{}.img", "initrd-{}", "initramfs-{}")
+_PLAIN = ("initrd.img", "initrd", "initramfs.img", "initramfs", "initramfs-linux.img")
+
+
+def facts(sector: bytes, partition_types: Sequence[str]) -> BootFacts:
+    """What can boot a disk, by its first sector and the types of its partitions."""
+    return BootFacts(bios=has_code(sector), uefi=not _ESP.isdisjoint(one.strip() for one in partition_types))
+
+
+def has_code(sector: bytes) -> bool:
+    """Whether a first sector has something that a BIOS would run."""
+    return len(sector) == SECTOR and sector[510:] == b"\x55\xaa" and any(sector[:BOOT_CODE])
+
+
+def kernel(boot: Sequence[str], top: Sequence[str]) -> tuple[str, str]:
+    """Paths of the newest kernel and its initrd, given the names in /boot and in /; "" for what is not there."""
+    found = [(_order(match["version"] or ""), match) for match in map(_KERNEL.fullmatch, boot) if match]
+    if not found:
+        inside = [name for name in top if name == "vmlinuz"]
+        initrd = next((name for name in _PLAIN if name in top), "")
+        return (f"/{inside[0]}", f"/{initrd}" if initrd else "") if inside else ("", "")
+    _, newest = max(found, key=lambda pair: pair[0])
+    version = newest["version"]
+    names = [pattern.format(version) for pattern in _INITRDS] if version else list(_PLAIN)
+    initrd = next((name for name in names if name in boot), "")
+    return f"/boot/{newest[0]}", f"/boot/{initrd}" if initrd else ""
+
+
+def _order(version: str) -> tuple[tuple[int, int | str], ...]:
+    """6.10 is newer than 6.9."""
+    return tuple((1, int(part)) if part.isdigit() else (0, part) for part in re.split(r"([0-9]+)", version))
+
+
+def root_argument(root: RootDevice) -> str:
+    """The kernel's argument for a root, by the UUID of its file system if that is known."""
+    where = f"root=UUID={root.uuid}" if root.uuid else f"root={root.device.replace('/dev/sd', '/dev/vd')}"
+    return f"{where} rootflags=subvol={root.subvolume}" if root.subvolume else where

@@ -1,0 +1,215 @@
+"""A place where a program reads what a stranger has made: as a user of its own, with limits, seeing next to nothing.
+
+bubblewrap makes the namespaces and mounts as root; then the program gets its user, loses every capability and the way
+back to them, and gets its limits. Seccomp (seccomp_filter) refuses what the kernel need not offer it. It sees /usr, an
+empty scratch of bounded size that ends with it, and what its caller binds. Memory and processes of all that it starts
+are limited by a cgroup where there is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import secrets
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from slicemgr.drivers import command
+from slicemgr.drivers.command import Conversation
+from slicemgr.drivers.importer import seccomp_filter
+from slicemgr.drivers.kernel import cgroup
+from slicemgr.errors import invalid
+
+SCRATCH = "/var/tmp"  # and /tmp, where QEMU would not put its temporary files
+_ENVIRONMENT = {
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+    "HOME": SCRATCH,
+    "TMPDIR": SCRATCH,
+    "XDG_RUNTIME_DIR": SCRATCH,
+}  # and nothing of the agent's: a proxy's address may hold a password
+_BECOMING = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")  # of setpriv, which gives them up
+_ETC = ("/etc/ld.so.cache", "/etc/alternatives")
+_SYSTEMD = Path("/run/systemd/system")
+_SLIVERS = 1 << 30  # slivers' ids are above
+_FIRST_VICTIM = 800  # oom_score_adj: the node's own programs and slivers outlive it
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Numbers; no name needs to exist. groups: beside its own, such as that of /dev/kvm."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """memory, scratch: bytes of all its processes together. data: of each (RLIMIT_DATA).
+
+    file: bytes of each file that it makes. cpu: seconds of each process. files: that each has open.
+    processes: of its user, threads included.
+    """
+
+    memory: int
+    data: int
+    cpu: int
+    file: int
+    files: int = 256
+    processes: int = 256
+    scratch: int = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What it sees beside /usr. reads, writes: place inside → path on the node. devices: as they are called."""
+
+    reads: Mapping[str, Path]
+    writes: Mapping[str, Path]
+    devices: tuple[str, ...] = ()
+
+
+def user(text: str) -> User:
+    """Of `importer.user`: a name, or `uid:gid`. Refused if there is no such user, or it is root."""
+    if re.fullmatch(r"[0-9]{1,10}:[0-9]{1,10}", text):
+        uid, _, gid = text.partition(":")
+        found = User(int(uid), int(gid))
+    else:
+        try:
+            entry = pwd.getpwnam(text)
+        except KeyError:
+            hint = "systemd-sysusers, or set importer.user to uid:gid"
+            raise invalid("importer.user", f"there is no user {text!r}", hint) from None
+        found = User(entry.pw_uid, entry.pw_gid)
+    if not (0 < found.uid < _SLIVERS and 0 < found.gid < _SLIVERS):
+        raise invalid("importer.user", f"{text!r} is root or may be a sliver's", "a system user of its own")
+    return found
+
+
+def words(
+    program: Sequence[str],
+    who: User | None,
+    bounds: Bounds,
+    view: View,
+    filter_fd: int,
+    *,
+    env: Mapping[str, str] = MappingProxyType({}),
+    keep_caps: Sequence[str] = (),
+) -> list[str]:
+    """The words that run `program` in its place. Pure.
+
+    who: None is root, with the capabilities `keep_caps` and no others. filter_fd: a descriptor with
+    seccomp_filter.program().
+    """
+    line = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    line += ["--die-with-parent", "--new-session", "--hostname", "import", "--seccomp", str(filter_fd)]
+    line += ["--clearenv"]
+    for name, value in {**_ENVIRONMENT, **env}.items():
+        line += ["--setenv", name, value]
+    line += ["--cap-drop", "ALL"]
+    for capability in keep_caps if who is None else _BECOMING:
+        line += ["--cap-add", capability]
+    line += ["--proc", "/proc", "--dev", "/dev", "--ro-bind", "/usr", "/usr", "--perms", "0755", "--dir", "/etc"]
+    for name in ("bin", "sbin", "lib", "lib64"):
+        line += ["--symlink", f"usr/{name}", f"/{name}"]
+    for path in _ETC:
+        line += ["--ro-bind-try", path, path]
+    line += ["--perms", "0755", "--dir", "/var", "--perms", "1777", "--size", str(bounds.scratch), "--tmpfs", SCRATCH]
+    line += ["--symlink", SCRATCH.lstrip("/"), "/tmp"]
+    for how, bound in (("--ro-bind", view.reads), ("--bind", view.writes)):
+        for inside, outside in bound.items():
+            above = [str(path) for path in reversed(Path(inside).parents)][1:]
+            line += [word for path in above for word in ("--perms", "0755", "--dir", path)]
+            line += [how, str(outside), inside]
+    for device in view.devices:
+        line += ["--dev-bind", device, device]
+    return [*line, "--chdir", "/", "--", *(_become(who) if who else ()), *_limited(bounds), *program]
+
+
+def _become(who: User) -> list[str]:
+    groups = ["--groups", ",".join(map(str, who.groups))] if who.groups else ["--clear-groups"]
+    return [
+        "setpriv", f"--reuid={who.uid}", f"--regid={who.gid}", *groups,
+        "--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all", "--no-new-privs", "--",
+    ]  # fmt: skip
+
+
+def _limited(bounds: Bounds) -> list[str]:
+    return [
+        "prlimit", f"--data={bounds.data}", f"--cpu={bounds.cpu}", f"--fsize={bounds.file}", f"--nofile={bounds.files}",
+        f"--nproc={bounds.processes}", "--core=0", "--",
+    ]  # fmt: skip
+
+
+def grouped(line: Sequence[str], groups: Sequence[Path]) -> list[str]:
+    """Words that run others in cgroups that are there, as the first victim when memory is short. Pure."""
+    joined = "".join(f"echo $$ >{shlex.quote(str(group / 'cgroup.procs'))} && " for group in groups)
+    return ["sh", "-c", f'{joined}echo {_FIRST_VICTIM} >/proc/self/oom_score_adj && exec "$@"', "sh", *line]
+
+
+def scoped(line: Sequence[str], bounds: Bounds, name: str) -> list[str]:
+    """The same where systemd keeps the cgroups (v2): a scope of its own. Pure."""
+    properties = [f"MemoryMax={bounds.memory}", "MemorySwapMax=0", f"TasksMax={bounds.processes}"]
+    asked = [word for one in properties for word in ("-p", one)]
+    unit = ["systemd-run", "--scope", "--quiet", "--collect", f"--unit={name}", *asked, "--"]
+    return [*unit, *grouped(line, ())]
+
+
+@contextlib.contextmanager
+def prepared(
+    program: Sequence[str],
+    who: User | None,
+    bounds: Bounds,
+    view: View,
+    *,
+    env: Mapping[str, str] = MappingProxyType({}),
+    keep_caps: Sequence[str] = (),
+) -> Iterator[tuple[list[str], int]]:
+    """The whole words that run `program` in its place, and the descriptor that they need.
+
+    Its cgroup is there meanwhile.
+    """
+    name = f"{cgroup.IMPORTER}{secrets.token_hex(4)}"
+    filter_fd = os.memfd_create("seccomp", os.MFD_CLOEXEC)
+    try:
+        os.write(filter_fd, seccomp_filter.program())
+        os.lseek(filter_fd, 0, os.SEEK_SET)
+        line = words(program, who, bounds, view, filter_fd, env=env, keep_caps=keep_caps)
+        if cgroup.version() == "v2" and _SYSTEMD.is_dir():
+            yield scoped(line, bounds, name), filter_fd
+        else:
+            with cgroup.own_groups(name, memory=bounds.memory, processes=bounds.processes) as groups:
+                yield grouped(line, groups), filter_fd
+    finally:
+        os.close(filter_fd)
+
+
+def run(program: Sequence[str], who: User, bounds: Bounds, view: View, *, timeout: float) -> bytes:
+    """What the program wrote to stdout. Raises CommandFailed."""
+    with prepared(program, who, bounds, view) as (line, fd):
+        return command.run(line, timeout=timeout, keep=(fd,))
+
+
+@contextlib.contextmanager
+def converse(
+    program: Sequence[str],
+    who: User,
+    bounds: Bounds,
+    view: View,
+    *,
+    timeout: float,
+    env: Mapping[str, str],
+    keep: Sequence[int] = (),
+) -> Iterator[Conversation]:
+    """As command.converse."""
+    with (
+        prepared(program, who, bounds, view, env=env) as (line, fd),
+        command.converse(line, timeout=timeout, keep=(fd, *keep)) as talk,
+    ):
+        yield talk

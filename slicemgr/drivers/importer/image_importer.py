@@ -1,0 +1,117 @@
+"""Reads a foreign disk image by libguestfs: a program of its own, never imported.
+
+It runs under the system's Python, whose package python3-guestfs is libguestfs' binding, so it imports nothing of
+slicemgr. The binding takes arguments: no name that an image holds is ever part of a line that something interprets.
+
+argv: the number of the descriptor that takes the tar stream. Standard input: one line of JSON with `disk`, `format`
+and `cpu` (QEMU's -cpu, "" for the default). Standard output: three lines of JSON, which image_findings.py beside this
+file checks: what the disk holds; how many bytes its files take, before the stream begins; that the stream is complete.
+Instead of any of them `{"error": TEXT}`. When standard input ends, so does the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+
+import guestfs
+
+_DISK = "/dev/sda"
+_SECTOR = 512
+_MOST_ROOTS, _MOST_PARTITIONS = 8, 128  # more than these are not described
+_LONGEST = 300  # characters of an error
+
+
+def main() -> int:
+    stream = int(sys.argv[1])
+    os.set_inheritable(stream, False)  # the stream ends when this program closes it, whatever QEMU still holds
+    request = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_the_caller, daemon=True).start()
+    guest = guestfs.GuestFS(python_return_dict=True)
+    try:
+        _import(guest, request, stream)
+    except RuntimeError as error:  # the binding's only exception
+        _say({"error": str(error)[:_LONGEST]})
+        return 1
+    guest.close()
+    return 0
+
+
+def _import(guest: guestfs.GuestFS, request: dict[str, str], stream: int) -> None:
+    guest.add_drive_opts(request["disk"], format=request["format"], readonly=True)
+    if request["cpu"]:
+        guest.config("-cpu", request["cpu"])
+    guest.launch()
+    roots = guest.inspect_os()
+    _say(
+        {
+            "sector": guest.pread_device(_DISK, _SECTOR, 0).hex(),
+            "partition_types": _partition_types(guest),
+            "roots": [_root(guest, root) for root in roots[:_MOST_ROOTS]],
+            "root_count": len(roots),
+        }
+    )
+    if len(roots) != 1:
+        return
+    _mount(guest, roots[0])
+    used = guest.statvfs("/")
+    _say({"bytes": (used["blocks"] - used["bfree"]) * used["frsize"]})
+    guest.tar_out("/", f"/dev/fd/{stream}", numericowner=True, xattrs=True, acls=True)
+    os.close(stream)
+    _say({"complete": True})
+
+
+def _partition_types(guest: guestfs.GuestFS) -> list[str]:
+    """Of the first disk: GPT type GUIDs, or MBR ids as 0x…."""
+    found = []
+    for device in guest.list_partitions()[:_MOST_PARTITIONS]:
+        with contextlib.suppress(RuntimeError):
+            if guest.part_to_dev(device) != _DISK:
+                continue
+            number = guest.part_to_partnum(device)
+            try:
+                found.append(guest.part_get_gpt_type(_DISK, number))
+            except RuntimeError:
+                found.append(hex(guest.part_get_mbr_id(_DISK, number)))
+    return found
+
+
+def _root(guest: guestfs.GuestFS, root: str) -> dict[str, str]:
+    """uuid, subvolume: "" where there is none."""
+    device, uuid, subvolume = guest.mountable_device(root), "", ""
+    with contextlib.suppress(RuntimeError):
+        uuid = guest.vfs_uuid(device)
+    with contextlib.suppress(RuntimeError):
+        subvolume = guest.mountable_subvolume(root)
+    return {"name": root, "device": device, "subvolume": subvolume, "uuid": uuid}
+
+
+def _mount(guest: guestfs.GuestFS, root: str) -> None:
+    """The root must mount; what else fstab names may be missing. Outer file systems come first."""
+    places = guest.inspect_get_mountpoints(root)
+    for where in sorted(places, key=lambda where: (len(where), where)):
+        try:
+            guest.mount_ro(places[where], where)
+        except RuntimeError:
+            if where == "/":
+                raise
+
+
+def _say(finding: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(finding) + "\n")
+    sys.stdout.flush()
+
+
+def _end_with_the_caller() -> None:
+    """libguestfs' calls do not notice that nobody waits for them. The whole group: QEMU is in it."""
+    while os.read(sys.stdin.fileno(), 1):  # by the descriptor: a lock on the file object would break the exit
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

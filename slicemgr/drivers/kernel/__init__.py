@@ -1,0 +1,1 @@
+"""Interfaces of the kernel that no library offers: cgroups, BPF, packet sockets, openat2, counters."""

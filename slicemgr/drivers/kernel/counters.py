@@ -1,0 +1,248 @@
+"""What the kernel counts for running slivers, read from its files alone: libvirt is not asked, nothing is started.
+
+Which slivers run is what libvirtd has noted on disk. Numbers are bytes, seconds and counts since the domain began.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from slicemgr import names
+from slicemgr.drivers.kernel import cgroup
+from slicemgr.drivers.libvirt import processes as bodies
+from slicemgr.errors import Failed
+
+LINKS = Path("/proc/self/net/dev")  # every link of this network namespace, in one read
+_LARGEST = 65536  # bytes of a file of these
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of one running sliver; None where its kernel does not tell.
+
+    charged: all that its group is charged with. working: less what could be dropped at once. guest: what a container
+    sees as used. cpu: seconds.
+    """
+
+    charged: int | None = None
+    working: int | None = None
+    guest: int | None = None
+    swap: int | None = None
+    pids: int | None = None
+    cpu: float | None = None
+    io_read: int | None = None
+    io_written: int | None = None
+    io_reads: int | None = None
+    io_writes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What went over a sliver's link. in: towards the sliver."""
+
+    net_in: int
+    net_in_packets: int
+    net_out: int
+    net_out_packets: int
+
+
+def running() -> dict[str, int]:
+    """The process of each noted domain of ours, by sliver. A note may have outlived its process."""
+    found = {}
+    for directory in (bodies.LXC_DIR, bodies.QEMU_DIR):
+        for sliver, note in bodies.noted(directory):
+            with suppress(OSError, ValueError):
+                found[sliver] = int(_read(note))
+    return found
+
+
+def age(pid: int) -> float | None:
+    """Seconds since the process began; None if it is gone."""
+    try:
+        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / _TICKS)
+
+
+def links(text: bytes | None = None) -> dict[str, Link]:
+    """The links of slivers. text: as in /proc/net/dev, if not what is there now. A link's own in and out are turned."""
+    found = {}
+    for line in (LINKS.read_bytes() if text is None else text).splitlines()[2:]:
+        name, _, counts = line.partition(b":")
+        sliver = names.sliver_of_link(name.strip().decode())
+        if sliver is not None:
+            numbers = counts.split()
+            found[sliver] = Link(int(numbers[8]), int(numbers[9]), int(numbers[0]), int(numbers[1]))
+    return found
+
+
+class Groups:
+    """Reads cgroups by file names that are found once for each domain."""
+
+    def __init__(self) -> None:
+        self._version = cgroup.version()
+        self._known: dict[tuple[str, int], _Files] = {}
+
+    def read(self, running: Mapping[str, int]) -> dict[str, Counts]:
+        """What each is charged with; those whose group is gone are left out."""
+        counts = {}
+        for one in running.items():
+            files = self._known.get(one)
+            if files is None:
+                with suppress(Failed):
+                    files = self._known[one] = _Files(*one, self._version)
+            if files is not None and (read := files.read()) is not None:
+                counts[one[0]] = read
+        for gone in self._known.keys() - running.items():
+            del self._known[gone]
+        return counts
+
+
+class _Files:
+    """The files of one domain's groups. A group that is not the domain's own (v1 puts machines in none) is not read."""
+
+    def __init__(self, sliver: str, pid: int, version: str) -> None:
+        self._unified = version == "v2"
+        self._directories = {}
+        for controller in ("memory",) if self._unified else ("memory", "cpuacct", "blkio"):
+            directory = cgroup.group_of(pid, controller)
+            if names.domain(sliver) in str(directory).replace(r"\x2d", "-"):
+                self._directories[controller] = str(directory)
+        processes = cgroup.pids_group_v1(names.domain(sliver))
+        if processes is not None and processes.is_dir():
+            self._directories["pids"] = str(processes)
+        if "memory" not in self._directories:
+            raise Failed(f"process {pid} is not the domain of {sliver}")
+
+    def read(self) -> Counts | None:
+        try:
+            return self._read_v2() if self._unified else self._read_v1()
+        except (OSError, ValueError):  # it ends just now
+            return None
+
+    def _read_v1(self) -> Counts:
+        at = self._directories
+        stat = _read(f"{at['memory']}/memory.stat")
+        charged = int(_read(f"{at['memory']}/memory.usage_in_bytes"))
+        cpu = int(_read(f"{at['cpuacct']}/cpuacct.usage")) / 1e9 if "cpuacct" in at else None
+        pids = int(_read(f"{at['pids']}/pids.current")) if "pids" in at else None
+        size: tuple[int | None, int | None] = (None, None)
+        count = size
+        if "blkio" in at:
+            size, count = (
+                parse_blkio(_read(f"{at['blkio']}/blkio.throttle.{one}_recursive"))
+                for one in ("io_service_bytes", "io_serviced")
+            )
+        return Counts(
+            charged,
+            max(0, charged - _value(stat, b"total_inactive_file")),
+            max(0, charged - _value(stat, b"total_cache")),
+            _value(stat, b"total_swap"),
+            pids,
+            cpu,
+            *(size[0], size[1], count[0], count[1]),
+        )
+
+    def _read_v2(self) -> Counts:
+        at = self._directories["memory"]
+        stat = _read(f"{at}/memory.stat")
+        charged = int(_read(f"{at}/memory.current"))
+        return Counts(
+            charged,
+            max(0, charged - _value(stat, b"inactive_file")),
+            max(0, charged - _value(stat, b"file")),
+            _optional(f"{at}/memory.swap.current"),
+            _optional(f"{at}/pids.current", f"{at}/../pids.current"),
+            _value(_read(f"{at}/cpu.stat"), b"usage_usec") / 1e6,
+            *parse_io_stat(_first(f"{at}/io.stat", f"{at}/../io.stat") or b""),
+        )
+
+
+def parse_blkio(text: bytes) -> tuple[int, int]:
+    """Reads and writes of all devices in a `blkio.throttle.*` file (v1)."""
+    sums = {b"Read": 0, b"Write": 0}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[1] in sums:
+            sums[words[1]] += int(words[2])
+    return sums[b"Read"], sums[b"Write"]
+
+
+def parse_io_stat(text: bytes) -> tuple[int, int, int, int]:
+    """Bytes read and written, reads, writes of all devices in `io.stat` (v2)."""
+    sums = {b"rbytes": 0, b"wbytes": 0, b"rios": 0, b"wios": 0}
+    for word in text.split():
+        name, _, value = word.partition(b"=")
+        if name in sums:
+            sums[name] += int(value)
+    return sums[b"rbytes"], sums[b"wbytes"], sums[b"rios"], sums[b"wios"]
+
+
+def _value(text: bytes, name: bytes) -> int:
+    """The number of a line `name number`; 0 if there is none."""
+    start = 0 if text.startswith(name + b" ") else text.find(b"\n" + name + b" ") + 1
+    if start == 0 and not text.startswith(name + b" "):
+        return 0
+    return int(text[start + len(name) + 1 : text.find(b"\n", start)])
+
+
+def _read(path: str | Path) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _LARGEST)
+    finally:
+        os.close(descriptor)
+
+
+def _first(*paths: str) -> bytes | None:
+    for path in paths:
+        with suppress(FileNotFoundError):
+            return _read(path)
+    return None
+
+
+def _optional(*paths: str) -> int | None:
+    text = _first(*paths)
+    return None if text is None else int(text)
+
+
+def _lines(path: str) -> Iterator[list[str]]:
+    for line in Path(path).read_text().splitlines():
+        yield line.split()
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The node itself. cpu: seconds that its cores worked since it began."""
+
+    memory: int
+    memory_total: int
+    swap: int
+    swap_total: int
+    cpu: float
+    load: float
+    pids: int
+
+
+def machine() -> Machine:
+    """Memory is what cannot be had without swapping (total less MemAvailable)."""
+    info = {words[0].rstrip(":"): int(words[1]) * 1024 for words in _lines("/proc/meminfo")}
+    # user, nice, system, irq, softirq, steal: guest time is within user.
+    ticks = [int(one) for one in next(_lines("/proc/stat"))[1:9]]
+    load = Path("/proc/loadavg").read_text().split()
+    return Machine(
+        info["MemTotal"] - info["MemAvailable"],
+        info["MemTotal"],
+        info["SwapTotal"] - info["SwapFree"],
+        info["SwapTotal"],
+        (sum(ticks) - ticks[3] - ticks[4]) / _TICKS,
+        float(load[0]),
+        int(load[3].partition("/")[2]),
+    )

@@ -1,0 +1,1 @@
+"""Domains: their XML, their life by libvirt, their processes, consoles and screens."""

@@ -1,0 +1,98 @@
+"""What runs virtual machines on this node: an openable /dev/kvm is not a working one, so a tiny guest is booted.
+
+The guest is the node's own kernel without a root file system: it gets as far as saying so and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from slicemgr.drivers import command
+from slicemgr.drivers.libvirt.host import EMULATED_CPU, Acceleration
+from slicemgr.drivers.storage import atomic_file
+
+QEMU = "qemu-system-x86_64"
+TIME = 20.0  # seconds; a guest that works needs about one
+_BOOTED = b"VFS: Unable to mount root fs"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """acceleration None: no virtual machine runs here at all. reason: for people."""
+
+    acceleration: Acceleration | None
+    reason: str
+
+
+def probe_argv(kernel: Path, acceleration: Acceleration) -> list[str]:
+    """QEMU's words for the tiny guest. Pure."""
+    return [
+        QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35", "-m", "256", "-no-reboot",
+        "-accel", "kvm" if acceleration is Acceleration.KVM else "tcg",
+        "-cpu", "host" if acceleration is Acceleration.KVM else EMULATED_CPU,
+        "-serial", "stdio", "-kernel", str(kernel), "-append", "console=ttyS0 panic=-1 quiet loglevel=1",
+    ]  # fmt: skip
+
+
+def boots(kernel: Path, acceleration: Acceleration, seconds: float = TIME) -> bool:
+    """Whether the tiny guest gets to its end in time."""
+    try:
+        return _BOOTED in command.run(probe_argv(kernel, acceleration), timeout=seconds)
+    except command.CommandFailed:
+        return False
+
+
+def kernels(boot: Path = Path("/boot")) -> list[Path]:
+    """The node's kernels, the newest first."""
+    return sorted((one for one in boot.glob("vmlinuz-*") if one.is_file()), reverse=True)
+
+
+def decide(wanted: str, *, device: bool, kernel: bool, kvm_boots: bool, emulation_boots: bool) -> Found:
+    """What to use, given what was tried. Pure. wanted: the setting libvirt.acceleration."""
+    if wanted != "auto":
+        return Found(Acceleration(wanted), "set by libvirt.acceleration")
+    if not kernel:
+        return Found(None, "no kernel in /boot to try a guest with: apt-get install linux-image-cloud-amd64")
+    if kvm_boots:
+        return Found(Acceleration.KVM, "a guest boots under /dev/kvm")
+    why = f"no guest boots under /dev/kvm within {TIME:.0f} s" if device else "there is no /dev/kvm"
+    if emulation_boots:
+        return Found(Acceleration.EMULATION, f"{why}; virtual machines are emulated and slow")
+    return Found(None, f"{why}, and no guest boots in emulation; check that {QEMU} is installed")
+
+
+def find(wanted: str, cache: Path) -> Found:
+    """Try it once and remember it for this kernel, QEMU and setting. Takes up to a minute the first time."""
+    key = _key(wanted)
+    try:
+        known = json.loads(cache.read_text())
+        if known["key"] == key:
+            one = known["found"]["acceleration"]
+            return Found(Acceleration(one) if one else None, known["found"]["reason"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    found = _try(wanted)
+    atomic_file.write(cache, json.dumps({"key": key, "found": asdict(found)}))
+    return found
+
+
+def _key(wanted: str) -> list[str]:
+    qemu = Path("/usr/bin") / QEMU
+    version = str(qemu.stat().st_mtime_ns) if qemu.exists() else ""
+    return [wanted, os.uname().release, version, str(_device()), *map(str, kernels()[:1])]
+
+
+def _device() -> bool:
+    return os.access("/dev/kvm", os.R_OK | os.W_OK)
+
+
+def _try(wanted: str) -> Found:
+    found, device = kernels(), _device()
+    if wanted != "auto" or not found:
+        return decide(wanted, device=device, kernel=bool(found), kvm_boots=False, emulation_boots=False)
+    kvm = device and boots(found[0], Acceleration.KVM)
+    emulation = not kvm and boots(found[0], Acceleration.EMULATION, 3 * TIME)
+    return decide(wanted, device=device, kernel=True, kvm_boots=kvm, emulation_boots=emulation)

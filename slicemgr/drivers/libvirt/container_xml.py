@@ -1,0 +1,112 @@
+"""What the domain of an lxc sliver has beside what all have.
+
+What libvirt cannot say (idmapped root, seccomp, limits on processes and ptys, the host name) is done by the
+launcher, which is the sliver's <emulator>; see tools/launcher/sliver-launcher.c and launch.py.
+"""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+from slicemgr.drivers.libvirt import capabilities
+from slicemgr.drivers.libvirt.element import element
+from slicemgr.drivers.libvirt.host import CPU_PERIOD, Place
+from slicemgr.model import IDS_PER_SLIVER, KIB, Sliver
+
+INIT_DIR = "/.slicemgr"  # where the init is seen inside the container
+
+# Directories that appear empty, files that read as empty: what Docker masks, the cgroup and firmware trees, which
+# libvirt shows, and what else tells of the node's hardware, disks and load (the CoreLab paper's table 3, sysfs and
+# procfs). All are below /proc or /sys, which are fresh mounts at every start.
+# /proc/kmsg stays: without CAP_SYSLOG nobody opens it, while rsyslogd reads an empty one in a busy loop.
+MASKED_DIRS = (
+    "/sys/fs/cgroup",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/scsi",
+    *("/sys/block", "/sys/class/block", "/sys/devices/virtual/block", "/sys/dev/block"),  # disks, the pool's file
+    *("/sys/fs/btrfs", "/sys/fs/ext4", "/sys/fs/xfs"),
+    *("/sys/module", "/sys/hypervisor", "/sys/kernel/mm", "/sys/kernel/slab"),
+    *("/proc/bus", "/proc/driver", "/proc/fs", "/proc/irq", "/proc/pressure"),
+)
+MASKED_FILES = (
+    *("/proc/buddyinfo", "/proc/cmdline", "/proc/config.gz", "/proc/consoles", "/proc/devices", "/proc/dma"),
+    "/proc/interrupts",
+    *("/proc/iomem", "/proc/ioports"),
+    "/proc/kallsyms",
+    "/proc/kcore",
+    *("/proc/key-users", "/proc/keys"),
+    *("/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags"),
+    "/proc/latency_stats",
+    *("/proc/locks", "/proc/misc", "/proc/modules", "/proc/mtrr", "/proc/pagetypeinfo", "/proc/partitions"),
+    "/proc/sched_debug",
+    *("/proc/schedstat", "/proc/slabinfo", "/proc/softirqs", "/proc/sysrq-trigger"),
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    *("/proc/vmallocinfo", "/proc/zoneinfo"),
+)
+
+
+def complete(
+    domain: ET.Element, tune: ET.Element, devices: ET.Element, link: ET.Element, sliver: Sliver, place: Place
+) -> None:
+    """Add what makes the domain a container. Pure."""
+    domain.set("type", "lxc")
+    _memory(domain, sliver, place)
+    element(tune, "period", CPU_PERIOD)  # a container's quota is the whole domain's
+    element(tune, "quota", round(sliver.limits.cpu * CPU_PERIOD))
+    os = element(domain, "os")
+    element(os, "type", "exe", arch=sliver.arch)
+    element(os, "init", f"{INIT_DIR}/init")
+    idmap = element(domain, "idmap")
+    for kind in ("uid", "gid"):
+        element(idmap, kind, start=0, target=sliver.uid_first, count=IDS_PER_SLIVER)
+    kept = element(element(domain, "features"), "capabilities", policy="deny")
+    for name in capabilities.KEPT:
+        element(kept, name, state="on")
+    _files(devices, sliver, place)
+    element(devices, "console", type="pty")
+    element(link, "guest", dev="eth0")
+    element(link, "ip", address=sliver.address, family="ipv4", prefix=32, peer=place.gateway)
+    element(link, "route", family="ipv4", address="0.0.0.0", prefix=0, gateway=place.gateway)
+
+
+def _memory(domain: ET.Element, sliver: Sliver, place: Place) -> None:
+    limits = sliver.limits
+    tune = element(domain, "memtune")
+    element(tune, "hard_limit", limits.memory // KIB, unit="KiB")
+    if limits.memory_soft is not None:
+        element(tune, "soft_limit", limits.memory_soft // KIB, unit="KiB")
+    if place.swap_limit:
+        element(tune, "swap_hard_limit", limits.memory // KIB, unit="KiB")
+
+
+def _files(devices: ET.Element, sliver: Sliver, place: Place) -> None:
+    element(devices, "emulator", str(place.launcher))
+    _bind(devices, str(place.root), "/")
+    _bind(devices, str(place.init_dir), INIT_DIR, readonly=True)
+    _ram(devices, "/dev/shm", sliver.limits.memory // 2)  # shared memory; what is in it counts as the sliver's memory
+    for path in place.masked_dirs:
+        _bind(devices, str(place.empty_dir), path)
+    for path in place.masked_files:
+        _bind(devices, str(place.empty_file), path)
+    if place.vmstat is not None:
+        _bind(devices, str(place.vmstat), "/proc/vmstat")
+
+
+def _ram(devices: ET.Element, target: str, size: int, readonly: bool = False) -> None:
+    mount = element(devices, "filesystem", type="ram")
+    element(mount, "source", usage=size, units="bytes")
+    element(mount, "target", dir=target)
+    if readonly:
+        element(mount, "readonly")
+
+
+def _bind(devices: ET.Element, source: str, target: str, readonly: bool = False) -> None:
+    mount = element(devices, "filesystem", type="mount")
+    element(mount, "source", dir=source)
+    element(mount, "target", dir=target)
+    if readonly:
+        element(mount, "readonly")

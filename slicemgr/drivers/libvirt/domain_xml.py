@@ -1,0 +1,77 @@
+"""The libvirt domain of a sliver: one pure function for both kinds.
+
+What only one kind has is in container_xml and machine_xml.
+"""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+from slicemgr import names
+from slicemgr.drivers.libvirt import container_xml, machine_xml
+from slicemgr.drivers.libvirt.element import element
+from slicemgr.drivers.libvirt.host import Place
+from slicemgr.model import KIB, Kind, Sliver
+
+NAMESPACE = "https://slicemgr.example/sliver/1"  # of our element in <metadata>; a name, not an address
+
+ET.register_namespace("slicemgr", NAMESPACE)
+
+
+def domain_xml(sliver: Sliver, place: Place) -> str:
+    """The domain of `sliver` at `place`, for virDomainCreateXML."""
+    domain, devices = ET.Element("domain"), ET.Element("devices")
+    _identity(domain, sliver)
+    tune = _limits(domain, sliver)
+    link = _link(sliver, place)
+    match sliver.kind:
+        case Kind.LXC:
+            container_xml.complete(domain, tune, devices, link, sliver, place)
+        case Kind.KVM:
+            machine_xml.complete(domain, tune, devices, link, sliver, place)
+    element(domain, "clock", offset="utc")
+    element(domain, "on_poweroff", "destroy")
+    element(domain, "on_reboot", "restart")
+    element(domain, "on_crash", "destroy")
+    devices.append(link)
+    domain.append(devices)
+    ET.indent(domain)
+    return ET.tostring(domain, encoding="unicode") + "\n"
+
+
+def host_memory(sliver: Sliver, place: Place) -> int:
+    """Bytes that the sliver may take of the host."""
+    match sliver.kind:
+        case Kind.LXC:
+            return sliver.limits.memory
+        case Kind.KVM:
+            return sliver.limits.memory + machine_xml.OVERHEAD[place.acceleration]
+
+
+def _identity(domain: ET.Element, sliver: Sliver) -> None:
+    element(domain, "name", names.domain(sliver.id))
+    element(domain, "uuid", names.domain_uuid(sliver.id))
+    metadata = element(domain, "metadata")
+    element(metadata, f"{{{NAMESPACE}}}sliver", id=sliver.id, generation=sliver.generation)
+
+
+def _limits(domain: ET.Element, sliver: Sliver) -> ET.Element:
+    """What both kinds say in the same way; the element for CPU time, to be completed."""
+    limits = sliver.limits
+    element(domain, "memory", limits.memory // KIB, unit="KiB")
+    element(domain, "vcpu", max(1, -int(-limits.cpu // 1)))
+    if limits.io_weight is not None:
+        element(element(domain, "blkiotune"), "weight", limits.io_weight)
+    tune = element(domain, "cputune")
+    element(tune, "shares", limits.cpu_shares)
+    return tune
+
+
+def _link(sliver: Sliver, place: Place) -> ET.Element:
+    """A routed point-to-point link: no bridge, so no neighbours, and the same host side for both kinds."""
+    link = ET.Element("interface", type="ethernet")
+    element(link, "mac", address=names.mac(sliver.id))
+    source = element(link, "source")
+    element(source, "ip", address=place.gateway, family="ipv4", prefix=32, peer=sliver.address)
+    element(link, "target", dev=names.link(sliver.id))
+    return link

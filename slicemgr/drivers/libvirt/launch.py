@@ -1,0 +1,113 @@
+"""The launch file: what the confinement launcher has to know of a sliver before it becomes libvirt_lxc.
+
+One `key=value` a line, readable by root only, in the runtime directory; see tools/launcher/launch_file.c.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from slicemgr import names
+from slicemgr.config import PACKAGE, Config
+from slicemgr.drivers.guest.proc_view import ProcView
+from slicemgr.drivers.kernel import capture_rings, cgroup
+from slicemgr.drivers.libvirt.container_xml import MASKED_DIRS, MASKED_FILES
+from slicemgr.drivers.libvirt.host import Acceleration, Place
+from slicemgr.drivers.libvirt.processes import LXC_DIR
+from slicemgr.model import IDS_PER_SLIVER, Sliver
+
+INIT_DIR = PACKAGE / "images" / "init"
+RUN_DIR = Path("/run/slicemgr")  # the launcher is compiled for it
+FRAGMENTS = 256 << 10  # bytes that wait for the rest of their packets, for each of a sliver's three protocols
+_NOGROUP = 65534
+
+
+def place(config: Config, acceleration: Acceleration = Acceleration.EMULATION) -> Place:
+    """The node as a domain sees it: which of the masked files this kernel has, where things lie."""
+    return Place(
+        root=RUN_DIR / "root",
+        empty_file=RUN_DIR / "mask" / "empty",
+        empty_dir=RUN_DIR / "mask" / "none",
+        vmstat=RUN_DIR / "mask" / "vmstat" if Path("/proc/vmstat").exists() else None,
+        launcher=config.libvirt.launcher,
+        init_dir=INIT_DIR,
+        gateway=config.network.gateway,
+        masked_dirs=tuple(path for path in MASKED_DIRS if Path(path).is_dir()),
+        masked_files=tuple(path for path in MASKED_FILES if Path(path).exists()),
+        swap_limit=cgroup.has_swap_limit(),
+        pool=config.node.pool,
+        images=config.images_dir,
+        machine_gid=machine_gid(config),
+        acceleration=acceleration,
+    )
+
+
+def machine_gid(config: Config) -> int:
+    """The group of QEMU; nobody's where libvirt.machine_group is unknown, so that it is not root's."""
+    try:
+        return grp.getgrnam(config.libvirt.machine_group).gr_gid
+    except KeyError:
+        return _NOGROUP
+
+
+def write(config: Config, sliver: Sliver, *, subvolumes: bool = True) -> None:
+    """Write the sliver's launch file, and on cgroup v1 make its pids group.
+
+    subvolumes: whether the tenant may make some: only where the disk limit holds for them.
+    """
+    group = cgroup.pids_group_v1(names.domain(sliver.id))
+    if group is not None:
+        group.mkdir(parents=True, exist_ok=True)
+    text = launch_text(
+        {
+            "root": str(names.root_dir(config.node.pool, sliver.id)),
+            "hostname": sliver.hostname,
+            "mac": names.mac(sliver.id),
+            "uid": sliver.uid_first,
+            "count": IDS_PER_SLIVER,
+            "pids": sliver.limits.pids,
+            "ptys": config.limits.ptys,
+            "view": str(ProcView(config.node.run_dir).mount),
+            "compat_sockets": int(sliver.arch == "i686"),
+            "no_subvolumes": int(not subvolumes),
+            "fragments": FRAGMENTS,
+            **({"pids_group": str(group)} if group else {"cgroup2": str(cgroup.MOUNT)}),
+            **_sockets(config, sliver),
+        }
+    )
+    path = names.launch_file(config.node.run_dir, sliver.id)
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(text)
+
+
+def _sockets(config: Config, sliver: Sliver) -> dict[str, str | int]:
+    """What bounds the kernel memory of sockets, as far as this node can."""
+    values: dict[str, str | int] = {}
+    program = capture_rings.program(config.node.run_dir)
+    if program is not None:
+        values["socket_program"] = str(program)
+    if cgroup.has_socket_limit():
+        values["socket_memory"] = cgroup.socket_memory(sliver.limits.memory)
+    return values
+
+
+def launch_text(values: Mapping[str, str | int]) -> str:
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def remove(config: Config, sliver: str) -> None:
+    """Remove launch file, pids group and what libvirt forgets; absent ones are fine, what is in use stays."""
+    names.launch_file(config.node.run_dir, sliver).unlink(missing_ok=True)
+    name = names.domain(sliver)
+    group = cgroup.pids_group_v1(name)
+    directories = [LXC_DIR / f"{name}.{one}" for one in ("dev", "devpts", "fuse")]
+    for directory in [*directories, *([group] if group else [])]:
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+    with contextlib.suppress(OSError):
+        (LXC_DIR / f"{name}.sock").unlink()

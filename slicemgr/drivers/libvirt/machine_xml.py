@@ -1,0 +1,105 @@
+"""What the domain of a kvm sliver has beside what all have: a machine, its disks, its consoles.
+
+QEMU runs as the sliver's own first user id, so that one who breaks out of it has no more than the sliver's files;
+its group may read disk images and open /dev/kvm. libvirt leaves the owners of the disks alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from slicemgr import names
+from slicemgr.drivers.libvirt.element import element
+from slicemgr.drivers.libvirt.host import CPU_PERIOD, SLOW_EMULATED, Acceleration, Place
+from slicemgr.model import KIB, MIB, Boot, Sliver
+
+TRANSLATED = 128 * MIB  # of translated code that emulation keeps
+# Bytes that QEMU needs beside the guest's memory.
+OVERHEAD = {Acceleration.KVM: 256 * MIB, Acceleration.EMULATION: 256 * MIB + TRANSLATED}
+GUEST_AGENT = "org.qemu.guest_agent.0"  # the port on which QEMU's guest agent listens
+STATISTICS = 10  # seconds between the guest's reports of its memory
+FIRMWARE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
+FIRMWARE_VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
+# Beside other work an emulated machine gets too few ticks while its kernel tests the timer, and panics ("IO-APIC +
+# timer doesn't work"). Under KVM the kernel leaves the test out by itself.
+KERNEL_OPTIONS = "ro console=tty0 console=ttyS0,115200 no_timer_check"
+
+
+def complete(
+    domain: ET.Element, tune: ET.Element, devices: ET.Element, link: ET.Element, sliver: Sliver, place: Place
+) -> None:
+    """Add what makes the domain a machine. Pure."""
+    emulated = place.acceleration is Acceleration.EMULATION
+    domain.set("type", "qemu" if emulated else "kvm")
+    if sliver.limits.memory_soft is not None:
+        element(element(domain, "memtune"), "soft_limit", sliver.limits.memory_soft // KIB, unit="KiB")
+    element(tune, "global_period", CPU_PERIOD)
+    element(tune, "global_quota", round(sliver.limits.cpu * CPU_PERIOD))
+    _boot(domain, sliver, place)
+    features = element(domain, "features")
+    element(features, "acpi")
+    if emulated:
+        element(element(features, "tcg"), "tb-cache", TRANSLATED // MIB, unit="MiB")
+    cpu = element(domain, "cpu", mode="maximum" if emulated else "host-model")
+    if emulated:
+        element(cpu, "feature", policy="disable", name=SLOW_EMULATED)
+    label = element(domain, "seclabel", type="static", model="dac", relabel="yes")
+    element(label, "label", f"+{sliver.uid_first}:+{place.machine_gid}")
+    _disks(devices, sliver, place)
+    directory = names.sliver_dir(place.pool, sliver.id)
+    element(element(devices, "serial", type="pty"), "log", file=str(directory / names.CONSOLE_LOG), append="on")
+    screen = element(devices, "graphics", type="vnc")
+    element(screen, "listen", type="socket")  # in libvirt's own directory, which is the machine's alone
+    element(element(devices, "video"), "model", type="virtio")
+    element(element(devices, "rng", model="virtio"), "backend", "/dev/urandom", model="random")
+    agent = element(devices, "channel", type="unix")  # a socket in libvirt's own directory, too
+    element(agent, "target", type="virtio", name=GUEST_AGENT)
+    element(element(devices, "memballoon", model="virtio"), "stats", period=STATISTICS)
+    element(link, "model", type="virtio")
+
+
+def _boot(domain: ET.Element, sliver: Sliver, place: Place) -> None:
+    os = element(domain, "os")
+    element(os, "type", "hvm", arch="x86_64", machine="q35")
+    directory = names.sliver_dir(place.pool, sliver.id)
+    match sliver.boot:
+        case Boot.DIRECT:
+            element(os, "kernel", str(directory / names.KERNEL))
+            if sliver.boot_facts.initrd:
+                element(os, "initrd", str(directory / names.INITRD))
+            element(os, "cmdline", f"{sliver.boot_facts.root} {KERNEL_OPTIONS}".strip())
+        case Boot.UEFI:
+            element(os, "loader", str(FIRMWARE), readonly="yes", type="pflash")
+            element(os, "nvram", str(directory / "nvram.fd"), template=str(FIRMWARE_VARIABLES))
+            element(os, "boot", dev="hd")
+        case Boot.BIOS | Boot.LOADER:
+            element(os, "boot", dev="hd")
+
+
+def _disks(devices: ET.Element, sliver: Sliver, place: Place) -> None:
+    """The overlay on the image, each in its recorded format, and the seed. A write that fails stops the guest."""
+    limits = sliver.limits
+    disk = element(devices, "disk", type="file", device="disk")
+    element(disk, "driver", name="qemu", type="qcow2", cache="none", error_policy="stop", discard="unmap")
+    _file(disk, names.disk_file(place.pool, sliver.id))
+    backing = element(disk, "backingStore", type="file")
+    element(backing, "format", type=sliver.image_format)
+    _file(backing, names.image_file(place.images, sliver.image, sliver.image_format))
+    element(backing, "backingStore")
+    element(disk, "target", dev="vda", bus="virtio")
+    if limits.io_rate is not None or limits.io_ops is not None:
+        tune = element(disk, "iotune")
+        if limits.io_rate is not None:
+            element(tune, "total_bytes_sec", limits.io_rate)
+        if limits.io_ops is not None:
+            element(tune, "total_iops_sec", limits.io_ops)
+    seed = element(devices, "disk", type="file", device="disk")
+    element(seed, "driver", name="qemu", type="raw")
+    _file(seed, names.seed_file(place.pool, sliver.id))
+    element(seed, "target", dev="vdb", bus="virtio")
+    element(seed, "readonly")
+
+
+def _file(disk: ET.Element, path: Path) -> None:
+    element(element(disk, "source", file=str(path)), "seclabel", model="dac", relabel="no")

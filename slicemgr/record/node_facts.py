@@ -1,0 +1,98 @@
+"""What the node is and can do, for placement, `slicectl node show` and the refusal of what cannot be served."""
+
+from __future__ import annotations
+
+import functools
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from slicemgr import __version__
+from slicemgr.config import Config
+from slicemgr.drivers.kernel import cgroup, counters
+from slicemgr.drivers.libvirt.acceleration import Found
+from slicemgr.drivers.libvirt.hypervisor import Hypervisor
+from slicemgr.drivers.libvirt.machine_xml import FIRMWARE
+from slicemgr.drivers.network import traffic
+from slicemgr.drivers.storage import btrfs_space
+from slicemgr.drivers.storage.btrfs import Pool
+from slicemgr.errors import Code, SlicemgrError
+from slicemgr.model import Kind
+
+
+def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found | None) -> dict[str, object]:
+    """Facts by name; sizes in bytes. What cannot be found out is left out.
+
+    machines: what runs virtual machines, None while that is being found out.
+    """
+    facts: dict[str, object] = {
+        "slicemgr": __version__,
+        "kernel": os.uname().release,
+        "cpus": os.cpu_count() or 1,
+        "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "memory_available": memory_available(Path("/proc/meminfo").read_text()),
+        "cgroup": cgroup.version(),
+        "io_weight": cgroup.has_io_weight(),
+        "net_rate": not traffic.missing(),
+        "net_rate_missing": list(traffic.missing()),
+        "addresses": config.network.addresses,
+        "start_wait": {  # seconds that a sliver has to show an ssh banner
+            Kind.LXC.value: config.agent.ssh_wait.total_seconds(),
+            Kind.KVM.value: config.agent.boot_wait.total_seconds(),
+        },
+        "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        **_load(),
+    }
+    space = pool.space()
+    facts["disk_total"], facts["disk_used"], facts["disk_free"] = space.total, space.used, space.free
+    with suppress(OSError):
+        metadata = btrfs_space.metadata(config.node.pool)
+        facts["metadata_used"], facts["metadata_free"] = metadata.used, metadata.room
+    facts["filesystem"], facts["quota"] = "btrfs", pool.quota_mode().value
+    kinds = {kind.value: True for kind in Kind}
+    reasons: dict[str, str] = {}
+    for kind in Kind:
+        try:
+            facts[f"libvirt_{kind}"] = hypervisor.version(kind)
+        except SlicemgrError as error:  # a libvirtd that is away will be back: what is asked for meanwhile can wait
+            kinds[kind.value] = error.code is Code.UNAVAILABLE
+            if error.code is Code.UNAVAILABLE:
+                break  # one daemon has both drivers
+    if machines is None:
+        kinds[Kind.KVM.value] = False
+        reasons[Kind.KVM.value] = "the agent is still finding out how it can run virtual machines; try again soon"
+    elif machines.acceleration is None:
+        kinds[Kind.KVM.value] = False
+        reasons[Kind.KVM.value] = machines.reason
+    facts["acceleration"] = (machines.acceleration if machines else None) or "none"
+    facts["acceleration_reason"] = machines.reason if machines else reasons[Kind.KVM.value]
+    facts["uefi"] = FIRMWARE.exists()
+    facts["kinds"], facts["kinds_reason"] = kinds, reasons
+    return facts
+
+
+def _load() -> dict[str, object]:
+    """What an experiment stops at, and the processor it ran on."""
+    now = counters.machine()
+    return {
+        "cpu_model": _cpu_model(),
+        "swap_total": now.swap_total,
+        "swap_free": now.swap_total - now.swap,
+        "load": now.load,
+        "pids": now.pids,
+        "pids_max": min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max")),
+    }
+
+
+@functools.cache
+def _cpu_model() -> str:
+    lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
+    return next((value.strip() for name, _, value in lines if name.strip() == "model name"), os.uname().machine)
+
+
+def memory_available(meminfo: str) -> int:
+    """Bytes that could be used without swapping, by /proc/meminfo."""
+    for line in meminfo.splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,230 @@
+"""One look at the node and all its slivers, as rows for the store.
+
+Reads files of the kernel, one tree search in the pool and one dump of connections: no process is started, libvirt is
+not asked. What machines tell through libvirt comes from outside, as of the last time it answered.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slicemgr import names
+from slicemgr.config import Config
+from slicemgr.drivers.kernel import counters
+from slicemgr.drivers.kernel.counters import Counts, Groups
+from slicemgr.drivers.network import conntrack
+from slicemgr.drivers.storage import atomic_file
+from slicemgr.drivers.storage.btrfs import Pool, PoolFailed, QuotaMode
+from slicemgr.figures import COUNTED, RAW, Known, Usage
+from slicemgr.model import KIB, Kind
+from slicemgr.record.increments import Increment, Seen, since
+
+log = logging.getLogger(__name__)
+
+MACHINE = ""  # the node itself, among the looks at slivers
+_CHEAP = 20_000  # connections up to which they are counted by sliver
+_GAUGES = ("charged", "working", "swap", "pids")
+_NOTHING = Increment(0.0, {})
+
+Row = dict[str, Any]
+Stats = Mapping[str, Mapping[str, int]]
+
+
+class Look(NamedTuple):
+    """whole: the node's row. slivers: theirs. usage: what of it is kept beside the slivers as the latest."""
+
+    whole: Row
+    slivers: list[Row]
+    usage: list[Usage]
+
+
+class Looker:
+    """Remembers the counters of the last look that was kept, also across a restart of the agent.
+
+    memory: the file for that, in a directory that is gone after a reboot as are the counters themselves.
+    """
+
+    def __init__(self, config: Config, pool: Pool, memory: Path) -> None:
+        self._config = config
+        self._pool = pool
+        self._memory = memory
+        self._groups = Groups()
+        self._kept: dict[str, Seen] = {}
+        self._began: float | None = None
+        self._fresh: tuple[dict[str, Seen], float] | None = None
+        self._remember()
+
+    def look(self, at: int, slivers: Sequence[Known], machines: Stats) -> Look:
+        """The node's row and one for each sliver. `keep` makes this look the one that the next is measured from.
+
+        at: what time it is, for the rows. machines: what libvirt tells of machines.
+        """
+        wall, cpu = time.perf_counter(), time.thread_time()
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        running = counters.running()
+        found = self._groups.read({one.id: running[one.id] for one in slivers if one.id in running})
+        links, charges, connections = counters.links(), self._charges(), _connections(slivers)
+        fresh: dict[str, Seen] = {}
+        rows, usage = [], []
+        for one in slivers:
+            row = _empty(self._config.node.name, at, one.serial)
+            row["seconds"] = 0.0 if self._began is None else now - self._began
+            row["referenced"], row["disk"] = self._charge(one, charges)
+            counts = found.get(one.id)
+            if counts is not None:
+                row["connections"] = connections.get(one.id)
+                told = {**asdict(counts), **(asdict(links[one.id]) if one.id in links else {})}
+                told |= _of_machine(machines.get(one.id, {})) if one.kind == Kind.KVM else {}
+                life = str(running[one.id])
+                fresh[one.id] = Seen(life, now, self._counters(one.id, life, told))
+                self._fill(row, counts, told, self._since(one.id, fresh[one.id], running[one.id]))
+            rows.append(row)
+            usage.append(self._usage(one, row))
+        whole = self._whole(at, now, rows, slivers, found, fresh)
+        self._fresh = fresh, now
+        whole["sample_seconds"], whole["sample_cpu"] = time.perf_counter() - wall, time.thread_time() - cpu
+        return Look(whole, rows, usage)
+
+    def keep(self) -> None:
+        """The last look is in the store."""
+        if self._fresh is None:
+            return
+        self._kept, self._began = self._fresh
+        seen = {name: [one.life, one.at, one.counters] for name, one in self._kept.items()}
+        with suppress(OSError):  # costs what was counted while the agent is away, if it goes now
+            atomic_file.write(self._memory, json.dumps([self._began, seen]))
+
+    def _remember(self) -> None:
+        try:
+            began, seen = json.loads(self._memory.read_text())
+            kept = {name: Seen(*one) for name, one in seen.items()}
+        except (OSError, ValueError, TypeError):
+            return
+        if isinstance(began, int | float) and began <= time.clock_gettime(time.CLOCK_BOOTTIME):
+            self._kept, self._began = kept, began
+
+    def _since(self, name: str, seen: Seen, pid: int) -> Increment:
+        before = self._kept.get(name)
+        if before is not None and before.life == seen.life:
+            return since(before, seen, 0.0, self._began)
+        age = counters.age(pid)
+        return _NOTHING if age is None else since(before, seen, age, self._began)
+
+    def _counters(self, name: str, life: str, told: Mapping[str, Any]) -> dict[str, Any]:
+        """What is not told this time is as it was: it comes with the next look that is told."""
+        before = self._kept.get(name)
+        known = before.counters if before is not None and before.life == life else {}
+        return {one: known.get(one) if told.get(one) is None else told[one] for one in ("cpu", *COUNTED)}
+
+    @staticmethod
+    def _fill(row: Row, counts: Counts, told: Mapping[str, Any], increment: Increment) -> None:
+        row.update({name: told[name] for name in _GAUGES})
+        row["guest"], row["charged_peak"] = told["guest"], counts.charged
+        row["running"] = increment.seconds
+        row["seconds"] = max(row["seconds"], increment.seconds)
+        row.update({name: int(increment.counts.get(name, 0)) for name in COUNTED})
+        row["cpu"] = increment.counts.get("cpu", 0.0)
+        row["cpu_peak"] = row["cpu"] / increment.seconds if increment.seconds else 0.0
+
+    def _whole(
+        self,
+        at: int,
+        now: float,
+        rows: Sequence[Row],
+        slivers: Sequence[Known],
+        found: Mapping[str, Counts],
+        fresh: dict[str, Seen],
+    ) -> Row:
+        state = counters.machine()
+        fresh[MACHINE] = Seen("boot", now, {"cpu": state.cpu})
+        increment = since(self._kept.get(MACHINE), fresh[MACHINE], 0.0, None)
+        kinds = [one.kind for one in slivers if one.id in found]
+        space = self._pool.space()
+        return {
+            "node": self._config.node.name,
+            "resolution": RAW,
+            "at": at,
+            "seconds": increment.seconds,
+            **{name: getattr(state, name) for name in ("memory", "memory_total", "swap", "swap_total", "load", "pids")},
+            "memory_peak": state.memory,
+            "disk": space.used,
+            "disk_total": space.total,
+            "connections": conntrack.total(),
+            "cpu": increment.counts["cpu"],
+            "cpu_peak": increment.counts["cpu"] / increment.seconds if increment.seconds else 0.0,
+            **{name: sum(row[name] for row in rows) for name in COUNTED},
+            **{kind.value: kinds.count(kind.value) for kind in Kind},
+        }
+
+    def _usage(self, one: Known, row: Row) -> Usage:
+        """Full quotas leave out a sliver's snapshots, simple ones what it began as; its limit counts both."""
+        more = one.kept if self._pool.quota_mode() is QuotaMode.FULL else one.inherited
+        disk = None if row["disk"] is None else row["disk"] + more
+        return Usage(one.serial, row["working"], row["charged"], disk, row["guest"] if one.kind == Kind.KVM else None)
+
+    def _charges(self) -> dict[int, tuple[int, int]]:
+        try:
+            return self._pool.charges()
+        except PoolFailed as error:
+            log.warning("%s", error)
+            return {}
+
+    def _charge(self, one: Known, charges: Mapping[int, tuple[int, int]]) -> tuple[int | None, int | None]:
+        """What it refers to and what is its own: of its group, or where there are none of its root's subvolume."""
+        own = charges.get(names.qgroup(one.serial))
+        if self._pool.quota_mode() is not QuotaMode.FULL:
+            return own or (None, None)
+        with suppress(PoolFailed):
+            return charges.get(self._pool.subvolume_id(_limited(self._config.node.pool, one.id)), (None, None))
+        return None, None
+
+
+def _limited(pool: Path, sliver: str) -> Path:
+    """The subvolume that is limited: a container's root, a machine's directory. A restore gives it another root."""
+    root = names.root_dir(pool, sliver)
+    return root if root.exists() else names.sliver_dir(pool, sliver)
+
+
+def _empty(node: str, at: int, serial: int) -> Row:
+    """Of a sliver that does not run."""
+    gauges = ("charged", "working", "guest", "swap", "charged_peak", "disk", "referenced", "pids", "connections")
+    row: Row = {"node": node, "resolution": RAW, "at": at, "sliver": serial, "seconds": 0.0, "running": 0.0}
+    return {**row, **dict.fromkeys(gauges), "cpu": 0.0, "cpu_peak": 0.0, **dict.fromkeys(COUNTED, 0)}
+
+
+def _of_machine(stats: Mapping[str, int]) -> dict[str, int | None]:
+    """What a guest uses and what its disks did, from domstats: better than what its QEMU is charged with."""
+    told: dict[str, int | None] = {"guest": None}
+    if "balloon.available" in stats and "balloon.usable" in stats:
+        told["guest"] = (stats["balloon.available"] - stats["balloon.usable"]) * KIB
+    for name, field in (
+        ("io_read", "rd.bytes"),
+        ("io_written", "wr.bytes"),
+        ("io_reads", "rd.reqs"),
+        ("io_writes", "wr.reqs"),
+    ):
+        found = [stats.get(f"block.{number}.{field}") for number in range(stats.get("block.count", 0))]
+        known = [one for one in found if one is not None]
+        told[name] = sum(known) if known else None
+    return told
+
+
+def _connections(slivers: Sequence[Known]) -> dict[str, int]:
+    """Of each sliver's address, through its port block or from inside; {} where there are too many to count."""
+    total = conntrack.total()
+    if total is None or total > _CHEAP:
+        return {}
+    addresses = {socket.inet_aton(one.address): one.id for one in slivers}
+    try:
+        return {addresses[address]: count for address, count in conntrack.count(addresses).items()}
+    except OSError as error:
+        log.warning("cannot count connections: %s", error)
+        return {}

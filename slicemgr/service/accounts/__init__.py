@@ -1,0 +1,1 @@
+"""Accounts: authentication, sign-in, passwords, sessions, tokens and ssh keys."""

@@ -1,0 +1,1 @@
+"""Published experiments and the files of their reports."""

@@ -1,0 +1,1 @@
+"""Until when slices live: reminders, ends, and the clock that they go by."""

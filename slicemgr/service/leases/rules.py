@@ -1,0 +1,143 @@
+"""What holds for the leases of a project: the node's settings, where the project has none of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from slicemgr.config import Config, LeaseConfig, parse_duration
+from slicemgr.errors import invalid
+from slicemgr.policy import access, leases
+from slicemgr.policy.access import Principal
+from slicemgr.service.nodes import operations
+from slicemgr.store import Store
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+FIELDS = ("default", "window", "reminders", "exempt")
+_PIS = frozenset(("default", "reminders"))  # what a PI may say; how long leases may last is the admins'
+_MOST_REMINDERS = 8
+_SHORTEST = timedelta(minutes=1)
+_QUOTA = "quota"  # whose row says the longest
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """exempt: the project's leases never end. own: what the project says by itself."""
+
+    lease: LeaseConfig
+    exempt: bool = False
+    own: tuple[str, ...] = ()
+
+
+def of(c: Connection, config: Config, project: str) -> Rules:
+    return all_of(c, config, [project])[project]
+
+
+def all_of(c: Connection, config: Config, projects: Collection[str]) -> dict[str, Rules]:
+    """Of each project, in two queries."""
+    q, r, names = t.quotas.c, t.lease_rules.c, tuple(set(projects))
+    query = sa.select(q.project, q.lease).where(q.level == _QUOTA, q.lease.is_not(None), q.project.in_(names))
+    longest = {project: timedelta(seconds=seconds) for project, seconds in c.execute(query)}
+    own = {row.project: row for row in c.execute(sa.select(t.lease_rules).where(r.project.in_(names)))}
+    found = {}
+    for name in names:
+        said: dict[str, Any] = {}
+        if (row := own.get(name)) is not None:
+            spans = {"default": row.default, "window": row.window}
+            said = {key: timedelta(seconds=value) for key, value in spans.items() if value is not None}
+            if row.reminders is not None:
+                said["reminders"] = tuple(timedelta(seconds=one) for one in row.reminders)
+        most = min(longest.get(name, config.lease.longest), config.lease.longest)
+        lease = replace(config.lease, **said, longest=most)
+        lease = replace(lease, default=min(lease.default, most))
+        exempt = row is not None and row.exempt
+        found[name] = Rules(lease, exempt, (*said, *(("exempt",) if exempt else ())))
+    return found
+
+
+def change(store: Store, config: Config, project: str, raw: Mapping[str, Any], by: Principal) -> None:
+    """default and reminders by a PI, window and exempt by an admin; null: as the node. Refused(INVALID) by field."""
+    for unknown in sorted(set(raw) - set(FIELDS)):
+        raise invalid(unknown[:64], "unknown field", f"the fields are {', '.join(FIELDS)}")
+    access.see_project(by, project)
+    with store.write() as c:
+        check_exists(c, project)
+        access.describe_project(by, project)
+        if set(raw) - _PIS:
+            access.limit_project(by, project)
+        before = of(c, config, project)
+        values = {name: _parse(name, value, before.lease) for name, value in raw.items()}
+        if not values:
+            return
+        if not c.execute(t.lease_rules.update().where(t.lease_rules.c.project == project).values(values)).rowcount:
+            c.execute(t.lease_rules.insert().values(project=project, **values))
+        if before.exempt and values.get("exempt") is False:
+            _begin_again(c, project, before.lease.default)
+        said = ", ".join(f"{name} {_said(value)}" for name, value in sorted(raw.items()))
+        operations.note(c, by.user, "project leases", utcnow(), project=project, detail=said, address=by.address)
+
+
+def check_exists(c: Connection, project: str) -> None:
+    if c.scalar(sa.select(t.projects.c.name).where(t.projects.c.name == project)) is None:
+        raise access.missing("project", project)
+
+
+def _begin_again(c: Connection, project: str, lease: timedelta) -> None:
+    """Leases that end again do not end at once, however long ago they would have."""
+    now, l = utcnow(), t.slices.c
+    values = {"expires_at": now + lease, "renewed_at": now, "reminded": None}
+    c.execute(t.slices.update().where(l.project == project, l.expires_at < now + lease).values(values))
+
+
+def view(c: Connection, config: Config, project: str, by: Principal) -> dict[str, Any]:
+    """What holds, in seconds. own: what is the project's own and not the node's. window 0: renewed at any time."""
+    access.see_project(by, project)
+    check_exists(c, project)
+    rules = of(c, config, project)
+    names = ("default", "longest", "grace", "window")
+    return {
+        "project": project,
+        **{name: int(getattr(rules.lease, name).total_seconds()) for name in names},
+        "reminders": [int(one.total_seconds()) for one in rules.lease.reminders],
+        "exempt": rules.exempt,
+        "own": list(rules.own),
+    }
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "as the node"
+    return "/".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _parse(name: str, value: Any, lease: LeaseConfig) -> Any:
+    """As the row wants it."""
+    if name == "exempt":
+        if not isinstance(value, bool):
+            raise invalid("exempt", "must be true or false")
+        return value
+    if value is None:
+        return None
+    if name == "reminders":
+        if not isinstance(value, list) or len(value) > _MOST_REMINDERS:
+            raise invalid(name, "must be a list of durations before the end", f"at most {_MOST_REMINDERS}: 3d, 1d, 2h")
+        return sorted({int(_span(name, one, _SHORTEST).total_seconds()) for one in value}, reverse=True)
+    if name == "window":
+        return int(_span(name, value, timedelta(0)).total_seconds())
+    span = _span(name, value, _SHORTEST)
+    if span > lease.longest:
+        raise invalid(name, f"{leases.text(span)} exceeds the longest lease", f"at most {leases.text(lease.longest)}")
+    return int(span.total_seconds())
+
+
+def _span(name: str, value: Any, least: timedelta) -> timedelta:
+    span = parse_duration(value if isinstance(value, str) else "", name)
+    if span < least:
+        raise invalid(name, "is too short", f"at least {leases.text(least)}")
+    return span

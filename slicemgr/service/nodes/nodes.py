@@ -1,0 +1,89 @@
+"""The node that slices go to, and operations on a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from slicemgr.config import Config
+from slicemgr.errors import Code, Refused, invalid
+from slicemgr.ipc.wake import wake
+from slicemgr.model import Boot, Kind, SliceSpec
+from slicemgr.policy import access, allocate
+from slicemgr.policy.access import Principal
+from slicemgr.service.nodes import operations
+from slicemgr.store import Store
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node as its agent last announced it."""
+
+    name: str
+    facts: Mapping[str, Any]
+    cursors: allocate.Cursors
+
+    @property
+    def capacity(self) -> allocate.Node:
+        def number(name: str) -> int | None:
+            value = self.facts.get(name)
+            return int(value) if isinstance(value, int | float) else None
+
+        return allocate.Node(self.name, number("cpus"), number("memory"), number("disk_total"))
+
+
+def choose(c: Connection, name: str | None) -> NodeRow:
+    """The node called `name`, or the one there is. Refused if there is none (yet)."""
+    n = t.nodes.c
+    query = sa.select(n.name, n.facts, n.next_address, n.next_port, n.next_uid).order_by(n.name)
+    rows = c.execute(query).all()
+    if not rows:
+        raise Refused(Code.UNAVAILABLE, "no node has a running agent", hint="start `slicemgr agent` on the node")
+    row = next((row for row in rows if name in (None, row.name)), None)
+    if row is None:
+        raise invalid("node", f"{name!r} is unknown", f"the nodes are {', '.join(row.name for row in rows)}")
+    return NodeRow(row.name, row.facts, allocate.Cursors(*row[2:5]))
+
+
+def check_able(node: NodeRow, spec: SliceSpec) -> None:
+    """Refused unless the node can make what is asked for at all."""
+    kinds = node.facts.get("kinds", {})
+    if not kinds.get(spec.kind.value, False):
+        able = [kind.value for kind in Kind if kinds.get(kind.value)]
+        reason = node.facts.get("kinds_reason", {}).get(spec.kind.value, f"its libvirt does not support {spec.kind}")
+        raise invalid(
+            "type", f"node {node.name} cannot run {spec.kind}: {reason}", f"supported types: {', '.join(able) or '-'}"
+        )
+    cpus = node.capacity.cpus
+    if cpus is not None and spec.limits.cpu > cpus:
+        raise invalid(
+            "cpu", f"{spec.limits.cpu:g} CPU cores exceed the capacity of node {node.name}", f"at most {cpus}"
+        )
+    if spec.boot is Boot.UEFI and not node.facts.get("uefi", False):
+        raise invalid("boot", f"node {node.name} has no UEFI firmware", "install the package ovmf on the node")
+    if spec.limits.io_weight is not None and not node.facts.get("io_weight", False):
+        reason = "its kernel has no I/O controller that supports weights"
+        raise invalid("io_weight", f"node {node.name} does not support this: {reason}", "omit this field")
+    for field in ("net_in", "net_out"):
+        if getattr(spec.limits, field) is not None and not node.facts.get("net_rate", False):
+            lacks = ", ".join(node.facts.get("net_rate_missing", ())) or "support for rate limits"
+            raise invalid(field, f"node {node.name} does not support this: its kernel lacks {lacks}", "omit this field")
+
+
+def request(store: Store, config: Config, name: str, kind: str, by: Principal, params: Mapping[str, Any]) -> str:
+    """Ask a node for `doctor` or `gc`; the operation's id."""
+    access.run_on_node(by, kind)
+    with store.write() as c:
+        if c.scalar(sa.select(t.nodes.c.name).where(t.nodes.c.name == name)) is None:
+            raise Refused(Code.NOT_FOUND, f"there is no node {name!r}", field="node")
+        now = utcnow()
+        operation = operations.add(c, kind, operations.Subject(name), by.user, now, params)
+        operations.note(c, by.user, kind, now, detail=name, address=by.address)
+    wake(config.wake_socket)
+    return operation

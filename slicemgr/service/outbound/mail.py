@@ -1,0 +1,109 @@
+"""Mail to people, on its way: queued with what it tells of, sent by the agent's process, retried, never sent twice.
+
+A letter is marked before its text goes to the server. If nobody can tell whether the server took it (the line broke,
+the agent died), it is not sent again, and an event says so.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from slicemgr.config import Config
+from slicemgr.service.nodes import operations
+from slicemgr.service.outbound.smtp import Letter, NotNow, Outcome, Refusal, Server, Unknown
+from slicemgr.store import Store
+from slicemgr.store import tables as t
+from slicemgr.store.observations import insert
+from slicemgr.store.updates import utcnow
+
+WAITING, SENDING, SENT, FAILED = "waiting", "sending", "sent", "failed"
+_AT_ONCE = 100  # letters of one call
+_FIRST, _LONGEST = timedelta(minutes=1), timedelta(hours=1)  # between attempts, doubling
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """user: who gets it. slice and project: what its events are filed under."""
+
+    user: str
+    slice: str = ""
+    project: str = ""
+
+
+def queue(c: Connection, config: Config, key: str, about: About, subject: str, body: str, now: datetime) -> None:
+    """A letter to a user, in the transaction of what it tells of. key: one letter for each, whatever happens.
+
+    Nothing if no server is set, or the user has no address or is disabled.
+    """
+    if not config.mail.server:
+        return
+    u = t.users.c
+    to = c.scalar(sa.select(u.email).where(u.name == about.user, u.enabled, u.email != ""))
+    if to is None:
+        return
+    row = {"key": key, "user": about.user, "slice": about.slice, "project": about.project, "recipient": to}
+    letter = {**row, "subject": subject, "body": body, "state": WAITING, "created_at": now, "next_at": now}
+    c.execute(insert(c, t.mails).values(**letter).on_conflict_do_nothing(index_elements=["key"]))
+
+
+def deliver(store: Store, config: Config, now: datetime | None = None) -> int:
+    """Send what is due; how many letters were taken. One caller at a time. Call it now and then, off any request."""
+    if not config.mail.server:
+        return 0
+    at, m = now or utcnow(), t.mails.c
+    with store.write() as c:
+        for row in c.execute(sa.select(t.mails).where(m.state == SENDING)).all():
+            _fail(c, row, "it is unknown whether it was sent, because the agent ended", at)
+        due = c.execute(
+            sa.select(t.mails).where(m.state == WAITING, m.next_at <= at).order_by(m.next_at).limit(_AT_ONCE)
+        )
+        letters = due.all()
+    taken = 0
+    for row in letters:
+        outcome = Server(config.mail).send(
+            Letter(row.key, row.recipient, row.subject, row.body),
+            lambda key=row.key: _mark(store, key),  # type: ignore[misc]
+        )
+        with store.write() as c:
+            _note(c, config, row, outcome, at)
+        taken += outcome is None
+    return taken
+
+
+def _mark(store: Store, key: str) -> None:
+    with store.write() as c:
+        c.execute(t.mails.update().where(t.mails.c.key == key).values(state=SENDING))
+
+
+def _note(c: Connection, config: Config, row: sa.Row[*tuple[object, ...]], outcome: Outcome, at: datetime) -> None:
+    update = t.mails.update().where(t.mails.c.key == row.key)
+    match outcome:
+        case None:
+            c.execute(update.values(state=SENT, tries=row.tries + 1, error=""))
+        case Refusal(why) | Unknown(why):
+            _fail(c, row, why, at)
+        case NotNow(why):
+            if at - row.created_at > config.mail.patience:
+                _fail(c, row, why, at)
+                return
+            wait = min(_LONGEST, _FIRST * 2 ** min(row.tries, 10))
+            c.execute(update.values(state=WAITING, tries=row.tries + 1, next_at=at + wait, error=why))
+            if row.tries == 0:
+                _event(c, row, "mail delayed", why, at)
+
+
+def _fail(c: Connection, row: sa.Row[*tuple[object, ...]], why: str, at: datetime) -> None:
+    c.execute(t.mails.update().where(t.mails.c.key == row.key).values(state=FAILED, tries=row.tries + 1, error=why))
+    _event(c, row, "mail failed", why, at)
+
+
+def _event(c: Connection, row: sa.Row[*tuple[object, ...]], action: str, why: str, at: datetime) -> None:
+    """The members of a project see its events, and a mail server's answer may repeat the address."""
+    plain = re.sub(re.escape(str(row.recipient)), "the address", why, flags=re.IGNORECASE)
+    detail = f"to {row.user}: {row.subject}: {plain}"
+    operations.note(c, "agent", action, at, slice=str(row.slice), project=str(row.project), detail=detail)

@@ -1,0 +1,1 @@
+"""Use-cases of projects: quotas, members and invitations."""

@@ -1,0 +1,252 @@
+"""Invitations to projects: a PI names an account by its name or mail address, and the account accepts or declines.
+
+Who invites learns nothing: no query of theirs looks for an account, the answer is the same whether there is one, and
+the invitation stays listed until it is accepted or expires, also when it was declined. Letters are written later, by
+the agent's process.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from slicemgr.config import Config
+from slicemgr.errors import Code, Refused, invalid
+from slicemgr.ipc.wake import wake
+from slicemgr.model import Role
+from slicemgr.policy import access
+from slicemgr.policy.access import Principal
+from slicemgr.service.accounts import authentication, users
+from slicemgr.service.leases import rules
+from slicemgr.service.nodes import operations
+from slicemgr.service.outbound import mail
+from slicemgr.service.slices import authorized_keys
+from slicemgr.store import Store
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+_MOST = 200  # of a project at once
+_AT_ONCE = 100  # letters of one call
+_I = t.project_invitations.c
+_Row = Row[*tuple[Any, ...]]
+
+
+def role(value: Any) -> Role:
+    """Refused(INVALID)."""
+    if value not in tuple(Role):
+        raise invalid("role", f"{str(value)[:40]!r} is unknown", "pi or member")
+    return Role(value)
+
+
+def invitee(value: Any) -> str:
+    """A user name or a mail address, in lower case. Refused(INVALID) for what can be neither."""
+    if not isinstance(value, str) or not value.strip():
+        raise invalid(
+            "invitee", "is missing" if value in (None, "") else "must be text", "give a user name or an email address"
+        )
+    name = value.strip().lower()
+    if not (users.is_name(name) or users.is_address(name)):
+        raise invalid("invitee", f"{value[:80]!r} is neither a user name nor an email address", "such as bob")
+    return name
+
+
+# by who invites
+
+
+def create(store: Store, config: Config, project: str, whom: Any, wanted: Any, by: Principal) -> str:
+    """Invite somebody; the invitation's id. An invitation that is there stays as it is, an admin may change its role.
+
+    Refused(CONFLICT) for who is in the project, which its members see anyway.
+    """
+    access.see_project(by, project)
+    as_role = role(wanted)
+    with store.write() as c:
+        rules.check_exists(c, project)
+        return insert(c, config, project, whom, as_role, by)
+
+
+def insert(c: Connection, config: Config, project: str, whom: Any, as_role: Role, by: Principal) -> str:
+    """The same statements, whoever is invited."""
+    access.invite_member(by, project, as_role)
+    name, now = invitee(whom), utcnow()
+    if project in authentication.roles_of(c, name):
+        raise Refused(Code.CONFLICT, f"{name} is already a member of project {project}", field="invitee")
+    c.execute(t.project_invitations.delete().where(_I.project == project, _I.expires_at <= now))
+    there = c.execute(sa.select(_I.id, _I.role).where(_I.project == project, _I.invitee == name)).first()
+    if there is not None and (there.role == as_role or not by.admin):
+        return str(there.id)
+    id_ = str(there.id) if there is not None else authentication.new_id()
+    if there is not None:
+        c.execute(t.project_invitations.update().where(_I.id == id_).values(role=as_role, invited_by=by.user))
+    else:
+        if (c.scalar(sa.select(sa.func.count()).where(_I.project == project)) or 0) >= _MOST:
+            message = f"project {project} already has {_MOST} open invitations"
+            raise Refused(Code.CONFLICT, message, hint="withdraw one", field="invitee")
+        row = {"id": id_, "project": project, "invitee": name, "role": as_role, "invited_by": by.user}
+        ends = now + config.people.project_invitation
+        c.execute(t.project_invitations.insert().values(**row, created_at=now, expires_at=ends))
+    operations.note(
+        c, by.user, "member invite", now, project=project, detail=_detail(name, as_role), address=by.address
+    )
+    return id_
+
+
+def withdraw(store: Store, project: str, id: str, by: Principal) -> None:
+    """Take an invitation back. Refused(NOT_FOUND) if it is not there, or was accepted."""
+    access.see_project(by, project)
+    with store.write() as c:
+        access.see_invitations(by, project)
+        query = sa.select(t.project_invitations).where(_I.project == project, _I.id == id, _I.expires_at > utcnow())
+        _withdraw(c, c.execute(query).first(), id, by)
+
+
+def withdraw_from(c: Connection, project: str, whom: str, by: Principal) -> bool:
+    """The same by the name that was invited; whether there was such an invitation."""
+    query = sa.select(t.project_invitations).where(_I.project == project, _I.invitee == whom.strip().lower())
+    row = c.execute(query.where(_I.expires_at > utcnow())).first()
+    if row is not None:
+        _withdraw(c, row, row.id, by)
+    return row is not None
+
+
+def _withdraw(c: Connection, row: _Row | None, id: str, by: Principal) -> None:
+    if row is None:
+        raise access.missing("invitation", id)
+    access.invite_member(by, row.project, Role(row.role))
+    c.execute(t.project_invitations.delete().where(_I.id == row.id))
+    said = {"project": row.project, "detail": _detail(row.invitee, row.role), "address": by.address}
+    operations.note(c, by.user, "invitation withdraw", utcnow(), **said)
+
+
+def _detail(name: str, as_role: str) -> str:
+    """For events, which all members see: a mail address is not theirs to know."""
+    return f"{'an email address' if '@' in name else name} as {as_role}"
+
+
+# by who is invited
+
+
+def accept(store: Store, config: Config, id: str, by: Principal) -> str:
+    """Become a member; the project. Refused(NOT_FOUND) for an invitation that is not one's own, or is over.
+
+    Refused(CONFLICT) if who sent it may invite nobody any more.
+    """
+    with store.write() as c:
+        row = _own(c, id, by)
+        access.answer_invitation(by)
+        if not _stands(c, row):
+            message = f"the sender of this invitation, {row.invited_by}, may no longer invite to project {row.project}"
+            raise Refused(Code.CONFLICT, message, hint="ask a PI of the project for a new invitation")
+        now, wanted = utcnow(), Role(row.role)
+        before = authentication.roles_of(c, by.user).get(row.project)
+        for name in _names(c, by.user):
+            forget(c, row.project, name)
+        if before is None or wanted is Role.PI:
+            join(c, row.project, by.user, wanted, by, now)
+            authorized_keys.joined(c, row.project, by.user, by)
+        said = {"project": row.project, "detail": f"{by.user} {wanted}", "address": by.address}
+        operations.note(c, by.user, "member join", now, **said)
+    wake(config.wake_socket)
+    return str(row.project)
+
+
+def decline(store: Store, id: str, by: Principal) -> None:
+    """Have it shown no more. Who sent it is not notified. Refused(NOT_FOUND) as for `accept`."""
+    with store.write() as c:
+        row = _own(c, id, by)
+        access.answer_invitation(by)
+        c.execute(t.project_invitations.update().where(_I.id == row.id).values(declined=True))
+        detail = f"to project {row.project}"
+        operations.note(c, by.user, "invitation decline", utcnow(), detail=detail, address=by.address)
+
+
+def _own(c: Connection, id: str, by: Principal) -> _Row:
+    row = c.execute(waiting(c, by.user).where(_I.id == id)).first()
+    if row is None:
+        raise access.missing("invitation", id)
+    return row
+
+
+def waiting(c: Connection, user: str) -> sa.Select[*tuple[Any, ...]]:
+    """Those that a user may answer."""
+    query = sa.select(t.project_invitations).where(_I.invitee.in_(_names(c, user)), ~_I.declined)
+    return query.where(_I.expires_at > utcnow())
+
+
+def _names(c: Connection, user: str) -> list[str]:
+    """What an invitation may call this account: not by a mail address that its user alone vouches for."""
+    u, i = t.users.c, t.identities.c
+    given = sa.select(u.email).where(u.name == user, u.email_confirmed, u.email != "")
+    verified = sa.select(i.email).where(i.user == user, i.email != "")
+    return [user, *(one.lower() for one in c.scalars(sa.union(given, verified)))]
+
+
+def _stands(c: Connection, row: _Row) -> bool:
+    """Whether who sent it could still send it."""
+    u, m = t.users.c, t.members.c
+    leads = sa.exists().where(m.user == u.name, m.project == row.project, m.role == Role.PI)
+    may = u.admin if row.role == Role.PI else sa.or_(u.admin, leads)
+    return c.scalar(sa.select(u.name).where(u.name == row.invited_by, u.enabled, may)) is not None
+
+
+# what a membership begins with
+
+
+def join(c: Connection, project: str, user: str, as_role: Role, by: Principal, now: datetime) -> None:
+    """Write the membership down. The first project becomes the default one; further ones leave it as it is."""
+    m, u = t.members.c, t.users.c
+    first = not authentication.roles_of(c, user)
+    c.execute(t.members.delete().where(m.project == project, m.user == user))
+    c.execute(t.members.insert().values(project=project, user=user, role=as_role, created_at=now))
+    if first:
+        chosen = t.users.update().where(u.name == user).values(default_project=project)
+        c.execute(chosen if by.user == user else chosen.where(u.default_project == ""))
+
+
+def forget(c: Connection, project: str, name: str) -> None:
+    """An invitation that is no longer needed."""
+    c.execute(t.project_invitations.delete().where(_I.project == project, _I.invitee == name))
+
+
+# letters
+
+
+def notify(store: Store, config: Config, now: datetime | None = None) -> int:
+    """Write to the accounts that are invited; how many invitations were looked at. Call it now and then.
+
+    At most one letter a day from a project to a user. Nobody is written to who has no account.
+    """
+    if not config.mail.server:
+        return 0
+    at = now or utcnow()
+    query = sa.select(t.project_invitations).where(_I.notified_at.is_(None), _I.expires_at > at)
+    with store.write() as c:
+        rows = c.execute(query.order_by(_I.created_at).limit(_AT_ONCE)).all()
+        for row in rows:
+            c.execute(t.project_invitations.update().where(_I.id == row.id).values(notified_at=at))
+            for user in () if row.declined else _accounts(c, row.invitee):
+                about = mail.About(user, project="")
+                subject = f"{row.invited_by} invited you to project {row.project}"
+                key = f"invitation {row.project} {user} {at:%Y-%m-%d}"
+                mail.queue(c, config, key, about, subject, _letter(config, row, user), at)
+    return len(rows)
+
+
+def _accounts(c: Connection, name: str) -> list[str]:
+    u, i = t.users.c, t.identities.c
+    confirmed = sa.and_(u.email_confirmed, sa.func.lower(u.email) == name)
+    verified = u.name.in_(sa.select(i.user).where(sa.func.lower(i.email) == name))
+    return list(c.scalars(sa.select(u.name).where(sa.or_(u.name == name, confirmed, verified))))
+
+
+def _letter(config: Config, row: _Row, user: str) -> str:
+    where = f"\n{config.web.url}/projects\n" if config.web.url else ""
+    return (
+        f"{row.invited_by} invited you ({user}) to project {row.project} as {row.role}.\n\n"
+        f"You can accept until {row.expires_at:%Y-%m-%dT%H:%M:%SZ} on the page Projects\n"
+        f"or with `slicectl project accept {row.project}`. Decline it with\n"
+        f"`slicectl project decline {row.project}`.\n{where}"
+    )

@@ -1,0 +1,62 @@
+"""May somebody open a sliver's console or screen? Then with a token that the node's agent takes once, soon."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from slicemgr.errors import Code, Refused, invalid
+from slicemgr.model import Desired, Kind
+from slicemgr.policy import access
+from slicemgr.policy.access import Principal
+from slicemgr.service.nodes import operations
+from slicemgr.service.slices import slices
+from slicemgr.store import Store, console_tickets
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+_REMEDY = {Desired.STOPPED: "`slicectl start {}`", Desired.PAUSED: "`slicectl resume {}`"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A sliver that somebody may open the console of."""
+
+    sliver: str
+    desired: Desired
+    kind: Kind
+    project: str
+
+
+def find(
+    c: Connection, name: str, index: int, by: Principal, *, project: str | None = None, screen: bool = False
+) -> Place:
+    """Sliver `index` of a slice. Refused: NOT_FOUND, DENIED, INVALID for the screen of a container."""
+    row, s, l = slices.find(c, name, by, project), t.slivers.c, t.slices.c
+    access.change_slice(by, row.project, row.owner, name, "open consoles of")
+    query = sa.select(s.id, s.desired, l.kind).join(t.slices, l.id == s.slice)
+    sliver = c.execute(query.where(s.slice == row.id, s.idx == index)).first()
+    if sliver is None:
+        hint = f"list them with `slicectl show {name}`"
+        raise Refused(Code.NOT_FOUND, f"slice {name} has no sliver {index}", hint=hint, field="sliver")
+    if screen and sliver.kind != Kind.KVM:
+        raise invalid("screen", f"{name} has containers, which have no screen", "open the console")
+    return Place(sliver.id, Desired(sliver.desired), Kind(sliver.kind), row.project)
+
+
+def ask(store: Store, name: str, index: int, by: Principal, *, project: str | None = None, screen: bool = False) -> str:
+    """A token for the console, or the screen, of sliver `index` of a slice.
+
+    Refused: as `find`, and CONFLICT if the sliver shall not run.
+    """
+    with store.write() as c:
+        place = find(c, name, index, by, project=project, screen=screen)
+        if place.desired is not Desired.RUNNING:
+            hint = _REMEDY.get(place.desired, "").format(name)
+            raise Refused(Code.CONFLICT, f"{name}/{index} is not running", hint=hint)
+        now, what = utcnow(), "screen" if screen else "console"
+        told = {"slice": name, "project": place.project, "detail": f"sliver {index}", "address": by.address}
+        operations.note(c, by.user, what, now, **told)
+        return console_tickets.give(c, console_tickets.Ticket(by.user, place.sliver, by.credential, screen), now)

@@ -1,0 +1,97 @@
+"""Where a new slice goes and what each of its slivers gets: the node, the image, addresses, ports, uid ranges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from slicemgr.config import Config
+from slicemgr.errors import Code, Refused, invalid
+from slicemgr.model import Boot, BootFacts, ImageState, Kind, PortBlock, SliceSpec
+from slicemgr.policy import allocate, quota
+from slicemgr.policy.quota import Quota
+from slicemgr.service.nodes import nodes
+from slicemgr.service.projects import projects
+from slicemgr.store import tables as t
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a slice would go and what it would get."""
+
+    node: str
+    image: str  # sha256
+    image_name: str
+    boot: Boot
+    grants: list[allocate.Grant]
+    cursors: allocate.Cursors
+
+
+def place(c: Connection, config: Config, spec: SliceSpec, allowed: Quota | None = None) -> Placement:
+    """Choose the node and what each sliver gets. Refused if the request cannot be met."""
+    projects.check_exists(c, spec.project)
+    taken = sa.select(t.slices.c.id).where(t.slices.c.project == spec.project, t.slices.c.name == spec.name)
+    if c.scalar(taken) is not None:
+        raise Refused(Code.CONFLICT, f"there is already a slice {spec.name!r}", hint="choose another", field="name")
+    image = _image(c, spec.image, spec.project)
+    node = nodes.choose(c, spec.node)
+    nodes.check_able(node, spec)
+    boot = _check_image(image, spec)
+    most = projects.limits(c, spec.project) if allowed is None else allowed
+    quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease)
+    there = given(c, node.name)
+    allocate.check_capacity(node.capacity, config.limits, there, spec.count, spec.limits)
+    grants, cursors = allocate.allocate(config.network, there, node.cursors, spec.count, spec.ports)
+    return Placement(node.name, image.sha256, image.name, boot, grants, cursors)
+
+
+def _image(c: Connection, wanted: str, project: str) -> Row[*tuple[Any, ...]]:
+    """One that is for all, or the project's own."""
+    i = t.images.c
+    columns = sa.select(i.sha256, i.name, i.state, i.arch, i.boot)
+    usable = sa.or_(i.project.is_(None), i.project == project)
+    row = c.execute(columns.where(usable, sa.or_(i.name == wanted, i.sha256 == wanted))).first()
+    if row is None:
+        hint = "list them with `slicectl image list`"
+        raise Refused(Code.INVALID, f"there is no image {wanted[:80]!r}", hint=hint, field="image")
+    if row.state != ImageState.READY:
+        doing = "being deleted" if row.state == ImageState.DELETING else "still being imported"
+        raise Refused(Code.CONFLICT, f"image {row.name} is {doing}", hint="`slicectl image list`", field="image")
+    return row
+
+
+def _check_image(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Boot:
+    """How a sliver of the image boots. Refused if the image cannot be what is asked for."""
+    if image.arch not in ("", "x86_64", "i686"):
+        raise invalid("image", f"{image.name} is for {image.arch}", "use an image for x86_64 or i686")
+    if spec.kind is Kind.LXC:
+        if not image.arch:
+            raise invalid("type", f"image {image.name} has no Linux system for containers", "kvm")
+        return Boot.DIRECT
+    if not image.boot:
+        raise invalid("image", f"{image.name} was imported by a version without support for kvm", "import it again")
+    facts = BootFacts(**image.boot)
+    boot = facts.choose(spec.boot)
+    if boot is not None:
+        return boot
+    if facts.choose(Boot.LOADER) is None:
+        raise invalid(
+            "image", f"{image.name} has neither a boot loader nor a kernel", "use an image with one, or the type lxc"
+        )
+    able = [one.value for one in Boot if facts.choose(one)]
+    raise invalid(
+        "boot", f"image {image.name} does not support the boot method {spec.boot}", f"supported: {', '.join(able)}"
+    )
+
+
+def given(c: Connection, node: str) -> list[allocate.Given]:
+    """What the slivers of a node have been allocated."""
+    s = t.slivers.c
+    query = sa.select(s.address, s.port_first, s.port_count, s.uid_first, s.memory, s.disk).where(s.node == node)
+    return [
+        allocate.Given(address, PortBlock(first, count), uid, memory, disk)
+        for address, first, count, uid, memory, disk in c.execute(query)
+    ]

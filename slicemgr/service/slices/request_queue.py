@@ -1,0 +1,49 @@
+"""Requests beyond the quota as rows: how one comes to wait, and what is noted about each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.engine import Connection
+
+from slicemgr.errors import Code, Refused
+from slicemgr.model import RequestState, SliceSpec
+from slicemgr.policy.access import Principal
+from slicemgr.policy.quota import OverQuota
+from slicemgr.service.accounts import authentication
+from slicemgr.service.nodes import operations
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+_MOST_WAITING = 20  # of one user
+
+
+def add(c: Connection, spec: SliceSpec, by: Principal, body: Mapping[str, Any], why: str, over: OverQuota) -> str:
+    """A request for what `body` says, which was checked; its id. over: what of the quota it exceeds.
+
+    Refused(CONFLICT) if a request for that name waits already, or too many of the user do.
+    """
+    q, now, id_ = t.requests.c, utcnow(), authentication.new_id()
+    waiting = sa.select(sa.func.count()).where(q.user == by.user, q.state == RequestState.WAITING)
+    if (c.scalar(waiting) or 0) >= _MOST_WAITING:
+        raise Refused(Code.CONFLICT, f"you already have {_MOST_WAITING} waiting requests", hint="withdraw one")
+    exceeds = "; ".join(one.message for one in over.errors)
+    row = {"id": id_, "project": spec.project, "user": by.user, "name": spec.name, "body": dict(body)}
+    values = {**row, "reason": why, "exceeds": exceeds, "state": RequestState.WAITING, "created_at": now}
+    try:
+        c.execute(t.requests.insert().values(**values))
+    except exc.IntegrityError as error:
+        message = f"there is already a request for slice {spec.name!r}"
+        raise Refused(Code.CONFLICT, message, hint="`slicectl request list`", field="name") from error
+    note(c, "request", row, by, exceeds)
+    return id_
+
+
+def note(c: Connection, action: str, row: Mapping[str, Any], by: Principal, detail: str = "") -> None:
+    """The event of a request. row: of the request."""
+    about = {"slice": row["name"], "project": row["project"]}
+    said = f"{row['id']} of {row['user']}" + (f": {detail}" if detail else "")
+    operations.note(c, by.user, action, utcnow(), **about, detail=said, address=by.address)

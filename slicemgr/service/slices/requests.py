@@ -1,0 +1,109 @@
+"""What is beyond a project's quota waits for somebody who may grant it; `slices.create` makes it wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from slicemgr.config import Config
+from slicemgr.errors import Code, Refused, invalid
+from slicemgr.ipc.wake import wake
+from slicemgr.model import RequestState
+from slicemgr.policy import access, quota
+from slicemgr.policy.access import Principal
+from slicemgr.service.accounts import authentication
+from slicemgr.service.projects import projects
+from slicemgr.service.slices import request_queue, slices, specs
+from slicemgr.store import Store
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+LONGEST_REASON = 2000
+TRIMMED = ("count", "ports", "lease", *specs.LIMITS)  # what may be granted otherwise than it was asked for
+
+
+def reason(value: Any, *, needed: bool = False) -> str:
+    """Why somebody asks, grants or declines. Refused(INVALID)."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        if needed:
+            raise invalid("reason", "is missing", "give a reason for the requester")
+        return ""
+    if not isinstance(value, str) or len(value) > LONGEST_REASON:
+        raise invalid("reason", "must be text", f"at most {LONGEST_REASON} characters")
+    return value.strip()
+
+
+def grant(store: Store, config: Config, id: str, trimmed: Mapping[str, Any], answer: str, by: Principal) -> str:
+    """Make the slice, with `trimmed` instead of what was asked for; the operation's id.
+
+    Refused(QUOTA) beyond the ceiling, unless by an admin; Refused(CONFLICT) if it was decided already, or who asked
+    may not have slices there any more.
+    """
+    for unknown in sorted(set(trimmed) - set(TRIMMED)):
+        raise invalid(unknown[:64], "cannot be changed when granting", f"the fields are {', '.join(TRIMMED)}")
+    with store.write() as c:
+        row = _waiting(c, id, by)
+        access.decide_request(by, row.project, row.user, id)
+        owner = _still_there(c, row)
+        spec = slices.specify(c, config, {**row.body, **trimmed, "project": row.project})
+        allowed = quota.UNLIMITED if by.admin else projects.limits(c, row.project, projects.CEILING)
+        operation = slices.insert(c, config, spec, by, owner=owner, allowed=allowed)
+        said = ", ".join(f"{name} {value}" for name, value in sorted(trimmed.items()))
+        _decide(c, row, RequestState.GRANTED, answer, by, operation)
+        request_queue.note(c, "request grant", dict(row._mapping), by, said)
+    wake(config.wake_socket)
+    return operation
+
+
+def decline(store: Store, id: str, answer: str, by: Principal) -> None:
+    with store.write() as c:
+        row = _waiting(c, id, by)
+        access.decide_request(by, row.project, row.user, id)
+        _decide(c, row, RequestState.DECLINED, answer, by)
+        request_queue.note(c, "request decline", dict(row._mapping), by, answer)
+
+
+def withdraw(store: Store, id: str, by: Principal) -> None:
+    with store.write() as c:
+        row = _waiting(c, id, by)
+        access.withdraw_request(by, row.project, row.user, id)
+        _decide(c, row, RequestState.WITHDRAWN, "", by)
+        request_queue.note(c, "request withdraw", dict(row._mapping), by)
+
+
+def find(c: Connection, id: str, by: Principal) -> Row[*tuple[Any, ...]]:
+    """Refused(NOT_FOUND) for one that is not there or not yours to see."""
+    row = c.execute(sa.select(t.requests).where(t.requests.c.id == id)).first()
+    if row is None:
+        raise access.missing("request", id)
+    access.see_request(by, row.project, row.user, id)
+    return row
+
+
+def _waiting(c: Connection, id: str, by: Principal) -> Row[*tuple[Any, ...]]:
+    """Whether it waits is told only to who may see it, and refused before anything is written."""
+    row = find(c, id, by)
+    access.changes(by, "decide requests")
+    if row.state != RequestState.WAITING:
+        by_whom = f" by {row.decided_by}" if row.decided_by else ""
+        raise Refused(Code.CONFLICT, f"this request was already {row.state}{by_whom}", hint="`slicectl request list`")
+    return row
+
+
+def _still_there(c: Connection, row: Row[*tuple[Any, ...]]) -> str:
+    """Who asked, if the account is enabled and still belongs to the project."""
+    u = t.users.c
+    user = c.execute(sa.select(u.name, u.enabled, u.admin).where(u.name == row.user)).one()
+    if not user.enabled or not (user.admin or row.project in authentication.roles_of(c, row.user)):
+        raise Refused(Code.CONFLICT, f"{row.user} is no longer a member of project {row.project}", hint="decline it")
+    return str(user.name)
+
+
+def _decide(
+    c: Connection, row: Row[*tuple[Any, ...]], state: RequestState, answer: str, by: Principal, operation: str = ""
+) -> None:
+    values = {"state": state, "answer": answer, "operation": operation, "decided_by": by.user, "decided_at": utcnow()}
+    c.execute(t.requests.update().where(t.requests.c.id == row.id).values(values))

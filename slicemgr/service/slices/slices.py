@@ -1,0 +1,331 @@
+"""What people do with slices. Each function is one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.engine import Connection, Row
+
+from slicemgr import names
+from slicemgr.config import Config
+from slicemgr.errors import Code, Refused, invalid
+from slicemgr.ipc.wake import wake
+from slicemgr.model import Desired, Limits, Phase, SliceSpec
+from slicemgr.policy import access, allocate, leases, quota
+from slicemgr.policy.access import Principal
+from slicemgr.policy.quota import OverQuota, Quota
+from slicemgr.service.accounts import ssh_keys
+from slicemgr.service.leases import rules as lease_rules
+from slicemgr.service.nodes import nodes, operations
+from slicemgr.service.projects import projects
+from slicemgr.service.slices import request_keys, request_queue, snapshot_users, specs
+from slicemgr.service.slices.placement import Placement, given, place
+from slicemgr.store import Store
+from slicemgr.store import tables as t
+from slicemgr.store.pending import SLIVER_OPERATIONS
+from slicemgr.store.updates import utcnow
+
+ACTIONS = ("start", "stop", "restart", "pause", "resume", "delete")
+
+
+class Created(NamedTuple):
+    """What became of a wish, and one of both: the operation that makes the slice, or the request that waits."""
+
+    spec: SliceSpec
+    operation: str = ""
+    request: str = ""
+
+
+def create(store: Store, config: Config, body: Mapping[str, Any], by: Principal, why: str = "") -> Created:
+    """Make the slice that `body`, the JSON of `POST /slices`, asks for. Refused: nothing happened.
+
+    Beyond the project's quota it becomes a request that waits, if there is a reason `why`; else raises OverQuota.
+    A body that names no project is about the asker's own, one without `ssh_keys` about the keys of the account.
+    """
+    with store.read() as c:  # what is wrong with it is said without making others wait
+        complete = _complete(c, body, by)
+        spec = specify(c, config, complete)
+    try:
+        with store.write() as c:
+            try:
+                made = Created(spec, operation=insert(c, config, spec, by))
+            except OverQuota as over:
+                if not why:
+                    raise
+                made = Created(spec, request=request_queue.add(c, spec, by, complete, why, over))
+    except exc.IntegrityError as error:  # only where writers are not alone: somebody was quicker
+        raise Refused(Code.CONFLICT, "a concurrent request changed the slice", hint="try again") from error
+    if made.operation:
+        wake(config.wake_socket)
+    return made
+
+
+def plan(store: Store, config: Config, body: Mapping[str, Any], by: Principal) -> tuple[SliceSpec, Placement, datetime]:
+    """What `create` would make of the same body now, where, and until when it would live. Changes nothing."""
+    with store.read() as c:
+        spec = specify(c, config, _complete(c, body, by))
+        placed = place(c, config, spec)
+    return spec, placed, leases.grant(spec.lease, utcnow(), config.lease)
+
+
+def _complete(c: Connection, body: Mapping[str, Any], by: Principal) -> dict[str, Any]:
+    """The body with the project it is about and the keys of who asks. Refused for who may not make slices there."""
+    project = access.project_for(by, body.get("project"))
+    access.make_slice(by, project)
+    complete = {**body, "project": project}
+    if complete.get("ssh_keys") is None and (own := ssh_keys.of(c, by.user)):
+        complete["ssh_keys"] = own
+    return complete
+
+
+def specify(c: Connection, config: Config, body: Mapping[str, Any]) -> SliceSpec:
+    """A complete body as a spec, with the lease of its project where it names none. Raises InvalidSpec."""
+    return specs.slice_spec(body, config, projects.lease_policy(c, config, body["project"]).default)
+
+
+def insert(
+    c: Connection,
+    config: Config,
+    spec: SliceSpec,
+    by: Principal,
+    *,
+    owner: str | None = None,
+    allowed: Quota | None = None,
+) -> str:
+    """The rows of a new slice, in the caller's transaction, which checked who may; the operation's id.
+
+    owner: whose it is, if not the asker's. allowed: what the project may have, if not its quota.
+    """
+    now = utcnow()
+    placed = place(c, config, spec, allowed)
+    expires = leases.grant(spec.lease, now, config.lease)
+    return _insert(c, spec, placed, owner or by.user, by, now, expires)
+
+
+def _insert(
+    c: Connection, spec: SliceSpec, placed: Placement, owner: str, by: Principal, now: datetime, expires: datetime
+) -> str:
+    tag, k = names.new_tag(), t.ssh_keys.c
+    c.execute(
+        t.slices.insert().values(
+            id=tag,
+            name=spec.name,
+            project=spec.project,
+            owner=owner,
+            kind=spec.kind,
+            image=placed.image,
+            count=spec.count,
+            ssh_keys=request_keys.union(spec.ssh_keys, c.scalars(sa.select(k.line).where(k.user == owner))),
+            named_keys=list(spec.ssh_keys),
+            boot=placed.boot,
+            user_data=spec.user_data,
+            created_at=now,
+            expires_at=expires,
+        )
+    )
+    ids = [names.sliver_id(tag, index) for index in range(spec.count)]
+    _insert_slivers(c, spec, placed, tag, ids, now)
+    cursors = placed.cursors
+    c.execute(
+        t.nodes.update()
+        .where(t.nodes.c.name == placed.node)
+        .values(next_address=cursors.address, next_port=cursors.port, next_uid=cursors.uid)
+    )
+    subject = operations.Subject(placed.node, tag, spec.name, placed.image, placed.image_name, ids, spec.project)
+    detail = f"{spec.count} × {spec.kind} of {placed.image_name}" + ("" if owner == by.user else f" for {owner}")
+    about = {"slice": spec.name, "project": spec.project}
+    operations.note(c, by.user, "create", now, **about, detail=detail, address=by.address)
+    return operations.add(c, "create", subject, by.user, now)
+
+
+def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str, ids: list[str], now: datetime) -> None:
+    same = {
+        "slice": tag,
+        "node": placed.node,
+        "desired": Desired.RUNNING,
+        "phase": Phase.PENDING,
+        **asdict(spec.limits),
+        "updated_at": now,
+    }
+    rows = [
+        {
+            **same,
+            "id": id_,
+            "idx": index,
+            "address": grant.address,
+            "uid_first": grant.uid_first,
+            "port_first": grant.ports.first,
+            "port_count": grant.ports.count,
+        }
+        for index, (id_, grant) in enumerate(zip(ids, placed.grants, strict=True))
+    ]
+    c.execute(t.slivers.insert(), rows)
+    s = t.slivers.c
+    serials = c.execute(sa.select(s.serial, s.port_first, s.port_count).where(s.slice == tag)).all()
+    ports = [
+        {"node": placed.node, "port": port, "sliver": serial}
+        for serial, first, count in serials
+        for port in range(first, first + count)
+    ]
+    c.execute(t.ports.insert(), ports)
+
+
+def find(c: Connection, name: str, by: Principal, project: str | None = None) -> Row[*tuple[Any, ...]]:
+    """The slice called `name` in `project`, or in the projects of who asks.
+
+    Several projects may have one: the default project's goes first, so that what others make changes nothing.
+    Refused(NOT_FOUND) if there is none to see, Refused(CONFLICT) if several other projects have one.
+    """
+    l, where = t.slices.c, access.places(by, project)
+    columns = sa.select(l.id, l.name, l.project, l.owner, l.expires_at, l.lease_ended_at).order_by(l.project)
+    rows = c.execute(columns.where(l.project.in_(where), l.name == name)).all()
+    if not rows:
+        raise _gone(c, name, where)
+    if len(rows) > 1:
+        for row in rows:
+            if row.project == by.default_project:
+                return row
+        hint = f"give the project: {', '.join(row.project for row in rows)}"
+        raise Refused(Code.CONFLICT, f"several projects have a slice {name!r}", hint=hint, field="project")
+    return rows[0]
+
+
+def _gone(c: Connection, name: str, where: Sequence[str]) -> Refused:
+    """That it is not there; and why, if whoever asks could see it while it was."""
+    e, missing = t.events.c, access.missing("slice", name)
+    deleted = (e.slice == name, e.action == "delete", e.project.in_(where))
+    last = c.execute(sa.select(e.at, e.user, e.detail).where(*deleted).order_by(e.id.desc()).limit(1)).first()
+    if last is not None:
+        why = f": {last.detail}" if last.detail else ""
+        missing.hint = f"a slice with this name was deleted at {last.at:%Y-%m-%dT%H:%M:%SZ} by {last.user}{why}"
+    return missing
+
+
+def act(
+    store: Store,
+    config: Config,
+    name: str,
+    action: str,
+    by: Principal,
+    params: Mapping[str, Any] | None = None,
+    *,
+    project: str | None = None,
+) -> str:
+    """Start, stop, restart, pause, resume or delete a slice; the operation's id.
+
+    Refused(NOT_FOUND), Refused(CONFLICT) if it is being deleted or not in a state for it.
+    """
+    with store.write() as c:
+        row = find(c, name, by, project)
+        access.change_slice(by, row.project, row.owner, name, action)
+        if action == "delete":
+            snapshot_users.check_not_cloned(c, row.id, name)
+        if action in ("start", "restart", "resume") and row.lease_ended_at is not None:
+            hint = f"renew it first with `slicectl renew {name}`"
+            raise Refused(Code.CONFLICT, f"the lease of slice {name} has ended", hint=hint)
+        operation = change(c, row, action, by.user, utcnow(), params, address=by.address)
+    wake(config.wake_socket)
+    return operation
+
+
+def change(
+    c: Connection,
+    row: Row[*tuple[Any, ...]],
+    action: str,
+    user: str,
+    now: datetime,
+    params: Mapping[str, Any] | None = None,
+    why: str = "",
+    address: str = "",
+) -> str:
+    """Write what a slice shall be, ask for it and note it; the operation's id. Refused(CONFLICT)."""
+    s = t.slivers.c
+    slivers = c.execute(sa.select(s.id, s.node, s.desired).where(s.slice == row.id).order_by(s.idx)).all()
+    _check_possible(row.name, action, {sliver.desired for sliver in slivers})
+    values: dict[str, Any] = {"updated_at": now}
+    if SLIVER_OPERATIONS[action] is not None:
+        values["desired"] = SLIVER_OPERATIONS[action]
+    if action == "restart":
+        values["generation"] = s.generation + 1
+    c.execute(t.slivers.update().where(s.slice == row.id).values(**values))
+    operations.note(c, user, action, now, slice=row.name, project=row.project, detail=why, address=address)
+    ids = [sliver.id for sliver in slivers]
+    subject = operations.Subject(slivers[0].node, row.id, row.name, slivers=ids, project=row.project)
+    return operations.add(c, action, subject, user, now, params)
+
+
+def _check_possible(name: str, action: str, desired: set[str]) -> None:
+    if Desired.ABSENT in desired:
+        raise Refused(Code.CONFLICT, f"slice {name} is being deleted", hint="wait until it has been deleted")
+    if action == "pause" and desired != {Desired.RUNNING}:
+        raise Refused(Code.CONFLICT, f"slice {name} is not running", hint="only a running slice can be paused")
+    if action == "resume" and desired != {Desired.PAUSED}:
+        raise Refused(
+            Code.CONFLICT, f"slice {name} is not paused", hint=f"start a stopped slice with `slicectl start {name}`"
+        )
+
+
+def resize(store: Store, config: Config, name: str, disk: int, by: Principal, *, project: str | None = None) -> str:
+    """Raise the disk limit of each sliver to `disk` bytes; the operation's id.
+
+    Refused(CONFLICT) if that is no more than it has: files and file systems do not shrink by themselves.
+    Raises OverQuota if it is more than the project may have.
+    """
+    with store.write() as c:
+        row, s = find(c, name, by, project), t.slivers.c
+        access.change_slice(by, row.project, row.owner, name, "resize")
+        own = c.execute(sa.select(s.id, s.node, s.disk, s.memory).where(s.slice == row.id)).all()
+        most = max(one.disk for one in own)
+        if disk <= most:
+            hint = f"use more than {allocate.size_text(most)}; a disk cannot shrink"
+            raise Refused(Code.CONFLICT, f"the disk limit of slice {name} is already as large", hint=hint, field="disk")
+        more = quota.Amounts(disk=sum(disk - one.disk for one in own))
+        hint = "delete unused slices, or ask an admin of the testbed for a larger quota"
+        quota.check(projects.limits(c, row.project), projects.used(c, row.project), more, hint=hint)
+        node = nodes.choose(c, own[0].node)
+        added = Limits(memory=0, disk=disk - most, pids=0, cpu=0)
+        allocate.check_capacity(node.capacity, config.limits, given(c, node.name), len(own), added)
+        c.execute(t.slivers.update().where(s.slice == row.id).values(disk=disk))
+        why = f"disk {allocate.size_text(disk)}"
+        operation = change(c, row, "resize", by.user, utcnow(), why=why, address=by.address)
+    wake(config.wake_socket)
+    return operation
+
+
+def renew(
+    store: Store, config: Config, name: str, lease: timedelta, by: Principal, *, project: str | None = None
+) -> leases.Granted:
+    """Let a slice live on: as long as asked for, or as long as policy allows. What was stopped stays stopped.
+
+    Refused(CONFLICT) before the project's renewal window, which does not bind an admin.
+    """
+    with store.write() as c:
+        row = find(c, name, by, project)
+        access.change_slice(by, row.project, row.owner, name, "renew")
+        if c.scalar(sa.select(sa.exists().where(t.slivers.c.slice == row.id, t.slivers.c.desired == Desired.ABSENT))):
+            raise Refused(Code.CONFLICT, f"slice {name} is being deleted", hint="create a new slice")
+        now, rules = utcnow(), lease_rules.of(c, config, row.project)
+        if rules.exempt:
+            raise Refused(
+                Code.CONFLICT, f"the leases of project {row.project} do not expire", hint="a renewal is not needed"
+            )
+        if not by.admin:
+            leases.check_window(name, now, row.expires_at, rules.lease.window)
+        granted = leases.renew(lease, now, rules.lease, row.expires_at)
+        fresh = {"lease_ended_at": None, "renewed_at": now, "reminded": None, "lease_notice": ""}
+        c.execute(t.slices.update().where(t.slices.c.id == row.id).values(expires_at=granted.until, **fresh))
+        detail = f"until {granted.until:%Y-%m-%dT%H:%M:%SZ}" + (f": {granted.why}" if granted.why else "")
+        about = {"slice": name, "project": row.project}
+        operations.note(c, by.user, "renew", now, **about, detail=detail, address=by.address)
+        return granted
+
+
+def check_action(action: str) -> str:
+    if action not in ACTIONS:
+        raise invalid("action", f"{action[:40]!r} is unknown", ", ".join(ACTIONS))
+    return action

@@ -1,0 +1,224 @@
+"""Snapshots of slices: make, delete and restore them, and make another slice of one. Each is one transaction.
+
+A row says that a snapshot shall be there; a slice's epoch, which root its slivers shall have, and its origin, of what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.engine import Connection, Row
+
+from slicemgr import names
+from slicemgr.config import Config
+from slicemgr.errors import Code, Refused, invalid
+from slicemgr.ipc.wake import wake
+from slicemgr.model import Boot, Desired, Kind, Limits, SliceSpec
+from slicemgr.policy import access
+from slicemgr.policy.access import Principal
+from slicemgr.policy.allocate import size_text
+from slicemgr.policy.quota import OverQuota
+from slicemgr.service.accounts import ssh_keys
+from slicemgr.service.nodes import operations
+from slicemgr.service.projects import projects
+from slicemgr.service.slices import request_keys, slices, snapshot_users, specs
+from slicemgr.store import Store
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+CLONE_FIELDS = ("name", "lease", "disk", "ssh_keys")
+_LIMITS = ("memory", "disk", "pids", "cpu", "cpu_shares", "memory_soft", "io_weight", "io_rate", "io_ops")
+_RATES = ("net_in", "net_out")
+_QUOTA_HINT = "delete unused slices, or ask an admin of the testbed for a larger quota"
+
+_Row = Row[*tuple[Any, ...]]
+
+
+class Place(NamedTuple):
+    """A slice by its name, as somebody sees it. project: None looks in all of theirs."""
+
+    slice: str
+    by: Principal
+    project: str | None = None
+
+
+def create(store: Store, config: Config, at: Place, name: Any) -> str:
+    """Ask for a snapshot of every sliver; the operation's id.
+
+    Refused(CONFLICT): the name is taken, there are as many as a slice may have, or the slice is not made yet.
+    """
+    wanted = specs.slice_name(name)
+    try:
+        with store.write() as c:
+            found = _changing(c, at, "snapshot")
+            slivers = _slivers(c, found)
+            snapshot_users.check_idle(c, found.id, at.slice)
+            _check_count(c, config, found)
+            id_, now = names.new_snapshot(), utcnow()
+            row = {"id": id_, "slice": found.id, "name": wanted, "user": at.by.user, "created_at": now}
+            c.execute(t.snapshots.insert().values(**row))
+            c.execute(t.sliver_snapshots.insert(), [{"snapshot": id_, "sliver": one.id} for one in slivers])
+            operation = _ask(c, "snapshot", found, slivers, {"snapshot": id_, "name": wanted}, at.by)
+    except exc.IntegrityError as error:
+        message = f"slice {at.slice} already has a snapshot {wanted!r}"
+        raise Refused(Code.CONFLICT, message, hint="choose another name", field="name") from error
+    wake(config.wake_socket)
+    return operation
+
+
+def delete(store: Store, config: Config, at: Place, name: str) -> str:
+    """Ask for a snapshot to be deleted; the operation's id. Refused(CONFLICT) while it is needed."""
+    with store.write() as c:
+        found = _changing(c, at, "delete snapshots of")
+        row = find(c, found, name)
+        snapshot_users.check_idle(c, found.id, at.slice, row.id)
+        snapshot_users.check_not_cloned(c, found.id, at.slice, row.id)
+        c.execute(t.snapshots.delete().where(t.snapshots.c.id == row.id))
+        params = {"snapshot": row.id, "name": name}
+        operation = _ask(c, "snapshot-delete", found, _slivers(c, found), params, at.by)
+    wake(config.wake_socket)
+    return operation
+
+
+def restore(store: Store, config: Config, at: Place, name: str) -> str:
+    """Ask for all slivers to go on as they were then; the operation's id. What they have now is given up."""
+    with store.write() as c:
+        found = _changing(c, at, "restore")
+        row, slivers = find(c, found, name), _slivers(c, found)
+        snapshot_users.check_idle(c, found.id, at.slice)
+        _check_made(c, row)
+        s = t.slivers.c
+        values = {"origin": s.id.concat(f"/{row.id}"), "epoch": s.epoch + 1, "updated_at": utcnow()}
+        c.execute(t.slivers.update().where(s.slice == found.id).values(**values))
+        operation = _ask(c, "restore", found, slivers, {"snapshot": row.id, "name": name}, at.by)
+    wake(config.wake_socket)
+    return operation
+
+
+def clone(store: Store, config: Config, at: Place, name: str, raw: Mapping[str, Any]) -> str:
+    """Make another slice of the same project, whose slivers begin as the snapshot's; the operation's id.
+
+    raw: name; lease, disk (of each sliver) and ssh_keys, if they are not as the original has them. Each sliver's disk
+    limit covers what it begins with, as if that were a copy. Raises OverQuota.
+    """
+    for unknown in sorted(set(raw) - set(CLONE_FIELDS)):
+        raise invalid(unknown[:64], "unknown field", f"the fields are {', '.join(CLONE_FIELDS)}")
+    wanted = specs.slice_name(raw.get("name"))
+    try:
+        with store.write() as c:
+            found = _changing(c, at, "clone")
+            row = find(c, found, name)
+            _check_made(c, row)
+            spec = _spec(c, config, found, at.by, {**raw, "name": wanted})
+            operation = _insert(c, config, spec, at.by, found, row)
+    except exc.IntegrityError as error:
+        raise Refused(Code.CONFLICT, "a concurrent request changed the slice", hint="try again") from error
+    except OverQuota as error:
+        hinted = [Refused(one.code, one.message, hint=_QUOTA_HINT, field=one.field) for one in error.errors]
+        raise OverQuota(hinted) from error
+    wake(config.wake_socket)
+    return operation
+
+
+def find(c: Connection, found: _Row, name: str) -> _Row:
+    """The snapshot of a slice with this name. Refused(NOT_FOUND)."""
+    n = t.snapshots.c
+    row = c.execute(sa.select(t.snapshots).where(n.slice == found.id, n.name == name)).first()
+    if row is None:
+        hint = f"list them with `slicectl snapshot list {found.name}`"
+        raise Refused(Code.NOT_FOUND, f"slice {found.name} has no snapshot {name[:80]!r}", hint=hint)
+    return row
+
+
+def _changing(c: Connection, at: Place, action: str) -> _Row:
+    found = slices.find(c, at.slice, at.by, at.project)
+    access.change_slice(at.by, found.project, found.owner, at.slice, action)
+    return found
+
+
+def _slivers(c: Connection, found: _Row) -> list[_Row]:
+    """Refused(CONFLICT) unless each of them has a root."""
+    s = t.slivers.c
+    rows = list(c.execute(sa.select(t.slivers).where(s.slice == found.id).order_by(s.idx)).all())
+    if Desired.ABSENT in {one.desired for one in rows} or not rows:
+        raise Refused(Code.CONFLICT, f"slice {found.name} is being deleted", hint="create a new slice")
+    if not all(one.host_key for one in rows):
+        raise Refused(Code.CONFLICT, f"slice {found.name} is still being created", hint=f"`slicectl wait {found.name}`")
+    return rows
+
+
+def _check_count(c: Connection, config: Config, found: _Row) -> None:
+    n, most = t.snapshots.c, config.limits.snapshots_per_slice
+    if (c.scalar(sa.select(sa.func.count()).where(n.slice == found.id)) or 0) >= most:
+        message = f"slice {found.name} already has {most} snapshots, which is the limit"
+        raise Refused(Code.CONFLICT, message, hint=f"delete one with `slicectl snapshot delete {found.name} SNAPSHOT`")
+
+
+def _check_made(c: Connection, row: _Row) -> None:
+    n = t.sliver_snapshots.c
+    if c.scalar(sa.select(sa.exists().where(n.snapshot == row.id, n.made_at.is_(None)))):
+        raise Refused(Code.CONFLICT, f"snapshot {row.name} is still being created", hint="wait until it is ready")
+
+
+def _spec(c: Connection, config: Config, found: _Row, by: Principal, raw: Mapping[str, Any]) -> SliceSpec:
+    """The request that the original was, as far as `raw` does not say otherwise."""
+    head = c.execute(sa.select(t.slices).where(t.slices.c.id == found.id)).one()
+    slivers = _slivers(c, found)
+    first = slivers[0]
+    policy = projects.lease_policy(c, config, found.project)
+    usual = min(policy.default, policy.longest)
+    lease: timedelta = usual if raw.get("lease") is None else specs.lease(raw["lease"], config)
+    limits = {name: getattr(first, name) for name in (*_LIMITS, *_RATES)}
+    if raw.get("disk") is not None:
+        limits["disk"] = specs.disk(raw["disk"])
+    own = raw.get("ssh_keys")
+    if own is not None and not (isinstance(own, list) and all(isinstance(one, str) for one in own)):
+        raise invalid(request_keys.FIELD, "must be a list of texts, each the content of a .pub file")
+    return SliceSpec(
+        name=raw["name"],
+        kind=Kind(head.kind),
+        image=head.image,
+        count=len(slivers),
+        limits=Limits(**limits),
+        ports=first.port_count,
+        lease=lease,
+        ssh_keys=tuple(ssh_keys.of(c, by.user) or head.ssh_keys) if own is None else request_keys.parse(own),
+        node=first.node,
+        boot=Boot(head.boot),
+        project=found.project,
+    )
+
+
+def _insert(c: Connection, config: Config, spec: SliceSpec, by: Principal, found: _Row, snapshot: _Row) -> str:
+    s, n, o = t.slivers.c, t.sliver_snapshots.c, t.operations.c
+    begins = c.execute(
+        sa.select(s.idx, s.id, n.size).join(t.slivers, s.id == n.sliver).where(n.snapshot == snapshot.id)
+    ).all()
+    largest = max(one.size for one in begins)
+    if spec.limits.disk < largest + specs.LEAST_DISK:
+        least = size_text(largest + specs.LEAST_DISK)
+        raise invalid("disk", f"the snapshot already contains {size_text(largest)}", f"at least {least}")
+    operation = slices.insert(c, config, spec, by)
+    tag = c.scalar(sa.select(o.slice_id).where(o.id == operation))
+    for one in begins:
+        values = {"origin": names.origin(one.id, snapshot.id), "inherited": one.size}
+        c.execute(t.slivers.update().where(s.slice == tag, s.idx == one.idx).values(**values))
+    about = {"slice": found.name, "project": found.project, "address": by.address}
+    operations.note(c, by.user, "snapshot clone", utcnow(), detail=f"{snapshot.name} into {spec.name}", **about)
+    return operation
+
+
+_EVENTS = {"snapshot": "snapshot create", "snapshot-delete": "snapshot delete", "restore": "snapshot restore"}
+
+
+def _ask(c: Connection, kind: str, found: _Row, slivers: list[_Row], params: Mapping[str, str], by: Principal) -> str:
+    now = utcnow()
+    about = {"slice": found.name, "project": found.project, "address": by.address}
+    operations.note(c, by.user, _EVENTS[kind], now, detail=params["name"], **about)
+    ids = [one.id for one in slivers]
+    subject = operations.Subject(slivers[0].node, found.id, found.name, slivers=ids, project=found.project)
+    return operations.add(c, kind, subject, by.user, now, params)

@@ -1,0 +1,272 @@
+"""Raw input becomes a `SliceSpec` here, once. All that is wrong is said at once, each with its field."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from slicemgr import names
+from slicemgr.config import RATE_HINT, Config, parse_duration, parse_rate, parse_size
+from slicemgr.errors import Code, Refused, invalid
+from slicemgr.model import DEFAULT_PROJECT, KIB, MIB, Boot, Kind, Limits, SliceSpec
+from slicemgr.policy import leases
+from slicemgr.service.slices import request_keys, user_data
+
+T = TypeVar("T")
+
+LONGEST_NAME = 40  # with `-999` it still is a host name label of at most 63
+MOST_PORTS = 1000
+LEAST_MEMORY = LEAST_DISK = 16 * MIB
+LEAST_PIDS, MOST_PIDS = 8, 4_194_304  # the kernel's PID_MAX_LIMIT
+LEAST_CPU, MOST_CPU = 0.01, 8192.0
+LEAST_IO_RATE, LEAST_IO_OPS = 64 * KIB, 10  # a guest that gets less does not boot
+MOST_BYTES = 1 << 50
+LEAST_RATE, MOST_RATE = 64_000, 100_000_000_000  # bits per second
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NETWORK = ("net_in", "net_out")
+LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight", "io_rate", "io_ops", *_NETWORK)
+_FIELDS = frozenset(
+    ("name", "project", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node", "boot", "user_data")
+)
+_PAGE_CACHE = "containers write through the page cache of the node, which has no rate limit; use io_weight"
+_NOT_OF = {  # what a kind cannot do, and why
+    Kind.LXC: {
+        "io_rate": _PAGE_CACHE,
+        "io_ops": _PAGE_CACHE,
+        "boot": "a container does not boot a kernel",
+    },
+    Kind.KVM: {"pids": "a virtual machine has its own kernel, which limits its own processes"},
+}
+
+
+class InvalidSpec(Refused):
+    """Several fields are wrong. The first one is the error itself; `errors` has them all."""
+
+    def __init__(self, errors: list[Refused]) -> None:
+        first = errors[0]
+        super().__init__(Code.INVALID, first.message, hint=first.hint, field=first.field)
+        self.errors = tuple(errors)
+
+
+class _Form:
+    """Takes fields out of the raw input and collects what is wrong with them."""
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        self._raw = raw
+        self.errors: list[Refused] = []
+
+    def take(self, name: str, parse: Callable[[Any], T], default: T) -> T:
+        """The parsed field; the default if it is not given or wrong."""
+        value = self._raw.get(name)
+        if value is None:
+            return default
+        return self.attempt(lambda: parse(value), default)
+
+    def need(self, name: str, parse: Callable[[Any], T], default: T) -> T:
+        if self._raw.get(name) is None:
+            self.errors.append(invalid(name, "is missing"))
+        return self.take(name, parse, default)
+
+    def attempt(self, work: Callable[[], T], default: T) -> T:
+        try:
+            return work()
+        except Refused as error:
+            self.errors.append(error)
+            return default
+
+
+def slice_spec(raw: Mapping[str, Any], config: Config, default_lease: timedelta | None = None) -> SliceSpec:
+    """The request in `raw` (the JSON of `POST /slices`), complete and valid. Raises InvalidSpec.
+
+    default_lease: of a request that is silent, where the project has one of its own.
+    """
+    form = _Form(raw)
+    for unknown in sorted(set(raw) - _FIELDS):
+        form.errors.append(invalid(unknown[:64], "unknown field", f"the fields are {', '.join(sorted(_FIELDS))}"))
+    defaults, network = config.limits, config.network
+    kind = form.need("type", _kind, Kind.LXC)
+    for name, reason in _NOT_OF[kind].items():
+        if raw.get(name) is not None:
+            form.errors.append(invalid(name, f"is not supported for {kind}: {reason}", "omit this field"))
+    usual = min(config.lease.default, config.lease.longest)
+    most_ports = min(MOST_PORTS, network.ports_last - network.ports_first + 1)
+    spec = SliceSpec(
+        name=form.need("name", slice_name, ""),
+        kind=kind,
+        image=form.need("image", lambda value: _text("image", value), ""),
+        count=form.take("count", lambda value: _whole("count", value, 1, defaults.slivers_per_slice), 1),
+        limits=Limits(
+            memory=form.take("memory", lambda value: _size("memory", value, LEAST_MEMORY), defaults.memory.bytes),
+            disk=form.take("disk", lambda value: _size("disk", value, LEAST_DISK), defaults.disk.bytes),
+            pids=form.take(
+                "pids",
+                lambda value: _whole("pids", value, LEAST_PIDS, MOST_PIDS),
+                defaults.pids if kind is Kind.LXC else 0,
+            ),
+            cpu=form.take("cpu", _cpu, defaults.cpu),
+            cpu_shares=form.take("cpu_shares", lambda value: _whole("cpu_shares", value, 2, 262144), 1024),
+            memory_soft=form.take("memory_soft", lambda value: _size("memory_soft", value, LEAST_MEMORY), None),
+            io_weight=form.take("io_weight", lambda value: _whole("io_weight", value, 1, 1000), None),
+            io_rate=form.take("io_rate", lambda value: _size("io_rate", value, LEAST_IO_RATE), None),
+            io_ops=form.take("io_ops", lambda value: _whole("io_ops", value, LEAST_IO_OPS, 10_000_000), None),
+            net_in=form.take("net_in", lambda value: _rate("net_in", value), None),
+            net_out=form.take("net_out", lambda value: _rate("net_out", value), None),
+        ),
+        ports=form.take("ports", lambda value: _whole("ports", value, 1, most_ports), network.ports_per_sliver),
+        lease=form.take("lease", lambda value: lease(value, config), default_lease or usual),
+        ssh_keys=form.need("ssh_keys", _keys, ()),
+        node=form.take("node", lambda value: _text("node", value), None),
+        boot=form.take("boot", _boot, Boot.LOADER),
+        user_data=form.take("user_data", user_data.check, ""),
+        project=form.take("project", lambda value: _text("project", value), DEFAULT_PROJECT),
+    )
+    soft = spec.limits.memory_soft
+    if soft is not None and soft > spec.limits.memory:
+        form.errors.append(invalid("memory_soft", "exceeds the memory limit", "use at most the value of memory"))
+    if form.errors:
+        raise InvalidSpec(form.errors)
+    return spec
+
+
+def slice_name(value: Any) -> str:
+    """A name that is also a host name's first part. Refused(INVALID) otherwise."""
+    text = _text("name", value)
+    if len(text) > LONGEST_NAME:
+        raise invalid("name", f"{len(text)} characters are too many", f"at most {LONGEST_NAME}")
+    if not _NAME.fullmatch(text):
+        hint = "lower-case letters, digits and inner hyphens, as in `my-slice-1`"
+        raise invalid("name", f"{text!r} is not a valid slice name", hint)
+    return text
+
+
+def image_name(value: Any) -> str:
+    """A name for an image. Refused(INVALID) otherwise."""
+    text = _text("name", value)
+    if not _IMAGE_NAME.fullmatch(text):
+        hint = "up to 64 letters, digits, dots, hyphens and underscores, a letter or digit first"
+        raise invalid("name", f"{text[:80]!r} is not a valid image name", hint)
+    return text
+
+
+def lease(value: Any, config: Config) -> timedelta:
+    """The span of a lease for a new slice."""
+    span = renewal(value)
+    leases.check(span, config.lease.longest)
+    return span
+
+
+def disk(value: Any) -> int:
+    """A disk limit in bytes."""
+    if value is None:
+        raise invalid("disk", "is missing", "such as 8G")
+    return _size("disk", value, LEAST_DISK)
+
+
+def sliver_index(value: object) -> int:
+    """Which sliver of a slice is meant. Refused(INVALID)."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= names.MAX_INDEX:
+        raise invalid("sliver", f"{str(value)[:40]!r} is not the number of a sliver", f"0 to {names.MAX_INDEX}")
+    return value
+
+
+def renewal(value: Any) -> timedelta:
+    """The span of a lease that is asked for again; how much of it is granted is policy's."""
+    if not isinstance(value, str):
+        raise invalid("lease", "must be text", "write it as 12h, 7d or 2w")
+    if value.strip().startswith("-"):
+        raise invalid("lease", f"{value[:40]} is not in the future", "write it as 12h, 7d or 2w")
+    span = parse_duration(value, "lease")
+    leases.check(span)
+    return span
+
+
+def _text(field: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise invalid(field, "must be text")
+    if not value:
+        raise invalid(field, "is empty")
+    if len(value) > 1024:
+        raise invalid(field, "is too long")
+    return value
+
+
+def _kind(value: Any) -> Kind:
+    if value not in tuple(Kind):
+        raise invalid("type", f"{str(value)[:40]!r} is unknown", "lxc or kvm")
+    return Kind(value)
+
+
+def _boot(value: Any) -> Boot:
+    if value not in tuple(Boot):
+        raise invalid("boot", f"{str(value)[:40]!r} is unknown", ", ".join(Boot))
+    return Boot(value)
+
+
+def _whole(field: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value.strip()):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise invalid(field, f"{str(value)[:40]!r} is not a whole number", f"{least} to {most}")
+    if not least <= value <= most:
+        raise invalid(field, f"{str(value)[:40]} is out of range", f"{least} to {most}")
+    return value
+
+
+def _size(field: str, value: Any, least: int) -> int:
+    enough = f"at least {least // MIB}M" if least >= MIB else f"at least {least // KIB}K"
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise invalid(field, f"{str(value)[:40]!r} is not a size", "write it as 512M, 2G or a number of bytes")
+    if str(value).strip().startswith("-"):
+        raise invalid(field, f"{str(value)[:40]} is negative", enough)
+    size = parse_size(value if isinstance(value, str) else str(value), field)
+    if size < least:
+        raise invalid(field, f"{str(value)[:40]} is too small", enough)
+    if size > MOST_BYTES:
+        raise invalid(field, f"{str(value)[:40]} exceeds the capacity of every node", "write it as 512M or 2G")
+    return size
+
+
+def _rate(field: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise invalid(field, f"{str(value)[:40]!r} is not a rate", RATE_HINT)
+    rate = parse_rate(str(value), field)
+    if not LEAST_RATE <= rate <= MOST_RATE:
+        raise invalid(field, f"{str(value)[:40]} is out of range", "64kbit to 100Gbit")
+    return rate
+
+
+def _cpu(value: Any) -> float:
+    try:
+        cpu = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        cpu = math.nan
+    if math.isnan(cpu):
+        raise invalid("cpu", f"{str(value)[:40]!r} is not a number of CPU cores", "write it as 0.5, 1 or 2")
+    if not LEAST_CPU <= cpu <= MOST_CPU:
+        raise invalid(
+            "cpu", f"{str(value)[:40]} CPU cores are out of range", f"use {LEAST_CPU} up to the capacity of the node"
+        )
+    return cpu
+
+
+def _keys(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise invalid(request_keys.FIELD, "must be a list of texts, each the content of a .pub file")
+    return request_keys.parse(value)
+
+
+def baseline(raw: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """What to measure without the service: type, image (sha256), boot, memory (bytes), count, parallel."""
+    return {
+        "type": _kind(raw.get("type", Kind.LXC)).value,
+        "boot": _boot(raw.get("boot", Boot.LOADER)).value,
+        "memory": _size("memory", raw.get("memory", config.limits.memory.bytes), LEAST_MEMORY),
+        "image": _text("image", raw.get("image")),
+        "count": _whole("count", raw.get("count", 1), 1, config.limits.slivers_per_slice),
+        "parallel": _whole("parallel", raw.get("parallel", 1), 1, 64),
+    }

@@ -1,0 +1,1 @@
+"""What pages, routes and metrics show. Reads only."""

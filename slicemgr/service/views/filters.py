@@ -1,0 +1,120 @@
+"""What a list is narrowed to, as conditions of its query. Names and values come from the edge, checked there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from slicemgr.model import Desired, Phase
+from slicemgr.service.views.views import SETTLED, sliver_state
+from slicemgr.store import tables as t
+
+Condition = sa.ColumnElement[bool]
+Wanted = Mapping[str, Any]
+_Tests = Mapping[str, Callable[[Any], Condition]]
+
+
+def _conditions(wanted: Wanted, tests: _Tests) -> list[Condition]:
+    return [tests[name](value) for name, value in wanted.items()]
+
+
+def _begins(column: sa.ColumnElement[str], text: str) -> Condition:
+    """Not LIKE, to which some characters mean more, and in SQLite capitals nothing."""
+    return sa.func.substr(column, 1, len(text)) == text
+
+
+def _within(column: sa.ColumnElement[Any]) -> _Tests:
+    return {"since": lambda value: column >= value, "until": lambda value: column < value}
+
+
+def slices(wanted: Wanted) -> list[Condition]:
+    """state, type, image (name or sha256), project, owner, prefix (of the name)."""
+    l, i = t.slices.c, t.images.c
+    tests: _Tests = {
+        "state": lambda value: l.id.in_(_in_state(value)),
+        "type": lambda value: l.kind == value,
+        "image": lambda value: sa.or_(i.name == value, i.sha256 == value),
+        "project": lambda value: l.project == value,
+        "owner": lambda value: l.owner == value,
+        "prefix": lambda value: _begins(l.name, value),
+    }
+    return _conditions(wanted, tests)
+
+
+def _in_state(state: str) -> sa.Select[tuple[str]]:
+    """The ids of slices in a state: `views.slice_state`, told to the database."""
+    s = t.slivers.c
+    pairs = [(sa.and_(s.desired == d, s.phase == p), sliver_state(d, p)) for d in Desired for p in Phase]
+    each = sa.case(*pairs, else_="failed")
+    moving = sa.case((each.not_in(SETTLED), each))
+    lowest = sa.func.min(each)
+    whole = sa.case((lowest == sa.func.max(each), lowest), else_=sa.func.coalesce(sa.func.min(moving), "partial"))
+    found = sa.select(s.slice).group_by(s.slice).having(whole == state)
+    if state != "deleting":
+        return found
+    bare = sa.select(t.slices.c.id).where(t.slices.c.id.not_in(sa.select(s.slice)))
+    return sa.select(sa.union_all(found, bare).subquery().c[0])
+
+
+def images(wanted: Wanted) -> list[Condition]:
+    """state, project, prefix (of the name)."""
+    i = t.images.c
+    tests: _Tests = {
+        "state": lambda value: i.state == value,
+        "project": lambda value: i.project == value,
+        "prefix": lambda value: _begins(i.name, value),
+    }
+    return _conditions(wanted, tests)
+
+
+def operations(wanted: Wanted) -> list[Condition]:
+    """state, kind, slice, project, user, since and until (when it was asked for)."""
+    o = t.operations.c
+    tests: _Tests = {
+        "state": lambda value: o.state == value,
+        "kind": lambda value: o.kind == value,
+        "slice": lambda value: o.slice_name == value,
+        "project": lambda value: o.project == value,
+        "user": lambda value: o.user == value,
+        **_within(o.created_at),
+    }
+    return _conditions(wanted, tests)
+
+
+def events(wanted: Wanted) -> list[Condition]:
+    """slice, project, user, action, since, until."""
+    e = t.events.c
+    tests: _Tests = {
+        "slice": lambda value: e.slice == value,
+        "project": lambda value: e.project == value,
+        "user": lambda value: e.user == value,
+        "action": lambda value: e.action == value,
+        **_within(e.at),
+    }
+    return _conditions(wanted, tests)
+
+
+def requests(wanted: Wanted) -> list[Condition]:
+    """state, project, user, since, until."""
+    q = t.requests.c
+    tests: _Tests = {
+        "state": lambda value: q.state == value,
+        "project": lambda value: q.project == value,
+        "user": lambda value: q.user == value,
+        **_within(q.created_at),
+    }
+    return _conditions(wanted, tests)
+
+
+def experiments(wanted: Wanted) -> list[Condition]:
+    """kind, node, since and until (when it was published)."""
+    x = t.experiments.c
+    tests: _Tests = {
+        "kind": lambda value: x.kind == value,
+        "node": lambda value: x.node == value,
+        "since": lambda value: x.published_at >= value,
+        "until": lambda value: x.published_at < value,
+    }
+    return _conditions(wanted, tests)

@@ -1,0 +1,89 @@
+"""What pages show beside the lists of REST: the log by its filters, who uses an image, what a node was asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from slicemgr.model import OperationState, RequestState
+from slicemgr.policy.access import Principal
+from slicemgr.service.views import views
+from slicemgr.service.views.views import Json, when
+from slicemgr.store import tables as t
+
+_ENDED = (OperationState.DONE, OperationState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFilter:
+    """What of the log is wanted; "" and None: everything. before: only events older than the one with this id."""
+
+    user: str = ""
+    action: str = ""
+    project: str = ""
+    slice: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    before: int | None = None
+
+
+def log(c: Connection, by: Principal, wanted: LogFilter, limit: int) -> tuple[list[Json], int | None]:
+    """The newest events first, of those that `by` sees; and `before` of the next page, None at the end."""
+    e = t.events.c
+    query = sa.select(t.events).where(_seen(by))
+    for column, value in ((e.user, wanted.user), (e.project, wanted.project), (e.slice, wanted.slice)):
+        if value:
+            query = query.where(column == value)
+    if wanted.action:
+        query = query.where(e.action == wanted.action)
+    if wanted.since:
+        query = query.where(e.at >= wanted.since)
+    if wanted.until:
+        query = query.where(e.at < wanted.until)
+    if wanted.before is not None:
+        query = query.where(e.id < wanted.before)
+    rows = c.execute(query.order_by(e.id.desc()).limit(limit + 1)).all()
+    names = ("id", "user", "action", "slice", "project", "detail", "address")
+    events = [{**{name: getattr(row, name) for name in names}, "at": when(row.at)} for row in rows[:limit]]
+    return events, events[-1]["id"] if len(rows) > limit else None
+
+
+def actions(c: Connection, by: Principal) -> list[str]:
+    """Every action that the log has, for whom it is shown."""
+    return list(c.scalars(sa.select(t.events.c.action).distinct().where(_seen(by)).order_by(t.events.c.action)))
+
+
+def _seen(by: Principal) -> sa.ColumnElement[bool]:
+    """An admin sees all events, others their projects' and their own."""
+    e = t.events.c
+    if by.admin:
+        return sa.true()
+    return sa.or_(e.project.in_(tuple(by.roles)), sa.and_(e.project == "", e.user == by.user))
+
+
+def waiting(c: Connection, by: Principal) -> int:
+    """How many requests wait for `by` to decide."""
+    q = t.requests.c
+    query = sa.select(sa.func.count()).where(q.state == RequestState.WAITING)
+    if not by.admin:
+        query = query.where(q.project.in_([name for name in by.roles if by.leads(name)]))
+    return c.scalar(query) or 0
+
+
+def users_of_image(c: Connection, sha256: str, by: Principal) -> tuple[list[Json], int]:
+    """The slices made of an image that `by` sees, and how many others there are."""
+    l = t.slices.c
+    rows = c.execute(sa.select(l.name, l.project, l.owner).where(l.image == sha256).order_by(l.project, l.name)).all()
+    seen = [{"name": row.name, "project": row.project, "owner": row.owner} for row in rows if by.sees(row.project)]
+    return seen, len(rows) - len(seen)
+
+
+def newest(c: Connection, node: str, kind: str, *, ended: bool = False) -> Json | None:
+    """The last operation of a kind on a node, or the last that ended; None before the first."""
+    o = t.operations.c
+    query = sa.select(o.id).where(o.node == node, o.kind == kind).order_by(o.created_at.desc(), o.id).limit(1)
+    id_ = c.scalar(query.where(o.state.in_(_ENDED)) if ended else query)
+    return None if id_ is None else views.operation(c, id_)

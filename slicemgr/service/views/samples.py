@@ -1,0 +1,284 @@
+"""What slices and nodes used, as people ask for it: series in columns, sums, who uses most now, accounts by month.
+
+A series has rates where the store has increments: `cpu` in cores, `net_*` and `io_*` in bytes (packets, operations) a
+second, over the span that ends at `at`. Sizes are bytes. None: not known, or it did not run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from slicemgr.config import Config, RecordConfig, parse_duration
+from slicemgr.errors import Code, Refused, invalid
+from slicemgr.figures import COUNTED, HOURS, MINUTES, RAW
+from slicemgr.policy import access
+from slicemgr.policy.access import Principal
+from slicemgr.service.views import paging
+from slicemgr.service.views.paging import By, Page
+from slicemgr.service.views.views import when
+from slicemgr.store import samples
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+Json = dict[str, Any]
+Rows = Sequence[Row[*tuple[Any, ...]]]
+
+NAMES = {"raw": RAW, "5m": MINUTES, "1h": HOURS}
+DEPRECATED = {"memory": "charged", "memory_peak": "charged_peak"}  # of slivers: the former names
+GAUGES = ("memory", "working", "guest", "swap", "memory_peak", "disk", "referenced", "pids", "connections")
+RATES = ("cpu", *COUNTED)
+OF_SLIVERS = (*GAUGES, *RATES, "cpu_peak", "charged", "charged_peak")
+OF_NODES = (
+    *("memory", "memory_total", "swap", "swap_total", "memory_peak", "disk", "disk_total", "pids", "connections"),
+    *RATES,
+    *("cpu_peak", "load", "lxc", "kvm", "sample_seconds", "sample_cpu"),
+)
+_LIMITS = ("memory", "disk", "cpu")
+_AUTO = 720  # points up to which the finer resolution is chosen
+_MOST = 250_000  # values of one column in an answer
+_OLDEST_LOOK = 4  # intervals after which a look is no longer what is going on
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """since < at <= until, in seconds since 1970; resolution as in the store."""
+
+    since: int
+    until: int
+    resolution: int
+
+    def head(self, record: RecordConfig) -> Json:
+        name = next(name for name, value in NAMES.items() if value == self.resolution)
+        seconds = self.resolution or record.interval.total_seconds()
+        return {"resolution": name, "seconds": seconds, "since": _told(self.since), "until": _told(self.until)}
+
+
+def window(
+    record: RecordConfig, since: str | None, until: str | None, resolution: str | None, now: datetime | None = None
+) -> Window:
+    """What is asked for. Moments are RFC 3339 or how long ago (`1h`); the default is the last hour, and by itself the
+    resolution that shows it well. Refused(INVALID)."""
+    present = now or utcnow()
+    begin = _moment("since", since or "1h", present)
+    end = min(_moment("until", until, present) if until else present, present)
+    if begin >= end:
+        raise invalid("since", "is not before `until`", "such as since=2d&until=1d")
+    if resolution not in (None, "", "auto", *NAMES):
+        raise invalid("resolution", f"{resolution!r} is unknown"[:80], f"auto, {', '.join(NAMES)}")
+    first, last = int(begin.timestamp()), int(end.timestamp())
+    return Window(first, last, NAMES.get(resolution or "", _finest(record, first, last, int(present.timestamp()))))
+
+
+def _finest(record: RecordConfig, since: int, until: int, now: int) -> int:
+    kept = ((RAW, record.interval, record.keep), (MINUTES, None, record.keep_5m))
+    for resolution, interval, keep in kept:
+        step = interval.total_seconds() if interval else resolution
+        if (until - since) / step <= _AUTO * (3 if resolution else 1) and since >= now - keep.total_seconds():
+            return resolution
+    return HOURS
+
+
+def _moment(field: str, text: str, now: datetime) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return now - parse_duration(text, field)
+        except (Refused, OverflowError):
+            raise invalid(field, f"{text[:40]!r} is not a time", "such as 2h, 7d or 2026-11-21T12:00:00Z") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+def chosen(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
+    """The columns of a list with commas; None: all. Refused(INVALID)."""
+    names = tuple(dict.fromkeys(one.strip() for one in (text or "").split(",") if one.strip()))
+    for unknown in (one for one in names if one not in known):
+        raise invalid("columns", f"{unknown[:40]!r} is unknown", f"the columns are {', '.join(known)}")
+    return names or tuple(known)
+
+
+# --- series -----------------------------------------------------------------------------------------------------------
+
+
+def of_slice(
+    c: Connection, config: Config, id: str, wanted: Window, columns: Sequence[str] = OF_SLIVERS, *, total: bool = False
+) -> Json:
+    """The series of each sliver of a slice, or with `total` of all together. id: the slice's; see `slices.find`."""
+    l, s = t.slices.c, t.slivers.c
+    head = c.execute(sa.select(l.name, l.project).where(l.id == id)).one()
+    members = c.execute(sa.select(s.serial, s.id, s.idx, s.memory, s.disk, s.cpu).where(s.slice == id).order_by(s.idx))
+    slivers = list(members)
+    points = (wanted.until - wanted.since) / (wanted.resolution or config.record.interval.total_seconds())
+    if points * (1 if total else len(slivers)) > _MOST:
+        hint = "request a shorter period, a coarser resolution, or the sum of all slivers"
+        raise Refused(Code.INVALID, "the response would be too large", hint=hint, field="since")
+    serials = [one.serial for one in slivers]
+    span = (wanted.resolution, wanted.since, wanted.until)
+    rows = samples.of_slivers(c, serials, *span, together=total)
+    axis = sorted({row.at for row in rows})
+    by_sliver: dict[int | None, dict[int, Any]] = defaultdict(dict)
+    for row in rows:
+        by_sliver[None if total else row.sliver][row.at] = row
+    limits = {one.serial: {name: getattr(one, name) for name in _LIMITS} for one in slivers}
+    heads: list[tuple[int | None, Json]] = [
+        (one.serial, {"index": one.idx, "id": one.id, "limits": limits[one.serial]}) for one in slivers
+    ]
+    if total:
+        summed = {name: sum(one[name] for one in limits.values()) for name in _LIMITS}
+        heads = [(None, {"index": None, "id": None, "limits": summed})]
+    parts = [
+        {
+            **about,
+            "totals": totals(by_sliver[key].values()),
+            "series": {name: [value(by_sliver[key].get(at), name) for at in axis] for name in columns},
+        }
+        for key, about in heads
+    ]
+    return {"slice": head.name, "project": head.project, **wanted.head(config.record), "at": axis, "slivers": parts}
+
+
+def of_node(c: Connection, config: Config, name: str, wanted: Window, columns: Sequence[str] = OF_NODES) -> Json:
+    """The series of a node. Refused(NOT_FOUND)."""
+    if c.scalar(sa.select(t.nodes.c.name).where(t.nodes.c.name == name)) is None:
+        raise Refused(Code.NOT_FOUND, f"there is no node {name[:80]!r}", hint="list them with `slicectl node list`")
+    rows = samples.of_node(c, name, wanted.resolution, wanted.since, wanted.until)
+    series = {one: [value(row, one) for row in rows] for one in columns}
+    told = {"node": name, **wanted.head(config.record), "at": [row.at for row in rows]}
+    return {**told, "totals": totals(rows, ("memory", "disk")), "series": series}
+
+
+def value(row: Any, name: str) -> float | None:
+    """What a row says of a column: a rate where it has an increment; None without a row."""
+    if row is None:
+        return None
+    held = getattr(row, _column(row, name))
+    if name not in RATES:
+        return held if held is None or isinstance(held, int) else round(held, 4)
+    seconds = getattr(row, "running", row.seconds)
+    return round(held / seconds, 4) if seconds > 0 else None
+
+
+def _column(row: Any, name: str) -> str:
+    """A node's row has memory of its own; of a sliver that is a former name."""
+    return name if hasattr(row, name) else DEPRECATED[name]
+
+
+def totals(rows: Iterable[Any], held: Sequence[str] = ("charged", "working", "disk")) -> Json:
+    """What rows come to: sums of what is counted, the mean of what is held, the peak of memory.
+
+    Those of slivers come with `memory_mean` and `memory_peak`, the former names of what is charged.
+    """
+    rows = list(rows)
+    memory = held[0]
+    told: Json = {
+        "seconds": round(sum(row.seconds for row in rows), 1),
+        "running_seconds": round(sum(getattr(row, "running", row.seconds) for row in rows), 1),
+        "cpu_seconds": round(sum(row.cpu for row in rows), 3),
+        **{name: sum(getattr(row, name) for row in rows) for name in COUNTED},
+    }
+    for name in held:
+        known = [(getattr(row, name), row.seconds) for row in rows if getattr(row, name) is not None]
+        weight = sum(seconds for _, seconds in known)
+        told[f"{name}_mean"] = round(sum(one * seconds for one, seconds in known) / weight) if weight else None
+    peaks = (getattr(row, f"{memory}_peak") for row in rows)
+    told[f"{memory}_peak"] = max((one for one in peaks if one is not None), default=None)
+    return {**told, "memory_mean": told[f"{memory}_mean"], "memory_peak": told[f"{memory}_peak"]}
+
+
+def flat(told: Json) -> tuple[list[str], list[list[Any]]]:
+    """Series as the lines of a table: a header, and a line for each moment (and sliver)."""
+    parts = told["slivers"] if "slivers" in told else [{"index": None, "series": told["series"]}]
+    columns = list(parts[0]["series"]) if parts else []
+    lines = [
+        [_told(at), part["index"], *(part["series"][name][place] for name in columns)]
+        for place, at in enumerate(told["at"])
+        for part in parts
+    ]
+    return ["at", "sliver", *columns], lines
+
+
+# --- now --------------------------------------------------------------------------------------------------------------
+
+
+def top(c: Connection, config: Config, by: Principal, now: datetime | None = None) -> Json:
+    """The last look at every sliver that one sees, and at the nodes. What is not running any more is left out."""
+    present = int((now or utcnow()).timestamp())
+    oldest = present - int(_OLDEST_LOOK * config.record.interval.total_seconds())
+    looks = samples.newest(c, oldest)
+    s, l = t.slivers.c, t.slices.c
+    columns = (s.serial, s.idx, s.node, l.name, l.project, l.owner, l.kind, s.memory, s.disk, s.cpu)
+    query = sa.select(*columns).join(t.slices, l.id == s.slice).order_by(l.project, l.name, s.idx)
+    projects = access.visible(by)
+    if projects is not None:
+        query = query.where(l.project.in_(projects))
+    slivers = c.execute(query).all()
+    rows = {row.sliver: row for node, look in looks.items() for row in samples.at(c, node, look.at)}
+    return {
+        "nodes": [_node_now(look) for _, look in sorted(looks.items())],
+        "slivers": [
+            {
+                "slice": one.name,
+                "index": one.idx,
+                "project": one.project,
+                "owner": one.owner,
+                "type": one.kind,
+                "node": one.node,
+                "at": _told(rows[one.serial].at),
+                "limits": {"memory": one.memory, "disk": one.disk, "cpu": one.cpu},
+                **{name: value(rows[one.serial], name) for name in OF_SLIVERS},
+            }
+            for one in slivers
+            if one.serial in rows and rows[one.serial].charged is not None
+        ],
+    }
+
+
+def _node_now(look: Any) -> Json:
+    return {"node": look.node, "at": _told(look.at), **{name: value(look, name) for name in OF_NODES}}
+
+
+# --- accounts ---------------------------------------------------------------------------------------------------------
+
+ACCOUNTED = (
+    *("sliver_hours", "cpu_hours", "memory_gib_hours", "disk_gib_hours"),
+    *("net_in", "net_out", "io_read", "io_written"),
+)
+
+
+def accounts(
+    c: Connection, by: Principal, project: str | None, month: str | None, since: str | None, page: Page | None = None
+) -> list[Json]:
+    """What projects used, by month: one project (its own row is there with zeros for a `month` without use), or all
+    that `by` sees. month: `2026-11`, or since: from that month on. Refused."""
+    for field, text in (("month", month), ("since", since)):
+        if text and not re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", text):
+            raise invalid(field, f"{text[:40]!r} is not a month", "such as 2026-11")
+    if project is not None:
+        access.see_project(by, project)
+        if c.scalar(sa.select(t.projects.c.name).where(t.projects.c.name == project)) is None:
+            raise access.missing("project", project)
+    places = [project] if project is not None else access.visible(by)
+    months = (month, month) if month else (since or "", "9999")
+    query = samples.accounts(None if places is None else list(places), months)
+    rows = paging.rows(c, query, page, By(t.accounts.c.project), By(t.accounts.c.month))
+    told = [{"project": row.project, "month": row.month, **_amounts(row)} for row in rows]
+    if project is not None and month and not told:
+        told = [{"project": project, "month": month, **dict.fromkeys(ACCOUNTED, 0)}]
+    return told
+
+
+def _amounts(row: Any) -> Json:
+    amounts = {name: getattr(row, name) for name in ACCOUNTED}
+    return {name: one if isinstance(one, int) else round(one, 4) for name, one in amounts.items()}
+
+
+def _told(seconds: int) -> str:
+    return when(datetime.fromtimestamp(seconds, UTC)) or ""

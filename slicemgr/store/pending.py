@@ -1,0 +1,206 @@
+"""What the agent reads: what is to be done, and what should be. What it saw, it writes by `record`.
+
+All of it works on a connection of `store.read()` or `store.write()`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from slicemgr import model
+from slicemgr.model import Desired, ImageState, Kind, OperationState, Phase
+from slicemgr.store import snapshots
+from slicemgr.store import tables as t
+from slicemgr.store.observations import record
+from slicemgr.store.updates import (
+    EventSeen,
+    ImageGone,
+    ImageSeen,
+    Json,
+    NodeSeen,
+    OperationEnded,
+    OperationStarted,
+    SliverDone,
+    SliverGone,
+    SliverSeen,
+    SnapshotGone,
+    SnapshotMade,
+    StepSeen,
+    Update,
+)
+
+__all__ = [
+    "SLIVER_OPERATIONS",
+    "EventSeen",
+    "ImageGone",
+    "ImageSeen",
+    "NodeSeen",
+    "Operation",
+    "OperationEnded",
+    "OperationStarted",
+    "SliverDone",
+    "SliverGone",
+    "SliverRow",
+    "SliverSeen",
+    "SnapshotGone",
+    "SnapshotMade",
+    "StepSeen",
+    "Update",
+    "images",
+    "pending_operations",
+    "record",
+    "slivers",
+]
+
+# What each operation on slivers wants them to be (None: as they are); the other kinds are about an image or the node.
+SLIVER_OPERATIONS: dict[str, Desired | None] = {
+    "create": Desired.RUNNING,
+    "start": Desired.RUNNING,
+    "stop": Desired.STOPPED,
+    "restart": Desired.RUNNING,
+    "pause": Desired.PAUSED,
+    "resume": Desired.RUNNING,
+    "resize": None,
+    "keys": None,
+    "snapshot": None,
+    "snapshot-delete": None,
+    "restore": None,
+    "delete": Desired.ABSENT,
+}
+_LIMITS = tuple(field.name for field in fields(model.Limits))  # columns of the same names
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A change somebody asked for. slivers: the ids of all it is about, also of those already dealt with."""
+
+    id: str
+    kind: str
+    state: OperationState
+    slice_id: str
+    slice_name: str
+    image: str  # sha256
+    image_name: str
+    user: str
+    params: Json
+    slivers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SliverRow:
+    """A sliver and what was last seen of it."""
+
+    sliver: model.Sliver
+    phase: Phase
+    error: str
+
+
+def pending_operations(c: Connection, node: str) -> list[Operation]:
+    """The node's operations that have not ended, oldest first. Running ones were left by an agent that died."""
+    o = t.operations.c
+    pending = sa.and_(o.node == node, o.state.in_([OperationState.QUEUED, OperationState.RUNNING]))
+    columns = (o.id, o.kind, o.state, o.slice_id, o.slice_name, o.image, o.image_name, o.user, o.params)
+    rows = c.execute(sa.select(*columns).where(pending).order_by(o.created_at, o.id)).all()
+    if not rows:
+        return []
+    members: dict[str, list[str]] = defaultdict(list)
+    s = t.operation_slivers.c
+    for operation, sliver in c.execute(
+        sa.select(s.operation, s.sliver).join(t.operations, o.id == s.operation).where(pending)
+    ):
+        members[operation].append(sliver)
+    return [
+        Operation(row[0], row[1], OperationState(row[2]), *row[3:9], tuple(sorted(members[row[0]], key=_by_index)))
+        for row in rows
+    ]
+
+
+def _by_index(sliver: str) -> tuple[str, int]:
+    tag, _, index = sliver.rpartition("-")
+    return tag, int(index)
+
+
+def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> list[SliverRow]:
+    """All slivers of the node, or those among `ids`, also the ones that should be absent. Two queries."""
+    s, sl, i = t.slivers.c, t.slices.c, t.images.c
+    query = (
+        sa.select(
+            *(s.id, s.serial, sl.id, sl.name, s.idx, sl.kind, s.desired, sl.image, i.arch, s.address),
+            *(s.port_first, s.port_count, s.uid_first),
+            sa.cast(sl.ssh_keys, sa.Text),
+            *(sl.count, s.host_key, s.generation, s.phase, s.error),
+            *(i.format, i.virtual_size, sa.cast(i.boot, sa.Text), sl.boot, sl.user_data, sl.project),
+            *(s.origin, s.inherited, s.epoch),
+            *(s[name] for name in _LIMITS),
+        )
+        .select_from(t.slivers)
+        .join(t.slices, sl.id == s.slice)
+        .join(t.images, i.sha256 == sl.image)
+        .where(s.node == node)
+        .order_by(s.serial)
+    )
+    if ids is not None:
+        query = query.where(s.id.in_(ids))
+    shall_have = snapshots.of_slivers(c, node, ids)
+    return [_sliver_row(tuple(row), tuple(shall_have[row.id])) for row in c.execute(query)]
+
+
+def _sliver_row(row: tuple[Any, ...], shall_have: tuple[model.SliverSnapshot, ...]) -> SliverRow:
+    sliver = model.Sliver(
+        id=row[0],
+        serial=row[1],
+        tag=row[2],
+        slice_name=row[3],
+        index=row[4],
+        kind=Kind(row[5]),
+        desired=Desired(row[6]),
+        image=row[7],
+        arch=row[8],
+        address=row[9],
+        ports=model.PortBlock(row[10], row[11]),
+        uid_first=row[12],
+        limits=model.Limits(*row[28:]),
+        ssh_keys=_keys(row[13]),
+        siblings=row[14],
+        host_key=row[15],
+        generation=row[16],
+        image_format=row[19],
+        image_size=row[20],
+        boot_facts=_boot_facts(row[21]),
+        boot=model.Boot(row[22]),
+        user_data=row[23],
+        project=row[24],
+        origin=row[25],
+        inherited=row[26],
+        epoch=row[27],
+        snapshots=shall_have,
+    )
+    return SliverRow(sliver, Phase(row[17]), row[18])
+
+
+@lru_cache(maxsize=256)
+def _boot_facts(text: str) -> model.BootFacts:
+    return model.BootFacts(**json.loads(text))
+
+
+@lru_cache(maxsize=256)
+def _keys(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+def images(c: Connection) -> list[model.Image]:
+    """All images, also those that are still being imported or deleted."""
+    i = t.images.c
+    columns = (i.sha256, i.name, i.format, i.virtual_size, i.file_size, i.arch, i.os, i.state, i.created_at, i.boot)
+    return [
+        model.Image(*row[:7], state=ImageState(row[7]), created_at=row[8], boot=model.BootFacts(**row[9]))
+        for row in c.execute(sa.select(*columns).order_by(i.name)).all()
+    ]
