@@ -183,7 +183,7 @@ def _links(values: Values, _: Target) -> Verdict:
 
 
 def _tcp_buffers(values: Values, target: Target) -> Verdict:
-    """On cgroup v1 each socket may pass the limit by what one write needs; for v2 see docs/threat-model.md."""
+    """On v1 each socket may pass the limit by what one write needs, on v2 by one buffer: docs/threat-model.md."""
     held, sockets = amount(values, "buffers.tcp"), amount(values, "buffers.sockets")
     most = target.memory + (sockets or 0) * _ONE_WRITE[target.cgroup]
     return f"{held} in {sockets} sockets", held is not None and held <= most

@@ -139,6 +139,12 @@ def _frozen(site: Site) -> Row:
     return Row("table 3: freeze", site.kind, "silent while paused", seen, after and not during)
 
 
+def _inotify_at_most(tables: Mapping[str, Any], wanted: int) -> int:
+    """Instances that an attacker may hold: no more than half of what the node gives one user, who may be its root."""
+    limit = tables.get("inotify", {}).get("limit")  # an agent of an earlier version does not report it
+    return min(wanted, limit // 2) if isinstance(limit, int) else wanted
+
+
 # probe, what the attacker tries to hold (more than one sliver may have, less than tools/units/90-slicemgr.conf or Linux
 # gives one user), what the neighbour must still get
 COUNTERS = (("inotify", 1100, 64), ("signals", 65536, 256), ("queues", 64, 4))
@@ -150,6 +156,8 @@ def _counters(site: Site) -> Iterator[Row]:
         if site.kind == "kvm":
             yield inapplicable(f"shared limit: {name}", site.kind, f"{OWN_KERNEL}, which counts these")
             continue
+        if name == "inotify":
+            most = _inotify_at_most(site.tables(), most)
         alone = amount(site.neighbour.probe((name, wanted)), name)
         with site.attacker.holding((name, most)) as held:
             left = amount(site.neighbour.probe((name, wanted)), name)

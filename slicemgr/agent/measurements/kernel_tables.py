@@ -26,6 +26,7 @@ def read(config: Config) -> dict[str, object]:
             "used": len(json.loads(command.run(["ip", "-j", "neigh", "show"], timeout=_SECONDS) or b"[]")),
             "limit": _number("/proc/sys/net/ipv4/neigh/default/gc_thresh3"),
         },
+        "inotify": {"limit": _number("/proc/sys/fs/inotify/max_user_instances")},
     }
 
 
