@@ -26,7 +26,6 @@ TESTS = (  # what depends on the host, the whole path first: the drivers' own sl
     "tests/system/test_launcher.py::test_the_same_checks_fail_without_the_confinement",
     "tests/system/test_launcher.py::test_every_limit_that_can_be_asked_for_holds",
     "tests/system/test_launcher.py::test_the_link_has_its_address_whoever_changed_it_outside",
-    "tests/system/test_launcher.py::test_the_link_has_its_address_whoever_changed_it_outside",
     "tests/system/test_kernel_memory.py::test_capture_rings_are_bounded_over_all_sockets_of_a_sliver",
     "tests/system/test_kernel_memory.py::test_rings_that_are_gone_can_be_had_again_and_those_that_are_there_cannot",
     "tests/system/test_kernel_memory.py::test_socket_buffers_count_or_have_a_limit",

@@ -82,7 +82,8 @@ JUMPS = {
 }
 REACHED = {"network: a sliver of the same slice", "network: its public port"}  # what must succeed
 TABLES = (
-    "from slicemgr import config; from slicemgr.agent import kernel_tables; print(kernel_tables.read(config.load()))"
+    "from slicemgr import config; from slicemgr.agent.measurements import kernel_tables;"
+    " print(kernel_tables.read(config.load()))"
 )
 # What a machine that is larger than promised fails. One processor is the least, so half of one is no other promise.
 TABLET = "<input type='tablet' bus='virtio'/>"  # any device that our domains do not have

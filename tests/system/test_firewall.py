@@ -39,7 +39,7 @@ from slicemgr.config import NetworkConfig
 from slicemgr.drivers.network import firewall_trial
 
 WEAKENED = """
-from slicemgr.drivers import firewall_legacy, firewall_trial
+from slicemgr.drivers.network import firewall_legacy, firewall_trial
 
 def encode(ipv6, rule, really=firewall_legacy._encode):
     matches = (one._replace(options=()) if one.module == "rpfilter" else one for one in rule.matches)

@@ -105,7 +105,7 @@ def test_a_line_through_points() -> None:
 
 
 def test_what_is_missing_says_how_it_is_installed() -> None:
-    program = "import sys; sys.modules['scipy'] = None\nfrom slicemgr.bench import stats\nstats.summary([1.0, 2.0])"
+    program = "import sys\nsys.modules['scipy'] = None\nfrom slicemgr.bench.report import stats\nstats.summary([1, 2])"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stderr
     assert "Refused: reports need scipy, which is not installed" in said and "pip install 'slicemgr[bench]'" in said
 

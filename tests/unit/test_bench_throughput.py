@@ -254,7 +254,7 @@ LIMITED = """
 import resource, sys
 hard = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
-from slicemgr.bench import iperf
+from slicemgr.bench.frame import iperf
 from slicemgr.errors import Refused
 try:
     iperf.make_room(200)
