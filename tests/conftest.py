@@ -17,7 +17,7 @@ from guest import Guest, booted
 from host_node import HostNode
 from hypothesis import HealthCheck, settings
 from postgres_server import Server
-from production_run import Run
+from production_run import SUITES, Runs, chosen_debians
 from testbed import IMAGE, Node, ensure_image
 
 from slicemgr.service.accounts import passwords
@@ -38,7 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate", action="store_true", help="rewrite the golden files; look at the diff")
     parser.addoption("--part", choices=suite.PARTS, help="of the suite: see tools/suite.py")
     parser.addoption("--taken", type=Path, help="a folder in which parts with nodes mark the files that they take")
-    parser.addoption("--debian", choices=("12", "13"), default="12", help="of the production-like host")
+    parser.addoption(
+        "--debian", choices=tuple(SUITES), help="of the production-like host; default: each, one after the other"
+    )
 
 
 @pytest.fixture
@@ -137,18 +139,18 @@ def guest(booted_guest: Guest) -> Iterator[Guest]:
 
 
 @pytest.fixture(scope="session")
-def production_run(bare_node: Node, request: pytest.FixtureRequest) -> Iterator[Run]:
-    """The production-like machine at work, in the background."""
-    run = Run(bare_node, request.config.getoption("--debian"))
-    yield run
-    run.stop()
+def production_runs(bare_node: Node, request: pytest.FixtureRequest) -> Iterator[Runs]:
+    """The production-like machines at work, in the background."""
+    runs = Runs(bare_node, chosen_debians(request.config))
+    yield runs
+    runs.stop()
 
 
 @pytest.fixture(scope="session")
 def node(bare_node: Node, request: pytest.FixtureRequest) -> Node:
-    """The node that most tests share. The production-like machine runs beside them, if its results are wanted."""
+    """The node that most tests share. The production-like machines run beside them, if their results are wanted."""
     if any("test_production_host" in item.nodeid for item in request.session.items):
-        request.getfixturevalue("production_run")
+        request.getfixturevalue("production_runs")
     return bare_node
 
 

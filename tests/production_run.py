@@ -1,4 +1,4 @@
-"""A run of the production-like machine, beside the other tests: it takes long, and mostly waits.
+"""Runs of the production-like machines, beside the other tests: it takes long, and mostly waits.
 
 The base comes from the box's own import: in the emulated machine the import's appliance would be emulated once more.
 """
@@ -9,11 +9,15 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import prodhost
+import pytest
 from testbed import IMAGE, Node
 
 SUITES = {"12": "bookworm", "13": "trixie"}
@@ -40,7 +44,7 @@ AFTER_REBOOT = (
     "tests/production/test_reboot.py::test_host_and_database_agree_after_the_reboot",
     "tests/production/test_removal.py",
 )
-SECONDS = 6300.0  # the whole run, beside other tests
+SECONDS = 6300.0  # one machine, beside other tests
 POOL = """\
 set -e
 truncate -s 4G "$1"
@@ -56,7 +60,7 @@ btrfs property set "/tmp/pool/bases/$2" ro true
 
 
 @dataclass(frozen=True)
-class Told:
+class Outcome:
     """What came out of the machine. results: by test, "" if it passed, else why not."""
 
     status: int
@@ -64,45 +68,64 @@ class Told:
     log: str
 
 
-class Run:
-    """Started by its constructor, with what the box has; ended by `stop` if nobody waits for its end."""
+class Runs:
+    """One machine after the other, in the background: begun by the constructor, ended by `stop` if nobody waits.
 
-    def __init__(self, node: Node, debian: str) -> None:
+    debians: major versions, in the order in which their machines run.
+    """
+
+    def __init__(self, node: Node, debians: Sequence[str]) -> None:
         self._work = tempfile.TemporaryDirectory(prefix="machine.", dir=prodhost.CACHE.parent)
-        work = Path(self._work.name)
-        disk, rows = work / "pool.raw", work / "images.json"
         images = {one["name"]: one for one in _images(node)}
-        rows.write_text(json.dumps([images[IMAGE]]))
-        sha256 = str(images[IMAGE]["sha256"])
-        node.box.run(["sh", "-c", POOL, "sh", disk, sha256], check=True, timeout=300)
-        program = [sys.executable, prodhost.__file__, "--suite", SUITES[debian]]
-        program += ["--pool-disk", str(disk), "--images", str(rows)]
-        second = [word for test in AFTER_REBOOT for word in ("--after-reboot", test)]
-        self._results, self._log = (work / "results.xml").open("w+"), (work / "log").open("w+")
-        self._process = subprocess.Popen(
-            ["unshare", "--mount", "--", *program, *second, "--", *TESTS],
-            stdin=subprocess.DEVNULL,
-            stdout=self._results,
-            stderr=self._log,
-        )
+        self._disk, self._rows = self._path("pool.raw"), self._path("images.json")
+        self._rows.write_text(json.dumps([images[IMAGE]]))
+        node.box.run(["sh", "-c", POOL, "sh", self._disk, str(images[IMAGE]["sha256"])], check=True, timeout=300)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(1)
+        self._outcomes = {one: self._pool.submit(self._run, one) for one in debians}
 
-    def wait(self) -> Told:
-        status = self._process.wait(SECONDS)
-        self._results.seek(0)
-        self._log.seek(0)
-        results = {}
-        for case in ET.fromstring(self._results.read() or "<testsuites/>").iter("testcase"):
-            faults = [*case.iter("failure"), *case.iter("error"), *case.iter("skipped")]
-            results[f"{case.get('classname')}::{case.get('name')}"] = "\n".join(f"{one.text}" for one in faults)
-        return Told(status, results, self._log.read())
+    def wait(self, debian: str) -> Outcome:
+        """Raises what the run raised, TimeoutExpired for one that takes longer than SECONDS."""
+        return self._outcomes[debian].result()
 
     def stop(self) -> None:
-        if self._process.poll() is None:
+        self._stopping.set()
+        if self._process is not None and self._process.poll() is None:
             self._process.terminate()  # its machine dies with it
-            self._process.wait(60)
-        self._results.close()
-        self._log.close()
+        self._pool.shutdown(cancel_futures=True)
         self._work.cleanup()
+
+    def _run(self, debian: str) -> Outcome:
+        if self._stopping.is_set():
+            raise InterruptedError("the tests have ended")
+        program = [sys.executable, prodhost.__file__, "--suite", SUITES[debian]]
+        program += ["--pool-disk", str(self._disk), "--images", str(self._rows)]
+        second = [word for test in AFTER_REBOOT for word in ("--after-reboot", test)]
+        words = ["unshare", "--mount", "--", *program, *second, "--", *TESTS]
+        results, log = self._path(f"results-{debian}.xml"), self._path(f"log-{debian}")
+        with results.open("wb") as out, log.open("wb") as errors:
+            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
+            try:
+                status = self._process.wait(SECONDS)
+            finally:
+                if self._process.poll() is None:
+                    self._process.terminate()
+                    self._process.wait(60)
+        found = {}
+        for case in ET.fromstring(results.read_text() or "<testsuites/>").iter("testcase"):
+            faults = [*case.iter("failure"), *case.iter("error"), *case.iter("skipped")]
+            found[f"{case.get('classname')}::{case.get('name')}"] = "\n".join(f"{one.text}" for one in faults)
+        return Outcome(status, found, log.read_text(errors="replace"))
+
+    def _path(self, name: str) -> Path:
+        return Path(self._work.name) / name
+
+
+def chosen_debians(config: pytest.Config) -> tuple[str, ...]:
+    """The major versions of Debian whose machines are wanted."""
+    chosen: str | None = config.getoption("--debian")
+    return (chosen,) if chosen else tuple(SUITES)
 
 
 def _images(node: Node) -> list[dict[str, object]]:

@@ -1,6 +1,6 @@
 """The core tests once more where slicemgr will run: Debian with systemd and pure cgroup v2, set up as documented.
 
-The machine is booted once, beside the other tests; what each test in it found is a test here.
+Each machine is booted once, beside the other tests; what each test in it found is a test here.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import sys
 
 import prodhost
 import pytest
-from production_run import AFTER_REBOOT, SECONDS, TESTS, Run, Told
+from production_run import AFTER_REBOOT, SECONDS, SUITES, TESTS, Outcome, Runs, chosen_debians
 
-pytestmark = [pytest.mark.timeout(SECONDS), pytest.mark.long]
+pytestmark = [pytest.mark.timeout(len(SUITES) * SECONDS), pytest.mark.long]
 
 
 def planned() -> list[str]:
@@ -27,21 +27,22 @@ def planned() -> list[str]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" in metafunc.fixturenames:
-        cases = planned()
-        metafunc.parametrize("case", cases, ids=cases)
+        metafunc.parametrize("case", planned())
+    if "debian" in metafunc.fixturenames:
+        metafunc.parametrize("debian", chosen_debians(metafunc.config))
 
 
-@pytest.fixture(scope="module")
-def machine(production_run: Run) -> Told:
+@pytest.fixture
+def outcome(production_runs: Runs, debian: str) -> Outcome:
     """What came out of the machine."""
-    return production_run.wait()
+    return production_runs.wait(debian)
 
 
-def test_the_machine_came_to_its_end(machine: Told) -> None:
-    assert machine.status == 0, machine.log
+def test_the_machine_came_to_its_end(outcome: Outcome) -> None:
+    assert outcome.status == 0, outcome.log
 
 
-def test_there(machine: Told, case: str) -> None:
+def test_there(outcome: Outcome, case: str) -> None:
     """One case in the machine."""
-    assert case in machine.results, "no result came out of the machine"
-    assert machine.results[case] == ""
+    assert case in outcome.results, "no result came out of the machine"
+    assert outcome.results[case] == ""
