@@ -27,7 +27,7 @@ MIB = 1 << 20
 BEFORE = "765fbe1d8bfd"  # the last commit in which the usage of a sliver had `memory` alone
 _SCRIPT = """
 import sys
-from slicemgr.bench.frame.slivers import mean_usage
+from slicemgr.bench.slivers import mean_usage
 from slicemgr.client import Client
 with Client.local() as client:
     usage = [one["usage"] for one in client.slice("exp")["slivers"]]
