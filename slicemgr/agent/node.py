@@ -1,269 +1,58 @@
-"""Puts the agent of one node together and runs it: drivers, journal, workers, and the look at everything."""
+"""One node, as the parts of its agent share it."""
 
 from __future__ import annotations
 
-import fcntl
-import logging
-import os
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from dataclasses import dataclass
 
-from slicemgr import names
-from slicemgr.agent import doctor, garbage, observe
 from slicemgr.agent.acceleration import Machines
-from slicemgr.agent.apply import Applier
-from slicemgr.agent.chores import file_modes
-from slicemgr.agent.chores.capture_rings import Captures
 from slicemgr.agent.chores.firewall import Publisher
-from slicemgr.agent.chores.proc_views import ProcViews
-from slicemgr.agent.chores.recorder import Recorder
-from slicemgr.agent.consoles import Consoles
-from slicemgr.agent.images import Importer
 from slicemgr.agent.journal import Journal
-from slicemgr.agent.measurements import baseline, kernel_tables, raw_slivers
-from slicemgr.agent.measurements.loads import Measurer
-from slicemgr.agent.plan import Step, plan
-from slicemgr.agent.reconcile import Converger
-from slicemgr.agent.scheduler import Agent
 from slicemgr.config import Config
-from slicemgr.drivers.guest import authorized_keys
-from slicemgr.drivers.guest.proc_view import ProcView
-from slicemgr.drivers.kernel import capture_rings, cgroup
-from slicemgr.drivers.libvirt import launch
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
-from slicemgr.drivers.network import fragments
 from slicemgr.drivers.network.firewall import Firewall
 from slicemgr.drivers.storage.btrfs import Pool
-from slicemgr.errors import Code, Failed, Refused, SlicemgrError
-from slicemgr.model import Kind
 from slicemgr.record import node_facts
 from slicemgr.store import Store, pending
 
-log = logging.getLogger(__name__)
 
-_TELL_AGAIN = 60.0  # seconds before a guest is tried again that could not be told its ssh keys
-_FIRST_RETRY, _LONGEST_RETRY = 5.0, 600.0  # seconds before a broken sliver is tried again by itself
-
-
+@dataclass(frozen=True, slots=True)
 class Node:
-    """Reconciles, and answers the operations that concern no sliver."""
+    """One node: the drivers that act on it, and what else the parts of its agent share.
 
-    def __init__(self, config: Config, store: Store, journal: Journal, stop: threading.Event) -> None:
-        self._config = config
-        self._store = store
-        self._journal = journal
-        self.hypervisor = Hypervisor(config.libvirt)
-        self._pool = Pool(config.node.pool)
-        self._firewall = Firewall(config.network)
-        self._publisher = Publisher(self._firewall)
-        self._machines = Machines(config)
-        applier = Applier(config, self.hypervisor, self._pool, self._publisher, journal, self._machines, stop)
-        self.converger = Converger(config, self.hypervisor, applier, stop)
-        self._importer = Importer(config, self._pool, journal, self._machines, stop)
-        self._measurer = Measurer(config, self._pool, stop)
-        self._raw = threading.Event()  # raw slivers come and go: what libvirt makes for them is in no row
-        self._trouble: dict[str, tuple[float, float]] = {}  # sliver → (not before, wait after that)
-        self._told: dict[str, float] = {}  # sliver → not before, for ssh keys that it could not be told
+    raw_slivers: set while slivers run that are in no row, because a measurement makes them.
+    """
 
-    def begin(self) -> None:
-        """Bring up what all slivers share. Raises Refused or Failed with what the node lacks."""
-        for directory, mode in (
-            (self._config.node.run_dir / "launch", 0o700),
-            (observe.settled_dir(self._config), 0o700),
-        ):
-            directory.mkdir(mode=mode, parents=True, exist_ok=True)
-        file_modes.tighten(self._config)
-        cgroup.collect_importers()
-        self._pool.check()
-        self._pool.ensure_layout()
-        log.info("disk quota: %s", self._pool.enable_quota())
-        self._bound_kernel_memory()
-        with self._store.read() as connection:
-            rows = pending.slivers(connection, self._config.node.name)
-        self._note_keys(rows)
-        self._publisher.reset(row.sliver for row in rows)
-        self._announce()
-        self._machines.look(self._announce)
+    config: Config
+    store: Store
+    journal: Journal
+    stop: threading.Event
+    hypervisor: Hypervisor
+    pool: Pool
+    firewall: Firewall
+    publisher: Publisher
+    machines: Machines
+    raw_slivers: threading.Event
 
-    def _bound_kernel_memory(self) -> None:
-        """What cannot be bounded `doctor` reports; no sliver gets capture rings then."""
-        for bound in (
-            lambda: capture_rings.install(self._config.node.run_dir, self._config.limits.capture_rings.bytes),
-            fragments.install,
-        ):
-            try:
-                bound()
-            except Failed as error:
-                log.warning("%s", error)
-
-    def _note_keys(self, rows: Sequence[pending.SliverRow]) -> None:
-        """Of slivers from before keys were noted: what their rows say was put there, for nothing changed it."""
-        pool = self._config.node.pool
-        for row in rows:
-            sliver = row.sliver
-            if observe.has_root(self._config, sliver.id) and authorized_keys.read_note(pool, sliver.id) is None:
-                authorized_keys.write_note(pool, sliver.id, sliver.ssh_keys, sliver.ssh_keys)
-
-    def special(self, operation: pending.Operation) -> dict[str, object]:
-        """Carry out an operation on the node or an image; its result."""
-        match operation.kind:
-            case "image-import":
-                return self._importer.add(operation)
-            case "image-delete":
-                return self._importer.remove(operation)
-            case "doctor":
-                return doctor.report(
-                    doctor.examine(self._config, self.hypervisor, self._pool, self._firewall, self._machines.found)
-                )
-            case "baseline":
-                return self._baseline(operation)
-            case "io":
-                with self._store.read() as connection:
-                    images = pending.images(connection)
-                return {"measured": self._measurer.io(images, operation.params)}
-            case "sysbench":
-                return {"measured": self._measurer.sysbench(operation.params)}
-            case "tables":
-                return {"tables": kernel_tables.read(self._config)}
-            case "gc":
-                return self._collect(operation)
-        raise Refused(Code.INVALID, f"this agent does not support the operation {operation.kind!r}", hint="update it")
-
-    def _baseline(self, operation: pending.Operation) -> dict[str, object]:
-        if operation.params["type"] == Kind.KVM and (
-            self._machines.found is None or not self._machines.found.acceleration
-        ):
-            raise Refused(
-                Code.INVALID,
-                "this node cannot run virtual machines, or its check has not ended",
-                hint="`slicectl node show`",
-            )
-        place = self._machines.place(launch.place(self._config))
-        with self._store.read() as connection:
-            images = pending.images(connection)
-        host = raw_slivers.Host(self._config, self.hypervisor, self._pool, place)
-        self._raw.set()
-        try:
-            return baseline.measure(host, images, operation.params)
-        finally:
-            self._raw.clear()
-
-    def hasten(self, slivers: Collection[str]) -> None:
-        """End many containers at once; each one's own turn finishes it, and says what is wrong if this did not work."""
-        with suppress(SlicemgrError):
-            self.hypervisor.begin_kill(slivers)
-
-    def reconcile(self, agent: Agent, rows: Sequence[pending.SliverRow]) -> None:
-        """Look at everything; repair what is not as desired, tidy."""
-        self._announce()
-        try:
-            host = observe.host(self._config, self.hypervisor)
-            self._publisher.heal()
-        except SlicemgrError as error:
-            log.error("cannot observe the node: %s", error)
-            return
-        for row in rows:
-            sliver = row.sliver
-            if self._machines.found is None and sliver.kind is Kind.KVM:
-                continue
-            if agent.busy(sliver.id) or not self._may_try(sliver.id):
-                continue
-            steps = plan(sliver, host.sliver(sliver.id))
-            if steps and (steps != (Step.KEYS,) or self._may_tell(sliver.id)):
-                agent.repair(sliver, self._tried(sliver.id))
-        self._pool.collect_groups({names.qgroup(row.sliver.serial) for row in rows})
-        self._forget_marks(host)
-        if not self._raw.is_set() and not any(agent.busy(row.sliver.id) for row in rows):
-            cgroup.collect_empty({names.domain(sliver) for sliver in host.domains})
-
-    def _may_try(self, sliver: str) -> bool:
-        return time.monotonic() >= self._trouble.get(sliver, (0.0, 0.0))[0]
-
-    def _may_tell(self, sliver: str) -> bool:
-        """A guest without an agent is not asked at every look."""
-        now = time.monotonic()
-        if now < self._told.get(sliver, 0.0):
-            return False
-        self._told[sliver] = now + _TELL_AGAIN
-        return True
-
-    def _tried(self, sliver: str) -> Callable[[SlicemgrError | None], None]:
-        def done(error: SlicemgrError | None) -> None:
-            if error is None:
-                self._trouble.pop(sliver, None)
-                return
-            _, wait = self._trouble.get(sliver, (0.0, _FIRST_RETRY))
-            self._trouble[sliver] = (time.monotonic() + wait, min(2 * wait, _LONGEST_RETRY))
-            log.error("cannot repair %s, next attempt in %.0f s: %s", sliver, wait, error)
-
-        return done
-
-    def _collect(self, operation: pending.Operation) -> dict[str, object]:
-        if self._raw.is_set() or self._measurer.is_busy():
-            raise Refused(
-                Code.CONFLICT,
-                "a measurement is running, and its slivers are not in the database",
-                hint="try again when it has ended",
-            )
-        found = garbage.find(self._config, self.hypervisor, self._pool, self._wanted)
-        return garbage.collect(found, apply=bool(operation.params.get("apply")))
-
-    def _wanted(self) -> garbage.Wanted:
-        with self._store.read() as connection:
-            rows = pending.slivers(connection, self._config.node.name)
-            return garbage.Wanted.of([row.sliver for row in rows], pending.images(connection))
-
-    def _announce(self) -> None:
-        node = self._config.node
-        self._journal.add(
-            pending.NodeSeen(
-                node.name,
-                node.address,
-                node_facts.gather(self._config, self._pool, self.hypervisor, self._machines.found),
-            )
+    @classmethod
+    def open(cls, config: Config, store: Store, journal: Journal, stop: threading.Event) -> Node:
+        """With drivers of its own. Changes nothing on the host. stop: the agent is to end."""
+        firewall = Firewall(config.network)
+        return cls(
+            config,
+            store,
+            journal,
+            stop,
+            hypervisor=Hypervisor(config.libvirt),
+            pool=Pool(config.node.pool),
+            firewall=firewall,
+            publisher=Publisher(firewall),
+            machines=Machines(config),
+            raw_slivers=threading.Event(),
         )
 
-    def _forget_marks(self, host: observe.Host) -> None:
-        for sliver, pid in host.settled.items():
-            domain = host.domains.get(sliver)
-            if domain is None or domain.pid != pid:
-                observe.mark(self._config, sliver, pid).unlink(missing_ok=True)
-
-
-def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[], None] = lambda: None) -> None:
-    """Be the node's agent until `stop` is set. Refused if another agent runs on this node."""
-    with ExitStack() as stack:
-        stack.enter_context(only_one(config.node.run_dir / "agent.lock"))
-        journal = stack.enter_context(Journal(store, stop.set))
-        node = Node(config, store, journal, stop)
-        node.begin()
-        agent = Agent(config, store, journal, node.converger, node.special, node.hasten, stop)
-        node.hypervisor.on_change(agent.changed)
-        stack.enter_context(ProcViews(ProcView(config.node.run_dir), node.hypervisor.container_inits))
-        stack.enter_context(Consoles(config, store, node.hypervisor))
-        stack.enter_context(Captures(config))
-        stack.enter_context(Recorder(config, store, Pool(config.node.pool), node.hypervisor.machine_stats))
-        ready()
-        agent.run(node.reconcile)
-        if journal.broke:
-            raise Failed("the agent could not write its reports", hint="see the log of the agent, and restart it")
-
-
-@contextmanager
-def only_one(path: Path) -> Iterator[None]:
-    """Hold the lock that an agent holds while it runs. Refused if one does."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Refused(
-                Code.CONFLICT, f"another agent runs on this node ({path} is locked)", hint="stop the other agent first"
-            ) from None
-        yield
-    finally:
-        os.close(descriptor)
+    def announce(self) -> None:
+        """Write to the store what the node has."""
+        node = self.config.node
+        facts = node_facts.gather(self.config, self.pool, self.hypervisor, self.machines.found)
+        self.journal.add(pending.NodeSeen(node.name, node.address, facts))

@@ -1,0 +1,115 @@
+"""What a node can be asked to do: a table of the operations on the node or an image, with what serves each of them.
+
+Operations on slivers are not here: the scheduler gives each of their slivers a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from slicemgr.agent import doctor, garbage
+from slicemgr.agent.images import Importer
+from slicemgr.agent.measurements import baseline, kernel_tables, raw_slivers
+from slicemgr.agent.measurements.loads import Measurer
+from slicemgr.agent.node import Node
+from slicemgr.drivers.libvirt import launch
+from slicemgr.errors import Code, Refused
+from slicemgr.model import Image, Kind
+from slicemgr.store import pending
+
+Result = dict[str, object]
+
+
+class NodeOperations:
+    """Serves one operation at a time in each thread that calls it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.importer = Importer(node.config, node.pool, node.journal, node.machines, node.stop)
+        self.measurer = Measurer(node.config, node.pool, node.stop)
+
+    def serve(self, operation: pending.Operation) -> Result:
+        """Carry out the operation; its result. Refused if the table has no entry for its kind, or as the entry does."""
+        function = TABLE.get(operation.kind)
+        if function is None:
+            message = f"this agent does not support the operation {operation.kind!r}"
+            raise Refused(Code.INVALID, message, hint="update it")
+        return function(self, operation)
+
+    def images(self) -> list[Image]:
+        with self.node.store.read() as connection:
+            return pending.images(connection)
+
+
+def _import(parts: NodeOperations, operation: pending.Operation) -> Result:
+    return parts.importer.add(operation)
+
+
+def _delete_image(parts: NodeOperations, operation: pending.Operation) -> Result:
+    return parts.importer.remove(operation)
+
+
+def _doctor(parts: NodeOperations, _: pending.Operation) -> Result:
+    node = parts.node
+    return doctor.report(doctor.examine(node.config, node.hypervisor, node.pool, node.firewall, node.machines.found))
+
+
+def _io(parts: NodeOperations, operation: pending.Operation) -> Result:
+    return {"measured": parts.measurer.io(parts.images(), operation.params)}
+
+
+def _sysbench(parts: NodeOperations, operation: pending.Operation) -> Result:
+    return {"measured": parts.measurer.sysbench(operation.params)}
+
+
+def _kernel_tables(parts: NodeOperations, _: pending.Operation) -> Result:
+    return {"tables": kernel_tables.read(parts.node.config)}
+
+
+def _baseline(parts: NodeOperations, operation: pending.Operation) -> Result:
+    node = parts.node
+    found = node.machines.found
+    if operation.params["type"] == Kind.KVM and (found is None or not found.acceleration):
+        raise Refused(
+            Code.INVALID,
+            "this node cannot run virtual machines, or its check has not ended",
+            hint="`slicectl node show`",
+        )
+    place = node.machines.place(launch.place(node.config))
+    images = parts.images()
+    host = raw_slivers.Host(node.config, node.hypervisor, node.pool, place)
+    node.raw_slivers.set()
+    try:
+        return baseline.measure(host, images, operation.params)
+    finally:
+        node.raw_slivers.clear()
+
+
+def _collect_garbage(parts: NodeOperations, operation: pending.Operation) -> Result:
+    node = parts.node
+    if node.raw_slivers.is_set() or parts.measurer.is_busy():
+        raise Refused(
+            Code.CONFLICT,
+            "a measurement is running, and its slivers are not in the database",
+            hint="try again when it has ended",
+        )
+
+    def wanted() -> garbage.Wanted:
+        with node.store.read() as connection:
+            rows = pending.slivers(connection, node.config.node.name)
+            return garbage.Wanted.of([row.sliver for row in rows], pending.images(connection))
+
+    found = garbage.find(node.config, node.hypervisor, node.pool, wanted)
+    return garbage.collect(found, apply=bool(operation.params.get("apply")))
+
+
+TABLE: Mapping[str, Callable[[NodeOperations, pending.Operation], Result]] = {
+    "image-import": _import,
+    "image-delete": _delete_image,
+    "doctor": _doctor,
+    "gc": _collect_garbage,
+    "baseline": _baseline,
+    "io": _io,
+    "sysbench": _sysbench,
+    "tables": _kernel_tables,
+}
