@@ -164,11 +164,11 @@ def db_copy(config: settings.Config, target: str) -> None:
     All rows come in one transaction or none does, and numbers go on where they were. The SQLite file stays as it
     is. After that set store.url to URL, with its password, and start web and agent.
     """
-    from slicemgr.agent import run
+    from slicemgr.agent.agent_lock import only_one
     from slicemgr.store import copy
 
     locks = config.node.run_dir
-    with _alone(locks / "init.lock"), run.only_one(locks / "agent.lock"):
+    with _alone(locks / "init.lock"), only_one(locks / "agent.lock"):
         _refuse_running_web(config)
         counts = copy.copy(config.store_url, target, config.store.lock_timeout)
     for table, count in counts.items():
@@ -208,8 +208,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _agent(config: settings.Config, stop: threading.Event | None = None) -> None:
-    from slicemgr import store
-    from slicemgr.agent import run
+    from slicemgr import agent_process, store
     from slicemgr.service.leases import leases
     from slicemgr.service.nodes import retention
     from slicemgr.service.outbound import mail
@@ -221,7 +220,7 @@ def _agent(config: settings.Config, stop: threading.Event | None = None) -> None
         letters = (invitations.notify, mail.deliver)
         for together in (chores, letters):  # a mail server that hangs keeps no lease from its end
             threading.Thread(target=_every_minute, args=(config, opened, stop, together), daemon=True).start()
-        run.run(config, opened, stop, ready=lambda: _ready(config.node.name))
+        agent_process.run(config, opened, stop, ready=lambda: _ready(config.node.name))
 
 
 def _ready(name: str) -> None:

@@ -1,76 +1,71 @@
-"""One sliver from what the host has to what is desired: observe, plan, apply.
-
-The report of each step goes to whoever asked; a step that breaks is undone and ends the plan.
-"""
+"""Compares what the host has with the rows: finds the repairs, which the scheduler carries out, and tidies."""
 
 from __future__ import annotations
 
-import threading
+import logging
 import time
-from collections.abc import Callable
-from functools import partial
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from slicemgr.agent import observe
-from slicemgr.agent.apply import Applier
-from slicemgr.agent.plan import Step, plan
-from slicemgr.agent.worker_threads import Rest
-from slicemgr.config import Config
-from slicemgr.drivers.libvirt.hypervisor import Hypervisor
-from slicemgr.errors import Code, SlicemgrError
-from slicemgr.model import OperationState, Sliver
+from slicemgr import names
+from slicemgr.agent import observe, repairs
+from slicemgr.agent.node import Node
+from slicemgr.agent.repairs import Repair
+from slicemgr.drivers.kernel import cgroup
+from slicemgr.errors import SlicemgrError
+from slicemgr.model import Sliver
 
-_PATIENCE = 15.0  # seconds during which libvirt may be away before a step gives up
-_BETWEEN = 0.5  # seconds between attempts meanwhile
-
-Report = Callable[[Step, OperationState, str], None]
-T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
-class Converger:
-    """Thread-safe for different slivers; never called twice at once for one."""
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the host had, and the repairs that are due: each is found when the caller takes it."""
 
-    def __init__(self, config: Config, hypervisor: Hypervisor, applier: Applier, stop: threading.Event) -> None:
-        self._config = config
-        self._hypervisor = hypervisor
-        self._applier = applier
-        self._stop = stop
+    host: observe.Host
+    repairs: Iterator[Repair]
 
-    def steps(self, sliver: Sliver) -> tuple[Step, ...]:
-        """What is to be done now."""
-        return plan(sliver, self._patiently(lambda: observe.one(self._config, self._hypervisor, sliver.id)))
 
-    def carry_out(
-        self, sliver: Sliver, steps: tuple[Step, ...], report: Report, unwanted: Callable[[], bool]
-    ) -> Rest | None:
-        """Apply `steps` up to where only waiting is left; that rest is returned, or None if there is none.
+class Reconciler:
+    """`compare` and `tidy` are called by one thread, `repaired` by any."""
 
-        unwanted: whether the sliver shall be something else by now; then there is nothing to wait for.
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._attempts = repairs.Attempts()
+
+    def compare(self, slivers: Sequence[Sliver], busy: Callable[[str], bool]) -> Comparison | None:
+        """Announce the node, observe the host and restore the packet filter; None if the host cannot be observed.
+
+        slivers: all of the node. busy: whether work on a sliver is under way.
         """
-        waiting = steps.index(Step.SSH) if Step.SSH in steps else len(steps)
-        self._apply(sliver, steps[:waiting], report, unwanted)
-        if waiting == len(steps):
+        node = self._node
+        node.announce()
+        try:
+            host = observe.host(node.config, node.hypervisor)
+            node.publisher.heal()
+        except SlicemgrError as error:
+            log.error("cannot observe the node: %s", error)
             return None
-        return lambda: self._apply(sliver, steps[waiting:], report, unwanted)
+        known = node.machines.found is not None
+        now = time.monotonic()
+        found = repairs.find(slivers, host.sliver, self._attempts, now, busy=busy, machines_known=known)
+        return Comparison(host, found)
 
-    def _apply(self, sliver: Sliver, steps: tuple[Step, ...], report: Report, unwanted: Callable[[], bool]) -> None:
-        for step in steps:
-            tell = partial(report, step, OperationState.RUNNING)
-            tell("")
-            try:
-                detail = self._patiently(partial(self._applier.do, step, sliver, tell, unwanted))
-            except SlicemgrError as error:
-                report(step, OperationState.FAILED, str(error))
-                self._applier.undo(step, sliver)
-                raise
-            report(step, OperationState.DONE, detail)
+    def repaired(self, sliver: str, error: SlicemgrError | None) -> None:
+        """How the repair of a sliver ended: after an error the next attempt waits."""
+        if error is None:
+            self._attempts.succeeded(sliver)
+            return
+        wait = self._attempts.failed(sliver, time.monotonic())
+        log.error("cannot repair %s, next attempt in %.0f s: %s", sliver, wait, error)
 
-    def _patiently(self, job: Callable[[], T]) -> T:
-        """Try again for a while when libvirt is away: it may be restarting."""
-        deadline = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                return job()
-            except SlicemgrError as error:
-                if error.code is not Code.UNAVAILABLE or time.monotonic() > deadline or self._stop.wait(_BETWEEN):
-                    raise
+    def tidy(self, host: observe.Host, slivers: Sequence[Sliver], busy: Callable[[str], bool]) -> None:
+        """Remove quota groups that no sliver has, marks of domains that have ended, and empty cgroups of slivers."""
+        node = self._node
+        node.pool.collect_groups({names.qgroup(sliver.serial) for sliver in slivers})
+        for marked, pid in host.settled.items():
+            domain = host.domains.get(marked)
+            if domain is None or domain.pid != pid:
+                observe.mark(node.config, marked, pid).unlink(missing_ok=True)
+        if not node.raw_slivers.is_set() and not any(busy(sliver.id) for sliver in slivers):
+            cgroup.collect_empty({names.domain(sliver) for sliver in host.domains})

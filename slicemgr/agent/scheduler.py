@@ -10,14 +10,15 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.plan import Step, phase_after
-from slicemgr.agent.reconcile import Converger
+from slicemgr.agent.plan_execution import PlanExecutor
+from slicemgr.agent.reconcile import Reconciler
 from slicemgr.agent.worker_threads import Rest, Turns
 from slicemgr.config import Config
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
@@ -44,10 +45,10 @@ class _Operation:
     ended: bool = False  # kept until the store says so too
 
 
-class Agent:
-    """The node's agent. `run` returns after `stop`; killing it at any moment loses nothing.
+class Scheduler:
+    """The node's scheduler. `run` returns after `stop`; killing it at any moment loses nothing.
 
-    hasten: gets the slivers that are about to be deleted, to end them all at once.
+    serve: carries out an operation that is not on slivers, and returns its result.
     """
 
     def __init__(
@@ -55,17 +56,17 @@ class Agent:
         config: Config,
         store: Store,
         journal: Journal,
-        converger: Converger,
-        special: Callable[[work.Operation], dict[str, object]],
-        hasten: Callable[[Collection[str]], None],
+        executor: PlanExecutor,
+        reconciler: Reconciler,
+        serve: Callable[[work.Operation], dict[str, object]],
         stop: threading.Event,
     ) -> None:
         self._config = config
         self._store = store
         self._journal = journal
-        self._converger = converger
-        self._special = special
-        self._hasten = hasten
+        self._executor = executor
+        self._reconciler = reconciler
+        self._serve = serve
         self._stop = stop
         self._lock = threading.Lock()
         self._rows: dict[str, Sliver] = {}
@@ -76,8 +77,8 @@ class Agent:
         self._look = threading.Event()
         self._ended_some = threading.Event()
 
-    def run(self, reconcile: Callable[[Agent, Sequence[work.SliverRow]], None]) -> None:
-        """Work until stopped. `reconcile` gets every row now and then, and when a domain came or went."""
+    def run(self) -> None:
+        """Work until stopped. The node is reconciled at an interval, and when a domain came or went."""
         with ExitStack() as stack:
             listener = stack.enter_context(Listener(self._config.wake_socket, self._config.web.user))
             stack.callback(self._slow.shutdown, wait=False, cancel_futures=True)
@@ -93,7 +94,7 @@ class Agent:
                 try:
                     self._take()
                     if time.monotonic() >= min(due, quiet):
-                        reconcile(self, self._all_rows())
+                        self._reconcile()
                         due, quiet = time.monotonic() + self._config.agent.reconcile.total_seconds(), math.inf
                 except StoreError as error:  # the database's server restarts: slivers run on, and so do we
                     log.error("cannot read the desired state: %s", error)
@@ -109,20 +110,26 @@ class Agent:
         if not self._turns.busy(sliver):
             self._look.set()
 
-    def busy(self, sliver: str) -> bool:
-        return self._turns.busy(sliver)
+    def _reconcile(self) -> None:
+        """Compare the host with the rows, and make each sliver as desired though no operation asks for it."""
+        with self._store.read() as connection:
+            slivers = [row.sliver for row in work.slivers(connection, self._config.node.name)]
+        found = self._reconciler.compare(slivers, self._turns.busy)
+        if found is None:
+            return
+        for repair in found.repairs:
+            self._repair(repair.sliver)
+        self._reconciler.tidy(found.host, slivers, self._turns.busy)
 
-    def repair(self, sliver: Sliver, done: Callable[[SlicemgrError | None], None]) -> None:
-        """Make a sliver as desired though no operation asks for it."""
+    def _repair(self, sliver: Sliver) -> None:
+        """The turn plans again: what was found may have changed until a worker is free."""
         with self._lock:
             self._rows[sliver.id] = sliver
         self._turns.add(
-            sliver.id, lambda: self._turn(sliver.id, None), lambda error: done(self._ended(sliver.id, error))
+            sliver.id,
+            lambda: self._turn(sliver.id, None),
+            lambda error: self._reconciler.repaired(sliver.id, self._ended(sliver.id, error)),
         )
-
-    def _all_rows(self) -> Sequence[work.SliverRow]:
-        with self._store.read() as connection:
-            return work.slivers(connection, self._config.node.name)
 
     # operations
 
@@ -143,7 +150,7 @@ class Agent:
         for row in fresh:
             self._start(row)
         if idle:
-            self._hasten(idle)
+            self._executor.begin_kill(idle)
 
     def _forget(self, pending: set[str]) -> None:
         for operation in [one for one in self._operations.values() if one.ended and one.row.id not in pending]:
@@ -154,7 +161,7 @@ class Agent:
         self._operations[row.id] = operation
         self._journal.add(work.OperationStarted(row.id))
         if row.kind not in work.SLIVER_OPERATIONS:
-            self._slow.submit(self._special, row).add_done_callback(lambda done: self._special_done(operation, done))
+            self._slow.submit(self._serve, row).add_done_callback(lambda done: self._served(operation, done))
         elif not row.slivers:
             self._finish(operation)
         for sliver in row.slivers:
@@ -164,7 +171,7 @@ class Agent:
                 lambda error, sliver=sliver: self._sliver_done(operation, sliver, error),  # type: ignore[misc]
             )
 
-    def _special_done(self, operation: _Operation, done: Future[dict[str, object]]) -> None:
+    def _served(self, operation: _Operation, done: Future[dict[str, object]]) -> None:
         if done.cancelled():
             return
         error = done.exception()
@@ -209,11 +216,11 @@ class Agent:
             if sliver is None:
                 return None
             self._worked[sliver_id] = sliver
-        steps = self._converger.steps(sliver)
+        steps = self._executor.steps(sliver)
         if operation is None and steps not in _NO_NEWS:
             detail = f"{sliver.id}: {', '.join(steps)}"
             self._journal.add(work.EventSeen("agent", "repair", sliver.slice_name, detail, sliver.project))
-        return self._converger.carry_out(
+        return self._executor.carry_out(
             sliver, steps, self._reporter(operation, sliver_id), lambda: self._unwanted(sliver)
         )
 

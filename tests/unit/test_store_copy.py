@@ -16,7 +16,7 @@ from bare_service import Databases, Service, databases_on
 from postgres_server import Server
 
 import slicemgr.store
-from slicemgr.agent import run
+from slicemgr.agent.agent_lock import only_one
 from slicemgr.config import Config, StoreConfig
 from slicemgr.errors import Failed, Refused
 from slicemgr.service.accounts import authentication
@@ -210,7 +210,7 @@ def test_the_command_with_the_password_where_ps_does_not_show_it(
 
 
 def test_not_while_an_agent_runs(service: Service, settings: Path, target: str) -> None:
-    with run.only_one(service.config.node.run_dir / "agent.lock"):
+    with only_one(service.config.node.run_dir / "agent.lock"):
         done = command(settings, target)
     assert done.returncode == 4
     assert "another agent runs on this node" in done.stderr

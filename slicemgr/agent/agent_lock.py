@@ -1,0 +1,28 @@
+"""The lock by which a node has one agent."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from slicemgr.errors import Code, Refused
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """Hold the lock that an agent holds while it runs. Refused if one does."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(
+                Code.CONFLICT, f"another agent runs on this node ({path} is locked)", hint="stop the other agent first"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)

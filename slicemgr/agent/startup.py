@@ -1,0 +1,61 @@
+"""Prepares at the start of the agent what all slivers of the node share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from slicemgr.agent import observe
+from slicemgr.agent.chores import file_modes
+from slicemgr.agent.node import Node
+from slicemgr.config import Config
+from slicemgr.drivers.guest import authorized_keys
+from slicemgr.drivers.kernel import capture_rings, cgroup
+from slicemgr.drivers.network import fragments
+from slicemgr.errors import Failed
+from slicemgr.store import pending
+
+log = logging.getLogger(__name__)
+
+
+def prepare(node: Node) -> None:
+    """Make directories, pool, bounds and packet filter ready. Raises Refused or Failed with what the node lacks."""
+    config = node.config
+    for directory, mode in (
+        (config.node.run_dir / "launch", 0o700),
+        (observe.settled_dir(config), 0o700),
+    ):
+        directory.mkdir(mode=mode, parents=True, exist_ok=True)
+    file_modes.tighten(config)
+    cgroup.collect_importers()
+    node.pool.check()
+    node.pool.ensure_layout()
+    log.info("disk quota: %s", node.pool.enable_quota())
+    _bound_kernel_memory(config)
+    with node.store.read() as connection:
+        rows = pending.slivers(connection, config.node.name)
+    _note_keys(config, rows)
+    node.publisher.reset(row.sliver for row in rows)
+    node.announce()
+    node.machines.look(node.announce)
+
+
+def _bound_kernel_memory(config: Config) -> None:
+    """What cannot be bounded `doctor` reports; no sliver gets capture rings then."""
+    for bound in (
+        lambda: capture_rings.install(config.node.run_dir, config.limits.capture_rings.bytes),
+        fragments.install,
+    ):
+        try:
+            bound()
+        except Failed as error:
+            log.warning("%s", error)
+
+
+def _note_keys(config: Config, rows: Sequence[pending.SliverRow]) -> None:
+    """Write the note of a sliver that an earlier version made: its root has the keys that its row names."""
+    pool = config.node.pool
+    for row in rows:
+        sliver = row.sliver
+        if observe.has_root(config, sliver.id) and authorized_keys.read_note(pool, sliver.id) is None:
+            authorized_keys.write_note(pool, sliver.id, sliver.ssh_keys, sliver.ssh_keys)
