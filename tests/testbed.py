@@ -196,16 +196,16 @@ class Node:
 
     def nodes(self) -> list[wire.Node]:
         with self.client() as admin:
-            return admin.nodes()
+            return admin.nodes.list()
 
     def slices(self) -> list[str]:
         """The names of all slices but those that are kept."""
         with self.client() as admin:
-            return [one["name"] for one in admin.slices() if one["name"] not in self.kept]
+            return [one["name"] for one in admin.slices.list() if one["name"] not in self.kept]
 
     def show(self, name: str) -> dict[str, Any]:
         with self.client() as admin:
-            return {**admin.slice(name)}
+            return {**admin.slices.get(name)}
 
     # its users
 
@@ -266,7 +266,7 @@ class Node:
     def ensure_machines(self) -> None:
         """Import the small image, and wait until the agent knows how machines run here."""
         with self.client() as admin:
-            there = {one["name"] for one in admin.images()}
+            there = {one["name"] for one in admin.images.list()}
         if IMAGES["kvm"] not in there:
             self.import_recipe(IMAGES["kvm"])
         self.await_machines()

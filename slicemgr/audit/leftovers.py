@@ -28,26 +28,26 @@ def clean(
     project, image: whether a name is an audit's; an image is also one by its project. patience: seconds for each kind
     of thing. say: called with a sentence about each slice.
     """
-    projects = [one["name"] for one in admin.projects() if project(one["name"])]
+    projects = [one["name"] for one in admin.projects.list() if project(one["name"])]
     for name in projects:
         with in_project(admin, name):
             for one in (found := _slices(admin)):
                 say(f"deleting the slice {name}/{one['name']}")
             if found:
-                _drop(patience, lambda: _slices(admin), lambda one: admin.delete_slice(one["name"]))
+                _drop(patience, lambda: _slices(admin), lambda one: admin.slices.delete(one["name"]))
 
     def images() -> Found:
-        return [dict(one) for one in admin.images() if one.get("project") in projects or image(one["name"])]
+        return [dict(one) for one in admin.images.list() if one.get("project") in projects or image(one["name"])]
 
-    _drop(patience, images, lambda one: admin.delete_image(one["sha256"]))
+    _drop(patience, images, lambda one: admin.images.delete(one["sha256"]))
     for name in projects:
-        admin.delete_project(name)
+        admin.projects.delete(name)
     return projects
 
 
 def _slices(client: Client) -> Found:
     """Those of the client's project."""
-    return [dict(one) for one in client.slices()]
+    return [dict(one) for one in client.slices.list()]
 
 
 @contextmanager

@@ -125,7 +125,7 @@ def _judge(world: World, attempt: Attempt, attacker: Asker) -> str:
     """The status that came, and after a colon what is wrong with it."""
     if attempt.untested:
         return f"untested: {attempt.untested}"
-    if attempt.route.endswith("/clock/confirm") and world.admin.clock()["doubt"]:
+    if attempt.route.endswith("/clock/confirm") and world.admin.leases.clock()["doubt"]:
         return "untested: the node's clock is doubted, and a hole would confirm it"
     seen: Seen = attacker.ask(attempt.method, attempt.path, attempt.body, attempt.data)
     sent = f"{attempt.path} {json.dumps(attempt.body)}"

@@ -101,12 +101,12 @@ class World:
     def _make(self) -> None:
         self.attacker, self.victim = (_account(self.admin, self.url, one) for one in (ATTACKER, VICTIM))
         who = {"full_name": self.canaries.new("name"), "email": f"{self.canaries.new('mail address')}@{_NOWHERE}"}
-        self.admin.change_user(VICTIM, **who)
+        self.admin.users.change(VICTIM, **who)
         self.canaries.add(VICTIM, "user name")
         self._project("own", ATTACKER)
         self._project("outside", None)
-        self.admin.invite_member(self.named("outside"), VICTIM)
-        self.node = self.admin.nodes()[0]["name"]
+        self.admin.projects.invite(self.named("outside"), VICTIM)
+        self.node = self.admin.nodes.list()[0]["name"]
         self.experiment = self._experiment()
         self.looked_at, self.changed = (self._things(role) for role in ("looked-at", "changed"))
 
@@ -122,27 +122,27 @@ class World:
             self.canaries.add(self.named(role), "name of a project")
         if pi is not None:
             words["pi"] = pi
-        return self.admin.create_project(self.named(role), quota=quota, ceiling=quota, **words)["name"]
+        return self.admin.projects.create(self.named(role), quota=quota, ceiling=quota, **words)["name"]
 
     def _things(self, role: str) -> Things:
         """The objects of a project, settled."""
         new, client, project = self.canaries.new, self.victim.client, self._project(role, VICTIM)
-        (key,) = client.add_key(public_key(new("comment of a key")))
-        before = {one["id"] for one in client.sessions()}
+        (key,) = client.keys.add(public_key(new("comment of a key")))
+        before = {one["id"] for one in client.sessions.list()}
         Asker(self.url).sign_in(VICTIM, self.victim.password, new("browser of a session"))
-        (session,) = [one["id"] for one in client.sessions() if one["id"] not in before]
+        (session,) = [one["id"] for one in client.sessions.list() if one["id"] not in before]
         image, kind = _base(self.admin)
         wanted: wire.SliceRequest = {"name": new("name of a slice"), "project": project, "type": kind, "image": image}
         wanted |= {"ports": 2, "lease": _LEASE}
-        made = client.create_slice(wanted)
+        made = client.slices.submit(wanted)
         self._wait(made["operation"])
         name = made["slice"]["name"]
-        asked = client.create_slice(
+        asked = client.slices.submit(
             {**wanted, "name": new("name of a request"), "count": _BEYOND, "reason": new("reason of a request")}
         )
         snapshot = self._snapshot(client, project, name)
-        invited = client.invite_member(project, f"{new('invited address')}@{_NOWHERE}")
-        (mine,) = [one for one in client.my_invitations() if one["project"] == self.named("outside")]
+        invited = client.projects.invite(project, f"{new('invited address')}@{_NOWHERE}")
+        (mine,) = [one for one in client.invitations.list() if one["project"] == self.named("outside")]
         objects = {
             "projects": project,
             "slices": name,
@@ -153,7 +153,7 @@ class World:
             "users": VICTIM,
             "members": VICTIM,
             "keys": key["id"],
-            "tokens": client.create_token(new("label of a token"), expires=_LEASE)["id"],
+            "tokens": client.tokens.create(new("label of a token"), expires=_LEASE)["id"],
             "sessions": session,
             "invitations": invited["id"],
             "me/invitations": mine["id"],
@@ -170,13 +170,13 @@ class World:
     def _snapshot(self, client: Client, project: str, name: str) -> str:
         snapshot = self.canaries.new("name of a snapshot")
         with in_project(client, project):
-            self._wait(client.create_snapshot(name, snapshot))
+            self._wait(client.snapshots.create(name, snapshot))
         return snapshot
 
     def _image(self, project: str) -> str:
         data, name, client = disk(), self.canaries.new("name of an image"), self.victim.client
         with in_project(client, project):
-            made = client.import_image(io.BytesIO(data), len(data), name=name, format="raw")
+            made = client.images.upload(io.BytesIO(data), len(data), name=name, format="raw")
         self._wait(made["operation"])
         return name
 
@@ -193,18 +193,18 @@ class World:
                 tar.addfile(member, io.BytesIO(text.encode()))
         size = target.tell()
         target.seek(0)
-        return self.admin.publish_experiment(target, size, name=name, public=False)["id"]
+        return self.admin.experiments.publish(target, size, name=name, public=False)["id"]
 
     def _wait(self, operation: wire.Operation) -> None:
-        ended = self.admin.wait(operation["id"], self.patience)
+        ended = self.admin.operations.wait(operation["id"], self.patience)
         if ended["state"] != "done":
             raise Failed(f"{ended['kind']} for the audit failed: {ended['error']}", hint=ended["hint"] or "")
 
     def settle(self, things: Things) -> None:
         """Wait until no operation of the project is open."""
         for state in ("queued", "running"):  # in this order: one that begins meanwhile is not missed
-            for one in self.admin.operations(limit=None, state=state, project=things.project):
-                self.admin.wait(one["id"], self.patience)
+            for one in self.admin.operations.list(limit=None, state=state, project=things.project):
+                self.admin.operations.wait(one["id"], self.patience)
 
     # what the victim has
 
@@ -212,18 +212,18 @@ class World:
         """Everything that the victim sees of these and of the account, without what changes by itself."""
         client, project = self.victim.client, things.project
         parts: dict[str, Callable[[], object]] = {
-            "slices": client.slices,
-            "snapshots": lambda: client.snapshots(things.objects["slices"]),
-            "project": lambda: client.get_project(project),
-            "leases": lambda: client.project_leases(project),
-            "images": lambda: client.images(project=project),
-            "requests": lambda: client.requests(project=project),
-            "me": client.me,
-            "keys": client.keys,
-            "tokens": client.tokens,
-            "sessions": client.sessions,
-            "invitations": client.my_invitations,
-            "experiment": lambda: self.admin.experiment(self.experiment),
+            "slices": client.slices.list,
+            "snapshots": lambda: client.snapshots.list(things.objects["slices"]),
+            "project": lambda: client.projects.get(project),
+            "leases": lambda: client.leases.get(project),
+            "images": lambda: client.images.list(project=project),
+            "requests": lambda: client.requests.list(project=project),
+            "me": client.account.get,
+            "keys": client.keys.list,
+            "tokens": client.tokens.list,
+            "sessions": client.sessions.list,
+            "invitations": client.invitations.list,
+            "experiment": lambda: self.admin.experiments.get(self.experiment),
         }
         with in_project(client, project):
             found = {name: _part(look) for name, look in parts.items()}
@@ -266,9 +266,9 @@ def _base(admin: Client) -> tuple[str, str]:
 
     Refused if there is none.
     """
-    images = [one for one in admin.images() if one.get("project") is None and one["state"] == "ready"]
+    images = [one for one in admin.images.list() if one.get("project") is None and one["state"] == "ready"]
     kinds: set[str] = set()
-    for node in admin.nodes():
+    for node in admin.nodes.list():
         offered = node["facts"].get("kinds")
         kinds |= {kind for kind, there in offered.items() if there} if isinstance(offered, dict) else set()
     found = [one for one in images if one["arch" if "lxc" in kinds else "boot"]]
@@ -280,16 +280,16 @@ def _base(admin: Client) -> tuple[str, str]:
 def _account(admin: Client, url: str, name: str) -> Account:
     """The account with a new password and token; made if it is not there, enabled if it is."""
     try:
-        admin.change_user(name, enabled=True)
-        link = admin.invite_again(name)
+        admin.users.change(name, enabled=True)
+        link = admin.users.invite_again(name)
     except Refused as error:
         if error.code is not Code.NOT_FOUND:
             raise
-        link = admin.invite_user(name)
+        link = admin.users.invite(name)
     password = secrets.token_urlsafe(24)
     with Client(url, "") as stranger:
-        stranger.accept_invitation(link["invitation"]["token"], password)
-        token = stranger.login(name, password, label="audit", expires=_LEASE)["token"]
+        stranger.account.accept_invitation(link["invitation"]["token"], password)
+        token = stranger.account.login(name, password, label="audit", expires=_LEASE)["token"]
     return Account(name, password, token, Client(url, token))
 
 
@@ -302,10 +302,10 @@ def clean(admin: Client, patience: float = 300.0) -> list[str]:
     The accounts stay, disabled, without keys, tokens, sessions and memberships. Failed if something does not go.
     """
     projects = leftovers.clean(admin, _is_project, patience, image=_is_word)
-    for one in admin.experiments(kind="audit"):
+    for one in admin.experiments.list(kind="audit"):
         if _is_word(one["name"]):
-            admin.delete_experiment(one["id"])
-    known = {one["name"] for one in admin.users()}
+            admin.experiments.delete(one["id"])
+    known = {one["name"] for one in admin.users.list()}
     for name in (ATTACKER, VICTIM):
         if name in known:
             _disable(admin, name)
@@ -322,10 +322,10 @@ def _is_word(name: str) -> bool:
 
 
 def _disable(admin: Client, name: str) -> None:
-    for key in admin.keys(name):
-        admin.remove_key(key["id"], name)
-    for token in admin.tokens(name):
-        admin.revoke_token(token["id"])
-    for session in admin.sessions(name):
-        admin.revoke_session(session["id"])
-    admin.change_user(name, enabled=False, admin=False, full_name="", email="")
+    for key in admin.keys.list(name):
+        admin.keys.remove(key["id"], name)
+    for token in admin.tokens.list(name):
+        admin.tokens.revoke(token["id"])
+    for session in admin.sessions.list(name):
+        admin.sessions.revoke(session["id"])
+    admin.users.change(name, enabled=False, admin=False, full_name="", email="")

@@ -16,7 +16,7 @@ from slicemgr.audit.row import Row, inapplicable
 from slicemgr.audit.sliver import Inside, Values
 from slicemgr.bench.frame import slivers
 from slicemgr.client import Client
-from slicemgr.client_ssh import answers
+from slicemgr.client.ssh import answers
 from slicemgr.drivers.libvirt import capabilities
 from slicemgr.errors import Failed, SlicemgrError
 
@@ -59,7 +59,7 @@ class Audit:
     def _checked(self) -> list[Row]:
         """What the node says of itself: a check that fails means that a protection cannot be given."""
         self._say("checking the node")
-        result = self._ended(self._client.doctor(self._node)).get("checks", [])
+        result = self._ended(self._client.nodes.doctor(self._node)).get("checks", [])
         bad = [one for one in result if one["ok"] is False]
         seen = ", ".join(f"{one['name']}: {one['detail']}" for one in bad) or f"all {len(result)}"
         return [Row("slicectl doctor", "node", "no check fails", seen, bool(result) and not bad)]
@@ -69,7 +69,7 @@ class Audit:
         """Running slivers of a kind with the probe in them, deleted at the end. Raises SlicemgrError."""
         own, others = place.make(self._client, projects, tag, kind, image, self._node, self._key.line, self._stop)
         try:
-            patience = slivers.patience(self._client.node(self._node), kind)
+            patience = slivers.patience(self._client.nodes.get(self._node), kind)
             inside = [self._inside(f"{tag}-{kind}", one, patience) for one in (*own, *others)]
             site = shared.Site(
                 kind,
@@ -135,11 +135,11 @@ class Audit:
         )
 
     def _tables(self) -> Mapping[str, Any]:
-        tables: Mapping[str, Any] = self._ended(self._client.kernel_tables(self._node)).get("tables", {})
+        tables: Mapping[str, Any] = self._ended(self._client.nodes.kernel_tables(self._node)).get("tables", {})
         return tables
 
     def _ended(self, operation: wire.Operation) -> Mapping[str, Any]:
-        ended = self._client.wait(operation["id"], 120)
+        ended = self._client.operations.wait(operation["id"], 120)
         return slivers.succeeded(ended)["result"] or {}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from slicemgr.audit.checks import REFUSED, Values, amount, one
 from slicemgr.audit.row import OWN_KERNEL, Row, inapplicable
 from slicemgr.audit.sliver import Inside
-from slicemgr.client_ssh import answers
+from slicemgr.client.ssh import answers
 
 GATEWAY = "169.254.1.1"
 SERVICES = (22, 53, 111, 5432, 5672, 16509)  # ssh, name service, rpcbind, PostgreSQL, RabbitMQ, libvirt

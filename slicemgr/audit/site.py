@@ -57,7 +57,7 @@ def projects(client: Client, tag: str, say: Callable[[str], None]) -> Iterator[t
     names = (f"{tag}-a", f"{tag}-b")
     try:
         for name in names:
-            client.create_project(name, description="Made by `slicectl audit`, which deletes it.")
+            client.projects.create(name, description="Made by `slicectl audit`, which deletes it.")
         yield names
     finally:
         clean(client, tag, say)
@@ -69,7 +69,7 @@ def make(
     """A slice of two slivers in the first project, one of one in the second, running. Raises SlicemgrError."""
     asked = []
     # A machine starts sooner without its own boot loader, of which nothing is audited.
-    boot = "direct" if kind == "kvm" and client.image(image)["boot"].get("kernel") else ""
+    boot = "direct" if kind == "kvm" and client.images.get(image)["boot"].get("kernel") else ""
     for project, count in zip(names, (2, 1), strict=True):
         wanted = slivers.request(
             f"{tag}-{kind}", kind, image, node, key, project=project, count=count, lease=_LEASE, ports=_PORTS,
@@ -80,7 +80,7 @@ def make(
     for project, created in asked:
         slivers.wait(client, created["operation"], stop)
         with in_project(client, project):
-            made.append(client.slice(f"{tag}-{kind}")["slivers"])
+            made.append(client.slices.get(f"{tag}-{kind}")["slivers"])
     return made[0], made[1]
 
 
@@ -88,7 +88,7 @@ def remove(client: Client, names: tuple[str, str], tag: str, kind: str) -> None:
     """Delete the slices of one kind."""
     for project in names:
         with in_project(client, project), suppress(SlicemgrError):
-            client.wait(client.delete_slice(f"{tag}-{kind}")["id"], 600)
+            client.operations.wait(client.slices.delete(f"{tag}-{kind}")["id"], 600)
 
 
 @contextmanager
@@ -103,10 +103,10 @@ def paused(client: Client, project: str, name: str) -> Iterator[None]:
 
 def _act(client: Client, project: str, name: str, action: str) -> None:
     with in_project(client, project):
-        slivers.succeeded(client.wait(client.slice_action(name, action)["id"], 120))
+        slivers.succeeded(client.operations.wait(client.slices.act(name, action)["id"], 120))
 
 
 def check_admin(client: Client) -> None:
     """Refused for everybody else: projects and operations on a node are for admins."""
-    if not client.me().get("admin"):
+    if not client.account.get().get("admin"):
         raise Refused(Code.DENIED, "an audit makes projects and asks the node", hint="use an admin's token")

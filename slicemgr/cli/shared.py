@@ -69,13 +69,13 @@ def slice_names(_context: click.Context, _param: click.Parameter, incomplete: st
 
     try:
         with Client.local(timeout=_COMPLETION_TIMEOUT) as client:
-            return [one["name"] for one in client.slices() if one["name"].startswith(incomplete)]
+            return [one["name"] for one in client.slices.list() if one["name"].startswith(incomplete)]
     except SlicemgrError:
         return []
 
 
 def _choose_project(context: click.Context, _param: click.Parameter, value: str | None) -> None:
-    from slicemgr.client_settings import choose_project
+    from slicemgr.client.settings import choose_project
 
     if value:
         context.call_on_close(choose_project(value))

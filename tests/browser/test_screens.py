@@ -31,7 +31,7 @@ def eve(node: Node) -> str:
 def pi(node: Node) -> str:
     """A PI of the project in which the admin makes slices."""
     with node.client() as admin:
-        call: Any = admin._call
+        call: Any = admin.connection.call
         if "eve" not in {one["name"] for one in call("GET", "/users")["users"]}:
             call("POST", "/users", {"name": "eve"})
         call("PATCH", "/users/eve", {"enabled": True})
@@ -95,7 +95,7 @@ def test_a_shell_in_the_browser(node: Node, chromium: Browser, eve: str) -> None
         assert troubles(page, PAINTED) == []
         page.keyboard.press("Shift+F6")
         assert page.evaluate("document.activeElement.id") == "full", "the keyboard gets out of the terminal"
-        with node.client() as admin, admin.console("exp"):
+        with node.client() as admin, admin.slices.console("exp"):
             page.locator("#state[data-state=closed]").wait_for()
             assert "closed this session" in page.locator("#state").inner_text()
         page.get_by_role("button", name="Reconnect").click()
@@ -108,7 +108,7 @@ def test_the_end_of_the_session_is_the_console_s(node: Node, chromium: Browser, 
     node.create("exp")
     with at(node, chromium, "/slices/exp/0/console", []) as page, node.client() as admin:
         connected(page)
-        call: Any = admin._call
+        call: Any = admin.connection.call
         for session in call("GET", "/sessions?user=eve")["sessions"]:
             call("DELETE", f"/sessions/{session['id']}")
         page.locator("#state[data-state=closed]").wait_for()

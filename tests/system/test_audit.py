@@ -54,7 +54,7 @@ HOLES = {
 def leftovers(node: Node) -> list[str]:
     """Projects and slices of audits."""
     with node.client() as admin:
-        named = [*admin.projects(), *admin.slices()]
+        named = [*admin.projects.list(), *admin.slices.list()]
     return [one["name"] for one in named if one["name"].startswith("audit-")]
 
 
@@ -95,7 +95,7 @@ def a_site(node: Node, kind: str) -> Iterator[tuple[run.Audit, shared.Site]]:
     """The slivers of an audit, with the probe in them."""
     with node.client() as admin, closing(Key(new_key())) as key:
         image, tag = IMAGES[kind], place.new_tag()
-        audit = run.Audit(admin, admin.nodes()[0]["name"], {kind: image}, key, node.token(), lambda _: None)
+        audit = run.Audit(admin, admin.nodes.list()[0]["name"], {kind: image}, key, node.token(), lambda _: None)
         with (
             place.projects(admin, tag, lambda _: None) as projects,
             audit.site(projects, tag, kind, image) as site,

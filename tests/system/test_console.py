@@ -12,6 +12,7 @@ import sys
 import termios
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 from terminal import Terminal
@@ -48,8 +49,7 @@ def open_consoles(node: Node) -> int:
 
 def ticket(node: Node, name: str = "exp") -> Console:
     with node.client() as client:
-        asked: Console = client._call("POST", f"/slices/{name}/console", {"sliver": 0})  # type: ignore[assignment]
-    return asked
+        return cast(Console, client.connection.call("POST", f"/slices/{name}/console", {"sliver": 0}))
 
 
 def knock(node: Node, token: str, **headers: str) -> tuple[int, str]:

@@ -57,7 +57,7 @@ def signed_in(node: Node) -> Iterator[Person]:
 
 
 def _call(client: Client, method: str, path: str, body: Any = None) -> Any:
-    return client._call(method, path, body)
+    return client.connection.call(method, path, body)
 
 
 def ended(channel: Channel, seconds: float = 20) -> Code | None:
@@ -96,8 +96,8 @@ def test_what_is_taken_from_somebody_ends_their_console_and_no_other(node: Node,
             _call(admin, "PUT", "/projects/default/members/eve", {"role": "pi"})
             again = _call(admin, "POST", "/login", {"user": "eve", "password": PASSWORD})
             client = stack.enter_context(Client(node.url, again["token"]))
-            hers = stack.enter_context(client.console("exp", 0))
-            his = stack.enter_context(admin.console("exp", 1))
+            hers = stack.enter_context(client.slices.console("exp", 0))
+            his = stack.enter_context(admin.slices.console("exp", 1))
             take_away(admin, Person(client, again["token"], again["id"]))
             assert ended(hers) is code
             assert ended(his, 5) is None  # the control: looked at as often, and left alone
@@ -109,7 +109,8 @@ def test_a_token_that_was_revoked_before_it_is_used_opens_nothing(node: Node, ev
     node.create("exp")
     asked = _call(eve.client, "POST", "/slices/exp/console", {"sliver": 0})
     _call(eve.client, "DELETE", f"/tokens/{eve.id}")
-    connection = type(eve.client._connection)(eve.client._connection.host, eve.client._connection.port, timeout=30)
+    service = eve.client.connection.http
+    connection = type(service)(service.host, service.port, timeout=30)
     connection.connect()
     with connection.sock, pytest.raises(websocket.Rejected) as caught:
         websocket.connect(connection.sock, "h", asked["path"], asked["token"])
@@ -133,13 +134,13 @@ def test_the_terminal_inside_learns_the_size_of_the_window(node: Node) -> None:
 def test_a_container_has_no_screen(node: Node) -> None:
     node.create("exp")
     with node.client() as client, pytest.raises(Refused) as caught:
-        client.console("exp", screen=True)
+        client.slices.console("exp", screen=True)
     assert (caught.value.code, caught.value.field) == (Code.INVALID, "screen")
 
 
 def see_the_screen(node: Node, eve: Person, machine: str) -> None:
     """Seen, beside its console; taken over; ended by a revocation."""
-    with node.client() as admin, admin.console(machine, screen=True) as first:
+    with node.client() as admin, admin.slices.console(machine, screen=True) as first:
         viewer = Viewer(first)
         viewer.start()
         assert viewer.size[0] >= 640 and viewer.size[1] >= 400
@@ -147,10 +148,10 @@ def see_the_screen(node: Node, eve: Person, machine: str) -> None:
         while len(set(viewer.pixels())) < 2:
             assert time.monotonic() < deadline, "the screen stays of one colour"
             time.sleep(1)
-        with admin.console(machine) as console:
+        with admin.slices.console(machine) as console:
             assert ended(console, 3) is None
             assert ended(first, 1) is None, "a console takes no screen over"
-        with eve.client.console(machine, screen=True) as second:
+        with eve.client.slices.console(machine, screen=True) as second:
             assert ended(first) is Code.CONFLICT
             Viewer(second).start()
             _call(eve.client, "DELETE", f"/tokens/{eve.id}")
@@ -165,7 +166,7 @@ def test_a_machine_that_is_deleted_ends_its_screen(node: Node) -> None:
     node.create("vm", "--no-wait")
     node.kind = "lxc"
     node.ok("wait", "vm", "--for", "running", "--timeout", "10m")
-    with node.client() as admin, admin.console("vm", screen=True) as screen:
+    with node.client() as admin, admin.slices.console("vm", screen=True) as screen:
         Viewer(screen).start()
         node.ok("delete", "vm")
         assert ended(screen) is Code.CONFLICT

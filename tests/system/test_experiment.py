@@ -107,7 +107,7 @@ def test_a_held_slice_from_beginning_to_end(
     node: Node, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with client.create("held", image="debian-12", memory="256M") as held:
+    with client.slices.create("held", image="debian-12", memory="256M") as held:
         assert held.wait_ssh(timeout=120).ssh("echo one; echo two >&2") == "one\n"
         with pytest.raises(Failed) as caught:
             held.ssh("echo why >&2; exit 3")
@@ -117,8 +117,8 @@ def test_a_held_slice_from_beginning_to_end(
         assert caught.value.code is Code.TIMEOUT
         with pytest.raises(SlicemgrError, match="no sliver 1"):
             held.ssh("true", sliver=1)
-        assert held.renew("9d") == client.slice("held")["expires_at"]
-        assert client.held("held").refresh().slivers == held.slivers
+        assert held.renew("9d") == client.slices.get("held")["expires_at"]
+        assert client.slices.handle("held").refresh().slivers == held.slivers
         assert held.act("stop").wait().refresh().info["state"] == "stopped"
         held.act("start").wait_ssh(timeout=120)
         key = (
@@ -134,13 +134,13 @@ def test_a_held_slice_from_beginning_to_end(
             return False
 
         eventually(stranger, "its other key is refused")
-    assert client.slices() == []
+    assert client.slices.list() == []
 
 
 def test_what_fails_within_is_told_and_the_slice_is_deleted(node: Node, client: Client) -> None:
-    with pytest.raises(RuntimeError, match="mine"), client.create("held", image="debian-12"):
+    with pytest.raises(RuntimeError, match="mine"), client.slices.create("held", image="debian-12"):
         raise RuntimeError("mine")
-    assert client.slices() == []
-    with client.create("held", image="debian-12") as held:
+    assert client.slices.list() == []
+    with client.slices.create("held", image="debian-12") as held:
         held.delete()
-    assert client.slices() == [], "who has deleted it already is not disturbed"
+    assert client.slices.list() == [], "who has deleted it already is not disturbed"

@@ -224,11 +224,11 @@ def test_what_a_killed_run_left_is_taken_away(tmp_path: Path) -> None:
         killed = rest_world.World(admin, url, _WAITS)
         killed._make()  # and no end
         assert left(tenants) != before
-        admin.create_project("rest-audit-of-the-faculty")
+        admin.projects.create("rest-audit-of-the-faculty")
         assert len(rest_world.clean(admin, _WAITS)) == 4
         with rest_world.World(admin, url, _WAITS) as again:
-            assert again.attacker.client.me()["name"] == rest_world.ATTACKER, "the accounts are used again"
-        admin.delete_project("rest-audit-of-the-faculty")
+            assert again.attacker.client.account.get()["name"] == rest_world.ATTACKER, "the accounts are used again"
+        admin.projects.delete("rest-audit-of-the-faculty")
         assert left(tenants) == before
 
 

@@ -62,7 +62,7 @@ def _wait(url: str, token: str) -> None:
     while True:
         try:
             with Client(url, token) as client:
-                client.slices()
+                client.slices.list()
             return
         except SlicemgrError:
             if time.monotonic() > end:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from canned_service import HOST_KEY, Answer, Canned, Json, operation, slice, sliver
 
-from slicemgr.client_ssh import ssh_words
+from slicemgr.client.ssh import ssh_words
 
 SHOW_ARGUMENTS = '#!/bin/sh\nfor one in "$@"; do printf "%s\\n" "$one"; done\nexit 42\n'
 

@@ -102,14 +102,14 @@ def test_only_the_reports_own_files_are_sent(folder: Path) -> None:
 
 def test_the_clients_methods(tenants: Tenants, url: str, folder: Path) -> None:
     with Client(url, tenants.found["root"]) as client, publish.archive(folder) as (packed, size):
-        made = client.publish_experiment(packed, size, name="Mine", public=False)
-        assert client.experiment(made["id"]) == made == client.experiments()[0]
-        assert client.experiment_file(made["id"], "report.html") == published.REPORT.encode()
+        made = client.experiments.publish(packed, size, name="Mine", public=False)
+        assert client.experiments.get(made["id"]) == made == client.experiments.list()[0]
+        assert client.experiments.file(made["id"], "report.html") == published.REPORT.encode()
         with pytest.raises(Refused, match="no file"):
-            client.experiment_file(made["id"], "none.png")
+            client.experiments.file(made["id"], "none.png")
         with pytest.raises(Refused, match="is not a valid name"):
-            client.experiment_file(made["id"], "../x")
-        assert client.change_experiment(made["id"], public=True)["public"] is True
-        assert client.experiments(kind="scale", since="2999-01-01T00:00:00Z") == []
-        client.delete_experiment(made["id"])
-        assert len(client.experiments()) == 1
+            client.experiments.file(made["id"], "../x")
+        assert client.experiments.change(made["id"], public=True)["public"] is True
+        assert client.experiments.list(kind="scale", since="2999-01-01T00:00:00Z") == []
+        client.experiments.delete(made["id"])
+        assert len(client.experiments.list()) == 1

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from canned_service import Answer, Canned, Request, operation, problem, slice
 
-from slicemgr.client import Client, _readable, find_settings
+from slicemgr.client import Client, find_settings
+from slicemgr.client.connection import readable
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 
 MIB = 1 << 20
@@ -35,7 +36,7 @@ def client(canned: Canned) -> Iterator[Client]:
 def test_a_problem_becomes_its_error(canned: Canned, client: Client, code: Code) -> None:
     canned.on("GET /slices/exp", problem(code.status, code.wire, "it is so", hint="do that"))
     with pytest.raises(SlicemgrError) as caught:
-        client.slice("exp")
+        client.slices.get("exp")
     error = caught.value
     assert (error.code, error.message, error.hint) == (code, "it is so", "do that")
     assert isinstance(error, Failed if code is Code.FAILED else Refused)
@@ -45,7 +46,7 @@ def test_each_wrong_field_is_told(canned: Canned, client: Client) -> None:
     errors = [{"field": "cpu", "message": "too much"}, {"field": "disk", "message": "too little", "hint": "16M"}]
     canned.on("POST /slices", problem(422, "invalid", "too much", field="cpu", errors=errors))
     with pytest.raises(Refused) as caught:
-        client.create_slice({"name": "exp"})
+        client.slices.submit({"name": "exp"})
     assert caught.value.field == "cpu"
     assert caught.value.__notes__ == ["disk: too little (16M)"]
 
@@ -59,7 +60,7 @@ def test_a_page_of_somebody_else_is_judged_by_its_status(
 ) -> None:
     canned.on("GET /slices", Answer(status, b"<html>nginx</html>"))
     with pytest.raises(SlicemgrError, match=f"HTTP status {status}") as caught:
-        client.slices()
+        client.slices.list()
     assert caught.value.code is code
 
 
@@ -67,13 +68,13 @@ def test_a_page_of_somebody_else_is_judged_by_its_status(
 def test_an_answer_that_is_not_ours_is_no_list(canned: Canned, client: Client, body: bytes) -> None:
     canned.on("GET /slices", Answer(200, body))
     with pytest.raises(Failed):
-        client.slices()
+        client.slices.list()
 
 
 def test_a_wrong_token_says_where_it_came_from(canned: Canned) -> None:
     canned.on("GET /slices", problem(401, "unauthenticated", "the token is not valid"))
     with Client(canned.url, "stale", source="/etc/client.json") as client, pytest.raises(Refused) as caught:
-        client.slices()
+        client.slices.list()
     assert "/etc/client.json" in caught.value.hint
     assert canned.requests[0].token == "stale"
 
@@ -82,7 +83,7 @@ def test_a_service_that_is_not_there_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with Client(f"http://127.0.0.1:{port}", "t") as client, pytest.raises(Refused) as caught:
-        client.slices()
+        client.slices.list()
     assert caught.value.code is Code.UNAVAILABLE
     assert f"http://127.0.0.1:{port}" in caught.value.message
     assert "slicemgr up" in caught.value.hint
@@ -92,27 +93,27 @@ def test_a_service_that_never_answers_is_a_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with Client(url, "t", 0.1) as client, pytest.raises(Failed) as caught:
-            client.slices()
+            client.slices.list()
     assert caught.value.code is Code.TIMEOUT
 
 
 def test_one_connection_serves_many_calls_even_after_an_error(canned: Canned, client: Client) -> None:
     canned.on("GET /slices", {"slices": []})
     for _ in range(2):
-        assert client.slices() == []
+        assert client.slices.list() == []
     with pytest.raises(Refused):
-        client.slice("missing")
-    assert client.slices() == []
+        client.slices.get("missing")
+    assert client.slices.list() == []
     assert len({one.connection for one in canned.requests}) == 1
 
 
 def test_a_connection_closed_meanwhile_is_opened_again(canned: Canned, client: Client) -> None:
     canned.on("GET /slices", Answer(200, {"slices": []}, close=True))
     canned.on("POST /slices/exp/stop", {"operation": operation()})
-    client.slices()
-    while not _readable(client._connection):
+    client.slices.list()
+    while not readable(client.connection.http):
         time.sleep(0.001)
-    client.slice_action("exp", "stop")
+    client.slices.act("exp", "stop")
     assert len(canned.asked("POST /slices/exp/stop")) == 1
     assert len({one.connection for one in canned.requests}) == 2
 
@@ -120,11 +121,11 @@ def test_a_connection_closed_meanwhile_is_opened_again(canned: Canned, client: C
 def test_only_a_question_is_asked_twice(canned: Canned, client: Client) -> None:
     canned.on("GET /slices", {"slices": []}, Answer(0), {"slices": []})
     canned.on("POST /slices/exp/stop", Answer(0))
-    client.slices()
-    assert client.slices() == []
+    client.slices.list()
+    assert client.slices.list() == []
     assert len(canned.asked("GET /slices")) == 3
     with pytest.raises(Failed, match="was lost") as caught:
-        client.slice_action("exp", "stop")
+        client.slices.act("exp", "stop")
     assert caught.value.code is Code.UNAVAILABLE
     assert len(canned.asked("POST /slices/exp/stop")) == 1
 
@@ -137,18 +138,25 @@ def test_a_create_is_asked_once_more_with_the_same_key(canned: Canned, client: C
         return Answer(0) if len(keys) == 1 else Answer(202, {"operation": operation(), "slice": slice()})
 
     canned.on("POST /slices", note)
-    assert client.create_slice({"name": "exp"})["slice"]["name"] == "exp"
+    assert client.slices.submit({"name": "exp"})["slice"]["name"] == "exp"
     assert len(keys) == 2 and keys[0] == keys[1] != ""
-    client.create_slice({"name": "exp"})
+    client.slices.submit({"name": "exp"})
     assert keys[2] not in ("", keys[0])
     canned.on("POST /slices", Answer(0))
     with pytest.raises(Failed, match="was lost"):
-        client.create_slice({"name": "exp"})
+        client.slices.submit({"name": "exp"})
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\nb", "\x1b", "\udcff"])
 def test_a_name_cannot_become_another_path(canned: Canned, client: Client, name: str) -> None:
-    for call in (client.slice, client.delete_slice, client.image, client.delete_image, client.node, client.operation):
+    for call in (
+        client.slices.get,
+        client.slices.delete,
+        client.images.get,
+        client.images.delete,
+        client.nodes.get,
+        client.operations.get,
+    ):
         with pytest.raises(Refused) as caught:
             call(name)
         assert caught.value.code is Code.INVALID
@@ -157,7 +165,7 @@ def test_a_name_cannot_become_another_path(canned: Canned, client: Client, name:
 
 def test_odd_names_arrive_as_they_are(canned: Canned, client: Client) -> None:
     canned.on("GET /slices/a%20b%3Fc%23d%25", slice("odd"))
-    assert client.slice("a b?c#d%")["name"] == "odd"
+    assert client.slices.get("a b?c#d%")["name"] == "odd"
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:8480", "http://", "http://h:port", "http://a b/", "http://h\n"])
@@ -183,7 +191,7 @@ def test_waiting_tells_each_change_once(canned: Canned, client: Client) -> None:
         operation("done", 3),
     )
     versions: list[int] = []
-    ended = client.wait("op1", 60, lambda one: versions.append(one["version"]))
+    ended = client.operations.wait("op1", 60, lambda one: versions.append(one["version"]))
     assert ended["state"] == "done"
     assert versions == [1, 2, 3]
     assert [one.query.get("seen") for one in canned.requests] == ["0", "1", "2", "2"]
@@ -193,19 +201,19 @@ def test_waiting_tells_each_change_once(canned: Canned, client: Client) -> None:
 def test_waiting_ends_with_its_time(canned: Canned, client: Client) -> None:
     canned.on("GET /operations/op1", operation())
     with pytest.raises(Failed, match="op1 has not ended") as caught:
-        client.wait("op1", 0.05)
+        client.operations.wait("op1", 0.05)
     assert caught.value.code is Code.TIMEOUT
 
 
 def test_waiting_outlives_a_restart_of_the_service(canned: Canned, client: Client) -> None:
     canned.on("GET /operations/op1", operation(), problem(503, "unavailable"), Answer(0), operation("failed", 2))
-    assert client.wait("op1", patience=5)["state"] == "failed"
+    assert client.operations.wait("op1", patience=5)["state"] == "failed"
 
 
 def test_patience_has_an_end(canned: Canned, client: Client) -> None:
     canned.on("GET /operations/op1", problem(503, "unavailable"))
     with pytest.raises(Refused) as caught:
-        client.wait("op1", patience=0.05)
+        client.operations.wait("op1", patience=0.05)
     assert caught.value.code is Code.UNAVAILABLE
 
 
@@ -213,7 +221,7 @@ def test_an_upload_arrives_whole_and_tells_how_far(canned: Canned, client: Clien
     data = os.urandom(2 * MIB + 7)
     canned.on("POST /images", Answer(202, {"image": {}, "operation": operation()}))
     seen: list[tuple[int, int]] = []
-    client.import_image(
+    client.images.upload(
         io.BytesIO(data + b"later"), len(data), name="a&b", format="raw", on_progress=lambda *at: seen.append(at)
     )
     (request,) = canned.requests
@@ -227,9 +235,9 @@ def test_a_refusal_in_the_middle_of_an_upload_is_heard(canned: Canned, client: C
     canned.on("POST /images", Answer(refusal.status, refusal.body, unread=True))
     canned.on("GET /images", {"images": []})
     with pytest.raises(SlicemgrError) as caught:
-        client.import_image(_Endless(), 1 << 40, name="n", format="raw")
+        client.images.upload(_Endless(), 1 << 40, name="n", format="raw")
     assert caught.value.code in (Code.CONFLICT, Code.UNAVAILABLE)  # the kernel may drop the answer with the line
-    assert client.images() == []
+    assert client.images.list() == []
 
 
 class _Endless(io.BytesIO):
@@ -246,8 +254,8 @@ def test_a_file_that_shrinks_is_not_sent_as_whole(canned: Canned, client: Client
     canned.on("POST /images", incomplete)
     canned.on("GET /images", {"images": []})
     with pytest.raises(Refused, match="ended after 4 of 10 bytes"):
-        client.import_image(io.BytesIO(b"half"), 10, name="n", format="raw")
-    assert client.images() == []
+        client.images.upload(io.BytesIO(b"half"), 10, name="n", format="raw")
+    assert client.images.list() == []
 
 
 def _settings_file(path: Path, url: str) -> Path:

@@ -320,33 +320,25 @@ def test_a_query_for_each_row_would_be_noticed(filled: Service) -> None:
     assert len(statements) > ROWS
 
 
-class Paged(Client):
-    """A client whose service is the application itself."""
+def test_the_client_follows_the_pages(filled: Service, client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slicemgr.client.paths._PAGE", 3)
+    paged, paths = Client("http://x", "t"), []
 
-    def __init__(self, client: FlaskClient) -> None:
-        super().__init__("http://x", "t")
-        self.web, self.asked = client, 0
-
-    def _call(self, method: str, path: str, body: object = None, **_: Any) -> dict[str, Any]:
-        self.asked += 1
-        answer: dict[str, Any] = self.web.open(f"{API}{path}", method=method).get_json()
+    def call(method: str, path: str) -> dict[str, Any]:
+        paths.append(path)
+        answer: dict[str, Any] = client.open(f"{API}{path}", method=method).get_json()
         return answer
 
-
-def test_the_client_follows_the_pages(filled: Service, client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slicemgr.client_json._PAGE", 3)
-    paged = Paged(client)
-    assert [one["name"] for one in paged.slices()] == names(client, "slices") and paged.asked == 3
-    assert [one["id"] for one in paged.events(limit=5)] == names(client, "events", limit=5)
-    assert len(paged.operations(limit=2)) == 2 and len(paged.requests(state="waiting")) == ROWS
-    assert len(paged.users()) == ROWS + 1
-    assert len(paged.keys()) == len(paged.sessions()) == ROWS
+    monkeypatch.setattr(paged.connection, "call", call)
+    assert [one["name"] for one in paged.slices.list()] == names(client, "slices") and len(paths) == 3
+    assert [one["id"] for one in paged.events.list(limit=5)] == names(client, "events", limit=5)
+    assert len(paged.operations.list(limit=2)) == 2 and len(paged.requests.list(state="waiting")) == ROWS
+    assert len(paged.users.list()) == ROWS + 1
+    assert len(paged.keys.list()) == len(paged.sessions.list()) == ROWS
 
 
-def test_a_list_that_does_not_end_is_left() -> None:
-    class Endless(Client):
-        def _call(self, method: str, path: str, body: object = None, **_: Any) -> dict[str, Any]:
-            return {"slices": [], "next": "again"}
-
+def test_a_list_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = Client("http://x", "t")
+    monkeypatch.setattr(endless.connection, "call", lambda _method, _path: {"slices": [], "next": "again"})
     with pytest.raises(Failed, match="does not end"):
-        Endless("http://x", "t").slices()
+        endless.slices.list()

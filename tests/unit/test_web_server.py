@@ -276,7 +276,7 @@ def _echo(stream: socket.socket, _token: bytes) -> None:
 @pytest.fixture
 def client(web: Web) -> Iterator[Client]:
     with Client(f"http://127.0.0.1:{web.port}", web.token) as made:
-        if "console" not in {one["name"] for one in made.slices()}:
+        if "console" not in {one["name"] for one in made.slices.list()}:
             web.service.create("console")
         yield made
 
@@ -293,7 +293,7 @@ def _heard(channel: websocket.Channel, amount: int) -> bytes:
 
 
 def test_a_console_is_bytes_both_ways_until_the_agent_says_why_not(web: Web, client: Client) -> None:
-    with _agent(web, _echo), client.console("console") as channel:
+    with _agent(web, _echo), client.slices.console("console") as channel:
         channel.send(b"\x00\xff")
         assert _heard(channel, 2) == b"\x00\xff"
         channel.send(b"x" * 3_000_000)  # more than all buffers on the way there and back
@@ -306,7 +306,7 @@ def test_a_console_is_bytes_both_ways_until_the_agent_says_why_not(web: Web, cli
 
 
 def test_the_size_of_the_window_reaches_the_agent(web: Web, client: Client) -> None:
-    with _agent(web, _echo), client.console("console") as channel:
+    with _agent(web, _echo), client.slices.console("console") as channel:
         for size in ((50, 160), (24, 80)):
             channel.resize(*size)
             assert _heard(channel, 8) == str(size).encode()
@@ -317,15 +317,15 @@ def test_the_size_of_the_window_reaches_the_agent(web: Web, client: Client) -> N
 
 def test_an_agent_that_is_away_refuses_or_goes_is_told_as_such(web: Web, client: Client) -> None:
     with pytest.raises(Refused) as caught:
-        client.console("console")
+        client.slices.console("console")
     assert caught.value.code is Code.UNAVAILABLE and "agent" in caught.value.message
     no = Refused(Code.CONFLICT, "no", hint="because")
     with (
         _agent(web, lambda stream, _: stream.send(console_socket.error(no))),
         pytest.raises(Refused, match=r"no \(because\)"),
     ):
-        client.console("console")
-    with _agent(web, lambda stream, _: stream.send(console_socket.OPENED)), client.console("console") as channel:
+        client.slices.console("console")
+    with _agent(web, lambda stream, _: stream.send(console_socket.OPENED)), client.slices.console("console") as channel:
         assert _heard(channel, 1) == b""
     assert channel.ended is not None and "was lost" in channel.ended.reason
 
@@ -339,7 +339,7 @@ def test_a_client_that_goes_is_told_to_the_agent(web: Web, client: Client) -> No
         gone.set()
 
     with _agent(web, listen):
-        client.console("console").__exit__()
+        client.slices.console("console").__exit__()
         assert gone.wait(30)
 
 
@@ -347,15 +347,15 @@ def test_consoles_leave_room_for_requests(web: Web, client: Client) -> None:
     """16 threads, half of them for consoles."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_agent(web, _echo))
-        channels = [stack.enter_context(client.console("console")) for _ in range(8)]
+        channels = [stack.enter_context(client.slices.console("console")) for _ in range(8)]
         with pytest.raises(Refused, match="too many consoles"):
-            client.console("console")
-        assert client.slices()
+            client.slices.console("console")
+        assert client.slices.list()
         channels[0].send(b"enough")
         _heard(channels[0], 1)
         for _ in range(100):
             with contextlib.suppress(Refused):
-                stack.enter_context(client.console("console"))
+                stack.enter_context(client.slices.console("console"))
                 break
             time.sleep(0.05)
         else:

@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass, field
 from slicemgr.bench.frame import guard
 from slicemgr.bench.frame.experiment import Json, Missing, Step, StepOf, Told
 from slicemgr.bench.frame.load_hosts import MACHINE, InPlaces, Way, in_words
-from slicemgr.client_measures import IoRequest
+from slicemgr.client.nodes import IoRequest
 from slicemgr.config import parse_size
 
 NAME = "io"
@@ -107,7 +107,7 @@ class Io(InPlaces):
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
         """Also refused without the image that roots are made of."""
         if set(ROOTS) & set(self._plan.places):
-            image = self._client.image(self._plan.images["lxc"])
+            image = self._client.images.get(self._plan.images["lxc"])
             self._image = image["sha256"], image["virtual_size"], bool(image["os"])
         return super().prepare(done, todo, told)
 
@@ -121,7 +121,7 @@ class Io(InPlaces):
             request: IoRequest = {"root": place, "image": self._image[0], "what": what, "size": size, "seed": seed}
             self._slivers.leave(told)
             node = self._plan.way.node
-            found = self._on_node.run(lambda: self._client.measure_io(node, request), ("make", *MEASURED))
+            found = self._on_node.run(lambda: self._client.nodes.measure_io(node, request), ("make", *MEASURED))
             return {**head, **found}
         self._slivers.use(turn, place, told)
         words = ("make,measure,remove", what, str(size), str(seed))

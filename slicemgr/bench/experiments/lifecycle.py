@@ -101,7 +101,7 @@ class Lifecycle:
         return steps(self._plan)
 
     def state(self) -> guard.State:
-        return guard.state(self._client.node(self._plan.node)["facts"])
+        return guard.state(self._client.nodes.get(self._plan.node)["facts"])
 
     def need(self, step: StepOf[Part]) -> guard.Need:
         memory = parse_size(self._plan.memory, "--memory")
@@ -110,7 +110,7 @@ class Lifecycle:
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
         """Refused beside others' experiments, with too few ports or without an image."""
         plan, client = self._plan, self._client
-        guard.state(client.node(plan.node)["facts"])
+        guard.state(client.nodes.get(plan.node)["facts"])
         cleanup.refuse_others(client, plan.prefix)
         for one in plan.series:
             planned = slivers.plan(client, self._request(f"{plan.prefix}try", one))
@@ -120,9 +120,9 @@ class Lifecycle:
                 hint = "at least 2: ssh and the web server that answers"
                 raise Refused(Code.CONFLICT, "a sliver has one port on this node", hint=hint)
         cleanup.delete(client, plan.prefix, told)
-        for running in client.operations(kind="baseline", state="running"):
+        for running in client.operations.list(kind="baseline", state="running"):
             told.say("waiting until the node has ended the raw baseline of an earlier run")
-            client.wait(running["id"], _RAW_SECONDS)
+            client.operations.wait(running["id"], _RAW_SECONDS)
         cut = f"{todo[0].series}/raw"
         if cut in done and cut != todo[0].id:
             return [f"resumed at {todo[0].title}: its raw baseline was measured before the interruption"]
@@ -142,7 +142,7 @@ class Lifecycle:
         """A baseline that was asked for deletes its own, and cannot be ended: that is waited for."""
         if self._asked is not None:
             told.say("waiting until the node has ended and deleted its raw baseline")
-            self._client.wait(self._asked, _RAW_SECONDS)
+            self._client.operations.wait(self._asked, _RAW_SECONDS)
             self._asked = None
         cleanup.delete(self._client, self._plan.prefix, told)
 
@@ -156,15 +156,15 @@ class Lifecycle:
         plan = self._plan
         request: wire.BaselineRequest = {
             "type": series.kind,
-            "image": self._client.image(series.image)["sha256"],
+            "image": self._client.images.get(series.image)["sha256"],
             "memory": plan.memory,
             "count": plan.count,
             "parallel": plan.parallel,
         }
         if series.boot:
             request["boot"] = series.boot
-        self._asked = self._client.baseline(plan.node, request)["id"]
-        ended = self._client.wait(self._asked)
+        self._asked = self._client.nodes.baseline(plan.node, request)["id"]
+        ended = self._client.operations.wait(self._asked)
         self._asked = None
         if ended["state"] == "failed" or ended["result"] is None:
             raise Failed(f"the baseline: {ended['error']}", hint=ended["hint"] or "")
@@ -222,7 +222,7 @@ class Lifecycle:
             sliver = created["slice"]["slivers"][0]
             slivers.wait_for_banner(name, series.kind, sliver, self._stop)
             times["banner"] = time.monotonic() - begun
-            return times, client.slice(name)["slivers"][0]
+            return times, client.slices.get(name)["slivers"][0]
 
     def _inside(self, name: str, sliver: wire.Sliver) -> inside.Times:
         slivers.check(self._stop)
@@ -243,7 +243,7 @@ class Lifecycle:
         """The node's next look at itself, taken after the last sliver was up, says what they cost."""
 
         def usage() -> list[wire.Usage]:
-            return [self._client.slice(name)["slivers"][0]["usage"] for name in (names[0], names[-1])]
+            return [self._client.slices.get(name)["slivers"][0]["usage"] for name in (names[0], names[-1])]
 
         known = usage()
         memory = (before - self._available()) / len(names)

@@ -130,7 +130,7 @@ class Peers:
         return steps(self._plan, self._missing)
 
     def state(self) -> guard.State:
-        return guard.state(self._client.node(self._plan.node)["facts"])
+        return guard.state(self._client.nodes.get(self._plan.node)["facts"])
 
     def need(self, step: StepOf[Turn]) -> guard.Need:
         key = step.work.key
@@ -146,7 +146,7 @@ class Peers:
         plan, client = self._plan, self._client
         node = refuse_elsewhere(client, plan.node)
         guard.state(node["facts"])
-        self._base = names.base_dir(plan.pool, client.image(plan.image)["sha256"])
+        self._base = names.base_dir(plan.pool, client.images.get(plan.image)["sha256"])
         if not self._base.is_dir():
             message = f"{self._base} is not seen here"
             raise Refused(Code.INVALID, message, hint="a pool is seen on its node alone; in a box: in there")
@@ -294,7 +294,7 @@ def refuse_elsewhere(client: Client, node: str) -> wire.Node:
     if os.geteuid() != 0:
         message = "peers are started as root, by whoever may be root on the node"
         raise Refused(Code.DENIED, message, hint="`sudo slicectl bench …` on the node itself")
-    told = client.node(node)
+    told = client.nodes.get(node)
     if told["facts"].get("boot_id") != Path("/proc/sys/kernel/random/boot_id").read_text().strip():
         raise Refused(Code.INVALID, f"{node} is another machine than this one", hint="run it there", field="--node")
     return told

@@ -20,7 +20,7 @@ from slicemgr import wire
 from slicemgr.bench.frame import cleanup, guard, slivers
 from slicemgr.bench.frame.experiment import Json, Step, StepOf, Stopped, Told
 from slicemgr.client import Client
-from slicemgr.client_ssh import answers
+from slicemgr.client.ssh import answers
 from slicemgr.config import parse_size
 from slicemgr.errors import SlicemgrError
 
@@ -108,7 +108,7 @@ class Scale:
         return steps(self._plan)
 
     def state(self) -> guard.State:
-        return guard.state(self._client.node(self._plan.node)["facts"])
+        return guard.state(self._client.nodes.get(self._plan.node)["facts"])
 
     def need(self, step: ScaleStep) -> guard.Need:
         """By what the slivers of this series cost so far, the last ones if they cost more; before that by a guess."""
@@ -124,7 +124,7 @@ class Scale:
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
         """Refused beside others' experiments or with too few ports. A series that was cut off is filled again."""
         plan, client = self._plan, self._client
-        guard.state(client.node(plan.node)["facts"])
+        guard.state(client.nodes.get(plan.node)["facts"])
         cleanup.refuse_others(client, plan.prefix)
         planned = slivers.plan(client, self._request(f"{plan.prefix}try"))
         slivers.ports_suffice(client, plan.node, planned, plan.to, "--to")
@@ -182,8 +182,8 @@ class Scale:
 
     def _settle(self, told: Told) -> None:
         """Wait until the pool has taken back what anybody deleted: it would count as growth that is missing."""
-        end, shown = time.monotonic() + _CLEANED, self._client.node(self._plan.node)
-        ended = [one["finished_at"] for one in self._client.operations(kind="delete") if one["finished_at"]]
+        end, shown = time.monotonic() + _CLEANED, self._client.nodes.get(self._plan.node)
+        ended = [one["finished_at"] for one in self._client.operations.list(kind="delete") if one["finished_at"]]
         deleted = max(map(datetime.fromisoformat, ended), default=None)
         if deleted is None:
             return
@@ -242,7 +242,7 @@ class Scale:
         return answers(self._slivers[name], _ANSWER_SECONDS)
 
     def _usage(self) -> list[wire.Usage]:
-        found = self._client.slices(prefix=self._plan.prefix)
+        found = self._client.slices.list(prefix=self._plan.prefix)
         return [sliver["usage"] for one in found if one["name"] in self._slivers for sliver in one["slivers"]]
 
     # what they need
@@ -257,7 +257,7 @@ class Scale:
     def _refill(self, done: Mapping[str, Json], first: Step, told: Told) -> list[str]:
         """The slivers that the first missing step builds on, made again if they are gone; none of its own."""
         size = max((one["data"].get("n", 0) for one in done.values() if one["series"] == first.series), default=0)
-        found = {one["name"]: one for one in self._client.slices(prefix=self._plan.prefix)}
+        found = {one["name"]: one for one in self._client.slices.list(prefix=self._plan.prefix)}
         wanted = [self._name(index) for index in range(size)]
         for name in wanted:
             there = found[name]["slivers"] if name in found else []

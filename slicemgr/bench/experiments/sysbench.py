@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from slicemgr.bench.frame import guard
 from slicemgr.bench.frame.experiment import Json, StepOf, Told
 from slicemgr.bench.frame.load_hosts import KINDS, MACHINE, InPlaces, Way, in_words
-from slicemgr.client_measures import SysbenchRequest
+from slicemgr.client.nodes import SysbenchRequest
 from slicemgr.config import parse_size
 from slicemgr.loads.sysbench import ADDS, SECONDS
 
@@ -101,7 +101,7 @@ class Sysbench(InPlaces):
         if place == HOST:
             self._slivers.leave(told)
             request: SysbenchRequest = {"test": test, "seconds": plan.seconds, "size": size, "seed": seed}
-            ask = self._client.measure_sysbench
+            ask = self._client.nodes.measure_sysbench
             return {**head, **self._on_node.run(lambda: ask(plan.way.node, request), names)}
         self._slivers.use(turn, place, told, INSTALL if plan.install else "")
         words = (test, str(plan.seconds), str(size), str(seed))

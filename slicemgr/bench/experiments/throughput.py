@@ -19,7 +19,7 @@ from slicemgr.bench.frame import cleanup, guard, iperf, slivers
 from slicemgr.bench.frame.endpoints import End, Link
 from slicemgr.bench.frame.experiment import Json, StepOf, Stopped, Told
 from slicemgr.client import Client
-from slicemgr.client_settings import read_settings
+from slicemgr.client.settings import read_settings
 from slicemgr.config import parse_rate, parse_size
 from slicemgr.errors import SlicemgrError, invalid
 
@@ -140,7 +140,7 @@ class Throughput:
 
     def state(self) -> guard.State:
         """Of that node which has less memory left. Its load is what the talkers of the step before have left."""
-        found = [guard.state(client.node(end.node)["facts"]) for end, client in self._clients.items()]
+        found = [guard.state(client.nodes.get(end.node)["facts"]) for end, client in self._clients.items()]
         return replace(min(found, key=lambda one: one.memory_available), load=0.0)
 
     def need(self, step: StepOf[Turn]) -> guard.Need:
@@ -211,7 +211,7 @@ class Throughput:
     def _fits(self, todo: Sequence[Turn]) -> None:
         """Refused beside others' experiments, without an image, with too few ports."""
         for end, client in self._clients.items():
-            shown = client.node(end.node)
+            shown = client.nodes.get(end.node)
             guard.state(shown["facts"])
             self._cpus[end] = shown["capacity"]["cpus"]
             cleanup.refuse_others(client, self._plan.prefix)
@@ -285,7 +285,7 @@ class Throughput:
             slivers.check(self._stop)
             created = slivers.ask(client, self._request(end, kind, name))
             slivers.wait(client, created["operation"], self._stop)
-            sliver = client.slice(name)["slivers"][0]
+            sliver = client.slices.get(name)["slivers"][0]
             slivers.wait_for_banner(name, kind, sliver, self._stop)
             return sliver
 

@@ -23,7 +23,7 @@ def prefix(run: str) -> str:
 
 def refuse_others(client: Client, mine: str) -> None:
     """Refused if slices of another experiment are there: one that runs elsewhere, or one that was killed."""
-    others = sorted(one["name"] for one in client.slices(prefix=COMMON) if not one["name"].startswith(mine))
+    others = sorted(one["name"] for one in client.slices.list(prefix=COMMON) if not one["name"].startswith(mine))
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         hint = "if it does not run any more: `slicectl bench clean FOLDER`, or go on with it by --resume"
@@ -34,21 +34,21 @@ def delete(client: Client, mine: str, told: Told, but: Collection[str] = ()) -> 
     """Every slice whose name begins so, whoever made it and however far that came. Raises Failed if some stay."""
     trouble = ""
     for _ in range(_TRIES):
-        names = [one["name"] for one in client.slices(prefix=mine) if one["name"] not in but]
+        names = [one["name"] for one in client.slices.list(prefix=mine) if one["name"] not in but]
         if not names:
             return
         asked = []
         for name in names:
             try:
-                asked.append(client.delete_slice(name)["id"])
+                asked.append(client.slices.delete(name)["id"])
             except SlicemgrError as error:
                 if error.code is not Code.NOT_FOUND:
                     trouble = str(error)
         for done, operation in enumerate(asked, 1):
-            ended = client.wait(operation, _LONGEST)
+            ended = client.operations.wait(operation, _LONGEST)
             trouble = f"{ended['error']}" if ended["state"] == "failed" else trouble
             told.inside("delete", done, len(asked))
-    left = [one["name"] for one in client.slices(prefix=mine) if one["name"] not in but]
+    left = [one["name"] for one in client.slices.list(prefix=mine) if one["name"] not in but]
     if left:
         hint = f"`slicectl delete {' '.join(left[:5])}`{' and so on' if len(left) > 5 else ''}"
         raise Failed(f"{len(left)} slices of the experiment could not be deleted: {trouble}", hint=hint)
@@ -57,11 +57,11 @@ def delete(client: Client, mine: str, told: Told, but: Collection[str] = ()) -> 
 def next_look(client: Client, node: str) -> guard.State:
     """What the node says when it looks at itself next. Raises Failed if it does not in time."""
     end = time.monotonic() + _LOOK_SECONDS
-    first = shown = client.node(node)
+    first = shown = client.nodes.get(node)
     while shown["agent_seen_at"] == first["agent_seen_at"]:
         if time.monotonic() > end:
             hint = "does its agent run? `slicectl node list`"
             raise Failed(f"the agent of {node} has not looked at its node for {_LOOK_SECONDS:g} s", hint=hint)
         time.sleep(0.2)
-        shown = client.node(node)
+        shown = client.nodes.get(node)
     return guard.state(shown["facts"])

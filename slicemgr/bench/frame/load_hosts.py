@@ -17,7 +17,7 @@ from slicemgr.bench.frame import cleanup as leave
 from slicemgr.bench.frame import guard, slivers
 from slicemgr.bench.frame.experiment import Json, Missing, Step, Told
 from slicemgr.client import Client
-from slicemgr.client_ssh import greets
+from slicemgr.client.ssh import greets
 from slicemgr.drivers import command
 from slicemgr.errors import Failed
 
@@ -71,7 +71,7 @@ class Slivers:
         if self._name == name:
             return
         self.leave(told)
-        facts = self._client.node(self._way.node)["facts"]
+        facts = self._client.nodes.get(self._way.node)["facts"]
         if not _of(facts.get("kinds"), kind, True):
             raise Missing(f"the node runs no {kind}: {_of(facts.get('kinds_reason'), kind, 'its libvirt has none')}")
         sliver = self._create(name, kind)
@@ -109,8 +109,8 @@ class Slivers:
 
     def _create(self, name: str, kind: str) -> wire.Sliver:
         created = slivers.ask(self._client, self._request(name, kind))
-        slivers.succeeded(self._client.wait(created["operation"]["id"]))
-        sliver = self._client.slice(name)["slivers"][0]
+        slivers.succeeded(self._client.operations.wait(created["operation"]["id"]))
+        sliver = self._client.slices.get(name)["slivers"][0]
         slivers.await_banner(name, lambda: greets(sliver), _UP_SECONDS[kind], pause=0.2)
         return sliver
 
@@ -153,7 +153,7 @@ class OnNode:
         self._answered = False
         operation = ask()
         self._answered = True
-        ended = self._client.wait(operation["id"], _NODE_SECONDS)
+        ended = self._client.operations.wait(operation["id"], _NODE_SECONDS)
         self._asked = False
         if ended["state"] == "failed" or ended["result"] is None:
             raise Failed(f"on the node: {ended['error']}", hint=ended["hint"] or "")
@@ -162,9 +162,9 @@ class OnNode:
     def quiet(self, told: Told) -> None:
         """Wait for what this or an earlier process asked for: it would disturb, and be disturbed."""
         for kind, state in itertools.product(_OPERATIONS, ("queued", "running")):
-            for one in self._client.operations(kind=kind, state=state):
+            for one in self._client.operations.list(kind=kind, state=state):
                 told.say("the node ends what it was asked to measure before; this takes a moment")
-                self._client.wait(one["id"], _NODE_SECONDS)
+                self._client.operations.wait(one["id"], _NODE_SECONDS)
 
     def leave(self, told: Told) -> None:
         """Wait for what is under way: the agent takes away what it made when it ends."""
@@ -226,7 +226,7 @@ class InPlaces:
         self._client.close()
 
     def _facts(self) -> dict[str, Any]:
-        return self._client.node(self._way.node)["facts"]
+        return self._client.nodes.get(self._way.node)["facts"]
 
 
 def checked(said: str, names: Sequence[str], where: str) -> Json:

@@ -19,7 +19,7 @@ _NOT_TOLD = ("addresses", "boot_id", "kinds_reason", "net_rate_missing", "accele
 
 def head(client: Client, node: str, words: Sequence[str], seed: int | None) -> dict[str, Any]:
     """For run.json, with the prefix of what the run makes. words: the command line. Raises SlicemgrError."""
-    told = client.node(node)
+    told = client.nodes.get(node)
     facts = {name: value for name, value in told["facts"].items() if name not in _NOT_TOLD}
     return {
         "prefix": cleanup.prefix(secrets.token_hex(4)),

@@ -14,7 +14,7 @@ from slicemgr import wire
 from slicemgr.bench.frame import guard
 from slicemgr.bench.report import stats
 from slicemgr.client import Client
-from slicemgr.client_ssh import answers, known_hosts, ssh_words
+from slicemgr.client.ssh import answers, known_hosts, ssh_words
 from slicemgr.drivers import command
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 
@@ -68,7 +68,7 @@ def request(name: str, kind: str, image: str, node: str, key: str, **more: Any) 
 
 def plan(client: Client, asked: wire.SliceRequest) -> wire.Slice:
     """What the service would make. Refused if the quota does not allow it."""
-    answer = client.create_slice({**asked, "dry_run": True})
+    answer = client.slices.submit({**asked, "dry_run": True})
     if "request" in answer:
         raise Refused(Code.QUOTA, "the project's quota does not allow it", hint="an admin's project has none")
     return answer["plan"]
@@ -77,7 +77,7 @@ def plan(client: Client, asked: wire.SliceRequest) -> wire.Slice:
 def ports_suffice(client: Client, node: str, one: wire.Slice, count: int, field: str) -> None:
     """Refused if a node has not the ports of so many slices like this one."""
     ports = one["slivers"][0]["ports"]
-    each, shown = ports["last"] - ports["first"] + 1, client.node(node)
+    each, shown = ports["last"] - ports["first"] + 1, client.nodes.get(node)
     free = shown["capacity"]["ports"] - shown["used"]["ports"]
     if free < count * each:
         message = f"{count} slivers take {count * each} ports, and {node} has {free}"
@@ -86,7 +86,7 @@ def ports_suffice(client: Client, node: str, one: wire.Slice, count: int, field:
 
 def ask(client: Client, asked: wire.SliceRequest) -> wire.Created:
     """Refused if it is beyond the quota by now."""
-    created = client.create_slice(asked)
+    created = client.slices.submit(asked)
     if "request" in created:
         raise Refused(Code.QUOTA, "the project's quota does not allow more")
     return created
@@ -102,7 +102,7 @@ def wait(
     while operation["state"] not in ("done", "failed"):
         check(stop)
         seen = operation["version"] if look is not None else None
-        operation = client.operation(operation["id"], wait=_POLL, seen=seen)
+        operation = client.operations.get(operation["id"], wait=_POLL, seen=seen)
         if look is not None:
             look(operation)
     return succeeded(operation)

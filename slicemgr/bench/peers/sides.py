@@ -87,7 +87,7 @@ class Ours:
     def charged(self) -> int | None:
         with self._connect() as client:
             cleanup.next_look(client, self._request["node"])
-            found = client.slices(prefix=self._prefix)
+            found = client.slices.list(prefix=self._prefix)
         known = [one["usage"]["memory"] for slice in found for one in slice["slivers"]]
         values = [one for one in known if one is not None]
         return sum(values) if len(values) == len(known) else None

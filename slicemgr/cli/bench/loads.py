@@ -192,7 +192,7 @@ def _run(
 
     with Client.local() as client:
         node = name or the_node(client)
-        cpus = client.node(node)["capacity"]["cpus"]
+        cpus = client.nodes.get(node)["capacity"]["cpus"]
         requests: dict[str, wire.SliceRequest] = {}
         for kind, image in how["images"].items():
             requests[kind] = {"image": image, "memory": how["memory"], "disk": how["disk"], "cpu": cpus}

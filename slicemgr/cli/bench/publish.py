@@ -28,12 +28,12 @@ def publish(folder: Path, name: str | None, note: str | None, hidden: bool, outp
 
     with archive(folder) as (packed, size), Client.local() as client:
         called = name or folder.resolve().name
-        found = client.publish_experiment(packed, size, name=called, note=note or "", public=not hidden)
+        found = client.experiments.publish(packed, size, name=called, note=note or "", public=not hidden)
         wanted = {"name": name, "note": note, "public": not hidden}
         known = {"name": found["name"], "note": found["note"], "public": found["public"]}
         changes = {key: value for key, value in wanted.items() if value is not None and value != known[key]}
         if changes:
-            found = client.change_experiment(found["id"], **changes)
+            found = client.experiments.change(found["id"], **changes)
         output.show([found], found)
 
 
@@ -49,9 +49,9 @@ def published(id: str | None, output: Output, **filters: str | None) -> None:
 
     with Client.local() as client:
         if id is None:
-            output.show(client.experiments(**filters))
+            output.show(client.experiments.list(**filters))
         else:
-            found = client.experiment(id)
+            found = client.experiments.get(id)
             output.show([found], found)
 
 
@@ -63,4 +63,6 @@ def unpublish(ids: tuple[str, ...], delete: bool) -> int:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        return each(ids, client.delete_experiment if delete else lambda id: client.change_experiment(id, public=False))
+        return each(
+            ids, client.experiments.delete if delete else lambda id: client.experiments.change(id, public=False)
+        )

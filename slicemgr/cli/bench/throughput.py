@@ -169,7 +169,7 @@ def throughput(
             "peer_exec": _joined(peer_exec),
             "node_exec": _joined(node_exec),
         }
-        parameters["address"] = address or client.node(parameters["node"])["address"]
+        parameters["address"] = address or client.nodes.get(parameters["node"])["address"]
         if peer and not peer_node:
             with experiment.peer_client(peer)() as other:
                 peer_node = the_node(other)

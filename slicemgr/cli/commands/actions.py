@@ -30,7 +30,7 @@ def _act(names: tuple[str, ...], action: str, no_wait: bool, timeout: float | No
 
 
 def _request(client: Client, name: str, action: str) -> wire.Operation:
-    return client.delete_slice(name) if action == "delete" else client.slice_action(name, action)
+    return client.slices.delete(name) if action == "delete" else client.slices.act(name, action)
 
 
 def _command(action: str, help: str) -> click.Command:

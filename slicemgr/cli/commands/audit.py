@@ -52,7 +52,7 @@ def audit(
     with Client.local() as client:
         node = name or the_node(client)
         if last:
-            known = client.audit(node)
+            known = client.audits.get(node)
         else:
             from contextlib import closing
 
@@ -62,7 +62,7 @@ def audit(
             began = datetime.now(UTC)
             with closing(Key(new_key())) as key:
                 found = run.Audit(client, node, chosen, key, find_settings().token, say).run(seconds)
-            known = client.keep_audit(node, run.report(found, began))
+            known = client.audits.put(node, run.report(found, began))
     rows = [dict(one) for one in known["rows"]]
     output.show(rows, known)
     return 1 if known["failed"] else 0
@@ -70,5 +70,5 @@ def audit(
 
 def _able(client: Client, node: str) -> Sequence[str]:
     """The kinds that the node can run."""
-    can = client.node(node)["facts"].get("kinds") or {}
+    can = client.nodes.get(node)["facts"].get("kinds") or {}
     return [kind for kind in ("lxc", "kvm") if isinstance(can, dict) and can.get(kind)]

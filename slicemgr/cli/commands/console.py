@@ -47,7 +47,7 @@ def console(target: str) -> None:
     if slash and not text.isdecimal():
         raise invalid("NAME[/N]", f"{target!r} is not the name of a sliver", "write it as exp/0")
     index = int(text or 0)
-    with Client.local() as client, client.console(name, index) as channel:
+    with Client.local() as client, client.slices.console(name, index) as channel:
         by_hand = sys.stdin is not None and sys.stdin.isatty()
         with _raw_terminal(by_hand), _size_changes(by_hand) as changes:
             # What is typed after this goes to the sliver, Ctrl-C as well. A raw terminal begins no line by itself.

@@ -100,15 +100,15 @@ def create(
             return
         if not no_wait:
             follow(client, created["operation"], timeout, cancel=f"slicectl delete {name}")
-            _tell_unverified(client.operation(created["operation"]["id"]))
-        made = client.slice(name)
+            _tell_unverified(client.operations.get(created["operation"]["id"]))
+        made = client.slices.get(name)
         output.show(made["slivers"], made)
 
 
 def _ask(client: Client, request: wire.SliceRequest) -> wire.Created:
     """A refusal names the fields as the user wrote them."""
     try:
-        return client.create_slice(request)
+        return client.slices.submit(request)
     except SlicemgrError as error:
         if error.field == "ssh_keys" and not request.get("ssh_keys"):
             error.message = "there is no public key in ~/.ssh or in your account"
@@ -156,8 +156,8 @@ def _keys(files: tuple[str, ...]) -> list[str]:
     """The texts of the key files; without any, of those the user has. None: the service may know some."""
     if files:
         return [read_key(Path(file).expanduser()) for file in files]
-    from slicemgr.client_settings import find_settings
-    from slicemgr.client_ssh import PUBLIC_KEYS
+    from slicemgr.client.settings import find_settings
+    from slicemgr.client.ssh import PUBLIC_KEYS
 
     candidates = [Path.home() / ".ssh" / name for name in PUBLIC_KEYS]
     identity = find_settings().identity

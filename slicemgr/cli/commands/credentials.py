@@ -26,7 +26,7 @@ def list_keys(user: str | None, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.keys(user))
+        output.show(client.keys.list(user))
 
 
 @key.command("add")
@@ -39,7 +39,7 @@ def add_key(file: str, output: Output) -> None:
 
     text = read_key(Path(file).expanduser(), "FILE")
     with Client.local() as client:
-        added = client.add_key(text)
+        added = client.keys.add(text)
         output.show(added)
 
 
@@ -51,7 +51,7 @@ def remove_keys(ids: tuple[str, ...], user: str | None) -> int:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        return each(ids, lambda id: client.remove_key(id, user))
+        return each(ids, lambda id: client.keys.remove(id, user))
 
 
 @click.group()
@@ -67,7 +67,7 @@ def list_tokens(user: str | None, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.tokens(user))
+        output.show(client.tokens.list(user))
 
 
 @token.command("create")
@@ -82,7 +82,7 @@ def create_token(label: str, scope: str, expires: str | None, output: Output) ->
     from slicemgr.client import Client
 
     with Client.local() as client:
-        made = client.create_token(label, scope=scope, expires=expires)
+        made = client.tokens.create(label, scope=scope, expires=expires)
     if output.for_people and not output.chosen:
         click.echo(made["token"])
     else:
@@ -96,7 +96,7 @@ def revoke_tokens(ids: tuple[str, ...]) -> int:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        return each(ids, client.revoke_token)
+        return each(ids, client.tokens.revoke)
 
 
 @click.group()
@@ -112,7 +112,7 @@ def list_sessions(user: str | None, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.sessions(user))
+        output.show(client.sessions.list(user))
 
 
 @session.command("revoke")
@@ -122,4 +122,4 @@ def revoke_sessions(ids: tuple[str, ...]) -> int:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        return each(ids, client.revoke_session)
+        return each(ids, client.sessions.revoke)

@@ -31,7 +31,7 @@ def doctor(name: str | None, timeout: float, output: Output) -> int:
 
     try:
         with Client.local() as client:
-            result = follow(client, client.doctor(name or the_node(client)), timeout)["result"] or {}
+            result = follow(client, client.nodes.doctor(name or the_node(client)), timeout)["result"] or {}
             checks = [*result.get("checks", []), _clock(client)]
     except SlicemgrError as error:
         if error.code in (Code.UNAVAILABLE, Code.TIMEOUT):
@@ -43,7 +43,7 @@ def doctor(name: str | None, timeout: float, output: Output) -> int:
 
 def _clock(client: Client) -> dict[str, object]:
     """The service's, by which leases go: the agent does not know it."""
-    clock = client.clock()
+    clock = client.leases.clock()
     remedy = "run `slicectl clock confirm` if the clock is right, else set the clock" if clock["doubt"] else ""
     detail = f"{clock['doubt']}; leases on hold: {clock['held']}" if clock["doubt"] else clock["says"]
     return {"name": "clock", "ok": None if clock["doubt"] else True, "detail": detail, "remedy": remedy}
@@ -61,7 +61,7 @@ def gc(name: str | None, yes: bool, timeout: float, output: Output) -> int:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        result = follow(client, client.gc(name or the_node(client), apply=yes), timeout)["result"] or {}
+        result = follow(client, client.nodes.gc(name or the_node(client), apply=yes), timeout)["result"] or {}
     items = result.get("items", [])
     output.show(items, items)
     return 1 if yes and not all(one["removed"] for one in items) else 0

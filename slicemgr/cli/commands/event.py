@@ -27,4 +27,4 @@ def list_events(slice_name: str | None, limit: int, output: Output, **filters: s
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.events(slice=slice_name, limit=limit, **filters))
+        output.show(client.events.list(slice=slice_name, limit=limit, **filters))

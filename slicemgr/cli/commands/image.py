@@ -36,7 +36,7 @@ def list_images(output: Output, **filters: str | None) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.images(**filters))
+        output.show(client.images.list(**filters))
 
 
 @image.command("show")
@@ -47,7 +47,7 @@ def show_image(name: str, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        found = client.image(name)
+        found = client.images.get(name)
         output.show([found], found)
 
 
@@ -59,7 +59,7 @@ def delete_image(names: tuple[str, ...]) -> int:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        return each(names, lambda name: follow(client, client.delete_image(name)))
+        return each(names, lambda name: follow(client, client.images.delete(name)))
 
 
 @image.command("publish")
@@ -70,7 +70,7 @@ def publish_image(name: str, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        found = client.publish_image(name)
+        found = client.images.publish(name)
         output.show([found], found)
 
 
@@ -120,7 +120,7 @@ def import_image(
         sent = _send(client, opened, name, disk_format)
         if "operation" in sent and not no_wait:
             follow(client, sent["operation"], timeout)
-        found = client.image(sent["image"]["sha256"])
+        found = client.images.get(sent["image"]["sha256"])
         output.show([found], found)
 
 
@@ -141,7 +141,7 @@ def _send(client: Client, file: IO[bytes], name: str, disk_format: str | None) -
     chosen = disk_format or ("qcow2" if file.read(len(_QCOW2)) == _QCOW2 else "raw")
     file.seek(0)
     if not sys.stderr.isatty():
-        return client.import_image(file, size, name=name, format=chosen)
+        return client.images.upload(file, size, name=name, format=chosen)
     from rich.console import Console
     from rich.progress import Progress
 
@@ -151,4 +151,4 @@ def _send(client: Client, file: IO[bytes], name: str, disk_format: str | None) -
         def draw(sent: int, _size: int) -> None:
             progress.update(task, completed=sent)
 
-        return client.import_image(file, size, name=name, format=chosen, on_progress=draw)
+        return client.images.upload(file, size, name=name, format=chosen, on_progress=draw)

@@ -59,9 +59,7 @@ def lease(
     if exempt is not None:
         changes["exempt"] = exempt
     with Client.local() as client:
-        rules: wire.LeaseRules = (
-            client.change_project_leases(name, **changes) if changes else client.project_leases(name)
-        )
+        rules: wire.LeaseRules = client.leases.change(name, **changes) if changes else client.leases.get(name)
     output.show([rules], rules)
 
 
@@ -83,7 +81,7 @@ def show_clock(output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        found = client.clock()
+        found = client.leases.clock()
     output.show([found], found)
 
 
@@ -94,5 +92,5 @@ def confirm_clock(output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        found = client.confirm_clock()
+        found = client.leases.confirm_clock()
     output.show([found], found)

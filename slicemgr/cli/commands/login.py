@@ -35,7 +35,7 @@ def login(url: str, user: str | None, password_stdin: bool, token_stdin: bool, s
     """
     from slicemgr.cli.render.errors import say
     from slicemgr.client import Client
-    from slicemgr.client_settings import user_file, write_settings
+    from slicemgr.client.settings import user_file, write_settings
 
     file = user_file()
     if token_stdin:
@@ -46,7 +46,9 @@ def login(url: str, user: str | None, password_stdin: bool, token_stdin: bool, s
             say(line)
         name = user or str(click.prompt("User", err=True))
         password = ask_password("Password", from_stdin=password_stdin)
-        made = client.login(name, password, label=f"slicectl on {os.uname().nodename}", scope=scope, expires=expires)
+        made = client.account.login(
+            name, password, label=f"slicectl on {os.uname().nodename}", scope=scope, expires=expires
+        )
         write_settings(file, client.url, made["token"])
     say(f"signed in as {made['user']} until {made['expires_at']}; the token is stored in {file}")
 
@@ -55,13 +57,13 @@ def _keep(url: str, token: str, user: str | None) -> None:
     """A token that somebody made elsewhere, once it has been seen to work."""
     from slicemgr.cli.render.errors import say
     from slicemgr.client import Client
-    from slicemgr.client_settings import user_file, write_settings
+    from slicemgr.client.settings import user_file, write_settings
     from slicemgr.errors import invalid
 
     with Client(url, token) as client:
         for line in _warnings(url):
             say(line)
-        me = client.me()
+        me = client.account.get()
         if user not in (None, me["name"]):
             raise invalid("--user", f"the token belongs to {me['name']}")
         write_settings(user_file(), client.url, token)
@@ -83,7 +85,7 @@ def logout() -> None:
     """Revoke and delete the token of `slicectl login`."""
     from slicemgr.cli.render.errors import say
     from slicemgr.client import Client
-    from slicemgr.client_settings import find_settings, user_file
+    from slicemgr.client.settings import find_settings, user_file
 
     file = user_file()
     if not file.exists():
@@ -91,7 +93,7 @@ def logout() -> None:
     found = find_settings({}, [file])
     try:
         with Client(found.url, found.token, source=found.source) as client:
-            client.logout()
+            client.account.logout()
     except SlicemgrError as error:
         if error.code not in (Code.UNAUTHENTICATED, Code.UNAVAILABLE):
             raise

@@ -26,7 +26,7 @@ def list_nodes(output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.nodes())
+        output.show(client.nodes.list())
 
 
 @node.command("show")
@@ -37,13 +37,13 @@ def show_node(name: str | None, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        found = client.node(name or the_node(client))
+        found = client.nodes.get(name or the_node(client))
         output.show([found], found)
 
 
 def the_node(client: Client) -> str:
     """The name of the only node. Refused if there is none or a choice."""
-    nodes = client.nodes()
+    nodes = client.nodes.list()
     if len(nodes) != 1:
         names = ", ".join(one["name"] for one in nodes) or "no node has a running agent"
         raise Refused(Code.INVALID, "which node?", hint=names, field="NAME")

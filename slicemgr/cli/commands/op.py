@@ -30,7 +30,7 @@ def list_operations(slice_name: str | None, limit: int, output: Output, **filter
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.operations(slice=slice_name, limit=limit, **filters))
+        output.show(client.operations.list(slice=slice_name, limit=limit, **filters))
 
 
 @op.command("show")
@@ -41,7 +41,7 @@ def show_operation(id: str, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        found = client.operation(id)
+        found = client.operations.get(id)
         if output.for_people and output.header and not output.chosen:
             from slicemgr.cli.render.human import text
 
@@ -62,4 +62,4 @@ def wait_operation(id: str, timeout: float | None) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        follow(client, client.operation(id), timeout)
+        follow(client, client.operations.get(id), timeout)

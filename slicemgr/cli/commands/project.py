@@ -39,7 +39,7 @@ def list_projects(output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.projects())
+        output.show(client.projects.list())
 
 
 @project.command("show")
@@ -50,7 +50,7 @@ def show_project(name: str, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        found = client.get_project(name)
+        found = client.projects.get(name)
     if output.for_people and output.header and not output.chosen:
         from slicemgr.cli.render.human import text
 
@@ -116,7 +116,7 @@ def create_project(name: str, description: str | None, pi: str | None, output: O
 
     fields = {key: value for key, value in {"description": description, "pi": pi}.items() if value is not None}
     with Client.local() as client:
-        made = client.create_project(name, **fields, **_limits(limits))
+        made = client.projects.create(name, **fields, **_limits(limits))
         output.show([made], made)
 
 
@@ -131,7 +131,7 @@ def set_project(name: str, description: str | None, output: Output, **limits: An
 
     fields = {} if description is None else {"description": description}
     with Client.local() as client:
-        changed = client.change_project(name, **fields, **_limits(limits))
+        changed = client.projects.change(name, **fields, **_limits(limits))
         output.show([changed], changed)
 
 
@@ -142,7 +142,7 @@ def delete_project(name: str) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        client.delete_project(name)
+        client.projects.delete(name)
 
 
 @project.command("add")
@@ -158,7 +158,7 @@ def add_member(name: str, user: str, role: str, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        changed = client.set_member(name, user, role)
+        changed = client.projects.set_member(name, user, role)
     if output.for_people and user not in {one["user"] for one in changed["members"]}:
         click.echo(_sent(text(user), text(name)), err=True)
     output.show([changed], changed)
@@ -183,7 +183,7 @@ def invite(name: str, whom: str, role: str, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        made = client.invite_member(name, whom, role)
+        made = client.projects.invite(name, whom, role)
         output.show([made], made)
 
 
@@ -195,7 +195,7 @@ def invitations(name: str | None, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.project_invitations(name) if name else client.my_invitations())
+        output.show(client.projects.invitations(name) if name else client.invitations.list())
 
 
 @project.command("withdraw")
@@ -207,7 +207,7 @@ def withdraw(name: str, ids: tuple[str, ...]) -> int:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        return each(ids, lambda id: client.withdraw_invitation(name, id))
+        return each(ids, lambda id: client.projects.withdraw_invitation(name, id))
 
 
 @project.command("accept")
@@ -218,7 +218,7 @@ def accept(invitation: str, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        me = client.accept_project_invitation(_own(client, invitation))
+        me = client.invitations.accept(_own(client, invitation))
         output.show([me], me)
 
 
@@ -229,12 +229,12 @@ def decline(invitation: str) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        client.decline_project_invitation(_own(client, invitation))
+        client.invitations.decline(_own(client, invitation))
 
 
 def _own(client: Client, given: str) -> str:
     """The id of an invitation that is given by its id or its project."""
-    return next((one["id"] for one in client.my_invitations() if one["project"] == given), given)
+    return next((one["id"] for one in client.invitations.list() if one["project"] == given), given)
 
 
 @project.command("remove")
@@ -247,4 +247,4 @@ def remove_member(name: str, user: str) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        client.remove_member(name, user)
+        client.projects.remove_member(name, user)

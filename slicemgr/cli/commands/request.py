@@ -29,7 +29,7 @@ def list_requests(output: Output, **filters: str | None) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.requests(**filters))
+        output.show(client.requests.list(**filters))
 
 
 @request.command("show")
@@ -40,7 +40,7 @@ def show_request(id: str, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        found = client.request(id)
+        found = client.requests.get(id)
         output.show([found], found)
 
 
@@ -63,7 +63,7 @@ def grant_request(id: str, reason: str, no_wait: bool, timeout: float | None, ou
 
     changes = {name: value for name, value in trimmed.items() if value is not None}
     with Client.local() as client:
-        granted = client.grant_request(id, reason=reason, **changes)
+        granted = client.requests.grant(id, reason=reason, **changes)
         if not no_wait:
             follow(client, granted["operation"], timeout)
         output.show([granted["request"]], granted["request"])
@@ -78,7 +78,7 @@ def decline_request(id: str, reason: str, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        declined = client.decline_request(id, reason)
+        declined = client.requests.decline(id, reason)
         output.show([declined], declined)
 
 
@@ -89,4 +89,4 @@ def withdraw_requests(ids: tuple[str, ...]) -> int:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        return each(ids, client.withdraw_request)
+        return each(ids, client.requests.withdraw)

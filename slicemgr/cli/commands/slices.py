@@ -27,7 +27,7 @@ def list_slices(kind: str | None, output: Output, **filters: str | None) -> None
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.slices(type=kind, **filters))
+        output.show(client.slices.list(type=kind, **filters))
 
 
 @click.command()
@@ -39,7 +39,7 @@ def show(name: str, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        _print(client.slice(name), output)
+        _print(client.slices.get(name), output)
 
 
 @click.command()
@@ -53,7 +53,7 @@ def renew(name: str, lease: str, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        renewed = client.renew_slice(name, lease)
+        renewed = client.slices.renew(name, lease)
         if renewed.get("trimmed"):
             say(f"until {renewed['expires_at']}, not as requested: {renewed.get('trimmed')}")
         output.show([renewed], renewed)
@@ -74,10 +74,10 @@ def resize(name: str, disk: str, no_wait: bool, timeout: float | None, output: O
     from slicemgr.client import Client
 
     with Client.local() as client:
-        operation = client.resize_slice(name, disk)
+        operation = client.slices.resize(name, disk)
         if not no_wait:
             follow(client, operation, timeout)
-        resized = client.slice(name)
+        resized = client.slices.get(name)
         output.show(resized["slivers"], resized)
 
 

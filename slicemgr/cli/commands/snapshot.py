@@ -37,7 +37,7 @@ def list_snapshots(slice: str, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.snapshots(slice))
+        output.show(client.snapshots.list(slice))
 
 
 @snapshot.command("create")
@@ -55,10 +55,10 @@ def create_snapshot(slice: str, name: str, no_wait: bool, timeout: float | None,
     from slicemgr.client import Client
 
     with Client.local() as client:
-        operation = client.create_snapshot(slice, name)
+        operation = client.snapshots.create(slice, name)
         if not no_wait:
             follow(client, operation, timeout)
-        made = client.snapshot(slice, name)
+        made = client.snapshots.get(slice, name)
         output.show([made], made)
 
 
@@ -75,7 +75,7 @@ def restore_snapshot(slice: str, name: str, no_wait: bool, timeout: float | None
     from slicemgr.client import Client
 
     with Client.local() as client:
-        operation = client.restore_snapshot(slice, name)
+        operation = client.snapshots.restore(slice, name)
         if not no_wait:
             follow(client, operation, timeout)
 
@@ -92,7 +92,7 @@ def delete_snapshots(slice: str, names: tuple[str, ...], no_wait: bool, timeout:
     with Client.local() as client:
 
         def remove(name: str) -> None:
-            operation = client.delete_snapshot(slice, name)
+            operation = client.snapshots.delete(slice, name)
             if not no_wait:
                 follow(client, operation, timeout)
 
@@ -136,8 +136,8 @@ def clone_snapshot(
     keys = [read_key(Path(file).expanduser()) for file in key_files]
     wishes = {key: value for key, value in {"lease": lease, "disk": disk, "ssh_keys": keys}.items() if value}
     with Client.local() as client:
-        created = client.clone_snapshot(slice, name, new, **wishes)
+        created = client.snapshots.clone(slice, name, new, **wishes)
         if not no_wait:
             follow(client, created["operation"], timeout, cancel=f"slicectl delete {new}")
-        made = client.slice(new)
+        made = client.slices.get(new)
         output.show(made["slivers"], made)

@@ -26,13 +26,13 @@ def ssh(identity: str | None, login: str, target: str, command: tuple[str, ...])
 
     The exit status and output are those of the command."""
     from slicemgr.client import Client
-    from slicemgr.client_settings import find_settings
-    from slicemgr.client_ssh import known_hosts, ssh_words
+    from slicemgr.client.settings import find_settings
+    from slicemgr.client.ssh import known_hosts, ssh_words
 
     if command and command[0].startswith("-") and command[0] != "--":
         raise click.UsageError(f"{command[0]} after NAME: put options before NAME, and the command after --")
     with Client.local() as client:
-        sliver = find_sliver(client.slice(target.partition("/")[0]), target)
+        sliver = find_sliver(client.slices.get(target.partition("/")[0]), target)
     identity = identity or find_settings().identity
     command = command[1:] if command[:1] == ("--",) else command
     words = [*ssh_words(sliver, known_hosts(target, sliver), identity, login), *command]

@@ -58,7 +58,7 @@ def top(sort: str, count: int | None, once: bool, interval: float | None, output
 
 
 def _look(client: Client, sort: str, count: int | None, output: Output) -> None:
-    told = client.top()
+    told = client.samples.latest()
     rows = sorted(told["slivers"], key=lambda row: (-(row[sort] or 0), row["project"], row["slice"], row["index"]))
     if output.for_people and output.header:
         for node in told["nodes"]:
@@ -94,7 +94,7 @@ def usage(name: str | None, node: bool, output: Output, **options: Any) -> None:
     shows all your projects. For a slice, it shows the sums and means of each sliver.
     """
     from slicemgr.client import Client
-    from slicemgr.client_settings import choose_project
+    from slicemgr.client.settings import choose_project
 
     for_projects = not (name or node)
     wrong = ("until", "resolution") if for_projects else ("month",)
@@ -108,7 +108,7 @@ def usage(name: str | None, node: bool, output: Output, **options: Any) -> None:
         click.get_current_context().call_on_close(choose_project(options["project"]))
     with Client.local() as client:
         if for_projects:
-            found = client.accounts(options["project"], month=options["month"], since=options["since"])
+            found = client.samples.accounts(options["project"], month=options["month"], since=options["since"])
             _shown_as(output, tables.ACCOUNTS).show(found)
         else:
             _print_usage(client, name, node, output, options)
@@ -119,10 +119,10 @@ def _print_usage(client: Client, name: str | None, node: bool, output: Output, o
 
     wanted = {one: options[one] for one in ("until", "resolution")} | {"since": options["since"] or "24h"}
     if node:
-        told = client.node_samples(name or the_node(client), **wanted)
+        told = client.samples.of_node(name or the_node(client), **wanted)
         rows = [{"what": told["node"], **told["totals"]}]
     else:
-        told = client.slice_samples(name or "", **wanted)
+        told = client.samples.of_slice(name or "", **wanted)
         rows = [{"what": f"{told['slice']}/{one['index']}", **one["totals"]} for one in told["slivers"]]
     window = {key: told[key] for key in ("since", "until", "resolution")}
     _shown_as(output, tables.USAGE).show([{**row, **window} for row in rows], told if options["series"] else None)

@@ -26,7 +26,7 @@ def list_users(output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.users())
+        output.show(client.users.list())
 
 
 @user.command("show")
@@ -37,7 +37,7 @@ def show_user(name: str | None, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        found: wire.User = client.user(name) if name else client.me()
+        found: wire.User = client.users.get(name) if name else client.account.get()
         output.show([found], found)
 
 
@@ -52,7 +52,7 @@ def invite(name: str, full_name: str, email: str, admin: bool, output: Output) -
     from slicemgr.client import Client
 
     with Client.local() as client:
-        _tell(client.invite_user(name, full_name=full_name, email=email, admin=admin), output)
+        _tell(client.users.invite(name, full_name=full_name, email=email, admin=admin), output)
 
 
 @user.command("link")
@@ -63,7 +63,7 @@ def link(name: str, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        _tell(client.invite_again(name), output)
+        _tell(client.users.invite_again(name), output)
 
 
 def _tell(invited: wire.Invited, output: Output) -> None:
@@ -86,7 +86,9 @@ def accept(link: str, password_stdin: bool) -> None:
     if not found:
         raise invalid("LINK", f"{link!r} is not an invitation link", "https://…/invitation/…")
     with Client(url, "") as client:
-        name = client.accept_invitation(token, ask_password("New password", twice=True, from_stdin=password_stdin))
+        name = client.account.accept_invitation(
+            token, ask_password("New password", twice=True, from_stdin=password_stdin)
+        )
     click.echo(f"{name} can now sign in: slicectl login {url} --user {name}")
 
 
@@ -130,7 +132,7 @@ def _change(name: str, fields: dict[str, object], output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        changed = client.change_user(name, **fields)
+        changed = client.users.change(name, **fields)
         output.show([changed], changed)
 
 
@@ -140,4 +142,4 @@ def password() -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        client.change_password(ask_password("Old password"), ask_password("New password", twice=True))
+        client.account.change_password(ask_password("Old password"), ask_password("New password", twice=True))

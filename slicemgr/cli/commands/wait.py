@@ -45,7 +45,7 @@ def wait(name: str, goal: str, timeout: float) -> None:
 
 def _reached(client: Client, name: str, goal: str) -> bool:
     try:
-        slice = client.slice(name)
+        slice = client.slices.get(name)
     except SlicemgrError as error:
         if goal == "gone" and error.code is Code.NOT_FOUND:
             return True
@@ -54,7 +54,7 @@ def _reached(client: Client, name: str, goal: str) -> bool:
         reasons = [one["error"] for one in slice["slivers"] if one["error"]]
         raise Failed(f"{name} failed", hint=reasons[0] if reasons else "")
     if goal == "ssh":
-        from slicemgr.client_ssh import greets
+        from slicemgr.client.ssh import greets
 
         return slice["state"] == "running" and all(map(greets, slice["slivers"]))
     return slice["state"] == goal

@@ -40,7 +40,7 @@ def follow(
 
 def _watch(client: Client, operation: wire.Operation, timeout: float | None) -> wire.Operation:
     if not sys.stderr.isatty():
-        return client.wait(operation["id"], timeout)
+        return client.operations.wait(operation["id"], timeout)
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -51,7 +51,7 @@ def _watch(client: Client, operation: wire.Operation, timeout: float | None) -> 
         def draw(now: wire.Operation) -> None:
             progress.update(task, description=_line(now), **_amount(now))
 
-        return client.wait(operation["id"], timeout, draw)
+        return client.operations.wait(operation["id"], timeout, draw)
 
 
 def _line(operation: wire.Operation) -> str:

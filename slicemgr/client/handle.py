@@ -1,13 +1,15 @@
-"""A slice in the hand of a script or notebook: what `slicemgr.client.Client.create` and `.held` give."""
+"""A handle of one slice for scripts and notebooks: what `slices.create` and `slices.handle` of a client return."""
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
+from slicemgr.client import deprecated
+from slicemgr.client.operations import Operations
+from slicemgr.client.slices import Slices
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 
 if TYPE_CHECKING:
@@ -15,54 +17,24 @@ if TYPE_CHECKING:
     from typing import Self
 
     from slicemgr import wire
-    from slicemgr.client import Client
+    from slicemgr.client.connection import Connection
 
-_BETWEEN = 0.25  # seconds between two looks at a port
+_BETWEEN = 0.25  # seconds between two attempts at a port
 _ENVIRONMENT = ("HOME", "USER", "SSH_AUTH_SOCK")  # what ssh has from the user
 
 
-class Experiments:
-    """The client's methods that give a slice to hold: a part of `slicemgr.client.Client`."""
-
-    identity: str | None = None  # private key for ssh into slivers; None: as ssh finds it
-
-    def create(self, name: str, *, type: str = "lxc", image: str, **wanted: Any) -> HeldSlice:
-        """Ask for a slice and hold it; as a context it is deleted at the end.
-
-        wanted: the other fields of a `wire.SliceRequest`, such as count, memory, lease; ssh_keys are your own if left
-        out. Refused(QUOTA) if it must wait for somebody to grant it.
-        """
-        from slicemgr.client_ssh import public_keys
-
-        request: dict[str, Any] = {"name": name, "type": type, "image": image, **wanted}
-        if "ssh_keys" not in request and (keys := public_keys(self.identity)):
-            request["ssh_keys"] = keys
-        client = cast("Client", self)
-        made = client.create_slice(cast("wire.SliceRequest", request))
-        if "request" in made:
-            hint = f"request {made['request']['id']} waits for a decision"
-            raise Refused(Code.QUOTA, f"the request exceeds the quota: {made['request']['exceeds']}", hint=hint)
-        return HeldSlice(client, made["slice"], made["operation"], self.identity)
-
-    def held(self, name: str) -> HeldSlice:
-        """A slice that is there, with the methods of one that was created."""
-        client = cast("Client", self)
-        return HeldSlice(client, client.slice(name), identity=self.identity)
-
-
-class HeldSlice:
-    """One slice. As a context it is deleted at the end, whatever happened within.
+class SliceHandle:
+    """One slice. As a context it deletes the slice at the end, whatever happened within.
 
     Errors are the client's: `Refused` or `Failed`.
     """
 
-    def __init__(
-        self, client: Client, slice: wire.Slice, operation: wire.Operation | None = None, identity: str | None = None
-    ) -> None:
+    def __init__(self, connection: Connection, slice: wire.Slice, operation: wire.Operation | None = None) -> None:
+        """operation: the last change that was asked for, for `wait`."""
+        own = connection.of_project(slice["project"])
         self.info = slice
-        self.identity = identity
-        self._client = copy.copy(client)  # the same connection, but this slice's project
-        self._client.project = slice["project"]
+        self.identity = connection.identity
+        self._slices, self._operations = Slices(own), Operations(own)
         self._operation = operation
 
     def __repr__(self) -> str:
@@ -76,17 +48,17 @@ class HeldSlice:
 
     @property
     def slivers(self) -> list[wire.Sliver]:
-        """As last seen: `refresh` looks again."""
+        """As they were at the last `refresh`."""
         return self.info["slivers"]
 
     def refresh(self) -> Self:
-        self.info = self._client.slice(self.name)
+        self.info = self._slices.get(self.name)
         return self
 
     def wait(self, timeout: float | None = None) -> Self:
         """Until the last change that was asked for here is done. timeout: seconds, then Failed(TIMEOUT)."""
         if self._operation is not None:
-            ended = self._client.wait(self._operation["id"], timeout)
+            ended = self._operations.wait(self._operation["id"], timeout)
             self._operation = None
             if ended["state"] == "failed":
                 raise Failed(ended["error"] or "the operation failed", hint=ended["hint"] or "")
@@ -94,7 +66,7 @@ class HeldSlice:
 
     def wait_ssh(self, timeout: float | None = 300) -> Self:
         """Until every sliver answers by ssh. timeout: seconds, then Failed(TIMEOUT)."""
-        from slicemgr.client_ssh import greets
+        from slicemgr.client.ssh import greets
 
         end = math.inf if timeout is None else time.monotonic() + timeout
         self.wait(timeout)
@@ -106,18 +78,18 @@ class HeldSlice:
         return self
 
     def ssh(self, command: str, sliver: int = 0, *, timeout: float = 3600, login: str = "root") -> str:
-        """What a command prints on a sliver. The host key must be the one that the service recorded.
+        """The standard output of a command on a sliver. The host key must be the one that the service recorded.
 
-        timeout: seconds. Raises Failed with the end of what it complained if it fails or takes longer.
+        timeout: seconds. Raises Failed with the end of its standard error if it fails or takes longer.
         """
-        from slicemgr.client_ssh import known_hosts, own_identities, ssh_words
+        from slicemgr.client.ssh import known_hosts, own_identities, ssh_words
         from slicemgr.drivers.command import CommandFailed, run
 
         if not 0 <= sliver < len(self.slivers):
             raise Refused(Code.NOT_FOUND, f"slice {self.name} has no sliver {sliver}", field="sliver")
-        there = self.slivers[sliver]
-        file = known_hosts(f"{self.info['project']}.{self.name}", there)
-        words = ssh_words(there, file, self.identity, login)
+        target = self.slivers[sliver]
+        file = known_hosts(f"{self.info['project']}.{self.name}", target)
+        words = ssh_words(target, file, self.identity, login)
         words[1:1] = ["-o", "BatchMode=yes", *own_identities(self.identity)]
         mine = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         try:
@@ -131,17 +103,17 @@ class HeldSlice:
 
     def act(self, action: str) -> Self:
         """start, stop, restart, pause or resume; `wait` waits for it."""
-        self._operation = self._client.slice_action(self.name, action)
+        self._operation = self._slices.act(self.name, action)
         return self
 
     def renew(self, lease: str) -> str:
-        """Until when it lives now: what was granted. lease: such as `7d`, from now on."""
-        self.info = self._client.renew_slice(self.name, lease)
+        """The end of the lease as granted. lease: such as `7d`, from now on."""
+        self.info = self._slices.renew(self.name, lease)
         return str(self.info["expires_at"])
 
     def delete(self, *, wait: bool = True, timeout: float | None = None) -> None:
-        """wait: until nothing of it is left."""
-        self._operation = self._client.delete_slice(self.name)
+        """wait: until the slice is gone. timeout: seconds, then Failed(TIMEOUT)."""
+        self._operation = self._slices.delete(self.name)
         if wait:
             self.wait(timeout)
 
@@ -157,3 +129,12 @@ class HeldSlice:
             if error is None:
                 raise
             error.add_note(f"slice {self.name} could not be deleted: {failed}")
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> type[SliceHandle]:
+        if name != "HeldSlice":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        deprecated.warn("HeldSlice", "SliceHandle")
+        return SliceHandle

@@ -1,4 +1,4 @@
-"""Words of the REST API: segments and queries of its paths, and the parts of its answers."""
+"""Paths of the REST API, and the parts of its answers."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ def pages(
             raise Failed(f"the list of {key} from the service does not end", hint=OTHER_VERSION)
 
 
-def problem(url: str, source: str, status: int, told: Mapping[str, Any]) -> SlicemgrError:
-    """The error that a problem+json body tells, or what the bare status means (a proxy's page, for one).
+def problem(url: str, source: str, status: int, body: Mapping[str, Any]) -> SlicemgrError:
+    """The error that a problem+json body describes, or what the bare status means (a proxy's page, for one).
 
     source: where the token came from.
     """
     by_status = _BY_STATUS.get(status) or next((one for one in Code if one.status == status), Code.FAILED)
-    code = Code.from_wire(str(told["code"])) if told.get("code") else by_status
-    message = str(told.get("detail") or told.get("title") or f"{url} answered with HTTP status {status}")
-    errors = [one for one in told.get("errors") or () if isinstance(one, dict)]
-    field = str(told.get("field") or (errors[0].get("field") if errors else "") or "")
-    hint = str(told.get("hint") or "")
+    code = Code.from_wire(str(body["code"])) if body.get("code") else by_status
+    message = str(body.get("detail") or body.get("title") or f"{url} answered with HTTP status {status}")
+    errors = [one for one in body.get("errors") or () if isinstance(one, dict)]
+    field = str(body.get("field") or (errors[0].get("field") if errors else "") or "")
+    hint = str(body.get("hint") or "")
     if code is Code.UNAUTHENTICATED and source:
         hint = hint or f"the token came from {source}"
     failed = code is Code.FAILED

@@ -1,0 +1,221 @@
+"""The transport of the client: requests over one HTTP connection that stays open between calls."""
+
+from __future__ import annotations
+
+import copy
+import http.client
+import json
+import select
+import sys
+import time
+from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from slicemgr.client.paths import problem
+from slicemgr.client.settings import START_HINT
+from slicemgr.errors import Code, Failed, Refused, invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    from slicemgr.ipc.websocket import Channel
+
+API = "/api/v1"
+_CHUNK = 1 << 20  # bytes of an upload between two reports of its progress
+_LONGEST_IDLE = 30.0  # seconds; the service may close a connection that is idle for longer just as it is used again
+_UPLOAD_TIMEOUT = 600.0  # seconds for the answer after the last byte: the service still writes it to disk
+
+
+class Connection:
+    """One HTTP connection to one service.
+
+    url: such as http://127.0.0.1:8480. token: of the caller. timeout: seconds for connecting and for each answer.
+    source: where the token came from, for the error that says it is wrong. project: the project whose slices are
+    meant; None: of all projects of the caller. identity: private key for ssh into slivers; None: as ssh finds it.
+    """
+
+    identity: str | None = None
+
+    def __init__(
+        self, url: str, token: str, timeout: float = 30.0, *, source: str = "", project: str | None = None
+    ) -> None:
+        parts = urlsplit(url.strip())
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise invalid("SLICEMGR_URL", f"{url!r}: {error}") from error
+        if parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable() or " " in url.strip():
+            raise invalid("SLICEMGR_URL", f"{url!r} is not an http or https URL", "such as http://127.0.0.1:8480")
+        if not (token.isascii() and token.isprintable()):
+            raise invalid("SLICEMGR_TOKEN", "contains invalid characters")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self.url = url.strip().rstrip("/")
+        self.timeout = timeout
+        self.source = source
+        self.project = project
+        self._prefix = parts.path.rstrip("/") + API
+        self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", "User-Agent": "slicectl"}
+        self.port = port or kind.default_port
+        self.http = kind(parts.hostname, port, timeout=timeout)
+        self._used_at = 0.0
+
+    def of_project(self, project: str) -> Self:
+        """The same HTTP connection, for the slices of one project."""
+        other = copy.copy(self)
+        other.project = project
+        return other
+
+    def close(self) -> None:
+        self.http.close()
+
+    def get(self, path: str) -> dict[str, Any]:
+        return self.call("GET", path)
+
+    def call(
+        self, method: str, path: str, body: object = None, *, timeout: float | None = None, key: str = ""
+    ) -> dict[str, Any]:
+        """One request. A GET that finds the kept connection closed is sent once more on a new one.
+
+        key: makes it one that may be sent twice, as it is when the connection breaks.
+        """
+        return self.answer(*self.exchange(method, path, body, timeout=timeout, key=key))
+
+    def exchange(
+        self, method: str, path: str, body: object = None, *, timeout: float | None = None, key: str = ""
+    ) -> tuple[int, bytes]:
+        """The status and the body of the answer to one request, as `call` sends it."""
+        timeout = timeout or self.timeout
+        data = None if body is None else json.dumps(body, allow_nan=False).encode()
+        headers = self._headers if data is None else {**self._headers, "Content-Type": "application/json"}
+        if key:
+            headers = {**headers, "Idempotency-Key": key}
+        again = bool(key)
+        while True:
+            reused = self._open(timeout)
+            try:
+                self.http.request(method, self._prefix + path, data, headers)
+                response = self.http.getresponse()
+                status, payload = response.status, response.read()
+            except TimeoutError as error:
+                self.close()
+                raise self._silent(timeout) from error
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                if not (again or (reused and method == "GET")):
+                    raise self._lost(error) from error
+                again = False
+            except BaseException:
+                self.close()  # an answer half read must not be taken for the next one's
+                raise
+            else:
+                self._used_at = time.monotonic()
+                return status, payload
+
+    def upload(
+        self, path: str, file: IO[bytes], size: int, on_progress: Callable[[int, int], None] | None = None
+    ) -> dict[str, Any]:
+        """POST `size` bytes of `file`. on_progress: called with (bytes sent, size)."""
+        self._open(self.timeout)
+        connection = self.http
+        try:
+            connection.putrequest("POST", self._prefix + path)
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+            for key, value in {**self._headers, **headers}.items():
+                connection.putheader(key, value)
+            connection.endheaders()
+            complete = self._stream(file, size, on_progress)
+            connection.sock.settimeout(_UPLOAD_TIMEOUT)
+            response = connection.getresponse()
+            status, payload = response.status, response.read()
+        except TimeoutError as error:
+            raise self._silent(self.timeout) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise self._lost(error) from error
+        finally:
+            if sys.exc_info()[0] is not None:
+                self.close()
+        if not complete:
+            self.close()
+        return self.answer(status, payload)
+
+    def _stream(self, file: IO[bytes], size: int, on_progress: Callable[[int, int], None] | None) -> bool:
+        """False if the service answered or hung up before everything was sent."""
+        sent = 0
+        while sent < size:
+            chunk = file.read(min(_CHUNK, size - sent))
+            if not chunk:
+                raise invalid("FILE", f"ended after {sent} of {size} bytes", "it changed while it was being read")
+            # Over TLS there is something to read without an answer: tickets for later sessions come of themselves.
+            if not hasattr(self.http.sock, "pending") and readable(self.http):
+                return False
+            try:
+                self.http.send(chunk)
+            except (BrokenPipeError, ConnectionResetError):
+                return False
+            sent += len(chunk)
+            if on_progress is not None:
+                on_progress(sent, size)
+        return True
+
+    def channel(self, path: str, token: str) -> Channel:
+        """The WebSocket at `path` of the service, on a connection of its own. token: what opens it."""
+        from slicemgr.ipc import websocket
+
+        connection = type(self.http)(self.http.host, self.http.port, timeout=self.timeout)
+        host, target = urlsplit(self.url).netloc.rpartition("@")[2], self._prefix.removesuffix(API) + path
+        try:
+            connection.connect()
+            return websocket.connect(connection.sock, host, target, token)
+        except websocket.Rejected as error:
+            connection.close()
+            if error.status:
+                self.answer(error.status, error.body)  # raises the error of the service
+            raise self._lost(error) from error
+        except OSError as error:
+            connection.close()
+            raise self._lost(error) from error
+
+    def _open(self, timeout: float) -> bool:
+        """True if the connection was open already and the service has not hung up on it."""
+        connection = self.http
+        connection.timeout = timeout
+        idle = time.monotonic() - self._used_at
+        if connection.sock is not None and idle < _LONGEST_IDLE and not readable(connection):
+            connection.sock.settimeout(timeout)
+            return True
+        connection.close()
+        try:
+            connection.connect()
+        except OSError as error:
+            why = error.strerror or str(error) or "no answer"
+            raise Refused(Code.UNAVAILABLE, f"cannot reach {self.url}: {why}", hint=START_HINT) from error
+        return False
+
+    def _silent(self, timeout: float) -> Failed:
+        return Failed(f"no answer from {self.url} within {timeout:g} s", code=Code.TIMEOUT)
+
+    def _lost(self, error: Exception) -> Failed:
+        message = f"the connection to {self.url} was lost: {error or type(error).__name__}"
+        return Failed(
+            message, hint="the request may have taken effect; check before you repeat it", code=Code.UNAVAILABLE
+        )
+
+    def answer(self, status: int, payload: bytes) -> dict[str, Any]:
+        """The JSON object of an answer. Raises the error that the service sent."""
+        try:
+            answer = json.loads(payload)
+        except ValueError:
+            answer = None
+        if status >= 300:
+            raise problem(self.url, self.source, status, answer if isinstance(answer, dict) else {})
+        if not isinstance(answer, dict):
+            raise Failed(f"{self.url} did not answer like a slicemgr service", hint="check SLICEMGR_URL")
+        return answer
+
+
+def readable(connection: http.client.HTTPConnection) -> bool:
+    """Between two requests nothing is to be read: if something is, it is the end or an early answer."""
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))

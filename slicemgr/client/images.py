@@ -1,0 +1,53 @@
+"""Images."""
+
+from __future__ import annotations
+
+import builtins
+from typing import IO, TYPE_CHECKING, cast
+
+from slicemgr.client.deprecated import OldList
+from slicemgr.client.paths import operation_in, pages, query, segment
+from slicemgr.client.resource import Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicemgr import wire
+
+
+class Images(OldList, Resource):
+    """name: the name of an image, its sha256 or the unique beginning of that."""
+
+    def list(self, **filters: str | None) -> builtins.list[wire.Image]:
+        """filters: state, project, prefix (of the name)."""
+        return pages(self._connection.get, "/images", "images", filters)
+
+    def get(self, name: str) -> wire.Image:
+        return cast("wire.Image", self._connection.call("GET", _path(name)))
+
+    def upload(
+        self,
+        file: IO[bytes],
+        size: int,
+        *,
+        name: str,
+        format: str,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> wire.Imported:
+        """Send `size` bytes of `file`; `{"image"}`, with an `"operation"` unless the image is already known.
+
+        on_progress: called with (bytes sent, size). Refused if the file is shorter than `size`.
+        """
+        path = "/images" + query({"name": name, "format": format, "project": self._connection.project})
+        return cast("wire.Imported", self._connection.upload(path, file, size, on_progress))
+
+    def publish(self, name: str) -> wire.Image:
+        """Let every project use an image of one project."""
+        return cast("wire.Image", self._connection.call("POST", _path(name, "/publish"), {}))
+
+    def delete(self, name: str) -> wire.Operation:
+        return operation_in(self._connection.call("DELETE", _path(name)))
+
+
+def _path(name: str, what: str = "") -> str:
+    return f"/images/{segment('NAME', name)}{what}"
