@@ -15,7 +15,7 @@ update: setup ## lock the newest versions that pyproject.toml allows, install th
 	@tools/update
 	@$(MAKE) check unit
 
-demo: setup ## from nothing to a root shell in a container made from a VM disk image
+demo: setup docs ## from nothing to a root shell in a container made from a VM disk image
 	@$(PYTHON) tools/demo.py up
 
 down: ## take away everything that demo and test made, but what setup installed
