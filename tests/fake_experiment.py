@@ -17,7 +17,7 @@ from slicemgr.bench.frame import guard
 from slicemgr.bench.frame import run as drive
 from slicemgr.bench.frame.experiment import Json, Step, Stopped, Told
 from slicemgr.bench.frame.folder import Folder
-from slicemgr.cli.bench.progress import told
+from slicemgr.cli.bench.progress import progress_display
 from slicemgr.errors import Failed
 
 GIB = 1 << 30
@@ -113,7 +113,7 @@ def main() -> int:
         fake.clean = slowly  # type: ignore[method-assign]
     with Folder.take(wanted.folder, "fake", {"size": 4}, resume=wanted.resume) as folder:
         try:
-            with told() as shown:
+            with progress_display() as shown:
                 print(drive.carry_out(fake, folder, shown, keep=wanted.keep))
         except KeyboardInterrupt:
             return 130

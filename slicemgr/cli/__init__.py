@@ -1,7 +1,7 @@
-"""slicectl: the command line. `main` turns every ending into an exit status and, if it was not good, one line.
+"""slicectl: the command line. `main` turns every result into an exit status and every error into one line.
 
 0 ok, 1 failed or partly failed, 2 usage or invalid input, 3 not found, 4 conflict, 5 denied or quota, 6 timeout,
-7 the service cannot be reached, 130 interrupted. What a command needs is imported when it runs: a list is quick.
+7 the service cannot be reached, 130 interrupted. A command imports what it needs when it runs, so that a list is quick.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GARBAGE_THRESHOLD = 100_000  # objects; imports alone make tens of thousands, n
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run slicectl; the exit status. args: without the program's name, None means the process's own."""
+    """Run slicectl; the exit status. args: without the name of the program; None: those of the process."""
     sys.excepthook = _say_bug
     gc.set_threshold(_GARBAGE_THRESHOLD)
     try:
@@ -29,8 +29,8 @@ def main(args: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except OSError as error:
         if args is None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains when it flushes at its end
-        if not isinstance(error, BrokenPipeError):  # whoever reads us may leave
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the interpreter reports an error at its last flush
+        if not isinstance(error, BrokenPipeError):  # the reader of a pipe may close it
             sys.stderr.write(f"slicectl: {error}\n")
         return 1
     finally:
@@ -42,24 +42,24 @@ def main(args: Sequence[str] | None = None) -> int:
 def _run(args: Sequence[str] | None) -> int:
     import click
 
-    from slicemgr.cli.render.errors import complain, complain_usage
+    from slicemgr.cli.render.errors import print_error, print_usage_error
     from slicemgr.cli.root import root
     from slicemgr.errors import SlicemgrError
 
     try:
         return int(root.main(args, prog_name="slicectl", standalone_mode=False) or 0)
     except SlicemgrError as error:
-        complain(error)
+        print_error(error)
         return error.code.exit_status
     except click.Abort:
         return INTERRUPTED
     except click.ClickException as error:
-        complain_usage(error)
+        print_usage_error(error)
         return error.exit_code
 
 
 def _say_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The last resort: what nobody foresaw is still one line, and the whole story for those who want it."""
+    """Report an unexpected exception as one line, or with its traceback if SLICECTL_TRACEBACK is set."""
     if issubclass(kind, KeyboardInterrupt):
         return
     if os.environ.get("SLICECTL_TRACEBACK"):

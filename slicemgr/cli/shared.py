@@ -1,4 +1,4 @@
-"""What several commands need."""
+"""Options, arguments and functions of several commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
 FAILED = 1
-_COMPLETION_TIMEOUT = 2.0  # seconds somebody waits for after pressing Tab
+_COMPLETION_TIMEOUT = 2.0  # seconds after pressing Tab
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -64,7 +64,7 @@ def time_options(command: Command) -> Command:
 
 
 def slice_names(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """What the shell offers for a slice's name; nothing when the service is not there."""
+    """The names of slices for completion in the shell; none if the service cannot be reached."""
     from slicemgr.client import Client
 
     try:
@@ -82,7 +82,7 @@ def _choose_project(context: click.Context, _param: click.Parameter, value: str 
 
 
 def project_option(command: Command) -> Command:
-    """`--project`: whose slices are meant. It reaches every client that the command makes."""
+    """`--project`, for every client that the command creates."""
     import click
 
     text = "Project ($SLICEMGR_PROJECT)."
@@ -90,7 +90,7 @@ def project_option(command: Command) -> Command:
 
 
 def ask_password(prompt: str, *, twice: bool = False, from_stdin: bool = False) -> str:
-    """From the terminal, unseen, or the first line of stdin."""
+    """A password from the terminal, without echo, or from the first line of stdin."""
     import click
 
     if from_stdin:
@@ -98,8 +98,8 @@ def ask_password(prompt: str, *, twice: bool = False, from_stdin: bool = False) 
     return str(click.prompt(prompt, hide_input=True, confirmation_prompt=twice, err=True))
 
 
-def become(words: list[str], hint: str) -> NoReturn:
-    """Be that program from here on; its exit status is ours. hint: how to get it if it is not there."""
+def replace_process(words: list[str], hint: str) -> NoReturn:
+    """Replace this process by a program. hint: how to install it, for the error if it cannot run."""
     sys.stdout.flush()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and the program would inherit that
     try:
@@ -109,8 +109,11 @@ def become(words: list[str], hint: str) -> NoReturn:
 
 
 def each(names: Iterable[str], job: Callable[[str], object]) -> int:
-    """Do it for every name, past those that fail; the exit status: theirs if they agree, 1 if they do not."""
-    from slicemgr.cli.render.errors import complain
+    """Call job for every name, also after one that fails.
+
+    The exit status: 0 if all succeed, that of the errors if all names fail with the same one, else 1.
+    """
+    from slicemgr.cli.render.errors import print_error
 
     names = list(dict.fromkeys(names))
     statuses = []
@@ -118,7 +121,7 @@ def each(names: Iterable[str], job: Callable[[str], object]) -> int:
         try:
             job(name)
         except SlicemgrError as error:
-            complain(error, name if len(names) > 1 else "")
+            print_error(error, name if len(names) > 1 else "")
             statuses.append(error.code.exit_status)
     if not statuses:
         return 0

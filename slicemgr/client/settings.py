@@ -1,4 +1,4 @@
-"""Where a client finds the service's URL and a token that opens it."""
+"""Where a client finds the URL of the service and a token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START_HINT = "start it with `slicemgr up`, or set SLICEMGR_URL and SLICEMGR_TOKE
 
 
 class Settings(NamedTuple):
-    """Where the service is, what opens it, and which file or variable said so."""
+    """The URL of the service, the token, and the file or variable that they come from."""
 
     url: str
     token: str
@@ -31,18 +31,18 @@ _project: ContextVar[str | None] = ContextVar("project", default=None)
 
 
 def choose_project(name: str) -> Callable[[], None]:
-    """Let clients made by `Client.local` mean this project's slices; call the answer to take it back."""
+    """Make this project the one of clients that `Client.local` creates; call the result to undo that."""
     token = _project.set(name)
     return lambda: _project.reset(token)
 
 
 def chosen_project() -> str | None:
-    """What was chosen, else SLICEMGR_PROJECT."""
+    """The project of `choose_project`, else of SLICEMGR_PROJECT."""
     return _project.get() or os.environ.get("SLICEMGR_PROJECT") or None
 
 
 def user_file() -> Path:
-    """Where `slicectl login` keeps the user's own. Refused if there is no home directory."""
+    """The file of `slicectl login`. Refused if there is no home directory."""
     try:
         return Path.home() / ".config/slicemgr/client.json"
     except RuntimeError as error:
@@ -50,7 +50,7 @@ def user_file() -> Path:
 
 
 def write_settings(file: Path, url: str, token: str) -> None:
-    """Keep them where nobody else reads them; an identity that is there stays."""
+    """Write the file so that nobody else can read it; an identity that it has stays."""
     kept: dict[str, object] = {}
     with contextlib.suppress(OSError, ValueError):
         before = json.loads(file.read_text())
@@ -64,7 +64,7 @@ def write_settings(file: Path, url: str, token: str) -> None:
 
 
 def settings_files() -> list[Path]:
-    """Where `{"url": …, "token": …}` is looked for, first match wins: the user's, the install's, the node's."""
+    """The files with `{"url": …, "token": …}` by precedence: of the user, of the installation, of the node."""
     files = [Path(sys.prefix) / "etc/slicemgr/client.json", Path("/run/slicemgr/client.json")]
     with contextlib.suppress(RuntimeError):  # no home directory
         files.insert(0, Path.home() / ".config/slicemgr/client.json")
@@ -74,8 +74,8 @@ def settings_files() -> list[Path]:
 def find_settings(environ: Mapping[str, str] | None = None, files: Sequence[Path] | None = None) -> Settings:
     """The service's URL and token from SLICEMGR_URL and SLICEMGR_TOKEN or SLICEMGR_TOKEN_FILE, else from a file.
 
-    A token from a file is never sent to the URL of a variable. Refused: UNAVAILABLE if nothing says where the
-    service is, DENIED if the only file that does is not for this user, INVALID if what it says makes no sense.
+    A token from a file is never sent to the URL of a variable. Refused: UNAVAILABLE if there is no URL,
+    DENIED if this user may not read the only file, INVALID if its content is wrong.
     """
     environ = os.environ if environ is None else environ
     token, source = _token_of_environment(environ)
@@ -102,7 +102,7 @@ def find_settings(environ: Mapping[str, str] | None = None, files: Sequence[Path
 
 
 def read_settings(file: Path, field: str) -> Settings:
-    """What one file of this kind says, of another service. Refused if it cannot be read, by the field that named it."""
+    """The settings in one file, of another service. Refused if it cannot be read. field: what names the file."""
     try:
         return _parse_settings(file.read_text(), file)
     except (OSError, UnicodeDecodeError) as error:

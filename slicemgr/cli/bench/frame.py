@@ -1,4 +1,4 @@
-"""What all experiments that fill a folder have in common: their options, and how they are carried out."""
+"""What all experiments that fill a folder have in common: their options, and how they run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Command = TypeVar("Command", bound="Callable[..., Any]")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """How the user wants the run. output: None for a new folder here."""
+    """The options of a run. output: None for a new folder in the working directory."""
 
     output: Path | None
     resume: bool
@@ -63,13 +63,13 @@ def carry_out(
     parameters: Json,
     make: Callable[[str], Experiment],
 ) -> None:
-    """Run an experiment into its folder, data and report with it.
+    """Run an experiment, and write its data and report to a folder.
 
-    make: the experiment, for the prefix of the names of all that it makes. Refused if another one runs or the folder
-    is not for it; what the experiment raises.
+    make: returns the experiment, given the prefix of all names that it uses. Refused if another one runs or the folder
+    belongs to something else; other errors are those of the experiment.
     """
     from slicemgr.bench.frame import folder, lock, provenance, run
-    from slicemgr.cli.bench.progress import told
+    from slicemgr.cli.bench.progress import progress_display
     from slicemgr.errors import Refused, invalid
 
     if frame.resume and frame.output is None:
@@ -87,7 +87,7 @@ def carry_out(
     ):
         if "prefix" not in taken.info:
             taken.note(provenance.head(client, node, ["slicectl", *sys.argv[1:]], parameters.get("seed")))
-        with closing(make(taken.info["prefix"])) as experiment, told() as shown:
+        with closing(make(taken.info["prefix"])) as experiment, progress_display() as shown:
             try:
                 outcome = run.carry_out(experiment, taken, shown, keep=frame.keep)
             except Refused:
@@ -120,7 +120,7 @@ def _say_steps(experiment: Experiment, path: Path) -> None:
 
 
 def _report(taken: Folder, say: Callable[[str], None]) -> None:
-    """As far as it can be made, with what came out: the measurements are in the folder whatever becomes of it."""
+    """Write the report and print its main results; the measurements stay in the folder if that fails."""
     from slicemgr.bench.report import pages
     from slicemgr.errors import SlicemgrError
 

@@ -1,4 +1,4 @@
-"""What several experiments ask for: types, images, an ssh key of their own."""
+"""Options of several experiments: types, images; and an ssh key of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ IMAGES = {"lxc": "debian-12", "kvm": "debian-12-small"}
 
 
 def images(_context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Of each type; `NAME` is for all that are not named themselves."""
+    """The image of each type; `NAME` is for all types without an image of their own."""
     found = dict(IMAGES)
     for value in sorted(values, key=lambda one: "=" in one):
         kind, named, image = value.rpartition("=")
@@ -34,12 +34,12 @@ images_option = click.option(
 
 
 def any_key() -> str:
-    """The slices need a key that nobody will use: its private half is thrown away."""
+    """A public key for slices that must have one but need no login: its private key is discarded."""
     return new_key()[0]
 
 
 def new_key() -> tuple[str, bytes]:
-    """The line of the public half, and the private half as ssh reads it."""
+    """The line of the public key, and the private key in the format of OpenSSH."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 

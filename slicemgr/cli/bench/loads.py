@@ -1,4 +1,4 @@
-"""slicectl bench io, sysbench: what programs do in slivers of each kind, beside the node itself."""
+"""slicectl bench io, sysbench: programs in slivers of each type, compared with the node itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNTS = "10,100,1000,10000,100000"
 
 
 def _list(least: int, most: int) -> Callable[[click.Context, click.Parameter, str], tuple[int, ...]]:
-    """A callback for whole numbers with commas between, each once, in their order."""
+    """A callback for integers with commas between, without duplicates, in the order given."""
 
     def parse(_context: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
         found = {one.strip() for one in value.split(",")} - {""}

@@ -1,4 +1,4 @@
-"""slicectl bench peers, and what such a run leaves when it is killed."""
+"""slicectl bench peers, and how to remove what a killed run left behind."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def peers(chosen: tuple[str, ...], name: str | None, frame: Frame, **how: Any) -
 
 
 def clean(client: Client, node: str, prefix: str) -> None:
-    """Whatever peers of a killed run left on this node. Refused elsewhere than as root on it."""
+    """Remove what the peers of a killed run left on this node. Refused unless it runs as root on the node."""
     from slicemgr import config
     from slicemgr.bench.experiments.peers import refuse_elsewhere
     from slicemgr.bench.peers import place
@@ -92,7 +92,7 @@ def clean(client: Client, node: str, prefix: str) -> None:
 
 
 def _quiet() -> None:
-    """What a program complains of is told with the step that it belongs to, and once."""
+    """Do not log the errors of programs: the step that they belong to reports them."""
     import logging
 
     logging.getLogger("slicemgr").addHandler(logging.NullHandler())

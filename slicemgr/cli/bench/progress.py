@@ -1,4 +1,4 @@
-"""How an experiment goes on: a bar with the time left on a terminal, a line for each step where there is none."""
+"""The progress of an experiment: a bar with the remaining time on a terminal, a line for each step elsewhere."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from slicemgr.bench.frame.experiment import Step
 
-_AN_HOUR = 3600.0  # seconds of finished steps from which the time left is told
+_AN_HOUR = 3600.0  # seconds of finished steps from which the remaining time is estimated
 
 
 class Lines:
-    """For a pipe or a log: stderr, a line at the end of each step and for what is said."""
+    """For a pipe or a log: a line on stderr at the end of each step, and for each message."""
 
     def __init__(self) -> None:
         self._total = 0
@@ -50,7 +50,7 @@ class Lines:
 
 
 class Bars:
-    """For a terminal: all steps by their weight, and what happens within the present one."""
+    """For a terminal: all steps by their estimated duration, and the progress of the current one."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -96,6 +96,6 @@ class Bars:
         self._progress.console.print(printable(text), markup=False, highlight=False)
 
 
-def told() -> Lines | Bars:
-    """What suits where stderr goes. Use it as a context."""
+def progress_display() -> Lines | Bars:
+    """The display that suits stderr. Use it as a context."""
     return Bars() if sys.stderr.isatty() else Lines()

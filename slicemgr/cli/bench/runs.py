@@ -1,4 +1,4 @@
-"""slicectl bench scale, report, clean: experiments that fill a folder, and what is made of it."""
+"""slicectl bench scale, report, clean."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slicemgr.cli.bench.frame import Frame
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-_LEAVE_MORE = {"peers": "slicemgr.cli.bench.peers"}  # experiment that leaves more than slices → module with clean(…)
+_CLEANERS = {"peers": "slicemgr.cli.bench.peers"}  # experiment that creates more than slices → module with clean(…)
 
 
 @click.command()
@@ -104,7 +104,7 @@ def clean(run: Path) -> None:
     """
     from slicemgr.bench.experiments import throughput
     from slicemgr.bench.frame import cleanup, folder, lock
-    from slicemgr.cli.bench.progress import told
+    from slicemgr.cli.bench.progress import progress_display
     from slicemgr.client import Client
     from slicemgr.errors import invalid
 
@@ -113,9 +113,9 @@ def clean(run: Path) -> None:
     if not prefix.startswith(cleanup.COMMON) or prefix == cleanup.COMMON:
         raise invalid("FOLDER", f"{run} does not contain the names of its slices", "use a run that has started")
     about = f"`clean` of {run.resolve()}"
-    with Client.local() as client, lock.held(lock.path(client.url, node), about), told() as shown:
+    with Client.local() as client, lock.held(lock.path(client.url, node), about), progress_display() as shown:
         if info.get("experiment") == throughput.NAME:
             throughput.clean(info, shown)
         cleanup.delete(client, prefix, shown)
-        if info["experiment"] in _LEAVE_MORE:
-            importlib.import_module(_LEAVE_MORE[info["experiment"]]).clean(client, node, prefix)
+        if info["experiment"] in _CLEANERS:
+            importlib.import_module(_CLEANERS[info["experiment"]]).clean(client, node, prefix)

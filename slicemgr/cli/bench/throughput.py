@@ -178,9 +178,14 @@ def throughput(
         def plan(prefix: str) -> experiment.Plan:
             return experiment.plan_of(parameters, Client.local, new_key(), prefix)
 
-        told = plan("").parameters
+        complete = plan("").parameters
         carry_out(
-            frame, client, parameters["node"], experiment.NAME, told, lambda prefix: experiment.Throughput(plan(prefix))
+            frame,
+            client,
+            parameters["node"],
+            experiment.NAME,
+            complete,
+            lambda prefix: experiment.Throughput(plan(prefix)),
         )
 
 

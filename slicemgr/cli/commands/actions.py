@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 def _act(names: tuple[str, ...], action: str, no_wait: bool, timeout: float | None) -> int:
-    """Ask for all of them first, so that they are worked on side by side, then wait for each."""
+    """Request all operations first, so that they run at the same time, then wait for each."""
     from slicemgr.cli.render.progress import follow
     from slicemgr.client import Client
 
-    asked: dict[str, wire.Operation] = {}
+    operations: dict[str, wire.Operation] = {}
     with Client.local() as client:
 
-        def ask(name: str) -> None:
-            asked[name] = _request(client, name, action)
+        def request(name: str) -> None:
+            operations[name] = _request(client, name, action)
 
-        refused = each(names, ask)
-        failed = 0 if no_wait else each(asked, lambda name: follow(client, asked[name], timeout))
+        refused = each(names, request)
+        failed = 0 if no_wait else each(operations, lambda name: follow(client, operations[name], timeout))
     return FAILED if refused and failed else refused or failed
 
 

@@ -15,7 +15,7 @@ def bench() -> None:
     """Measure this testbed. Each experiment writes its data and report to a folder."""
     import logging
 
-    logging.getLogger("slicemgr").addHandler(logging.NullHandler())  # what a program complains of is told as an error
+    logging.getLogger("slicemgr").addHandler(logging.NullHandler())  # the failed step reports errors of programs
 
 
 for _one in (runs.scale, lifecycle.lifecycle, throughput.throughput):

@@ -1,4 +1,4 @@
-"""slicectl console: this terminal at the console of a sliver."""
+"""slicectl console: connects the terminal to the console of a sliver."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from slicemgr.ipc.websocket import Channel
 
-_LEAVE = b"\x1d"  # Ctrl-]
-_QUIET = 1.0  # seconds without output after the end of what was piped in
+_DETACH = b"\x1d"  # Ctrl-]
+_QUIET = 1.0  # seconds without output after the end of stdin that is no terminal
 _CHUNK = 32768
-_TYPED_AHEAD = 1 << 20  # bytes kept for a sliver that does not read; more are lost, as at any terminal
-_SILENT = 90.0  # seconds; the service asks for a sign of life every 20
-_LAST = 2.0  # seconds for the service to hear that we leave
+_TYPED_AHEAD = 1 << 20  # bytes kept for a sliver that does not read; further input is lost, as at any terminal
+_SILENT = 90.0  # seconds; the service sends a ping every 20
+_LAST = 2.0  # seconds for the service to receive the end of the session
 
 
 @click.command()
@@ -50,11 +50,11 @@ def console(target: str) -> None:
     with Client.local() as client, client.slices.console(name, index) as channel:
         by_hand = sys.stdin is not None and sys.stdin.isatty()
         with _raw_terminal(by_hand), _size_changes(by_hand) as changes:
-            # What is typed after this goes to the sliver, Ctrl-C as well. A raw terminal begins no line by itself.
+            # From here on, all input goes to the sliver, also Ctrl-C. A raw terminal does not begin a line by itself.
             say(f"connected to {name}/{index}; press Ctrl-] to detach" if by_hand else f"connected to {name}/{index}")
             if by_hand:
                 sys.stderr.write("\r")
-                _tell_size(channel)
+                _send_size(channel)
             _attend(channel, by_hand, changes)
         error = channel.ended.error(f"the connection to {client.url} was lost") if channel.ended else None
         if error is not None:
@@ -65,12 +65,12 @@ def console(target: str) -> None:
 
 @contextmanager
 def _raw_terminal(wanted: bool) -> Iterator[None]:
-    """Every key goes to the sliver; the terminal is as before afterwards, also after SIGTERM or SIGHUP."""
+    """Every key goes to the sliver. At the end the terminal is restored, also after SIGTERM or SIGHUP."""
     if not wanted:
         yield
         return
     before = termios.tcgetattr(0)
-    handlers = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.signal(number, _exit_by_signal) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         tty.setraw(0, termios.TCSANOW)
         yield
@@ -81,37 +81,37 @@ def _raw_terminal(wanted: bool) -> Iterator[None]:
         sys.stderr.write("\n")
 
 
-def _leave(number: int, _frame: object) -> None:
+def _exit_by_signal(number: int, _frame: object) -> None:
     sys.exit(128 + number)
 
 
 @contextmanager
 def _size_changes(wanted: bool) -> Iterator[socket.socket | None]:
-    """What can be read after the terminal's size has changed."""
+    """A socket that is readable after the size of the terminal has changed."""
     if not wanted:
         yield None
         return
-    heard, told = socket.socketpair()
-    with heard, told:
-        heard.setblocking(False)
-        told.setblocking(False)
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.setblocking(False)
+        writer.setblocking(False)
         before = signal.signal(signal.SIGWINCH, lambda *_: None)
-        waker = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+        waker = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         try:
-            yield heard
+            yield reader
         finally:
             signal.set_wakeup_fd(waker)
             signal.signal(signal.SIGWINCH, before)
 
 
-def _tell_size(channel: Channel) -> None:
+def _send_size(channel: Channel) -> None:
     columns, rows = os.get_terminal_size(0)
-    if rows and columns:  # a terminal without a size has none to tell
+    if rows and columns:  # some terminals do not have a size
         channel.resize(rows, columns)
 
 
 def _attend(channel: Channel, by_hand: bool, changes: socket.socket | None) -> None:
-    """Bytes both ways until Ctrl-], the quiet after the end of stdin, or the other end's close."""
+    """Pass bytes both ways until Ctrl-], or `_QUIET` after the end of stdin, or the end of the connection."""
     typing, silent_from = True, 0.0
     _show(channel.receive())
     while channel.ended is None:
@@ -121,21 +121,21 @@ def _attend(channel: Channel, by_hand: bool, changes: socket.socket | None) -> N
             if typing or channel.pending:
                 channel.lost("the service did not respond in time")
             return
-        asking = typing and (by_hand or not channel.pending)  # a pipe waits, Ctrl-] does not
+        asking = typing and (by_hand or not channel.pending)  # a pipe may wait, Ctrl-] must not
         from_service, from_user, resized = _wait(channel, asking, changes, patience - now)
         if resized and changes is not None:
             changes.recv(_CHUNK)
-            _tell_size(channel)
+            _send_size(channel)
         if from_service & select.POLLOUT:
             channel.flush()
         if from_service & ~select.POLLOUT:
-            said = channel.receive()
-            _show(said)
-            if said:
+            output = channel.receive()
+            _show(output)
+            if output:
                 silent_from = time.monotonic()
         if from_user:
             typed = os.read(0, _CHUNK)
-            before, key, _ = typed.partition(_LEAVE) if by_hand else (typed, b"", b"")
+            before, key, _ = typed.partition(_DETACH) if by_hand else (typed, b"", b"")
             if before and channel.pending < _TYPED_AHEAD:
                 channel.send(before)
             if key:
@@ -145,7 +145,7 @@ def _attend(channel: Channel, by_hand: bool, changes: socket.socket | None) -> N
 
 
 def _wait(channel: Channel, asking: bool, changes: socket.socket | None, seconds: float) -> tuple[int, int, int]:
-    """What poll says of the service, of stdin, and of the terminal's size."""
+    """The poll events of the service, of stdin, and of the size of the terminal."""
     poll = select.poll()
     poll.register(channel, select.POLLIN | (select.POLLOUT if channel.pending else 0))
     if asking:

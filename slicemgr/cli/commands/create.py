@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slicemgr.client import Client
 
 _LARGEST_KEY_FILE = 1 << 16  # bytes
-_LARGEST_USER_DATA = 1 << 20  # bytes; the service takes less, and says how much
+_LARGEST_USER_DATA = 1 << 20  # bytes; the limit of the service is lower, and its error gives that
 _KEY_TYPES = ("ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-")
 
 
@@ -96,30 +96,30 @@ def create(
             return
         created = _ask(client, request)
         if "request" in created:
-            _tell_waiting(created["request"])
+            _print_waiting(created["request"])
             return
         if not no_wait:
             follow(client, created["operation"], timeout, cancel=f"slicectl delete {name}")
-            _tell_unverified(client.operations.get(created["operation"]["id"]))
+            _print_unverified(client.operations.get(created["operation"]["id"]))
         made = client.slices.get(name)
         output.show(made["slivers"], made)
 
 
 def _ask(client: Client, request: wire.SliceRequest) -> wire.Created:
-    """A refusal names the fields as the user wrote them."""
+    """Send the request; an error names the options as the user wrote them."""
     try:
         return client.slices.submit(request)
     except SlicemgrError as error:
         if error.field == "ssh_keys" and not request.get("ssh_keys"):
             error.message = "there is no public key in ~/.ssh or in your account"
-            error.hint = "create one with `ssh-keygen -t ed25519`, or give a file with --key"
+            error.hint = "create one with `ssh-keygen -t ed25519`, or give a file with --ssh-key"
         error.field = _option(error.field)
         notes = [note.partition(": ") for note in getattr(error, "__notes__", ())]
         error.__notes__ = [f"{_option(field)}: {message}" for field, _, message in notes]
         raise
 
 
-def _tell_waiting(request: wire.Request) -> None:
+def _print_waiting(request: wire.Request) -> None:
     from slicemgr.cli.render.errors import say
 
     say(f"the request exceeds the quota: {request['exceeds']}")
@@ -131,7 +131,7 @@ def _option(field: str) -> str:
     return special.get(field, f"--{field.replace('_', '-')}")
 
 
-def _tell_unverified(operation: wire.Operation) -> None:
+def _print_unverified(operation: wire.Operation) -> None:
     from slicemgr.cli.render.errors import say
 
     for step in operation["steps"]:
@@ -140,7 +140,7 @@ def _tell_unverified(operation: wire.Operation) -> None:
 
 
 def _user_data(path: Path) -> str:
-    """What is wrong with the content is the service's to say."""
+    """The content of the file; the service checks it."""
     try:
         with path.open("rb") as file:
             return file.read(_LARGEST_USER_DATA).decode()
@@ -153,7 +153,7 @@ def _user_data(path: Path) -> str:
 
 
 def _keys(files: tuple[str, ...]) -> list[str]:
-    """The texts of the key files; without any, of those the user has. None: the service may know some."""
+    """The content of the key files; by default the key of the client's settings, else those in ~/.ssh, if any."""
     if files:
         return [read_key(Path(file).expanduser()) for file in files]
     from slicemgr.client.settings import find_settings
@@ -167,7 +167,7 @@ def _keys(files: tuple[str, ...]) -> list[str]:
 
 
 def read_key(path: Path, field: str = "--ssh-key") -> str:
-    """The content of a public key file. Refused if it is none; a private key is not repeated."""
+    """The content of a public key file. Refused if it is something else; the error does not contain a private key."""
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST_KEY_FILE + 1)

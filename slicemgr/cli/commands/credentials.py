@@ -1,4 +1,4 @@
-"""slicectl key, token and session: what lets you in."""
+"""slicectl key, token and session."""
 
 from __future__ import annotations
 

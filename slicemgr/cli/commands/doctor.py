@@ -42,7 +42,7 @@ def doctor(name: str | None, timeout: float, output: Output) -> int:
 
 
 def _clock(client: Client) -> dict[str, object]:
-    """The service's, by which leases go: the agent does not know it."""
+    """The check of the clock that leases use, which the service does: the agent does not know it."""
     clock = client.leases.clock()
     remedy = "run `slicectl clock confirm` if the clock is right, else set the clock" if clock["doubt"] else ""
     detail = f"{clock['doubt']}; leases on hold: {clock['held']}" if clock["doubt"] else clock["says"]

@@ -11,7 +11,7 @@ import click
 
 from slicemgr.cli.render import tables
 from slicemgr.cli.render.output import Output, output_options
-from slicemgr.cli.shared import become, each, project_option, seconds
+from slicemgr.cli.shared import each, project_option, replace_process, seconds
 from slicemgr.errors import invalid
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def build_image(recipe: str, target: str | None, no_security: bool) -> None:
     program = str(Path(sys.argv[0]).resolve().with_name("slicemgr"))
     words = [program, "image-build", recipe, *(["--output", target] if target else [])]
     words += ["--no-security"] if no_security else []
-    become(words, "install slicemgr on this machine")
+    replace_process(words, "install slicemgr on this machine")
 
 
 @image.command("import")

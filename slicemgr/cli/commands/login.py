@@ -1,4 +1,4 @@
-"""slicectl login and logout: this machine's own token for a service elsewhere."""
+"""slicectl login and logout: the token of this computer for a service on another one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def login(url: str, user: str | None, password_stdin: bool, token_stdin: bool, s
 
 
 def _keep(url: str, token: str, user: str | None) -> None:
-    """A token that somebody made elsewhere, once it has been seen to work."""
+    """Store a token that was created elsewhere, after a request with it has succeeded."""
     from slicemgr.cli.render.errors import say
     from slicemgr.client import Client
     from slicemgr.client.settings import user_file, write_settings

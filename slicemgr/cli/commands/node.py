@@ -42,7 +42,7 @@ def show_node(name: str | None, output: Output) -> None:
 
 
 def the_node(client: Client) -> str:
-    """The name of the only node. Refused if there is none or a choice."""
+    """The name of the only node. Refused if there is none or more than one."""
     nodes = client.nodes.list()
     if len(nodes) != 1:
         names = ", ".join(one["name"] for one in nodes) or "no node has a running agent"

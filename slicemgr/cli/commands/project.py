@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
 _RESOURCES = ("slices", "slivers", "vcpus", "memory", "disk", "ports", "lease")
-_SIZES = ("memory", "disk", "lease")  # sent as they are written
+_SIZES = ("memory", "disk", "lease")  # sent as the user wrote them
 _NO_LIMIT = "none"
 
 
@@ -164,26 +164,26 @@ def add_member(name: str, user: str, role: str, output: Output) -> None:
     output.show([changed], changed)
 
 
-def _sent(whom: str, project: str) -> str:
-    return f"{whom} was invited and becomes a member with `slicectl project accept {project}`"
+def _sent(invitee: str, project: str) -> str:
+    return f"{invitee} was invited and becomes a member with `slicectl project accept {project}`"
 
 
 @project.command("invite")
 @click.argument("name")
-@click.argument("whom")
+@click.argument("invitee")
 @click.option(
     "--role", type=click.Choice(["member", "pi"]), default="member", show_default=True, help="In the project."
 )
 @output_options(tables.INVITATIONS)
-def invite(name: str, whom: str, role: str, output: Output) -> None:
-    """Invite WHOM, a user name or an email address, to project NAME (PIs).
+def invite(name: str, invitee: str, role: str, output: Output) -> None:
+    """Invite INVITEE, a user name or an email address, to project NAME (PIs).
 
     The result does not reveal whether the account exists.
     """
     from slicemgr.client import Client
 
     with Client.local() as client:
-        made = client.projects.invite(name, whom, role)
+        made = client.projects.invite(name, invitee, role)
         output.show([made], made)
 
 

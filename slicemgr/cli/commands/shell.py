@@ -17,7 +17,7 @@ def completion(shell: str) -> None:
     if kind is None:
         raise click.BadParameter(f"there is no completion for {shell}")
     script = kind(root, {}, "slicectl", "_SLICECTL_COMPLETE")
-    click.echo(ShellComplete.source(script))  # bash's own would first start a bash to ask for its version
+    click.echo(ShellComplete.source(script))  # click's class starts a bash to get its version
 
 
 @click.command()

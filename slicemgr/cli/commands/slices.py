@@ -82,13 +82,13 @@ def resize(name: str, disk: str, no_wait: bool, timeout: float | None, output: O
 
 
 def _how(slice: wire.Slice) -> str:
-    """The type; for a virtual machine also what runs it, which makes a difference of ten times."""
+    """The type; for a virtual machine also its acceleration: an emulated one is about ten times slower."""
     by = {one["acceleration"] for one in slice["slivers"]} - {None}
     return f"{slice['type']} (by {', '.join(sorted(map(str, by)))})" if by else slice["type"]
 
 
 def _print(slice: wire.Slice, output: Output) -> None:
-    """For people, a line about the whole before its slivers."""
+    """For table and compact, a line about the slice before its slivers."""
     if output.for_people and output.header and not output.chosen:
         from slicemgr.cli.render.human import text, when
 

@@ -1,4 +1,4 @@
-"""slicectl ssh: becomes ssh, which then verifies the host key that the service recorded."""
+"""slicectl ssh: replaces itself by ssh, which verifies the host key that the service recorded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slicemgr.cli.shared import become, project_option, slice_names
+from slicemgr.cli.shared import project_option, replace_process, slice_names
 from slicemgr.errors import Code, Refused
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ def ssh(identity: str | None, login: str, target: str, command: tuple[str, ...])
     identity = identity or find_settings().identity
     command = command[1:] if command[:1] == ("--",) else command
     words = [*ssh_words(sliver, known_hosts(target, sliver), identity, login), *command]
-    become(words, "apt-get install openssh-client")
+    replace_process(words, "apt-get install openssh-client")
 
 
 def find_sliver(slice: wire.Slice, target: str) -> wire.Sliver:
-    """The sliver that `NAME/N` means. Refused if there is no such one."""
+    """The sliver that `NAME/N` means. Refused if it does not exist, or is stopped or paused."""
     _, slash, index = target.partition("/")
     wanted = index if slash else "0"
     for sliver in slice["slivers"]:

@@ -45,25 +45,25 @@ def top(sort: str, count: int | None, once: bool, interval: float | None, output
 
     with Client.local() as client:
         if once or not output.for_people or not sys.stdout.isatty():
-            _look(client, sort, count, output)
+            _print_top(client, sort, count, output)
             return
         try:
             while True:
                 sys.stdout.write(_HOME + _REST)
-                _look(client, sort, count, output)
+                _print_top(client, sort, count, output)
                 sys.stdout.flush()
                 time.sleep(interval or _INTERVAL)
         except KeyboardInterrupt:
             return
 
 
-def _look(client: Client, sort: str, count: int | None, output: Output) -> None:
-    told = client.samples.latest()
-    rows = sorted(told["slivers"], key=lambda row: (-(row[sort] or 0), row["project"], row["slice"], row["index"]))
+def _print_top(client: Client, sort: str, count: int | None, output: Output) -> None:
+    answer = client.samples.latest()
+    rows = sorted(answer["slivers"], key=lambda row: (-(row[sort] or 0), row["project"], row["slice"], row["index"]))
     if output.for_people and output.header:
-        for node in told["nodes"]:
+        for node in answer["nodes"]:
             click.echo(_headline(node))
-    output.show(rows[:count], {**told, "slivers": rows[:count]})
+    output.show(rows[:count], {**answer, "slivers": rows[:count]})
 
 
 def _headline(node: dict[str, Any]) -> str:
@@ -119,13 +119,13 @@ def _print_usage(client: Client, name: str | None, node: bool, output: Output, o
 
     wanted = {one: options[one] for one in ("until", "resolution")} | {"since": options["since"] or "24h"}
     if node:
-        told = client.samples.of_node(name or the_node(client), **wanted)
-        rows = [{"what": told["node"], **told["totals"]}]
+        answer = client.samples.of_node(name or the_node(client), **wanted)
+        rows = [{"what": answer["node"], **answer["totals"]}]
     else:
-        told = client.samples.of_slice(name or "", **wanted)
-        rows = [{"what": f"{told['slice']}/{one['index']}", **one["totals"]} for one in told["slivers"]]
-    window = {key: told[key] for key in ("since", "until", "resolution")}
-    _shown_as(output, tables.USAGE).show([{**row, **window} for row in rows], told if options["series"] else None)
+        answer = client.samples.of_slice(name or "", **wanted)
+        rows = [{"what": f"{answer['slice']}/{one['index']}", **one["totals"]} for one in answer["slivers"]]
+    window = {key: answer[key] for key in ("since", "until", "resolution")}
+    _shown_as(output, tables.USAGE).show([{**row, **window} for row in rows], answer if options["series"] else None)
 
 
 def _check_columns(output: Output, table: Table) -> None:

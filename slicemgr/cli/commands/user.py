@@ -52,7 +52,7 @@ def invite(name: str, full_name: str, email: str, admin: bool, output: Output) -
     from slicemgr.client import Client
 
     with Client.local() as client:
-        _tell(client.users.invite(name, full_name=full_name, email=email, admin=admin), output)
+        _print_link(client.users.invite(name, full_name=full_name, email=email, admin=admin), output)
 
 
 @user.command("link")
@@ -63,11 +63,11 @@ def link(name: str, output: Output) -> None:
     from slicemgr.client import Client
 
     with Client.local() as client:
-        _tell(client.users.invite_again(name), output)
+        _print_link(client.users.invite_again(name), output)
 
 
-def _tell(invited: wire.Invited, output: Output) -> None:
-    """For people, the link alone: it is what they pass on."""
+def _print_link(invited: wire.Invited, output: Output) -> None:
+    """For table and compact, the link alone: the admin sends it to the user."""
     if output.for_people and not output.chosen:
         click.echo(invited["invitation"]["link"])
     else:

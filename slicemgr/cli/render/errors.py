@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """One line to the person, harmless for the terminal whatever the service put into it."""
+    """Print one line to stderr, without characters of the service that control the terminal."""
     sys.stderr.write(f"slicectl: {printable(text)}\n")
 
 
-def complain(error: SlicemgrError, about: str = "") -> None:
-    """about: which of several things the error belongs to."""
+def print_error(error: SlicemgrError, about: str = "") -> None:
+    """Print an error with its notes. about: the object that it belongs to, if there are several."""
     prefix = f"{about}: " if about else ""
     say(f"{prefix}{error}")
     for note in getattr(error, "__notes__", ()):
         say(f"{prefix}{note}")
 
 
-def complain_usage(error: click.ClickException) -> None:
-    """click's own errors in our form; a group without a command gets its help."""
+def print_usage_error(error: click.ClickException) -> None:
+    """Print an error of click in the form of `print_error`; for a group without a command, its help."""
     import click
 
     if isinstance(error, click.exceptions.NoArgsIsHelpError):

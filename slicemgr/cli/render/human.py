@@ -1,4 +1,4 @@
-"""Values as people read them in a table: those of `slicemgr.human`, which the pages use as well."""
+"""Values as people read them in a table: the functions of `slicemgr.human`, which the pages use, too."""
 
 from slicemgr.human import check, number, printable, rate, size, span, text, when
 

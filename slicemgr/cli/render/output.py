@@ -1,7 +1,7 @@
 """Rows on stdout as table, compact, json, yaml or csv; `-c` chooses the columns.
 
-table and compact are for people: sizes and times in words, control characters made harmless, and cut to the
-terminal's width only where there is a terminal. The others are data: the API's own values.
+table and compact are for people: sizes and times in words, control characters replaced, and cut to the width
+of the terminal if there is one. The others are data: the API's own values.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
 FORMATS = ("table", "compact", "json", "yaml", "csv")
-_NARROWEST = 8  # characters left of a column that has to give way
+_NARROWEST = 8  # characters of a column that is cut
 
 
 class Column(NamedTuple):
-    """One column: its name, how a row gives the value, how people read that.
+    """One column: its name, how to get its value from a row, and how to print that for people.
 
-    whole: never cut, because half of it is of no use.
+    whole: never cut, because a part of it is of no use.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Column(NamedTuple):
 
 
 def field(name: str, human: Callable[[object], str] = text, *, whole: bool = False) -> Column:
-    """The column of the field of that name; `limits.memory` looks inside and is called `memory`."""
+    """The column of the field of that name; `limits.memory`, a field of an inner object, is the column `memory`."""
     path = name.split(".")
 
     def get(row: Row) -> object:
@@ -52,14 +52,14 @@ def field(name: str, human: Callable[[object], str] = text, *, whole: bool = Fal
 
 
 class Table(NamedTuple):
-    """All columns there are, and the names of those shown when nobody chooses."""
+    """All columns, and the names of those that are printed by default."""
 
     columns: tuple[Column, ...]
     default: tuple[str, ...]
 
 
 class Output:
-    """How the user wants to see this table. columns: None when the user chose none."""
+    """The options of the output of one table. columns: None for the default."""
 
     def __init__(self, table: Table, format: str, columns: tuple[str, ...] | None, header: bool) -> None:
         self.table = table
@@ -180,7 +180,7 @@ def as_table(
 
 
 def _squeeze(widths: list[int], whole: list[bool], width: int) -> list[int]:
-    """The widest column that may be cut gives way until the line fits or nothing is left to give."""
+    """Cut the widest columns until the line fits or none can be cut further."""
     widths = list(widths)
     over = sum(widths) + 2 * (len(widths) - 1) - width
     while over > 0:

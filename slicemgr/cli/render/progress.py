@@ -1,4 +1,4 @@
-"""Wait for an operation; on a terminal its steps are drawn on stderr meanwhile."""
+"""Wait for an operation; on a terminal, stderr shows its steps meanwhile."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 def follow(
     client: Client, operation: wire.Operation, timeout: float | None = None, *, cancel: str = ""
 ) -> wire.Operation:
-    """The operation once it is done. Raises Failed with its error and hint; TIMEOUT and Ctrl-C leave it going on.
+    """The operation once it is done. Raises Failed with its error and hint. After TIMEOUT and Ctrl-C it goes on.
 
-    cancel: the command that calls it off, where there is one.
+    cancel: the command that cancels it, if there is one.
     """
-    where = f"watch it with `slicectl op wait {operation['id']}`"
-    where += f", cancel it with `{cancel}`" if cancel else ""
+    hint = f"watch it with `slicectl op wait {operation['id']}`"
+    hint += f", cancel it with `{cancel}`" if cancel else ""
     try:
         ended = _watch(client, operation, timeout)
     except KeyboardInterrupt:
         from slicemgr.cli.render.errors import say
 
-        say(f"operation {operation['id']} continues; {where}")
+        say(f"operation {operation['id']} continues; {hint}")
         raise
     except Failed as error:
         if error.code is Code.TIMEOUT:
-            error.hint = f"it continues; {where}"
+            error.hint = f"it continues; {hint}"
         raise
     if ended["state"] == "failed":
         raise Failed(ended["error"] or "the operation failed", hint=ended["hint"] or "")

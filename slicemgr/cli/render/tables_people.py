@@ -26,7 +26,7 @@ def _span(value: object) -> str:
 
 
 def _of(name: str, human: Callable[[object], str]) -> Column:
-    """What is used of what may be."""
+    """The usage and the limit, as `USED of LIMIT`."""
 
     def get(row: dict[str, Any]) -> list[object]:
         return [row["used"][name], row["quota"][name]]

@@ -1,4 +1,4 @@
-"""The columns of what was measured."""
+"""The columns of samples."""
 
 from __future__ import annotations
 

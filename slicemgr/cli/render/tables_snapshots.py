@@ -7,7 +7,7 @@ from slicemgr.cli.render.output import Column, Table, field
 
 
 def _notes(row: dict[str, object]) -> object:
-    """What is worth knowing of the slivers' parts."""
+    """The details of the snapshot of each sliver."""
     parts = row["slivers"]
     assert isinstance(parts, list)
     return "; ".join(dict.fromkeys(one["detail"] for one in parts if one["detail"])) or None
