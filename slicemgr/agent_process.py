@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 from slicemgr.agent import startup
 from slicemgr.agent.agent_lock import only_one
@@ -12,6 +13,7 @@ from slicemgr.agent.apply import Applier
 from slicemgr.agent.chores.capture_rings import Captures
 from slicemgr.agent.chores.proc_views import ProcViews
 from slicemgr.agent.chores.recorder import Recorder
+from slicemgr.agent.chores.runner import Chore, Runner
 from slicemgr.agent.consoles import Consoles
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.node import Node
@@ -23,7 +25,13 @@ from slicemgr.config import Config
 from slicemgr.drivers.guest.proc_view import ProcView
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Failed
+from slicemgr.service.leases import leases
+from slicemgr.service.nodes import retention
+from slicemgr.service.outbound import mail
+from slicemgr.service.projects import invitations
 from slicemgr.store import Store
+
+_ROWS_INTERVAL = 60.0  # seconds
 
 
 def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[], None] = lambda: None) -> None:
@@ -40,11 +48,43 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         executor = PlanExecutor(config, node.hypervisor, applier, stop)
         scheduler = Scheduler(config, store, journal, executor, Reconciler(node), NodeOperations(node).serve, stop)
         node.hypervisor.on_change(scheduler.changed)
-        stack.enter_context(ProcViews(ProcView(config.node.run_dir), node.hypervisor.container_inits))
         stack.enter_context(Consoles(config, store, node.hypervisor))
-        stack.enter_context(Captures(config))
-        stack.enter_context(Recorder(config, store, Pool(config.node.pool), node.hypervisor.machine_stats))
+        stack.enter_context(Runner([*host_chores(node), *row_chores(config, store)]))
         ready()
         scheduler.run()
         if journal.broke:
             raise Failed("the agent could not write its reports", hint="see the log of the agent, and restart it")
+
+
+def host_chores(node: Node) -> list[Chore]:
+    """What keeps the host in order and measures it."""
+    config, hypervisor = node.config, node.hypervisor
+    return [
+        *ProcViews(ProcView(config.node.run_dir), hypervisor.container_inits).chores(),
+        *Captures(config).chores(),
+        Recorder(config, node.store, Pool(config.node.pool), hypervisor.machine_stats).chore(),
+    ]
+
+
+def row_chores(config: Config, store: Store) -> list[Chore]:
+    """What is due in the rows: leases that end, history that is deleted, mail.
+
+    Mail has a thread of its own: a mail server that does not answer delays the end of no lease.
+    """
+    leases_thread, mail_thread = "leases", "mail"
+    work: list[tuple[str, Callable[[Store, Config], object]]] = [
+        (leases_thread, leases.expire),
+        (leases_thread, retention.forget),
+        (mail_thread, invitations.notify),
+        (mail_thread, mail.deliver),
+    ]
+    return [
+        Chore(
+            thread=thread,
+            run=partial(function, store, config),
+            interval=_ROWS_INTERVAL,
+            failure=function.__name__,
+            each_failure=True,
+        )
+        for thread, function in work
+    ]

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -209,17 +209,9 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _agent(config: settings.Config, stop: threading.Event | None = None) -> None:
     from slicemgr import agent_process, store
-    from slicemgr.service.leases import leases
-    from slicemgr.service.nodes import retention
-    from slicemgr.service.outbound import mail
-    from slicemgr.service.projects import invitations
 
     stop = stop or _stop_on_signals()
     with store.open(config) as opened:
-        chores = (leases.expire, retention.forget)
-        letters = (invitations.notify, mail.deliver)
-        for together in (chores, letters):  # a mail server that hangs keeps no lease from its end
-            threading.Thread(target=_every_minute, args=(config, opened, stop, together), daemon=True).start()
         agent_process.run(config, opened, stop, ready=lambda: _ready(config.node.name))
 
 
@@ -230,17 +222,6 @@ def _ready(name: str) -> None:
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifier:
             notifier.sendto(b"READY=1", "\0" + address[1:] if address.startswith("@") else address)
-
-
-def _every_minute(
-    config: settings.Config, opened: object, stop: threading.Event, chores: Sequence[Callable[..., object]]
-) -> None:
-    while not stop.wait(60):
-        for chore in chores:
-            try:
-                chore(opened, config)
-            except SlicemgrError as error:
-                log.error("%s: %s", chore.__name__, error)
 
 
 def _web(config: settings.Config) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tiny_sliver import Slivers, eventually, make_root, tiny_node
 
 from slicemgr.agent.chores.proc_views import ProcViews
+from slicemgr.agent.chores.runner import Runner
 from slicemgr.drivers.guest.proc_view import ProcView, device
 from slicemgr.model import MIB
 
@@ -88,7 +89,7 @@ def test_a_killed_daemon_comes_back_in_every_container(slivers: Slivers, view: P
     assert all(uptime(init) > 0 for init in inits)
     os.kill(daemon(slivers), signal.SIGKILL)
     eventually(lambda: uptime(inits[0]) == -errno.ENOTCONN)  # the control: nobody mends it
-    with ProcViews(view, slivers.hypervisor.container_inits):
+    with Runner(ProcViews(view, slivers.hypervisor.container_inits).chores()):
         eventually(lambda: all(uptime(init) > 0 for init in inits))
         os.kill(daemon(slivers), signal.SIGKILL)
         eventually(lambda: all(uptime(init) > 0 for init in inits))
@@ -102,7 +103,7 @@ def test_a_daemon_that_hangs_holds_nobody_up(slivers: Slivers, view: ProcView) -
     eventually(reads.exists)
     os.kill(daemon(slivers), signal.SIGSTOP)
     slivers.hypervisor.begin_kill([sliver.id])  # while a process of it waits for the daemon
-    with ProcViews(view, slivers.hypervisor.container_inits):
+    with Runner(ProcViews(view, slivers.hypervisor.container_inits).chores()):
         eventually(lambda: slivers.hypervisor.domain(sliver.id) is None)
         eventually(lambda: uptime(other) > 0)
     assert not Path(f"/proc/{init}").exists()

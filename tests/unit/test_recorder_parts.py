@@ -16,6 +16,7 @@ from bare_service import Service
 
 from slicemgr import names
 from slicemgr.agent.chores.recorder import Machines, Recorder
+from slicemgr.agent.chores.runner import Runner
 from slicemgr.drivers.kernel import cgroup, counters
 from slicemgr.drivers.kernel.counters import Counts, Groups, Link
 from slicemgr.drivers.libvirt import processes
@@ -298,7 +299,7 @@ def test_what_libvirt_tells_late_is_counted_once(service: Service, tmp_path: Pat
 
 
 def test_the_thread_records_until_it_is_stopped(service: Service) -> None:
-    with recorder(service):
+    with Runner([recorder(service).chore()]):
         deadline = time.monotonic() + 30
         while not cpu_rows(service):
             assert time.monotonic() < deadline

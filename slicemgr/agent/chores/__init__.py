@@ -1,1 +1,1 @@
-"""What the agent does at intervals, each in a thread of its own, beside the work on slivers."""
+"""What the agent does at intervals beside the work on slivers; `runner` runs it."""

@@ -1,4 +1,4 @@
-"""Returns what slivers were granted for capture rings that are gone, in a thread of its own; see drivers/kernel.
+"""Returns what slivers were granted for capture rings that are gone; see drivers/kernel.
 
 A ring is granted before the kernel makes it, and a thread that gets little CPU time can be between the two for long.
 Its socket is there meanwhile. So where a namespace has no packet socket left, all that it was granted is returned;
@@ -7,26 +7,22 @@ where it has some, what was granted is noted, and the rings are counted SETTLED 
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
+from slicemgr.agent.chores.runner import Chore
 from slicemgr.config import Config
 from slicemgr.drivers.kernel import capture_rings, packet_sockets
 from slicemgr.drivers.kernel.capture_rings import Accounts
 from slicemgr.drivers.kernel.packet_sockets import Found
 from slicemgr.drivers.libvirt import processes
 
-log = logging.getLogger(__name__)
-
 SETTLED = 60.0  # seconds
-_INTERVAL = 5.0  # seconds between looks at the accounts
-_ENDING = 5.0  # seconds for a look under way when the agent ends
+_INTERVAL = 5.0  # seconds
+_ENDING = 5.0  # seconds for what is under way when the agent ends
 
 
 @dataclass(slots=True)
@@ -56,39 +52,27 @@ class Ledger:
 
 
 class Captures:
-    """A context manager: settles the accounts until its end, if the node can bound capture rings."""
+    """Settles the accounts of capture rings, if the node can bound them."""
 
     def __init__(self, config: Config) -> None:
         self._programs = capture_rings.programs(config.node.run_dir)
         self._ledgers = {program: Ledger() for program in self._programs}
         self._inits: dict[int, int] = {}  # cookie of a namespace → the init of its sliver
-        self._gone: dict[Path, set[int]] = {}  # cookies that no running sliver had at the last look
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="captures", daemon=True)
+        self._gone: dict[Path, set[int]] = {}  # cookies that no running sliver had at the last time
 
-    def __enter__(self) -> Self:
-        if self._programs:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(_ENDING)
-
-    def _run(self) -> None:
-        quiet = False
-        while not self._stop.wait(_INTERVAL):
-            try:
-                self.settle(time.monotonic())
-                quiet = False
-            except OSError as error:
-                if not quiet:  # once, not at each interval
-                    log.error("cannot settle the accounts of capture rings: %s", error)
-                quiet = True
+    def chores(self) -> list[Chore]:
+        """None where the node has no program that counts rings."""
+        chore = Chore(
+            thread="captures",
+            run=lambda: self.settle(time.monotonic()),
+            interval=_INTERVAL,
+            failure="cannot settle the accounts of capture rings",
+            grace=_ENDING,
+        )
+        return [chore] if self._programs else []
 
     def settle(self, now: float) -> None:
-        """One look at all accounts, those of other releases' slivers too. Raises OSError."""
+        """Examine all accounts once, those of other releases' slivers too. Raises OSError."""
         for program, ledger in self._ledgers.items():
             with Accounts(program) as accounts:
                 granted = accounts.granted()

@@ -1,7 +1,7 @@
-"""Measures slivers and node at a set interval, in a thread of its own that nobody waits for.
+"""Measures slivers and node at a set interval, and writes the samples.
 
-Libvirt is asked about machines by yet another thread: one that is slow costs a figure, not a sample. A look that
-cannot be written is not kept, so that the next one has all that came since.
+Another thread asks libvirt about machines, so that a slow answer costs a figure and not a sample. A measurement that
+cannot be written is not kept, and the next one includes everything since the last that was written.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Self
 
+from slicemgr.agent.chores.runner import Chore, First
 from slicemgr.config import Config
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import SlicemgrError
@@ -22,11 +22,11 @@ from slicemgr.store import Store, samples
 log = logging.getLogger(__name__)
 
 Stats = Mapping[str, Mapping[str, int]]
-_ENDING = 5.0  # seconds for a look under way when the agent ends
+_ENDING = 5.0  # seconds for a measurement under way when the agent ends
 
 
 class Machines:
-    """What libvirt tells of machines, as of the last time it answered; asked in the background."""
+    """Libvirt's figures of machines, as of the last time it answered; asked in the background."""
 
     def __init__(self, ask: Callable[[], Stats]) -> None:
         self._ask = ask
@@ -51,37 +51,24 @@ class Machines:
 
 
 class Recorder:
-    """A context manager: records until its end. ask: what libvirt tells of machines, may take its time."""
+    """Records what slivers and node use. ask: libvirt's figures of machines, which may take long."""
 
     def __init__(self, config: Config, store: Store, pool: Pool, ask: Callable[[], Stats]) -> None:
         self._config = config
         self._store = store
         self._looker = Looker(config, pool, config.node.run_dir / "recorder.json")
         self._machines = Machines(ask)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
-        self._quiet = False
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(_ENDING)
-
-    def _run(self) -> None:
-        interval = self._config.record.interval.total_seconds()
-        due = time.monotonic()
-        while not self._stop.wait(max(0.0, due - time.monotonic())):
-            due = max(due + interval, time.monotonic())
-            try:
-                self.record()
-                self._quiet = False
-            except (SlicemgrError, OSError) as error:
-                if not self._quiet:  # once, not at each interval
-                    log.error("cannot record what is used: %s", error)
-                self._quiet = True
+    def chore(self) -> Chore:
+        return Chore(
+            thread="recorder",
+            run=self.record,
+            interval=self._config.record.interval.total_seconds(),
+            failure="cannot record what is used",
+            first=First.AT_ONCE,
+            steady=True,
+            grace=_ENDING,
+        )
 
     def record(self, now: int | None = None) -> None:
         """One sample, then what is due of summing up and forgetting. now: seconds since 1970, the present."""
