@@ -34,7 +34,7 @@ FILES = {
 PARTS = {
     "agent/roots.py": {"_Container": LXC, "_Machine": KVM, "_disk_size": KVM},
     "agent/measurements/raw_slivers.py": {"_Containers": LXC, "_Machines": KVM},
-    "agent/apply.py": {"_hear": KVM, "_stuck": KVM},
+    "agent/apply.py": {"_wait_for_console": KVM, "_paused_by_error": KVM},
     "drivers/libvirt/processes.py": {
         "_Container": LXC,
         "child": LXC,

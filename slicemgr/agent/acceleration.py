@@ -1,4 +1,4 @@
-"""Virtual machines beside the life of each: what runs them on this node, and what their guests say."""
+"""What runs virtual machines on this node: hardware acceleration, emulation or nothing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Machines:
         """The node, with what runs virtual machines as far as that is known."""
         return replace(node, acceleration=self.found.acceleration) if self.found and self.found.acceleration else node
 
-    def look(self, then: Callable[[], None]) -> None:
-        """Find out in the background, as a guest that does not boot takes its time; `then` is called."""
+    def find(self, then: Callable[[], None]) -> None:
+        """Find out in the background, because a guest that does not boot takes long; then call `then`."""
 
         def work() -> None:
             self.found = acceleration.find(self._wanted, self._cache)

@@ -1,4 +1,4 @@
-"""The steps, done: each is idempotent, so that it may run again after a crash anywhere inside it."""
+"""Carries out the steps: each is idempotent, so that it may run again after a crash anywhere inside it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from slicemgr.model import Kind, Phase, Sliver, SliverSnapshot
 from slicemgr.policy import allocate
 from slicemgr.store import pending
 
-_GLANCE = 0.01  # seconds between looks at a console
-_ALONE = 10.0  # seconds for which the console alone is listened to
-_STUMBLES = 1.0  # seconds after which a machine that cannot write is paused again
+_CONSOLE_INTERVAL = 0.01  # seconds between checks for output on a console
+_CONSOLE_LIMIT = 10.0  # seconds to wait for output on the console before the ssh banner is tried
+_RESUME_CHECK = 1.0  # seconds after which a machine that cannot write is paused again
 _LOOPBACK = ipaddress.IPv4Network("127.0.0.0/8")
 
 
@@ -60,7 +60,7 @@ class Applier:
         self._machines = machines
         self._containers = launch.place(config)
         self._roots = Roots(config, pool, hypervisor, self._place)
-        self._said: dict[str, int] = {}  # machine → bytes on its console before it started
+        self._console_sizes: dict[str, int] = {}  # machine → bytes on its console before it started
         self._dns = config.network.dns or resolvers(Path("/etc/resolv.conf").read_text())
         self._steps: dict[Step, Callable[[Sliver], str | None]] = {
             Step.DISCARD: self._discard,
@@ -82,22 +82,23 @@ class Applier:
             Step.REMOVE: self._remove,
         }
 
-    def do(self, step: Step, sliver: Sliver, tell: Callable[[str], None], unwanted: Callable[[], bool]) -> str:
-        """Do it; what is worth telling about it, or "". Raises Failed or Refused.
+    def do(self, step: Step, sliver: Sliver, progress: Callable[[str], None], unwanted: Callable[[], bool]) -> str:
+        """Carry out the step; a detail for the operation, or "". Raises Failed or Refused.
 
-        tell: what is worth it meanwhile. unwanted: whether something else is wanted by now; then nothing is waited for.
+        progress: reports a detail meanwhile. unwanted: whether a later request desires another state; then it does not
+        wait.
         """
         if step is Step.SSH:
-            return self._ssh(sliver, tell, unwanted)
+            return self._ssh(sliver, progress, unwanted)
         return self._steps[step](sliver) or ""
 
     def undo(self, step: Step, sliver: Sliver) -> None:
-        """After `step` broke: take away what nobody could use. A root with data in it always stays."""
+        """After `step` failed: remove what is of no use. A root with data in it always stays."""
         with suppress(SlicemgrError):
             if step is Step.ROOT and not (observe.has_root(self._config, sliver.id) or sliver.snapshots):
                 self._remove(sliver)
             if step in (Step.DOMAIN, Step.SHAPE, Step.VERIFY):
-                self._said.pop(sliver.id, None)
+                self._console_sizes.pop(sliver.id, None)
                 self._hypervisor.kill(sliver.id)
                 launch.remove(self._config, sliver.id)
                 traffic.clear(sliver.id)
@@ -105,16 +106,16 @@ class Applier:
     # snapshots
 
     def _snapshot(self, sliver: Sliver) -> str:
-        """Each that is not made yet; what its size is, the limit is to know where it does not see it itself."""
-        told = []
+        """Make each that is not made yet; the disk limit gets its size where it does not count snapshots itself."""
+        details = []
         for one in sliver.snapshots:
             if not one.made:
                 size, detail = self._roots.snapshot(sliver, one.id)
                 self._journal.add(pending.SnapshotMade(sliver.id, one.id, size, detail))
                 sliver = replace(sliver, snapshots=_with_size(sliver.snapshots, one.id, size))
-                told += [detail] if detail else []
+                details += [detail] if detail else []
         self._roots.limit(sliver)
-        return "; ".join(told)
+        return "; ".join(details)
 
     def _discard(self, sliver: Sliver) -> None:
         self._roots.discard(sliver)
@@ -140,11 +141,11 @@ class Applier:
         self._journal.add(pending.SliverSeen(sliver.id, Phase.PENDING, host_key=public, keys_missing=""))
 
     def _keys(self, sliver: Sliver) -> str:
-        """What it cannot be told while it runs is no failure: the sliver says so until it is started again."""
+        """Keys that a running sliver cannot take are no failure: its row names the reason until it is started again."""
         missing = self._roots.give_keys(sliver)
         _, public = self._host_key(sliver)
-        seen = pending.SliverSeen(sliver.id, phase_after(sliver.desired), keys_missing=missing, host_key=public)
-        self._journal.add(seen)
+        update = pending.SliverSeen(sliver.id, phase_after(sliver.desired), keys_missing=missing, host_key=public)
+        self._journal.add(update)
         return missing
 
     def _host_key(self, sliver: Sliver) -> tuple[bytes, str]:
@@ -163,12 +164,12 @@ class Applier:
         self._roots.launch(sliver)
         place = self._place()
         if sliver.kind is Kind.KVM:
-            self._said[sliver.id] = console_log.size(self._config.node.pool, sliver.id)
+            self._console_sizes[sliver.id] = console_log.size(self._config.node.pool, sliver.id)
         self._hypervisor.create(sliver.kind, domain_xml(sliver, place), host_memory(sliver, place))
         self._link(sliver)
         if sliver.kind is Kind.KVM:
-            seen = pending.SliverSeen(sliver.id, Phase.PENDING, acceleration=place.acceleration, booted="no")
-            self._journal.add(seen)
+            update = pending.SliverSeen(sliver.id, Phase.PENDING, acceleration=place.acceleration, booted="no")
+            self._journal.add(update)
 
     def _link(self, sliver: Sliver) -> None:
         neighbours.guard(sliver.id, sliver.address)
@@ -185,16 +186,16 @@ class Applier:
         if wrong:
             raise Failed("; ".join(wrong), hint="`slicectl doctor` shows which limits the kernel of the node supports")
 
-    def _ssh(self, sliver: Sliver, tell: Callable[[str], None], unwanted: Callable[[], bool]) -> str:
-        """Wait for the banner. A sliver without sshd is a sliver all the same: what was not seen is said."""
+    def _ssh(self, sliver: Sliver, progress: Callable[[str], None], unwanted: Callable[[], bool]) -> str:
+        """Wait for the banner. A sliver without sshd is no failure: the detail says that the banner did not come."""
         agent = self._config.agent
-        patience = (agent.ssh_wait if sliver.kind is Kind.LXC else agent.boot_wait).total_seconds()
-        deadline = time.monotonic() + patience
-        if sliver.kind is Kind.KVM and self._hear(sliver):
-            tell("the guest speaks on its console")
-        wait, seen = 0.01, False
+        limit = (agent.ssh_wait if sliver.kind is Kind.LXC else agent.boot_wait).total_seconds()
+        deadline = time.monotonic() + limit
+        if sliver.kind is Kind.KVM and self._wait_for_console(sliver):
+            progress("the guest speaks on its console")
+        wait, answered = 0.01, False
         while (
-            not (seen := ssh_banner.answers(sliver.address))
+            not (answered := ssh_banner.answers(sliver.address))
             and time.monotonic() < deadline
             and not self._stop.wait(wait)
         ):
@@ -205,42 +206,42 @@ class Applier:
         if domain is None:
             raise Failed("the sliver ended while it started", hint="its init or image may be broken")
         if domain.trouble:
-            raise self._stuck(sliver, domain.trouble)
+            raise self._paused_by_error(sliver, domain.trouble)
         if sliver.kind is Kind.KVM and not self._stop.is_set():
-            self._journal.add(pending.SliverSeen(sliver.id, Phase.PENDING, booted="yes" if seen else "unknown"))
+            self._journal.add(pending.SliverSeen(sliver.id, Phase.PENDING, booted="yes" if answered else "unknown"))
         observe.mark(self._config, sliver.id, domain.pid).touch(mode=0o600)
-        if seen:
+        if answered:
             return ""
         if unwanted():
             return "not verified, because the desired state has changed"
-        said = console_log.last_line(self._config.node.pool, sliver.id)
-        return f"not verified: no ssh banner within {patience:.0f} s" + (
-            f"; last console output: {said!r}" if said else ""
+        output = console_log.last_line(self._config.node.pool, sliver.id)
+        return f"not verified: no ssh banner within {limit:.0f} s" + (
+            f"; last console output: {output!r}" if output else ""
         )
 
-    def _hear(self, sliver: Sliver) -> bool:
-        """Whether the guest says something on its console soon: a banner is not looked for before that."""
-        pool, before = self._config.node.pool, self._said.pop(sliver.id, 0)
-        deadline = time.monotonic() + _ALONE
-        while not (heard := console_log.size(pool, sliver.id) != before) and time.monotonic() < deadline:
-            if self._stop.wait(_GLANCE):
+    def _wait_for_console(self, sliver: Sliver) -> bool:
+        """Wait until the guest writes to its console; whether it did. No banner can be expected before that."""
+        pool, before = self._config.node.pool, self._console_sizes.pop(sliver.id, 0)
+        deadline = time.monotonic() + _CONSOLE_LIMIT
+        while not (written := console_log.size(pool, sliver.id) != before) and time.monotonic() < deadline:
+            if self._stop.wait(_CONSOLE_INTERVAL):
                 break
-        return heard
+        return written
 
     def _pause(self, sliver: Sliver) -> None:
         self._hypervisor.pause(sliver.id)
 
     def _resume(self, sliver: Sliver) -> None:
-        """One that stopped by itself says why if it does so again."""
+        """Resume it; Failed with the reason if a machine that paused because of an error does so again."""
         self._hypervisor.resume(sliver.id)
-        if sliver.kind is Kind.KVM and self._stop.wait(_STUMBLES):
+        if sliver.kind is Kind.KVM and self._stop.wait(_RESUME_CHECK):
             return
         domain = self._hypervisor.domain(sliver.id)
         if domain is not None and domain.trouble:
-            raise self._stuck(sliver, domain.trouble)
+            raise self._paused_by_error(sliver, domain.trouble)
 
-    def _stuck(self, sliver: Sliver, trouble: str) -> Failed:
-        """libvirt cannot tell a quota from a broken disk."""
+    def _paused_by_error(self, sliver: Sliver, trouble: str) -> Failed:
+        """The error of a machine that paused itself: libvirt does not distinguish a quota from a broken disk."""
         used = self._pool.usage().get(names.qgroup(sliver.serial), 0) + sliver.inherited
         if used >= sliver.limits.disk:
             text = allocate.size_text(sliver.limits.disk)

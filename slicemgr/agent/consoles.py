@@ -1,7 +1,7 @@
-"""Gives consoles and screens of the node's slivers to who has a token for one: a thread for each, and nothing waits.
+"""Serves consoles and screens of the node's slivers to clients that have a token: one thread for each session.
 
-A sliver has one console, and a virtual machine one screen: who comes later takes it over. Opening and leaving one
-changes nothing about the sliver. Who may not have it any more loses it within seconds.
+A sliver has one console, and a virtual machine one screen: a later session takes it over. To open or close one changes
+nothing about the sliver. A session whose user loses the right to it ends within seconds.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 MOST = 64  # open at once
 _TOKEN_WITHIN = 5.0  # seconds after connecting
-_LAST_WORD = 1.0  # seconds for a client to make room for the reason of the end
-_WATCH = 2.0  # seconds between looks at who may still have one
+_REASON_WITHIN = 1.0  # seconds for a client to make room for the reason of the end
+_WATCH = 2.0  # seconds between checks of the rights to the open ones
 _ENDING = 3.0  # seconds for all of them to end when the agent does
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
@@ -52,7 +52,7 @@ class Consoles:
         self._stopping = threading.Event()
 
     def __enter__(self) -> Self:
-        self._door = console_socket.listen(self._config.console_socket, self._config.web.user)
+        self._listener = console_socket.listen(self._config.console_socket, self._config.web.user)
         threading.Thread(target=self._accept, name="consoles", daemon=True).start()
         threading.Thread(target=self._watch, name="console rights", daemon=True).start()
         return self
@@ -60,7 +60,7 @@ class Consoles:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._config.console_socket.unlink(missing_ok=True)
-        self._door.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         with self._lock:
             ending, threads = list(self._open.values()), list(self._threads)
         for session in ending:
@@ -69,10 +69,10 @@ class Consoles:
             thread.join(_ENDING / len(threads))
 
     def _accept(self) -> None:
-        with self._door:
+        with self._listener:
             while not self._stopping.is_set():
                 try:
-                    stream, _ = self._door.accept()
+                    stream, _ = self._listener.accept()
                 except OSError as error:
                     if not self._stopping.wait(0.1):  # no descriptors left, for one
                         log.error("cannot accept a console: %s", error)
@@ -83,9 +83,9 @@ class Consoles:
                 thread.start()
 
     def _watch(self) -> None:
-        """End the consoles of those who may not have them any more.
+        """End the sessions whose users no longer have the right to them.
 
-        Rows that cannot be read cannot say so: consoles go on without the database, as slivers do.
+        While the rows cannot be read, sessions go on, as slivers do.
         """
         while not self._stopping.wait(_WATCH):
             with self._lock:
@@ -113,14 +113,14 @@ class Consoles:
             except SlicemgrError as error:
                 why = error
             if why is not None:
-                stream.settimeout(_LAST_WORD)
+                stream.settimeout(_REASON_WITHIN)
                 with suppress(OSError):
                     stream.send(console_socket.error(why))
         with self._lock:
             self._threads.discard(threading.current_thread())
 
     def _attend(self, stream: socket.socket) -> SlicemgrError | None:
-        """From the token to the end, and why that came; None if the client left."""
+        """Serve the client from its token to the end; the reason of the end, or None if the client closed it."""
         if not self._room.acquire(blocking=False):
             raise Refused(Code.UNAVAILABLE, f"the node already has {MOST} open consoles", hint="close one of them")
         with ExitStack() as stack:
@@ -143,7 +143,7 @@ class Consoles:
             return session.pump(console, self._resizing(stack, sliver, ticket))
 
     def _resizing(self, stack: ExitStack, sliver: Sliver, ticket: Ticket) -> Callable[[console_socket.Window], None]:
-        """What tells the sliver's terminal how large it is: only a container's can be told."""
+        """A function that sets the size of the sliver's terminal; only a container's terminal has one."""
         if sliver.kind is not Kind.LXC or ticket.screen:
             return lambda size: None
         windows: list[Window] = []
@@ -190,7 +190,7 @@ class Consoles:
         if before is not None:
             message = f"{session.ticket.user} opened the {session.what} of {session.name}, which closed this session"
             before.end(Refused(Code.CONFLICT, message))
-            before.over.wait(_ENDING)  # or both would read, each one a part
+            before.over.wait(_ENDING)  # or both would read, each of them a part
 
     def _forget(self, session: _Session) -> None:
         session.over.set()
@@ -200,7 +200,7 @@ class Consoles:
 
 
 class _Session:
-    """One client at one console or screen. over: it has let go of it."""
+    """One client at one console or screen. over: it no longer uses it."""
 
     def __init__(self, name: str, ticket: Ticket, stream: socket.socket) -> None:
         self.name = name
@@ -215,10 +215,10 @@ class _Session:
         """End it soon, from another thread."""
         self._why = self._why or why
         with suppress(OSError):
-            self._stream.shutdown(socket.SHUT_RD)  # `pump` sees it, and can still say why
+            self._stream.shutdown(socket.SHUT_RD)  # `pump` ends then, and can still send the reason
 
     def pump(self, console: Console | Screen, resize: Callable[[console_socket.Window], None]) -> SlicemgrError | None:
-        """Bytes both ways until somebody ends it. What one side does not take, the other is not asked for."""
+        """Pass bytes both ways until either side or `end` ends it; no more is read than the other side takes."""
         to_sliver = to_client = b""
         while self._why is None:
             from_client, from_sliver = self._wait(console, to_sliver, to_client)
@@ -249,13 +249,13 @@ class _Session:
         return self._why
 
     def _wait(self, console: Console | Screen, to_sliver: bytes, to_client: bytes) -> tuple[int, int]:
-        """What poll says of client and console."""
+        """Wait for either; the poll events of client and console."""
         poll = select.poll()
         poll.register(
             self._stream, select.POLLRDHUP | (select.POLLOUT if to_client else 0) | (0 if to_sliver else select.POLLIN)
         )
         wanted = (select.POLLOUT if to_sliver else 0) | (0 if to_client else select.POLLIN)
-        if wanted:  # or its end would be told again and again before it can be passed on
+        if wanted:  # or poll would return its end again and again before it can be passed on
             poll.register(console, wanted)
         ready = dict(poll.poll())
         return ready.get(self._stream.fileno(), 0), ready.get(console.fileno(), 0)

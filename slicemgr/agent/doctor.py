@@ -1,4 +1,4 @@
-"""Checks everything the node needs and says how to mend it. Reads only.
+"""Checks everything the node needs and names the remedy for what is missing. Reads only.
 
 `ok` is True, False, or None where the node works but with less than it could.
 """

@@ -1,4 +1,4 @@
-"""What carries our mark but nobody wants: found by comparing the host with the rows, removed only when asked.
+"""What carries our mark but is in no row: found by comparing the host with the rows, removed only on request.
 
 What does not parse as one of our names is not ours and is never listed.
 """
@@ -48,14 +48,14 @@ class Wanted:
         )
 
 
-def find(config: Config, hypervisor: Hypervisor, pool: Pool, ask: Callable[[], Wanted]) -> list[Leftover]:
-    """Look everywhere, then ask what is wanted. Domains come first: what they use can only go after them.
+def find(config: Config, hypervisor: Hypervisor, pool: Pool, read_wanted: Callable[[], Wanted]) -> list[Leftover]:
+    """List the host, then the rows. Domains come first: what they use can only be removed after them.
 
-    In this order, for what is made meanwhile had its row before it was on the host.
+    In this order, because what is made meanwhile has its row before it is on the host.
     """
     host, groups, links = observe.host(config, hypervisor), pool.groups(), _links()
     bases, disks = _children(config.node.pool / "bases"), _children(config.images_dir)
-    wanted = ask()
+    wanted = read_wanted()
     found = [
         Leftover("domain", names.domain(sliver), lambda sliver=sliver: hypervisor.kill(sliver))  # type: ignore[misc]
         for sliver in sorted(set(host.domains) - wanted.slivers)

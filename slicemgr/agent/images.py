@@ -86,7 +86,7 @@ class Importer:
         upload = self._config.uploads_dir / f"{sha256}.{format}"
         try:
             return self._add(operation, sha256, format, upload)
-        except Exception:  # whatever broke it: such a row could be neither deleted nor imported again
+        except Exception:  # of any kind: such a row could be neither deleted nor imported again
             if not self._stop.is_set():
                 self._journal.add(pending.ImageGone(sha256))
             raise
@@ -105,11 +105,11 @@ class Importer:
             upload.unlink(missing_ok=True)
             if disk_image.sha256_of(disk, lambda percent: progress("check", percent)) != sha256:
                 raise Failed("the uploaded file has changed", hint="import the image again")
-            who = confinement.user(self._config.importer.user)
-            os.chown(disk, 0, who.gid)
+            user = confinement.user(self._config.importer.user)
+            os.chown(disk, 0, user.gid)
             disk.chmod(0o640)
             facts = disk_image.detect_and_check(
-                disk, format, max_virtual_size=self._config.web.max_image.bytes, who=who
+                disk, format, max_virtual_size=self._config.web.max_image.bytes, who=user
             )
             if not note.exists():
                 self._pool.delete_tree(incoming, None)
@@ -120,7 +120,7 @@ class Importer:
                     format,
                     incoming,
                     acceleration=self._machines.found.acceleration if self._machines.found else None,
-                    who=who,
+                    who=user,
                     cache=self._config.importer.cache / "appliance",
                     progress=progress,
                     size_limit=self._most(operation),
@@ -164,7 +164,7 @@ class Importer:
             self._pool.delete_tree(incoming, None)
 
     def remove(self, operation: pending.Operation) -> dict[str, object]:
-        """Delete an image's base and disk file. The service made sure that nobody uses it."""
+        """Delete an image's base and disk file. The service made sure that no slice uses it."""
         sha256 = operation.image
         self._pool.delete_tree(incoming_dir(self._config.node.pool, sha256), None)
         self._pool.delete_tree(names.base_dir(self._config.node.pool, sha256), None)

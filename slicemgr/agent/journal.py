@@ -1,8 +1,8 @@
 """The agent's one writer to the store.
 
-What workers report is queued and written by one thread, in order. A report that somebody waits for is written at
-once, with all that was queued before; steps on the way there are only looked at, and wait a moment for company.
-A report that is lost in a crash is found again by looking at the host.
+What workers report is queued and written by one thread, in order. Reports of steps and phases wait a moment to share a
+transaction; any other report is written at once, with all that was queued before.
+A report that is lost in a crash is made again when the host is observed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from slicemgr.store import Store, StoreError, pending
 
 log = logging.getLogger(__name__)
 
-_COMPANY = 0.05  # seconds that the report of a step waits for others, to share a transaction
-_ON_THE_WAY = (pending.StepSeen, pending.SliverSeen)
+_SHARING = 0.05  # seconds that such a report waits for others
+_MAY_WAIT = (pending.StepSeen, pending.SliverSeen)
 _RETRY = 0.5  # seconds between attempts while the database does not take a write
 
 
 class Journal:
-    """Queue of updates with its writer thread. Use as a context manager; leaving it writes what is queued.
+    """Queue of updates with its writer thread. Use as a context manager; its end writes what is queued.
 
-    broken: called if the writer ends by an error that waiting does not mend: nobody may work on unheard.
+    broken: called if the writer ends by an error that does not go away by waiting: no work may go on unreported.
     """
 
     def __init__(self, store: Store, broken: Callable[[], None] = lambda: None) -> None:
@@ -82,12 +82,12 @@ class Journal:
     def _next(self) -> Sequence[pending.Update]:
         with self._changed:
             self._changed.wait_for(lambda: self._queued or self._closing)
-            self._changed.wait_for(self._hurries, _COMPANY)
+            self._changed.wait_for(self._hurries, _SHARING)
             batch, self._queued = self._queued, []
             return batch
 
     def _hurries(self) -> bool:
-        return self._closing or self._flushing > 0 or not all(isinstance(one, _ON_THE_WAY) for one in self._queued)
+        return self._closing or self._flushing > 0 or not all(isinstance(one, _MAY_WAIT) for one in self._queued)
 
     def _write(self, batch: Sequence[pending.Update]) -> bool:
         """Write until it works; False when the agent is being stopped and the database still refuses."""

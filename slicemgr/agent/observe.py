@@ -1,4 +1,4 @@
-"""What the host has: a look at libvirt, the pool and the runtime directory, without changing anything."""
+"""What the host has: reads libvirt, the pool and the runtime directory, and changes nothing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slicemgr import names
-from slicemgr.agent.plan import DomainState, Seen
+from slicemgr.agent.plan import DomainState, Observed
 from slicemgr.config import Config
 from slicemgr.drivers.guest import authorized_keys
 from slicemgr.drivers.libvirt.hypervisor import DomainSeen, Hypervisor
 from slicemgr.drivers.network import neighbours, traffic
 from slicemgr.drivers.storage import btrfs_files
 
-_NOTHING = Seen()
+_NOTHING = Observed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,22 @@ class Host:
     keys: Mapping[str, tuple[str, ...]]  # sliver → the ssh keys of ours that it has
     pool: Path
 
-    def sliver(self, sliver: str) -> Seen:
+    def sliver(self, sliver: str) -> Observed:
         """What `plan` needs to know of one sliver."""
-        seen = Seen(
+        observed = Observed(
             root=sliver in self.roots,
             disk=self.disks.get(sliver),
             traces=sliver in self.directories or sliver in self.launches,
             shaped=sliver in self.shaped,
             keys=self.keys.get(sliver),
-            **_lies(self.pool, sliver)._asdict(),
+            **_contents(self.pool, sliver)._asdict(),
         )
         domain = self.domains.get(sliver)
-        return seen if domain is None else _with_domain(sliver, seen, domain, domain.pid == self.settled.get(sliver))
+        return (
+            observed
+            if domain is None
+            else _with_domain(sliver, observed, domain, domain.pid == self.settled.get(sliver))
+        )
 
     def slivers(self) -> set[str]:
         """Every sliver of which the host has anything."""
@@ -51,7 +55,7 @@ class Host:
 
 
 def host(config: Config, hypervisor: Hypervisor) -> Host:
-    """Look at everything. Raises Failed if libvirt does not answer."""
+    """Observe all slivers. Raises Failed if libvirt does not answer."""
     directories = _children(config.node.pool / "slivers")
     limits = {sliver: _disk_limit(config, sliver) for sliver in directories}
     keys = {sliver: _keys(config, sliver) for sliver in directories}
@@ -69,8 +73,8 @@ def host(config: Config, hypervisor: Hypervisor) -> Host:
     )
 
 
-def one(config: Config, hypervisor: Hypervisor, sliver: str) -> Seen:
-    """Look at one sliver only: the cost does not grow with the number of slivers."""
+def one(config: Config, hypervisor: Hypervisor, sliver: str) -> Observed:
+    """Observe one sliver only: the cost does not grow with the number of slivers."""
     pool = config.node.pool
     root = has_root(config, sliver)
     traces = root or names.sliver_dir(pool, sliver).exists() or names.launch_file(config.node.run_dir, sliver).exists()
@@ -78,9 +82,13 @@ def one(config: Config, hypervisor: Hypervisor, sliver: str) -> Seen:
     shaped = traffic.is_shaped(sliver)
     if domain is None and not (traces or shaped):
         return _NOTHING
-    disk, keys, lies = _disk_limit(config, sliver), _keys(config, sliver), _lies(pool, sliver)
-    seen = Seen(root=root, disk=disk, traces=traces, shaped=shaped, keys=keys, **lies._asdict())
-    return seen if domain is None else _with_domain(sliver, seen, domain, mark(config, sliver, domain.pid).exists())
+    disk, keys, contents = _disk_limit(config, sliver), _keys(config, sliver), _contents(pool, sliver)
+    observed = Observed(root=root, disk=disk, traces=traces, shaped=shaped, keys=keys, **contents._asdict())
+    return (
+        observed
+        if domain is None
+        else _with_domain(sliver, observed, domain, mark(config, sliver, domain.pid).exists())
+    )
 
 
 def has_root(config: Config, sliver: str) -> bool:
@@ -101,28 +109,28 @@ def _keys(config: Config, sliver: str) -> tuple[str, ...] | None:
 
 
 def snapshots(pool: Path, sliver: str) -> frozenset[str]:
-    """The ids of those that lie there."""
+    """The ids of those that are there."""
     return frozenset(filter(names.is_snapshot_id, _listing(names.snapshots_dir(pool, sliver))))
 
 
-class _Lies(NamedTuple):
-    """What lies in a sliver's directory beside its root."""
+class _Contents(NamedTuple):
+    """What a sliver's directory has beside its root."""
 
     epoch: int
     snapshots: frozenset[str]
     replaced: bool
 
 
-def _lies(pool: Path, sliver: str) -> _Lies:
+def _contents(pool: Path, sliver: str) -> _Contents:
     root = names.root_dir(pool, sliver)
     epoch = btrfs_files.epoch(root) or btrfs_files.epoch(names.disk_file(pool, sliver))
-    return _Lies(epoch, snapshots(pool, sliver), names.unfinished_root(pool, sliver).exists())
+    return _Contents(epoch, snapshots(pool, sliver), names.unfinished_root(pool, sliver).exists())
 
 
-def _with_domain(sliver: str, seen: Seen, domain: DomainSeen, settled: bool) -> Seen:
+def _with_domain(sliver: str, observed: Observed, domain: DomainSeen, settled: bool) -> Observed:
     state = DomainState.PAUSED if domain.paused else DomainState.RUNNING
     unguarded = not neighbours.is_guarded(sliver)
-    return replace(seen, domain=state, generation=domain.generation, settled=settled, unguarded=unguarded)
+    return replace(observed, domain=state, generation=domain.generation, settled=settled, unguarded=unguarded)
 
 
 def settled_dir(config: Config) -> Path:

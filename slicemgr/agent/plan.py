@@ -14,7 +14,7 @@ from slicemgr.model import Desired, Phase, Sliver
 class Step(StrEnum):
     """One idempotent change to the host. The value is what progress bars and operations show."""
 
-    DISCARD = "discard"  # snapshots nobody wants any more
+    DISCARD = "discard"  # snapshots that are no longer in the rows
     SNAPSHOT = "snapshot"  # those that are wanted and not made yet
     ROOT = "root"  # quota group, sliver subvolume, snapshot of the base or of what it shall begin as
     RESIZE = "resize"  # another disk limit
@@ -42,16 +42,16 @@ class DomainState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observed:
     """What the host has of one sliver.
 
     generation: of the domain. settled: this very domain went through every step up to SSH.
     root: it is complete. disk: the limit in bytes that was applied to it, None if unknown.
-    traces: something with the sliver's mark lies in the pool or runtime directory.
+    traces: something with the sliver's mark is in the pool or runtime directory.
     unguarded: the node believes what is sent over its link about neighbours.
     shaped: it has a device for its outgoing rate, which outlives the domain.
     keys: the ssh keys of ours that it has, None if unknown.
-    epoch: which of its roots is there. snapshots: their ids. replaced: a root that was replaced lies there still.
+    epoch: which of its roots is there. snapshots: their ids. replaced: a root that was replaced is still there.
     """
 
     domain: DomainState | None = None
@@ -72,75 +72,75 @@ _START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN)
 _CHECK = (Step.VERIFY, Step.SSH)
 
 
-def plan(want: Sliver, seen: Seen) -> tuple[Step, ...]:
-    """The steps, in order, that lead from `seen` to what is wanted; () if nothing is to be done."""
+def plan(want: Sliver, observed: Observed) -> tuple[Step, ...]:
+    """The steps, in order, that lead from `observed` to what is wanted; () if nothing is to be done."""
     match want.desired:
         case Desired.ABSENT:
-            return _away(seen)
+            return _away(observed)
         case Desired.STOPPED:
-            return (*_snapshots(want, seen), *_rest(want, seen))
+            return (*_snapshots(want, observed), *_rest(want, observed))
         case Desired.RUNNING:
-            return (*_snapshots(want, seen), *_run(want, seen, pause=False))
+            return (*_snapshots(want, observed), *_run(want, observed, pause=False))
         case Desired.PAUSED:
-            return (*_snapshots(want, seen), *_run(want, seen, pause=True))
+            return (*_snapshots(want, observed), *_run(want, observed, pause=True))
 
 
-def _snapshots(want: Sliver, seen: Seen) -> tuple[Step, ...]:
+def _snapshots(want: Sliver, observed: Observed) -> tuple[Step, ...]:
     """A snapshot is of a moment: one that was made and is lost is not made again."""
-    unwanted = seen.snapshots - {one.id for one in want.snapshots}
-    discard = (Step.DISCARD,) if unwanted or (seen.replaced and seen.root) else ()
+    unwanted = observed.snapshots - {one.id for one in want.snapshots}
+    discard = (Step.DISCARD,) if unwanted or (observed.replaced and observed.root) else ()
     return (*discard, *((Step.SNAPSHOT,) if any(not one.made for one in want.snapshots) else ()))
 
 
-def _other_root(want: Sliver, seen: Seen) -> bool:
+def _other_root(want: Sliver, observed: Observed) -> bool:
     """Whether the sliver shall go on with another root than the one it has."""
-    return seen.root and seen.epoch != want.epoch
+    return observed.root and observed.epoch != want.epoch
 
 
-def _rest(want: Sliver, seen: Seen) -> tuple[Step, ...]:
-    stop = (Step.STOP,) if seen.domain or seen.shaped else ()
-    return (*stop, Step.ROOT) if _other_root(want, seen) else (*_resize(want, seen), *stop)
+def _rest(want: Sliver, observed: Observed) -> tuple[Step, ...]:
+    stop = (Step.STOP,) if observed.domain or observed.shaped else ()
+    return (*stop, Step.ROOT) if _other_root(want, observed) else (*_resize(want, observed), *stop)
 
 
-def _away(seen: Seen) -> tuple[Step, ...]:
-    """The rules stand as long as the link does: an unpublished link would be treated as a stranger's."""
-    kill = (Step.KILL,) if seen.domain else ()
-    remove = (Step.REMOVE,) if seen.root or seen.traces or seen.shaped else ()
+def _away(observed: Observed) -> tuple[Step, ...]:
+    """The rules stay as long as the link: the packet filter treats a link without rules as foreign."""
+    kill = (Step.KILL,) if observed.domain else ()
+    remove = (Step.REMOVE,) if observed.root or observed.traces or observed.shaped else ()
     return (*kill, Step.WITHDRAW, *remove)
 
 
-def _run(want: Sliver, seen: Seen, *, pause: bool) -> tuple[Step, ...]:
+def _run(want: Sliver, observed: Observed, *, pause: bool) -> tuple[Step, ...]:
     last = (Step.PAUSE,) if pause else ()
-    other = _other_root(want, seen)
-    root = _resize(want, seen) if seen.root and not other else (Step.ROOT,)
+    other = _other_root(want, observed)
+    root = _resize(want, observed) if observed.root and not other else (Step.ROOT,)
     limits = want.limits
-    shape = (Step.SHAPE,) if seen.shaped or (limits.net_in, limits.net_out) != (None, None) else ()
-    if seen.domain is None:
+    shape = (Step.SHAPE,) if observed.shaped or (limits.net_in, limits.net_out) != (None, None) else ()
+    if observed.domain is None:
         return (*root, *_START, *shape, *_CHECK, *last)
     if other:  # what runs is given up: nothing of it is kept
         return (Step.KILL, *root, *_START, *shape, *_CHECK, *last)
-    if seen.generation != want.generation:
+    if observed.generation != want.generation:
         return (Step.STOP, *root, *_START, *shape, *_CHECK, *last)
-    link = (Step.LINK,) if seen.unguarded else ()
-    wake = (Step.RESUME,) if seen.domain is DomainState.PAUSED else ()
-    keys = _keys(want, seen)
-    if not seen.settled:
+    link = (Step.LINK,) if observed.unguarded else ()
+    wake = (Step.RESUME,) if observed.domain is DomainState.PAUSED else ()
+    keys = _keys(want, observed)
+    if not observed.settled:
         return (*root, *link, *wake, *shape, Step.PUBLISH, *_CHECK, *keys, *last)
-    if (limits.net_out is not None) is not seen.shaped:
+    if (limits.net_out is not None) is not observed.shaped:
         return (*root, *link, *wake, *shape, *keys, *last)
     if pause:
         return (*root, *link, *keys, *(() if wake else last))
     return (*root, *link, *wake, *keys)
 
 
-def _keys(want: Sliver, seen: Seen) -> tuple[Step, ...]:
-    """One that does not run gets them as it starts. What host key that was is told again if the report was lost."""
-    other = seen.keys is not None and set(seen.keys) != set(want.ssh_keys)
+def _keys(want: Sliver, observed: Observed) -> tuple[Step, ...]:
+    """A sliver that does not run gets them as it starts. Its host key is reported again if the report was lost."""
+    other = observed.keys is not None and set(observed.keys) != set(want.ssh_keys)
     return (Step.KEYS,) if other or not want.host_key else ()
 
 
-def _resize(want: Sliver, seen: Seen) -> tuple[Step, ...]:
-    return (Step.RESIZE,) if seen.disk is not None and seen.disk != want.limits.disk else ()
+def _resize(want: Sliver, observed: Observed) -> tuple[Step, ...]:
+    return (Step.RESIZE,) if observed.disk is not None and observed.disk != want.limits.disk else ()
 
 
 def phase_after(desired: Desired) -> Phase:

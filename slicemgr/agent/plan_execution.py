@@ -21,8 +21,8 @@ from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.errors import Code, SlicemgrError
 from slicemgr.model import OperationState, Sliver
 
-_PATIENCE = 15.0  # seconds during which libvirt may be away before a step gives up
-_BETWEEN = 0.5  # seconds between attempts meanwhile
+_UNAVAILABLE_LIMIT = 15.0  # seconds during which libvirt may be unavailable before a step fails
+_ATTEMPT_INTERVAL = 0.5  # seconds between attempts meanwhile
 
 Report = Callable[[Step, OperationState, str], None]
 T = TypeVar("T")
@@ -38,8 +38,10 @@ class PlanExecutor:
         self._stop = stop
 
     def steps(self, sliver: Sliver) -> tuple[Step, ...]:
-        """What is to be done now."""
-        return plan(sliver, self._patiently(lambda: observe.one(self._config, self._hypervisor, sliver.id)))
+        """The steps that are missing now."""
+        return plan(
+            sliver, self._repeat_while_unavailable(lambda: observe.one(self._config, self._hypervisor, sliver.id))
+        )
 
     def begin_kill(self, slivers: Collection[str]) -> None:
         """Begin to end the containers among slivers that are to be deleted, all at the same time.
@@ -52,9 +54,9 @@ class PlanExecutor:
     def carry_out(
         self, sliver: Sliver, steps: tuple[Step, ...], report: Report, unwanted: Callable[[], bool]
     ) -> Rest | None:
-        """Apply `steps` up to where only waiting is left; that rest is returned, or None if there is none.
+        """Apply `steps` up to the one that only waits; return the rest as a function, or None if there is no rest.
 
-        unwanted: whether the sliver shall be something else by now; then there is nothing to wait for.
+        unwanted: whether a later request desires another state; then the rest does not wait.
         """
         waiting = steps.index(Step.SSH) if Step.SSH in steps else len(steps)
         self._apply(sliver, steps[:waiting], report, unwanted)
@@ -64,22 +66,26 @@ class PlanExecutor:
 
     def _apply(self, sliver: Sliver, steps: tuple[Step, ...], report: Report, unwanted: Callable[[], bool]) -> None:
         for step in steps:
-            tell = partial(report, step, OperationState.RUNNING)
-            tell("")
+            progress = partial(report, step, OperationState.RUNNING)
+            progress("")
             try:
-                detail = self._patiently(partial(self._applier.do, step, sliver, tell, unwanted))
+                detail = self._repeat_while_unavailable(partial(self._applier.do, step, sliver, progress, unwanted))
             except SlicemgrError as error:
                 report(step, OperationState.FAILED, str(error))
                 self._applier.undo(step, sliver)
                 raise
             report(step, OperationState.DONE, detail)
 
-    def _patiently(self, job: Callable[[], T]) -> T:
-        """Try again for a while when libvirt is away: it may be restarting."""
-        deadline = time.monotonic() + _PATIENCE
+    def _repeat_while_unavailable(self, job: Callable[[], T]) -> T:
+        """Repeat the job for a limited time while libvirt is unavailable: it may be restarting."""
+        deadline = time.monotonic() + _UNAVAILABLE_LIMIT
         while True:
             try:
                 return job()
             except SlicemgrError as error:
-                if error.code is not Code.UNAVAILABLE or time.monotonic() > deadline or self._stop.wait(_BETWEEN):
+                if (
+                    error.code is not Code.UNAVAILABLE
+                    or time.monotonic() > deadline
+                    or self._stop.wait(_ATTEMPT_INTERVAL)
+                ):
                     raise

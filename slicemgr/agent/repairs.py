@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from slicemgr.agent.plan import Seen, Step, plan
+from slicemgr.agent.plan import Observed, Step, plan
 from slicemgr.model import Kind, Sliver
 
 _KEYS_AGAIN = 60.0  # seconds before the ssh keys are offered again to a guest that did not take them
@@ -52,7 +52,7 @@ class Attempts:
 
 def find(
     slivers: Iterable[Sliver],
-    observed: Callable[[str], Seen],
+    observed: Callable[[str], Observed],
     attempts: Attempts,
     now: float,
     *,

@@ -52,7 +52,7 @@ class Preparation(Protocol):
         """Keep the root as it is now, complete or not at all; what is worth knowing of it."""
 
     def size(self, sliver: Sliver, snapshot: Path) -> int | None:
-        """Bytes that it holds beyond the image; None if that cannot be told quickly."""
+        """Bytes that it holds beyond the image; None if they cannot be counted quickly."""
 
     def limit(self, sliver: Sliver, directory: Path, group: int | None) -> None:
         """Let it write as much as the sliver's limit says. Without a root yet: what it is made in."""
@@ -64,7 +64,7 @@ class Preparation(Protocol):
         """Name, keys, address, user data."""
 
     def keys(self, sliver: Sliver, note: Note) -> None:
-        """Other ssh keys while it runs. Raises Failed if it cannot be told."""
+        """Replace the ssh keys while it runs. Raises Failed if the guest does not take them."""
 
     def launch(self, sliver: Sliver) -> None:
         """The last thing before the domain starts."""
@@ -134,7 +134,7 @@ class Roots:
         atomic_file.write(note, str(sliver.limits.disk))
 
     def snapshot(self, sliver: Sliver, snapshot: str) -> tuple[int, str]:
-        """Make it, or look at one that is there: its bytes beyond the image, and what is worth knowing of it."""
+        """Make it, or examine one that is there: its bytes beyond the image, and a detail for the operation."""
         pool, its = self._config.node.pool, self._kinds[sliver.kind]
         target, detail = names.snapshot_dir(pool, sliver.id, snapshot), ""
         if not observe.has_root(self._config, sliver.id):
@@ -171,7 +171,7 @@ class Roots:
         return len(unwanted)
 
     def limit(self, sliver: Sliver) -> None:
-        """Apply the disk limit anew: full quotas count a root and its snapshots apart."""
+        """Apply the disk limit again: full quotas count a root and its snapshots apart."""
         if self._pool.quota_mode() is QuotaMode.FULL:
             directory = names.sliver_dir(self._config.node.pool, sliver.id)
             self._kinds[sliver.kind].limit(sliver, directory, None)
@@ -365,7 +365,7 @@ def _origin(config: Config, sliver: Sliver) -> Path | None:
 def _own_limit(sliver: Sliver, *, whole: bool) -> int:
     """Bytes that may be written. whole: the limit holds for root and snapshots together.
 
-    A clone began with something, which counts as if it were a copy: when its original is gone, nobody else pays for it.
+    A clone counts what it began with as if it were a copy: when its original is gone, no other sliver pays for it.
     Where the limit holds for the root alone, what each snapshot holds is taken off.
     """
     if whole:

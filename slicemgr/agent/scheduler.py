@@ -1,7 +1,7 @@
-"""Takes operations from the store, gives each sliver its turn, and judges when an operation has ended.
+"""Takes operations from the store, gives each sliver its turn, and decides when an operation has ended.
 
-The rows are read when an operation is taken, so that what is left of a long create sees a delete that came
-meanwhile. Between operations everything is looked at from time to time, and what is not as desired is repaired.
+The rows are read when an operation is taken, so that the rest of a long create respects a delete that was requested
+meanwhile. Between operations the node is reconciled at an interval, and slivers that are not as desired are repaired.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from slicemgr.store import pending as work
 
 log = logging.getLogger(__name__)
 
-_NO_NEWS = ((), (Step.KEYS,))  # repairs that are no event: a guest that cannot be told is asked again and again
-_TICK = 1.0  # seconds between looks at the operations when nobody wakes us
-_MEASURE = 3.0  # seconds of quiet after the last operation ended before what it made is measured
-_SETTLING = 0.2  # seconds after a domain came or went before looking, so that a storm is one look
+# Repairs that are no event: keys are offered again and again to a guest that does not take them.
+_NO_EVENT = ((), (Step.KEYS,))
+_TICK = 1.0  # seconds between queries for operations when no process wakes the agent
+_QUIET = 3.0  # seconds without the end of an operation before its effects are reconciled and announced
+_SETTLING = 0.2  # seconds from the start or end of a domain to reconciling, so that many at once cause one comparison
 
 
 @dataclass(slots=True)
 class _Operation:
-    """An operation in work: the slivers still to be done, and what broke."""
+    """An operation under way: the slivers still to be done, and their errors."""
 
     row: work.Operation
     left: set[str]
     errors: dict[str, SlicemgrError] = field(default_factory=dict)
-    ended: bool = False  # kept until the store says so too
+    ended: bool = False  # kept until the rows have its end too
 
 
 class Scheduler:
@@ -70,33 +71,33 @@ class Scheduler:
         self._stop = stop
         self._lock = threading.Lock()
         self._rows: dict[str, Sliver] = {}
-        self._worked: dict[str, Sliver] = {}  # what the turn under way was planned for; the row may be newer
+        self._turn_slivers: dict[str, Sliver] = {}  # as the turn under way was planned; the row may be newer
         self._operations: dict[str, _Operation] = {}
         self._turns = Turns(config.agent.workers)
         self._slow = ThreadPoolExecutor(2, "slow")
-        self._look = threading.Event()
-        self._ended_some = threading.Event()
+        self._reconcile_soon = threading.Event()
+        self._operation_ended = threading.Event()
 
     def run(self) -> None:
-        """Work until stopped. The node is reconciled at an interval, and when a domain came or went."""
+        """Work until stopped. The node is reconciled at an interval, and when a domain started or ended."""
         with ExitStack() as stack:
             listener = stack.enter_context(Listener(self._config.wake_socket, self._config.web.user))
             stack.callback(self._slow.shutdown, wait=False, cancel_futures=True)
             stack.callback(self._turns.shutdown)
             due, quiet = 0.0, math.inf
             while not self._stop.is_set():
-                if self._look.is_set():
-                    self._look.clear()
+                if self._reconcile_soon.is_set():
+                    self._reconcile_soon.clear()
                     due = min(due, time.monotonic() + _SETTLING)
-                if self._ended_some.is_set():
-                    self._ended_some.clear()
-                    quiet = time.monotonic() + _MEASURE
+                if self._operation_ended.is_set():
+                    self._operation_ended.clear()
+                    quiet = time.monotonic() + _QUIET
                 try:
                     self._take()
                     if time.monotonic() >= min(due, quiet):
                         self._reconcile()
                         due, quiet = time.monotonic() + self._config.agent.reconcile.total_seconds(), math.inf
-                except StoreError as error:  # the database's server restarts: slivers run on, and so do we
+                except StoreError as error:  # the database restarts: slivers continue to run, and so does the agent
                     log.error("cannot read the desired state: %s", error)
                     self._stop.wait(_TICK)
                 except Exception:
@@ -106,9 +107,9 @@ class Scheduler:
                 listener.wait(min(_TICK, max(0.0, min(due, quiet) - time.monotonic())))
 
     def changed(self, sliver: str) -> None:
-        """A domain came or went: if nobody is at work on it, look soon."""
+        """A domain started or ended: reconcile soon, unless work on the sliver is under way."""
         if not self._turns.busy(sliver):
-            self._look.set()
+            self._reconcile_soon.set()
 
     def _reconcile(self) -> None:
         """Compare the host with the rows, and make each sliver as desired though no operation asks for it."""
@@ -145,8 +146,8 @@ class Scheduler:
             for sliver in concerned - set(rows):
                 self._rows.pop(sliver, None)
             self._rows.update(rows)
-        doomed = {sliver for row in fresh if row.kind == "delete" for sliver in row.slivers}
-        idle = [sliver for sliver in doomed if not self._turns.busy(sliver)]
+        to_delete = {sliver for row in fresh if row.kind == "delete" for sliver in row.slivers}
+        idle = [sliver for sliver in to_delete if not self._turns.busy(sliver)]
         for row in fresh:
             self._start(row)
         if idle:
@@ -202,11 +203,11 @@ class Scheduler:
             message, hint = f"{error.field}: {error.message}" if error.field else error.message, error.hint
             if len(operation.row.slivers) > 1:
                 message = f"{len(operation.errors)} of {len(operation.row.slivers)} slivers: {first}: {message}"
-            if operation.row.kind == "snapshot":  # all of it or nothing: what some slivers made, they discard
+            if operation.row.kind == "snapshot":  # all of it or nothing: the slivers that made theirs discard it
                 self._journal.add(work.SnapshotGone(str(operation.row.params["snapshot"])))
         self._journal.add(work.OperationEnded(operation.row.id, state, message, hint, result))
         operation.ended = True
-        self._ended_some.set()
+        self._operation_ended.set()
 
     # one sliver's turn
 
@@ -215,9 +216,9 @@ class Scheduler:
             sliver = self._rows.get(sliver_id)
             if sliver is None:
                 return None
-            self._worked[sliver_id] = sliver
+            self._turn_slivers[sliver_id] = sliver
         steps = self._executor.steps(sliver)
-        if operation is None and steps not in _NO_NEWS:
+        if operation is None and steps not in _NO_EVENT:
             detail = f"{sliver.id}: {', '.join(steps)}"
             self._journal.add(work.EventSeen("agent", "repair", sliver.slice_name, detail, sliver.project))
         return self._executor.carry_out(
@@ -225,7 +226,7 @@ class Scheduler:
         )
 
     def _unwanted(self, sliver: Sliver) -> bool:
-        """Whether a later request wants it otherwise than the turn under way does."""
+        """Whether a later request desires another state than the turn under way."""
         with self._lock:
             row = self._rows.get(sliver.id)
         return row is None or row.desired is not sliver.desired
@@ -238,9 +239,9 @@ class Scheduler:
         return report
 
     def _ended(self, sliver_id: str, error: BaseException | None) -> SlicemgrError | None:
-        """Write what became of a sliver; the error as people shall read it."""
+        """Write the outcome of a sliver's turn; its error as users read it."""
         with self._lock:
-            sliver = self._worked.pop(sliver_id, None)
+            sliver = self._turn_slivers.pop(sliver_id, None)
         if error is not None:
             explained = _explain(error)
             self._journal.add(work.SliverSeen(sliver_id, Phase.FAILED, str(explained)))
@@ -257,7 +258,7 @@ class Scheduler:
 
 
 def _superseded(kind: str, sliver: Sliver | None) -> SlicemgrError | None:
-    """Why the operation did not get what it wanted although nothing broke: a later request won."""
+    """The error of an operation that failed only because a later request changed what is desired."""
     wanted = work.SLIVER_OPERATIONS[kind]
     if sliver is None or wanted is None or sliver.desired is wanted:
         return None

@@ -37,7 +37,7 @@ def prepare(node: Node) -> None:
     _note_keys(config, rows)
     node.publisher.reset(row.sliver for row in rows)
     node.announce()
-    node.machines.look(node.announce)
+    node.machines.find(node.announce)
 
 
 def _bound_kernel_memory(config: Config) -> None:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _WAITING = 64  # threads that only wait
 _LONG = 10.0  # seconds after which a job no longer counts against the number of workers
 _SPARE = 64  # jobs at most that do not count
-_LOOK = 1.0  # seconds between looks for them
+_CHECK_INTERVAL = 1.0  # seconds between checks for such jobs
 
 Rest = Callable[[], None]
 Job = Callable[[], Rest | None]
@@ -98,8 +98,8 @@ class Turns:
                 self._workers.submit(turn.job).add_done_callback(partial(self._half, turn))
 
     def _relieve(self) -> None:
-        """While somebody waits for a worker: the places of the jobs that take very long."""
-        while not self._ended.wait(min(_LOOK, self._long)):
+        """While jobs wait for a worker: free the places of the jobs that take very long."""
+        while not self._ended.wait(min(_CHECK_INTERVAL, self._long)):
             with self._lock:
                 late = time.monotonic() - self._long
                 long = [turn for turn, since in self._since.items() if since < late] if self._next else []

@@ -26,13 +26,15 @@ def strike() -> None:
         os.kill(victims.pop(0), SIGNAL)
 
 
-def fatal(self: Applier, step: Step, sliver: Sliver, tell: Callable[[str], None], unwanted: Callable[[], bool]) -> str:
+def fatal(
+    self: Applier, step: Step, sliver: Sliver, progress: Callable[[str], None], unwanted: Callable[[], bool]
+) -> str:
     if step is STEP and MOMENT == "before":
         strike()
-    said = honest(self, step, sliver, tell, unwanted)
+    detail = honest(self, step, sliver, progress, unwanted)
     if step is STEP:
         strike()
-    return said
+    return detail
 
 
 Applier.do = fatal  # type: ignore[method-assign]

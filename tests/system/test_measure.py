@@ -113,7 +113,7 @@ def test_one_at_a_time_and_it_ends_with_the_agent(pool: Pool, measurer: Measurer
 
 
 def test_what_a_killed_agent_left_is_taken_away(pool: Pool, measurer: Measurer) -> None:
-    ground = names.sliver_dir(pool.path, loads._GROUND)
+    ground = names.sliver_dir(pool.path, loads._WORK_SPACE)
     pool.create_subvolume(ground)
     pool.snapshot(names.base_dir(pool.path, SHA), ground / "pattern")
     assert "make" in measurer.io([IMAGE], ASKED) and left(pool) == []

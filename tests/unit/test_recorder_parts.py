@@ -269,14 +269,14 @@ def test_a_libvirt_that_hangs_delays_no_look() -> None:
         return {SLIVER: {"balloon.available": 3, "balloon.usable": 1}}
 
     machines = Machines(ask)
-    assert machines.look(True) == {}
+    assert machines.ask(True) == {}
     assert asked.wait(10)
     before = threading.active_count()
-    assert [machines.look(True) for _ in range(20)] == [{}] * 20
+    assert [machines.ask(True) for _ in range(20)] == [{}] * 20
     assert threading.active_count() == before, "one question at a time"
     released.set()
     deadline = time.monotonic() + 10
-    while not (known := machines.look(True)):
+    while not (known := machines.ask(True)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert SLIVER in known

@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping
 from test_plan import GENERATION, sliver
 
 from slicemgr.agent import repairs
-from slicemgr.agent.plan import DomainState, Seen, Step
+from slicemgr.agent.plan import DomainState, Observed, Step
 from slicemgr.agent.repairs import Attempts
 from slicemgr.model import Desired, Kind, Sliver
 
-NOTHING = Seen()
-WELL = Seen(DomainState.RUNNING, GENERATION, settled=True, root=True, traces=True, keys=())
+NOTHING = Observed()
+WELL = Observed(DomainState.RUNNING, GENERATION, settled=True, root=True, traces=True, keys=())
 OTHER_KEYS = dataclasses.replace(WELL, keys=("old",))
 
 
@@ -22,7 +22,7 @@ def named(id: str, kind: Kind = Kind.LXC) -> Sliver:
 
 
 def found(
-    host: Mapping[str, Seen],
+    host: Mapping[str, Observed],
     attempts: Attempts | None = None,
     now: float = 0.0,
     *,

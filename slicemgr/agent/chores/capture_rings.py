@@ -32,18 +32,22 @@ class Ledger:
     _noted: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def settle(
-        self, now: float, granted: Mapping[int, int], returned: Mapping[int, int], look: Callable[[int], Found | None]
+        self,
+        now: float,
+        granted: Mapping[int, int],
+        returned: Mapping[int, int],
+        examine: Callable[[int], Found | None],
     ) -> dict[int, int]:
-        """What each namespace's account is to have as returned, where that is due. Pure but for `look`.
+        """What each namespace's account is to have as returned, where that is due. Pure but for `examine`.
 
-        look: what a namespace has now; None if that cannot be known.
+        examine: what a namespace has now; None if that cannot be known.
         """
         open_accounts = {one: sum for one, sum in granted.items() if sum != returned.get(one, 0)}
         self._noted = {one: note for one, note in self._noted.items() if one in open_accounts}
         due = {}
         for cookie, total in open_accounts.items():
             before, when = self._noted.setdefault(cookie, (total, now))
-            found = look(cookie)
+            found = examine(cookie)
             if found is None or (found.sockets and now - when < SETTLED):
                 continue
             due[cookie] = max(0, before - found.ring_bytes) if found.sockets else total
@@ -77,7 +81,7 @@ class Captures:
             with Accounts(program) as accounts:
                 granted = accounts.granted()
                 self._find(set(granted))
-                due = ledger.settle(now, granted, accounts.returned(), self._look)
+                due = ledger.settle(now, granted, accounts.returned(), self._examine)
                 for cookie, returned in due.items():
                     accounts.give_back(cookie, returned)
                 gone = set(granted) - set(self._inits)
@@ -98,7 +102,7 @@ class Captures:
                     with packet_sockets.inside(init) as diagnosis:
                         self._inits[packet_sockets.cookie(diagnosis)] = init
 
-    def _look(self, cookie: int) -> Found | None:
+    def _examine(self, cookie: int) -> Found | None:
         init = self._inits.get(cookie)
         if init is None:
             return None

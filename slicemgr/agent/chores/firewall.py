@@ -1,7 +1,7 @@
 """The slivers that the packet filter knows: every one that has a row, whether it runs or not.
 
 A sliver is published before its link exists and withdrawn after it is gone. Rewriting a table costs the same for one
-sliver or fifty: the firewall reads the slivers when its turn comes, so that all who wait share one write.
+sliver or fifty: the firewall reads the slivers when its turn comes, so that all changes that wait share one write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def published(sliver: Sliver) -> Published:
 
 
 class Publisher:
-    """Thread-safe; each method returns when the kernel has the rules it asked for."""
+    """Thread-safe; each method returns when the kernel has its rules."""
 
     def __init__(self, firewall: Firewall) -> None:
         self._firewall = firewall
@@ -30,13 +30,13 @@ class Publisher:
         self._lock = threading.Lock()
 
     def reset(self, slivers: Iterable[Sliver]) -> None:
-        """Make the rules anew from the rows, whatever is in the kernel."""
+        """Write all rules from the rows, whatever is in the kernel."""
         with self._lock:
             self._open = {one.id: published(one) for one in slivers}
         self._firewall.replace(self._all, full=True)
 
     def heal(self) -> None:
-        """Write everything again if somebody else changed our chains."""
+        """Write all rules again if another program changed our chains."""
         if self._firewall.check():
             self._firewall.replace(self._all, full=True)
 
@@ -52,12 +52,12 @@ class Publisher:
             return
         try:
             self._firewall.replace(self._all)
-        except SlicemgrError:  # the next try must not find it done
+        except SlicemgrError:  # the next attempt must not take it for done
             self._swap(sliver, before)
             raise
 
     def _swap(self, sliver: str, wanted: Published | None) -> Published | None:
-        """What was open until now."""
+        """Replace what is published of the sliver; what was published until now."""
         with self._lock:
             before = self._open.pop(sliver, None)
             if wanted is not None:

@@ -33,8 +33,8 @@ class Machines:
         self._thread: threading.Thread | None = None
         self._known: Stats = {}
 
-    def look(self, any_there: bool) -> Stats:
-        """Begins the next question, unless the last one is not answered yet: then nothing is known."""
+    def ask(self, any_there: bool) -> Stats:
+        """Return the last answer and begin the next query; nothing while the last query is not answered yet."""
         if self._thread is not None and self._thread.is_alive():
             return {}
         known, self._known = self._known, {}
@@ -76,11 +76,11 @@ class Recorder:
         node = self._config.node.name
         with self._store.read() as c:
             slivers = samples.slivers(c, node)
-        stats = self._machines.look(any(one.kind == Kind.KVM for one in slivers))
-        look = self._looker.look(now, slivers, stats)
+        stats = self._machines.ask(any(one.kind == Kind.KVM for one in slivers))
+        measured = self._looker.look(now, slivers, stats)
         with self._store.write() as c:
             projects = {one.serial: one.project for one in slivers}
-            samples.write(c, look.whole, look.slivers, projects, look.usage)
+            samples.write(c, measured.whole, measured.slivers, projects, measured.usage)
         self._looker.keep()
         with self._store.write() as c:
             samples.sum_up(c, node, now)

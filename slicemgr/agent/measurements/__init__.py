@@ -1,1 +1,1 @@
-"""What experiments ask of the node itself: loads, raw slivers without slicemgr, the fill of kernel tables."""
+"""What experiments measure on the node itself: loads, raw slivers without slicemgr, the fill of kernel tables."""

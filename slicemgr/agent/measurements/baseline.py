@@ -20,7 +20,7 @@ from slicemgr.model import Image, Kind, Sliver
 
 _ANSWER_SECONDS = 300.0
 _CLEANED_SECONDS = 60.0
-_GLANCE = 0.005  # seconds between looks
+_INTERVAL = 0.005  # seconds between checks
 
 
 def measure(host: raw_slivers.Host, images: Sequence[Image], params: Mapping[str, Any]) -> dict[str, object]:
@@ -76,4 +76,4 @@ def _wait(done: Callable[[], bool], else_: str) -> None:
     while not done():
         if time.monotonic() > end:
             raise Failed(f"the raw sliver {else_}")
-        time.sleep(_GLANCE)
+        time.sleep(_INTERVAL)

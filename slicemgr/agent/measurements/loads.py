@@ -1,8 +1,9 @@
 """What `slicectl bench io` and `sysbench` want of the node itself: roots made in three ways, and the node's own speed.
 
 Nothing of an image is executed: its files are what a root is made of, and the program is ours (`slicemgr.loads`), run
-by the node's own Python as a user that is nobody else, without capabilities, in a mount namespace of its own, which
-takes its mounts with it whatever ends it. No container has these roots, because the kernel maps no ids of overlayfs.
+by the node's own Python as a user that no other program has, without capabilities, in a mount namespace of its own,
+which takes its mounts with it whatever ends it. No container has these roots, because the kernel maps no ids of
+overlayfs.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from slicemgr.model import IDS_PER_SLIVER, MIB, Image
 
 SQLITE, FILES = "sqlite", "files"
 SNAPSHOT, OVERLAY, COPY = "snapshot", "overlay", "copy"
-_GROUND = names.sliver_id("measured", names.MAX_INDEX)  # always the same, so that the next one finds what was left
+_WORK_SPACE = names.sliver_id("measured", names.MAX_INDEX)  # always the same, so that the next one finds what was left
 _USER = 64999 * IDS_PER_SLIVER  # far from what allocation gives
 _RESERVE = 1024 * MIB  # bytes of the pool that are left alone
 _OF_FILE = 8192  # bytes of disk that a small file takes with its part of the archive
 _LONGEST = 3600.0  # seconds of one program
 _CLEANED = 60.0
-_GLANCE = 0.05
+_INTERVAL = 0.05
 _LAYERS = "lowerdir=pattern,upperdir=upper,workdir=work"
-# $1: where to begin. $2: what overlayfs puts together at `root`, or "". $3: what the program shall see, at $4.
+# $1: the work space. $2: the layers that overlayfs joins at `root`, or "". $3: the program's directory, mounted at $4.
 _STAGE = """set -e
 cd -- "$1"
 if [ -n "$2" ]; then mount -t overlay overlay -o "nosuid,nodev,$2" root; fi
@@ -51,7 +52,7 @@ class Measurer:
 
     def __init__(self, config: Config, pool: Pool, stop: threading.Event) -> None:
         self._pool = pool
-        self._seen = config.node.run_dir / "measured"  # where the program sees its directory
+        self._mount_point = config.node.run_dir / "measured"  # where the program has its directory
         self._stop = stop
         self._busy = threading.Lock()
 
@@ -65,32 +66,32 @@ class Measurer:
         self._check_room(3 * amount * (_OF_FILE if what == FILES else 1), image.virtual_size)
         words = (what, str(amount), str(params["seed"]))
         data = f".slicemgr-{secrets.token_hex(8)}"
-        with self._ground() as ground:
-            pattern = ground / "pattern"
+        with self._work_space() as space:
+            pattern = space / "pattern"
             self._pool.snapshot(base, pattern)
             self._directory(pattern / data)
-            made = self._run("disk.py", ("make", *words), ground, f"pattern/{data}")
+            made = self._run("disk.py", ("make", *words), space, f"pattern/{data}")
             if "missing" in made:
                 return made
             self._pool.sync()
             try:
-                seconds = self._root(str(params["root"]), ground)
+                seconds = self._root(str(params["root"]), space)
             except command.CommandFailed as error:
                 if params["root"] != OVERLAY:
                     raise Failed(f"the root cannot be created: {error}") from error
                 return {"missing": f"this kernel cannot mount overlayfs on the pool: {error.stderr.strip()}"}
             self._pool.sync()
             layers = _LAYERS if params["root"] == OVERLAY else ""
-            found = self._run("disk.py", ("measure", *words), ground, f"root/{data}", layers)
+            found = self._run("disk.py", ("measure", *words), space, f"root/{data}", layers)
         return {**found, "make": seconds} if "missing" not in found else found
 
     def sysbench(self, params: Mapping[str, Any]) -> dict[str, object]:
         """One test on the node, in a directory of the pool. Failed if it breaks."""
         self._check_room(int(params["size"]), 0)
         words = [str(params[name]) for name in ("test", "seconds", "size", "seed")]
-        with self._ground() as ground:
-            self._directory(ground / "files")
-            return self._run("sysbench.py", words, ground, "files")
+        with self._work_space() as space:
+            self._directory(space / "files")
+            return self._run("sysbench.py", words, space, "files")
 
     def _check_room(self, data: int, copy: int) -> None:
         free = self._pool.space().free
@@ -103,58 +104,58 @@ class Measurer:
         return self._busy.locked()
 
     @contextmanager
-    def _ground(self) -> Iterator[Path]:
-        """A subvolume for all that is made; only root gets there. Refused if somebody measures."""
+    def _work_space(self) -> Iterator[Path]:
+        """A subvolume for all that is made; only root can open it. Refused while another measurement runs."""
         if not self._busy.acquire(blocking=False):
             hint = "wait until the operation has ended, see `slicectl op list`"
             raise Refused(Code.CONFLICT, "a measurement is running on this node", hint=hint)
-        ground = names.sliver_dir(self._pool.path, _GROUND)
+        space = names.sliver_dir(self._pool.path, _WORK_SPACE)
         with ExitStack() as undo:
             undo.callback(self._busy.release)
-            self._pool.delete_tree(ground, None)  # of an agent that was killed
+            self._pool.delete_tree(space, None)  # of an agent that was killed
             undo.callback(self._pool.wait_cleaned, _CLEANED)  # what is measured next must not pay for it
-            undo.callback(self._pool.delete_tree, ground, None)
-            self._pool.create_subvolume(ground)
-            ground.chmod(0o700)
-            yield ground
+            undo.callback(self._pool.delete_tree, space, None)
+            self._pool.create_subvolume(space)
+            space.chmod(0o700)
+            yield space
 
     @staticmethod
     def _directory(path: Path) -> None:
         path.mkdir(mode=0o700)
         os.chown(path, _USER, _USER, follow_symlinks=False)
 
-    def _root(self, kind: str, ground: Path) -> float:
+    def _root(self, kind: str, space: Path) -> float:
         """Seconds. Raises CommandFailed."""
         begun = time.monotonic()
         match kind:
             case "snapshot":
-                self._pool.snapshot(ground / "pattern", ground / "root")
+                self._pool.snapshot(space / "pattern", space / "root")
             case "copy":
-                self._pool.create_subvolume(ground / "root")
-                words = ["cp", "-a", "--reflink=never", "--", f"{ground}/pattern/.", f"{ground}/root"]
+                self._pool.create_subvolume(space / "root")
+                words = ["cp", "-a", "--reflink=never", "--", f"{space}/pattern/.", f"{space}/root"]
                 command.run(words, timeout=_LONGEST)
             case _:
                 for name in ("upper", "work", "root"):
-                    (ground / name).mkdir()
-                self._seen.mkdir(exist_ok=True)
-                command.run(staged(["true"], ground, "root", self._seen, _LAYERS), timeout=60)
+                    (space / name).mkdir()
+                self._mount_point.mkdir(exist_ok=True)
+                command.run(staged(["true"], space, "root", self._mount_point, _LAYERS), timeout=60)
         return time.monotonic() - begun
 
     def _run(
-        self, program: str, words: Collection[str], ground: Path, where: str, layers: str = ""
+        self, program: str, words: Collection[str], space: Path, directory: str, layers: str = ""
     ) -> dict[str, object]:
-        """What a program of `loads` found. where: its directory, below the ground."""
-        self._seen.mkdir(exist_ok=True)
-        argv = staged(confined(["python3", "-I", "-", *words]), ground, where, self._seen, layers)
+        """The result of a program of `loads`. directory: where it works, below the work space."""
+        self._mount_point.mkdir(exist_ok=True)
+        argv = staged(confined(["python3", "-I", "-", *words]), space, directory, self._mount_point, layers)
         file = Path(loads.__file__).with_name(program)
         with file.open("rb") as text, command.converse(argv, timeout=_LONGEST, stdin=text) as talk:
             while not talk.ended:
-                if self._stop.wait(_GLANCE):
+                if self._stop.wait(_INTERVAL):
                     raise Failed("the agent is stopping", hint="try again when it has restarted")
-            return result(_said(talk))
+            return result(_last_line(talk))
 
 
-def _said(talk: command.Conversation) -> str:
+def _last_line(talk: command.Conversation) -> str:
     """The last line of a program that has ended well. Raises Failed."""
     last = ""
     try:
@@ -166,10 +167,10 @@ def _said(talk: command.Conversation) -> str:
     return last
 
 
-def result(said: str) -> dict[str, object]:
-    """What a program of `loads` found, or what is missing. Raises Failed if it says that it failed, or nothing."""
+def result(line: str) -> dict[str, object]:
+    """The result in a program's line, or what is missing. Raises Failed if it reports an error or is no result."""
     try:
-        found = json.loads(said)
+        found = json.loads(line)
     except ValueError:
         found = None
     if not isinstance(found, dict):
@@ -180,13 +181,13 @@ def result(said: str) -> dict[str, object]:
 
 
 def confined(words: Sequence[str]) -> list[str]:
-    """The words that run a program as a user that is nobody else, and end it with the agent."""
+    """The arguments that run a program as a user that no other program has, and end it with the agent."""
     user = str(_USER)
     confine = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs"]
     return [*confine, "--bounding-set", "-all", "--inh-caps", "-all", "--pdeathsig", "KILL", *words]
 
 
-def staged(words: Sequence[str], ground: Path, where: str, seen: Path, layers: str = "") -> list[str]:
-    """The words that run others with the directory `where`, below the ground, at `seen`, in mounts of their own."""
+def staged(words: Sequence[str], space: Path, directory: str, mount_point: Path, layers: str = "") -> list[str]:
+    """The arguments that run a program with `directory`, below `space`, at `mount_point`, in mounts of its own."""
     unshare = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _STAGE, "sh"]
-    return [*unshare, str(ground), layers, where, str(seen), *words]
+    return [*unshare, str(space), layers, directory, str(mount_point), *words]

@@ -1,6 +1,6 @@
 """Slivers without slicemgr around them: the same root and the same XML through virDomainCreateXML, and nothing else.
 
-They carry our mark and have no row; whoever makes them takes them away. What is alike for all is done beforehand.
+They carry our mark and have no row; the caller that makes them removes them. What all have in common is made before.
 """
 
 from __future__ import annotations
