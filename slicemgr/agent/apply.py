@@ -13,9 +13,9 @@ from pathlib import Path
 from slicemgr import names, ssh_banner
 from slicemgr.agent import observe
 from slicemgr.agent.acceleration import Machines
-from slicemgr.agent.chores.firewall import Publisher
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.plan import Step, phase_after
+from slicemgr.agent.publisher import Publisher
 from slicemgr.agent.roots import Roots
 from slicemgr.config import Config
 from slicemgr.drivers.guest.identity import Identity, new_host_key

@@ -6,8 +6,8 @@ import threading
 from dataclasses import dataclass
 
 from slicemgr.agent.acceleration import Machines
-from slicemgr.agent.chores.firewall import Publisher
 from slicemgr.agent.journal import Journal
+from slicemgr.agent.publisher import Publisher
 from slicemgr.config import Config
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.network.firewall import Firewall

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from slicemgr.agent import observe
-from slicemgr.agent.chores import file_modes
+from slicemgr.agent import file_modes, observe
 from slicemgr.agent.node import Node
 from slicemgr.config import Config
 from slicemgr.drivers.guest import authorized_keys

@@ -13,8 +13,8 @@ from pathlib import Path
 from bare_service import config_in
 
 from slicemgr import names
+from slicemgr.agent import file_modes
 from slicemgr.agent.agent_lock import only_one
-from slicemgr.agent.chores import file_modes
 from slicemgr.drivers.guest.rootfs import Root
 from slicemgr.drivers.storage import atomic_file
 from slicemgr.ipc import unix_socket

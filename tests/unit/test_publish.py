@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_plan import sliver
 
-from slicemgr.agent.chores.firewall import Publisher, published
+from slicemgr.agent.publisher import Publisher, published
 from slicemgr.drivers.network.firewall_rules import Published
 from slicemgr.errors import Failed
 from slicemgr.model import Desired
