@@ -20,7 +20,7 @@ def test_search_finds_a_page(window: Open) -> None:
     """Without an account. The search runs in a worker, which the policy must allow."""
     page = window()
     page.goto("/docs/")
-    page.get_by_role("textbox", name="Search").fill("capture rings")
+    page.get_by_role("textbox", name="Search").press_sequentially("capture rings")
     found = page.locator(".md-search-result__link").first
     expect(found).to_be_visible()
     found.click()
