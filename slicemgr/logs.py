@@ -60,7 +60,7 @@ class JsonLines(logging.Formatter):
     """For programs: an object a line. trace: of an error that was not foreseen."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, object] = {
+        fields: dict[str, object] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -69,8 +69,8 @@ class JsonLines(logging.Formatter):
             **about(),
         }
         if record.exc_info:
-            told["trace"] = self.formatException(record.exc_info)
-        return json.dumps({name: clean(one) if isinstance(one, str) else one for name, one in told.items()})
+            fields["trace"] = self.formatException(record.exc_info)
+        return json.dumps({name: clean(one) if isinstance(one, str) else one for name, one in fields.items()})
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:

@@ -109,7 +109,7 @@ AUDIT = {
 
 def _snapshot(service: Service) -> None:
     """Of bob's slice, which the agent has made."""
-    at = snapshots.Place("exp", BOB)
+    at = snapshots.SliceReference("exp", BOB)
     slivers = [row.sliver.id for row in service.rows()]
     service.record(*(pending.SliverSeen(one, Phase.RUNNING, host_key="ssh-ed25519 AAAA") for one in slivers))
     operation = snapshots.create(service.store, service.config, at, "before")

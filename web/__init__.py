@@ -8,22 +8,22 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from slicemgr import __version__
 from slicemgr.config import Config
-from slicemgr.service.accounts.sign_in import Door
+from slicemgr.service.accounts.sign_in import Authenticator
 from slicemgr.store import Store
 from slicemgr.web import problems
 from slicemgr.web.connection import SMALL_BODY
 from slicemgr.web.news import News
-from slicemgr.web.places import Places
 from slicemgr.web.refusals import Refusals
 from slicemgr.web.state import State
+from slicemgr.web.thread_limits import ThreadLimits
 
 
 def state_of(config: Config, store: Store, refusals: Refusals | None = None) -> State:
     """What the requests to one application share. refusals: where others, too, count what they refuse."""
     refusals = refusals or Refusals()
-    places, entry = Places(config.web, refusals), Door(config)
-    entry.attempts.on_refusal = lambda: refusals.add("sign_in")
-    return State(config, store, News(store), places, refusals, entry)
+    thread_limits, authenticator = ThreadLimits(config.web, refusals), Authenticator(config)
+    authenticator.attempts.on_refusal = lambda: refusals.add("sign_in")
+    return State(config, store, News(store), thread_limits, refusals, authenticator)
 
 
 def create_app(config: Config, store: Store, refusals: Refusals | None = None) -> Flask:

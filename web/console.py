@@ -19,8 +19,8 @@ from slicemgr.errors import Code, Failed, Refused, SlicemgrError, invalid
 from slicemgr.ipc import console_socket
 from slicemgr.store import console_tickets
 from slicemgr.web import schemas
-from slicemgr.web.places import Kind
 from slicemgr.web.state import state
+from slicemgr.web.thread_limits import Kind
 
 PATH = "/api/v1/console"
 _PING, _SILENT = 20.0, 60.0  # seconds: between signs of life that are asked for, and until there was none
@@ -49,8 +49,8 @@ def attach() -> Response:
         raise invalid("Upgrade", "this server does not support WebSocket", "run the service with `slicemgr web`")
     protocol, token = websocket.accept(request.headers.items(), PATH)
     _check_origin()
-    place = state().places.taken(Kind.CONSOLE, console_tickets.user_of(state().store, token))
-    with place, console_socket.knock(state().config.console_socket, token) as stream:
+    limit = state().thread_limits.held(Kind.CONSOLE, console_tickets.user_of(state().store, token))
+    with limit, console_socket.connect(state().config.console_socket, token) as stream:
         channel = websocket.opened(connection, protocol)
         channel.close(_relay(channel, stream))
     return _Served()
@@ -89,10 +89,10 @@ class _Upwards:
     def send(self) -> None:
         """As much as the agent takes now. Raises OSError."""
         if self._channel.window != self._told:
-            self._stream.send(console_socket.window(console_socket.Window(*self._channel.window)))
+            self._stream.send(console_socket.size_packet(console_socket.TerminalSize(*self._channel.window)))
             self._told = self._channel.window
         while self._data:
-            self._stream.send(console_socket.data(self._data[: console_socket.CHUNK]))
+            self._stream.send(console_socket.data_packet(self._data[: console_socket.CHUNK]))
             self._data = self._data[console_socket.CHUNK :]
 
     def forget(self) -> None:
@@ -114,10 +114,10 @@ def _relay(channel: Any, stream: socket.socket) -> SlicemgrError | None:
             break
         try:
             if from_agent & ~select.POLLOUT and not channel.pending:
-                said = console_socket.read(stream.recv(console_socket.CHUNK + 1))
-                if isinstance(said, SlicemgrError):
-                    return said
-                channel.send(said)
+                output = console_socket.parse_output(stream.recv(console_socket.CHUNK + 1))
+                if isinstance(output, SlicemgrError):
+                    return output
+                channel.send(output)
             upwards.send()
         except BlockingIOError:
             pass

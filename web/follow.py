@@ -17,7 +17,7 @@ from slicemgr.policy.access import Principal
 from slicemgr.service.views import views
 from slicemgr.store import Store
 from slicemgr.web.news import News
-from slicemgr.web.places import Kind, Places
+from slicemgr.web.thread_limits import Kind, ThreadLimits
 
 HEARTBEAT = 15.0  # seconds of silence: shorter than what a proxy takes for the end
 RETRY = 2000  # milliseconds after which a browser connects again
@@ -36,7 +36,7 @@ def last_seen() -> int:
 
 
 def stream(
-    places: Places, store: Store, news: News, id: str, again: Callable[[], Principal], by: Principal
+    thread_limits: ThreadLimits, store: Store, news: News, id: str, authenticate: Callable[[], Principal], by: Principal
 ) -> Response:
     """The events of operation `id`; 204, which tells a browser to come no more, if there is nothing after the last.
 
@@ -49,19 +49,19 @@ def stream(
         return Response(status=204)
     if request.method == "HEAD":
         return Response(mimetype="text/event-stream")
-    leave = places.enter(Kind.FOLLOWER, by.user)
-    response = Response(_events(store, news, id, again, seen), mimetype="text/event-stream")
+    release = thread_limits.acquire(Kind.FOLLOWER, by.user)
+    response = Response(_events(store, news, id, authenticate, seen), mimetype="text/event-stream")
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Accel-Buffering"] = "no"  # nginx hands each event on
-    response.call_on_close(leave)
+    response.call_on_close(release)
     return response
 
 
-def _events(store: Store, news: News, id: str, again: Callable[[], Principal], seen: int) -> Iterator[str]:
+def _events(store: Store, news: News, id: str, authenticate: Callable[[], Principal], seen: int) -> Iterator[str]:
     yield f"retry: {RETRY}\n\n"
     while True:
         try:
-            by = again()
+            by = authenticate()
             with store.read() as c:
                 operation = views.operation(c, id, by)
         except SlicemgrError as error:

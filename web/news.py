@@ -27,22 +27,22 @@ class News:
         self._changed = threading.Condition()
         self._waiting: Counter[str] = Counter()
         self._known: dict[str, Version] = {}
-        self._looks = 0
-        self._looking = False
+        self._queries = 0
+        self._polling = False
 
     def wait(self, operation: str, seen: int, timeout: float) -> None:
         """Return when it has ended, has a version beyond `seen`, is unknown, or after `timeout` seconds."""
         end = time.monotonic() + timeout
         with self._changed:
-            since = self._looks
+            since = self._queries
             self._waiting[operation] += 1
-            if not self._looking:
-                self._looking = True
-                threading.Thread(target=self._look, name="news", daemon=True).start()
+            if not self._polling:
+                self._polling = True
+                threading.Thread(target=self._poll, name="news", daemon=True).start()
             self._changed.notify_all()
             try:
                 self._changed.wait_for(
-                    lambda: self._looks > since and self._is_news(operation, seen), max(0.0, end - time.monotonic())
+                    lambda: self._queries > since and self._is_news(operation, seen), max(0.0, end - time.monotonic())
                 )
             finally:
                 self._waiting[operation] -= 1
@@ -52,19 +52,19 @@ class News:
         known = self._known.get(operation)
         return known is None or known[0] > seen or known[1] in _ENDED
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         pause = _FIRST
         while True:
             with self._changed:
                 wanted = set(self._waiting)
                 if not wanted:
-                    self._looking = False
+                    self._polling = False
                     return
             known = self._versions(wanted)
             with self._changed:
                 changed = known != self._known
                 self._known = known
-                self._looks += 1
+                self._queries += 1
                 self._changed.notify_all()
                 pause = _FIRST if changed else min(_SLOWEST, pause * _SLOWER)
                 self._changed.wait_for(lambda wanted=wanted: set(self._waiting) - wanted, pause)  # type: ignore[misc]

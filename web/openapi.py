@@ -129,12 +129,12 @@ def _add_errors(operation: Json, path: str, verb: str) -> None:
 
 def _problem(status: int, text: str, code: Code) -> Json:
     title = code.wire.replace("_", " ").capitalize()
-    told: Json = {"type": "about:blank", "title": title, "status": status, "code": code.wire, "detail": text}
+    problem: Json = {"type": "about:blank", "title": title, "status": status, "code": code.wire, "detail": text}
     if status == 422:
         hint = "write it as 512M, 2G or a number of bytes"
-        told |= {"detail": "'much' is not a size", "hint": hint, "field": "memory"}
-        told["errors"] = [{"field": "memory", "message": told["detail"], "hint": hint}]
-    return told
+        problem |= {"detail": "'much' is not a size", "hint": hint, "field": "memory"}
+        problem["errors"] = [{"field": "memory", "message": problem["detail"], "hint": hint}]
+    return problem
 
 
 def _add_examples(operation: Json, shapes: Json) -> None:
@@ -145,10 +145,10 @@ def _add_examples(operation: Json, shapes: Json) -> None:
     for status, response in operation["responses"].items():
         for kind, content in response.get("content", {}).items():
             if int(status) < 400 and kind == "application/json":
-                told = examples.of(content["schema"], shapes)
+                example = examples.of(content["schema"], shapes)
                 if id_ in examples.ANSWERS:
-                    told = {name: _of_asked(name, shapes) for name in examples.ANSWERS[id_]}
-                content["example"] = told
+                    example = {name: _of_asked(name, shapes) for name in examples.ANSWERS[id_]}
+                content["example"] = example
 
 
 def _of_asked(name: str, shapes: Json) -> Any:

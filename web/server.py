@@ -122,7 +122,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
         images.sweep_uploads(store, self._config)
         publications.sweep(store, self._config)
         app = create_app(self._config, store, self.refusals)
-        app.extensions["slicemgr"].door.passwords.matches("", "")  # the first such check takes longer
+        app.extensions["slicemgr"].authenticator.passwords.matches("", "")  # the first such check takes longer
         return app
 
 

@@ -15,8 +15,8 @@ from flask import request
 
 from slicemgr.config import Config, Size
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.web.places import Kind
 from slicemgr.web.state import principal, state
+from slicemgr.web.thread_limits import Kind
 
 _CHUNK = 1 << 20
 _WHAT = {"max_image": "a disk image", "max_report": "the report as a tar archive"}
@@ -52,7 +52,7 @@ def receive(config: Config, setting: str = "max_image") -> Iterator[Received]:
 
 def place() -> AbstractContextManager[None]:
     """A place for an upload of who asks. Busy if there is none."""
-    return state().places.taken(Kind.UPLOAD, principal().user)
+    return state().thread_limits.held(Kind.UPLOAD, principal().user)
 
 
 def expect(config: Config, setting: str = "max_image") -> int:

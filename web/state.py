@@ -12,11 +12,11 @@ from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.policy.access import Principal
 from slicemgr.service.accounts import authentication
-from slicemgr.service.accounts.sign_in import Door
+from slicemgr.service.accounts.sign_in import Authenticator
 from slicemgr.store import Store
 from slicemgr.web.news import News
-from slicemgr.web.places import Places
 from slicemgr.web.refusals import Refusals
+from slicemgr.web.thread_limits import ThreadLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class State:
     config: Config
     store: Store
     news: News
-    places: Places
+    thread_limits: ThreadLimits
     refusals: Refusals
-    door: Door
+    authenticator: Authenticator
 
 
 def state() -> State:

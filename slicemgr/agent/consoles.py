@@ -102,7 +102,7 @@ class Consoles:
             return []
         now = utcnow()
         with self._store.read() as c:
-            found = console_rights.look(c, [one.ticket for one in sessions])
+            found = console_rights.read(c, [one.ticket for one in sessions])
         judged = ((one, ended_by(found, one.ticket, now)) for one in sessions)
         return [(one, why) for one, why in judged if why is not None]
 
@@ -115,7 +115,7 @@ class Consoles:
             if why is not None:
                 stream.settimeout(_REASON_WITHIN)
                 with suppress(OSError):
-                    stream.send(console_socket.error(why))
+                    stream.send(console_socket.error_packet(why))
         with self._lock:
             self._threads.discard(threading.current_thread())
 
@@ -142,13 +142,15 @@ class Consoles:
                 stream.send(console_socket.OPENED)
             return session.pump(console, self._resizing(stack, sliver, ticket))
 
-    def _resizing(self, stack: ExitStack, sliver: Sliver, ticket: Ticket) -> Callable[[console_socket.Window], None]:
+    def _resizing(
+        self, stack: ExitStack, sliver: Sliver, ticket: Ticket
+    ) -> Callable[[console_socket.TerminalSize], None]:
         """A function that sets the size of the sliver's terminal; only a container's terminal has one."""
         if sliver.kind is not Kind.LXC or ticket.screen:
             return lambda size: None
         windows: list[Window] = []
 
-        def resize(size: console_socket.Window) -> None:
+        def resize(size: console_socket.TerminalSize) -> None:
             try:
                 if not windows:
                     windows.append(stack.enter_context(Window(self._hypervisor.init_pid(sliver.id))))
@@ -165,7 +167,7 @@ class Consoles:
             raise Refused(Code.UNAUTHENTICATED, message, hint="request a new token")
         with self._store.read() as c:
             rows = pending.slivers(c, self._config.node.name, [ticket.sliver])
-            why = ended_by(console_rights.look(c, [ticket]), ticket, utcnow())
+            why = ended_by(console_rights.read(c, [ticket]), ticket, utcnow())
         if not rows:
             raise Refused(Code.NOT_FOUND, "the sliver is not on this node")
         if why is not None:  # since it was given
@@ -217,17 +219,19 @@ class _Session:
         with suppress(OSError):
             self._stream.shutdown(socket.SHUT_RD)  # `pump` ends then, and can still send the reason
 
-    def pump(self, console: Console | Screen, resize: Callable[[console_socket.Window], None]) -> SlicemgrError | None:
+    def pump(
+        self, console: Console | Screen, resize: Callable[[console_socket.TerminalSize], None]
+    ) -> SlicemgrError | None:
         """Pass bytes both ways until either side or `end` ends it; no more is read than the other side takes."""
         to_sliver = to_client = b""
         while self._why is None:
             from_client, from_sliver = self._wait(console, to_sliver, to_client)
             try:
                 if from_client & select.POLLIN and not to_sliver:
-                    asked = console_socket.asked(self._stream.recv(console_socket.CHUNK + 1))
+                    asked = console_socket.parse_input(self._stream.recv(console_socket.CHUNK + 1))
                     if not asked:
                         break
-                    if isinstance(asked, console_socket.Window):
+                    if isinstance(asked, console_socket.TerminalSize):
                         resize(asked)
                     else:
                         to_sliver = asked
@@ -238,7 +242,7 @@ class _Session:
                 if from_sliver and not to_client:
                     to_client = console.read(console_socket.CHUNK)
                 if to_client:
-                    self._stream.send(console_socket.data(to_client))
+                    self._stream.send(console_socket.data_packet(to_client))
                     to_client = b""
             except ConsoleEnded:
                 return Refused(Code.CONFLICT, f"{self.name} has stopped")
@@ -261,7 +265,7 @@ class _Session:
         return ready.get(self._stream.fileno(), 0), ready.get(console.fileno(), 0)
 
 
-def ended_by(found: console_rights.Standing, ticket: Ticket, now: datetime) -> Refused | None:
+def ended_by(found: console_rights.Rights, ticket: Ticket, now: datetime) -> Refused | None:
     """Why the console may not go on; None if it may."""
     account, credential = found.accounts.get(ticket.user), found.credentials.get(ticket.credential)
     return objection(ticket.user, account, credential, found.targets.get(ticket.sliver), now)

@@ -24,7 +24,7 @@ _ANSWER = 60.0  # seconds for libvirt to open a console, its own time limit incl
 _AWAY = "the agent of the node does not respond"
 
 
-class Window(NamedTuple):
+class TerminalSize(NamedTuple):
     """How many characters a terminal has room for."""
 
     rows: int
@@ -36,14 +36,14 @@ def listen(path: Path, user: str = "") -> socket.socket:
     return unix_socket.bind(socket.SOCK_SEQPACKET, path, user, backlog=64)
 
 
-def knock(path: Path, token: str) -> socket.socket:
+def connect(path: Path, token: str) -> socket.socket:
     """The web process's end: the stream of the console that `token` opens. Raises what the agent has against it."""
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         stream.settimeout(_ANSWER)
         stream.connect(str(path))
         stream.send(token.encode())
-        answer = read(stream.recv(CHUNK + 1))
+        answer = parse_output(stream.recv(CHUNK + 1))
     except OSError as error:
         stream.close()
         raise Refused(Code.UNAVAILABLE, _AWAY, hint="show its last contact with `slicectl node list`") from error
@@ -54,33 +54,33 @@ def knock(path: Path, token: str) -> socket.socket:
     return stream
 
 
-def data(content: bytes) -> bytes:
+def data_packet(content: bytes) -> bytes:
     return _DATA + content
 
 
-def error(cause: SlicemgrError) -> bytes:
-    told = {"code": cause.code.wire, "message": cause.message, "hint": cause.hint}
-    return _ERROR + json.dumps(told).encode()
+def error_packet(cause: SlicemgrError) -> bytes:
+    fields = {"code": cause.code.wire, "message": cause.message, "hint": cause.hint}
+    return _ERROR + json.dumps(fields).encode()
 
 
-def window(size: Window) -> bytes:
+def size_packet(size: TerminalSize) -> bytes:
     return _WINDOW + _SIZE.pack(*size)
 
 
-def asked(packet: bytes) -> bytes | Window:
+def parse_input(packet: bytes) -> bytes | TerminalSize:
     """What the web process said: what the sliver shall read, or the size of the window. b"" is the end."""
     kind, content = packet[:1], packet[1:]
     if kind == _WINDOW and len(content) == _SIZE.size:
-        return Window(*_SIZE.unpack(content))
+        return TerminalSize(*_SIZE.unpack(content))
     return content if kind == _DATA else b""
 
 
-def read(packet: bytes) -> bytes | SlicemgrError:
+def parse_output(packet: bytes) -> bytes | SlicemgrError:
     """What the agent said: data (b"" for OPENED), or why it ended. An end without a word has a reason, too."""
     kind, content = packet[:1], packet[1:]
     if kind in (_DATA, OPENED):
         return content
     if kind != _ERROR:
         return Failed("the connection to the agent of the node was lost", hint="attach again", code=Code.UNAVAILABLE)
-    told: dict[str, Any] = json.loads(content)
-    return Refused(Code.from_wire(told["code"]), told["message"], hint=told["hint"])
+    fields: dict[str, Any] = json.loads(content)
+    return Refused(Code.from_wire(fields["code"]), fields["message"], hint=fields["hint"])

@@ -13,7 +13,7 @@ Numbers = Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Reading:
     """A look. life: whose counters these are. at: seconds on a clock that never jumps. counters: by name."""
 
     life: str
@@ -29,7 +29,7 @@ class Increment:
     counts: dict[str, float]
 
 
-def since(before: Seen | None, now: Seen, age: float, began: float | None) -> Increment:
+def since(before: Reading | None, now: Reading, age: float, began: float | None) -> Increment:
     """What came between two looks.
 
     age: seconds that the present life has lasted. began: the time of the last look at all; None if this is the first:
@@ -37,15 +37,15 @@ def since(before: Seen | None, now: Seen, age: float, began: float | None) -> In
     """
     if before is not None and before.life == now.life:
         seconds = max(0.0, now.at - before.at)
-        return Increment(seconds, {name: _grown(before.counters.get(name), value) for name, value in _told(now)})
+        return Increment(seconds, {name: _grown(before.counters.get(name), value) for name, value in _known(now)})
     if began is None:
-        return Increment(0.0, {name: 0 for name, _ in _told(now)})
-    return Increment(max(0.0, min(age, now.at - began)), dict(_told(now)))
+        return Increment(0.0, {name: 0 for name, _ in _known(now)})
+    return Increment(max(0.0, min(age, now.at - began)), dict(_known(now)))
 
 
 def _grown(before: float | None, now: float) -> float:
     return now if before is None or now < before else now - before
 
 
-def _told(seen: Seen) -> list[tuple[str, float]]:
-    return [(name, value) for name, value in seen.counters.items() if value is not None]
+def _known(reading: Reading) -> list[tuple[str, float]]:
+    return [(name, value) for name, value in reading.counters.items() if value is not None]

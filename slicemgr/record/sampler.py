@@ -25,7 +25,7 @@ from slicemgr.drivers.storage import atomic_file
 from slicemgr.drivers.storage.btrfs import Pool, PoolFailed, QuotaMode
 from slicemgr.figures import COUNTED, RAW, Known, Usage
 from slicemgr.model import KIB, Kind
-from slicemgr.record.increments import Increment, Seen, since
+from slicemgr.record.increments import Increment, Reading, since
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ Row = dict[str, Any]
 Stats = Mapping[str, Mapping[str, int]]
 
 
-class Look(NamedTuple):
+class Sample(NamedTuple):
     """whole: the node's row. slivers: theirs. usage: what of it is kept beside the slivers as the latest."""
 
     whole: Row
@@ -46,7 +46,7 @@ class Look(NamedTuple):
     usage: list[Usage]
 
 
-class Looker:
+class Sampler:
     """Remembers the counters of the last look that was kept, also across a restart of the agent.
 
     memory: the file for that, in a directory that is gone after a reboot as are the counters themselves.
@@ -57,12 +57,12 @@ class Looker:
         self._pool = pool
         self._memory = memory
         self._groups = Groups()
-        self._kept: dict[str, Seen] = {}
+        self._kept: dict[str, Reading] = {}
         self._began: float | None = None
-        self._fresh: tuple[dict[str, Seen], float] | None = None
+        self._fresh: tuple[dict[str, Reading], float] | None = None
         self._remember()
 
-    def look(self, at: int, slivers: Sequence[Known], machines: Stats) -> Look:
+    def sample(self, at: int, slivers: Sequence[Known], machines: Stats) -> Sample:
         """The node's row and one for each sliver. `keep` makes this look the one that the next is measured from.
 
         at: what time it is, for the rows. machines: what libvirt tells of machines.
@@ -72,7 +72,7 @@ class Looker:
         running = counters.running()
         found = self._groups.read({one.id: running[one.id] for one in slivers if one.id in running})
         links, charges, connections = counters.links(), self._charges(), _connections(slivers)
-        fresh: dict[str, Seen] = {}
+        fresh: dict[str, Reading] = {}
         rows, usage = [], []
         for one in slivers:
             row = _empty(self._config.node.name, at, one.serial)
@@ -81,53 +81,53 @@ class Looker:
             counts = found.get(one.id)
             if counts is not None:
                 row["connections"] = connections.get(one.id)
-                told = {**asdict(counts), **(asdict(links[one.id]) if one.id in links else {})}
-                told |= _of_machine(machines.get(one.id, {})) if one.kind == Kind.KVM else {}
+                values = {**asdict(counts), **(asdict(links[one.id]) if one.id in links else {})}
+                values |= _of_machine(machines.get(one.id, {})) if one.kind == Kind.KVM else {}
                 life = str(running[one.id])
-                fresh[one.id] = Seen(life, now, self._counters(one.id, life, told))
-                self._fill(row, counts, told, self._since(one.id, fresh[one.id], running[one.id]))
+                fresh[one.id] = Reading(life, now, self._counters(one.id, life, values))
+                self._fill(row, counts, values, self._since(one.id, fresh[one.id], running[one.id]))
             rows.append(row)
             usage.append(self._usage(one, row))
         whole = self._whole(at, now, rows, slivers, found, fresh)
         self._fresh = fresh, now
         whole["sample_seconds"], whole["sample_cpu"] = time.perf_counter() - wall, time.thread_time() - cpu
-        return Look(whole, rows, usage)
+        return Sample(whole, rows, usage)
 
     def keep(self) -> None:
         """The last look is in the store."""
         if self._fresh is None:
             return
         self._kept, self._began = self._fresh
-        seen = {name: [one.life, one.at, one.counters] for name, one in self._kept.items()}
+        readings = {name: [one.life, one.at, one.counters] for name, one in self._kept.items()}
         with suppress(OSError):  # costs what was counted while the agent is away, if it goes now
-            atomic_file.write(self._memory, json.dumps([self._began, seen]))
+            atomic_file.write(self._memory, json.dumps([self._began, readings]))
 
     def _remember(self) -> None:
         try:
-            began, seen = json.loads(self._memory.read_text())
-            kept = {name: Seen(*one) for name, one in seen.items()}
+            began, readings = json.loads(self._memory.read_text())
+            kept = {name: Reading(*one) for name, one in readings.items()}
         except (OSError, ValueError, TypeError):
             return
         if isinstance(began, int | float) and began <= time.clock_gettime(time.CLOCK_BOOTTIME):
             self._kept, self._began = kept, began
 
-    def _since(self, name: str, seen: Seen, pid: int) -> Increment:
+    def _since(self, name: str, reading: Reading, pid: int) -> Increment:
         before = self._kept.get(name)
-        if before is not None and before.life == seen.life:
-            return since(before, seen, 0.0, self._began)
+        if before is not None and before.life == reading.life:
+            return since(before, reading, 0.0, self._began)
         age = counters.age(pid)
-        return _NOTHING if age is None else since(before, seen, age, self._began)
+        return _NOTHING if age is None else since(before, reading, age, self._began)
 
-    def _counters(self, name: str, life: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    def _counters(self, name: str, life: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """What is not told this time is as it was: it comes with the next look that is told."""
         before = self._kept.get(name)
         known = before.counters if before is not None and before.life == life else {}
-        return {one: known.get(one) if told.get(one) is None else told[one] for one in ("cpu", *COUNTED)}
+        return {one: known.get(one) if values.get(one) is None else values[one] for one in ("cpu", *COUNTED)}
 
     @staticmethod
-    def _fill(row: Row, counts: Counts, told: Mapping[str, Any], increment: Increment) -> None:
-        row.update({name: told[name] for name in _GAUGES})
-        row["guest"], row["charged_peak"] = told["guest"], counts.charged
+    def _fill(row: Row, counts: Counts, values: Mapping[str, Any], increment: Increment) -> None:
+        row.update({name: values[name] for name in _GAUGES})
+        row["guest"], row["charged_peak"] = values["guest"], counts.charged
         row["running"] = increment.seconds
         row["seconds"] = max(row["seconds"], increment.seconds)
         row.update({name: int(increment.counts.get(name, 0)) for name in COUNTED})
@@ -141,10 +141,10 @@ class Looker:
         rows: Sequence[Row],
         slivers: Sequence[Known],
         found: Mapping[str, Counts],
-        fresh: dict[str, Seen],
+        fresh: dict[str, Reading],
     ) -> Row:
         state = counters.machine()
-        fresh[MACHINE] = Seen("boot", now, {"cpu": state.cpu})
+        fresh[MACHINE] = Reading("boot", now, {"cpu": state.cpu})
         increment = since(self._kept.get(MACHINE), fresh[MACHINE], 0.0, None)
         kinds = [one.kind for one in slivers if one.id in found]
         space = self._pool.space()
@@ -202,9 +202,9 @@ def _empty(node: str, at: int, serial: int) -> Row:
 
 def _of_machine(stats: Mapping[str, int]) -> dict[str, int | None]:
     """What a guest uses and what its disks did, from domstats: better than what its QEMU is charged with."""
-    told: dict[str, int | None] = {"guest": None}
+    values: dict[str, int | None] = {"guest": None}
     if "balloon.available" in stats and "balloon.usable" in stats:
-        told["guest"] = (stats["balloon.available"] - stats["balloon.usable"]) * KIB
+        values["guest"] = (stats["balloon.available"] - stats["balloon.usable"]) * KIB
     for name, field in (
         ("io_read", "rd.bytes"),
         ("io_written", "wr.bytes"),
@@ -213,8 +213,8 @@ def _of_machine(stats: Mapping[str, int]) -> dict[str, int | None]:
     ):
         found = [stats.get(f"block.{number}.{field}") for number in range(stats.get("block.count", 0))]
         known = [one for one in found if one is not None]
-        told[name] = sum(known) if known else None
-    return told
+        values[name] = sum(known) if known else None
+    return values
 
 
 def _connections(slivers: Sequence[Known]) -> dict[str, int]:

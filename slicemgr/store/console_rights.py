@@ -14,7 +14,7 @@ from slicemgr.store.console_tickets import Ticket
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Rights:
     """By user's name, credential's id, sliver's id. What is not in it is not there any more."""
 
     accounts: dict[str, Account]
@@ -22,9 +22,9 @@ class Standing:
     targets: dict[str, ConsoleTarget]
 
 
-def look(c: Connection, tickets: Collection[Ticket]) -> Standing:
+def read(c: Connection, tickets: Collection[Ticket]) -> Rights:
     """What decides over these tickets."""
-    return Standing(
+    return Rights(
         _accounts(c, {one.user for one in tickets}),
         _credentials(c, {one.credential for one in tickets if one.credential}),
         _targets(c, {one.sliver for one in tickets}),

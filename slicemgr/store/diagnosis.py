@@ -115,4 +115,4 @@ def _explain_postgresql(error: BaseException | None) -> tuple[str, str]:
     text = str(error)
     if 'database "' in text and "does not exist" in text:
         return _MISSING
-    return next((told for words, told in _BY_WORDS if words in text), _DOWN)
+    return next((message for words, message in _BY_WORDS if words in text), _DOWN)

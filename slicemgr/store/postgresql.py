@@ -43,9 +43,9 @@ def make_engine(url: URL, lock_timeout: timedelta, pool_size: int) -> Engine:
 def _parameters(url: URL, lock_timeout: timedelta) -> dict[str, str]:
     """What libpq is told beside the URL; the URL wins."""
     milliseconds = max(1, round(lock_timeout.total_seconds() * 1000))
-    asked = url.query.get("options", "")
+    given = url.query.get("options", "")
     options = [f"-c lock_timeout={milliseconds} -c idle_in_transaction_session_timeout={_IDLE}"]
-    options += [asked] if isinstance(asked, str) else asked
+    options += [given] if isinstance(given, str) else given
     defaults = {
         "application_name": "slicemgr",
         "client_encoding": "utf8",

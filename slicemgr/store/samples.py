@@ -203,12 +203,12 @@ def of_slivers(
     columns = [_merged(column) for column in t.samples.columns] if together else [t.samples]
     found: list[Row[*tuple[Any, ...]]] = []
     for level in _finer(resolution):
-        looks = (n.node.in_(nodes), n.resolution == level, n.at > since, n.at <= until)
+        times = (n.node.in_(nodes), n.resolution == level, n.at > since, n.at <= until)
         query = sa.select(*columns).select_from(t.node_samples).join(t.samples, same)
-        query = query.where(*looks, s.sliver.in_(serials))
+        query = query.where(*times, s.sliver.in_(serials))
         found += c.execute(query.group_by(s.at).order_by(s.at) if together else query.order_by(s.at, s.sliver))
         if level:
-            since = max(since, c.scalar(sa.select(sa.func.max(n.at)).where(*looks)) or since)
+            since = max(since, c.scalar(sa.select(sa.func.max(n.at)).where(*times)) or since)
     return found
 
 

@@ -207,7 +207,7 @@ def test_the_owner_signs_in_where_it_is_known_while_others_guess(
 ) -> None:
     """The control counts by account alone, as once: the owner is locked out."""
     mine = known(tenants)
-    tenants.app.extensions["slicemgr"].door.attempts = kind(SLOW)
+    tenants.app.extensions["slicemgr"].authenticator.attempts = kind(SLOW)
     fail_everywhere(tenants)
     stranger = sign_in(Browser(tenants), PASSWORD, HERE)
     assert stranger.status_code == 429 and int(stranger.headers["Retry-After"]) > 0
@@ -254,7 +254,7 @@ def test_what_makes_browsers_unknown(tenants: Tenants, how: str) -> None:
     session = sessions.start(store, config, BOB, "Firefox")
     by = sessions.authenticate(store, session.secret)
     kept, of_carol = made.remember("", "bob"), made.remember("", "carol")
-    entry = tenants.app.extensions["slicemgr"].door
+    entry = tenants.app.extensions["slicemgr"].authenticator
     sessions.revoke(store, sessions.start(store, config, by, "x").id, sessions.authenticate(store, session.secret))
     assert not made.recognise(kept, "bob")
     kept = made.remember("", "bob")

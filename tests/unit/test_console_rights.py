@@ -59,7 +59,7 @@ class House:
 
     def objection(self, ticket: Ticket, later: timedelta = timedelta(0)) -> Refused | None:
         with self.store.read() as c:
-            return ended_by(console_rights.look(c, [ticket]), ticket, utcnow() + later)
+            return ended_by(console_rights.read(c, [ticket]), ticket, utcnow() + later)
 
     def write(self, statement: Any) -> None:
         with self.store.write() as c:
@@ -149,6 +149,6 @@ def test_the_queries_do_not_grow_with_the_consoles(house: House) -> None:
 
         with house.store.read() as c:
             sa.event.listen(c, "before_cursor_execute", note)
-            console_rights.look(c, [ticket, *(Ticket(f"u{n}", f"s{n}", f"c{n}") for n in range(many))])
+            console_rights.read(c, [ticket, *(Ticket(f"u{n}", f"s{n}", f"c{n}") for n in range(many))])
         counts.append(len(asked))
     assert counts[0] == counts[1]

@@ -21,7 +21,7 @@ from werkzeug.test import TestResponse
 from slicemgr.config import PACKAGE, WebConfig
 from slicemgr.service.accounts import users
 from slicemgr.store import tables as t
-from slicemgr.web.pages import assets, door
+from slicemgr.web.pages import assets, browser_session
 
 FORM = {"project": "lab", "type": "lxc", "image": "debian-12", "size": "small", "name": "new", "more_keys": KEY}
 
@@ -110,7 +110,7 @@ def test_a_cookie_that_was_changed_is_none(tenants: Tenants, bob: Browser) -> No
 )
 def test_where_one_lands_is_here(tenants: Tenants, target: str, place: str) -> None:
     assert signed_in(Browser(tenants), next=target).headers["Location"] == place
-    assert door.local(target) == place
+    assert browser_session.local(target) == place
 
 
 def test_too_many_failures(tenants: Tenants) -> None:
@@ -155,7 +155,7 @@ def test_files_may_be_kept_under_the_name_of_their_content(bob: Browser) -> None
     kept, old = bob.get(url), bob.get("/static/000000000000/app.css")
     assert "immutable" in kept.headers["Cache-Control"] and "max-age=31536000" in kept.headers["Cache-Control"]
     assert old.data == kept.data and "immutable" not in old.headers["Cache-Control"]
-    for path in ("../pages/door.py", "%2e%2e/pages/door.py", "nothing.css"):
+    for path in ("../pages/browser_session.py", "%2e%2e/pages/browser_session.py", "nothing.css"):
         assert bob.get(f"/static/{assets.digest()}/{path}").status_code == 404
 
 

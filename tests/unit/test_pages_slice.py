@@ -286,5 +286,5 @@ def test_queries_do_not_grow_with_snapshots_and_slivers(tenants: Tenants, bob: B
     few = [queries(tenants, bob, path) for path in paths]
     for number in range(8):
         alone(tenants)
-        snapshots.create(tenants.store, tenants.config, snapshots.Place("many", BOB), f"s{number}")
+        snapshots.create(tenants.store, tenants.config, snapshots.SliceReference("many", BOB), f"s{number}")
     assert [queries(tenants, bob, path) for path in paths] == few

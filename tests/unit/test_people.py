@@ -22,7 +22,7 @@ from slicemgr.model import Scope
 from slicemgr.policy.access import Principal
 from slicemgr.service.accounts import authentication, sessions, sign_in, ssh_keys, tokens, users
 from slicemgr.service.accounts.passwords import Passwords
-from slicemgr.service.accounts.sign_in import Door
+from slicemgr.service.accounts.sign_in import Authenticator
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -37,8 +37,8 @@ def tenants(tmp_path: Path) -> Iterator[Tenants]:
 
 
 @pytest.fixture
-def door(tenants: Tenants) -> Door:
-    return Door(tenants.config)
+def authenticator(tenants: Tenants) -> Authenticator:
+    return Authenticator(tenants.config)
 
 
 def refused(code: Code, call: Any, *args: Any) -> Refused:
@@ -51,24 +51,24 @@ def refused(code: Code, call: Any, *args: Any) -> Refused:
 # links and passwords
 
 
-def test_a_link_makes_an_account_usable_once(tenants: Tenants, door: Door) -> None:
+def test_a_link_makes_an_account_usable_once(tenants: Tenants, authenticator: Authenticator) -> None:
     store, config = tenants.store, tenants.config
     made = users.invite(store, config, {"name": "grace", "email": "grace@example.org"}, ROOT)
-    refused(Code.UNAUTHENTICATED, sign_in.check, store, door, "grace", "", "192.0.2.1")
+    refused(Code.UNAUTHENTICATED, sign_in.check, store, authenticator, "grace", "", "192.0.2.1")
     assert made.secret not in tenants.database.read_bytes().decode("latin-1"), "only its hash is kept"
-    refused(Code.INVALID, users.accept, store, door, made.secret, "short", "192.0.2.1")
-    assert users.accept(store, door, made.secret, NEW, "192.0.2.1") == "grace"
-    assert sign_in.check(store, door, "grace", NEW, "192.0.2.1") == Principal("grace", False)
-    refused(Code.NOT_FOUND, users.accept, store, door, made.secret, NEW, "192.0.2.1")
+    refused(Code.INVALID, users.accept, store, authenticator, made.secret, "short", "192.0.2.1")
+    assert users.accept(store, authenticator, made.secret, NEW, "192.0.2.1") == "grace"
+    assert sign_in.check(store, authenticator, "grace", NEW, "192.0.2.1") == Principal("grace", False)
+    refused(Code.NOT_FOUND, users.accept, store, authenticator, made.secret, NEW, "192.0.2.1")
     assert [line for line in tenants.events() if line[0] == "grace"][-1][1] == "invitation accept"
 
 
-def test_two_at_once_use_a_link_only_once(tenants: Tenants, door: Door) -> None:
+def test_two_at_once_use_a_link_only_once(tenants: Tenants, authenticator: Authenticator) -> None:
     made = users.invite(tenants.store, tenants.config, {"name": "grace"}, ROOT)
 
     def accept(number: int) -> bool:
         try:
-            users.accept(tenants.store, door, made.secret, f"{NEW} {number}", "192.0.2.1")
+            users.accept(tenants.store, authenticator, made.secret, f"{NEW} {number}", "192.0.2.1")
         except Refused as error:
             assert error.code is Code.NOT_FOUND
             return False
@@ -78,7 +78,9 @@ def test_two_at_once_use_a_link_only_once(tenants: Tenants, door: Door) -> None:
         assert sum(pool.map(accept, range(4))) == 1
 
 
-def test_a_link_ends_is_replaced_and_goes_with_a_disabled_account(tenants: Tenants, door: Door) -> None:
+def test_a_link_ends_is_replaced_and_goes_with_a_disabled_account(
+    tenants: Tenants, authenticator: Authenticator
+) -> None:
     store, config = tenants.store, tenants.config
     first = users.invite(store, config, {"name": "grace"}, ROOT)
     second = users.invite_again(store, config, "grace", ROOT)
@@ -86,10 +88,10 @@ def test_a_link_ends_is_replaced_and_goes_with_a_disabled_account(tenants: Tenan
     assert users.invited(store, second.secret) == "grace"
     with store.write() as c:
         c.execute(t.invitations.update().values(expires_at=utcnow()))
-    refused(Code.NOT_FOUND, users.accept, store, door, second.secret, NEW, "")
+    refused(Code.NOT_FOUND, users.accept, store, authenticator, second.secret, NEW, "")
     third = users.invite_again(store, config, "grace", ROOT)
     users.change(store, "grace", {"enabled": False}, ROOT)
-    refused(Code.NOT_FOUND, users.accept, store, door, third.secret, NEW, "")
+    refused(Code.NOT_FOUND, users.accept, store, authenticator, third.secret, NEW, "")
     refused(Code.CONFLICT, users.invite_again, store, config, "grace", ROOT)
 
 
@@ -161,17 +163,17 @@ def test_no_more_passwords_at_once_than_allowed(at_once: int) -> None:
     assert counting.most == at_once
 
 
-def test_another_password_ends_other_sessions(tenants: Tenants, door: Door) -> None:
+def test_another_password_ends_other_sessions(tenants: Tenants, authenticator: Authenticator) -> None:
     store, config = tenants.store, tenants.config
-    one = sessions.sign_in_with(store, config, door, "bob", PASSWORD, "192.0.2.1", "Firefox")
-    two = sessions.sign_in_with(store, config, door, "bob", PASSWORD, "192.0.2.2", "curl")
+    one = sessions.sign_in_with(store, config, authenticator, "bob", PASSWORD, "192.0.2.1", "Firefox")
+    two = sessions.sign_in_with(store, config, authenticator, "bob", PASSWORD, "192.0.2.2", "curl")
     by = sessions.authenticate(store, one.secret)
-    assert refused(Code.INVALID, users.change_password, store, door, "wrong", NEW, by).field == "old"
-    users.change_password(store, door, PASSWORD, NEW, by)
+    assert refused(Code.INVALID, users.change_password, store, authenticator, "wrong", NEW, by).field == "old"
+    users.change_password(store, authenticator, PASSWORD, NEW, by)
     assert sessions.authenticate(store, one.secret).user == "bob"
     refused(Code.UNAUTHENTICATED, sessions.authenticate, store, two.secret)
-    refused(Code.UNAUTHENTICATED, sign_in.check, store, door, "bob", PASSWORD, "192.0.2.1")
-    assert sign_in.check(store, door, " Bob ", NEW, "192.0.2.1").user == "bob"
+    refused(Code.UNAUTHENTICATED, sign_in.check, store, authenticator, "bob", PASSWORD, "192.0.2.1")
+    assert sign_in.check(store, authenticator, " Bob ", NEW, "192.0.2.1").user == "bob"
 
 
 # signing in
@@ -179,9 +181,9 @@ def test_another_password_ends_other_sessions(tenants: Tenants, door: Door) -> N
 
 @pytest.mark.parametrize(("user", "password"), [("bob", "wrong"), ("nobody", PASSWORD), ("frank", PASSWORD), ("", "")])
 def test_a_refused_sign_in_says_nothing_and_is_written_down(
-    tenants: Tenants, door: Door, user: str, password: str
+    tenants: Tenants, authenticator: Authenticator, user: str, password: str
 ) -> None:
-    error = refused(Code.UNAUTHENTICATED, sign_in.check, tenants.store, door, user, password, "192.0.2.9")
+    error = refused(Code.UNAUTHENTICATED, sign_in.check, tenants.store, authenticator, user, password, "192.0.2.9")
     assert str(error).startswith("the user name or the password is wrong")
     assert tenants.events()[-1] == (user or "?", "sign-in failed", "")
     with tenants.store.read() as c:
@@ -214,9 +216,9 @@ def test_a_flood_is_refused_over_http_and_says_when(tmp_path: Path) -> None:
 # sessions and tokens
 
 
-def test_a_session_ends(tenants: Tenants, door: Door) -> None:
+def test_a_session_ends(tenants: Tenants, authenticator: Authenticator) -> None:
     store, config = tenants.store, tenants.config
-    made = sessions.sign_in_with(store, config, door, "bob", PASSWORD, "192.0.2.1", "Firefox\n" * 99)
+    made = sessions.sign_in_with(store, config, authenticator, "bob", PASSWORD, "192.0.2.1", "Firefox\n" * 99)
     assert sessions.authenticate(store, made.secret).roles == BOB.roles
     assert made.secret not in tenants.database.read_bytes().decode("latin-1")
     with store.write() as c:
@@ -225,15 +227,15 @@ def test_a_session_ends(tenants: Tenants, door: Door) -> None:
 
 
 @pytest.mark.parametrize("how", ["revoked", "disabled", "new link used"])
-def test_a_session_is_over_at_once(tenants: Tenants, door: Door, how: str) -> None:
+def test_a_session_is_over_at_once(tenants: Tenants, authenticator: Authenticator, how: str) -> None:
     store, config = tenants.store, tenants.config
-    made = sessions.sign_in_with(store, config, door, "bob", PASSWORD, "192.0.2.1", "")
+    made = sessions.sign_in_with(store, config, authenticator, "bob", PASSWORD, "192.0.2.1", "")
     if how == "revoked":
         sessions.revoke(store, made.id, BOB)
     elif how == "disabled":
         users.change(store, "bob", {"enabled": False}, ROOT)
     else:
-        users.accept(store, door, users.invite_again(store, config, "bob", ROOT).secret, NEW, "")
+        users.accept(store, authenticator, users.invite_again(store, config, "bob", ROOT).secret, NEW, "")
     refused(Code.UNAUTHENTICATED, sessions.authenticate, store, made.secret)
 
 
@@ -386,7 +388,7 @@ def test_no_secret_is_in_an_event(tenants: Tenants) -> None:
 
 
 def test_a_user_sees_what_was_done_to_and_by_them(tenants: Tenants) -> None:
-    sign_in.check(tenants.store, Door(tenants.config), "carol", PASSWORD, "192.0.2.1")
+    sign_in.check(tenants.store, Authenticator(tenants.config), "carol", PASSWORD, "192.0.2.1")
     sessions.start(tenants.store, tenants.config, CAROL, "")
     seen = tenants.client("carol").get(f"{API}/events").get_json()["events"]
     assert {one["project"] for one in seen} == {None, "rival"} and seen[0]["action"] == "sign in"

@@ -22,7 +22,7 @@ from slicemgr.drivers.kernel.counters import Counts, Groups, Link
 from slicemgr.drivers.libvirt import processes
 from slicemgr.drivers.network import conntrack
 from slicemgr.drivers.storage.btrfs import QuotaMode, Space
-from slicemgr.record.sampler import Looker
+from slicemgr.record.sampler import Sampler
 from slicemgr.service.views import views
 from slicemgr.store import StoreError, samples, tables
 from slicemgr.store.updates import utcnow
@@ -286,14 +286,14 @@ def test_what_libvirt_tells_late_is_counted_once(service: Service, tmp_path: Pat
     """A machine's disk: told, not told, told again."""
     with service.store.write() as c:
         c.exec_driver_sql("UPDATE slices SET kind = 'kvm'")
-    looker = Looker(service.config, FakePool(), tmp_path / "memory.json")  # type: ignore[arg-type]
+    sampler = Sampler(service.config, FakePool(), tmp_path / "memory.json")  # type: ignore[arg-type]
     with service.store.read() as c:
         known = samples.slivers(c, "node1")
     written_bytes = []
     for at, value in enumerate((1000, None, 1500, 1600)):
         stats = {} if value is None else {known[0].id: {"block.count": 1, "block.0.wr.bytes": value}}
-        parts = looker.look(at, known, stats).slivers
-        looker.keep()
+        parts = sampler.sample(at, known, stats).slivers
+        sampler.keep()
         written_bytes.append(parts[0]["io_written"])
     assert written_bytes == [0, 0, 500, 100]
 

@@ -81,10 +81,10 @@ def test_windows(since: str | None, until: str | None, resolution: str | None, c
     now = datetime(2026, 11, 22, tzinfo=UTC)
     if not chosen:
         with pytest.raises(Refused) as refused:
-            samples.window(RECORD, since, until, resolution, now)
+            samples.time_range(RECORD, since, until, resolution, now)
         assert refused.value.field in ("since", "resolution") and refused.value.hint
         return
-    found = samples.window(RECORD, since, until, resolution, now)
+    found = samples.time_range(RECORD, since, until, resolution, now)
     assert found.head(RECORD)["resolution"] == chosen and found.since < found.until <= now.timestamp()
 
 
@@ -217,7 +217,7 @@ def test_the_queries_do_not_grow_with_the_slivers(tmp_path: Path) -> None:
             with service.store.read() as c:
                 samples.top(c, service.config, ADMIN)
                 id = c.scalar(sa.text("select id from slices"))
-                samples.of_slice(c, service.config, id, samples.window(RECORD, "1h", None, None))
+                samples.of_slice(c, service.config, id, samples.time_range(RECORD, "1h", None, None))
             counts.append(len(asked))
     assert counts[0] == counts[1]
 

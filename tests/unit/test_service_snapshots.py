@@ -17,14 +17,14 @@ from slicemgr.policy.quota import OverQuota
 from slicemgr.service.nodes import images
 from slicemgr.service.projects import projects
 from slicemgr.service.slices import slices, snapshots
-from slicemgr.service.slices.snapshots import Place
+from slicemgr.service.slices.snapshots import SliceReference
 from slicemgr.service.views import snapshots as snapshot_views
 from slicemgr.service.views import views
 from slicemgr.store import pending as work
 from slicemgr.store import tables as t
 
 pytestmark = pytest.mark.usefixtures("each_store")
-EXP = Place("exp", ADMIN)
+EXP = SliceReference("exp", ADMIN)
 STRANGER = Principal("carol", False, {"rival": Role.PI})
 MEMBER = Principal("bob", False, {"default": Role.MEMBER})
 
@@ -48,7 +48,7 @@ def make(service: Service, name: str = "exp", **fields: Any) -> None:
     )
 
 
-def take(service: Service, name: str, size: int = 5 * MIB, at: Place = EXP) -> str:
+def take(service: Service, name: str, size: int = 5 * MIB, at: SliceReference = EXP) -> str:
     """A snapshot that the agent has made; its id."""
     operation = snapshots.create(service.store, service.config, at, name)
     with service.store.read() as c:
@@ -242,7 +242,7 @@ def test_they_go_with_their_slice_and_hold_its_image(service: Service) -> None:
 def test_others_look_or_do_not_even_know(service: Service, by: Principal) -> None:
     make(service)
     take(service, "one")
-    at, store, config = Place("exp", by, "default"), service.store, service.config
+    at, store, config = SliceReference("exp", by, "default"), service.store, service.config
     code = Code.NOT_FOUND if by is STRANGER else Code.DENIED
     for ask in (
         lambda: snapshots.create(store, config, at, "two"),

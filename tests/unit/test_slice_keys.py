@@ -17,7 +17,11 @@ from slicemgr.service.slices import request_keys
 from slicemgr.store import tables as t
 
 THIRD = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHUPSqhMDOJ4Pvb8KpnoTE8rjv1Q4vtWo1Bt0u4e5nZt third"
-NAMES = {request_keys.body(KEY): "bobs", request_keys.body(OTHER_KEY): "other", request_keys.body(THIRD): "third"}
+NAMES = {
+    request_keys.without_comment(KEY): "bobs",
+    request_keys.without_comment(OTHER_KEY): "other",
+    request_keys.without_comment(THIRD): "third",
+}
 
 
 class Lab(Tenants):
@@ -26,7 +30,7 @@ class Lab(Tenants):
     def has(self, name: str = "exp") -> set[str]:
         """What the agent is told that the sliver shall have."""
         found = [row.sliver.ssh_keys for row in self.rows() if row.sliver.slice_name == name]
-        return {NAMES[request_keys.body(line)] for line in found[0]}
+        return {NAMES[request_keys.without_comment(line)] for line in found[0]}
 
     def asked(self) -> list[str]:
         """The slices that an operation was asked for, to change their keys."""

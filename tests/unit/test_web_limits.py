@@ -30,8 +30,8 @@ from slicemgr.service.accounts import authentication as people
 from slicemgr.service.accounts import tokens
 from slicemgr.store import pending
 from slicemgr.web.connection import Connection, Pace
-from slicemgr.web.places import Kind, Places
 from slicemgr.web.refusals import Refusals
+from slicemgr.web.thread_limits import Kind, ThreadLimits
 
 BOUND = 10.0  # seconds for a page, which takes some hundredths
 FEW = {"threads": 8, "header_time": "1h", "body_time": "1h"}  # what protects is no deadline
@@ -352,25 +352,25 @@ def test_requests_that_wait_leave_threads_to_others() -> None:
 
 
 def test_places_are_counted_together_and_given_back_once() -> None:
-    places = Places(WebConfig(threads=16, uploads=8, uploads_per_user=3, streams_per_user=5), Refusals())
-    leave = [places.enter(Kind.CONSOLE, "bob") for _ in range(5)]
+    limits = ThreadLimits(WebConfig(threads=16, uploads=8, uploads_per_user=3, streams_per_user=5), Refusals())
+    releases = [limits.acquire(Kind.CONSOLE, "bob") for _ in range(5)]
     for kind in (Kind.CONSOLE, Kind.FOLLOWER):
         with pytest.raises(Busy) as caught:
-            places.enter(kind, "bob")
+            limits.acquire(kind, "bob")
         assert caught.value.code is Code.TOO_MANY
-    leave += [places.enter(Kind.FOLLOWER, f"u{number}") for number in range(4)]
-    leave += [places.enter(Kind.WAIT, "bob") for _ in range(5)]
+    releases += [limits.acquire(Kind.FOLLOWER, f"u{number}") for number in range(4)]
+    releases += [limits.acquire(Kind.WAIT, "bob") for _ in range(5)]
     with pytest.raises(Busy) as caught:
-        places.enter(Kind.UPLOAD, "carol")
+        limits.acquire(Kind.UPLOAD, "carol")
     assert caught.value.code is Code.UNAVAILABLE, "two of sixteen threads are for all other requests"
-    for one in (*leave, *leave):
+    for one in (*releases, *releases):
         one()
     for _ in range(3):
         with ExitStack() as stack, pytest.raises(Busy):
             for _ in range(3):
-                stack.enter_context(places.taken(Kind.UPLOAD, "bob"))
-            places.enter(Kind.UPLOAD, "bob")
-    assert not places._by_user and not places._taken.total()
+                stack.enter_context(limits.held(Kind.UPLOAD, "bob"))
+            limits.acquire(Kind.UPLOAD, "bob")
+    assert not limits._by_user and not limits._taken.total()
 
 
 # what is large

@@ -266,11 +266,12 @@ def _agent(web: Web, speak: Callable[[socket.socket, bytes], object]) -> Iterato
 
 def _echo(stream: socket.socket, _token: bytes) -> None:
     stream.send(console_socket.OPENED)
-    while data := console_socket.asked(stream.recv(console_socket.CHUNK + 1)):
+    while data := console_socket.parse_input(stream.recv(console_socket.CHUNK + 1)):
         if data == b"enough":
-            stream.send(console_socket.error(Refused(Code.CONFLICT, "it has stopped")))
+            stream.send(console_socket.error_packet(Refused(Code.CONFLICT, "it has stopped")))
             return
-        stream.send(console_socket.data(str(tuple(data)).encode() if isinstance(data, console_socket.Window) else data))
+        echoed = str(tuple(data)).encode() if isinstance(data, console_socket.TerminalSize) else data
+        stream.send(console_socket.data_packet(echoed))
 
 
 @pytest.fixture
@@ -321,7 +322,7 @@ def test_an_agent_that_is_away_refuses_or_goes_is_told_as_such(web: Web, client:
     assert caught.value.code is Code.UNAVAILABLE and "agent" in caught.value.message
     no = Refused(Code.CONFLICT, "no", hint="because")
     with (
-        _agent(web, lambda stream, _: stream.send(console_socket.error(no))),
+        _agent(web, lambda stream, _: stream.send(console_socket.error_packet(no))),
         pytest.raises(Refused, match=r"no \(because\)"),
     ):
         client.slices.console("console")

@@ -118,8 +118,8 @@ class Listing:
         return {self.name: rows, **({"next": self._cursor(page.next)} if page.next else {})}
 
     def _cursor(self, values: Sequence[Any]) -> str:
-        told = [{"t": one.isoformat()} if isinstance(one, datetime) else one for one in values]
-        content = json.dumps([int(time.time()), *told]).encode()
+        values = [{"t": one.isoformat()} if isinstance(one, datetime) else one for one in values]
+        content = json.dumps([int(time.time()), *values]).encode()
         return base64.urlsafe_b64encode(self._signature(content) + content).decode().rstrip("=")
 
     def _after(self) -> tuple[Any, ...]:

@@ -38,7 +38,7 @@ def change_password() -> Answer:
     body = reading.body()
     reading.only(body, "old", "new")
     users.change_password(
-        state().store, state().door, reading.text(body, "old"), reading.text(body, "new"), principal()
+        state().store, state().authenticator, reading.text(body, "old"), reading.text(body, "new"), principal()
     )
     with state().store.read() as c:
         return people.me(c, principal())

@@ -35,9 +35,9 @@ _WINDOW = [
 ]
 
 
-def _window() -> samples.Window:
+def _time_range() -> samples.TimeRange:
     given = request.args
-    return samples.window(state().config.record, given.get("since"), given.get("until"), given.get("resolution"))
+    return samples.time_range(state().config.record, given.get("since"), given.get("until"), given.get("resolution"))
 
 
 def _flag(name: str) -> bool:
@@ -62,9 +62,9 @@ def _csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> Response:
     return Response(target.getvalue(), mimetype="text/csv")
 
 
-def series(told: dict[str, Any]) -> Answer:
+def series(answer: dict[str, Any]) -> Answer:
     """Series as the asker wants them: columns in JSON, or lines in CSV."""
-    return _csv(*samples.flat(told)) if _wants_csv() else told
+    return _csv(*samples.flat(answer)) if _wants_csv() else answer
 
 
 @routes.route("/slices/<name>/samples", methods=["GET"])
@@ -77,7 +77,7 @@ def series(told: dict[str, Any]) -> Answer:
 @routes.alt_response(422, schema=schemas.Problem)
 def slice_samples(name: str) -> Answer:
     """Show the usage of a slice: memory, swap, disk, CPU cores, network and block I/O (bytes per second) per sliver."""
-    wanted, columns = _window(), samples.chosen(request.args.get("columns"), samples.OF_SLIVERS)
+    wanted, columns = _time_range(), samples.chosen(request.args.get("columns"), samples.OF_SLIVERS)
     with state().store.read() as c:
         id = slices.find(c, name, principal(), reading.project()).id
         return series(samples.of_slice(c, state().config, id, wanted, columns, total=_flag("total")))
@@ -90,7 +90,7 @@ def slice_samples(name: str) -> Answer:
 @routes.alt_response(422, schema=schemas.Problem)
 def node_samples(name: str) -> Answer:
     """Show the usage of a node."""
-    wanted, columns = _window(), samples.chosen(request.args.get("columns"), samples.OF_NODES)
+    wanted, columns = _time_range(), samples.chosen(request.args.get("columns"), samples.OF_NODES)
     with state().store.read() as c:
         return series(samples.of_node(c, state().config, name, wanted, columns))
 

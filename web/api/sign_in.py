@@ -26,7 +26,7 @@ def login() -> Answer:
     user, password = reading.text(body, "user"), reading.text(body, "password")
     rest = {key: value for key, value in body.items() if key not in ("user", "password")}
     wanted = tokens.wanted(rest, state().config, label="login")
-    by = sign_in.check(store, state().door, user, password, address())
+    by = sign_in.check(store, state().authenticator, user, password, address())
     token, id_, _ = tokens.create(store, wanted, by, why="login")
     with store.read() as c:
         return {"token": token, **people.tokens(c, by.user, by, id_)[0]}, 201
@@ -44,4 +44,4 @@ def accept_invitation() -> Answer:
     body = reading.body()
     reading.only(body, "token", "password")
     token, password = reading.text(body, "token"), reading.text(body, "password")
-    return {"user": users.accept(state().store, state().door, token, password, address())}
+    return {"user": users.accept(state().store, state().authenticator, token, password, address())}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask_smorest import Blueprint
 
 from slicemgr.service.slices import slices, snapshots
-from slicemgr.service.slices.snapshots import Place
+from slicemgr.service.slices.snapshots import SliceReference
 from slicemgr.service.views import snapshots as snapshot_views
 from slicemgr.web import schemas, schemas_snapshots
 from slicemgr.web.api import reading
@@ -17,11 +17,11 @@ routes = Blueprint(
 )
 
 
-def _place(name: str) -> Place:
-    return Place(name, principal(), reading.project())
+def _place(name: str) -> SliceReference:
+    return SliceReference(name, principal(), reading.project())
 
 
-def _shown(place: Place, snapshot: str) -> Answer:
+def _shown(place: SliceReference, snapshot: str) -> Answer:
     with state().store.read() as c:
         found = slices.find(c, *place)
         return snapshot_views.of_slice(c, found.id, snapshots.find(c, found, snapshot).name)[0]

@@ -16,8 +16,8 @@ from slicemgr.service.views import filters, people, views
 from slicemgr.web import follow, schemas, schemas_leases, spool
 from slicemgr.web.api import lists, reading, tickets
 from slicemgr.web.api.reading import SECURED, Answer
-from slicemgr.web.places import Kind
 from slicemgr.web.state import asker, principal, state
+from slicemgr.web.thread_limits import Kind
 
 health = Blueprint("health", __name__, description="Whether the service is there")
 slice_routes = Blueprint("slices", __name__, url_prefix="/api/v1/slices", description="Slices")
@@ -283,7 +283,10 @@ def show_operation(id: str) -> Answer:
     if wait:
         with state().store.read() as c:
             views.operation(c, id, principal())  # who may not see it does not wait for it either
-        with suppress(Busy), state().places.taken(Kind.WAIT, principal().user):  # no room: the answer is not held back
+        with (
+            suppress(Busy),
+            state().thread_limits.held(Kind.WAIT, principal().user),
+        ):  # no room: the answer is not held back
             state().news.wait(id, int(seen), wait)
     with state().store.read() as c:
         return views.operation(c, id, principal())
@@ -298,7 +301,7 @@ def follow_operation(id: str) -> Answer:
     The event `operation` carries the operation after each change, and `end` its last state. `gone`: the operation is
     not available. The service sends a comment after 15 seconds without an event.
     """
-    return follow.stream(state().places, state().store, state().news, id, asker(), principal())
+    return follow.stream(state().thread_limits, state().store, state().news, id, asker(), principal())
 
 
 @log_routes.route("/events", methods=["GET"])

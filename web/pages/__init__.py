@@ -8,8 +8,8 @@ from slicemgr.web.pages import (
     account,
     all_slices,
     assets,
+    browser_session,
     curves,
-    door,
     errors,
     experiments,
     images,
@@ -64,7 +64,7 @@ BLUEPRINTS = (
 
 def install(app: Flask) -> None:
     """Put the pages into the application. After the REST API: what is not its own is answered as a page."""
-    door.install(app)
+    browser_session.install(app)
     words.install(app)
     shell.install(app)
     errors.install(app)

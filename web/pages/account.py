@@ -22,7 +22,7 @@ blueprint = shell.blueprint("account", Entry("account.show", "Keys and tokens", 
 @blueprint.route("/account")
 def show() -> Response:
     """Everything of one's own."""
-    return _page(token=reveal.look(request.args.get("shown", "")))
+    return _page(token=reveal.read(request.args.get("shown", "")))
 
 
 @blueprint.route("/account/keys", methods=["POST"])
@@ -97,7 +97,7 @@ def change_password() -> Response:
                 )
         if new != request.form.get("repeated", ""):
             raise invalid("repeated", "does not match the new password", "enter the same password in both fields")
-        users.change_password(state().store, state().door, old, new, principal())
+        users.change_password(state().store, state().authenticator, old, new, principal())
     except Refused as error:
         if error.field == "password":
             error.field = "new"

@@ -8,7 +8,7 @@ from flask import Flask, Response, request
 from flask_wtf.csrf import CSRFError
 
 from slicemgr.web import problems
-from slicemgr.web.pages import door, shell
+from slicemgr.web.pages import browser_session, shell
 
 _TITLES = {
     403: "Permission denied",
@@ -54,5 +54,5 @@ def _page(problem: dict[str, Any]) -> Response | None:
     detail, hint = str(problem["detail"]), str(problem.get("hint") or "")
     if "slicectl" in hint or not hint:  # words for a terminal
         hint = _HINTS.get(status, "")
-    door.signed_in()  # so that the page has its navigation
+    browser_session.signed_in()  # so that the page has its navigation
     return shell.show("error.html", status, problem_status=status, title=title, detail=detail, hint=hint)

@@ -12,7 +12,7 @@ from slicemgr.policy import access
 from slicemgr.service.nodes import images
 from slicemgr.service.views import pages, views
 from slicemgr.web import spool
-from slicemgr.web.pages import door, shell
+from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.multipart import FileForm
 from slicemgr.web.pages.shell import Entry
@@ -49,7 +49,7 @@ def send() -> Response:
     given = FileForm()
     with spool.place():
         given.open()
-        door.protect()
+        browser_session.protect()
         form = Form.sent()
         try:
             response = _take(given, form)

@@ -6,7 +6,7 @@ from flask import Response, g, request
 
 from slicemgr.errors import Refused, invalid
 from slicemgr.service.accounts import authentication, passwords, sessions, users
-from slicemgr.web.pages import door, shell
+from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.pages.form import Form
 from slicemgr.web.state import address, state
 
@@ -29,10 +29,10 @@ def accept(secret: str) -> Response:
     try:
         if password != repeated:
             raise invalid("repeated", "does not match the password above", "enter the same password in both fields")
-        users.accept(store, state().door, secret, password, address())
+        users.accept(store, state().authenticator, secret, password, address())
     except Refused as error:
         return form.again(error, "invitation.html", user=user, least=passwords.LEAST)
     agent = request.headers.get("User-Agent", "")
     g.pop("principal", None)
-    door.start(sessions.start(store, config, authentication.account(store, user, address()), agent))
+    browser_session.start(sessions.start(store, config, authentication.account(store, user, address()), agent))
     return shell.see("slices_page.mine", f"Welcome, {user}. Your password is set.")

@@ -12,7 +12,7 @@ from slicemgr.model import OperationState
 from slicemgr.policy import access
 from slicemgr.service.views import pages, views
 from slicemgr.service.views.pages import LogFilter
-from slicemgr.web.pages import door, shell
+from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.pages.form import Form
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
@@ -58,7 +58,7 @@ def every() -> Response:
         "wanted": wanted,
         "most": _OPERATIONS,
     }
-    if door.is_htmx():
+    if browser_session.is_htmx():
         return shell.fresh(**live)
     return shell.show("operations/list.html", wanted=wanted, states=[*OperationState], table=shell.part(**live))
 

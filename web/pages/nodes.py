@@ -10,7 +10,7 @@ from slicemgr.errors import Code, Refused
 from slicemgr.policy import access
 from slicemgr.service.nodes import audits, nodes
 from slicemgr.service.views import pages, views
-from slicemgr.web.pages import door, shell
+from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
@@ -50,7 +50,7 @@ def show(name: str) -> Response:
         "asked": asked,
         "known": known,
     }
-    if door.is_htmx():
+    if browser_session.is_htmx():
         return shell.fresh(**live)
     facts = {key: value for key, value in node["facts"].items() if not isinstance(value, dict | list)}
     room = {one: int(node["capacity"][one] * getattr(state().config.limits, f"{one}_overcommit")) for one in _CAPS}

@@ -14,7 +14,7 @@ from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.service.accounts import openid, password_policy, sessions, users
 from slicemgr.service.outbound.openid_issuer import Flight, Issuer
-from slicemgr.web.pages import door, shell
+from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.pages.form import Form, once, sentence
 from slicemgr.web.state import address, principal, state
 
@@ -67,8 +67,8 @@ def _passwords_for() -> str:
 def start() -> Response:
     """To the issuer."""
     _desk()
-    target = door.local(request.args.get("next", "")[:_LONGEST_TARGET])
-    if door.signed_in():
+    target = browser_session.local(request.args.get("next", "")[:_LONGEST_TARGET])
+    if browser_session.signed_in():
         return _see(target)
     try:
         return _see(_set_out(_ENTER, target))
@@ -112,12 +112,12 @@ def back() -> Response:
     attempt, where = f"openid {given[:64]}", address()
     try:
         flight, what, whose = _come_back(desk, given)
-        state().door.attempts.begin(attempt, where)
+        state().authenticator.attempts.begin(attempt, where)
         proven = desk.issuer.prove(flight, _back(), request.args.to_dict())
         response = _arrived(proven, what, whose)
     except Refused as error:
         return _again(error)
-    state().door.attempts.forgive(attempt, where)
+    state().authenticator.attempts.forgive(attempt, where)
     return response
 
 
@@ -125,7 +125,7 @@ def _arrived(proven: Any, what: str, whose: str) -> Response:
     """What somebody set out for is done."""
     store, config, agent = state().store, state().config, request.headers.get("User-Agent", "")
     if what == _LINK:
-        if not door.signed_in() or principal().user != whose:
+        if not browser_session.signed_in() or principal().user != whose:
             hint = "sign in as that user and link the account again"
             raise Refused(Code.UNAUTHENTICATED, f"you are no longer signed in as {whose}", hint=hint)
         openid.link(store, proven, principal())
@@ -136,7 +136,7 @@ def _arrived(proven: Any, what: str, whose: str) -> Response:
         made = openid.accept(store, config, proven, whose, address(), agent)
     else:
         made = openid.enter(store, config, proven, address(), agent)
-    door.start(made)
+    browser_session.start(made)
     return _see(whose if what == _ENTER else "/")
 
 

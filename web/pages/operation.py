@@ -7,7 +7,7 @@ from typing import Any
 from flask import Response, url_for
 
 from slicemgr.service.views import views
-from slicemgr.web.pages import door, shell
+from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.state import principal, state
 
 _EVERY = 1.0  # seconds between looks, until it has ended
@@ -28,6 +28,6 @@ def show(id: str) -> Response:
         "path": url_for("operation_page.show", id=id),
         "operation": operation,
     }
-    if door.is_htmx():
+    if browser_session.is_htmx():
         return shell.fresh(**live)
     return shell.show("operation.html", operation=operation, live=shell.part(**live), ended=ended)

@@ -149,7 +149,7 @@ def _page(name: str, form: Form | None = None, status: int = 200) -> Response:
             "tokens": people.tokens(c, name, by),
             "sessions": people.sessions(c, name, by),
         }
-    shown = reveal.look(request.args.get("shown", ""))
+    shown = reveal.read(request.args.get("shown", ""))
     form = form or Form({one: user[one] or "" for one in ("full_name", "email")})
     return shell.show(
         "people/show.html", status, form=form, user=user, shown=shown, asked="shown" in request.args, **theirs

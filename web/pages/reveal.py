@@ -37,7 +37,7 @@ class _Secrets:
                 self._kept.popitem(last=False)
         return key
 
-    def look(self, whose: str, key: str) -> str:
+    def read(self, whose: str, key: str) -> str:
         now = time.monotonic()
         with self._lock:
             for old in [name for name, one in self._kept.items() if one.until <= now]:
@@ -59,6 +59,6 @@ def keep(text: str) -> str:
     return _secrets().keep(principal().credential, text)
 
 
-def look(key: str) -> str:
+def read(key: str) -> str:
     """The secret; "" if it was shown already, is too old, or is another session's."""
-    return _secrets().look(principal().credential, key) if key else ""
+    return _secrets().read(principal().credential, key) if key else ""

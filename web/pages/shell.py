@@ -10,7 +10,7 @@ from flask import Blueprint, Flask, Response, current_app, flash, g, redirect, r
 from markupsafe import Markup
 
 from slicemgr import __version__
-from slicemgr.web.pages import assets, door
+from slicemgr.web.pages import assets, browser_session
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -39,16 +39,16 @@ def blueprint(name: str, *entries: Entry, is_open: bool = False) -> Blueprint:
     """A blueprint of pages for who is signed in, or with is_open for everybody; its forms are protected."""
     made = Blueprint(name, __name__)
     if not is_open:
-        made.before_request(door.require)
-    made.before_request(door.protect)
+        made.before_request(browser_session.require)
+    made.before_request(browser_session.protect)
     made.record(lambda setup: setup.app.extensions.setdefault("slicemgr.navigation", []).extend(entries))
     return made
 
 
 def uploads(name: str) -> Blueprint:
-    """A blueprint whose routes take files: each asks `door.protect` itself, before it reads the file."""
+    """A blueprint whose routes take files: each asks `browser_session.protect` itself, before it reads the file."""
     made = Blueprint(name, __name__)
-    made.before_request(door.require)
+    made.before_request(browser_session.require)
     return made
 
 

@@ -6,7 +6,7 @@ from flask import Response, g, redirect, request
 
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.service.accounts import sessions
-from slicemgr.web.pages import door, known_browser, shell
+from slicemgr.web.pages import browser_session, known_browser, shell
 from slicemgr.web.pages.form import Form
 from slicemgr.web.state import address, state
 
@@ -16,14 +16,14 @@ blueprint = shell.blueprint("sign_in", is_open=True)
 @blueprint.route("/")
 def home() -> Response:
     """Where to begin."""
-    return shell.see("slices_page.mine" if door.signed_in() else "sign_in.show")
+    return shell.see("slices_page.mine" if browser_session.signed_in() else "sign_in.show")
 
 
 @blueprint.route("/sign-in")
 def show() -> Response:
     """User and password."""
     target = request.args.get("next")
-    if door.signed_in():
+    if browser_session.signed_in():
         return _go(target)
     return shell.show("sign_in.html", form=Form(), next=target)
 
@@ -39,28 +39,28 @@ def enter() -> Response:
             if not value:
                 raise invalid(name, "is missing")
         config, agent = state().config, request.headers.get("User-Agent", "")
-        store, entry, known = state().store, state().door, known_browser.recognise(form["user"])
+        store, entry, known = state().store, state().authenticator, known_browser.recognise(form["user"])
         made = sessions.sign_in_with(store, config, entry, form["user"], password, address(), agent, known)
     except Refused as error:
         return form.again(error, "sign_in.html", next=target)
-    door.start(made)
+    browser_session.start(made)
     return _go(target)
 
 
 @blueprint.route("/sign-out", methods=["POST"])
 def leave() -> Response:
     """The session ends here and in the database."""
-    if door.signed_in():
+    if browser_session.signed_in():
         by = g.pop("principal")
         try:
             sessions.revoke(state().store, by.credential, by)
         except Refused as error:  # it was revoked elsewhere
             if error.code is not Code.NOT_FOUND:
                 raise
-    door.end()
+    browser_session.end()
     return shell.see("sign_in.show", "You are signed out.")
 
 
 def _go(target: str | None) -> Response:
-    response: Response = redirect(door.local(target), 303)  # type: ignore[assignment]
+    response: Response = redirect(browser_session.local(target), 303)  # type: ignore[assignment]
     return response

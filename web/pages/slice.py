@@ -11,7 +11,7 @@ from slicemgr.errors import Code, Refused
 from slicemgr.service.slices import slices, specs
 from slicemgr.service.views import views
 from slicemgr.store.updates import utcnow
-from slicemgr.web.pages import door, shell, slice_shown, words
+from slicemgr.web.pages import browser_session, shell, slice_shown, words
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.slice_shown import back, same
 from slicemgr.web.state import principal, state
@@ -33,13 +33,13 @@ def show(name: str) -> Response:
     try:
         with state().store.read() as c:
             row = slice_shown.find(c, name)
-            if door.is_htmx():
+            if browser_session.is_htmx():
                 live = slice_shown.live(c, row)
     except Refused as error:
-        if door.is_htmx() and error.code is Code.NOT_FOUND:
+        if browser_session.is_htmx() and error.code is Code.NOT_FOUND:
             return shell.gone("slices/gone.html", name=name)
         raise
-    return shell.fresh(**live) if door.is_htmx() else slice_shown.page(row)
+    return shell.fresh(**live) if browser_session.is_htmx() else slice_shown.page(row)
 
 
 @blueprint.route("/slices/<name>/act", methods=["POST"])

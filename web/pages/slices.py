@@ -10,7 +10,7 @@ from slicemgr.model import RequestState
 from slicemgr.policy import access
 from slicemgr.service.slices import requests
 from slicemgr.service.views import invitations, people, views
-from slicemgr.web.pages import door, shell
+from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
@@ -30,10 +30,10 @@ def mine() -> Response:
     by = principal()
     with state().store.read() as c:
         every = views.slices(c, access.visible(by))
-        asked = [] if door.is_htmx() else people.requests(c, by, state=RequestState.WAITING)
-        invited = [] if door.is_htmx() else invitations.of_user(c, by)
+        asked = [] if browser_session.is_htmx() else people.requests(c, by, state=RequestState.WAITING)
+        invited = [] if browser_session.is_htmx() else invitations.of_user(c, by)
     listed = _listed(every, wanted)
-    if door.is_htmx():
+    if browser_session.is_htmx():
         return shell.fresh(**listed)
     choices = {name: sorted({one[name] for one in every}) for name in ("state", "type", "project")}
     table = shell.part(**listed)

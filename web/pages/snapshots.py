@@ -11,10 +11,10 @@ from slicemgr.errors import Code, Refused
 from slicemgr.policy import access, leases
 from slicemgr.service.projects import projects
 from slicemgr.service.slices import snapshots, specs
-from slicemgr.service.slices.snapshots import Place
+from slicemgr.service.slices.snapshots import SliceReference
 from slicemgr.service.views import snapshots as snapshot_views
 from slicemgr.service.views import views
-from slicemgr.web.pages import cost, door, shell, slice_shown
+from slicemgr.web.pages import browser_session, cost, shell, slice_shown
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.new import lease_options
 from slicemgr.web.pages.slice_shown import Found, back, same
@@ -37,10 +37,10 @@ def every(name: str) -> Response:
             row = slice_shown.find(c, name)
             kept = slice_shown.snapshots(c, row)
     except Refused as error:
-        if door.is_htmx() and error.code is Code.NOT_FOUND:
+        if browser_session.is_htmx() and error.code is Code.NOT_FOUND:
             return shell.gone("slices/no_snapshots.html")
         raise
-    if door.is_htmx():
+    if browser_session.is_htmx():
         return shell.fresh(**kept)
     return shell.see("slice_page.show", name=name, project=row.project, _anchor="snapshots")
 
@@ -99,8 +99,8 @@ def clone(name: str, snapshot: str) -> Response:
     return shell.see("slice_page.show", name=form["name"], project=row.project)
 
 
-def _place(row: Found) -> Place:
-    return Place(row.name, principal(), row.project)
+def _place(row: Found) -> SliceReference:
+    return SliceReference(row.name, principal(), row.project)
 
 
 def _shown(name: str, snapshot: str, what: str) -> tuple[Found, dict[str, Any]]:

@@ -42,7 +42,7 @@ def install(app: Flask) -> None:
         "amount": amount,
         "browser": browser,
         "took": took,
-        "told": told,
+        "notice_text": notice_text,
     }
     app.jinja_env.filters.update(filters)
 
@@ -68,7 +68,7 @@ def date(value: str) -> str:
     return f"{datetime.fromisoformat(value).astimezone(UTC):%a %-d %b %Y, %H:%M} UTC"
 
 
-def told(text: str) -> str:
+def notice_text(text: str) -> str:
     """A notice as a page says it: times as people write them, and nothing that is to be typed into a shell."""
     text = _MOMENT.sub(lambda found: date(found[0]), _TYPED.sub("", text))
     return f"{text[:1].upper()}{text[1:]}."

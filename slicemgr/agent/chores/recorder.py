@@ -16,7 +16,7 @@ from slicemgr.config import Config
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import SlicemgrError
 from slicemgr.model import Kind
-from slicemgr.record.sampler import Looker
+from slicemgr.record.sampler import Sampler
 from slicemgr.store import Store, samples
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Recorder:
     def __init__(self, config: Config, store: Store, pool: Pool, ask: Callable[[], Stats]) -> None:
         self._config = config
         self._store = store
-        self._looker = Looker(config, pool, config.node.run_dir / "recorder.json")
+        self._sampler = Sampler(config, pool, config.node.run_dir / "recorder.json")
         self._machines = Machines(ask)
 
     def chore(self) -> Chore:
@@ -77,11 +77,11 @@ class Recorder:
         with self._store.read() as c:
             slivers = samples.slivers(c, node)
         stats = self._machines.ask(any(one.kind == Kind.KVM for one in slivers))
-        measured = self._looker.look(now, slivers, stats)
+        sample = self._sampler.sample(now, slivers, stats)
         with self._store.write() as c:
             projects = {one.serial: one.project for one in slivers}
-            samples.write(c, measured.whole, measured.slivers, projects, measured.usage)
-        self._looker.keep()
+            samples.write(c, sample.whole, sample.slivers, projects, sample.usage)
+        self._sampler.keep()
         with self._store.write() as c:
             samples.sum_up(c, node, now)
             samples.forget(c, node, self._config.record, now)

@@ -130,8 +130,8 @@ def _admit(c: Connection, proven: Proven, user: str, address: str) -> Principal:
         authorized_keys.refresh(c, user, by, f"the account {user} was changed")
         detail = f"{user}: admin {admin}, by {proven.issuer}"
         operations.note(c, user, "user change", now, detail=detail, address=address)
-    seen = {"used_at": now, "admin": by_claim, **({"email": proven.email} if proven.email else {})}
-    c.execute(t.identities.update().where(_I.user == user, _I.issuer == proven.issuer).values(seen))
+    values = {"used_at": now, "admin": by_claim, **({"email": proven.email} if proven.email else {})}
+    c.execute(t.identities.update().where(_I.user == user, _I.issuer == proven.issuer).values(values))
     return Principal(user, admin, authentication.roles_of(c, user), address=address)
 
 

@@ -36,7 +36,7 @@ class Session:
 def sign_in_with(
     store: Store,
     config: Config,
-    door: sign_in.Door,
+    authenticator: sign_in.Authenticator,
     user: str,
     password: str,
     address: str,
@@ -44,7 +44,7 @@ def sign_in_with(
     browser: str = "",
 ) -> Session:
     """A session for whoever knows the password. Refused(UNAUTHENTICATED), TooMany. browser: as in `sign_in.check`."""
-    return start(store, config, sign_in.check(store, door, user, password, address, browser), agent)
+    return start(store, config, sign_in.check(store, authenticator, user, password, address, browser), agent)
 
 
 def start(store: Store, config: Config, by: Principal, agent: str, how: str = "") -> Session:

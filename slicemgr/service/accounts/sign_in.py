@@ -20,7 +20,7 @@ from slicemgr.store.updates import utcnow
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
-class Door:
+class Authenticator:
     """What signing in needs beside the store: made once for each web process."""
 
     def __init__(self, config: Config) -> None:
@@ -35,29 +35,31 @@ def name(user: str) -> str:
     return user.strip().lower()[:64]
 
 
-def check(store: Store, door: Door, user: str, password: str, address: str, browser: str = "") -> Principal:
+def check(
+    store: Store, authenticator: Authenticator, user: str, password: str, address: str, browser: str = ""
+) -> Principal:
     """Who this is. browser: the known browser that asks, as `KnownBrowsers.recognise` names it.
 
     Refused(UNAUTHENTICATED), without saying what was wrong, Refused(DENIED); TooMany.
     """
     user = name(user)
-    door.attempts.begin(user, address, browser)
+    authenticator.attempts.begin(user, address, browser)
     u = t.users.c
     with store.read() as c:
         row = c.execute(sa.select(u.name, u.admin, u.enabled, u.password).where(u.name == user)).first()
         roles = authentication.roles_of(c, user)
-    right = door.passwords.matches(row.password if row is not None else "", password)
+    right = authenticator.passwords.matches(row.password if row is not None else "", password)
     if row is None or not right or not row.enabled:
         shown = user if _NAME.fullmatch(user) else "?"
         with store.write() as c:
             operations.note(c, shown, "sign-in failed", utcnow(), address=address)
         hint = "ask an admin of the testbed for a new link if you forgot the password"
         raise Refused(Code.UNAUTHENTICATED, "the user name or the password is wrong", hint=hint)
-    door.attempts.forgive(user, address, browser)
+    authenticator.attempts.forgive(user, address, browser)
     with store.read() as c:
-        password_policy.check(c, door.openid, user)
-    if door.passwords.stale(row.password):
-        fresh = door.passwords.hash(password, user)
+        password_policy.check(c, authenticator.openid, user)
+    if authenticator.passwords.stale(row.password):
+        fresh = authenticator.passwords.hash(password, user)
         with store.write() as c:
             c.execute(t.users.update().where(u.name == user, u.password == row.password).values(password=fresh))
     return Principal(row.name, row.admin, roles, address=address)

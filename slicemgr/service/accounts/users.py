@@ -20,7 +20,7 @@ from slicemgr.model import DEFAULT_PROJECT
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
 from slicemgr.service.accounts import authentication, known_browsers, password_policy
-from slicemgr.service.accounts.sign_in import Door
+from slicemgr.service.accounts.sign_in import Authenticator
 from slicemgr.service.nodes import operations
 from slicemgr.service.slices import authorized_keys
 from slicemgr.store import Store
@@ -144,12 +144,12 @@ def use_up(c: Connection, secret: str, now: datetime) -> str:
     return user
 
 
-def accept(store: Store, door: Door, secret: str, password: str, address: str) -> str:
+def accept(store: Store, authenticator: Authenticator, secret: str, password: str, address: str) -> str:
     """Set the password of whom the link is for; the user's name. The link is used up, and sessions end."""
     user = invited(store, secret)
     with store.read() as c:
-        password_policy.check(c, door.openid, user)
-    hashed = door.passwords.hash(password, user)
+        password_policy.check(c, authenticator.openid, user)
+    hashed = authenticator.passwords.hash(password, user)
     with store.write() as c:
         now = utcnow()
         user = use_up(c, secret, now)  # again: two may have come at once
@@ -158,18 +158,18 @@ def accept(store: Store, door: Door, secret: str, password: str, address: str) -
     return user
 
 
-def change_password(store: Store, door: Door, old: str, new: str, by: Principal) -> None:
+def change_password(store: Store, authenticator: Authenticator, old: str, new: str, by: Principal) -> None:
     """Other sessions end. Refused(INVALID) if the old one is not right, or the new one none to use."""
     access.changes(by, "change the password")
-    door.attempts.begin(by.user, by.address, by.credential)
+    authenticator.attempts.begin(by.user, by.address, by.credential)
     with store.read() as c:
         hashed = c.scalar(sa.select(t.users.c.password).where(t.users.c.name == by.user)) or ""
-    if not door.passwords.matches(hashed, old):
+    if not authenticator.passwords.matches(hashed, old):
         raise invalid(
             "old", "is not the current password", "ask an admin of the testbed for a new link if you forgot it"
         )
-    door.attempts.forgive(by.user, by.address, by.credential)
-    fresh = door.passwords.hash(new, by.user)
+    authenticator.attempts.forgive(by.user, by.address, by.credential)
+    fresh = authenticator.passwords.hash(new, by.user)
     with store.write() as c:
         _set_password(c, by.user, fresh, but=by.credential)
         operations.note(c, by.user, "password change", utcnow(), address=by.address)
@@ -210,8 +210,8 @@ def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal, confi
             authorized_keys.left(c, own, name, by, f"{name} was disabled")
         if any(one in values for one in _ACCOUNT):
             authorized_keys.refresh(c, name, by, f"the account {name} was changed")
-        said = sorted((key, value) for key, value in values.items() if key != "email_confirmed")
-        detail = f"{name}: " + ", ".join(f"{key} {value}" for key, value in said)
+        changed = sorted((key, value) for key, value in values.items() if key != "email_confirmed")
+        detail = f"{name}: " + ", ".join(f"{key} {value}" for key, value in changed)
         operations.note(c, by.user, "user change", utcnow(), detail=detail, address=by.address)
     if config is not None:
         wake(config.wake_socket)

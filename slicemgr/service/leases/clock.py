@@ -35,7 +35,7 @@ def uptime() -> Uptime:
     return Uptime(_BOOT_ID.read_text().strip(), time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
-def look(c: Connection, now: datetime, up: Uptime) -> leases.Clock:
+def compare(c: Connection, now: datetime, up: Uptime) -> leases.Clock:
     """Compare the clock with what was seen to pass, write that down, and say so if they agree no more, or again."""
     row = _row(c)
     passed = timedelta(seconds=max(0.0, up.seconds - row.uptime)) if row is not None and row.boot == up.boot else None
@@ -43,7 +43,7 @@ def look(c: Connection, now: datetime, up: Uptime) -> leases.Clock:
     _write(c, clock, up)
     before = timedelta(0) if row is None else timedelta(seconds=row.doubt)
     if clock.doubt and not before:
-        operations.note(c, "agent", "clock doubted", now, detail=told(clock, now))
+        operations.note(c, "agent", "clock doubted", now, detail=warning(clock, now))
     elif before and not clock.doubt:
         operations.note(
             c, "agent", "clock agrees", now, detail="the clock of the node agrees again with the elapsed time"
@@ -51,7 +51,7 @@ def look(c: Connection, now: datetime, up: Uptime) -> leases.Clock:
     return clock
 
 
-def told(clock: leases.Clock, now: datetime) -> str:
+def warning(clock: leases.Clock, now: datetime) -> str:
     """What is wrong, for people."""
     far = leases.text(timedelta(minutes=max(1, round(abs(clock.doubt).total_seconds() / 60))))
     if clock.doubt < timedelta(0):
@@ -88,7 +88,7 @@ def view(c: Connection) -> dict[str, Any]:
     return {
         "says": f"{now:{_MOMENT}}",
         "leases_go_by": f"{at:{_MOMENT}}",
-        "doubt": told(clock, now) if clock.doubt else None,
+        "doubt": warning(clock, now) if clock.doubt else None,
         "held": held if clock.doubt else 0,
     }
 

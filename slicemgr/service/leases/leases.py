@@ -35,7 +35,7 @@ def expire(store: Store, config: Config, now: datetime | None = None, up: Uptime
     """
     now = now or utcnow()
     with store.write() as c:
-        at = clock.look(c, now, up or clock.uptime()).judge(now)
+        at = clock.compare(c, now, up or clock.uptime()).judge(now)
         rows = {one.id: one for one in _living(c)}
         rules = lease_rules.all_of(c, config, {one.project for one in rows.values()})
         found = {id_: _lease(one, rules[one.project]) for id_, one in rows.items()}
@@ -81,35 +81,35 @@ def _carry_out(
     match verdict:
         case Verdict.REMIND:
             before = policy.reminder(lease, at) or timedelta(0)
-            said = f"the lease ends at {end}: `slicectl renew {row.name} --lease {policy.text(rules.lease.default)}`"
-            operations.note(c, USER, "lease reminder", at, slice=row.name, project=row.project, detail=said)
-            _tell(c, config, row, f"the lease ends at {end}", said, at, reminded=int(before.total_seconds()))
+            text = f"the lease ends at {end}: `slicectl renew {row.name} --lease {policy.text(rules.lease.default)}`"
+            operations.note(c, USER, "lease reminder", at, slice=row.name, project=row.project, detail=text)
+            _announce(c, config, row, f"the lease ends at {end}", text, at, reminded=int(before.total_seconds()))
         case Verdict.STOP:
             gone = f"{at + config.lease.grace:{_MOMENT}}"
-            said = f"the lease ended at {end}; the slice is deleted at {gone} unless the lease is renewed"
-            slices.change(c, row, "stop", USER, at, why=said)
-            _tell(c, config, row, "stopped", f"stopped: {said}", at, lease_ended_at=at)
+            text = f"the lease ended at {end}; the slice is deleted at {gone} unless the lease is renewed"
+            slices.change(c, row, "stop", USER, at, why=text)
+            _announce(c, config, row, "stopped", f"stopped: {text}", at, lease_ended_at=at)
         case Verdict.DELETE:
-            said = f"the lease ended at {end} and was not renewed"
-            slices.change(c, row, "delete", USER, at, why=said)
-            _tell(c, config, row, "deleted", f"deleted: {said}", at)
+            text = f"the lease ended at {end} and was not renewed"
+            slices.change(c, row, "delete", USER, at, why=text)
+            _announce(c, config, row, "deleted", f"deleted: {text}", at)
         case Verdict.RESUME_LEASE:
             why = "the leases of the project do not expire" if rules.exempt else "the clock was wrong"
-            said = f"the lease continues because {why}; stopped slivers remain stopped: `slicectl start {row.name}`"
-            operations.note(c, USER, "lease resumed", at, slice=row.name, project=row.project, detail=said)
-            _tell(c, config, row, "the lease continues", said, at, lease_ended_at=None)
+            text = f"the lease continues because {why}; stopped slivers remain stopped: `slicectl start {row.name}`"
+            operations.note(c, USER, "lease resumed", at, slice=row.name, project=row.project, detail=text)
+            _announce(c, config, row, "the lease continues", text, at, lease_ended_at=None)
 
 
-def _tell(
-    c: Connection, config: Config, row: Row[*tuple[Any, ...]], short: str, said: str, at: datetime, **values: Any
+def _announce(
+    c: Connection, config: Config, row: Row[*tuple[Any, ...]], short: str, text: str, at: datetime, **values: Any
 ) -> None:
     """Where the slice is shown, and by mail. The event is there already."""
-    c.execute(t.slices.update().where(t.slices.c.id == row.id).values(lease_notice=said, **values))
+    c.execute(t.slices.update().where(t.slices.c.id == row.id).values(lease_notice=text, **values))
     about = mail.About(row.owner, row.name, row.project)
     subject = f"slice {row.name} of project {row.project}: {short}"
-    mail.queue(c, config, f"{row.id} {row.expires_at:{_MOMENT}} {said}", about, subject, _letter(config, row, said), at)
+    mail.queue(c, config, f"{row.id} {row.expires_at:{_MOMENT}} {text}", about, subject, _letter(config, row, text), at)
 
 
-def _letter(config: Config, row: Row[*tuple[Any, ...]], said: str) -> str:
+def _letter(config: Config, row: Row[*tuple[Any, ...]], text: str) -> str:
     where = f"\n{config.web.url}\n" if config.web.url else ""
-    return f"Slice {row.name} of project {row.project}:\n\n{said}.\n{where}"
+    return f"Slice {row.name} of project {row.project}:\n\n{text}.\n{where}"

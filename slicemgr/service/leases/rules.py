@@ -47,17 +47,17 @@ def all_of(c: Connection, config: Config, projects: Collection[str]) -> dict[str
     own = {row.project: row for row in c.execute(sa.select(t.lease_rules).where(r.project.in_(names)))}
     found = {}
     for name in names:
-        said: dict[str, Any] = {}
+        overrides: dict[str, Any] = {}
         if (row := own.get(name)) is not None:
             spans = {"default": row.default, "window": row.window}
-            said = {key: timedelta(seconds=value) for key, value in spans.items() if value is not None}
+            overrides = {key: timedelta(seconds=value) for key, value in spans.items() if value is not None}
             if row.reminders is not None:
-                said["reminders"] = tuple(timedelta(seconds=one) for one in row.reminders)
+                overrides["reminders"] = tuple(timedelta(seconds=one) for one in row.reminders)
         most = min(longest.get(name, config.lease.longest), config.lease.longest)
-        lease = replace(config.lease, **said, longest=most)
+        lease = replace(config.lease, **overrides, longest=most)
         lease = replace(lease, default=min(lease.default, most))
         exempt = row is not None and row.exempt
-        found[name] = Rules(lease, exempt, (*said, *(("exempt",) if exempt else ())))
+        found[name] = Rules(lease, exempt, (*overrides, *(("exempt",) if exempt else ())))
     return found
 
 
@@ -79,8 +79,8 @@ def change(store: Store, config: Config, project: str, raw: Mapping[str, Any], b
             c.execute(t.lease_rules.insert().values(project=project, **values))
         if before.exempt and values.get("exempt") is False:
             _begin_again(c, project, before.lease.default)
-        said = ", ".join(f"{name} {_said(value)}" for name, value in sorted(raw.items()))
-        operations.note(c, by.user, "project leases", utcnow(), project=project, detail=said, address=by.address)
+        detail = ", ".join(f"{name} {_shown(value)}" for name, value in sorted(raw.items()))
+        operations.note(c, by.user, "project leases", utcnow(), project=project, detail=detail, address=by.address)
 
 
 def check_exists(c: Connection, project: str) -> None:
@@ -110,7 +110,7 @@ def view(c: Connection, config: Config, project: str, by: Principal) -> dict[str
     }
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     if value is None:
         return "as the node"
     return "/".join(map(str, value)) if isinstance(value, list) else str(value)

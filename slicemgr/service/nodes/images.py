@@ -153,11 +153,11 @@ def find(c: Connection, wanted: str, by: Principal) -> Row[*tuple[Any, ...]]:
     return rows[0]
 
 
-def visible(seen: Collection[str] | None) -> sa.ColumnElement[bool]:
+def visible(projects: Collection[str] | None) -> sa.ColumnElement[bool]:
     """Images for all and those of the projects `seen`; None: every one."""
-    if seen is None:
+    if projects is None:
         return sa.true()
-    return sa.or_(t.images.c.project.is_(None), t.images.c.project.in_(seen))
+    return sa.or_(t.images.c.project.is_(None), t.images.c.project.in_(projects))
 
 
 def publish(store: Store, wanted: str, by: Principal) -> str:

@@ -193,11 +193,11 @@ class Issuer:
 
     def _check_answer(self, answer: Mapping[str, str]) -> None:
         """Another issuer's answer is none of ours (RFC 9207)."""
-        said = answer.get("iss")
-        if said is None and self._metadata().get("authorization_response_iss_parameter_supported") is True:
+        claimed = answer.get("iss")
+        if claimed is None and self._metadata().get("authorization_response_iss_parameter_supported") is True:
             raise self._doubt("the response does not name its issuer")
-        if said is not None and said != self.settings.issuer:
-            raise self._doubt(f"the response names the issuer {said!r}")
+        if claimed is not None and claimed != self.settings.issuer:
+            raise self._doubt(f"the response names the issuer {claimed!r}")
         if error := answer.get("error"):
             if error == "access_denied":
                 raise Refused(
@@ -256,8 +256,8 @@ class Issuer:
             raise self._doubt("it does not name the user")
         word = claims.get("email_verified")  # some say it as text
         verified = (word is True or word == "true") and _EMAIL.fullmatch(email)
-        said = claims.get(self.settings.admin_claim) if self.settings.admin_claim else None
-        values = said if isinstance(said, list) else [said]
+        claimed = claims.get(self.settings.admin_claim) if self.settings.admin_claim else None
+        values = claimed if isinstance(claimed, list) else [claimed]
         return Proven(
             self.settings.issuer,
             subject,

@@ -125,8 +125,8 @@ class Server:
 
 
 def _judge(code: int, answer: str) -> Refusal | NotNow:
-    said = f"the server answered {code} {answer}"
-    return Refusal(said) if code >= 500 else NotNow(said)
+    detail = f"the server answered {code} {answer}"
+    return Refusal(detail) if code >= 500 else NotNow(detail)
 
 
 def _answer(error: smtplib.SMTPResponseException) -> str:

@@ -86,8 +86,8 @@ def insert(c: Connection, config: Config, project: str, whom: Any, as_role: Role
             message = f"project {project} already has {_MOST} open invitations"
             raise Refused(Code.CONFLICT, message, hint="withdraw one", field="invitee")
         row = {"id": id_, "project": project, "invitee": name, "role": as_role, "invited_by": by.user}
-        ends = now + config.people.project_invitation
-        c.execute(t.project_invitations.insert().values(**row, created_at=now, expires_at=ends))
+        expires_at = now + config.people.project_invitation
+        c.execute(t.project_invitations.insert().values(**row, created_at=now, expires_at=expires_at))
     operations.note(
         c, by.user, "member invite", now, project=project, detail=_detail(name, as_role), address=by.address
     )
@@ -117,8 +117,8 @@ def _withdraw(c: Connection, row: _Row | None, id: str, by: Principal) -> None:
         raise access.missing("invitation", id)
     access.invite_member(by, row.project, Role(row.role))
     c.execute(t.project_invitations.delete().where(_I.id == row.id))
-    said = {"project": row.project, "detail": _detail(row.invitee, row.role), "address": by.address}
-    operations.note(c, by.user, "invitation withdraw", utcnow(), **said)
+    details = {"project": row.project, "detail": _detail(row.invitee, row.role), "address": by.address}
+    operations.note(c, by.user, "invitation withdraw", utcnow(), **details)
 
 
 def _detail(name: str, as_role: str) -> str:
@@ -147,8 +147,8 @@ def accept(store: Store, config: Config, id: str, by: Principal) -> str:
         if before is None or wanted is Role.PI:
             join(c, row.project, by.user, wanted, by, now)
             authorized_keys.joined(c, row.project, by.user, by)
-        said = {"project": row.project, "detail": f"{by.user} {wanted}", "address": by.address}
-        operations.note(c, by.user, "member join", now, **said)
+        details = {"project": row.project, "detail": f"{by.user} {wanted}", "address": by.address}
+        operations.note(c, by.user, "member join", now, **details)
     wake(config.wake_socket)
     return str(row.project)
 

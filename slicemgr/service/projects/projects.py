@@ -113,11 +113,11 @@ def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal) -> No
         access.see_project(by, name)
         check_exists(c, name)
         access.describe_project(by, name)
-        now, said = utcnow(), []
+        now, changes = utcnow(), []
         if "description" in raw:
             text = _description(raw["description"])
             c.execute(t.projects.update().where(t.projects.c.name == name).values(description=text))
-            said.append("description")
+            changes.append("description")
         if QUOTA in raw or CEILING in raw:
             access.limit_project(by, name)
             both = {level: _parse(level, raw.get(level) or {}, limits(c, name, level)) for level in (QUOTA, CEILING)}
@@ -127,9 +127,9 @@ def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal) -> No
             for level, value in both.items():
                 _write_limits(c, name, level, value)
                 changed = raw.get(level) or {}
-                said += [f"{level}.{key} {changed[key]}" for key in sorted(changed)]
-        if said:
-            detail = ", ".join(said)
+                changes += [f"{level}.{key} {changed[key]}" for key in sorted(changed)]
+        if changes:
+            detail = ", ".join(changes)
             operations.note(c, by.user, "project change", now, project=name, detail=detail, address=by.address)
 
 

@@ -49,15 +49,15 @@ def left(c: Connection, projects: Iterable[str], user: str, by: Principal, why: 
     lines = list(c.scalars(sa.select(k.line).where(k.user == user)))
     for project in projects:
         mates = sa.select(m.user).join(t.users, u.name == m.user).where(m.project == project, m.user != user, u.enabled)
-        others = request_keys.bodies(c.scalars(sa.select(k.line).where(k.user.in_(mates))))
-        _forget(c, l.project == project, [line for line in lines if request_keys.body(line) not in others])
+        others = request_keys.without_comments(c.scalars(sa.select(k.line).where(k.user.in_(mates))))
+        _forget(c, l.project == project, [line for line in lines if request_keys.without_comment(line) not in others])
         _spread(c, l.project == project, by, why, utcnow())
 
 
 def _forget(c: Connection, where: _Where, lines: Collection[str]) -> None:
-    l, gone = t.slices.c, request_keys.bodies(lines)
+    l, gone = t.slices.c, request_keys.without_comments(lines)
     for id_, named in c.execute(sa.select(l.id, l.named_keys).where(where)).all() if gone else ():
-        kept = [line for line in named if request_keys.body(line) not in gone]
+        kept = [line for line in named if request_keys.without_comment(line) not in gone]
         if kept != named:
             c.execute(t.slices.update().where(l.id == id_).values(named_keys=kept))
 
@@ -73,8 +73,8 @@ def _spread(c: Connection, where: _Where, by: Principal, why: str, now: datetime
         if (row.owner, row.project) in own:
             want = request_keys.union(row.named_keys, own[row.owner, row.project])
         else:
-            known = request_keys.bodies(line for _, line in theirs[row.project])
-            named = [line for line in row.named_keys if request_keys.body(line) in known]
+            known = request_keys.without_comments(line for _, line in theirs[row.project])
+            named = [line for line in row.named_keys if request_keys.without_comment(line) in known]
             want = request_keys.union(named, (line for role, line in theirs[row.project] if role == Role.PI))
         if set(want) != set(row.ssh_keys):
             c.execute(t.slices.update().where(l.id == row.id).values(ssh_keys=want))

@@ -21,7 +21,7 @@ _REMEDY = {Desired.STOPPED: "`slicectl start {}`", Desired.PAUSED: "`slicectl re
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConsoleSliver:
     """A sliver that somebody may open the console of."""
 
     sliver: str
@@ -32,7 +32,7 @@ class Place:
 
 def find(
     c: Connection, name: str, index: int, by: Principal, *, project: str | None = None, screen: bool = False
-) -> Place:
+) -> ConsoleSliver:
     """Sliver `index` of a slice. Refused: NOT_FOUND, DENIED, INVALID for the screen of a container."""
     row, s, l = slices.find(c, name, by, project), t.slivers.c, t.slices.c
     access.change_slice(by, row.project, row.owner, name, "open consoles of")
@@ -43,7 +43,7 @@ def find(
         raise Refused(Code.NOT_FOUND, f"slice {name} has no sliver {index}", hint=hint, field="sliver")
     if screen and sliver.kind != Kind.KVM:
         raise invalid("screen", f"{name} has containers, which have no screen", "open the console")
-    return Place(sliver.id, Desired(sliver.desired), Kind(sliver.kind), row.project)
+    return ConsoleSliver(sliver.id, Desired(sliver.desired), Kind(sliver.kind), row.project)
 
 
 def ask(store: Store, name: str, index: int, by: Principal, *, project: str | None = None, screen: bool = False) -> str:
@@ -52,11 +52,11 @@ def ask(store: Store, name: str, index: int, by: Principal, *, project: str | No
     Refused: as `find`, and CONFLICT if the sliver shall not run.
     """
     with store.write() as c:
-        place = find(c, name, index, by, project=project, screen=screen)
-        if place.desired is not Desired.RUNNING:
-            hint = _REMEDY.get(place.desired, "").format(name)
+        target = find(c, name, index, by, project=project, screen=screen)
+        if target.desired is not Desired.RUNNING:
+            hint = _REMEDY.get(target.desired, "").format(name)
             raise Refused(Code.CONFLICT, f"{name}/{index} is not running", hint=hint)
         now, what = utcnow(), "screen" if screen else "console"
-        told = {"slice": name, "project": place.project, "detail": f"sliver {index}", "address": by.address}
-        operations.note(c, by.user, what, now, **told)
-        return console_tickets.give(c, console_tickets.Ticket(by.user, place.sliver, by.credential, screen), now)
+        details = {"slice": name, "project": target.project, "detail": f"sliver {index}", "address": by.address}
+        operations.note(c, by.user, what, now, **details)
+        return console_tickets.give(c, console_tickets.Ticket(by.user, target.sliver, by.credential, screen), now)

@@ -50,20 +50,20 @@ def parse(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def body(line: str) -> str:
+def without_comment(line: str) -> str:
     """What of a line makes it that key: type and key, without its comment."""
     return " ".join(line.split()[:2])
 
 
-def bodies(lines: Iterable[str]) -> set[str]:
-    return {body(line) for line in lines}
+def without_comments(lines: Iterable[str]) -> set[str]:
+    return {without_comment(line) for line in lines}
 
 
 def union(*lists: Iterable[str]) -> list[str]:
     """The lines of all, each key once."""
     found: dict[str, str] = {}
     for line in chain(*lists):
-        found.setdefault(body(line), line)
+        found.setdefault(without_comment(line), line)
     return list(found.values())
 
 

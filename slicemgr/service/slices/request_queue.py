@@ -45,5 +45,5 @@ def add(c: Connection, spec: SliceSpec, by: Principal, body: Mapping[str, Any], 
 def note(c: Connection, action: str, row: Mapping[str, Any], by: Principal, detail: str = "") -> None:
     """The event of a request. row: of the request."""
     about = {"slice": row["name"], "project": row["project"]}
-    said = f"{row['id']} of {row['user']}" + (f": {detail}" if detail else "")
-    operations.note(c, by.user, action, utcnow(), **about, detail=said, address=by.address)
+    text = f"{row['id']} of {row['user']}" + (f": {detail}" if detail else "")
+    operations.note(c, by.user, action, utcnow(), **about, detail=text, address=by.address)

@@ -51,9 +51,9 @@ def grant(store: Store, config: Config, id: str, trimmed: Mapping[str, Any], ans
         spec = slices.specify(c, config, {**row.body, **trimmed, "project": row.project})
         allowed = quota.UNLIMITED if by.admin else projects.limits(c, row.project, projects.CEILING)
         operation = slices.insert(c, config, spec, by, owner=owner, allowed=allowed)
-        said = ", ".join(f"{name} {value}" for name, value in sorted(trimmed.items()))
+        limits = ", ".join(f"{name} {value}" for name, value in sorted(trimmed.items()))
         _decide(c, row, RequestState.GRANTED, answer, by, operation)
-        request_queue.note(c, "request grant", dict(row._mapping), by, said)
+        request_queue.note(c, "request grant", dict(row._mapping), by, limits)
     wake(config.wake_socket)
     return operation
 

@@ -38,7 +38,7 @@ _QUOTA_HINT = "delete unused slices, or ask an admin of the testbed for a larger
 _Row = Row[*tuple[Any, ...]]
 
 
-class Place(NamedTuple):
+class SliceReference(NamedTuple):
     """A slice by its name, as somebody sees it. project: None looks in all of theirs."""
 
     slice: str
@@ -46,7 +46,7 @@ class Place(NamedTuple):
     project: str | None = None
 
 
-def create(store: Store, config: Config, at: Place, name: Any) -> str:
+def create(store: Store, config: Config, at: SliceReference, name: Any) -> str:
     """Ask for a snapshot of every sliver; the operation's id.
 
     Refused(CONFLICT): the name is taken, there are as many as a slice may have, or the slice is not made yet.
@@ -70,7 +70,7 @@ def create(store: Store, config: Config, at: Place, name: Any) -> str:
     return operation
 
 
-def delete(store: Store, config: Config, at: Place, name: str) -> str:
+def delete(store: Store, config: Config, at: SliceReference, name: str) -> str:
     """Ask for a snapshot to be deleted; the operation's id. Refused(CONFLICT) while it is needed."""
     with store.write() as c:
         found = _changing(c, at, "delete snapshots of")
@@ -84,7 +84,7 @@ def delete(store: Store, config: Config, at: Place, name: str) -> str:
     return operation
 
 
-def restore(store: Store, config: Config, at: Place, name: str) -> str:
+def restore(store: Store, config: Config, at: SliceReference, name: str) -> str:
     """Ask for all slivers to go on as they were then; the operation's id. What they have now is given up."""
     with store.write() as c:
         found = _changing(c, at, "restore")
@@ -99,7 +99,7 @@ def restore(store: Store, config: Config, at: Place, name: str) -> str:
     return operation
 
 
-def clone(store: Store, config: Config, at: Place, name: str, raw: Mapping[str, Any]) -> str:
+def clone(store: Store, config: Config, at: SliceReference, name: str, raw: Mapping[str, Any]) -> str:
     """Make another slice of the same project, whose slivers begin as the snapshot's; the operation's id.
 
     raw: name; lease, disk (of each sliver) and ssh_keys, if they are not as the original has them. Each sliver's disk
@@ -134,7 +134,7 @@ def find(c: Connection, found: _Row, name: str) -> _Row:
     return row
 
 
-def _changing(c: Connection, at: Place, action: str) -> _Row:
+def _changing(c: Connection, at: SliceReference, action: str) -> _Row:
     found = slices.find(c, at.slice, at.by, at.project)
     access.change_slice(at.by, found.project, found.owner, at.slice, action)
     return found

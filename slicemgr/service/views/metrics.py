@@ -92,9 +92,9 @@ class Testbed(Collector):
     def _nodes(self, c: Connection) -> Iterator[Metric]:
         nodes = views.nodes(c, self._config.network)
         rows = c.execute(sa.select(t.nodes)).all()
-        seen = {row.name: row.agent_seen_at.timestamp() for row in rows}
+        contacts = {row.name: row.agent_seen_at.timestamp() for row in rows}
         yield _by_node(
-            "agent_seen_timestamp_seconds", "Time of the last contact with the agent, in seconds since 1970.", seen
+            "agent_seen_timestamp_seconds", "Time of the last contact with the agent, in seconds since 1970.", contacts
         )
         for metric, place, key, text in (
             ("cpus", "capacity", "cpus", "Number of CPU cores."),
@@ -109,9 +109,9 @@ class Testbed(Collector):
             ("metadata_free_bytes", "metadata_free", "Bytes of the pool available for btrfs metadata."),
         ):
             yield _by_node(metric, text, {row.name: row.facts.get(fact) for row in rows})
-        looks = samples.newest(c, 0)
+        newest = samples.newest(c, 0)
         for metric, column, text in _NODE:
-            values = {node: look.at if column == "at" else value(look, column) for node, look in looks.items()}
+            values = {node: sample.at if column == "at" else value(sample, column) for node, sample in newest.items()}
             yield _by_node(metric, text, values)
 
 
@@ -130,11 +130,11 @@ def _counts(c: Connection) -> Iterator[Metric]:
     yield _gauge("operations", "Operations that have not ended.", ("kind", "state"), queued)
     now = utcnow()
     failed = sa.and_(o.state == OperationState.FAILED, o.finished_at > now - _SOON)
-    ends = sa.and_(l.expires_at <= now + _SOON, l.lease_ended_at.is_(None))
+    ending = sa.and_(l.expires_at <= now + _SOON, l.lease_ended_at.is_(None))
     waiting = r.state == RequestState.WAITING
     for name, text, table, condition in (
         ("operations_failed_last_day", "Operations that failed within 24 hours.", t.operations, failed),
-        ("leases_ending_next_day", "Slices whose lease ends within 24 hours.", t.slices, ends),
+        ("leases_ending_next_day", "Slices whose lease ends within 24 hours.", t.slices, ending),
         ("requests_waiting", "Waiting requests.", t.requests, waiting),
         ("projects", "Projects.", t.projects, sa.true()),
         ("users", "Enabled user accounts.", t.users, t.users.c.enabled),
@@ -160,7 +160,7 @@ def _slices(c: Connection) -> Iterator[Metric]:
         row[0]: (row[1], row[2])
         for row in c.execute(sa.select(s.serial, l.project, l.name).join(t.slices, l.id == s.slice))
     }
-    rows = [row for node, look in samples.newest(c, 0).items() for row in samples.at(c, node, look.at)]
+    rows = [row for node, sample in samples.newest(c, 0).items() for row in samples.at(c, node, sample.at)]
     for metric, column, text in _SLICE:
         sums: dict[tuple[str, ...], float] = {}
         for row in rows:

@@ -77,8 +77,8 @@ def users_of_image(c: Connection, sha256: str, by: Principal) -> tuple[list[Json
     """The slices made of an image that `by` sees, and how many others there are."""
     l = t.slices.c
     rows = c.execute(sa.select(l.name, l.project, l.owner).where(l.image == sha256).order_by(l.project, l.name)).all()
-    seen = [{"name": row.name, "project": row.project, "owner": row.owner} for row in rows if by.sees(row.project)]
-    return seen, len(rows) - len(seen)
+    visible = [{"name": row.name, "project": row.project, "owner": row.owner} for row in rows if by.sees(row.project)]
+    return visible, len(rows) - len(visible)
 
 
 def newest(c: Connection, node: str, kind: str, *, ended: bool = False) -> Json | None:

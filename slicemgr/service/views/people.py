@@ -44,9 +44,9 @@ def users(c: Connection, by: Principal, name: str | None = None, page: Page | No
         raise access.missing("user", name)
     roles: dict[str, Json] = defaultdict(dict)
     belongs = sa.select(m.user, m.project, m.role).order_by(m.project)
-    seen = access.visible(by)
-    if seen is not None:
-        belongs = belongs.where(sa.or_(m.project.in_(seen), m.user == by.user))
+    visible = access.visible(by)
+    if visible is not None:
+        belongs = belongs.where(sa.or_(m.project.in_(visible), m.user == by.user))
     if name is not None or page is not None:
         belongs = belongs.where(m.user.in_([row.name for row in rows]))
     for user, project, role in c.execute(belongs):
@@ -85,10 +85,10 @@ def project_list(c: Connection, by: Principal, name: str | None = None, page: Pa
     """The projects one sees with what they have and may have, or the one called `name`. Refused(NOT_FOUND)."""
     if name is not None:
         access.see_project(by, name)
-    p, seen = t.projects.c, access.visible(by)
+    p, visible = t.projects.c, access.visible(by)
     query = sa.select(t.projects)
-    if seen is not None:
-        query = query.where(p.name.in_(seen))
+    if visible is not None:
+        query = query.where(p.name.in_(visible))
     rows = paging.rows(c, query if name is None else query.where(p.name == name), page, By(p.name))
     if name is not None and not rows:
         raise access.missing("project", name)

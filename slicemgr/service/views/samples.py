@@ -44,11 +44,11 @@ OF_NODES = (
 _LIMITS = ("memory", "disk", "cpu")
 _AUTO = 720  # points up to which the finer resolution is chosen
 _MOST = 250_000  # values of one column in an answer
-_OLDEST_LOOK = 4  # intervals after which a look is no longer what is going on
+_OLDEST_SAMPLE = 4  # intervals after which a look is no longer what is going on
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimeRange:
     """since < at <= until, in seconds since 1970; resolution as in the store."""
 
     since: int
@@ -58,12 +58,12 @@ class Window:
     def head(self, record: RecordConfig) -> Json:
         name = next(name for name, value in NAMES.items() if value == self.resolution)
         seconds = self.resolution or record.interval.total_seconds()
-        return {"resolution": name, "seconds": seconds, "since": _told(self.since), "until": _told(self.until)}
+        return {"resolution": name, "seconds": seconds, "since": _rfc3339(self.since), "until": _rfc3339(self.until)}
 
 
-def window(
+def time_range(
     record: RecordConfig, since: str | None, until: str | None, resolution: str | None, now: datetime | None = None
-) -> Window:
+) -> TimeRange:
     """What is asked for. Moments are RFC 3339 or how long ago (`1h`); the default is the last hour, and by itself the
     resolution that shows it well. Refused(INVALID)."""
     present = now or utcnow()
@@ -74,7 +74,7 @@ def window(
     if resolution not in (None, "", "auto", *NAMES):
         raise invalid("resolution", f"{resolution!r} is unknown"[:80], f"auto, {', '.join(NAMES)}")
     first, last = int(begin.timestamp()), int(end.timestamp())
-    return Window(first, last, NAMES.get(resolution or "", _finest(record, first, last, int(present.timestamp()))))
+    return TimeRange(first, last, NAMES.get(resolution or "", _finest(record, first, last, int(present.timestamp()))))
 
 
 def _finest(record: RecordConfig, since: int, until: int, now: int) -> int:
@@ -109,7 +109,13 @@ def chosen(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
 
 
 def of_slice(
-    c: Connection, config: Config, id: str, wanted: Window, columns: Sequence[str] = OF_SLIVERS, *, total: bool = False
+    c: Connection,
+    config: Config,
+    id: str,
+    wanted: TimeRange,
+    columns: Sequence[str] = OF_SLIVERS,
+    *,
+    total: bool = False,
 ) -> Json:
     """The series of each sliver of a slice, or with `total` of all together. id: the slice's; see `slices.find`."""
     l, s = t.slices.c, t.slivers.c
@@ -145,14 +151,14 @@ def of_slice(
     return {"slice": head.name, "project": head.project, **wanted.head(config.record), "at": axis, "slivers": parts}
 
 
-def of_node(c: Connection, config: Config, name: str, wanted: Window, columns: Sequence[str] = OF_NODES) -> Json:
+def of_node(c: Connection, config: Config, name: str, wanted: TimeRange, columns: Sequence[str] = OF_NODES) -> Json:
     """The series of a node. Refused(NOT_FOUND)."""
     if c.scalar(sa.select(t.nodes.c.name).where(t.nodes.c.name == name)) is None:
         raise Refused(Code.NOT_FOUND, f"there is no node {name[:80]!r}", hint="list them with `slicectl node list`")
     rows = samples.of_node(c, name, wanted.resolution, wanted.since, wanted.until)
     series = {one: [value(row, one) for row in rows] for one in columns}
-    told = {"node": name, **wanted.head(config.record), "at": [row.at for row in rows]}
-    return {**told, "totals": totals(rows, ("memory", "disk")), "series": series}
+    answer = {"node": name, **wanted.head(config.record), "at": [row.at for row in rows]}
+    return {**answer, "totals": totals(rows, ("memory", "disk")), "series": series}
 
 
 def value(row: Any, name: str) -> float | None:
@@ -178,7 +184,7 @@ def totals(rows: Iterable[Any], held: Sequence[str] = ("charged", "working", "di
     """
     rows = list(rows)
     memory = held[0]
-    told: Json = {
+    answer: Json = {
         "seconds": round(sum(row.seconds for row in rows), 1),
         "running_seconds": round(sum(getattr(row, "running", row.seconds) for row in rows), 1),
         "cpu_seconds": round(sum(row.cpu for row in rows), 3),
@@ -187,19 +193,19 @@ def totals(rows: Iterable[Any], held: Sequence[str] = ("charged", "working", "di
     for name in held:
         known = [(getattr(row, name), row.seconds) for row in rows if getattr(row, name) is not None]
         weight = sum(seconds for _, seconds in known)
-        told[f"{name}_mean"] = round(sum(one * seconds for one, seconds in known) / weight) if weight else None
+        answer[f"{name}_mean"] = round(sum(one * seconds for one, seconds in known) / weight) if weight else None
     peaks = (getattr(row, f"{memory}_peak") for row in rows)
-    told[f"{memory}_peak"] = max((one for one in peaks if one is not None), default=None)
-    return {**told, "memory_mean": told[f"{memory}_mean"], "memory_peak": told[f"{memory}_peak"]}
+    answer[f"{memory}_peak"] = max((one for one in peaks if one is not None), default=None)
+    return {**answer, "memory_mean": answer[f"{memory}_mean"], "memory_peak": answer[f"{memory}_peak"]}
 
 
-def flat(told: Json) -> tuple[list[str], list[list[Any]]]:
+def flat(answer: Json) -> tuple[list[str], list[list[Any]]]:
     """Series as the lines of a table: a header, and a line for each moment (and sliver)."""
-    parts = told["slivers"] if "slivers" in told else [{"index": None, "series": told["series"]}]
+    parts = answer["slivers"] if "slivers" in answer else [{"index": None, "series": answer["series"]}]
     columns = list(parts[0]["series"]) if parts else []
     lines = [
-        [_told(at), part["index"], *(part["series"][name][place] for name in columns)]
-        for place, at in enumerate(told["at"])
+        [_rfc3339(at), part["index"], *(part["series"][name][place] for name in columns)]
+        for place, at in enumerate(answer["at"])
         for part in parts
     ]
     return ["at", "sliver", *columns], lines
@@ -211,8 +217,8 @@ def flat(told: Json) -> tuple[list[str], list[list[Any]]]:
 def top(c: Connection, config: Config, by: Principal, now: datetime | None = None) -> Json:
     """The last look at every sliver that one sees, and at the nodes. What is not running any more is left out."""
     present = int((now or utcnow()).timestamp())
-    oldest = present - int(_OLDEST_LOOK * config.record.interval.total_seconds())
-    looks = samples.newest(c, oldest)
+    oldest = present - int(_OLDEST_SAMPLE * config.record.interval.total_seconds())
+    newest = samples.newest(c, oldest)
     s, l = t.slivers.c, t.slices.c
     columns = (s.serial, s.idx, s.node, l.name, l.project, l.owner, l.kind, s.memory, s.disk, s.cpu)
     query = sa.select(*columns).join(t.slices, l.id == s.slice).order_by(l.project, l.name, s.idx)
@@ -220,9 +226,9 @@ def top(c: Connection, config: Config, by: Principal, now: datetime | None = Non
     if projects is not None:
         query = query.where(l.project.in_(projects))
     slivers = c.execute(query).all()
-    rows = {row.sliver: row for node, look in looks.items() for row in samples.at(c, node, look.at)}
+    rows = {row.sliver: row for node, last in newest.items() for row in samples.at(c, node, last.at)}
     return {
-        "nodes": [_node_now(look) for _, look in sorted(looks.items())],
+        "nodes": [_node_now(row) for _, row in sorted(newest.items())],
         "slivers": [
             {
                 "slice": one.name,
@@ -231,7 +237,7 @@ def top(c: Connection, config: Config, by: Principal, now: datetime | None = Non
                 "owner": one.owner,
                 "type": one.kind,
                 "node": one.node,
-                "at": _told(rows[one.serial].at),
+                "at": _rfc3339(rows[one.serial].at),
                 "limits": {"memory": one.memory, "disk": one.disk, "cpu": one.cpu},
                 **{name: value(rows[one.serial], name) for name in OF_SLIVERS},
             }
@@ -241,8 +247,8 @@ def top(c: Connection, config: Config, by: Principal, now: datetime | None = Non
     }
 
 
-def _node_now(look: Any) -> Json:
-    return {"node": look.node, "at": _told(look.at), **{name: value(look, name) for name in OF_NODES}}
+def _node_now(row: Any) -> Json:
+    return {"node": row.node, "at": _rfc3339(row.at), **{name: value(row, name) for name in OF_NODES}}
 
 
 # --- accounts ---------------------------------------------------------------------------------------------------------
@@ -269,10 +275,10 @@ def accounts(
     months = (month, month) if month else (since or "", "9999")
     query = samples.accounts(None if places is None else list(places), months)
     rows = paging.rows(c, query, page, By(t.accounts.c.project), By(t.accounts.c.month))
-    told = [{"project": row.project, "month": row.month, **_amounts(row)} for row in rows]
-    if project is not None and month and not told:
-        told = [{"project": project, "month": month, **dict.fromkeys(ACCOUNTED, 0)}]
-    return told
+    answer = [{"project": row.project, "month": row.month, **_amounts(row)} for row in rows]
+    if project is not None and month and not answer:
+        answer = [{"project": project, "month": month, **dict.fromkeys(ACCOUNTED, 0)}]
+    return answer
 
 
 def _amounts(row: Any) -> Json:
@@ -280,5 +286,5 @@ def _amounts(row: Any) -> Json:
     return {name: one if isinstance(one, int) else round(one, 4) for name, one in amounts.items()}
 
 
-def _told(seconds: int) -> str:
+def _rfc3339(seconds: int) -> str:
     return when(datetime.fromtimestamp(seconds, UTC)) or ""

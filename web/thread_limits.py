@@ -29,7 +29,7 @@ class Kind(Enum):
 _STREAMS = (Kind.CONSOLE, Kind.FOLLOWER)
 
 
-class Places:
+class ThreadLimits:
     """Thread-safe."""
 
     def __init__(self, config: WebConfig, refusals: Refusals) -> None:
@@ -47,7 +47,7 @@ class Places:
         self._taken: Counter[Kind] = Counter()
         self._by_user: Counter[tuple[str, str]] = Counter()
 
-    def enter(self, kind: Kind, user: str) -> Callable[[], None]:
+    def acquire(self, kind: Kind, user: str) -> Callable[[], None]:
         """What to call at the end, once or more. Busy: UNAVAILABLE if there is no room, TOO_MANY if the user's is used.
 
         A request that waits is bounded with all others of its kind, not by user.
@@ -62,7 +62,7 @@ class Places:
             self._by_user[key] += 1
         gone = False
 
-        def leave() -> None:
+        def release() -> None:
             nonlocal gone
             with self._lock:
                 if not gone:
@@ -71,16 +71,16 @@ class Places:
                     self._by_user[key] -= 1
                     self._by_user += Counter()  # drops the zeros
 
-        return leave
+        return release
 
     @contextmanager
-    def taken(self, kind: Kind, user: str) -> Iterator[None]:
+    def held(self, kind: Kind, user: str) -> Iterator[None]:
         """As `enter`."""
-        leave = self.enter(kind, user)
+        release = self.acquire(kind, user)
         try:
             yield
         finally:
-            leave()
+            release()
 
     def _share(self, kind: Kind, user: str) -> tuple[tuple[str, str], int]:
         """What the user's places are counted as, and how many there may be; 0: any number."""
