@@ -14,7 +14,7 @@ from flask import Response, request
 
 from slicemgr.errors import SlicemgrError, invalid
 from slicemgr.policy.access import Principal
-from slicemgr.service.views import views
+from slicemgr.service.views import operations as operation_views
 from slicemgr.store import Store
 from slicemgr.web.news import News
 from slicemgr.web.thread_limits import Kind, ThreadLimits
@@ -44,7 +44,7 @@ def stream(
     """
     seen = last_seen()
     with store.read() as c:
-        operation = views.operation(c, id, by)
+        operation = operation_views.operation(c, id, by)
     if operation["state"] in _ENDED and seen >= operation["version"]:
         return Response(status=204)
     if request.method == "HEAD":
@@ -63,7 +63,7 @@ def _events(store: Store, news: News, id: str, authenticate: Callable[[], Princi
         try:
             by = authenticate()
             with store.read() as c:
-                operation = views.operation(c, id, by)
+                operation = operation_views.operation(c, id, by)
         except SlicemgrError as error:
             yield _event("gone", {"code": error.code.wire, "detail": error.message})
             return

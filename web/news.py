@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 
-from slicemgr.service.views import views
+from slicemgr.service.views import operations as operation_views
 from slicemgr.store import Store, StoreError
 
 _FIRST, _SLOWEST, _SLOWER = 0.015, 0.2, 1.3  # seconds between looks; factor from one to the next
@@ -73,6 +73,6 @@ class News:
         """None known if the store cannot be read: those who wait then ask it themselves and are told why."""
         try:
             with self._store.read() as connection:
-                return views.operation_versions(connection, operations)
+                return operation_views.operation_versions(connection, operations)
         except StoreError:
             return {}

@@ -18,7 +18,7 @@ from slicemgr.service.leases import clock, leases
 from slicemgr.service.leases import rules as lease_rules
 from slicemgr.service.leases.clock import Uptime
 from slicemgr.service.slices import slices
-from slicemgr.service.views import views
+from slicemgr.service.views import slices as slice_views
 from slicemgr.store import pending
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -43,7 +43,7 @@ class Lab(Tenants):
 
     def exp(self) -> dict[str, Any]:
         with self.store.read() as c:
-            return views.slice(c, "exp", "lab")
+            return slice_views.slice(c, "exp", "lab")
 
     def rules(self, **raw: Any) -> None:
         lease_rules.change(self.store, self.config, "lab", raw, ROOT)

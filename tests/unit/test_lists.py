@@ -19,7 +19,8 @@ from flask.testing import FlaskClient
 from slicemgr.client import Client
 from slicemgr.errors import Failed
 from slicemgr.model import Desired, Phase
-from slicemgr.service.views import filters, views
+from slicemgr.service.views import filters
+from slicemgr.service.views import slices as slice_views
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 from slicemgr.web import create_app
@@ -282,9 +283,9 @@ def test_the_database_calls_a_slices_state_as_the_views_do(tmp_path: Path) -> No
             own = sa.select(t.slices.c.id).where(t.slices.c.name == "bare").scalar_subquery()
             c.execute(t.slivers.delete().where(t.slivers.c.slice == own))
         with service.store.read() as c:
-            everything = views.slices(c)
+            everything = slice_views.slices(c)
             for state in lists.STATE.choices:
-                found = views.slices(c, where=filters.slices({"state": state}))
+                found = slice_views.slices(c, where=filters.slices({"state": state}))
                 assert found == [one for one in everything if one["state"] == state]
         assert {one["state"] for one in everything} <= set(lists.STATE.choices)
 
@@ -315,8 +316,8 @@ def test_rows_cost_no_queries(filled: Service, client: FlaskClient, listing: lis
 def test_a_query_for_each_row_would_be_noticed(filled: Service) -> None:
     """The control."""
     with counted(filled) as statements, filled.store.read() as c:
-        for one in views.slices(c):
-            views.slice(c, one["name"])
+        for one in slice_views.slices(c):
+            slice_views.slice(c, one["name"])
     assert len(statements) > ROWS
 
 

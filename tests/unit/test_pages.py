@@ -213,7 +213,7 @@ def test_a_broken_page_tells_nothing_of_its_insides(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the secret of the house")
 
-    monkeypatch.setattr("slicemgr.service.views.views.slices", broken)
+    monkeypatch.setattr("slicemgr.service.views.slices.slices", broken)
     answer = bob.get("/slices")
     assert answer.status_code == 500 and "secret" not in answer.text
     number = re.search(r"nexpected error ([0-9a-f]{8})", answer.text)

@@ -24,7 +24,9 @@ from slicemgr.service.accounts import users
 from slicemgr.service.nodes import images
 from slicemgr.service.projects import members, projects
 from slicemgr.service.slices import requests, slices, specs
-from slicemgr.service.views import people, views
+from slicemgr.service.views import operations as operation_views
+from slicemgr.service.views import people
+from slicemgr.service.views import slices as slice_views
 from slicemgr.store import pending
 
 API = "/api/v1"
@@ -237,8 +239,8 @@ def test_granted_by_the_pi_within_the_ceiling(tenants: Tenants) -> None:
     id_ = ask(tenants, BOB, "big", "please", count=5, ports=2).request
     operation = requests.grant(tenants.store, tenants.config, id_, {}, "fine", ALICE)
     with tenants.store.read() as c:
-        made = views.slice(c, "big", "lab")
-        assert views.operation(c, operation)["kind"] == "create"
+        made = slice_views.slice(c, "big", "lab")
+        assert operation_views.operation(c, operation)["kind"] == "create"
     assert (made["owner"], len(made["slivers"])) == ("bob", 5)
     shown = request_of(tenants, id_)
     assert (shown["state"], shown["decided_by"], shown["answer"]) == ("granted", "alice", "fine")
@@ -446,7 +448,7 @@ def test_lists_take_the_same_number_of_queries_however_many_there_are(tenants: T
             people.users(c, ROOT)
             people.project_list(c, ROOT)
             people.requests(c, ROOT)
-            views.slices(c, ["lab"])
+            slice_views.slices(c, ["lab"])
         sa.event.remove(tenants.store.engine, "before_cursor_execute", listener)
         return len(seen)
 

@@ -23,7 +23,7 @@ from slicemgr.drivers.libvirt import processes
 from slicemgr.drivers.network import conntrack
 from slicemgr.drivers.storage.btrfs import QuotaMode, Space
 from slicemgr.record.sampler import Sampler
-from slicemgr.service.views import views
+from slicemgr.service.views import slices as slice_views
 from slicemgr.store import StoreError, samples, tables
 from slicemgr.store.updates import utcnow
 
@@ -198,7 +198,7 @@ def test_usage_is_the_latest_sample(service: Service) -> None:
             (9216, 10240, 100),
             (9216, 10240, 200),
         ]
-        shown = views.slice_of(c, service.rows()[0].sliver.id.rpartition("-")[0])["slivers"][0]["usage"]
+        shown = slice_views.slice_of(c, service.rows()[0].sliver.id.rpartition("-")[0])["slivers"][0]["usage"]
     both = {"memory": 9216, "working": 9216, "charged": 10240, "disk": 100, "guest_memory": None}
     assert shown == {**both, "at": "1970-01-01T00:16:40Z"}
 

@@ -23,7 +23,9 @@ from slicemgr.service.leases import leases
 from slicemgr.service.leases.clock import Uptime
 from slicemgr.service.nodes import images, nodes
 from slicemgr.service.slices import slices
-from slicemgr.service.views import views
+from slicemgr.service.views import images as image_views
+from slicemgr.service.views import operations as operation_views
+from slicemgr.service.views import slices as slice_views
 from slicemgr.store import Store, pending, updates
 from slicemgr.store import open as open_store
 from slicemgr.store import tables as t
@@ -198,7 +200,7 @@ def test_actions_and_states(store: Store, config: Config) -> None:
 
 def shown(store: Store, name: str = "exp") -> dict[str, Any]:
     with store.read() as c:
-        return views.slice(c, name)
+        return slice_views.slice(c, name)
 
 
 def test_what_was_freed_goes_to_the_next_only_later(store: Store, config: Config) -> None:
@@ -254,7 +256,7 @@ def test_an_upload_is_kept_or_nothing_is(store: Store, config: Config) -> None:
     assert (caught.value.code, caught.value.field) == (Code.CONFLICT, "name")
     assert images.sweep_uploads(store, config) == [path]
     with store.read() as c:
-        assert {each["name"] for each in views.images(c)} == {"debian-12", "new"}
+        assert {each["name"] for each in image_views.images(c)} == {"debian-12", "new"}
 
 
 def test_an_upload_that_cannot_be_kept_leaves_no_row(store: Store, config: Config) -> None:
@@ -266,8 +268,8 @@ def test_an_upload_that_cannot_be_kept_leaves_no_row(store: Store, config: Confi
     with pytest.raises(OSError, match="disk full"):
         images.register_upload(store, config, one, ADMIN, breaks)
     with store.read() as c:
-        assert [each["name"] for each in views.images(c)] == ["debian-12"]
-        assert views.operations(c) == []
+        assert [each["name"] for each in image_views.images(c)] == ["debian-12"]
+        assert operation_views.operations(c) == []
 
 
 def test_the_same_file_again_is_the_same_image(store: Store, config: Config) -> None:
@@ -281,7 +283,7 @@ def test_an_image_in_use_stays(store: Store, config: Config) -> None:
         images.delete(store, config, "debian-12", ADMIN)
     assert caught.value.code is Code.CONFLICT and "exp" in caught.value.hint
     with store.read() as c:
-        assert views.images(c, images.find(c, SHA[:8], ADMIN).sha256)[0]["used_by"] == 1
+        assert image_views.images(c, images.find(c, SHA[:8], ADMIN).sha256)[0]["used_by"] == 1
     with pytest.raises(Refused) as caught, store.read() as c:
         images.find(c, SHA[:7], ADMIN)
     assert caught.value.code is Code.NOT_FOUND
@@ -331,7 +333,7 @@ def test_an_operation_is_shown_with_its_steps(store: Store, config: Config) -> N
             ],
         )
     with store.read() as c:
-        found = views.operation(c, id_)
+        found = operation_views.operation(c, id_)
     assert (found["state"], found["error"], found["hint"]) == ("failed", "broke", "mend it")
     assert found["progress"] == {"done": 1, "total": 2}
     assert [step["percent"] for step in found["steps"]] == [50]
@@ -354,7 +356,7 @@ def test_a_step_tells_when_it_began_and_how_long_it_took(store: Store, config: C
             ],
         )
     with store.read() as c:
-        found = views.operation(c, id_)["steps"]
+        found = operation_views.operation(c, id_)["steps"]
     assert [(one["began"], one["seconds"]) for one in found] == [(0.25, 1.5), (1.75, None)]
 
 
@@ -363,12 +365,12 @@ def test_a_step_tells_when_it_began_and_how_long_it_took(store: Store, config: C
     [({"running"}, "running"), ({"running", "stopped"}, "partial"), ({"running", "creating"}, "creating")],
 )
 def test_one_word_for_a_slice(states: set[str], word: str) -> None:
-    assert views.slice_state(states) == word
+    assert slice_views.slice_state(states) == word
 
 
 @pytest.mark.parametrize("desired", Desired)
 @pytest.mark.parametrize("phase", Phase)
 def test_every_sliver_has_a_word(desired: Desired, phase: Phase) -> None:
-    word = views.sliver_state(desired, phase)
+    word = slice_views.sliver_state(desired, phase)
     assert word.isalpha()
     assert (word == "deleting") == (desired is Desired.ABSENT)

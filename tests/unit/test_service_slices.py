@@ -18,7 +18,11 @@ from slicemgr.policy.access import Principal
 from slicemgr.service.leases import leases
 from slicemgr.service.nodes import nodes
 from slicemgr.service.slices import slices
-from slicemgr.service.views import views
+from slicemgr.service.views import events as event_views
+from slicemgr.service.views import images as image_views
+from slicemgr.service.views import nodes as node_views
+from slicemgr.service.views import operations as operation_views
+from slicemgr.service.views import slices as slice_views
 from slicemgr.store import pending
 from slicemgr.store.updates import utcnow
 
@@ -39,12 +43,12 @@ def act(service: Service, action: str, name: str = "exp", by: Principal = ADMIN)
 
 def show(service: Service, name: str = "exp") -> dict[str, Any]:
     with service.store.read() as c:
-        return views.slice(c, name)
+        return slice_views.slice(c, name)
 
 
 def events(service: Service, name: str = "exp") -> list[tuple[str, str]]:
     with service.store.read() as c:
-        return [(event["user"], event["action"]) for event in views.events(c, slice=name)]
+        return [(event["user"], event["action"]) for event in event_views.events(c, slice=name)]
 
 
 def desired(service: Service) -> set[Desired]:
@@ -315,11 +319,11 @@ def test_lists_take_the_same_number_of_queries_however_long_they_are(service: Se
         listener = lambda *args: seen.append(args[2])  # noqa: E731
         sa.event.listen(service.store.engine, "before_cursor_execute", listener)
         with service.store.read() as c:
-            views.slices(c)
-            views.operations(c)
-            views.images(c)
-            views.nodes(c, service.config.network)
-            views.events(c)
+            slice_views.slices(c)
+            operation_views.operations(c)
+            image_views.images(c)
+            node_views.nodes(c, service.config.network)
+            event_views.events(c)
         sa.event.remove(service.store.engine, "before_cursor_execute", listener)
         return len(seen)
 
@@ -333,9 +337,9 @@ def test_lists_take_the_same_number_of_queries_however_long_they_are(service: Se
 def test_a_node_that_is_used(service: Service) -> None:
     service.create(count=2, memory="64M", disk="1G", ports=5)
     with service.store.read() as c:
-        node = views.nodes(c, service.config.network, "node1")[0]
+        node = node_views.nodes(c, service.config.network, "node1")[0]
         with pytest.raises(Refused):
-            views.nodes(c, service.config.network, "node9")
+            node_views.nodes(c, service.config.network, "node9")
     assert node["used"] == {
         "slivers": 2,
         "memory_limits": 128 << 20,

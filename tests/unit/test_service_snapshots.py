@@ -18,8 +18,9 @@ from slicemgr.service.nodes import images
 from slicemgr.service.projects import projects
 from slicemgr.service.slices import slices, snapshots
 from slicemgr.service.slices.snapshots import SliceReference
+from slicemgr.service.views import events as event_views
+from slicemgr.service.views import slices as slice_views
 from slicemgr.service.views import snapshots as snapshot_views
-from slicemgr.service.views import views
 from slicemgr.store import pending as work
 from slicemgr.store import tables as t
 
@@ -88,7 +89,7 @@ def test_what_the_agent_is_told_and_what_people_see(service: Service) -> None:
     assert [(one["index"], one["size"], one["detail"]) for one in seen["slivers"]] == [(0, 3, "why"), (1, 4, None)]
     assert slivers(service)[0].snapshots == (SliverSnapshot(wanted.id, True, 3),)
     with service.store.read() as c:
-        assert views.slice(c, "exp")["snapshots"] == 1
+        assert slice_views.slice(c, "exp")["snapshots"] == 1
 
 
 def test_one_that_could_not_be_made_is_gone(service: Service) -> None:
@@ -261,7 +262,7 @@ def test_every_change_is_an_event_and_the_list_costs_two_queries(service: Servic
     snapshots.restore(service.store, service.config, EXP, "s1")
     snapshots.delete(service.store, service.config, EXP, "s2")
     with service.store.read() as c:
-        events = [(one["action"], one["detail"], one["slice"]) for one in views.events(c, slice="exp")]
+        events = [(one["action"], one["detail"], one["slice"]) for one in event_views.events(c, slice="exp")]
     assert events[:3] == [
         ("snapshot delete", "s2", "exp"),
         ("snapshot restore", "s1", "exp"),

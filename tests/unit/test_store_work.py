@@ -14,7 +14,9 @@ from sqlalchemy import exc
 
 from slicemgr.model import Desired, ImageState, Kind, OperationState, Phase
 from slicemgr.service.slices import slices
-from slicemgr.service.views import views
+from slicemgr.service.views import events as event_views
+from slicemgr.service.views import nodes as node_views
+from slicemgr.service.views import operations as operation_views
 from slicemgr.store import pending as work
 from slicemgr.store import tables
 
@@ -31,7 +33,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 def operation(service: Service, id: str) -> dict[str, Any]:
     with service.store.read() as c:
-        return views.operation(c, id)
+        return operation_views.operation(c, id)
 
 
 def pending(service: Service, node: str = "node1") -> list[work.Operation]:
@@ -93,7 +95,7 @@ def test_an_operation_ends_once(service: Service) -> None:
 def test_a_failure_is_an_event_of_the_slice(service: Service) -> None:
     service.record(work.OperationEnded(service.create("exp"), FAILED, "the pool is full"))
     with service.store.read() as c:
-        newest = views.events(c, slice="exp")[0]
+        newest = event_views.events(c, slice="exp")[0]
     assert (newest["action"], newest["detail"]) == ("create failed", "the pool is full")
 
 
@@ -158,7 +160,7 @@ def test_images_and_nodes_as_seen(service: Service) -> None:
     service.record(work.ImageSeen("cd" * 32, ImageState.READY), work.NodeSeen("node1", "198.51.100.9"))
     with service.store.read() as c:
         image = next(one for one in work.images(c) if one.name == "other")
-        node = views.nodes(c, service.config.network)[0]
+        node = node_views.nodes(c, service.config.network)[0]
     assert (image.arch, image.os, image.virtual_size, image.state) == ("i686", "Alpine", 77, ImageState.READY)
     assert (node["address"], node["facts"]["cpus"]) == ("198.51.100.9", 4)
     service.record(work.ImageGone("cd" * 32))

@@ -20,14 +20,14 @@ from flask import request
 
 from slicemgr.errors import Refused, invalid
 from slicemgr.model import Desired, ImageState, Kind, OperationState, Phase, RequestState
-from slicemgr.service.views import views
+from slicemgr.service.views import slices as slice_views
 from slicemgr.service.views.paging import Page
 from slicemgr.web.state import principal
 
 MOST, USUAL = 1000, 100  # rows of a page
 _CURSOR_LIFE = 86400  # seconds
 _LONGEST = 200  # characters of a filter's value
-_SLICE_STATES = tuple(sorted({views.sliver_state(d, p) for d in Desired for p in Phase} | {"partial"}))
+_SLICE_STATES = tuple(sorted({slice_views.sliver_state(d, p) for d in Desired for p in Phase} | {"partial"}))
 _MOMENT = {"type": "string", "format": "date-time", "example": "2026-01-31T12:00:00Z"}
 
 

@@ -9,7 +9,7 @@ from flask_smorest import Blueprint
 
 from slicemgr.service.accounts import users
 from slicemgr.service.views import people
-from slicemgr.service.views.views import when
+from slicemgr.service.views.formats import when
 from slicemgr.web import schemas, schemas_people
 from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer

@@ -8,7 +8,8 @@ from typing import Any
 from flask import request
 
 from slicemgr.errors import invalid
-from slicemgr.service.views import views
+from slicemgr.service.views import operations as operation_views
+from slicemgr.service.views import slices as slice_views
 from slicemgr.web.state import state
 
 Answer = Any
@@ -124,7 +125,7 @@ def project() -> str | None:
 def asked(operation: str, *, with_slice: bool = False) -> dict[str, Any]:
     """The queued operation as an answer, with the slice it is about."""
     with state().store.read() as c:
-        answer = {"operation": views.operation(c, operation)}
+        answer = {"operation": operation_views.operation(c, operation)}
         if with_slice:
-            answer["slice"] = views.slice_of_operation(c, operation)
+            answer["slice"] = slice_views.slice_of_operation(c, operation)
         return answer

@@ -12,7 +12,12 @@ from slicemgr.errors import Busy, invalid
 from slicemgr.policy import access
 from slicemgr.service.nodes import images, nodes
 from slicemgr.service.slices import requests, slices, specs
-from slicemgr.service.views import filters, people, views
+from slicemgr.service.views import events as event_views
+from slicemgr.service.views import filters, people
+from slicemgr.service.views import images as image_views
+from slicemgr.service.views import nodes as node_views
+from slicemgr.service.views import operations as operation_views
+from slicemgr.service.views import slices as slice_views
 from slicemgr.web import follow, schemas, schemas_leases, spool
 from slicemgr.web.api import lists, reading, tickets
 from slicemgr.web.api.reading import SECURED, Answer
@@ -31,7 +36,7 @@ log_routes = Blueprint("operations", __name__, url_prefix="/api/v1", description
 def healthz() -> Answer:
     """Answers once the database can be read."""
     with state().store.read() as c:
-        views.events(c, limit=1)
+        event_views.events(c, limit=1)
     return {"status": "ok"}
 
 
@@ -42,7 +47,7 @@ def list_slices() -> Answer:
     """List the slices of your projects with their slivers, by name."""
     wanted, page = lists.SLICES.read()
     with state().store.read() as c:
-        found = views.slices(c, access.visible(principal()), where=filters.slices(wanted), page=page)
+        found = slice_views.slices(c, access.visible(principal()), where=filters.slices(wanted), page=page)
     return lists.SLICES.answer(found, page)
 
 
@@ -64,8 +69,8 @@ def create_slice() -> Answer:
     if dry_run:
         spec, placed, expires = slices.plan(store, config, body, by)
         with store.read() as c:
-            address = views.nodes(c, config.network, placed.node)[0]["address"]
-        return {"plan": views.plan(spec, placed, address, by.user, expires)}
+            address = node_views.nodes(c, config.network, placed.node)[0]["address"]
+        return {"plan": slice_views.plan(spec, placed, address, by.user, expires)}
     made = slices.create(store, config, body, by, why)
     if made.request:
         with store.read() as c:
@@ -80,7 +85,7 @@ def create_slice() -> Answer:
 def show_slice(name: str) -> Answer:
     """Show one slice with its slivers."""
     with state().store.read() as c:
-        return views.slice_of(c, slices.find(c, name, principal(), reading.project()).id)
+        return slice_views.slice_of(c, slices.find(c, name, principal(), reading.project()).id)
 
 
 @slice_routes.route("/<name>", methods=["DELETE"])
@@ -105,7 +110,7 @@ def renew_slice(name: str) -> Answer:
     lease, by, project = specs.renewal(reading.body().get("lease")), principal(), reading.project()
     granted = slices.renew(state().store, state().config, name, lease, by, project=project)
     with state().store.read() as c:
-        return {**views.slice_of(c, slices.find(c, name, by, project).id), "trimmed": granted.why or None}
+        return {**slice_views.slice_of(c, slices.find(c, name, by, project).id), "trimmed": granted.why or None}
 
 
 @slice_routes.route("/<name>/resize", methods=["POST"])
@@ -154,7 +159,7 @@ def list_images() -> Answer:
     """List the images that are available to all projects and those of your projects, by name."""
     wanted, page = lists.IMAGES.read()
     with state().store.read() as c:
-        found = views.images(c, projects=access.visible(principal()), where=filters.images(wanted), page=page)
+        found = image_views.images(c, projects=access.visible(principal()), where=filters.images(wanted), page=page)
     return lists.IMAGES.answer(found, page)
 
 
@@ -180,10 +185,10 @@ def import_image() -> Answer:
         upload = images.Upload(name, format, received.sha256, received.size, project)
         sha256, operation = images.register_upload(store, config, upload, by, received.keep)
     with store.read() as c:
-        answer: dict[str, Any] = {"image": views.images(c, sha256)[0]}
+        answer: dict[str, Any] = {"image": image_views.images(c, sha256)[0]}
         if operation is None:
             return answer, 200
-        return {**answer, "operation": views.operation(c, operation)}, 202
+        return {**answer, "operation": operation_views.operation(c, operation)}, 202
 
 
 @image_routes.route("/<name>", methods=["GET"])
@@ -192,7 +197,7 @@ def import_image() -> Answer:
 def show_image(name: str) -> Answer:
     """Show one image, by name or by sha256 or its first digits."""
     with state().store.read() as c:
-        return views.images(c, images.find(c, name, principal()).sha256)[0]
+        return image_views.images(c, images.find(c, name, principal()).sha256)[0]
 
 
 @image_routes.route("/<name>", methods=["DELETE"])
@@ -211,7 +216,7 @@ def publish_image(name: str) -> Answer:
     """Make an image of a project available to all projects."""
     sha256 = images.publish(state().store, name, principal())
     with state().store.read() as c:
-        return views.images(c, sha256)[0]
+        return image_views.images(c, sha256)[0]
 
 
 @node_routes.route("", methods=["GET"])
@@ -221,7 +226,7 @@ def list_nodes() -> Answer:
     """List the nodes by name."""
     _, page = lists.NODES.read()
     with state().store.read() as c:
-        return lists.NODES.answer(views.nodes(c, state().config.network, page=page), page)
+        return lists.NODES.answer(node_views.nodes(c, state().config.network, page=page), page)
 
 
 @node_routes.route("/<name>", methods=["GET"])
@@ -230,7 +235,7 @@ def list_nodes() -> Answer:
 def show_node(name: str) -> Answer:
     """Show the facts, capacity and allocation of one node."""
     with state().store.read() as c:
-        return views.nodes(c, state().config.network, name)[0]
+        return node_views.nodes(c, state().config.network, name)[0]
 
 
 @node_routes.route("/<name>/doctor", methods=["POST"])
@@ -270,7 +275,7 @@ def list_operations() -> Answer:
     """List the operations of your projects, newest first."""
     wanted, page = lists.OPERATIONS.read()
     with state().store.read() as c:
-        found = views.operations(c, access.visible(principal()), where=filters.operations(wanted), page=page)
+        found = operation_views.operations(c, access.visible(principal()), where=filters.operations(wanted), page=page)
     return lists.OPERATIONS.answer(found, page)
 
 
@@ -282,14 +287,14 @@ def show_operation(id: str) -> Answer:
     wait, seen = reading.number("wait", 0, reading.LONGEST_WAIT), reading.number("seen", 2**53, 2**53)
     if wait:
         with state().store.read() as c:
-            views.operation(c, id, principal())  # who may not see it does not wait for it either
+            operation_views.operation(c, id, principal())  # who may not see it does not wait for it either
         with (
             suppress(Busy),
             state().thread_limits.held(Kind.WAIT, principal().user),
         ):  # no room: the answer is not held back
             state().news.wait(id, int(seen), wait)
     with state().store.read() as c:
-        return views.operation(c, id, principal())
+        return operation_views.operation(c, id, principal())
 
 
 @log_routes.route("/operations/<id>/events", methods=["GET"])
@@ -311,4 +316,4 @@ def list_events() -> Answer:
     """List the events of your projects and your own events, newest first."""
     wanted, page = lists.EVENTS.read()
     with state().store.read() as c:
-        return lists.EVENTS.answer(views.events(c, principal(), where=filters.events(wanted), page=page), page)
+        return lists.EVENTS.answer(event_views.events(c, principal(), where=filters.events(wanted), page=page), page)

@@ -9,7 +9,7 @@ from flask import Response, flash, request
 from slicemgr.errors import Code, Refused, SlicemgrError, invalid
 from slicemgr.policy import access
 from slicemgr.service.slices import slices, specs
-from slicemgr.service.views import views
+from slicemgr.service.views import slices as slice_views
 from slicemgr.web.pages import shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
@@ -43,7 +43,7 @@ def every() -> Response:
     """Those that one filters, with a box before each."""
     _only_admins()
     with state().store.read() as c:
-        there = views.slices(c)
+        there = slice_views.slices(c)
     wanted = {name: request.args.get(name, "").strip()[:80] for name in FILTERS}
     found = [one for one in there if _matches(one, wanted)]
     pages = max(1, -(-len(found) // PAGE))
@@ -127,7 +127,7 @@ def _do(doing: str, one: Chosen, lease: Any) -> None:
     config, store, by = state().config, state().store, principal()
     with store.read() as c:
         row = slices.find(c, one.name, by, one.project)
-        shown = views.slice_of(c, row.id)
+        shown = slice_views.slice_of(c, row.id)
     if shown["created_at"] != one.created_at:
         raise Refused(Code.CONFLICT, "is now another slice with the same name, created after the page was loaded")
     if doing == "renew":

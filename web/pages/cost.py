@@ -14,7 +14,7 @@ from slicemgr.errors import Refused
 from slicemgr.policy import quota
 from slicemgr.policy.quota import Amounts, OverQuota
 from slicemgr.service.projects import projects
-from slicemgr.service.views.views import when
+from slicemgr.service.views.formats import when
 from slicemgr.store.updates import utcnow
 
 LABELS = {

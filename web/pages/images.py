@@ -10,7 +10,9 @@ from flask import Response, request
 from slicemgr.errors import Refused, invalid
 from slicemgr.policy import access
 from slicemgr.service.nodes import images
-from slicemgr.service.views import pages, views
+from slicemgr.service.views import images as image_views
+from slicemgr.service.views import operations as operation_views
+from slicemgr.service.views import pages
 from slicemgr.web import spool
 from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.pages.form import Form, once
@@ -30,9 +32,11 @@ uploads = shell.uploads("image_upload")
 def every() -> Response:
     """Those for all, and those of one's projects."""
     with state().store.read() as c:
-        found = views.images(c, projects=access.visible(principal()))
-        running = [one for one in views.operations(c, access.visible(principal()), state="running") if one["image"]]
-    importing = {one["image"]: one for one in running if one["kind"] == "image-import"}
+        found = image_views.images(c, projects=access.visible(principal()))
+        running = [
+            one for one in operation_views.operations(c, access.visible(principal()), state="running") if one["image"]
+        ]
+    importing = {one["image"]: one for one in running if one["image"] and one["kind"] == "image-import"}
     return shell.show("images/list.html", images=found, importing=importing, may=_may_import())
 
 
@@ -105,7 +109,7 @@ def _take(given: FileForm, form: Form) -> Response:
     if operation is not None:
         return shell.see("operation_page.show", id=operation)
     with store.read() as c:
-        known = views.images(c, sha256)[0]["name"]
+        known = image_views.images(c, sha256)[0]["name"]
     return shell.see("image_page.show", f"This image already exists under the name {known}.", "notice", name=known)
 
 
@@ -141,9 +145,9 @@ def _page(name: str, form: Form | None = None, status: int = 200) -> Response:
     by = principal()
     with state().store.read() as c:
         found = images.find(c, name, by)
-        image = views.images(c, found.sha256)[0]
+        image = image_views.images(c, found.sha256)[0]
         used, others = pages.users_of_image(c, found.sha256, by)
-        seen = views.operations(c, access.visible(by), state="running")
+        seen = operation_views.operations(c, access.visible(by), state="running")
     working = next((one for one in seen if one["image"] == image["name"]), None)
     may = {"delete": by.leads(found.project), "publish": by.admin and found.project is not None}
     values = {"image": image, "used": used, "others": others, "may": may, "working": working}

@@ -10,7 +10,8 @@ from flask import Response, request, url_for
 from slicemgr.errors import Refused, invalid
 from slicemgr.model import OperationState
 from slicemgr.policy import access
-from slicemgr.service.views import pages, views
+from slicemgr.service.views import operations as operation_views
+from slicemgr.service.views import pages
 from slicemgr.service.views.pages import LogFilter
 from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.pages.form import Form
@@ -47,7 +48,7 @@ def every() -> Response:
     wanted = request.args.get("state", "")
     wanted = wanted if wanted in tuple(OperationState) else ""
     with state().store.read() as c:
-        found = views.operations(c, access.visible(principal()), state=wanted, limit=_OPERATIONS)
+        found = operation_views.operations(c, access.visible(principal()), state=wanted, limit=_OPERATIONS)
     moving = any(one["state"] in ("queued", "running") for one in found)
     live: dict[str, Any] = {
         "template": "operations/table.html",

@@ -15,7 +15,9 @@ from slicemgr.policy import access, leases
 from slicemgr.policy.quota import OverQuota
 from slicemgr.service.projects import projects
 from slicemgr.service.slices import requests, slices, specs
-from slicemgr.service.views import people, views
+from slicemgr.service.views import images as image_views
+from slicemgr.service.views import nodes as node_views
+from slicemgr.service.views import people
 from slicemgr.store.updates import utcnow
 from slicemgr.web.pages import cost, shell
 from slicemgr.web.pages.form import Form, once, sentence
@@ -137,8 +139,8 @@ def _choices(form: Form) -> dict[str, Any]:
         if form["project"] not in every:
             form.values["project"] = own[0] if own and not lost else ""
         project = form["project"]
-        images = [one for one in views.images(c, projects=access.visible(by)) if one["state"] == "ready"]
-        nodes = views.nodes(c, config.network)
+        images = [one for one in image_views.images(c, projects=access.visible(by)) if one["state"] == "ready"]
+        nodes = node_views.nodes(c, config.network)
         kinds = {kind: any(one["facts"].get("kinds", {}).get(kind) for one in nodes) for kind in ("lxc", "kvm")}
         policy = projects.lease_policy(c, config, project) if project else config.lease
         if not form["lease"]:

@@ -9,7 +9,8 @@ from flask import Response, request, url_for
 from slicemgr.errors import Code, Refused
 from slicemgr.policy import access
 from slicemgr.service.nodes import audits, nodes
-from slicemgr.service.views import pages, views
+from slicemgr.service.views import nodes as node_views
+from slicemgr.service.views import pages
 from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
@@ -27,7 +28,7 @@ def every() -> Response:
     """All of them; the only one is shown at once."""
     access.run_on_node(principal(), "use the admin pages")
     with state().store.read() as c:
-        found = views.nodes(c, state().config.network)
+        found = node_views.nodes(c, state().config.network)
     if len(found) == 1:
         return shell.see("node_page.show", name=found[0]["name"])
     return shell.show("nodes/list.html", nodes=found)
@@ -38,7 +39,7 @@ def show(name: str) -> Response:
     """One node; for htmx what it is asked just now."""
     access.run_on_node(principal(), "use the admin pages")
     with state().store.read() as c:
-        node = views.nodes(c, state().config.network, name)[0]
+        node = node_views.nodes(c, state().config.network, name)[0]
         asked = {kind: pages.newest(c, name, kind) for kind in ("doctor", "gc")}
         known = {kind: pages.newest(c, name, kind, ended=True) for kind in ("doctor", "gc")}
     live: dict[str, Any] = {
@@ -62,7 +63,7 @@ def audit(name: str) -> Response:
     """The node's last audit."""
     access.run_on_node(principal(), "use the admin pages")
     with state().store.read() as c:
-        node = views.nodes(c, state().config.network, name)[0]
+        node = node_views.nodes(c, state().config.network, name)[0]
         found = audits.find(c, name)
     return shell.show("nodes/audit.html", node=node, audit=found)
 
@@ -89,7 +90,7 @@ def remove(name: str) -> Response:
     """Remove what the page showed. Refused(CONFLICT) if somebody has looked or removed since."""
     access.run_on_node(principal(), "gc")
     with state().store.read() as c:
-        views.nodes(c, state().config.network, name)
+        node_views.nodes(c, state().config.network, name)
         newest = pages.newest(c, name, "gc")
     if newest is None or newest["id"] != request.form.get("seen"):
         raise Refused(

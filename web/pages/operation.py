@@ -6,7 +6,7 @@ from typing import Any
 
 from flask import Response, url_for
 
-from slicemgr.service.views import views
+from slicemgr.service.views import operations as operation_views
 from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.state import principal, state
 
@@ -19,7 +19,7 @@ blueprint = shell.blueprint("operation_page")
 def show(id: str) -> Response:
     """The page, which may be left and come back to: the operation goes on."""
     with state().store.read() as c:
-        operation = views.operation(c, id, principal())
+        operation = operation_views.operation(c, id, principal())
     ended = operation["state"] in ("done", "failed")
     live: dict[str, Any] = {
         "template": "operation_live.html",

@@ -12,8 +12,11 @@ from slicemgr.errors import Refused
 from slicemgr.model import DEFAULT_PROJECT
 from slicemgr.service.leases import rules
 from slicemgr.service.projects import invitations, members
+from slicemgr.service.views import events as event_views
+from slicemgr.service.views import images as image_views
 from slicemgr.service.views import invitations as invitation_views
-from slicemgr.service.views import people, samples, views
+from slicemgr.service.views import people, samples
+from slicemgr.service.views import slices as slice_views
 from slicemgr.store.updates import utcnow
 from slicemgr.web.pages import shell
 from slicemgr.web.pages.form import Form, once
@@ -116,13 +119,13 @@ def _page(name: str, form: Form, status: int = 200) -> Response:
     by, config = principal(), state().config
     with state().store.read() as c:
         project = people.project_list(c, by, name)[0]
-        own = views.slices(c, [name])
+        own = slice_views.slices(c, [name])
         values: dict[str, Any] = {
             "slices": own[:SHOWN],
             "count": len(own),
-            "images": [one for one in views.images(c, projects=[name]) if one["project"] == name],
+            "images": [one for one in image_views.images(c, projects=[name]) if one["project"] == name],
             "requests": people.requests(c, by, state="waiting", project=name),
-            "events": views.events(c, by, project=name, limit=SHOWN),
+            "events": event_views.events(c, by, project=name, limit=SHOWN),
             "rules": rules.view(c, config, name, by),
             "notices": [one for one in own if one["notice"]][:SHOWN],
             "accounts": _accounts(c, name),

@@ -9,7 +9,7 @@ from flask import Response, request
 from slicemgr import human
 from slicemgr.errors import Code, Refused
 from slicemgr.service.slices import slices, specs
-from slicemgr.service.views import views
+from slicemgr.service.views import slices as slice_views
 from slicemgr.store.updates import utcnow
 from slicemgr.web.pages import browser_session, shell, slice_shown, words
 from slicemgr.web.pages.form import Form, once
@@ -65,7 +65,7 @@ def renew(name: str) -> Response:
     except Refused as error:
         return slice_shown.again(row, form, error, "lease")
     with state().store.read() as c:
-        granted = views.slice_of(c, row.id)["expires_at"]
+        granted = slice_views.slice_of(c, row.id)["expires_at"]
     if granted is None:  # of a project whose leases do not end
         return back(row, f"The lease of {name} does not expire.")
     less = datetime.fromisoformat(granted) < asked - timedelta(seconds=5)
@@ -95,7 +95,7 @@ def confirm(name: str) -> Response:
     """Ask for the name before it is gone."""
     with state().store.read() as c:
         row = slice_shown.find(c, name)
-        shown = views.slice_of(c, row.id)
+        shown = slice_views.slice_of(c, row.id)
     return shell.show("slices/delete.html", form=Form(), slice=shown, id=row.id)
 
 
@@ -107,7 +107,7 @@ def delete(name: str) -> Response:
     if form["typed"] != row.name:
         form.errors["typed"] = [f"Type {row.name} to confirm."]
         with state().store.read() as c:
-            shown = views.slice_of(c, row.id)
+            shown = slice_views.slice_of(c, row.id)
         return shell.show("slices/delete.html", 422, form=form, slice=shown, id=row.id)
     operation = slices.act(state().store, state().config, name, "delete", principal(), project=row.project)
     return shell.see("operation_page.show", id=operation)

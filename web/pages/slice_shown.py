@@ -10,8 +10,10 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.errors import Code, Refused
 from slicemgr.service.slices import slices
+from slicemgr.service.views import events as event_views
+from slicemgr.service.views import operations as operation_views
+from slicemgr.service.views import slices as slice_views
 from slicemgr.service.views import snapshots as snapshot_views
-from slicemgr.service.views import views
 from slicemgr.store.updates import utcnow
 from slicemgr.web.api.reading import project as named_project
 from slicemgr.web.pages import shell
@@ -74,8 +76,8 @@ def may(row: Found) -> bool:
 
 def live(c: Connection, row: Found) -> dict[str, Any]:
     """What changes by itself: the arguments of `shell.part`."""
-    by, shown = principal(), views.slice_of(c, row.id)
-    events = views.events(c, by, slice=row.name, project=row.project, limit=_EVENTS)
+    by, shown = principal(), slice_views.slice_of(c, row.id)
+    events = event_views.events(c, by, slice=row.name, project=row.project, limit=_EVENTS)
     operation = _operation(c, row, shown)
     moving = shown["state"] not in AT_REST or (operation is not None and operation["state"] in ("queued", "running"))
     every = "all" in request.args
@@ -111,7 +113,7 @@ def snapshots(c: Connection, row: Found) -> dict[str, Any]:
 
 def _operation(c: Connection, row: Found, shown: dict[str, Any]) -> dict[str, Any] | None:
     """The newest one, while there is something to say of it."""
-    newest = views.operations(c, [row.project], slice=row.name, limit=1)
+    newest = operation_views.operations(c, [row.project], slice=row.name, limit=1)
     if not newest or newest[0]["created_at"] < shown["created_at"]:
         return None
     one = newest[0]

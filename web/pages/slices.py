@@ -9,7 +9,8 @@ from flask import Response, request, url_for
 from slicemgr.model import RequestState
 from slicemgr.policy import access
 from slicemgr.service.slices import requests
-from slicemgr.service.views import invitations, people, views
+from slicemgr.service.views import invitations, people
+from slicemgr.service.views import slices as slice_views
 from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
@@ -29,7 +30,7 @@ def mine() -> Response:
     wanted = {name: request.args.get(name, "").strip()[:80] for name in FILTERS}
     by = principal()
     with state().store.read() as c:
-        every = views.slices(c, access.visible(by))
+        every = slice_views.slices(c, access.visible(by))
         asked = [] if browser_session.is_htmx() else people.requests(c, by, state=RequestState.WAITING)
         invited = [] if browser_session.is_htmx() else invitations.of_user(c, by)
     listed = _listed(every, wanted)

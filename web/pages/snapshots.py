@@ -12,8 +12,8 @@ from slicemgr.policy import access, leases
 from slicemgr.service.projects import projects
 from slicemgr.service.slices import snapshots, specs
 from slicemgr.service.slices.snapshots import SliceReference
+from slicemgr.service.views import slices as slice_views
 from slicemgr.service.views import snapshots as snapshot_views
-from slicemgr.service.views import views
 from slicemgr.web.pages import browser_session, cost, shell, slice_shown
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.new import lease_options
@@ -125,7 +125,7 @@ def _clone(row: Found, found: dict[str, Any], form: Form, status: int = 200) -> 
     with state().store.read() as c:
         policy = projects.lease_policy(c, config, name)
         usual = min(policy.default, policy.longest)
-        origin = views.slice_of(c, row.id)
+        origin = slice_views.slice_of(c, row.id)
         one, count = origin["slivers"][0], len(origin["slivers"])
         limits, ports = one["limits"], one["ports"]["last"] - one["ports"]["first"] + 1
         form.values.setdefault("lease", leases.text(usual))

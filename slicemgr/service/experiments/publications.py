@@ -19,8 +19,8 @@ from slicemgr.service.accounts.authentication import new_id
 from slicemgr.service.experiments import files as report_files
 from slicemgr.service.nodes import operations
 from slicemgr.service.views import paging
+from slicemgr.service.views.formats import Json, when
 from slicemgr.service.views.paging import By, Page
-from slicemgr.service.views.views import Json, when
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow

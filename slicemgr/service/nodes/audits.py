@@ -14,7 +14,7 @@ from slicemgr.errors import Code, Refused, invalid
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
 from slicemgr.service.nodes import operations
-from slicemgr.service.views.views import Json, when
+from slicemgr.service.views.formats import Json, when
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from slicemgr.model import Desired, Phase
-from slicemgr.service.views.views import SETTLED, sliver_state
+from slicemgr.service.views.slices import SETTLED, sliver_state
 from slicemgr.store import tables as t
 
 Condition = sa.ColumnElement[bool]

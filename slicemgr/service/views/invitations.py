@@ -14,8 +14,8 @@ from slicemgr.policy.access import Principal
 from slicemgr.service.leases import rules
 from slicemgr.service.projects import invitations
 from slicemgr.service.views import paging
+from slicemgr.service.views.formats import Json, when
 from slicemgr.service.views.paging import By, Page
-from slicemgr.service.views.views import Json, when
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 

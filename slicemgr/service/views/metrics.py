@@ -20,7 +20,8 @@ from sqlalchemy.engine import Connection
 from slicemgr import __version__
 from slicemgr.config import Config
 from slicemgr.model import Desired, OperationState, Phase, RequestState
-from slicemgr.service.views import views
+from slicemgr.service.views import nodes as node_views
+from slicemgr.service.views import slices as slice_views
 from slicemgr.service.views.samples import value
 from slicemgr.store import Store, samples
 from slicemgr.store import tables as t
@@ -90,7 +91,7 @@ class Testbed(Collector):
                 yield from _slices(c)
 
     def _nodes(self, c: Connection) -> Iterator[Metric]:
-        nodes = views.nodes(c, self._config.network)
+        nodes = node_views.nodes(c, self._config.network)
         rows = c.execute(sa.select(t.nodes)).all()
         contacts = {row.name: row.agent_seen_at.timestamp() for row in rows}
         yield _by_node(
@@ -120,7 +121,7 @@ def _counts(c: Connection) -> Iterator[Metric]:
     states: Counter[tuple[str, ...]] = Counter()
     query = sa.select(s.node, l.kind, s.desired, s.phase, sa.func.count()).join(t.slices, l.id == s.slice)
     for node, kind, desired, phase, count in c.execute(query.group_by(s.node, l.kind, s.desired, s.phase)):
-        states[node, kind, views.sliver_state(Desired(desired), Phase(phase))] += count
+        states[node, kind, slice_views.sliver_state(Desired(desired), Phase(phase))] += count
     yield _gauge("slivers", "Slivers by state.", ("node", "type", "state"), states)
     kinds = {(row[0],): row[1] for row in c.execute(sa.select(l.kind, sa.func.count()).group_by(l.kind))}
     yield _gauge("slices", "Slices.", ("type",), kinds)

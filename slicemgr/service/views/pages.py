@@ -10,8 +10,8 @@ from sqlalchemy.engine import Connection
 
 from slicemgr.model import OperationState, RequestState
 from slicemgr.policy.access import Principal
-from slicemgr.service.views import views
-from slicemgr.service.views.views import Json, when
+from slicemgr.service.views import operations as operation_views
+from slicemgr.service.views.formats import Json, when
 from slicemgr.store import tables as t
 
 _ENDED = (OperationState.DONE, OperationState.FAILED)
@@ -86,4 +86,4 @@ def newest(c: Connection, node: str, kind: str, *, ended: bool = False) -> Json 
     o = t.operations.c
     query = sa.select(o.id).where(o.node == node, o.kind == kind).order_by(o.created_at.desc(), o.id).limit(1)
     id_ = c.scalar(query.where(o.state.in_(_ENDED)) if ended else query)
-    return None if id_ is None else views.operation(c, id_)
+    return None if id_ is None else operation_views.operation(c, id_)

@@ -14,8 +14,8 @@ from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import Amounts, Quota
 from slicemgr.service.projects import projects
 from slicemgr.service.views import invitations, paging
+from slicemgr.service.views.formats import Json, Where, fingerprint, when
 from slicemgr.service.views.paging import By, Page
-from slicemgr.service.views.views import Json, Where, fingerprint, when
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 

@@ -22,8 +22,8 @@ from slicemgr.figures import COUNTED, HOURS, MINUTES, RAW
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
 from slicemgr.service.views import paging
+from slicemgr.service.views.formats import when
 from slicemgr.service.views.paging import By, Page
-from slicemgr.service.views.views import when
 from slicemgr.store import samples
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow

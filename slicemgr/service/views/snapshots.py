@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from slicemgr.service.views.views import Json, when
+from slicemgr.service.views.formats import Json, when
 from slicemgr.store import tables as t
 
 

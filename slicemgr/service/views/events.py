@@ -1,0 +1,50 @@
+"""Events, the audit trail, as the JSON of the REST API."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from slicemgr.policy.access import Principal
+from slicemgr.service.views import paging
+from slicemgr.service.views.formats import Json, Where, when
+from slicemgr.service.views.paging import By, Page
+from slicemgr.store import tables as t
+
+
+def events(
+    c: Connection,
+    by: Principal | None = None,
+    *,
+    slice: str = "",
+    project: str = "",
+    limit: int = 100,
+    where: Where = (),
+    page: Page | None = None,
+) -> list[Json]:
+    """The newest events first: all of them, or what `by` sees: their projects' and their own.
+
+    Where somebody else asked from is the admins' to know.
+    limit: without a page.
+    """
+    e = t.events.c
+    query = sa.select(t.events).where(*where)
+    if by is not None and not by.admin:
+        query = query.where(sa.or_(e.project.in_(tuple(by.roles)), sa.and_(e.project == "", e.user == by.user)))
+    if project:
+        query = query.where(e.project == project)
+    if slice:
+        query = query.where(e.slice == slice)
+    return [
+        {
+            "id": row.id,
+            "at": when(row.at),
+            "user": row.user,
+            "action": row.action,
+            "slice": row.slice or None,
+            "project": row.project or None,
+            "detail": row.detail,
+            "address": (row.address or None) if by is None or by.admin or row.user == by.user else None,
+        }
+        for row in paging.rows(c, query, page or Page(limit), By(e.id, down=True))
+    ]

@@ -1,0 +1,29 @@
+"""How views write times and keys, and the type of their JSON."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+Json = dict[str, Any]
+Where = Iterable[sa.ColumnElement[bool]]
+_SSH_BLOB = 1  # the word of a public key line that is the key
+
+
+def when(moment: datetime | None) -> str | None:
+    """RFC 3339 in UTC, to the second."""
+    return None if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def fingerprint(host_key: str) -> str | None:
+    """`SHA256:…` of a public key line, as ssh prints it; None before there is a key."""
+    words = host_key.split()
+    if len(words) <= _SSH_BLOB:
+        return None
+    digest = hashlib.sha256(base64.b64decode(words[_SSH_BLOB])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")

@@ -1,0 +1,115 @@
+"""Operations and their steps as the JSON of the REST API. The number of queries does not grow with the rows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from slicemgr.model import OperationState
+from slicemgr.policy import access
+from slicemgr.policy.access import Principal
+from slicemgr.service.views import paging
+from slicemgr.service.views.formats import Json, Where, when
+from slicemgr.service.views.paging import By, Page
+from slicemgr.store import tables as t
+
+_ALL_STEPS = 20  # of an operation on more slivers, only the steps that are not done are shown
+
+
+def operations(
+    c: Connection,
+    projects: Collection[str] | None = None,
+    *,
+    state: str = "",
+    slice: str = "",
+    limit: int = 50,
+    where: Where = (),
+    page: Page | None = None,
+) -> list[Json]:
+    """The newest operations first, with their steps: of `projects`, None: all. limit: without a page."""
+    o = t.operations.c
+    query = sa.select(t.operations).where(*where)
+    if projects is not None:
+        query = query.where(o.project.in_(projects))
+    if state:
+        query = query.where(o.state == state)
+    if slice:
+        query = query.where(o.slice_name == slice)
+    return _operations(c, paging.rows(c, query, page or Page(limit), By(o.created_at, down=True), By(o.id)))
+
+
+def operation(c: Connection, id: str, by: Principal | None = None) -> Json:
+    """Refused(NOT_FOUND) if there is no such operation, or `by` may not see it."""
+    row = c.execute(sa.select(t.operations).where(t.operations.c.id == id)).first()
+    if row is None:
+        raise access.missing("operation", id)
+    if by is not None:
+        access.see_operation(by, row.project, id)
+    return _operations(c, [row])[0]
+
+
+def operation_versions(c: Connection, ids: Collection[str]) -> dict[str, tuple[int, str]]:
+    """Version and state of those that are there: the little that waiting requests ask for again and again."""
+    o = t.operations.c
+    return {
+        row.id: (row.version, row.state) for row in c.execute(sa.select(o.id, o.version, o.state).where(o.id.in_(ids)))
+    }
+
+
+def _operations(c: Connection, rows: Sequence[Row[*tuple[Any, ...]]]) -> list[Json]:
+    ids = [row.id for row in rows]
+    m = t.operation_slivers.c
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    query = sa.select(m.operation, m.state, sa.func.count()).where(m.operation.in_(ids)).group_by(m.operation, m.state)
+    for id_, state, count in c.execute(query):
+        counts[id_][state] += count
+    asked = {row.id: row.created_at for row in rows}
+    steps = _steps(c, asked, [id_ for id_ in ids if sum(counts[id_].values()) > _ALL_STEPS])
+    return [_operation(row, steps[row.id], counts[row.id]) for row in rows]
+
+
+def _steps(c: Connection, asked: Mapping[str, datetime], large: Sequence[str]) -> dict[str, list[Json]]:
+    """The steps of each operation, of the `large` ones only those that are not done. asked: when each was."""
+    p, ids = t.operation_steps.c, list(asked)
+    columns = (p.operation, p.sliver, p.name, p.state, p.detail, p.percent, p.started_at, p.finished_at)
+    query = sa.select(*columns).where(p.operation.in_(ids)).order_by(p.started_at)
+    if large:
+        query = query.where(sa.or_(p.operation.not_in(large), p.state != OperationState.DONE))
+    steps: dict[str, list[Json]] = defaultdict(list)
+    for row in c.execute(query):
+        step = {"sliver": row.sliver, "name": row.name, "state": row.state}
+        took = None if row.finished_at is None else _seconds(row.started_at, row.finished_at)
+        times = {"began": _seconds(asked[row.operation], row.started_at), "seconds": took}
+        steps[row.operation].append({**step, "detail": row.detail, "percent": row.percent, **times})
+    return steps
+
+
+def _seconds(since: datetime, until: datetime) -> float:
+    return round((until - since).total_seconds(), 6)
+
+
+def _operation(row: Row[*tuple[Any, ...]], steps: list[Json], counts: Mapping[str, int]) -> Json:
+    ended = sum(count for state, count in counts.items() if state in ("done", "failed"))
+    return {
+        "id": row.id,
+        "kind": row.kind,
+        "state": row.state,
+        "slice": row.slice_name or None,
+        "project": row.project or None,
+        "image": row.image_name or None,
+        "user": row.user,
+        "created_at": when(row.created_at),
+        "started_at": when(row.started_at),
+        "finished_at": when(row.finished_at),
+        "error": row.error or None,
+        "hint": row.hint or None,
+        "version": row.version,
+        "progress": {"done": ended, "total": sum(counts.values())},
+        "steps": steps,
+        "result": row.result,
+    }

@@ -1,0 +1,205 @@
+"""Slices as the JSON of the REST API. The number of queries does not grow with the number of slices."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from slicemgr.model import DEFAULT_PROJECT, Desired, Kind, Phase, SliceSpec
+from slicemgr.policy import access
+from slicemgr.service.slices.placement import Placement
+from slicemgr.service.slices.specs import LIMITS
+from slicemgr.service.views import paging
+from slicemgr.service.views.formats import Json, Where, fingerprint, when
+from slicemgr.service.views.paging import By, Page
+from slicemgr.store import tables as t
+
+_SETTLED = {
+    Desired.RUNNING: Phase.RUNNING,
+    Desired.STOPPED: Phase.STOPPED,
+    Desired.PAUSED: Phase.PAUSED,
+}
+_ON_THE_WAY = {
+    (Desired.RUNNING, Phase.PENDING): "creating",
+    (Desired.RUNNING, Phase.STOPPED): "starting",
+    (Desired.RUNNING, Phase.PAUSED): "resuming",
+    (Desired.PAUSED, Phase.RUNNING): "pausing",
+}
+SETTLED = ("running", "stopped", "paused", "failed")  # what a sliver stays in by itself
+
+
+def sliver_state(desired: Desired, phase: Phase) -> str:
+    """One word for what a sliver is, or is on its way to."""
+    if desired is Desired.ABSENT:
+        return "deleting"
+    if phase is Phase.FAILED:
+        return "failed"
+    if phase is _SETTLED[desired]:
+        return phase.value
+    return _ON_THE_WAY.get((desired, phase), "stopping" if desired is Desired.STOPPED else "starting")
+
+
+def slice_state(states: Collection[str]) -> str:
+    """One word for all slivers: theirs if they agree, else what is still moving, else `partial`."""
+    different = set(states)
+    if len(different) == 1:
+        return different.pop()
+    moving = different.difference(SETTLED)
+    return sorted(moving)[0] if moving else "partial"
+
+
+def slices(
+    c: Connection,
+    projects: Collection[str] | None = None,
+    *,
+    id: str | None = None,
+    where: Where = (),
+    page: Page | None = None,
+) -> list[Json]:
+    """Every slice with its slivers: of `projects` (None: of all), or the one with this id. where: see filters."""
+    l, i = t.slices.c, t.images.c
+    conditions = [*where]
+    if projects is not None:
+        conditions.append(l.project.in_(projects))
+    if id is not None:
+        conditions.append(l.id == id)
+    exempt = t.lease_rules.c.exempt.label("exempt")
+    kept = sa.select(sa.func.count()).where(t.snapshots.c.slice == l.id).scalar_subquery().label("snapshots")
+    query = sa.select(t.slices, i.name.label("image_name"), exempt, kept).join(t.images, i.sha256 == l.image)
+    query = query.outerjoin(t.lease_rules, t.lease_rules.c.project == l.project)
+    heads = paging.rows(c, query.where(*conditions), page, By(l.name), By(l.project))
+    s, n = t.slivers.c, t.nodes.c
+    members = sa.select(t.slivers, n.address.label("node_address")).join(t.nodes, n.name == s.node).order_by(s.idx)
+    if conditions or page is not None:
+        members = members.where(s.slice.in_([head.id for head in heads]))
+    slivers: dict[str, list[Json]] = defaultdict(list)
+    for row in c.execute(members):
+        slivers[row.slice].append(_sliver(row))
+    return [_slice(head, slivers[head.id]) for head in heads]
+
+
+def slice(c: Connection, name: str, project: str = DEFAULT_PROJECT) -> Json:
+    """Refused(NOT_FOUND) if there is no slice called `name` in the project."""
+    l = t.slices.c
+    id_ = c.scalar(sa.select(l.id).where(l.name == name, l.project == project))
+    if id_ is None:
+        raise access.missing("slice", name)
+    return slice_of(c, id_)
+
+
+def slice_of(c: Connection, id: str) -> Json:
+    """Refused(NOT_FOUND) if the slice is gone."""
+    found = slices(c, id=id)
+    if not found:
+        raise access.missing("slice", id)
+    return found[0]
+
+
+def slice_of_operation(c: Connection, operation: str) -> Json:
+    """Refused(NOT_FOUND) if the slice is gone."""
+    o = t.operations.c
+    return slice_of(c, c.scalar(sa.select(o.slice_id).where(o.id == operation)) or "")
+
+
+def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
+    return {
+        "name": head.name,
+        "type": head.kind,
+        "project": head.project,
+        "owner": head.owner,
+        "state": slice_state([one["state"] for one in slivers]) if slivers else "deleting",
+        "created_at": when(head.created_at),
+        "expires_at": None if head.exempt else when(head.expires_at),
+        "lease_ended_at": when(head.lease_ended_at),
+        "notice": head.lease_notice or None,
+        "image": head.image_name,
+        "image_sha256": head.image,
+        "boot": head.boot if head.kind == Kind.KVM else None,
+        "snapshots": head.snapshots,
+        "slivers": slivers,
+    }
+
+
+def _usage(row: Row[*tuple[Any, ...]]) -> Json:
+    """The latest sample. `memory` is the former name of `working`."""
+    return {
+        "memory": row.usage_working,
+        "working": row.usage_working,
+        "charged": row.usage_charged,
+        "disk": row.usage_disk,
+        "guest_memory": row.guest_memory,
+        "at": None if row.usage_at is None else when(datetime.fromtimestamp(row.usage_at, UTC)),
+    }
+
+
+def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
+    key = row.host_key or None
+    return {
+        "index": row.idx,
+        "id": row.id,
+        "node": row.node,
+        "state": sliver_state(Desired(row.desired), Phase(row.phase)),
+        "address": row.address,
+        "ssh": {
+            "host": row.node_address,
+            "port": row.port_first,
+            "fingerprint": fingerprint(row.host_key),
+            "host_key": key,
+        },
+        "ports": {"first": row.port_first, "last": row.port_first + row.port_count - 1},
+        "limits": _limits(row),
+        "usage": _usage(row),
+        "acceleration": row.acceleration or None,
+        "booted": row.booted or None,
+        "keys_missing": row.keys_missing or None,
+        "error": row.error or None,
+    }
+
+
+def _limits(source: object) -> Json:
+    """pids: None where nothing limits them."""
+    limits = {name: getattr(source, name) for name in LIMITS}
+    return {**limits, "pids": limits["pids"] or None}
+
+
+def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_at: datetime) -> Json:
+    """What a dry run answers: the slice as it would be. address: the node's."""
+    limits = _limits(spec.limits)
+    return {
+        "name": spec.name,
+        "type": spec.kind.value,
+        "project": spec.project,
+        "owner": owner,
+        "state": "planned",
+        "created_at": None,
+        "expires_at": when(expires_at),
+        "lease_ended_at": None,
+        "notice": None,
+        "image": placed.image_name,
+        "image_sha256": placed.image,
+        "boot": placed.boot.value if spec.kind is Kind.KVM else None,
+        "snapshots": 0,
+        "slivers": [
+            {
+                "index": index,
+                "id": None,
+                "node": placed.node,
+                "state": "planned",
+                "address": grant.address,
+                "ssh": {"host": address, "port": grant.ports.first, "fingerprint": None, "host_key": None},
+                "ports": {"first": grant.ports.first, "last": grant.ports.last},
+                "limits": limits,
+                "usage": dict.fromkeys(("memory", "working", "charged", "disk", "guest_memory", "at")),
+                "acceleration": None,
+                "booted": None,
+                "keys_missing": None,
+                "error": None,
+            }
+            for index, grant in enumerate(placed.grants)
+        ],
+    }
