@@ -1,7 +1,7 @@
-"""A request that is sent twice happens once: its answer is kept with its effect, in the same transaction.
+"""Idempotency keys: the answer to a request is stored with its effect, in the same transaction.
 
-So a key is known if and only if what was asked for has happened, whatever died meanwhile. A second request with the
-key waits for the first one's transaction like any writer. What was refused changed nothing and is not kept.
+So a key is stored if and only if its request took effect, even if the process died meanwhile. A second request with the
+key waits for the first one's transaction like any writer. A refused request changes nothing and is not stored.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ FIELD = "Idempotency-Key"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What came in. credential: what the caller showed; it opens the answers that hold a secret."""
+    """A request with a key. credential: of the caller; it decrypts stored answers that contain a secret."""
 
     user: str
     key: str
-    what: str  # method and target
+    what: str  # HTTP method and target
     body: bytes
     credential: str
 
     @property
     def digest(self) -> str:
-        """The same for two bodies that mean the same JSON."""
+        """Equal for two request bodies that are the same JSON."""
         try:
             body = json.dumps(json.loads(self.body), sort_keys=True).encode()
         except (ValueError, RecursionError):
@@ -54,7 +54,7 @@ class Asked:
         return self._seal().encrypt(text.encode()).decode()
 
     def opened(self, text: str) -> str:
-        """Refused(CONFLICT) if another credential asked."""
+        """Decrypt a stored answer. Refused(CONFLICT) if the request had another credential."""
         try:
             return self._seal().decrypt(text.encode()).decode()
         except InvalidToken as error:
@@ -68,7 +68,7 @@ class Asked:
 class Answer:
     status: int
     body: str
-    secret: bool = False  # is kept encrypted
+    secret: bool = False  # store it encrypted
     repeated: bool = False
 
 
@@ -79,10 +79,10 @@ def check_key(key: str) -> str:
 
 
 def once(store: Store, asked: Asked, do: Callable[[], Answer]) -> Answer:
-    """The answer of `do`, or the one it gave when this was asked before.
+    """The answer of `do`, or the stored answer if this request was made before.
 
-    What `do` reads and writes is one transaction with the answer. Refused(CONFLICT) for another request with a known
-    key. An answer of 400 and more is given but not kept, and undoes what `do` wrote.
+    What `do` reads and writes is one transaction with the answer. Refused(CONFLICT) for a different request with a
+    known key. An answer with status 400 or above is not stored, and undoes what `do` wrote.
     """
     check_key(asked.key)
     a, now = t.answers.c, utcnow()
@@ -111,5 +111,5 @@ def _repeated(asked: Asked, request: str, kept: Answer) -> Answer:
 
 
 def forget(c: Connection, now: datetime) -> int:
-    """Delete the answers that are older than a day; how many."""
+    """Delete answers that are older than a day; the number of them."""
     return c.execute(t.answers.delete().where(t.answers.c.created_at <= now - KEPT)).rowcount

@@ -1,9 +1,9 @@
-"""How often one may try to sign in. Failures make the next attempt wait, up to a bound; none locks an account.
+"""Limits on sign-in attempts. Failures make the next attempt wait, up to a bound; none locks an account.
 
-A browser that is not known is counted three times: by account and address together, which stops guessing from one
-place without touching the account's owner elsewhere; by address, for who tries many accounts; and by account, for who
-guesses from many addresses. A browser in which the account's user signed in before has a counter of its own, so that
-what others do at the account does not slow it down. Counters are kept in memory, for the one web process there is.
+An unknown browser is counted three times: by account and address together, which stops guessing from one address
+without affecting the owner of the account elsewhere; by address, against one client that tries many accounts; and by
+account, against guesses from many addresses. A browser in which the account's user signed in before has a counter of
+its own, so that failures of others do not slow it down. Counters are kept in memory, for the only web process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DOUBLINGS = 30
 
 
 class TooMany(Busy):
-    """retry_after: seconds."""
+    """A sign-in attempt that came too early. retry_after: seconds."""
 
     def __init__(self, what: str, retry_after: float, hint: str = "") -> None:
         left = max(1, ceil(retry_after))
@@ -42,7 +42,9 @@ class _Counter:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One counter of an attempt: `free` failures wait for nothing, then each wait doubles up to `longest` seconds."""
+    """One counter of an attempt: the first `free` failures cause no wait, then each wait doubles up to `longest`
+    seconds.
+    """
 
     key: tuple[str, ...]
     free: int
@@ -52,7 +54,9 @@ class Rule:
 
 
 class Attempts:
-    """Thread-safe. An attempt counts as a failure until `forgive`: many at once get no further than one by one."""
+    """Thread-safe. An attempt counts as a failure until `forgive`, so concurrent attempts gain nothing over sequential
+    ones.
+    """
 
     def __init__(self, settings: PeopleConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self.on_refusal: Callable[[], object] = lambda: None
@@ -66,7 +70,9 @@ class Attempts:
         self._counters: OrderedDict[tuple[str, ...], _Counter] = OrderedDict()
 
     def begin(self, user: str, address: str, browser: str = "") -> None:
-        """browser: the known browser or the session that asks, "" for none. TooMany, which counts as no failure."""
+        """Count an attempt. browser: the known browser or the session of the request, "" for none. A TooMany is not
+        counted.
+        """
         now = self._clock()
         with self._lock:
             rules = self.rules(user, address, browser)
@@ -83,7 +89,9 @@ class Attempts:
                 self._counters.popitem(last=False)
 
     def forgive(self, user: str, address: str, browser: str = "") -> None:
-        """It was right: the first counter starts anew, the others get this attempt back and keep what else failed."""
+        """The attempt succeeded: reset the first counter and take this attempt off the others; their other failures
+        remain.
+        """
         with self._lock:
             first, *others = self.rules(user, address, browser)
             self._counters.pop(first.key, None)
@@ -92,7 +100,7 @@ class Attempts:
                     counter.failures = max(0, counter.failures - 1)
 
     def rules(self, user: str, address: str, browser: str) -> tuple[Rule, ...]:
-        """The counters of an attempt, the closest first."""
+        """The counters of an attempt, the most specific first."""
         if browser:
             return (Rule(("browser", user, browser), self._free, self._longest, "in this browser"),)
         place, wider = network(address), self._free * _WIDER
@@ -104,7 +112,7 @@ class Attempts:
         )
 
     def _wait(self, rule: Rule, now: float) -> float:
-        """Seconds until the next attempt may be made. A counter without attempts for `failures_in` is forgotten."""
+        """Seconds until the next attempt is allowed. A counter without attempts for `failures_in` is deleted."""
         counter = self._counters.get(rule.key)
         if counter is None:
             return 0.0
@@ -118,7 +126,7 @@ class Attempts:
 
 
 def network(address: str) -> str:
-    """What one person is likely to hold: an IPv4 address, a /64 of IPv6."""
+    """The network that one person probably controls: an IPv4 address, or a /64 of IPv6."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

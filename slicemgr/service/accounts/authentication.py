@@ -1,4 +1,4 @@
-"""Who is behind a token, and the local admin's token file."""
+"""Authenticate API tokens, and maintain the token file of the local admin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slicemgr.store.schema import ADMIN
 from slicemgr.store.updates import utcnow
 
 LOCAL_ADMIN = "local admin"
-_USE_NOTED = timedelta(minutes=1)  # a last use is written down this often: reading shall not cost a write each time
+_USE_NOTED = timedelta(minutes=1)  # between updates of the last use, so that not every read causes a write
 _WHOSE = (
     sa.select(
         *(t.tokens.c.hash, t.tokens.c.id, t.tokens.c.scope, t.tokens.c.expires_at, t.tokens.c.used_at),
@@ -35,7 +35,7 @@ _WHOSE = (
 
 
 def authenticate(store: Store, token: str, address: str = "") -> Principal:
-    """Who the token belongs to. address: where it was shown. Refused(UNAUTHENTICATED)."""
+    """The user of a token. address: of the client. Refused(UNAUTHENTICATED)."""
     hashed, now = digest(token), utcnow()
     with store.read() as c:
         row = c.execute(_WHOSE, {"hash": hashed}).first()
@@ -53,20 +53,20 @@ def authenticate(store: Store, token: str, address: str = "") -> Principal:
 
 
 def _note_use(store: Store, hashed: str, now: datetime, address: str) -> None:
-    """Whoever asks shall not fail because this could not be written."""
+    """A request does not fail because its token's last use could not be written."""
     with contextlib.suppress(StoreError), store.write() as c:
         c.execute(t.tokens.update().where(t.tokens.c.hash == hashed).values(used_at=now, used_from=address))
 
 
 def roles_of(c: Connection, user: str) -> dict[str, Role]:
-    """What the user is in each project."""
+    """The role of the user in each project."""
     m = t.members.c
     query = sa.select(m.project, m.role).where(m.user == user).order_by(m.project)
     return {project: Role(role) for project, role in c.execute(query)}
 
 
 def account(store: Store, user: str, address: str = "") -> Principal:
-    """Whom an account is for, where something else than a password has shown that it is its user who asks."""
+    """The principal of an account whose user was authenticated by something other than a password."""
     with store.read() as c:
         admin = c.execute(sa.select(t.users.c.admin).where(t.users.c.name == user)).scalar_one()
         return Principal(user, admin, roles_of(c, user), address=address)
@@ -75,7 +75,7 @@ def account(store: Store, user: str, address: str = "") -> Principal:
 def ensure_local_admin(store: Store, path: Path, url: str) -> None:
     """Keep the local admin's token in `path` (JSON: url, token), readable by its owner alone.
 
-    A token that works is kept; otherwise a new one takes the place of all local admin tokens.
+    A valid token is kept; otherwise a new one replaces all local admin tokens.
     """
     token = _token_in(path)
     if token is None or not _known(store, token):
@@ -88,7 +88,7 @@ def ensure_local_admin(store: Store, path: Path, url: str) -> None:
 
 
 def new_id() -> str:
-    """What a token, a session or a request is called by."""
+    """A new id for a token, a session or a request."""
     return secrets.token_hex(8)
 
 
@@ -120,5 +120,5 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def digest(token: str) -> str:
-    """What is kept of a token, a session or an invitation."""
+    """What the database stores of the secret of a token, a session or an invitation."""
     return hashlib.sha256(token.encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Browsers in which an account's user signed in before: others' failures at the account do not slow them down.
+"""Browsers in which the user of an account signed in before: failures of others do not slow them down.
 
-The browser keeps a signed value; it opens nothing and names no account. It counts for an account until the password
-changes, sessions are ended, or the account is disabled.
+The browser keeps a signed value, which grants nothing and contains no account name. It is valid for an account until
+the password changes, sessions are ended, or the account is disabled.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from slicemgr.store import Store
 from slicemgr.store import tables as t
 
 _SALT = "known browser"
-_MOST = 8  # accounts of one browser; the oldest make room
+_MOST = 8  # accounts of one browser; the oldest are dropped
 
 
 def forget(c: Connection, user: str) -> None:
-    """Every browser is unknown to the account from now on."""
+    """Make every browser unknown to the account from now on."""
     u = t.users.c
     c.execute(t.users.update().where(u.name == user).values(known_browsers=u.known_browsers + 1))
 
 
 class KnownBrowsers:
-    """Makes and reads the values that browsers keep. key: the service's secret. longest: how long a value counts."""
+    """Create and read the values that browsers keep. key: the service's secret. longest: how long a value is valid."""
 
     def __init__(self, store: Store, key: bytes, longest: timedelta) -> None:
         self._store = store
@@ -38,19 +38,22 @@ class KnownBrowsers:
         self._longest = int(longest.total_seconds())
 
     def recognise(self, kept: str, user: str) -> str:
-        """What the browser that keeps this is called, if the account's user signed in there; "" if not."""
+        """The id of the browser that keeps this value, if the account's user signed in there; "" if not."""
         browser, marks = self._read(kept)
         known = self._mark(browser, user)
         return browser if any(hmac.compare_digest(known, one) for one in marks) else ""
 
     def remember(self, kept: str, user: str) -> str:
-        """What the browser shall keep now that the account's user has signed in there."""
+        """The new value for the browser after the account's user signed in there."""
         browser, marks = self._read(kept)
         mark = self._mark(browser := browser or secrets.token_hex(16), user)
         return str(self._signer.dumps([browser, *[one for one in marks if one != mark][1 - _MOST :], mark]))
 
     def _read(self, kept: str) -> tuple[str, list[str]]:
-        """The browser's name and its marks, one for each account. Whatever is not ours counts as nothing."""
+        """The id of the browser and its marks, one for each account.
+
+        A value that this service did not sign is ignored.
+        """
         try:
             browser, *marks = self._signer.loads(kept, max_age=self._longest)
         except (BadData, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""Accounts whose users an OpenID Connect issuer knows: who gets one, whose it is, and what it is called."""
+"""Accounts of users who sign in with OpenID Connect: creating them, linking them to an identity, and naming them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from slicemgr.store import tables as t
 from slicemgr.store.schema import ADMIN
 from slicemgr.store.updates import utcnow
 
-_MOST_ALIKE = 99  # accounts that are told apart by a number alone
+_MOST_ALIKE = 99  # accounts whose names differ by a number alone
 _I = t.identities.c
 _U = t.users.c
 
 
 def enter(store: Store, config: Config, proven: Proven, address: str, agent: str) -> sessions.Session:
-    """A session for who was proven; an account too, if the settings give one. Refused(DENIED, CONFLICT)."""
+    """A session for the authenticated identity; creates an account if the settings allow it.
+
+    Refused(DENIED, CONFLICT).
+    """
     try:
         with _alone(), store.write() as c:
             user = _owner(c, proven) or _arrive(c, config.oidc, proven, utcnow(), address)
@@ -42,7 +45,7 @@ def enter(store: Store, config: Config, proven: Proven, address: str, agent: str
 
 
 def accept(store: Store, config: Config, proven: Proven, secret: str, address: str, agent: str) -> sessions.Session:
-    """Who has an invitation's link is its account's user, whatever address the issuer says. Refused(NOT_FOUND)."""
+    """Set the identity of the account of an invitation, whatever address the issuer reports. Refused(NOT_FOUND)."""
     try:
         with _alone(), store.write() as c:
             now = utcnow()
@@ -60,7 +63,7 @@ def accept(store: Store, config: Config, proven: Proven, secret: str, address: s
 
 
 def link(store: Store, proven: Proven, by: Principal) -> None:
-    """From now on the issuer opens the account of who is signed in, too. Refused(CONFLICT)."""
+    """Link the identity to the account of the signed-in user. Refused(CONFLICT)."""
     access.changes(by, "link the account")
     with _alone(), store.write() as c:
         _free(c, proven, by.user)
@@ -73,7 +76,7 @@ def link(store: Store, proven: Proven, by: Principal) -> None:
 
 
 def unlink(store: Store, config: Config, by: Principal) -> None:
-    """The issuer opens the account of who asks no more. Refused(CONFLICT) if nothing else would."""
+    """Remove the identity from the account of `by`. Refused(CONFLICT) if no other way to sign in remains."""
     access.changes(by, "unlink the account")
     with store.write() as c:
         if not c.scalar(sa.select(_U.password).where(_U.name == by.user)):
@@ -86,7 +89,7 @@ def unlink(store: Store, config: Config, by: Principal) -> None:
 
 
 class _alone:
-    """Two who come at once with the same proof: one of them has to come again."""
+    """Two concurrent sign-ins with the same identity: one of them must be repeated."""
 
     def __enter__(self) -> None: ...
 
@@ -117,7 +120,10 @@ def _free(c: Connection, proven: Proven, user: str) -> None:
 
 
 def _admit(c: Connection, proven: Proven, user: str, address: str) -> Principal:
-    """Who this is by now; an admin whom the issuer made one is one no more once it stops saying so. Refused(DENIED)."""
+    """The current principal.
+
+    An admin by the issuer's claim loses the role when the claim is absent. Refused(DENIED).
+    """
     query = sa.select(_U.admin, _U.enabled, _I.admin.label("by_claim")).join(t.identities, _I.user == _U.name)
     row = c.execute(query.where(_U.name == user, _I.issuer == proven.issuer)).one()
     if not row.enabled:
@@ -136,7 +142,7 @@ def _admit(c: Connection, proven: Proven, user: str, address: str) -> Principal:
 
 
 def _arrive(c: Connection, settings: OidcConfig, proven: Proven, now: datetime, address: str) -> str:
-    """The account of somebody who comes for the first time: the one that waits for the address, or a new one."""
+    """The account for an identity that is new here: the one that was invited with this address, or a new one."""
     email = proven.email.lower()
     if not email:
         message = f"{settings.name} did not provide a verified email address"
@@ -188,7 +194,7 @@ def _link(
 
 
 def _name(c: Connection, proven: Proven) -> str:
-    """What a new account is called: as the issuer calls its user, with a number if that is taken."""
+    """The name of a new account: the user name at the issuer, with a number appended if that is taken."""
     wished = (proven.name or proven.email).partition("@")[0]
     plain = unicodedata.normalize("NFKD", wished).encode("ascii", "ignore").decode().lower()
     base = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[: users.LONGEST_NAME - 5].rstrip("-")

@@ -1,4 +1,4 @@
-"""Whether passwords sign in where an OpenID Connect issuer does."""
+"""Whether passwords are accepted where an OpenID Connect issuer is configured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from slicemgr.store import tables as t
 
 
 def admins_only(c: Connection, settings: OidcConfig) -> bool:
-    """Whether admins alone may: they can as long as none of them comes by the issuer, or nobody could let them in."""
+    """Whether admins may use passwords: until an enabled admin has an identity at the issuer, as no admin could sign in
+    otherwise.
+    """
     u, i = t.users.c, t.identities.c
     known = sa.select(i.user).join(t.users, u.name == i.user)
     by_issuer = known.where(i.issuer == settings.issuer, u.admin, u.enabled).exists()
@@ -19,7 +21,7 @@ def admins_only(c: Connection, settings: OidcConfig) -> bool:
 
 
 def check(c: Connection, settings: OidcConfig, user: str) -> None:
-    """Refused(DENIED) if the password of this account signs in nobody."""
+    """Refused(DENIED) if this account may not sign in with a password."""
     if settings.passwords or not settings.issuer:
         return
     admin = c.scalar(sa.select(t.users.c.admin).where(t.users.c.name == user))

@@ -1,4 +1,4 @@
-"""Passwords: argon2id, and never more of them at work than the memory allows."""
+"""Password hashes (argon2id), with a bound on concurrent computations because each needs memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from slicemgr.errors import Code, Refused, invalid
 
 LEAST, MOST = 12, 1024  # characters
-_PATIENCE = 10.0  # seconds that one waits for its turn
-_WAITING = 7  # for each that is at work: each holds a thread that others need
+_PATIENCE = 10.0  # seconds to wait for a free computation
+_WAITING = 7  # waiting requests for each running computation: each holds a thread
 
 
 class Passwords:
-    """Makes and checks hashes, `at_once` at a time; few wait for their turn, more are refused. Thread-safe.
+    """Create and verify hashes, `at_once` at a time; a few requests wait, others are refused. Thread-safe.
 
     The parameters are argon2-cffi's defaults (RFC 9106, low memory): 64 MiB each.
     """
@@ -31,13 +31,16 @@ class Passwords:
         self._room = threading.BoundedSemaphore(at_once * (1 + _WAITING))
 
     def hash(self, password: str, user: str) -> str:
-        """Refused(INVALID) if the password is none to use."""
+        """The hash of a new password. Refused(INVALID) if the password is not acceptable."""
         check(password, user)
         with self._turn():
             return self._hasher.hash(_plain(password))
 
     def matches(self, hashed: str, password: str) -> bool:
-        """hashed "": of an account without a password or of none at all; it takes as long and is never right."""
+        """Whether the password is right.
+
+        hashed "": no account or no password; takes the same time and is always False.
+        """
         text = _plain(password) if len(password) <= MOST else ""
         with self._turn():
             try:
@@ -46,7 +49,7 @@ class Passwords:
                 return False
 
     def stale(self, hashed: str) -> bool:
-        """Whether it was made with parameters of another time."""
+        """Whether the hash was made with other parameters than the current ones."""
         return self._hasher.check_needs_rehash(hashed)
 
     @functools.cached_property
@@ -70,7 +73,7 @@ class Passwords:
 
 
 def check(password: str, user: str) -> None:
-    """Refused(INVALID) if it is too short, too long, or contains the user's name."""
+    """Refused(INVALID) if the password is too short, too long, or contains the user's name."""
     if len(password) < LEAST:
         raise invalid(
             "password",
@@ -86,5 +89,5 @@ def check(password: str, user: str) -> None:
 
 
 def _plain(password: str) -> str:
-    """The same characters however a keyboard composes them."""
+    """The same characters, whatever Unicode composition the keyboard produces."""
     return unicodedata.normalize("NFKC", password)

@@ -1,4 +1,4 @@
-"""Sessions of people who signed in with a password: what a page's cookie stands for."""
+"""Sessions of signed-in users: what the cookie of a page refers to."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
 _USE_NOTED = timedelta(minutes=1)
-_MOST = 50  # of one user; the oldest make room
-_LONGEST_AGENT = 200  # characters kept of what a browser says it is
+_MOST = 50  # of one user; the oldest are ended
+_LONGEST_AGENT = 200  # characters kept of the browser's User-Agent
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """secret: what the cookie holds; it is told once and not kept."""
+    """A new session. secret: the content of the cookie; only its hash is stored."""
 
     id: str
     secret: str
@@ -43,12 +43,15 @@ def sign_in_with(
     agent: str,
     browser: str = "",
 ) -> Session:
-    """A session for whoever knows the password. Refused(UNAUTHENTICATED), TooMany. browser: as in `sign_in.check`."""
+    """Sign in with a password and start a session.
+
+    Refused(UNAUTHENTICATED), TooMany. browser: as in `sign_in.check`.
+    """
     return start(store, config, sign_in.check(store, authenticator, user, password, address, browser), agent)
 
 
 def start(store: Store, config: Config, by: Principal, agent: str, how: str = "") -> Session:
-    """A session for somebody whose identity has been checked, and how. agent: what the browser says it is."""
+    """Start a session for an authenticated user. agent: the browser's User-Agent. how: the method of authentication."""
     now, secret, s = utcnow(), secrets.token_urlsafe(32), t.sessions.c
     made = Session(authentication.new_id(), secret, by.user, now + config.people.session)
     values = {"address": by.address, "agent": agent[:_LONGEST_AGENT], "created_at": now, "used_at": now}
@@ -69,7 +72,7 @@ def start(store: Store, config: Config, by: Principal, agent: str, how: str = ""
 
 
 def authenticate(store: Store, secret: str, address: str = "") -> Principal:
-    """Whose session it is. Refused(UNAUTHENTICATED) if it ended, was revoked, or its user is disabled."""
+    """The user of a session. Refused(UNAUTHENTICATED) if it has ended, was revoked, or its user is disabled."""
     s, u, now = t.sessions.c, t.users.c, utcnow()
     query = sa.select(s.hash, s.id, s.expires_at, s.used_at, u.name, u.admin, u.enabled)
     query = query.add_columns(u.default_project)
@@ -86,7 +89,7 @@ def authenticate(store: Store, secret: str, address: str = "") -> Principal:
 
 
 def revoke(store: Store, id: str, by: Principal) -> None:
-    """End a session; with another than the asker's own, known browsers are forgotten. Refused(NOT_FOUND)."""
+    """End a session. Ending another session than one's own also forgets the known browsers. Refused(NOT_FOUND)."""
     s = t.sessions.c
     with store.write() as c:
         user = c.scalar(sa.select(s.user).where(s.id == id))
@@ -100,7 +103,7 @@ def revoke(store: Store, id: str, by: Principal) -> None:
 
 
 def revoke_others(store: Store, by: Principal) -> int:
-    """End all sessions of who asks but the one that asks; how many those were. Known browsers are forgotten."""
+    """End all other sessions of the user and forget known browsers; the number of ended sessions."""
     access.changes(by, "end sessions")
     s = t.sessions.c
     with store.write() as c:

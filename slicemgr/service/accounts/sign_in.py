@@ -1,4 +1,4 @@
-"""Who knows the password of an account, and how often one may try."""
+"""Sign-in with a user name and a password, with limited attempts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
 class Authenticator:
-    """What signing in needs beside the store: made once for each web process."""
+    """The state that sign-in needs beside the store: created once for each web process."""
 
     def __init__(self, config: Config) -> None:
         settings: PeopleConfig = config.people
@@ -31,16 +31,16 @@ class Authenticator:
 
 
 def name(user: str) -> str:
-    """An account as people type it, as the account is called."""
+    """The name of an account, from what a person typed."""
     return user.strip().lower()[:64]
 
 
 def check(
     store: Store, authenticator: Authenticator, user: str, password: str, address: str, browser: str = ""
 ) -> Principal:
-    """Who this is. browser: the known browser that asks, as `KnownBrowsers.recognise` names it.
+    """The account with this password. browser: the id of the known browser, as `KnownBrowsers.recognise` returns it.
 
-    Refused(UNAUTHENTICATED), without saying what was wrong, Refused(DENIED); TooMany.
+    Refused(UNAUTHENTICATED), without saying which part was wrong, Refused(DENIED); TooMany.
     """
     user = name(user)
     authenticator.attempts.begin(user, address, browser)

@@ -1,4 +1,4 @@
-"""The ssh keys of people: their slices have them, whatever else a request named."""
+"""The SSH keys of user accounts. The slices of a user accept them beside the keys of the request."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _ID_LENGTH = 16
 
 
 def of(c: Connection, user: str) -> list[str]:
-    """The lines, as authorized_keys wants them, in the order in which they were added."""
+    """The lines, in the format of authorized_keys, in the order in which they were added."""
     k = t.ssh_keys.c
     return list(c.scalars(sa.select(k.line).where(k.user == user).order_by(k.created_at, k.id)))
 
 
 def add(store: Store, text: object, by: Principal, config: Config | None = None) -> list[str]:
-    """The ids of the keys in `text`, the content of a .pub file. Refused(CONFLICT) for a key that is there already.
+    """The ids of the keys in `text`, the content of a .pub file. Refused(CONFLICT) for a key that is already there.
 
-    The slices of the user get them; config: to wake the agent for that at once.
+    The keys are added to the user's slices; config: wakes the agent for that.
     """
     access.changes(by, "add keys")
     if not isinstance(text, str):
@@ -64,7 +64,10 @@ def add(store: Store, text: object, by: Principal, config: Config | None = None)
 
 
 def remove(store: Store, id: str, user: str, by: Principal, config: Config | None = None) -> None:
-    """user: whose key. It leaves the user's slices. Refused(NOT_FOUND) for one that is not there or not yours."""
+    """Remove a key of `user`, also from the user's slices.
+
+    Refused(NOT_FOUND) if there is none or it is another user's.
+    """
     access.remove_credential(by, user, "key", id)
     k = t.ssh_keys.c
     with store.write() as c:
@@ -79,5 +82,5 @@ def remove(store: Store, id: str, user: str, by: Principal, config: Config | Non
 
 
 def key_id(line: str) -> str:
-    """The beginning of the key's SHA256, in hex: the fingerprint is base64 and no part of a path."""
+    """The first hexadecimal digits of the key's SHA256, because the base64 fingerprint does not fit into a path."""
     return hashlib.sha256(line.split()[1].encode()).hexdigest()[:_ID_LENGTH]

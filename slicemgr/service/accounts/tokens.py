@@ -1,4 +1,4 @@
-"""API tokens: shown once, kept as a hash, with a scope and an end."""
+"""API tokens: shown once, stored as a hash, with a scope and an expiry time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KNOWN = ("label", "scope", "expires")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A token as asked for. expires: from now on."""
+    """The parameters of a new token. expires: counted from now."""
 
     label: str
     scope: Scope
@@ -37,7 +37,7 @@ class Wanted:
 
 
 def wanted(raw: Mapping[str, Any], config: Config, label: str = "") -> Wanted:
-    """The request in `raw`. label: of one that names none. Refused(INVALID)."""
+    """The parameters in `raw`. label: the default. Refused(INVALID)."""
     for unknown in sorted(set(raw) - set(_KNOWN)):
         raise invalid(unknown[:64], "unknown field", f"the fields are {', '.join(_KNOWN)}")
     text = raw.get("label", label)
@@ -61,7 +61,7 @@ def wanted(raw: Mapping[str, Any], config: Config, label: str = "") -> Wanted:
 
 
 def create(store: Store, asked: Wanted, by: Principal, *, why: str = "token create") -> tuple[str, str, datetime]:
-    """The token itself (told this once), its id, and its end. Refused(CONFLICT) if there are too many."""
+    """The secret of the new token, its id, and its expiry time. Refused(CONFLICT) if the user has too many tokens."""
     access.changes(by, "create tokens")
     now, token, id_ = utcnow(), f"smgr_{secrets.token_urlsafe(32)}", authentication.new_id()
     expires_at, k = now + asked.expires, t.tokens.c
@@ -83,14 +83,16 @@ def create(store: Store, asked: Wanted, by: Principal, *, why: str = "token crea
 
 
 def revoke(store: Store, id: str, by: Principal) -> None:
-    """`current` is the token that asks. Refused(NOT_FOUND) for one that is not there or not yours."""
+    """Revoke a token; `current` is the token of the request. Refused(NOT_FOUND) if there is none or it is another
+    user's.
+    """
     k = t.tokens.c
     wanted_id = by.credential if id == "current" else id
     with store.write() as c:
         row = c.execute(sa.select(k.user, k.label).where(k.id == wanted_id)).first()
         if row is None:
             raise access.missing("token", id)
-        if wanted_id != by.credential:  # whoever holds a token, even to read, may give it up
+        if wanted_id != by.credential:  # a read-only token can revoke itself
             access.remove_credential(by, row.user, "token", id)
         c.execute(t.tokens.delete().where(k.id == wanted_id))
         detail = f"{wanted_id} {row.label!r} of {row.user}"

@@ -1,4 +1,4 @@
-"""Accounts: invited by a link that works once, enabled and disabled by admins."""
+"""User accounts: created with an invitation link that works once, enabled and disabled by admins."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from slicemgr.store.updates import utcnow
 LONGEST_NAME = 32
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _EMAIL = re.compile(r"[^\s@<>,;:\"()\[\]\\]{1,64}@[A-Za-z0-9.-]{1,189}")
-_RESERVED = ("lease", "agent", "me")  # who events may name beside people
+_RESERVED = ("lease", "agent", "me")  # names of actors in events that are not people
 _DESCRIPTION = ("full_name", "email")
 _ACCOUNT = ("admin", "enabled")
 
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """secret: the end of the link; told once and not kept."""
+    """A new invitation link. secret: the end of the link; only its hash is stored."""
 
     user: str
     secret: str
@@ -63,7 +63,7 @@ def is_address(value: str) -> bool:
 
 
 def description(raw: Mapping[str, Any], known: tuple[str, ...] = _DESCRIPTION + _ACCOUNT) -> dict[str, Any]:
-    """The fields of an account in `raw`, checked. Refused(INVALID)."""
+    """The fields of an account in `raw`, validated. Refused(INVALID)."""
     for unknown in sorted(set(raw) - set(known)):
         raise invalid(unknown[:64], "unknown field", f"the fields are {', '.join(known)}")
     values: dict[str, Any] = {}
@@ -80,7 +80,8 @@ def description(raw: Mapping[str, Any], known: tuple[str, ...] = _DESCRIPTION + 
 
 
 def invite(store: Store, config: Config, raw: Mapping[str, Any], by: Principal) -> Invitation:
-    """A new account without a password, and the link by which its user sets one. Refused(CONFLICT): the name is taken.
+    """A new account without a password, and the link with which its user sets one. Refused(CONFLICT): the name is
+    taken.
 
     raw: name, and full_name, email, admin.
     """
@@ -101,7 +102,9 @@ def invite(store: Store, config: Config, raw: Mapping[str, Any], by: Principal) 
 
 
 def invite_again(store: Store, config: Config, name: str, by: Principal) -> Invitation:
-    """A new link for who lost it, or forgot the password; the old link works no more, the old password still does."""
+    """A new link for a user who lost the link or the password. The old link becomes invalid, the old password stays
+    valid.
+    """
     with store.write() as c:
         row = find(c, name)
         access.change_user(by, name, authentication.roles_of(c, name))
@@ -122,7 +125,7 @@ def _link(c: Connection, config: Config, name: str, by: Principal, now: datetime
 
 
 def invited(store: Store, secret: str) -> str:
-    """Whom a link is for. Refused(NOT_FOUND) if it never was, was used, or is over."""
+    """The user of a link. Refused(NOT_FOUND) if it is unknown, was used, or has expired."""
     with store.read() as c:
         return _invited(c, secret, utcnow())
 
@@ -138,28 +141,30 @@ def _invited(c: Connection, secret: str, now: datetime) -> str:
 
 
 def use_up(c: Connection, secret: str, now: datetime) -> str:
-    """Whom a link is for, which opens nothing from now on. Refused(NOT_FOUND)."""
+    """Invalidate a link; its user. Refused(NOT_FOUND)."""
     user = _invited(c, secret, now)
     c.execute(t.invitations.delete().where(t.invitations.c.user == user))
     return user
 
 
 def accept(store: Store, authenticator: Authenticator, secret: str, password: str, address: str) -> str:
-    """Set the password of whom the link is for; the user's name. The link is used up, and sessions end."""
+    """Set the password of the user of the link; the user's name. The link becomes invalid, and sessions end."""
     user = invited(store, secret)
     with store.read() as c:
         password_policy.check(c, authenticator.openid, user)
     hashed = authenticator.passwords.hash(password, user)
     with store.write() as c:
         now = utcnow()
-        user = use_up(c, secret, now)  # again: two may have come at once
+        user = use_up(c, secret, now)  # again, because two requests with this link may be concurrent
         _set_password(c, user, hashed)
         operations.note(c, user, "invitation accept", now, address=address)
     return user
 
 
 def change_password(store: Store, authenticator: Authenticator, old: str, new: str, by: Principal) -> None:
-    """Other sessions end. Refused(INVALID) if the old one is not right, or the new one none to use."""
+    """Set a new password and end other sessions. Refused(INVALID) if the old one is wrong or the new one not
+    acceptable.
+    """
     access.changes(by, "change the password")
     authenticator.attempts.begin(by.user, by.address, by.credential)
     with store.read() as c:
@@ -182,10 +187,11 @@ def _set_password(c: Connection, user: str, hashed: str, but: str = "") -> None:
 
 
 def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal, config: Config | None = None) -> None:
-    """full_name and email by the user or an admin; admin and enabled by an admin. Refused(CONFLICT): the last door.
+    """Change an account: full_name and email by the user or an admin; admin and enabled by an admin.
 
-    default_project by the user alone; None: no default. An address that its user types is not a confirmed one.
-    The ssh keys of who is disabled leave all slices. config: to wake the agent for that at once.
+    default_project by the user alone; None: no default. An address that the user enters is not a confirmed one. The SSH
+    keys of a disabled user are removed from all slices. config: wakes the agent for that. Refused(CONFLICT) for the
+    built-in admin, and for a user's own account.
     """
     values = description({key: value for key, value in raw.items() if key != "default_project"})
     with store.write() as c:
@@ -236,7 +242,7 @@ def _check_not_locked_out(name: str, values: Mapping[str, Any], by: Principal) -
 
 
 def find(c: Connection, name: str) -> Row[*tuple[Any, ...]]:
-    """Refused(NOT_FOUND). Whether the asker may see it is the caller's to ask."""
+    """Name, enabled and email of an account. Refused(NOT_FOUND). The caller checks whether the user may see it."""
     row = c.execute(sa.select(t.users.c.name, t.users.c.enabled, t.users.c.email).where(t.users.c.name == name)).first()
     if row is None:
         raise access.missing("user", name)

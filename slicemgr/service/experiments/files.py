@@ -1,7 +1,8 @@
-"""The files of published experiments: taken out of the archive that they come in, and found again.
+"""The files of published experiments: reading them from the uploaded archive, and finding them.
 
 Debian 12's tarfile has no extraction filters, and none is needed: a member is read, never extracted. Its name must be
-one of those that a report has, and it goes into a file that we open ourselves; owner, mode and links are not looked at.
+one of the names in a report, and its content goes into a file that this module creates. Owner, mode and links are
+ignored.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ Files = list[dict[str, Any]]  # name and size in bytes of each
 
 @contextmanager
 def unpacked(config: Config, archive: Path) -> Iterator[tuple[Path, Files]]:
-    """The files of a tar archive in a folder of their own, and what they are; gone at the end unless it was renamed.
+    """Read the files of a tar archive into a temporary folder, which is removed at the end unless it was renamed.
 
-    Refused, with the file that is wrong, for anything but a whole report within its limits. Failed if they cannot be
+    Refused, with the name of the file, for anything but a complete report within its limits. Failed if they cannot be
     written.
     """
     folder: Path | None = None
@@ -54,7 +55,7 @@ def unpacked(config: Config, archive: Path) -> Iterator[tuple[Path, Files]]:
 def _unpack(archive: Path, folder: Path, most: int) -> Files:
     files: Files = []
     try:
-        with tarfile.open(archive, "r:") as tar:  # not packed: what it holds is no larger than what was sent
+        with tarfile.open(archive, "r:") as tar:  # uncompressed, so its content is not larger than the upload
             for member in tar:
                 if name := _checked(member, [one["name"] for one in files]):
                     files.append({"name": name, "size": member.size})
@@ -68,7 +69,7 @@ def _unpack(archive: Path, folder: Path, most: int) -> Files:
 
 
 def _checked(member: tarfile.TarInfo, taken: list[str]) -> str:
-    """The name of a member's file; "" for the folder itself."""
+    """The file name of a member; "" for the folder itself."""
     name = member.name.removeprefix("./")
     if member.isdir() and name in ("", "."):
         return ""
@@ -91,7 +92,7 @@ def _check_room(files: Files, most: int) -> None:
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
     source = tar.extractfile(member)
     assert source is not None, "send regular files only"
-    # Readable by a later `web.user`, too: the folder above is what nobody else enters.
+    # Readable for a later `web.user`, too: the mode of the parent folder keeps others out.
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     with os.fdopen(descriptor, "wb") as file:
         _copy(source, file)
@@ -110,7 +111,7 @@ def place(config: Config, id: str) -> Path:
 
 
 def remove(folder: Path) -> None:
-    """With what is in it. What cannot be removed now is what `sweep` finds."""
+    """Delete a folder with its content. `sweep` retries what cannot be removed now."""
     try:
         shutil.rmtree(folder)
     except FileNotFoundError:
@@ -120,7 +121,7 @@ def remove(folder: Path) -> None:
 
 
 def sweep(config: Config, known: set[str]) -> list[Path]:
-    """Remove the folders that no experiment has (left by a process that was killed); what was removed."""
+    """Remove folders without an experiment (left by a process that was killed); the removed paths."""
     if not config.experiments_dir.is_dir():
         return []
     left = [folder for folder in config.experiments_dir.iterdir() if folder.name not in known]

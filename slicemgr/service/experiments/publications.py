@@ -1,4 +1,4 @@
-"""Published experiments: reports that admins put where the testbed's people see them."""
+"""Published experiments: reports that admins make available to the users of the testbed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIELDS = ("name", "note", "public")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How a report is put up. name "": what its experiment is called. public: seen by all, else by admins."""
+    """The parameters of a publication. name "": the title of the experiment. public: for all users, else for admins."""
 
     name: str = ""
     note: str = ""
@@ -39,14 +39,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The tar archive as it was spooled."""
+    """The uploaded tar archive in the spool."""
 
     path: Path
     sha256: str
 
 
 def wanted(raw: Mapping[str, Any], before: Wanted | None = None) -> Wanted:
-    """What is asked for, where `before` says the rest. Refused(INVALID) with the field that is wrong."""
+    """The parameters in `raw`; `before` supplies the missing ones. Refused(INVALID) with the wrong field."""
     before = before or Wanted()
     name, note, public = before.name, before.note, raw.get("public", before.public)
     if "name" in raw:
@@ -59,9 +59,9 @@ def wanted(raw: Mapping[str, Any], before: Wanted | None = None) -> Wanted:
 
 
 def publish(store: Store, config: Config, archive: Archive, asked: Wanted, by: Principal) -> tuple[str, bool]:
-    """Keep the report of an archive; its id, and whether it is new. The same archive again is the same experiment.
+    """Store the report of an archive; its id, and whether it is new. The same archive again is the same experiment.
 
-    Refused(INVALID) with the file of it that is wrong.
+    Refused(INVALID) with the name of the wrong file.
     """
     access.publish_experiment(by)
     with report_files.unpacked(config, archive.path) as (folder, files):
@@ -106,7 +106,7 @@ def _insert(
 
 
 def find(c: Connection, id: str, by: Principal) -> Row[*tuple[Any, ...]]:
-    """The row, for who may see it. Refused(NOT_FOUND)."""
+    """The row of an experiment that the user may see. Refused(NOT_FOUND)."""
     row = c.execute(sa.select(t.experiments).where(t.experiments.c.id == id)).first()
     if row is None:
         raise access.missing("experiment", id)
@@ -115,7 +115,7 @@ def find(c: Connection, id: str, by: Principal) -> Row[*tuple[Any, ...]]:
 
 
 def change(store: Store, id: str, raw: Mapping[str, Any], by: Principal) -> None:
-    """name, note, public: those that are given. Refused(INVALID) with the field that is wrong."""
+    """Change name, note or public: those that are given. Refused(INVALID) with the wrong field."""
     with store.write() as c:
         row = find(c, id, by)
         access.change_experiment(by, row.public, id)
@@ -132,7 +132,7 @@ def change(store: Store, id: str, raw: Mapping[str, Any], by: Principal) -> None
 
 
 def delete(store: Store, config: Config, id: str, by: Principal) -> None:
-    """Its row, then its files."""
+    """Delete the row, then the files."""
     with store.write() as c:
         row = find(c, id, by)
         access.change_experiment(by, row.public, id)
@@ -147,7 +147,7 @@ def _note(c: Connection, by: Principal, action: str, name: str, id: str, more: s
 
 
 def file(c: Connection, config: Config, id: str, name: str, by: Principal) -> Path:
-    """Where one file of an experiment lies. Refused(NOT_FOUND) for one that it has not."""
+    """The path of one file of an experiment. Refused(NOT_FOUND) if it does not have that file."""
     row = find(c, id, by)
     path = report_files.place(config, id) / name
     if name not in [one["name"] for one in row.files] or not path.is_file():
@@ -163,7 +163,7 @@ def views(
     where: Sequence[sa.ColumnElement[bool]] = (),
     page: Page | None = None,
 ) -> list[Json]:
-    """What one may see, the newest first; or the one with this id."""
+    """The experiments that the user may see, the newest first; or the one with this id."""
     e = t.experiments.c
     query = sa.select(t.experiments).where(*where)
     if not by.admin:
@@ -195,6 +195,6 @@ def _view(row: Row[*tuple[Any, ...]]) -> Json:
 
 
 def sweep(store: Store, config: Config) -> list[Path]:
-    """Remove the files that no row has; what was removed."""
+    """Remove files without a row; the removed paths."""
     with store.write() as c:
         return report_files.sweep(config, set(c.scalars(sa.select(t.experiments.c.id))))

@@ -1,4 +1,4 @@
-"""What time leases go by, when the node's clock is set or comes up wrong; an admin says when it is right."""
+"""The time that leases use when the node's clock was set or started wrong; an admin confirms the clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True, slots=True)
 class Uptime:
-    """boot: which start of the machine. seconds: since that, sleep included; no clock that is set changes it."""
+    """boot: the id of this start of the machine. seconds: since then, suspend included; setting a clock does not change
+    it.
+    """
 
     boot: str
     seconds: float
@@ -36,7 +38,9 @@ def uptime() -> Uptime:
 
 
 def compare(c: Connection, now: datetime, up: Uptime) -> leases.Clock:
-    """Compare the clock with what was seen to pass, write that down, and say so if they agree no more, or again."""
+    """Compare the clock with the elapsed time, store the result, and record an event when they begin or cease to
+    disagree.
+    """
     row = _row(c)
     passed = timedelta(seconds=max(0.0, up.seconds - row.uptime)) if row is not None and row.boot == up.boot else None
     clock = leases.tick(None if row is None else _clock(row), now, passed)
@@ -52,7 +56,7 @@ def compare(c: Connection, now: datetime, up: Uptime) -> leases.Clock:
 
 
 def warning(clock: leases.Clock, now: datetime) -> str:
-    """What is wrong, for people."""
+    """What is wrong with the clock, as a text for people."""
     far = leases.text(timedelta(minutes=max(1, round(abs(clock.doubt).total_seconds() / 60))))
     if clock.doubt < timedelta(0):
         return f"the clock of the node is {far} behind the elapsed time; leases end later until `{CONFIRM}`"
@@ -63,13 +67,13 @@ def warning(clock: leases.Clock, now: datetime) -> str:
 
 
 def doubted(c: Connection) -> bool:
-    """Whether the clock is, or was never looked at."""
+    """Whether the clock is doubted or was never compared."""
     row = _row(c)
     return row is None or bool(row.doubt)
 
 
 def confirm(store: Store, by: Principal) -> None:
-    """The clock is right: what ended by it ends now."""
+    """Confirm the clock: leases that have ended by it end now."""
     access.require(by, "confirm the clock")
     now = utcnow()
     with store.write() as c:
@@ -78,7 +82,9 @@ def confirm(store: Store, by: Principal) -> None:
 
 
 def view(c: Connection) -> dict[str, Any]:
-    """says: the clock now. held: how many slices are over by that alone, and not by the time that leases go by."""
+    """says: the clock now. held: the number of slices whose lease has ended by the clock but not by the time leases
+    use.
+    """
     row, now = _row(c), utcnow()
     clock = leases.Clock(now) if row is None else _clock(row)
     at, l = clock.judge(now), t.slices.c

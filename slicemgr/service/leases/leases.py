@@ -1,4 +1,4 @@
-"""What is due for leases: remind, stop at the end, delete after the grace; each with the reason, for whoever looks."""
+"""What is due for leases: send reminders, stop slices at the end, delete them after the grace period."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
-USER = "lease"  # who is said to have stopped or deleted
+USER = "lease"  # the actor in events and operations
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def expire(store: Store, config: Config, now: datetime | None = None, up: Uptime | None = None) -> int:
-    """Do what is due at `now` (the present); how many slices were stopped or deleted. Call it every minute or so.
+    """Do what is due at `now` (default: the present); the number of slices stopped or deleted. Call it about every
+    minute.
 
-    up: the machine's uptime, if not this one's: what the clock is compared with.
+    up: the uptime of the machine that the clock is compared with (default: of this machine).
     """
     now = now or utcnow()
     with store.write() as c:
@@ -49,7 +50,7 @@ def expire(store: Store, config: Config, now: datetime | None = None, up: Uptime
 
 
 def _living(c: Connection) -> list[Row[*tuple[Any, ...]]]:
-    """The slices that are not on their way out."""
+    """The slices that are not being deleted."""
     l = t.slices.c
     leaving = sa.exists().where(t.slivers.c.slice == l.id, t.slivers.c.desired == Desired.ABSENT)
     columns = (l.id, l.name, l.project, l.owner, l.expires_at, l.lease_ended_at, l.created_at, l.renewed_at, l.reminded)
@@ -103,7 +104,7 @@ def _carry_out(
 def _announce(
     c: Connection, config: Config, row: Row[*tuple[Any, ...]], short: str, text: str, at: datetime, **values: Any
 ) -> None:
-    """Where the slice is shown, and by mail. The event is there already."""
+    """Store the notice on the slice and send it by mail. The caller writes the event."""
     c.execute(t.slices.update().where(t.slices.c.id == row.id).values(lease_notice=text, **values))
     about = mail.About(row.owner, row.name, row.project)
     subject = f"slice {row.name} of project {row.project}: {short}"

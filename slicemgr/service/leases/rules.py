@@ -1,4 +1,4 @@
-"""What holds for the leases of a project: the node's settings, where the project has none of its own."""
+"""The lease policy of a project: its own settings, and the node's where it has none."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
 FIELDS = ("default", "window", "reminders", "exempt")
-_PIS = frozenset(("default", "reminders"))  # what a PI may say; how long leases may last is the admins'
+_PIS = frozenset(("default", "reminders"))  # what a PI may set; the longest lease is set by admins
 _MOST_REMINDERS = 8
 _SHORTEST = timedelta(minutes=1)
-_QUOTA = "quota"  # whose row says the longest
+_QUOTA = "quota"  # the level whose row has the longest lease
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """exempt: the project's leases never end. own: what the project says by itself."""
+    """exempt: the project's leases never end. own: the names of the settings that the project overrides."""
 
     lease: LeaseConfig
     exempt: bool = False
@@ -40,7 +40,7 @@ def of(c: Connection, config: Config, project: str) -> Rules:
 
 
 def all_of(c: Connection, config: Config, projects: Collection[str]) -> dict[str, Rules]:
-    """Of each project, in two queries."""
+    """The rules of each project, in two queries."""
     q, r, names = t.quotas.c, t.lease_rules.c, tuple(set(projects))
     query = sa.select(q.project, q.lease).where(q.level == _QUOTA, q.lease.is_not(None), q.project.in_(names))
     longest = {project: timedelta(seconds=seconds) for project, seconds in c.execute(query)}
@@ -62,7 +62,10 @@ def all_of(c: Connection, config: Config, projects: Collection[str]) -> dict[str
 
 
 def change(store: Store, config: Config, project: str, raw: Mapping[str, Any], by: Principal) -> None:
-    """default and reminders by a PI, window and exempt by an admin; null: as the node. Refused(INVALID) by field."""
+    """Set default and reminders as a PI, window and exempt as an admin; null: as the node.
+
+    Refused(INVALID) by field.
+    """
     for unknown in sorted(set(raw) - set(FIELDS)):
         raise invalid(unknown[:64], "unknown field", f"the fields are {', '.join(FIELDS)}")
     access.see_project(by, project)
@@ -89,14 +92,14 @@ def check_exists(c: Connection, project: str) -> None:
 
 
 def _begin_again(c: Connection, project: str, lease: timedelta) -> None:
-    """Leases that end again do not end at once, however long ago they would have."""
+    """Start the leases of a project that is no longer exempt anew, so that none ends at once."""
     now, l = utcnow(), t.slices.c
     values = {"expires_at": now + lease, "renewed_at": now, "reminded": None}
     c.execute(t.slices.update().where(l.project == project, l.expires_at < now + lease).values(values))
 
 
 def view(c: Connection, config: Config, project: str, by: Principal) -> dict[str, Any]:
-    """What holds, in seconds. own: what is the project's own and not the node's. window 0: renewed at any time."""
+    """The effective policy, in seconds. own: the settings that the project overrides. window 0: renewal at any time."""
     access.see_project(by, project)
     check_exists(c, project)
     rules = of(c, config, project)
@@ -117,7 +120,7 @@ def _shown(value: Any) -> str:
 
 
 def _parse(name: str, value: Any, lease: LeaseConfig) -> Any:
-    """As the row wants it."""
+    """The value for the column."""
     if name == "exempt":
         if not isinstance(value, bool):
             raise invalid("exempt", "must be true or false")

@@ -25,7 +25,7 @@ MOST_ROWS, LONGEST = 2000, 300  # rows of an audit, characters of a cell
 
 
 def keep(store: Store, node: str, raw: Mapping[str, Any], by: Principal) -> None:
-    """Replace what is known of the node. raw: began_at and rows. Refused(INVALID) with the field that is wrong."""
+    """Replace the last audit of the node. raw: began_at and rows. Refused(INVALID) with the wrong field."""
     access.run_on_node(by, "audit")
     rows, began = _rows(raw.get("rows")), _time(raw.get("began_at"))
     now = utcnow()
@@ -57,7 +57,7 @@ def last(c: Connection, node: str, by: Principal) -> Json:
 
 
 def find(c: Connection, node: str) -> Json | None:
-    """The node's last audit, None if there was none. The caller has checked who asks."""
+    """The node's last audit, None if there was none. The caller has checked access."""
     row = c.execute(sa.select(t.audits).where(t.audits.c.node == node)).first()
     if row is None:
         return None

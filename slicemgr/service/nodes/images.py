@@ -1,4 +1,4 @@
-"""Disk images on their way in and out. The files are the agent's; the web process only spools uploads."""
+"""Register, publish and delete disk images. The agent owns the files; the web process only spools uploads."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _SHORTEST_PREFIX = 8
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A disk image as spooled: what its sender says of it, and what was counted on the way."""
+    """A spooled disk image: the sender's parameters, and the measured size and checksum."""
 
     name: str
     format: str
     sha256: str
     size: int
-    project: str | None = None  # whose it will be; None: for all
+    project: str | None = None  # the owner; None: an image for all projects
 
 
 def project_for(by: Principal, wanted: str | None) -> str | None:
-    """Whose a new image is: the named project's; else, of an admin, for all, of others their only project's."""
+    """The owner of a new image: the named project; else all projects for an admin, the only project for other users."""
     return None if by.admin and not wanted else access.project_for(by, wanted)
 
 
 def check_upload(
     store: Store, name: str, format: str, by: Principal, project: str | None = None, size: int = 0
 ) -> None:
-    """Refuse what can be refused before the file is sent. size: bytes as announced."""
+    """Refuse what can be refused before the file is sent. size: the announced number of bytes."""
     access.import_image(by, project)
     specs.image_name(name)
     if format not in FORMATS:
@@ -60,7 +60,7 @@ def check_upload(
 
 
 def room(c: Connection, project: str, size: int) -> int | None:
-    """Bytes of disk that are left to a project after `size` more; None: as many as the node has. Raises OverQuota."""
+    """Bytes of disk left to a project after `size` more; None: limited by the node alone. Raises OverQuota."""
     most, used = projects.limits(c, project), projects.used(c, project)
     hint = "delete unused images or slices, or ask an admin of the testbed for a larger quota"
     quota.check(most, used, quota.Amounts(disk=size), hint=hint)
@@ -70,10 +70,10 @@ def room(c: Connection, project: str, size: int) -> int | None:
 def register_upload(
     store: Store, config: Config, upload: Upload, by: Principal, keep: Callable[[Path], None]
 ) -> tuple[str, str | None]:
-    """Take a spooled image in: its sha256 and the id of the operation that imports it, None if it is imported.
+    """Register a spooled image: its sha256 and the id of the operation that imports it, None if it is imported.
 
-    keep: gives the spooled file the name it is called with; not called if the image is known, imported or not yet.
-    Refused(CONFLICT): the name is taken by another image, or this one is being deleted.
+    keep: renames the spooled file to the given name; not called if the image is known. Refused(CONFLICT): the name is
+    taken by another image, or this one is being deleted.
     """
     target = config.uploads_dir / f"{upload.sha256}.{upload.format}"
     with ExitStack() as undo:
@@ -103,7 +103,7 @@ def _is_known(c: Connection, upload: Upload) -> bool:
 
 
 def _under_way(c: Connection, upload: Upload) -> str | None:
-    """The import of this very image for the same people, if it has not ended."""
+    """The running import of this image with the same owner."""
     o = t.operations.c
     same = (o.kind == "image-import", o.image == upload.sha256, o.project == (upload.project or ""))
     importing = sa.select(o.id).where(*same, o.finished_at.is_(None))
@@ -154,14 +154,14 @@ def find(c: Connection, wanted: str, by: Principal) -> Row[*tuple[Any, ...]]:
 
 
 def visible(projects: Collection[str] | None) -> sa.ColumnElement[bool]:
-    """Images for all and those of the projects `seen`; None: every one."""
+    """Images for all and those of `projects`; None: all images."""
     if projects is None:
         return sa.true()
     return sa.or_(t.images.c.project.is_(None), t.images.c.project.in_(projects))
 
 
 def publish(store: Store, wanted: str, by: Principal) -> str:
-    """Make a project's image one for all; its sha256."""
+    """Make a project's image available to all projects; its sha256."""
     with store.write() as c:
         image = find(c, wanted, by)
         access.publish_image(by, image.project, wanted)
@@ -202,7 +202,7 @@ def delete(store: Store, config: Config, wanted: str, by: Principal) -> str:
 
 
 def sweep_uploads(store: Store, config: Config) -> list[Path]:
-    """Remove spooled files that no import waits for (left by a process that was killed); what was removed."""
+    """Remove spooled files without a waiting import (left by a process that was killed); the removed paths."""
     with store.write() as c:
         waiting = c.scalars(sa.select(t.images.c.sha256).where(t.images.c.state == ImageState.UPLOADED))
         kept = set(waiting)

@@ -1,4 +1,4 @@
-"""The node that slices go to, and operations on a node."""
+"""Select the node for a slice, and start operations on a node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slicemgr.store.updates import utcnow
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node as its agent last announced it."""
+    """A node, as its agent last reported it."""
 
     name: str
     facts: Mapping[str, Any]
@@ -39,7 +39,7 @@ class NodeRow:
 
 
 def choose(c: Connection, name: str | None) -> NodeRow:
-    """The node called `name`, or the one there is. Refused if there is none (yet)."""
+    """The node called `name`, or the only one. Refused if there is none (yet)."""
     n = t.nodes.c
     query = sa.select(n.name, n.facts, n.next_address, n.next_port, n.next_uid).order_by(n.name)
     rows = c.execute(query).all()
@@ -52,7 +52,7 @@ def choose(c: Connection, name: str | None) -> NodeRow:
 
 
 def check_able(node: NodeRow, spec: SliceSpec) -> None:
-    """Refused unless the node can make what is asked for at all."""
+    """Refused unless the node supports everything that the specification needs."""
     kinds = node.facts.get("kinds", {})
     if not kinds.get(spec.kind.value, False):
         able = [kind.value for kind in Kind if kinds.get(kind.value)]
@@ -77,7 +77,7 @@ def check_able(node: NodeRow, spec: SliceSpec) -> None:
 
 
 def request(store: Store, config: Config, name: str, kind: str, by: Principal, params: Mapping[str, Any]) -> str:
-    """Ask a node for `doctor` or `gc`; the operation's id."""
+    """Start an operation on a node, such as `doctor` or `gc`; the operation's id."""
     access.run_on_node(by, kind)
     with store.write() as c:
         if c.scalar(sa.select(t.nodes.c.name).where(t.nodes.c.name == name)) is None:

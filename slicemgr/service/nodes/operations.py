@@ -1,4 +1,4 @@
-"""Ask for a change, and write down that it was asked for."""
+"""Insert operations and events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slicemgr.store import tables as t
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What an operation is about: a slice with its slivers, an image, or the node alone."""
+    """The subject of an operation: a slice with its slivers, an image, or the node alone."""
 
     node: str
     slice_id: str = ""
@@ -24,7 +24,7 @@ class Subject:
     image: str = ""  # sha256
     image_name: str = ""
     slivers: Sequence[str] = ()
-    project: str = ""  # whose members see the operation; "": the admins'
+    project: str = ""  # the project whose members see the operation; "": admins alone
 
 
 def add(
@@ -67,6 +67,6 @@ def note(
     detail: str = "",
     address: str = "",
 ) -> None:
-    """Insert an event. project: whose members see it; "": the admins and `user`. address: where it was asked from."""
+    """Insert an event. project: its members see it; "": admins and `user` do. address: of the client."""
     values = {"at": now, "user": user, "action": action, "detail": detail, "address": address}
     c.execute(t.events.insert().values(project=project, slice=slice, **values))

@@ -1,4 +1,4 @@
-"""Forget operations, events, answers and invitations that are long over: the database does not grow for ever."""
+"""Delete old operations, events, stored answers and invitations, so that the database does not grow without bound."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
-_AT_ONCE = 500  # rows of a kind for each call: a short transaction, however much there is to forget
+_AT_ONCE = 500  # rows of a table in each call, to keep the transaction short
 _ENDED = (OperationState.DONE, OperationState.FAILED)
 
 
 def forget(store: Store, config: Config, now: datetime | None = None) -> int:
-    """Delete what is older than `store.keep_operations` and `store.keep_events`; how many rows that were.
+    """Delete rows older than `store.keep_operations` and `store.keep_events`; the number of deleted rows.
 
-    An operation that has not ended stays. Nothing goes while the clock is distrusted (see service.leases.clock).
+    An operation that has not ended stays. Nothing is deleted while the clock is doubted (see service.leases.clock).
     """
     now = now or utcnow()
     o, e, m = t.operations.c, t.events.c, t.mails.c

@@ -1,7 +1,7 @@
-"""Mail to people, on its way: queued with what it tells of, sent by the agent's process, retried, never sent twice.
+"""Outgoing mail: queued in the transaction of its cause, sent by the agent's process, retried, never sent twice.
 
-A letter is marked before its text goes to the server. If nobody can tell whether the server took it (the line broke,
-the agent died), it is not sent again, and an event says so.
+A message is marked before its text goes to the server. If it is unknown whether the server accepted it (the connection
+broke, the agent died), it is not sent again, and an event records that.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from slicemgr.store.observations import insert
 from slicemgr.store.updates import utcnow
 
 WAITING, SENDING, SENT, FAILED = "waiting", "sending", "sent", "failed"
-_AT_ONCE = 100  # letters of one call
+_AT_ONCE = 100  # messages in one call
 _FIRST, _LONGEST = timedelta(minutes=1), timedelta(hours=1)  # between attempts, doubling
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """user: who gets it. slice and project: what its events are filed under."""
+    """user: the recipient. slice and project: of the events about the message."""
 
     user: str
     slice: str = ""
@@ -36,9 +36,9 @@ class About:
 
 
 def queue(c: Connection, config: Config, key: str, about: About, subject: str, body: str, now: datetime) -> None:
-    """A letter to a user, in the transaction of what it tells of. key: one letter for each, whatever happens.
+    """Queue a message to a user, in the transaction of its cause. key: at most one message is ever queued for each.
 
-    Nothing if no server is set, or the user has no address or is disabled.
+    Does nothing if no server is set, or the user has no address or is disabled.
     """
     if not config.mail.server:
         return
@@ -52,7 +52,9 @@ def queue(c: Connection, config: Config, key: str, about: About, subject: str, b
 
 
 def deliver(store: Store, config: Config, now: datetime | None = None) -> int:
-    """Send what is due; how many letters were taken. One caller at a time. Call it now and then, off any request."""
+    """Send what is due; the number of messages that were processed. One caller at a time. Call it regularly, not in a
+    request.
+    """
     if not config.mail.server:
         return 0
     at, m = now or utcnow(), t.mails.c
@@ -103,7 +105,7 @@ def _fail(c: Connection, row: sa.Row[*tuple[object, ...]], why: str, at: datetim
 
 
 def _event(c: Connection, row: sa.Row[*tuple[object, ...]], action: str, why: str, at: datetime) -> None:
-    """The members of a project see its events, and a mail server's answer may repeat the address."""
+    """Without the server's answer: the members of a project see its events, and the answer may contain the address."""
     plain = re.sub(re.escape(str(row.recipient)), "the address", why, flags=re.IGNORECASE)
     detail = f"to {row.user}: {row.subject}: {plain}"
     operations.note(c, "agent", action, at, slice=str(row.slice), project=str(row.project), detail=detail)

@@ -1,4 +1,4 @@
-"""An OpenID Connect issuer, as the web process asks it: what it offers, a code's exchange, and what that proves."""
+"""The client of an OpenID Connect issuer: its metadata, the exchange of a code, and the verified identity."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Only what an issuer alone can sign: a secret that both sides know proves nothing, and `none` even less.
+# Asymmetric signatures only: a secret that both sides know proves nothing, and `none` even less.
 ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
 )
-_LEEWAY = 60  # seconds that the two clocks may differ
-_KEPT = 3600.0  # seconds that what an issuer says of itself holds
-_AT_ONCE = 8  # each that waits for the issuer holds a thread that others need
+_LEEWAY = 60  # seconds of tolerated clock difference
+_KEPT = 3600.0  # seconds for which the issuer's metadata and keys are cached
+_AT_ONCE = 8  # waiting requests at most: each holds a thread
 _LARGEST = 1 << 20  # bytes of an answer
 _EMAIL = re.compile(r"[!-~]{1,64}@[A-Za-z0-9.-]{1,189}")
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """What somebody who was sent to the issuer must come back with, or who it says must agree with."""
+    """The state of a sign-in at the issuer; the answer must match it."""
 
     state: str
     nonce: str
@@ -58,18 +58,18 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """Who somebody is by the issuer's word. email: "" unless it says that it verified it."""
+    """A verified identity. email: "" unless the issuer reports it as verified."""
 
     issuer: str
     subject: str
     email: str
-    name: str  # what an account may be called after
+    name: str  # the preferred name of an account
     full_name: str
     admin: bool
 
 
 class _Session(OAuth2Session):  # type: ignore[misc, unused-ignore]
-    """Follows nobody elsewhere, and reads neither for ever nor without an end."""
+    """Follows no redirects, and limits the time and the size of an answer."""
 
     def __init__(self, settings: OidcConfig, method: str | None = None) -> None:
         self._limit = settings.timeout.total_seconds()
@@ -106,7 +106,7 @@ def _secret(settings: OidcConfig) -> str:
 
 
 class Issuer:
-    """Thread-safe; made once for each web process."""
+    """Thread-safe; created once for each web process."""
 
     def __init__(self, settings: OidcConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self.settings = settings
@@ -117,7 +117,7 @@ class Issuer:
         self._until = 0.0
 
     def address(self, flight: Flight, back: str) -> str:
-        """Where to send somebody. back: where they return to. Refused(UNAVAILABLE)."""
+        """The URL at the issuer to send the browser to. back: the URL of the callback. Refused(UNAVAILABLE)."""
         with self._asking():
             endpoint = self._endpoint("authorization_endpoint")
             if not secure(endpoint):
@@ -129,7 +129,7 @@ class Issuer:
                 return str(url)
 
     def prove(self, flight: Flight, back: str, answer: Mapping[str, str]) -> Proven:
-        """Who came back with `answer`, the query. Refused(UNAUTHENTICATED, DENIED, UNAVAILABLE)."""
+        """The identity from `answer`, the query of the callback. Refused(UNAUTHENTICATED, DENIED, UNAVAILABLE)."""
         with self._asking():
             self._check_answer(answer)
             token = self._exchange(flight, back, answer.get("code", ""))
@@ -140,7 +140,7 @@ class Issuer:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """What went wrong is logged whole, and told in a sentence."""
+        """Log the details of an error, and raise it with a short message."""
         if not self._room.acquire(blocking=False):
             raise Refused(Code.UNAVAILABLE, "too many sign-ins are in progress", hint="try again")
         try:
@@ -192,7 +192,7 @@ class Issuer:
         return found
 
     def _check_answer(self, answer: Mapping[str, str]) -> None:
-        """Another issuer's answer is none of ours (RFC 9207)."""
+        """Refuse an answer of another issuer (RFC 9207)."""
         claimed = answer.get("iss")
         if claimed is None and self._metadata().get("authorization_response_iss_parameter_supported") is True:
             raise self._doubt("the response does not name its issuer")
@@ -222,12 +222,12 @@ class Issuer:
         return found
 
     def _claims(self, token: Mapping[str, Any], nonce: str) -> dict[str, Any]:
-        """What the ID token says, once it is known to be the issuer's, for us, of now and of this sign-in."""
+        """The claims of the ID token, after verifying its signature, issuer, audience, time and nonce."""
         offered = self._metadata().get("id_token_signing_alg_values_supported") or ["RS256"]
         registry = JWSRegistry(algorithms=[one for one in ALGORITHMS if one in offered], strict_check_header=False)
         try:
             read = jwt.decode(token["id_token"], KeySet.import_key_set(self._key_set()), registry=registry)
-        except InvalidKeyIdError:  # it has new keys
+        except InvalidKeyIdError:  # the issuer changed its keys
             read = jwt.decode(token["id_token"], KeySet.import_key_set(self._key_set(fresh=True)), registry=registry)
         known = {"client_id": self.settings.client_id, "access_token": token.get("access_token")}
         claims = CodeIDToken(read.claims, read.header, expected(self.settings, nonce), known)
@@ -254,7 +254,7 @@ class Issuer:
         subject, email = claims["sub"], text("email")
         if not isinstance(subject, str) or not 0 < len(subject) <= 255:
             raise self._doubt("it does not name the user")
-        word = claims.get("email_verified")  # some say it as text
+        word = claims.get("email_verified")  # some issuers send it as text
         verified = (word is True or word == "true") and _EMAIL.fullmatch(email)
         claimed = claims.get(self.settings.admin_claim) if self.settings.admin_claim else None
         values = claimed if isinstance(claimed, list) else [claimed]
@@ -269,7 +269,7 @@ class Issuer:
 
 
 def expected(settings: OidcConfig, nonce: str) -> dict[str, Any]:
-    """What the claims of an ID token must be."""
+    """The required claims of an ID token and their values."""
     return {
         "iss": {"essential": True, "value": settings.issuer},
         "aud": {"essential": True, "value": settings.client_id},

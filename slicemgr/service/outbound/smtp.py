@@ -1,4 +1,4 @@
-"""One letter to one SMTP server, and what became of it."""
+"""Send one message to an SMTP server, and report the outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PORTS = {"starttls": 587, "tls": 465, "none": 25}
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """key: tells letters apart, also to a server or reader that gets one again."""
+    """key: identifies the message, also for a server or mail client that receives it twice."""
 
     key: str
     recipient: str
@@ -29,36 +29,38 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The server does not want it, now or ever."""
+    """The server refused the message permanently."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotNow:
-    """It was not sent; later it may be."""
+    """The message was not sent; a retry may succeed."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The server had it and did not say whether it took it."""
+    """The server received the message but did not confirm it."""
 
     why: str
 
 
-Outcome = Refusal | NotNow | Unknown | None  # None: the server took it
+Outcome = Refusal | NotNow | Unknown | None  # None: the server accepted it
 
 
 class Server:
-    """Thread-safe; each letter has a connection of its own."""
+    """Thread-safe; each message uses a new connection."""
 
     def __init__(self, settings: MailConfig) -> None:
         self._settings = settings
 
     def send(self, letter: Letter, before: Callable[[], None]) -> Outcome:
-        """before: called right before the text goes to the server, from where on it may be taken."""
+        """Send a message. before: called right before the text goes to the server; from then on the outcome may be
+        Unknown.
+        """
         if not letter.recipient.isascii():
             return Refusal(f"{letter.recipient!r} is not a valid address for every mail server")
         try:
@@ -74,7 +76,7 @@ class Server:
                 connection.quit()
 
     def _connect(self) -> smtplib.SMTP:
-        """Raises OSError or SMTPException. The password never goes over a line that is not encrypted."""
+        """Raises OSError or SMTPException. The password is sent over encrypted connections only."""
         settings = self._settings
         port = settings.port or _PORTS[settings.security]
         context = ssl.create_default_context(cafile=settings.ca_file or None)

@@ -1,8 +1,8 @@
 """Invitations to projects: a PI names an account by its name or mail address, and the account accepts or declines.
 
-Who invites learns nothing: no query of theirs looks for an account, the answer is the same whether there is one, and
-the invitation stays listed until it is accepted or expires, also when it was declined. Letters are written later, by
-the agent's process.
+The sender does not learn whether the account exists: no query for the sender reads accounts, the answer is the same in
+both cases, and the invitation stays listed until it is accepted or expires, also after it was declined. Mail is queued
+later, by the agent's process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
 _MOST = 200  # of a project at once
-_AT_ONCE = 100  # letters of one call
+_AT_ONCE = 100  # messages in one call
 _I = t.project_invitations.c
 _Row = Row[*tuple[Any, ...]]
 
@@ -53,13 +53,13 @@ def invitee(value: Any) -> str:
     return name
 
 
-# by who invites
+# for the sender
 
 
 def create(store: Store, config: Config, project: str, whom: Any, wanted: Any, by: Principal) -> str:
-    """Invite somebody; the invitation's id. An invitation that is there stays as it is, an admin may change its role.
+    """Invite a user; the invitation's id. A pending invitation stays as it is; an admin may change its role.
 
-    Refused(CONFLICT) for who is in the project, which its members see anyway.
+    Refused(CONFLICT) if the user is a member, which members of the project can see anyway.
     """
     access.see_project(by, project)
     as_role = role(wanted)
@@ -69,7 +69,7 @@ def create(store: Store, config: Config, project: str, whom: Any, wanted: Any, b
 
 
 def insert(c: Connection, config: Config, project: str, whom: Any, as_role: Role, by: Principal) -> str:
-    """The same statements, whoever is invited."""
+    """Runs the same statements whether the account exists or not."""
     access.invite_member(by, project, as_role)
     name, now = invitee(whom), utcnow()
     if project in authentication.roles_of(c, name):
@@ -95,7 +95,7 @@ def insert(c: Connection, config: Config, project: str, whom: Any, as_role: Role
 
 
 def withdraw(store: Store, project: str, id: str, by: Principal) -> None:
-    """Take an invitation back. Refused(NOT_FOUND) if it is not there, or was accepted."""
+    """Withdraw an invitation. Refused(NOT_FOUND) if it does not exist, or was accepted."""
     access.see_project(by, project)
     with store.write() as c:
         access.see_invitations(by, project)
@@ -104,7 +104,7 @@ def withdraw(store: Store, project: str, id: str, by: Principal) -> None:
 
 
 def withdraw_from(c: Connection, project: str, whom: str, by: Principal) -> bool:
-    """The same by the name that was invited; whether there was such an invitation."""
+    """Withdraw the invitation of this name; whether there was one."""
     query = sa.select(t.project_invitations).where(_I.project == project, _I.invitee == whom.strip().lower())
     row = c.execute(query.where(_I.expires_at > utcnow())).first()
     if row is not None:
@@ -122,17 +122,17 @@ def _withdraw(c: Connection, row: _Row | None, id: str, by: Principal) -> None:
 
 
 def _detail(name: str, as_role: str) -> str:
-    """For events, which all members see: a mail address is not theirs to know."""
+    """The detail of an event, without mail addresses, because all members see the event."""
     return f"{'an email address' if '@' in name else name} as {as_role}"
 
 
-# by who is invited
+# for the invited user
 
 
 def accept(store: Store, config: Config, id: str, by: Principal) -> str:
-    """Become a member; the project. Refused(NOT_FOUND) for an invitation that is not one's own, or is over.
+    """Become a member; the project. Refused(NOT_FOUND) for another user's invitation, or one that has expired.
 
-    Refused(CONFLICT) if who sent it may invite nobody any more.
+    Refused(CONFLICT) if its sender may no longer invite.
     """
     with store.write() as c:
         row = _own(c, id, by)
@@ -154,7 +154,7 @@ def accept(store: Store, config: Config, id: str, by: Principal) -> str:
 
 
 def decline(store: Store, id: str, by: Principal) -> None:
-    """Have it shown no more. Who sent it is not notified. Refused(NOT_FOUND) as for `accept`."""
+    """Decline an invitation. The sender is not notified. Refused(NOT_FOUND) as for `accept`."""
     with store.write() as c:
         row = _own(c, id, by)
         access.answer_invitation(by)
@@ -171,13 +171,13 @@ def _own(c: Connection, id: str, by: Principal) -> _Row:
 
 
 def waiting(c: Connection, user: str) -> sa.Select[*tuple[Any, ...]]:
-    """Those that a user may answer."""
+    """The invitations that a user may answer."""
     query = sa.select(t.project_invitations).where(_I.invitee.in_(_names(c, user)), ~_I.declined)
     return query.where(_I.expires_at > utcnow())
 
 
 def _names(c: Connection, user: str) -> list[str]:
-    """What an invitation may call this account: not by a mail address that its user alone vouches for."""
+    """The names by which an invitation may address this account: an unconfirmed mail address is not one of them."""
     u, i = t.users.c, t.identities.c
     given = sa.select(u.email).where(u.name == user, u.email_confirmed, u.email != "")
     verified = sa.select(i.email).where(i.user == user, i.email != "")
@@ -185,18 +185,18 @@ def _names(c: Connection, user: str) -> list[str]:
 
 
 def _stands(c: Connection, row: _Row) -> bool:
-    """Whether who sent it could still send it."""
+    """Whether the sender of the invitation could still send it."""
     u, m = t.users.c, t.members.c
     leads = sa.exists().where(m.user == u.name, m.project == row.project, m.role == Role.PI)
     may = u.admin if row.role == Role.PI else sa.or_(u.admin, leads)
     return c.scalar(sa.select(u.name).where(u.name == row.invited_by, u.enabled, may)) is not None
 
 
-# what a membership begins with
+# start of a membership
 
 
 def join(c: Connection, project: str, user: str, as_role: Role, by: Principal, now: datetime) -> None:
-    """Write the membership down. The first project becomes the default one; further ones leave it as it is."""
+    """Insert the membership. The first project becomes the user's default project; later ones do not change it."""
     m, u = t.members.c, t.users.c
     first = not authentication.roles_of(c, user)
     c.execute(t.members.delete().where(m.project == project, m.user == user))
@@ -207,17 +207,17 @@ def join(c: Connection, project: str, user: str, as_role: Role, by: Principal, n
 
 
 def forget(c: Connection, project: str, name: str) -> None:
-    """An invitation that is no longer needed."""
+    """Delete an invitation that is no longer needed."""
     c.execute(t.project_invitations.delete().where(_I.project == project, _I.invitee == name))
 
 
-# letters
+# mail
 
 
 def notify(store: Store, config: Config, now: datetime | None = None) -> int:
-    """Write to the accounts that are invited; how many invitations were looked at. Call it now and then.
+    """Queue mail to the accounts that are invited; the number of processed invitations. Call it regularly.
 
-    At most one letter a day from a project to a user. Nobody is written to who has no account.
+    At most one message a day from a project to a user, and none to an address without an account.
     """
     if not config.mail.server:
         return 0

@@ -1,6 +1,7 @@
-"""Who belongs to a project: what admins set directly, and what changes and ends a membership.
+"""Members of projects: set by admins, changed and removed.
 
-Everybody else comes by an invitation (`service.projects.invitations`): membership decides where a user's slices go.
+Other users become members by an invitation (`service.projects.invitations`), because membership decides to which
+project the slices of a user belong.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from slicemgr.store.updates import utcnow
 
 
 def set_member(store: Store, config: Config, name: str, user: str, role: Any, by: Principal) -> None:
-    """An admin makes `user` a member or changes the role; a PI invites who is no member yet.
+    """Make `user` a member or change the role as an admin; a PI sends an invitation to a user who is no member yet.
 
-    The answer to a PI does not depend on whether there is such an account.
+    The answer to a PI does not depend on whether the account exists.
     """
     access.see_project(by, name)
     wanted = invitations.role(role)
@@ -49,7 +50,7 @@ def set_member(store: Store, config: Config, name: str, user: str, role: Any, by
 
 
 def put(c: Connection, project: str, user: str, role: Role, by: Principal, field: str = "user") -> None:
-    """Make a user a member without asking. Refused(INVALID) if there is no such user: for admins alone."""
+    """Make a user a member without an invitation. Refused(INVALID) if there is no such user, so for admins only."""
     if c.scalar(sa.select(t.users.c.name).where(t.users.c.name == user)) is None:
         raise invalid(
             field, f"there is no user {user[:80]!r}", "an admin can create the account with `slicectl user invite`"
@@ -61,9 +62,9 @@ def put(c: Connection, project: str, user: str, role: Role, by: Principal, field
 
 
 def remove_member(store: Store, config: Config, name: str, user: str, by: Principal) -> None:
-    """End a membership, or take back the invitation of who has not accepted it.
+    """Remove a member, or withdraw the pending invitation of the user.
 
-    The user's slices stay the project's, without the user's ssh keys. Requests that wait are withdrawn.
+    The user's slices stay in the project, without the user's SSH keys. Waiting requests are withdrawn.
     """
     m, q = t.members.c, t.requests.c
     with store.write() as c:
@@ -92,7 +93,10 @@ def remove_member(store: Store, config: Config, name: str, user: str, by: Princi
 
 
 def _keep_default(c: Connection, project: str, user: str, by: Principal) -> None:
-    """Who leaves goes on with the only project that is left; whom somebody else removes chooses anew."""
+    """After leaving, the only remaining project becomes the default.
+
+    After a removal by another user, none is chosen.
+    """
     u = t.users.c
     chosen = c.scalar(sa.select(u.default_project).where(u.name == user))
     if by.user != user:
@@ -109,7 +113,9 @@ def _choose(c: Connection, user: str, project: str) -> None:
 
 
 def project_ends(c: Connection, project: str) -> None:
-    """Before a project is deleted: nobody's slices go to another one by that."""
+    """Call before a project is deleted: members without a default keep it as default, so that no other project is
+    chosen.
+    """
     u, m = t.users.c, t.members.c
     inside = sa.select(m.user).where(m.project == project)
     c.execute(t.users.update().where(u.name.in_(inside), u.default_project == "").values(default_project=project))

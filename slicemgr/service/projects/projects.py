@@ -1,4 +1,4 @@
-"""Projects: how much they may have, how much they have. Who belongs to them: `service.projects.members`."""
+"""Projects, their quotas and what they use. For members see `service.projects.members`."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _MOST = 1_000_000
 _LONGEST_DESCRIPTION = 1000
 
 
-# what a project may have, and has
+# limits and use
 
 
 def limits(c: Connection, project: str, level: str = QUOTA) -> Quota:
-    """What is granted at once (`quota`), or what a PI may grant (`ceiling`)."""
+    """The quota (granted at once) or, with level `ceiling`, what a PI may grant."""
     return all_limits(c, [project])[project, level]
 
 
 def all_limits(c: Connection, projects: Collection[str]) -> dict[tuple[str, str], Quota]:
-    """Both levels of each project."""
+    """Quota and ceiling of each project."""
     found = {(name, level): quota.UNLIMITED for name in projects for level in (QUOTA, CEILING)}
     for row in c.execute(sa.select(t.quotas).where(t.quotas.c.project.in_(projects))):
         lease = None if row.lease is None else timedelta(seconds=row.lease)
@@ -49,7 +49,7 @@ def all_limits(c: Connection, projects: Collection[str]) -> dict[tuple[str, str]
 
 
 def used(c: Connection, project: str) -> Amounts:
-    """What is allocated to the project, running or not; its own images take of its disk, too."""
+    """The resources allocated to the project, running or not; its own images count as disk."""
     return all_used(c, [project])[project]
 
 
@@ -70,7 +70,7 @@ def all_used(c: Connection, projects: Collection[str]) -> dict[str, Amounts]:
 
 
 def lease_policy(c: Connection, config: Config, project: str) -> LeaseConfig:
-    """The project's policy, as far as its longest lease allows."""
+    """The lease policy of the project, restricted by its longest lease."""
     return rules.of(c, config, project).lease
 
 
@@ -81,7 +81,10 @@ check_exists = rules.check_exists
 
 
 def create(store: Store, config: Config, raw: Mapping[str, Any], by: Principal) -> str:
-    """raw: name, and description, quota, ceiling, pi (a user). Refused(CONFLICT): the name is taken."""
+    """Create a project.
+
+    raw: name, and description, quota, ceiling, pi (a user). Refused(CONFLICT): the name is taken.
+    """
     access.make_project(by)
     known = ("name", "description", "quota", "ceiling", "pi")
     for unknown in sorted(set(raw) - set(known)):
@@ -106,7 +109,7 @@ def create(store: Store, config: Config, raw: Mapping[str, Any], by: Principal) 
 
 
 def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal) -> None:
-    """description by a PI; quota and ceiling by an admin, each with only what shall change (null: not limited)."""
+    """Change the description as a PI; quota and ceiling as an admin, only the given fields (null: not limited)."""
     for unknown in sorted(set(raw) - {"description", QUOTA, CEILING}):
         raise invalid(unknown[:64], "unknown field", "the fields are description, quota, ceiling")
     with store.write() as c:
@@ -134,7 +137,7 @@ def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal) -> No
 
 
 def delete(store: Store, name: str, by: Principal) -> None:
-    """Refused(CONFLICT) while it has slices or images, and for the one that admins work in."""
+    """Delete a project. Refused(CONFLICT) while it has slices or images, and for the built-in project."""
     with store.write() as c:
         access.see_project(by, name)
         check_exists(c, name)
@@ -160,7 +163,7 @@ def _default(config: QuotaConfig, times: float) -> Quota:
 
 
 def _raised(first: Quota, most: Quota) -> Quota:
-    """A ceiling that nobody named is never below the quota that somebody did."""
+    """Raise a ceiling that was not given to at least the given quota."""
     pairs = ((name, getattr(first, name), getattr(most, name)) for name in (*quota.RESOURCES, "lease"))
     return Quota(
         **{name: None if least is None or value is None else max(least, value) for name, least, value in pairs}
@@ -168,7 +171,7 @@ def _raised(first: Quota, most: Quota) -> Quota:
 
 
 def _parse(level: str, raw: Any, before: Quota) -> Quota:
-    """`before` with what `raw` changes. Refused(INVALID) naming the field, as `quota.memory`."""
+    """`before` with the changes of `raw`. Refused(INVALID) naming the field, as `quota.memory`."""
     known = (*quota.RESOURCES, "lease")
     if not isinstance(raw, dict):
         raise invalid(level, "must be an object", f"with some of {', '.join(known)}")

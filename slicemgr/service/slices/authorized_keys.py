@@ -1,9 +1,9 @@
-"""Whose ssh keys a slice has: those that its request named, and those of its owner's account, as they are now.
+"""The SSH keys of a slice: those of its request, and the current ones of its owner's account.
 
-Of a slice whose owner left the project or was disabled: those of the project's PIs, and of what the request named only
-what another member's account has.
+If the owner left the project or was disabled: the keys of the project's PIs, and of the request's keys those that
+belong to another member.
 
-A change of people or keys becomes one of rows: what a slice shall have, and an operation for its slivers.
+A change of members or keys updates the rows of the slices and adds an operation for their slivers.
 """
 
 from __future__ import annotations
@@ -26,25 +26,27 @@ _Where = sa.ColumnElement[bool]
 
 
 def refresh(c: Connection, user: str, by: Principal, why: str) -> None:
-    """What the slices of `user`, or of projects that `user` leads, shall have by now. why: what the events say."""
+    """Update the keys of the slices of `user`, or of projects that `user` leads. why: for the events."""
     m, l = t.members.c, t.slices.c
     led = sa.select(m.project).where(m.user == user, m.role == Role.PI)
     _spread(c, sa.or_(l.owner == user, l.project.in_(led)), by, why, utcnow())
 
 
 def joined(c: Connection, project: str, user: str, by: Principal) -> None:
-    """Somebody came, came back, or is something else there now."""
+    """Update the keys after a user joined, returned, or changed the role."""
     _spread(c, t.slices.c.project == project, by, f"{user} is in project {project}", utcnow())
 
 
 def removed(c: Connection, user: str, lines: Collection[str], by: Principal, why: str) -> None:
-    """Keys that are no longer a user's leave the slices that are, also where the request named them."""
+    """Remove keys that a user deleted from the user's slices, also those of the request."""
     _forget(c, t.slices.c.owner == user, lines)
     refresh(c, user, by, why)
 
 
 def left(c: Connection, projects: Iterable[str], user: str, by: Principal, why: str) -> None:
-    """The keys of who left these projects, or was disabled, leave every slice there, but those another member has."""
+    """Remove the keys of a user who left these projects or was disabled from all their slices, unless another member
+    has them.
+    """
     k, m, u, l = t.ssh_keys.c, t.members.c, t.users.c, t.slices.c
     lines = list(c.scalars(sa.select(k.line).where(k.user == user)))
     for project in projects:
@@ -105,7 +107,7 @@ def _members(c: Connection, projects: Collection[str]) -> dict[str, list[tuple[s
 
 
 def _own(c: Connection, owners: Collection[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
-    """The account keys of each (owner, project), of those who may have slices there."""
+    """The account keys of each (owner, project), for owners who may have slices there."""
     u, m, k = t.users.c, t.members.c, t.ssh_keys.c
     names = {owner for owner, _ in owners}
     admins = {row.name: row.admin for row in c.execute(sa.select(u.name, u.admin).where(u.name.in_(names), u.enabled))}

@@ -1,4 +1,4 @@
-"""May somebody open a sliver's console or screen? Then with a token that the node's agent takes once, soon."""
+"""Check the right to open a sliver's console or screen, and issue a short-lived token that the agent accepts once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REMEDY = {Desired.STOPPED: "`slicectl start {}`", Desired.PAUSED: "`slicectl re
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSliver:
-    """A sliver that somebody may open the console of."""
+    """A sliver whose console the user may open."""
 
     sliver: str
     desired: Desired

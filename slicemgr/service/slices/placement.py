@@ -1,4 +1,4 @@
-"""Where a new slice goes and what each of its slivers gets: the node, the image, addresses, ports, uid ranges."""
+"""Choose the node of a new slice, its image, and addresses, ports and uid ranges of its slivers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slicemgr.store import tables as t
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a slice would go and what it would get."""
+    """The chosen node and the allocations of a slice."""
 
     node: str
     image: str  # sha256
@@ -31,7 +31,7 @@ class Placement:
 
 
 def place(c: Connection, config: Config, spec: SliceSpec, allowed: Quota | None = None) -> Placement:
-    """Choose the node and what each sliver gets. Refused if the request cannot be met."""
+    """Choose the node and allocate resources for each sliver. Refused if the request cannot be met."""
     projects.check_exists(c, spec.project)
     taken = sa.select(t.slices.c.id).where(t.slices.c.project == spec.project, t.slices.c.name == spec.name)
     if c.scalar(taken) is not None:
@@ -49,7 +49,7 @@ def place(c: Connection, config: Config, spec: SliceSpec, allowed: Quota | None 
 
 
 def _image(c: Connection, wanted: str, project: str) -> Row[*tuple[Any, ...]]:
-    """One that is for all, or the project's own."""
+    """An image for all projects, or the project's own."""
     i = t.images.c
     columns = sa.select(i.sha256, i.name, i.state, i.arch, i.boot)
     usable = sa.or_(i.project.is_(None), i.project == project)
@@ -64,7 +64,7 @@ def _image(c: Connection, wanted: str, project: str) -> Row[*tuple[Any, ...]]:
 
 
 def _check_image(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Boot:
-    """How a sliver of the image boots. Refused if the image cannot be what is asked for."""
+    """How a sliver of the image boots. Refused if the image does not support the specification."""
     if image.arch not in ("", "x86_64", "i686"):
         raise invalid("image", f"{image.name} is for {image.arch}", "use an image for x86_64 or i686")
     if spec.kind is Kind.LXC:

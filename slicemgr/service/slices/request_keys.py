@@ -1,4 +1,4 @@
-"""The ssh keys of a request: every line a public key, nothing else."""
+"""The SSH keys of a request: each line is a public key."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _PRIVATE = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----|PuTTY-User-Key-Fil
 
 
 def parse(texts: Sequence[str]) -> tuple[str, ...]:
-    """The keys of the given texts, each the content of a file: one key a line, blank lines and comments aside.
+    """The keys in the given texts, each the content of a file: one key a line; blank lines and comments are ignored.
 
-    Refused if a text is a private key (never repeated in the error), holds no key, or something that is none.
+    Refused if a text is a private key (which the error does not repeat), has no key, or has an invalid line.
     """
     if any(_PRIVATE.search(text) for text in texts):
         raise invalid(FIELD, "this is a private key", "keep it secret, and give the corresponding .pub file")
@@ -51,7 +51,7 @@ def parse(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def without_comment(line: str) -> str:
-    """What of a line makes it that key: type and key, without its comment."""
+    """Type and key of a line, which identify the key."""
     return " ".join(line.split()[:2])
 
 
@@ -60,7 +60,7 @@ def without_comments(lines: Iterable[str]) -> set[str]:
 
 
 def union(*lists: Iterable[str]) -> list[str]:
-    """The lines of all, each key once."""
+    """All lines, each key once."""
     found: dict[str, str] = {}
     for line in chain(*lists):
         found.setdefault(without_comment(line), line)
@@ -68,7 +68,7 @@ def union(*lists: Iterable[str]) -> list[str]:
 
 
 def _key(line: str) -> str:
-    """A line as it shall stand in authorized_keys."""
+    """A line in the format of authorized_keys."""
     kind, _, rest = line.partition(" ")
     body, _, comment = rest.strip().partition(" ")
     if kind == "ssh-dss":

@@ -1,4 +1,4 @@
-"""Requests beyond the quota as rows: how one comes to wait, and what is noted about each."""
+"""Rows and events of requests beyond the quota."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _MOST_WAITING = 20  # of one user
 
 
 def add(c: Connection, spec: SliceSpec, by: Principal, body: Mapping[str, Any], why: str, over: OverQuota) -> str:
-    """A request for what `body` says, which was checked; its id. over: what of the quota it exceeds.
+    """Insert a request with the validated `body`; its id. over: the limits that it exceeds.
 
-    Refused(CONFLICT) if a request for that name waits already, or too many of the user do.
+    Refused(CONFLICT) if a request for that name is waiting already, or the user has too many waiting requests.
     """
     q, now, id_ = t.requests.c, utcnow(), authentication.new_id()
     waiting = sa.select(sa.func.count()).where(q.user == by.user, q.state == RequestState.WAITING)
@@ -43,7 +43,7 @@ def add(c: Connection, spec: SliceSpec, by: Principal, body: Mapping[str, Any], 
 
 
 def note(c: Connection, action: str, row: Mapping[str, Any], by: Principal, detail: str = "") -> None:
-    """The event of a request. row: of the request."""
+    """Insert an event about a request. row: of the request."""
     about = {"slice": row["name"], "project": row["project"]}
     text = f"{row['id']} of {row['user']}" + (f": {detail}" if detail else "")
     operations.note(c, by.user, action, utcnow(), **about, detail=text, address=by.address)

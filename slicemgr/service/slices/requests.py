@@ -1,4 +1,4 @@
-"""What is beyond a project's quota waits for somebody who may grant it; `slices.create` makes it wait."""
+"""Decide requests beyond a project's quota; `slices.create` queues them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
 LONGEST_REASON = 2000
-TRIMMED = ("count", "ports", "lease", *specs.LIMITS)  # what may be granted otherwise than it was asked for
+TRIMMED = ("count", "ports", "lease", *specs.LIMITS)  # fields that may be reduced when granting
 
 
 def reason(value: Any, *, needed: bool = False) -> str:
-    """Why somebody asks, grants or declines. Refused(INVALID)."""
+    """The reason for a request or a decision. Refused(INVALID)."""
     if value is None or (isinstance(value, str) and not value.strip()):
         if needed:
             raise invalid("reason", "is missing", "give a reason for the requester")
@@ -37,10 +37,10 @@ def reason(value: Any, *, needed: bool = False) -> str:
 
 
 def grant(store: Store, config: Config, id: str, trimmed: Mapping[str, Any], answer: str, by: Principal) -> str:
-    """Make the slice, with `trimmed` instead of what was asked for; the operation's id.
+    """Create the slice, with the values in `trimmed` replacing those of the request; the operation's id.
 
-    Refused(QUOTA) beyond the ceiling, unless by an admin; Refused(CONFLICT) if it was decided already, or who asked
-    may not have slices there any more.
+    Refused(QUOTA) beyond the ceiling, unless by an admin; Refused(CONFLICT) if it was decided already, or its user may
+    no longer have slices there.
     """
     for unknown in sorted(set(trimmed) - set(TRIMMED)):
         raise invalid(unknown[:64], "cannot be changed when granting", f"the fields are {', '.join(TRIMMED)}")
@@ -75,7 +75,7 @@ def withdraw(store: Store, id: str, by: Principal) -> None:
 
 
 def find(c: Connection, id: str, by: Principal) -> Row[*tuple[Any, ...]]:
-    """Refused(NOT_FOUND) for one that is not there or not yours to see."""
+    """The row of a request. Refused(NOT_FOUND) if there is none or the user may not see it."""
     row = c.execute(sa.select(t.requests).where(t.requests.c.id == id)).first()
     if row is None:
         raise access.missing("request", id)
@@ -84,7 +84,7 @@ def find(c: Connection, id: str, by: Principal) -> Row[*tuple[Any, ...]]:
 
 
 def _waiting(c: Connection, id: str, by: Principal) -> Row[*tuple[Any, ...]]:
-    """Whether it waits is told only to who may see it, and refused before anything is written."""
+    """The row of a waiting request. Access is checked before its state is reported."""
     row = find(c, id, by)
     access.changes(by, "decide requests")
     if row.state != RequestState.WAITING:
@@ -94,7 +94,7 @@ def _waiting(c: Connection, id: str, by: Principal) -> Row[*tuple[Any, ...]]:
 
 
 def _still_there(c: Connection, row: Row[*tuple[Any, ...]]) -> str:
-    """Who asked, if the account is enabled and still belongs to the project."""
+    """The user of the request, if the account is enabled and still belongs to the project."""
     u = t.users.c
     user = c.execute(sa.select(u.name, u.enabled, u.admin).where(u.name == row.user)).one()
     if not user.enabled or not (user.admin or row.project in authentication.roles_of(c, row.user)):

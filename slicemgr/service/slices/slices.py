@@ -1,4 +1,4 @@
-"""What people do with slices. Each function is one transaction."""
+"""Create, list, change and delete slices. Each function is one transaction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ACTIONS = ("start", "stop", "restart", "pause", "resume", "delete")
 
 
 class Created(NamedTuple):
-    """What became of a wish, and one of both: the operation that makes the slice, or the request that waits."""
+    """The outcome of `create`: either the operation that creates the slice, or the id of a waiting request."""
 
     spec: SliceSpec
     operation: str = ""
@@ -42,12 +42,12 @@ class Created(NamedTuple):
 
 
 def create(store: Store, config: Config, body: Mapping[str, Any], by: Principal, why: str = "") -> Created:
-    """Make the slice that `body`, the JSON of `POST /slices`, asks for. Refused: nothing happened.
+    """Create the slice described by `body`, the JSON of `POST /slices`. Refused: nothing was changed.
 
-    Beyond the project's quota it becomes a request that waits, if there is a reason `why`; else raises OverQuota.
-    A body that names no project is about the asker's own, one without `ssh_keys` about the keys of the account.
+    Beyond the project's quota a waiting request is stored, if there is a reason `why`; otherwise raises OverQuota. The
+    default project is the user's own; without `ssh_keys` the keys of the account are used.
     """
-    with store.read() as c:  # what is wrong with it is said without making others wait
+    with store.read() as c:  # validate before taking the write lock
         complete = _complete(c, body, by)
         spec = specify(c, config, complete)
     try:
@@ -58,7 +58,7 @@ def create(store: Store, config: Config, body: Mapping[str, Any], by: Principal,
                 if not why:
                     raise
                 made = Created(spec, request=request_queue.add(c, spec, by, complete, why, over))
-    except exc.IntegrityError as error:  # only where writers are not alone: somebody was quicker
+    except exc.IntegrityError as error:  # on PostgreSQL only: a concurrent transaction committed first
         raise Refused(Code.CONFLICT, "a concurrent request changed the slice", hint="try again") from error
     if made.operation:
         wake(config.wake_socket)
@@ -66,7 +66,7 @@ def create(store: Store, config: Config, body: Mapping[str, Any], by: Principal,
 
 
 def plan(store: Store, config: Config, body: Mapping[str, Any], by: Principal) -> tuple[SliceSpec, Placement, datetime]:
-    """What `create` would make of the same body now, where, and until when it would live. Changes nothing."""
+    """What `create` would do with the same body now: the placement and the end of the lease. Changes nothing."""
     with store.read() as c:
         spec = specify(c, config, _complete(c, body, by))
         placed = place(c, config, spec)
@@ -74,7 +74,7 @@ def plan(store: Store, config: Config, body: Mapping[str, Any], by: Principal) -
 
 
 def _complete(c: Connection, body: Mapping[str, Any], by: Principal) -> dict[str, Any]:
-    """The body with the project it is about and the keys of who asks. Refused for who may not make slices there."""
+    """The body completed with the project and the user's keys. Refused if the user may not create slices there."""
     project = access.project_for(by, body.get("project"))
     access.make_slice(by, project)
     complete = {**body, "project": project}
@@ -84,7 +84,7 @@ def _complete(c: Connection, body: Mapping[str, Any], by: Principal) -> dict[str
 
 
 def specify(c: Connection, config: Config, body: Mapping[str, Any]) -> SliceSpec:
-    """A complete body as a spec, with the lease of its project where it names none. Raises InvalidSpec."""
+    """The specification from a complete body, with the project's default lease. Raises InvalidSpec."""
     return specs.slice_spec(body, config, projects.lease_policy(c, config, body["project"]).default)
 
 
@@ -97,9 +97,9 @@ def insert(
     owner: str | None = None,
     allowed: Quota | None = None,
 ) -> str:
-    """The rows of a new slice, in the caller's transaction, which checked who may; the operation's id.
+    """Insert the rows of a new slice, in the caller's transaction; the operation's id. The caller has checked access.
 
-    owner: whose it is, if not the asker's. allowed: what the project may have, if not its quota.
+    owner: of the slice, by default the user. allowed: the limits to check, by default the project's quota.
     """
     now = utcnow()
     placed = place(c, config, spec, allowed)
@@ -176,10 +176,10 @@ def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str,
 
 
 def find(c: Connection, name: str, by: Principal, project: str | None = None) -> Row[*tuple[Any, ...]]:
-    """The slice called `name` in `project`, or in the projects of who asks.
+    """The row of the slice called `name` in `project`, or in the projects of the user.
 
-    Several projects may have one: the default project's goes first, so that what others make changes nothing.
-    Refused(NOT_FOUND) if there is none to see, Refused(CONFLICT) if several other projects have one.
+    If several projects have one: that of the default project, so that the slices of other users do not change the
+    result. Refused(NOT_FOUND) if the user can see none, Refused(CONFLICT) if only several other projects have one.
     """
     l, where = t.slices.c, access.places(by, project)
     columns = sa.select(l.id, l.name, l.project, l.owner, l.expires_at, l.lease_ended_at).order_by(l.project)
@@ -196,7 +196,7 @@ def find(c: Connection, name: str, by: Principal, project: str | None = None) ->
 
 
 def _gone(c: Connection, name: str, where: Sequence[str]) -> Refused:
-    """That it is not there; and why, if whoever asks could see it while it was."""
+    """The error for a missing slice, with the reason of its deletion if the user could see the slice."""
     e, missing = t.events.c, access.missing("slice", name)
     deleted = (e.slice == name, e.action == "delete", e.project.in_(where))
     last = c.execute(sa.select(e.at, e.user, e.detail).where(*deleted).order_by(e.id.desc()).limit(1)).first()
@@ -243,7 +243,7 @@ def change(
     why: str = "",
     address: str = "",
 ) -> str:
-    """Write what a slice shall be, ask for it and note it; the operation's id. Refused(CONFLICT)."""
+    """Set the desired state, add the operation and the event; the operation's id. Refused(CONFLICT)."""
     s = t.slivers.c
     slivers = c.execute(sa.select(s.id, s.node, s.desired).where(s.slice == row.id).order_by(s.idx)).all()
     _check_possible(row.name, action, {sliver.desired for sliver in slivers})
@@ -273,8 +273,8 @@ def _check_possible(name: str, action: str, desired: set[str]) -> None:
 def resize(store: Store, config: Config, name: str, disk: int, by: Principal, *, project: str | None = None) -> str:
     """Raise the disk limit of each sliver to `disk` bytes; the operation's id.
 
-    Refused(CONFLICT) if that is no more than it has: files and file systems do not shrink by themselves.
-    Raises OverQuota if it is more than the project may have.
+    Refused(CONFLICT) unless that is more than now, because file systems do not shrink. Raises OverQuota if the
+    project's quota is exceeded.
     """
     with store.write() as c:
         row, s = find(c, name, by, project), t.slivers.c
@@ -300,7 +300,7 @@ def resize(store: Store, config: Config, name: str, disk: int, by: Principal, *,
 def renew(
     store: Store, config: Config, name: str, lease: timedelta, by: Principal, *, project: str | None = None
 ) -> leases.Granted:
-    """Let a slice live on: as long as asked for, or as long as policy allows. What was stopped stays stopped.
+    """Extend the lease, as long as requested or as the policy allows. Stopped slivers stay stopped.
 
     Refused(CONFLICT) before the project's renewal window, which does not bind an admin.
     """

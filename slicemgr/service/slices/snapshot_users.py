@@ -1,6 +1,6 @@
-"""What snapshots are needed for, as long as they are: a clone whose root is not made yet, a restore under way.
+"""Uses of snapshots: a clone whose root is not created yet, a restore in progress.
 
-Once its root is made, a clone has all it needs: snapshot and original may go.
+A clone is independent once its root exists: snapshot and original may then be deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KINDS = ("snapshot", "restore")
 def check_not_cloned(c: Connection, slice_id: str, name: str, snapshot: str | None = None) -> None:
     """Refused(CONFLICT) while a clone is being made of the slice's `snapshot`, None: of any."""
     s, l = t.slivers.c, t.slices.c
-    pattern = names.origin(f"{slice_id}-%", snapshot or "%")  # no sign of a tag means anything to LIKE
+    pattern = names.origin(f"{slice_id}-%", snapshot or "%")  # a tag contains no wildcard of LIKE
     wanted = sa.and_(s.origin.like(pattern), s.slice != slice_id, s.host_key == "", s.desired != Desired.ABSENT)
     clone = c.scalar(sa.select(l.name).join(t.slivers, s.slice == l.id).where(wanted).limit(1))
     if clone is not None:

@@ -1,6 +1,6 @@
-"""Snapshots of slices: make, delete and restore them, and make another slice of one. Each is one transaction.
+"""Create, delete and restore snapshots of slices, and clone slices. Each function is one transaction.
 
-A row says that a snapshot shall be there; a slice's epoch, which root its slivers shall have, and its origin, of what.
+A row exists for each desired snapshot. The epoch of a sliver identifies the desired root, its origin the content of it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Row = Row[*tuple[Any, ...]]
 
 
 class SliceReference(NamedTuple):
-    """A slice by its name, as somebody sees it. project: None looks in all of theirs."""
+    """A slice by its name, for a user. project None: in any project of the user."""
 
     slice: str
     by: Principal
@@ -47,9 +47,9 @@ class SliceReference(NamedTuple):
 
 
 def create(store: Store, config: Config, at: SliceReference, name: Any) -> str:
-    """Ask for a snapshot of every sliver; the operation's id.
+    """Create a snapshot of every sliver; the operation's id.
 
-    Refused(CONFLICT): the name is taken, there are as many as a slice may have, or the slice is not made yet.
+    Refused(CONFLICT): the name is taken, the slice has the maximum number of snapshots, or it is still being created.
     """
     wanted = specs.slice_name(name)
     try:
@@ -71,7 +71,7 @@ def create(store: Store, config: Config, at: SliceReference, name: Any) -> str:
 
 
 def delete(store: Store, config: Config, at: SliceReference, name: str) -> str:
-    """Ask for a snapshot to be deleted; the operation's id. Refused(CONFLICT) while it is needed."""
+    """Delete a snapshot; the operation's id. Refused(CONFLICT) while it is needed."""
     with store.write() as c:
         found = _changing(c, at, "delete snapshots of")
         row = find(c, found, name)
@@ -85,7 +85,7 @@ def delete(store: Store, config: Config, at: SliceReference, name: str) -> str:
 
 
 def restore(store: Store, config: Config, at: SliceReference, name: str) -> str:
-    """Ask for all slivers to go on as they were then; the operation's id. What they have now is given up."""
+    """Restore all slivers to the snapshot; the operation's id. Their current content is lost."""
     with store.write() as c:
         found = _changing(c, at, "restore")
         row, slivers = find(c, found, name), _slivers(c, found)
@@ -100,10 +100,10 @@ def restore(store: Store, config: Config, at: SliceReference, name: str) -> str:
 
 
 def clone(store: Store, config: Config, at: SliceReference, name: str, raw: Mapping[str, Any]) -> str:
-    """Make another slice of the same project, whose slivers begin as the snapshot's; the operation's id.
+    """Create another slice in the same project from the snapshot; the operation's id.
 
-    raw: name; lease, disk (of each sliver) and ssh_keys, if they are not as the original has them. Each sliver's disk
-    limit covers what it begins with, as if that were a copy. Raises OverQuota.
+    raw: name; lease, disk (of each sliver) and ssh_keys, to differ from the original. The disk limit of each sliver
+    includes its initial content, as if that were a copy. Raises OverQuota.
     """
     for unknown in sorted(set(raw) - set(CLONE_FIELDS)):
         raise invalid(unknown[:64], "unknown field", f"the fields are {', '.join(CLONE_FIELDS)}")
@@ -165,7 +165,7 @@ def _check_made(c: Connection, row: _Row) -> None:
 
 
 def _spec(c: Connection, config: Config, found: _Row, by: Principal, raw: Mapping[str, Any]) -> SliceSpec:
-    """The request that the original was, as far as `raw` does not say otherwise."""
+    """The specification of the original with the changes of `raw`."""
     head = c.execute(sa.select(t.slices).where(t.slices.c.id == found.id)).one()
     slivers = _slivers(c, found)
     first = slivers[0]

@@ -1,4 +1,4 @@
-"""Raw input becomes a `SliceSpec` here, once. All that is wrong is said at once, each with its field."""
+"""Parse and validate raw input into a `SliceSpec`. All errors are reported together, each with its field."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from slicemgr.service.slices import request_keys, user_data
 
 T = TypeVar("T")
 
-LONGEST_NAME = 40  # with `-999` it still is a host name label of at most 63
+LONGEST_NAME = 40  # with `-999` appended it is still a host name label of at most 63 characters
 MOST_PORTS = 1000
 LEAST_MEMORY = LEAST_DISK = 16 * MIB
 LEAST_PIDS, MOST_PIDS = 8, 4_194_304  # the kernel's PID_MAX_LIMIT
 LEAST_CPU, MOST_CPU = 0.01, 8192.0
-LEAST_IO_RATE, LEAST_IO_OPS = 64 * KIB, 10  # a guest that gets less does not boot
+LEAST_IO_RATE, LEAST_IO_OPS = 64 * KIB, 10  # a guest with less memory does not boot
 MOST_BYTES = 1 << 50
 LEAST_RATE, MOST_RATE = 64_000, 100_000_000_000  # bits per second
 
@@ -34,7 +34,7 @@ _FIELDS = frozenset(
     ("name", "project", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node", "boot", "user_data")
 )
 _PAGE_CACHE = "containers write through the page cache of the node, which has no rate limit; use io_weight"
-_NOT_OF = {  # what a kind cannot do, and why
+_NOT_OF = {  # unsupported fields of each kind, with the reason
     Kind.LXC: {
         "io_rate": _PAGE_CACHE,
         "io_ops": _PAGE_CACHE,
@@ -45,7 +45,7 @@ _NOT_OF = {  # what a kind cannot do, and why
 
 
 class InvalidSpec(Refused):
-    """Several fields are wrong. The first one is the error itself; `errors` has them all."""
+    """Several fields are wrong. The error itself is the first one; `errors` has all."""
 
     def __init__(self, errors: list[Refused]) -> None:
         first = errors[0]
@@ -54,14 +54,14 @@ class InvalidSpec(Refused):
 
 
 class _Form:
-    """Takes fields out of the raw input and collects what is wrong with them."""
+    """Reads fields of the raw input and collects their errors."""
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
         self._raw = raw
         self.errors: list[Refused] = []
 
     def take(self, name: str, parse: Callable[[Any], T], default: T) -> T:
-        """The parsed field; the default if it is not given or wrong."""
+        """The parsed field; the default if it is absent or wrong."""
         value = self._raw.get(name)
         if value is None:
             return default
@@ -83,7 +83,7 @@ class _Form:
 def slice_spec(raw: Mapping[str, Any], config: Config, default_lease: timedelta | None = None) -> SliceSpec:
     """The request in `raw` (the JSON of `POST /slices`), complete and valid. Raises InvalidSpec.
 
-    default_lease: of a request that is silent, where the project has one of its own.
+    default_lease: for a request without a lease, in a project with a policy of its own.
     """
     form = _Form(raw)
     for unknown in sorted(set(raw) - _FIELDS):
@@ -134,7 +134,7 @@ def slice_spec(raw: Mapping[str, Any], config: Config, default_lease: timedelta 
 
 
 def slice_name(value: Any) -> str:
-    """A name that is also a host name's first part. Refused(INVALID) otherwise."""
+    """A slice name, which is also the first label of a host name. Refused(INVALID)."""
     text = _text("name", value)
     if len(text) > LONGEST_NAME:
         raise invalid("name", f"{len(text)} characters are too many", f"at most {LONGEST_NAME}")
@@ -145,7 +145,7 @@ def slice_name(value: Any) -> str:
 
 
 def image_name(value: Any) -> str:
-    """A name for an image. Refused(INVALID) otherwise."""
+    """An image name. Refused(INVALID)."""
     text = _text("name", value)
     if not _IMAGE_NAME.fullmatch(text):
         hint = "up to 64 letters, digits, dots, hyphens and underscores, a letter or digit first"
@@ -154,7 +154,7 @@ def image_name(value: Any) -> str:
 
 
 def lease(value: Any, config: Config) -> timedelta:
-    """The span of a lease for a new slice."""
+    """The duration of a new lease."""
     span = renewal(value)
     leases.check(span, config.lease.longest)
     return span
@@ -168,14 +168,14 @@ def disk(value: Any) -> int:
 
 
 def sliver_index(value: object) -> int:
-    """Which sliver of a slice is meant. Refused(INVALID)."""
+    """The index of a sliver. Refused(INVALID)."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= names.MAX_INDEX:
         raise invalid("sliver", f"{str(value)[:40]!r} is not the number of a sliver", f"0 to {names.MAX_INDEX}")
     return value
 
 
 def renewal(value: Any) -> timedelta:
-    """The span of a lease that is asked for again; how much of it is granted is policy's."""
+    """The requested duration of a renewal; the policy decides how much is granted."""
     if not isinstance(value, str):
         raise invalid("lease", "must be text", "write it as 12h, 7d or 2w")
     if value.strip().startswith("-"):
@@ -261,7 +261,7 @@ def _keys(value: Any) -> tuple[str, ...]:
 
 
 def baseline(raw: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """What to measure without the service: type, image (sha256), boot, memory (bytes), count, parallel."""
+    """The parameters of a baseline measurement: type, image (sha256), boot, memory (bytes), count, parallel."""
     return {
         "type": _kind(raw.get("type", Kind.LXC)).value,
         "boot": _boot(raw.get("boot", Boot.LOADER)).value,

@@ -1,4 +1,4 @@
-"""User data of a request: what cloud-init shall do in each sliver at its first start."""
+"""The user data of a request, which cloud-init applies in each sliver at its first start."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _CONFIG, _SCRIPT = "#cloud-config", "#!"
 
 
 def check(value: Any) -> str:
-    """The text of a cloud-config (YAML) or a script, as it is. Refused, with the line, if it is neither.
+    """The text of a cloud-config (YAML) or a script, unchanged. Refused, with the line, if it is neither.
 
-    Only what needs nothing fetched: cloud-init's `#include` and archives are refused.
+    Only formats that download nothing: cloud-init's `#include` and archives are refused.
     """
     if not isinstance(value, str):
         raise invalid(FIELD, "must be text", "the content of a cloud-config or script")

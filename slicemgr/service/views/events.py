@@ -22,10 +22,9 @@ def events(
     where: Where = (),
     page: Page | None = None,
 ) -> list[Json]:
-    """The newest events first: all of them, or what `by` sees: their projects' and their own.
+    """The newest events first: all, or those that `by` may see.
 
-    Where somebody else asked from is the admins' to know.
-    limit: without a page.
+    limit: applies without a page. Client addresses of other users are shown to admins only.
     """
     e = t.events.c
     query = sa.select(t.events).where(*where)

@@ -1,4 +1,4 @@
-"""What a list is narrowed to, as conditions of its query. Names and values come from the edge, checked there."""
+"""Filters of lists, as conditions of a query. The caller has validated names and values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _conditions(wanted: Wanted, tests: _Tests) -> list[Condition]:
 
 
 def _begins(column: sa.ColumnElement[str], text: str) -> Condition:
-    """Not LIKE, to which some characters mean more, and in SQLite capitals nothing."""
+    """Not LIKE, which gives some characters a special meaning, and ignores case in SQLite."""
     return sa.func.substr(column, 1, len(text)) == text
 
 
@@ -44,7 +44,7 @@ def slices(wanted: Wanted) -> list[Condition]:
 
 
 def _in_state(state: str) -> sa.Select[tuple[str]]:
-    """The ids of slices in a state: `views.slice_state`, told to the database."""
+    """The ids of slices in a state: `slice_state` of the views, as a query."""
     s = t.slivers.c
     pairs = [(sa.and_(s.desired == d, s.phase == p), sliver_state(d, p)) for d in Desired for p in Phase]
     each = sa.case(*pairs, else_="failed")
@@ -70,7 +70,7 @@ def images(wanted: Wanted) -> list[Condition]:
 
 
 def operations(wanted: Wanted) -> list[Condition]:
-    """state, kind, slice, project, user, since and until (when it was asked for)."""
+    """state, kind, slice, project, user, since and until (of creation)."""
     o = t.operations.c
     tests: _Tests = {
         "state": lambda value: o.state == value,
@@ -109,7 +109,7 @@ def requests(wanted: Wanted) -> list[Condition]:
 
 
 def experiments(wanted: Wanted) -> list[Condition]:
-    """kind, node, since and until (when it was published)."""
+    """kind, node, since and until (of publication)."""
     x = t.experiments.c
     tests: _Tests = {
         "kind": lambda value: x.kind == value,

@@ -1,4 +1,4 @@
-"""How views write times and keys, and the type of their JSON."""
+"""Times, key fingerprints and the JSON type of all views."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 Json = dict[str, Any]
 Where = Iterable[sa.ColumnElement[bool]]
-_SSH_BLOB = 1  # the word of a public key line that is the key
+_SSH_BLOB = 1  # index of the key among the words of a public key line
 
 
 def when(moment: datetime | None) -> str | None:
@@ -21,7 +21,7 @@ def when(moment: datetime | None) -> str | None:
 
 
 def fingerprint(host_key: str) -> str | None:
-    """`SHA256:…` of a public key line, as ssh prints it; None before there is a key."""
+    """`SHA256:…` of a public key line, as ssh prints it; None without a key."""
     words = host_key.split()
     if len(words) <= _SSH_BLOB:
         return None

@@ -1,4 +1,4 @@
-"""What is shown of invitations to projects: the JSON of the REST API."""
+"""Invitations to projects as the JSON of the REST API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _I = t.project_invitations.c
 
 
 def of_projects(c: Connection, projects: Collection[str]) -> dict[str, list[Json]]:
-    """Those that wait, by project; for who leads it."""
+    """The pending invitations by project, for users who lead it."""
     query = sa.select(t.project_invitations).where(_I.project.in_(projects), _I.expires_at > utcnow())
     found: dict[str, list[Json]] = defaultdict(list)
     for row in c.execute(query.order_by(_I.created_at, _I.id)):
@@ -32,7 +32,7 @@ def of_projects(c: Connection, projects: Collection[str]) -> dict[str, list[Json
 
 
 def of_project(c: Connection, project: str, by: Principal, page: Page | None = None) -> list[Json]:
-    """Those that wait, the oldest first. Refused(NOT_FOUND), Refused(DENIED)."""
+    """The pending invitations, the oldest first. Refused(NOT_FOUND), Refused(DENIED)."""
     access.see_invitations(by, project)
     rules.check_exists(c, project)
     query = sa.select(t.project_invitations).where(_I.project == project, _I.expires_at > utcnow())
@@ -40,12 +40,12 @@ def of_project(c: Connection, project: str, by: Principal, page: Page | None = N
 
 
 def of_user(c: Connection, by: Principal, page: Page | None = None) -> list[Json]:
-    """Those that who asks may answer, the oldest first."""
+    """The invitations that the user may answer, the oldest first."""
     return [_shown(row) for row in paging.rows(c, invitations.waiting(c, by.user), page, By(_I.created_at), By(_I.id))]
 
 
 def one(c: Connection, id: str) -> Json:
-    """The one with this id, which the caller has just made or answered."""
+    """The invitation with this id. The caller has checked access."""
     return _shown(c.execute(sa.select(t.project_invitations).where(_I.id == id)).one())
 
 

@@ -1,7 +1,7 @@
-"""The testbed for Prometheus: a collector over the rows. Names and help texts are an interface: they stay.
+"""A Prometheus collector over the rows. Names and help texts of metrics are an interface and do not change.
 
-Labels are node, type, state, kind, project, the reason of a refusal, and slice where `record.slice_metrics` says so:
-never a user.
+Labels are node, type, state, kind, project, the reason of a refusal, and slice if `record.slice_metrics` is set: never
+a user.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slicemgr.store.updates import utcnow
 _SOON = timedelta(days=1)
 _HOUR, _GIB = 3600, 1 << 30
 
-# Of the last look at a node: metric, column, help.
+# Of the last sample of a node: metric, column, help.
 _NODE = (
     ("memory_bytes", "memory", "Memory in use that cannot be reclaimed without swapping."),
     ("memory_total_bytes", "memory_total", "Total memory."),
@@ -75,7 +75,7 @@ _SLICE = (
 
 
 class Testbed(Collector):
-    """What there is at the moment of a scrape, from one state of the database."""
+    """The values at the time of a scrape, from one state of the database."""
 
     def __init__(self, store: Store, config: Config) -> None:
         self._store = store
@@ -176,7 +176,7 @@ def _by_node(metric: str, text: str, values: dict[str, Any]) -> Metric:
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], values: Any) -> Metric:
-    """Values that are not known (None) are left out."""
+    """A gauge without the unknown (None) values."""
     family = GaugeMetricFamily(f"slicemgr_{name}", text, labels=labels)
     for key, one in values.items():
         if one is not None:

@@ -17,7 +17,7 @@ from slicemgr.store import tables as t
 
 
 def nodes(c: Connection, network: NetworkConfig, name: str | None = None, page: Page | None = None) -> list[Json]:
-    """Every node with what it has and what of it is given. Refused(NOT_FOUND) for an unknown `name`."""
+    """All nodes with capacity and allocation, or the one called `name`. Refused(NOT_FOUND)."""
     n, s = t.nodes.c, t.slivers.c
     query = sa.select(t.nodes)
     if name is not None:

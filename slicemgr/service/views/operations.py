@@ -18,7 +18,7 @@ from slicemgr.service.views.formats import Json, Where, when
 from slicemgr.service.views.paging import By, Page
 from slicemgr.store import tables as t
 
-_ALL_STEPS = 20  # of an operation on more slivers, only the steps that are not done are shown
+_ALL_STEPS = 20  # with more slivers than these, only the steps that are not done are shown
 
 
 def operations(
@@ -31,7 +31,7 @@ def operations(
     where: Where = (),
     page: Page | None = None,
 ) -> list[Json]:
-    """The newest operations first, with their steps: of `projects`, None: all. limit: without a page."""
+    """The newest operations first, with their steps: of `projects`, None: all. limit: applies without a page."""
     o = t.operations.c
     query = sa.select(t.operations).where(*where)
     if projects is not None:
@@ -44,7 +44,7 @@ def operations(
 
 
 def operation(c: Connection, id: str, by: Principal | None = None) -> Json:
-    """Refused(NOT_FOUND) if there is no such operation, or `by` may not see it."""
+    """One operation. Refused(NOT_FOUND) if it does not exist, or `by` may not see it."""
     row = c.execute(sa.select(t.operations).where(t.operations.c.id == id)).first()
     if row is None:
         raise access.missing("operation", id)
@@ -54,7 +54,7 @@ def operation(c: Connection, id: str, by: Principal | None = None) -> Json:
 
 
 def operation_versions(c: Connection, ids: Collection[str]) -> dict[str, tuple[int, str]]:
-    """Version and state of those that are there: the little that waiting requests ask for again and again."""
+    """Version and state of the existing ones: a small query, because waiting requests repeat it."""
     o = t.operations.c
     return {
         row.id: (row.version, row.state) for row in c.execute(sa.select(o.id, o.version, o.state).where(o.id.in_(ids)))
@@ -74,7 +74,9 @@ def _operations(c: Connection, rows: Sequence[Row[*tuple[Any, ...]]]) -> list[Js
 
 
 def _steps(c: Connection, asked: Mapping[str, datetime], large: Sequence[str]) -> dict[str, list[Json]]:
-    """The steps of each operation, of the `large` ones only those that are not done. asked: when each was."""
+    """The steps of each operation, of the `large` ones only those that are not done. asked: the operations' creation
+    times.
+    """
     p, ids = t.operation_steps.c, list(asked)
     columns = (p.operation, p.sliver, p.name, p.state, p.detail, p.percent, p.started_at, p.finished_at)
     query = sa.select(*columns).where(p.operation.in_(ids)).order_by(p.started_at)

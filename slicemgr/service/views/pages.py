@@ -1,4 +1,4 @@
-"""What pages show beside the lists of REST: the log by its filters, who uses an image, what a node was asked."""
+"""Data of pages that REST lists do not have: filtered events, users of an image, the last operation on a node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENDED = (OperationState.DONE, OperationState.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """What of the log is wanted; "" and None: everything. before: only events older than the one with this id."""
+    """A filter of events; "" and None: no restriction. before: only events older than the one with this id."""
 
     user: str = ""
     action: str = ""
@@ -31,7 +31,7 @@ class LogFilter:
 
 
 def log(c: Connection, by: Principal, wanted: LogFilter, limit: int) -> tuple[list[Json], int | None]:
-    """The newest events first, of those that `by` sees; and `before` of the next page, None at the end."""
+    """The newest events first that `by` may see; and `before` of the next page, None at the end."""
     e = t.events.c
     query = sa.select(t.events).where(_seen(by))
     for column, value in ((e.user, wanted.user), (e.project, wanted.project), (e.slice, wanted.slice)):
@@ -52,12 +52,12 @@ def log(c: Connection, by: Principal, wanted: LogFilter, limit: int) -> tuple[li
 
 
 def actions(c: Connection, by: Principal) -> list[str]:
-    """Every action that the log has, for whom it is shown."""
+    """All actions among the events that `by` may see."""
     return list(c.scalars(sa.select(t.events.c.action).distinct().where(_seen(by)).order_by(t.events.c.action)))
 
 
 def _seen(by: Principal) -> sa.ColumnElement[bool]:
-    """An admin sees all events, others their projects' and their own."""
+    """An admin sees all events, other users those of their projects and their own."""
     e = t.events.c
     if by.admin:
         return sa.true()
@@ -65,7 +65,7 @@ def _seen(by: Principal) -> sa.ColumnElement[bool]:
 
 
 def waiting(c: Connection, by: Principal) -> int:
-    """How many requests wait for `by` to decide."""
+    """The number of requests that wait for a decision of `by`."""
     q = t.requests.c
     query = sa.select(sa.func.count()).where(q.state == RequestState.WAITING)
     if not by.admin:
@@ -74,7 +74,7 @@ def waiting(c: Connection, by: Principal) -> int:
 
 
 def users_of_image(c: Connection, sha256: str, by: Principal) -> tuple[list[Json], int]:
-    """The slices made of an image that `by` sees, and how many others there are."""
+    """The slices with an image that `by` may see, and the number of the others."""
     l = t.slices.c
     rows = c.execute(sa.select(l.name, l.project, l.owner).where(l.image == sha256).order_by(l.project, l.name)).all()
     visible = [{"name": row.name, "project": row.project, "owner": row.owner} for row in rows if by.sees(row.project)]
@@ -82,7 +82,7 @@ def users_of_image(c: Connection, sha256: str, by: Principal) -> tuple[list[Json
 
 
 def newest(c: Connection, node: str, kind: str, *, ended: bool = False) -> Json | None:
-    """The last operation of a kind on a node, or the last that ended; None before the first."""
+    """The last operation of a kind on a node, or the last that ended; None if there is none."""
     o = t.operations.c
     query = sa.select(o.id).where(o.node == node, o.kind == kind).order_by(o.created_at.desc(), o.id).limit(1)
     id_ = c.scalar(query.where(o.state.in_(_ENDED)) if ended else query)

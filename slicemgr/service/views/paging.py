@@ -1,4 +1,4 @@
-"""Lists in pages: each begins after the last row of the one before, whatever rows came and went meanwhile."""
+"""Pages of lists: each begins after the last row of the previous one, also if rows were inserted or deleted meanwhile."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ class By(NamedTuple):
 
 
 class Page:
-    """At most `limit` rows after the one whose order's values are `after`; `next`: the last one's, if more come.
+    """At most `limit` rows after the row with the order values `after`; `next`: those of the last row if there are
+    more.
 
-    None instead of a page is everything.
+    None instead of a page means all rows.
     """
 
     def __init__(self, limit: int, after: Sequence[Any] = ()) -> None:
@@ -45,7 +46,7 @@ def rows(
 
 
 def _after(order: Sequence[By], values: Sequence[Any]) -> sa.ColumnElement[bool]:
-    """Beyond in the first column, or equal there and beyond in the second, and so on."""
+    """Greater in the first column, or equal there and greater in the second, and so on."""
     (first, *rest), (value, *others) = order, values
     beyond = first.column < value if first.down else first.column > value
     return sa.or_(beyond, sa.and_(first.column == value, _after(rest, others))) if rest else beyond

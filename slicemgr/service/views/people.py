@@ -1,4 +1,4 @@
-"""What is shown of people, projects, credentials and requests: the JSON of the REST API."""
+"""Users, projects, credentials and requests as the JSON of the REST API."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _FOR_MATES = ("name", "full_name", "projects")
 
 
 def me(c: Connection, by: Principal) -> Json:
-    """The user who asks, with what the credential allows."""
+    """The authenticated user, with the scope of the credential."""
     return {**users(c, by, by.user)[0], "scope": by.scope.value}
 
 
 def users(c: Connection, by: Principal, name: str | None = None, page: Page | None = None) -> list[Json]:
-    """Everybody that one sees, or the one called `name`. Refused(NOT_FOUND)."""
+    """All users that `by` may see, or the one called `name`. Refused(NOT_FOUND)."""
     u, m, i = t.users.c, t.members.c, t.invitations.c
     invited = sa.select(i.expires_at).where(i.user == u.name).scalar_subquery().label("invited_until")
     has_password = (u.password != "").label("has_password")
@@ -55,7 +55,7 @@ def users(c: Connection, by: Principal, name: str | None = None, page: Page | No
 
 
 def _identity() -> tuple[sa.Label[Any], sa.Label[Any]]:
-    """Whether an OpenID Connect issuer made the account, and what it calls its user."""
+    """Whether an OpenID Connect issuer created the account, and its user name at the issuer."""
     u, i = t.users.c, t.identities.c
     made = sa.exists().where(i.user == u.name, i.made).label("from_issuer")
     called = sa.func.max(sa.case((i.email != "", i.email), else_=i.subject))
@@ -63,7 +63,7 @@ def _identity() -> tuple[sa.Label[Any], sa.Label[Any]]:
 
 
 def _user(row: Row[*tuple[Any, ...]], roles: Json, *, whole: bool) -> Json:
-    """whole: also what is only the user's and the admins' business; None instead of it for everybody else."""
+    """whole: with the fields that only the user and admins may see; otherwise they are None."""
     found = {
         "name": row.name,
         "full_name": row.full_name or None,
@@ -82,7 +82,7 @@ def _user(row: Row[*tuple[Any, ...]], roles: Json, *, whole: bool) -> Json:
 
 
 def project_list(c: Connection, by: Principal, name: str | None = None, page: Page | None = None) -> list[Json]:
-    """The projects one sees with what they have and may have, or the one called `name`. Refused(NOT_FOUND)."""
+    """The projects that `by` may see with their limits and use, or the one called `name`. Refused(NOT_FOUND)."""
     if name is not None:
         access.see_project(by, name)
     p, visible = t.projects.c, access.visible(by)
@@ -112,7 +112,7 @@ def project_list(c: Connection, by: Principal, name: str | None = None, page: Pa
 
 
 def _members(c: Connection, names: Collection[str], by: Principal) -> dict[str, list[Json]]:
-    """`enabled` is the user's own and the admins' to know."""
+    """`enabled` is shown to the user and to admins only."""
     m = t.members.c
     columns = (m.project, m.user, m.role, t.users.c.full_name, t.users.c.enabled)
     query = sa.select(*columns).join(t.users, t.users.c.name == m.user).where(m.project.in_(names))
@@ -175,7 +175,7 @@ def tokens(c: Connection, user: str, by: Principal, id: str | None = None, page:
 
 
 def sessions(c: Connection, user: str, by: Principal, page: Page | None = None) -> list[Json]:
-    """The ones that have not ended, the newest first."""
+    """The sessions that have not ended, the newest first."""
     s = t.sessions.c
     query = sa.select(t.sessions).where(s.user == user, s.expires_at > utcnow())
     return [
@@ -203,7 +203,7 @@ def requests(
     where: Where = (),
     page: Page | None = None,
 ) -> list[Json]:
-    """The newest first: one's own and, of a PI, the project's; or the one with this id. Refused(NOT_FOUND)."""
+    """The newest first: the user's own and, for a PI, the project's; or the one with this id. Refused(NOT_FOUND)."""
     q = t.requests.c
     query = sa.select(t.requests).where(*where)
     if not by.admin:

@@ -1,7 +1,7 @@
-"""What slices and nodes used, as people ask for it: series in columns, sums, who uses most now, accounts by month.
+"""Resource use of slices and nodes: series in columns, totals, the current top, and accounts by month.
 
 A series has rates where the store has increments: `cpu` in cores, `net_*` and `io_*` in bytes (packets, operations) a
-second, over the span that ends at `at`. Sizes are bytes. None: not known, or it did not run.
+second, over the span that ends at `at`. Sizes are bytes. None: unknown, or the sliver did not run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 Rows = Sequence[Row[*tuple[Any, ...]]]
 
 NAMES = {"raw": RAW, "5m": MINUTES, "1h": HOURS}
-DEPRECATED = {"memory": "charged", "memory_peak": "charged_peak"}  # of slivers: the former names
+DEPRECATED = {"memory": "charged", "memory_peak": "charged_peak"}  # former names of columns of slivers
 GAUGES = ("memory", "working", "guest", "swap", "memory_peak", "disk", "referenced", "pids", "connections")
 RATES = ("cpu", *COUNTED)
 OF_SLIVERS = (*GAUGES, *RATES, "cpu_peak", "charged", "charged_peak")
@@ -43,8 +43,8 @@ OF_NODES = (
 )
 _LIMITS = ("memory", "disk", "cpu")
 _AUTO = 720  # points up to which the finer resolution is chosen
-_MOST = 250_000  # values of one column in an answer
-_OLDEST_SAMPLE = 4  # intervals after which a look is no longer what is going on
+_MOST = 250_000  # values of one column in an answer, at most
+_OLDEST_SAMPLE = 4  # intervals after which a sample is no longer current
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,9 @@ class TimeRange:
 def time_range(
     record: RecordConfig, since: str | None, until: str | None, resolution: str | None, now: datetime | None = None
 ) -> TimeRange:
-    """What is asked for. Moments are RFC 3339 or how long ago (`1h`); the default is the last hour, and by itself the
-    resolution that shows it well. Refused(INVALID)."""
+    """The requested time range. Times are RFC 3339 or an age (`1h`); the default is the last hour, and the resolution
+    that suits the range. Refused(INVALID).
+    """
     present = now or utcnow()
     begin = _moment("since", since or "1h", present)
     end = min(_moment("until", until, present) if until else present, present)
@@ -98,7 +99,7 @@ def _moment(field: str, text: str, now: datetime) -> datetime:
 
 
 def chosen(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
-    """The columns of a list with commas; None: all. Refused(INVALID)."""
+    """The columns in a comma-separated list; None: all. Refused(INVALID)."""
     names = tuple(dict.fromkeys(one.strip() for one in (text or "").split(",") if one.strip()))
     for unknown in (one for one in names if one not in known):
         raise invalid("columns", f"{unknown[:40]!r} is unknown", f"the columns are {', '.join(known)}")
@@ -117,7 +118,7 @@ def of_slice(
     *,
     total: bool = False,
 ) -> Json:
-    """The series of each sliver of a slice, or with `total` of all together. id: the slice's; see `slices.find`."""
+    """The series of each sliver of a slice, or with `total` their sum. id: the slice's; see `slices.find`."""
     l, s = t.slices.c, t.slivers.c
     head = c.execute(sa.select(l.name, l.project).where(l.id == id)).one()
     members = c.execute(sa.select(s.serial, s.id, s.idx, s.memory, s.disk, s.cpu).where(s.slice == id).order_by(s.idx))
@@ -162,7 +163,7 @@ def of_node(c: Connection, config: Config, name: str, wanted: TimeRange, columns
 
 
 def value(row: Any, name: str) -> float | None:
-    """What a row says of a column: a rate where it has an increment; None without a row."""
+    """The value of a column: a rate if the store has an increment; None without a row."""
     if row is None:
         return None
     held = getattr(row, _column(row, name))
@@ -173,14 +174,14 @@ def value(row: Any, name: str) -> float | None:
 
 
 def _column(row: Any, name: str) -> str:
-    """A node's row has memory of its own; of a sliver that is a former name."""
+    """A node's row has its own `memory`; for a sliver that is a former name."""
     return name if hasattr(row, name) else DEPRECATED[name]
 
 
 def totals(rows: Iterable[Any], held: Sequence[str] = ("charged", "working", "disk")) -> Json:
-    """What rows come to: sums of what is counted, the mean of what is held, the peak of memory.
+    """Totals of rows: sums of counters, means of gauges, the peak of memory.
 
-    Those of slivers come with `memory_mean` and `memory_peak`, the former names of what is charged.
+    Those of slivers include `memory_mean` and `memory_peak`, the former names of the charged memory.
     """
     rows = list(rows)
     memory = held[0]
@@ -200,7 +201,7 @@ def totals(rows: Iterable[Any], held: Sequence[str] = ("charged", "working", "di
 
 
 def flat(answer: Json) -> tuple[list[str], list[list[Any]]]:
-    """Series as the lines of a table: a header, and a line for each moment (and sliver)."""
+    """Series as a table: a header, and a line for each time (and sliver)."""
     parts = answer["slivers"] if "slivers" in answer else [{"index": None, "series": answer["series"]}]
     columns = list(parts[0]["series"]) if parts else []
     lines = [
@@ -215,7 +216,7 @@ def flat(answer: Json) -> tuple[list[str], list[list[Any]]]:
 
 
 def top(c: Connection, config: Config, by: Principal, now: datetime | None = None) -> Json:
-    """The last look at every sliver that one sees, and at the nodes. What is not running any more is left out."""
+    """The latest sample of every running sliver that `by` may see, and of the nodes."""
     present = int((now or utcnow()).timestamp())
     oldest = present - int(_OLDEST_SAMPLE * config.record.interval.total_seconds())
     newest = samples.newest(c, oldest)
@@ -262,8 +263,9 @@ ACCOUNTED = (
 def accounts(
     c: Connection, by: Principal, project: str | None, month: str | None, since: str | None, page: Page | None = None
 ) -> list[Json]:
-    """What projects used, by month: one project (its own row is there with zeros for a `month` without use), or all
-    that `by` sees. month: `2026-11`, or since: from that month on. Refused."""
+    """Resource use of projects by month: of one project (with a row of zeros for a `month` without use), or of all that
+    `by` may see. month: `2026-11`, or since: from that month on. Refused.
+    """
     for field, text in (("month", month), ("since", since)):
         if text and not re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", text):
             raise invalid(field, f"{text[:40]!r} is not a month", "such as 2026-11")

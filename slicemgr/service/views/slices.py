@@ -30,11 +30,11 @@ _ON_THE_WAY = {
     (Desired.RUNNING, Phase.PAUSED): "resuming",
     (Desired.PAUSED, Phase.RUNNING): "pausing",
 }
-SETTLED = ("running", "stopped", "paused", "failed")  # what a sliver stays in by itself
+SETTLED = ("running", "stopped", "paused", "failed")  # states that do not change by themselves
 
 
 def sliver_state(desired: Desired, phase: Phase) -> str:
-    """One word for what a sliver is, or is on its way to."""
+    """The state of a sliver, or the change in progress, as one word."""
     if desired is Desired.ABSENT:
         return "deleting"
     if phase is Phase.FAILED:
@@ -45,7 +45,7 @@ def sliver_state(desired: Desired, phase: Phase) -> str:
 
 
 def slice_state(states: Collection[str]) -> str:
-    """One word for all slivers: theirs if they agree, else what is still moving, else `partial`."""
+    """The state of a slice: that of all slivers if they agree, else the change in progress, else `partial`."""
     different = set(states)
     if len(different) == 1:
         return different.pop()
@@ -61,7 +61,7 @@ def slices(
     where: Where = (),
     page: Page | None = None,
 ) -> list[Json]:
-    """Every slice with its slivers: of `projects` (None: of all), or the one with this id. where: see filters."""
+    """All slices with their slivers: of `projects` (None: of all), or the one with this id. where: see filters."""
     l, i = t.slices.c, t.images.c
     conditions = [*where]
     if projects is not None:
@@ -84,7 +84,7 @@ def slices(
 
 
 def slice(c: Connection, name: str, project: str = DEFAULT_PROJECT) -> Json:
-    """Refused(NOT_FOUND) if there is no slice called `name` in the project."""
+    """The slice called `name` in the project. Refused(NOT_FOUND)."""
     l = t.slices.c
     id_ = c.scalar(sa.select(l.id).where(l.name == name, l.project == project))
     if id_ is None:
@@ -93,7 +93,7 @@ def slice(c: Connection, name: str, project: str = DEFAULT_PROJECT) -> Json:
 
 
 def slice_of(c: Connection, id: str) -> Json:
-    """Refused(NOT_FOUND) if the slice is gone."""
+    """The slice with this id. Refused(NOT_FOUND) if it was deleted."""
     found = slices(c, id=id)
     if not found:
         raise access.missing("slice", id)
@@ -101,7 +101,7 @@ def slice_of(c: Connection, id: str) -> Json:
 
 
 def slice_of_operation(c: Connection, operation: str) -> Json:
-    """Refused(NOT_FOUND) if the slice is gone."""
+    """The slice of an operation. Refused(NOT_FOUND) if it was deleted."""
     o = t.operations.c
     return slice_of(c, c.scalar(sa.select(o.slice_id).where(o.id == operation)) or "")
 
@@ -162,13 +162,13 @@ def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
 
 
 def _limits(source: object) -> Json:
-    """pids: None where nothing limits them."""
+    """pids: None if not limited."""
     limits = {name: getattr(source, name) for name in LIMITS}
     return {**limits, "pids": limits["pids"] or None}
 
 
 def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_at: datetime) -> Json:
-    """What a dry run answers: the slice as it would be. address: the node's."""
+    """The response to a dry run: the slice as it would be created. address: the node's."""
     limits = _limits(spec.limits)
     return {
         "name": spec.name,

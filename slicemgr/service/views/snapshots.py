@@ -1,4 +1,4 @@
-"""What people are shown of snapshots. Two queries, whatever their number."""
+"""Snapshots as the JSON of the REST API, in two queries."""
 
 from __future__ import annotations
 
