@@ -1,1 +1,1 @@
-"""How the processes of one node talk: the wake-up datagram, console streams, WebSocket frames."""
+"""Communication between the processes of a node: the wake-up datagram, console streams, WebSocket frames."""

@@ -1,8 +1,8 @@
-"""The socket through which the agent gives the web process a console: both its ends.
+"""The Unix socket between web process and agent that carries a console: the functions of both sides.
 
-The web process sends a token. The agent answers OPENED or an error; then what the sliver says comes as data packets
-and, last, an error that tells why it ended, while the web process sends as data packets what the sliver shall read,
-and now and then how large the window is. SOCK_SEQPACKET keeps the packets apart.
+The web process sends a token. The agent answers OPENED or an error packet; then it sends the sliver's output as data
+packets and, last, an error packet with the reason of the end. The web process sends the sliver's input as data packets,
+and the size of the terminal when it changes. SOCK_SEQPACKET preserves the packet boundaries.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ CHUNK = 32768  # bytes of data in a packet
 OPENED = b"o"
 _DATA, _ERROR, _WINDOW = b"d", b"e", b"w"
 _SIZE = struct.Struct("!HH")
-_ANSWER = 60.0  # seconds for libvirt to open a console, its own time limit included
+_ANSWER = 60.0  # seconds for libvirt to open a console, including its own timeout
 _AWAY = "the agent of the node does not respond"
 
 
 class TerminalSize(NamedTuple):
-    """How many characters a terminal has room for."""
+    """The size of a terminal in characters."""
 
     rows: int
     columns: int
 
 
 def listen(path: Path, user: str = "") -> socket.socket:
-    """The agent's end. root and `user`, the web process, may connect, and get nothing without a token."""
+    """The agent's socket. root and `user`, the web process, may connect; a console needs a token."""
     return unix_socket.bind(socket.SOCK_SEQPACKET, path, user, backlog=64)
 
 
 def connect(path: Path, token: str) -> socket.socket:
-    """The web process's end: the stream of the console that `token` opens. Raises what the agent has against it."""
+    """Connect from the web process: the stream of the console that `token` is for. Raises the agent's error."""
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         stream.settimeout(_ANSWER)
@@ -68,7 +68,7 @@ def size_packet(size: TerminalSize) -> bytes:
 
 
 def parse_input(packet: bytes) -> bytes | TerminalSize:
-    """What the web process said: what the sliver shall read, or the size of the window. b"" is the end."""
+    """A packet from the web process: input for the sliver, or the size of the terminal. b"" at the end."""
     kind, content = packet[:1], packet[1:]
     if kind == _WINDOW and len(content) == _SIZE.size:
         return TerminalSize(*_SIZE.unpack(content))
@@ -76,7 +76,7 @@ def parse_input(packet: bytes) -> bytes | TerminalSize:
 
 
 def parse_output(packet: bytes) -> bytes | SlicemgrError:
-    """What the agent said: data (b"" for OPENED), or why it ended. An end without a word has a reason, too."""
+    """A packet from the agent: output (b"" for OPENED), or the error that ended the console, also at end of file."""
     kind, content = packet[:1], packet[1:]
     if kind in (_DATA, OPENED):
         return content

@@ -1,4 +1,4 @@
-"""A socket of the agent's at a path, for the web process."""
+"""Unix sockets that the agent creates for the web process."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def user_ids(user: str) -> tuple[int, int]:
 
 
 def bind(kind: socket.SocketKind, path: Path, user: str, backlog: int = 0) -> socket.socket:
-    """A unix socket of that kind at `path`, which root and `user` may use.
+    """A Unix socket of that kind at `path`, which root and `user` may use.
 
-    user: as `user_ids` takes it; where there is no such user (no web process runs here), root alone may use the socket.
-    backlog: 0 if nobody connects to it.
+    user: as in `user_ids`; if there is no such user (no web process runs here), root alone may use the socket. backlog:
+    0 for a datagram socket.
     """
     made = socket.socket(socket.AF_UNIX, kind)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
-    os.fchmod(made.fileno(), 0o600)  # bind makes the file with this mode: there is no moment in which others may use it
+    os.fchmod(made.fileno(), 0o600)  # bind creates the file with this mode, so others can use it at no time
     made.bind(str(fresh))
     with suppress(Refused):
         os.chown(fresh, *user_ids(user), follow_symlinks=False)
     if backlog:
         made.listen(backlog)
-    fresh.rename(path)  # a predecessor's socket is replaced without a moment in which there is none
+    fresh.rename(path)  # replaces the socket of a previous process atomically
     return made

@@ -1,6 +1,6 @@
-"""Tell the agent to look at the rows: one datagram, no content, no delivery promised.
+"""Wake the agent to read the rows: one datagram without content, delivery is not guaranteed.
 
-A lost one costs only time, since the agent also looks by itself.
+A lost datagram only adds delay, since the agent also reads the rows at intervals.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def wake(path: Path) -> None:
     """Wake the listener at `path`, if there is one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
-        with contextlib.suppress(OSError):  # nobody listens, or it has been told often enough
+        with contextlib.suppress(OSError):  # there is no listener, or its queue is full
             sender.sendto(b"\0", str(path))
 
 
 class Listener:
-    """The agent's end. root and `user`, the web process, may send: all they can cause is a look at the rows."""
+    """The agent's socket. root and `user`, the web process, may send; a datagram only makes the agent read the rows."""
 
     def __init__(self, path: Path, user: str = "") -> None:
         self._path = path
@@ -35,11 +35,11 @@ class Listener:
         return self
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds; True if woken. However many were sent, they are one."""
+        """Wait up to `timeout` seconds; True if woken. Several datagrams count as one."""
         self._socket.settimeout(timeout)
         try:
             self._socket.recv(16)
-        except (TimeoutError, BlockingIOError):  # the latter if there was no time at all
+        except (TimeoutError, BlockingIOError):  # the latter if the timeout is 0
             return False
         self._socket.setblocking(False)
         with contextlib.suppress(BlockingIOError):

@@ -1,7 +1,7 @@
-"""A WebSocket that is never waited for: whoever polls it moves bytes both ways, and stops reading when it is full.
+"""A non-blocking WebSocket: the caller polls it, moves bytes both ways, and stops reading while its buffer is full.
 
-Both ends of a console use it, the web process and the client. wsproto makes and reads the frames. Binary frames are
-what is typed and said; a text frame of the client is JSON and tells the size of its window.
+Both ends of a console use it, the web process and the client; wsproto encodes and decodes the frames. Binary frames are
+input and output; a text frame of the client is JSON with the size of its terminal.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from slicemgr.errors import Code, Failed, SlicemgrError, invalid
 PROTOCOL = "slicemgr.console.v1"
 _TOKEN = "token."  # as a subprotocol: a browser can send no header of its own, and a URL would be logged
 _CHUNK = 65536
-_HANDSHAKE = 65536  # bytes, at most, of a refusal
+_HANDSHAKE = 65536  # bytes of a refusal, at most
 _LONGEST_TEXT = 256  # characters
 _MOST_WINDOW = 1000  # rows and columns
-_PRIVATE = 4000  # close codes from here on are ours: our errors are 4000 + their HTTP status
+_PRIVATE = 4000  # close codes of this service: 4000 + the HTTP status of the error
 _LOST = 1006
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Closed(NamedTuple):
-    """Why the other end closed; code 1006: it is gone without a word."""
+    """The reason why the other end closed; code 1006: the connection was lost."""
 
     code: int
     reason: str
 
     def error(self, lost: str) -> SlicemgrError | None:
-        """The error that it tells, `lost` if it tells nothing; None after a good end."""
+        """The error that the close frame reports, `lost` if it has none; None after a normal end."""
         if self.code == 1000:
             return None
         code = next((one for one in Code if one.status == self.code - _PRIVATE), Code.UNAVAILABLE)
@@ -47,7 +47,7 @@ class Closed(NamedTuple):
 
 
 class Rejected(Exception):
-    """The service answered the handshake with a plain HTTP answer."""
+    """The service answered the handshake with an HTTP error."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"HTTP status {status}")
@@ -56,9 +56,9 @@ class Rejected(Exception):
 
 
 class Channel:
-    """An open WebSocket. `ended` is set once the other end closed; what came before that was received.
+    """An open WebSocket. `ended` is set once the other end closed; data sent before that was received.
 
-    As a context manager it closes the socket, without a word: `close` says goodbye.
+    As a context manager it closes the socket without a close frame: `close` sends one.
     """
 
     def __init__(self, sock: socket.socket, protocol: WSConnection) -> None:
@@ -68,7 +68,7 @@ class Channel:
         self._out = bytearray()
         self._text = ""
         self.ended: Closed | None = None
-        self.window: tuple[int, int] | None = None  # rows and columns, as the other end told last
+        self.window: tuple[int, int] | None = None  # rows and columns, as last received
         self.heard = time.monotonic()
 
     def fileno(self) -> int:
@@ -76,13 +76,13 @@ class Channel:
 
     @property
     def pending(self) -> int:
-        """Bytes that wait to be sent: while there are any, `send` should be given no more."""
+        """Bytes that wait to be sent; while there are any, do not call `send`."""
         return len(self._out)
 
     def receive(self) -> bytes:
-        """What came in binary frames, b"" if nothing did; answers pings, takes note of the window.
+        """The data of received binary frames, b"" if there is none; answers pings, stores the terminal size.
 
-        To be called once before the first poll: the answer to a handshake may have brought something along.
+        Call it once before the first poll: data may have arrived with the handshake.
         """
         data = b""
         try:
@@ -90,7 +90,7 @@ class Channel:
             while isinstance(self._socket, ssl.SSLSocket) and (more := self._socket.pending()):
                 data += self._socket.recv(more)
             if not data:
-                said = b"".join(self._messages())  # the handshake's answer may have brought the whole of it
+                said = b"".join(self._messages())  # all data may have arrived with the answer to the handshake
                 self.ended = self.ended or Closed(_LOST, "")
                 return said
         except _WOULD_BLOCK:
@@ -122,7 +122,7 @@ class Channel:
                         self._queue(event.response())
 
     def _note(self, text: str, finished: bool) -> None:
-        """What is not understood is passed over: a later version may say more."""
+        """Parse a text frame. Unknown content is ignored: a later version may send more."""
         self._text = (self._text + text)[: _LONGEST_TEXT + 1]
         if not finished:
             return
@@ -135,7 +135,7 @@ class Channel:
             self.window = (size["rows"], size["columns"])
 
     def resize(self, rows: int, columns: int) -> None:
-        """Tell the other end how large the window is."""
+        """Send the size of the terminal."""
         self._queue(events.TextMessage(data=json.dumps({"rows": rows, "columns": columns})))
 
     def send(self, data: bytes) -> None:
@@ -147,12 +147,12 @@ class Channel:
     def _queue(self, event: events.Event) -> None:
         try:
             self._out += self._protocol.send(event)
-        except LocalProtocolError:  # one of both has closed: nothing more is said
+        except LocalProtocolError:  # one end has closed: nothing more is sent
             return
         self.flush()
 
     def flush(self) -> None:
-        """Send what can be sent now."""
+        """Send what the socket accepts now."""
         try:
             while self._out:
                 del self._out[: self._socket.send(self._out)]
@@ -163,11 +163,11 @@ class Channel:
             self.ended = self.ended or Closed(_LOST, error.strerror or "")
 
     def lost(self, reason: str) -> None:
-        """The other end is given up."""
+        """Mark the connection as lost."""
         self.ended = self.ended or Closed(_LOST, reason)
 
     def drain(self, seconds: float) -> None:
-        """Wait until all is sent, not longer than that."""
+        """Wait until all data is sent, at most so many seconds."""
         poll = select.poll()
         poll.register(self, select.POLLOUT)
         end = time.monotonic() + seconds
@@ -182,7 +182,7 @@ class Channel:
         self._socket.close()
 
     def close(self, error: SlicemgrError | None = None) -> None:
-        """Say goodbye, and why, as far as the other end still takes it in."""
+        """Send a close frame with the reason, as far as the other end still reads."""
         if self.ended is None and self._protocol.state is ConnectionState.OPEN:
             code = 1000 if error is None else _PRIVATE + error.code.status
             self._queue(events.CloseConnection(code=code, reason=error.message if error else None))
@@ -193,7 +193,7 @@ def _is_extent(value: object) -> bool:
 
 
 def accept(headers: Iterable[tuple[str, str]], path: str) -> tuple[WSConnection, str]:
-    """Read a request for a console; what `opened` answers, and the token. Refused(INVALID)."""
+    """Parse a request for a console; the argument of `opened`, and the token. Refused(INVALID)."""
     protocol = WSConnection(ConnectionType.SERVER)
     wanted: list[str] = []
     told = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers if _of_handshake(name.lower())]
@@ -215,7 +215,7 @@ def _of_handshake(header: str) -> bool:
 
 
 def opened(sock: socket.socket, protocol: WSConnection) -> Channel:
-    """Answer the handshake."""
+    """Complete the handshake."""
     sock.sendall(protocol.send(events.AcceptConnection(subprotocol=PROTOCOL)))
     return Channel(sock, protocol)
 

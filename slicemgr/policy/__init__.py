@@ -1,1 +1,1 @@
-"""Decisions without side effects: what is given to whom, for how long, and who may."""
+"""Decisions without side effects: allocation, quotas, leases and access."""

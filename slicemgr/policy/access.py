@@ -1,7 +1,7 @@
-"""Who may do what: one function for each action. Pure; what it needs to know of a row is given to it.
+"""Access control: one function for each action. Pure; the caller passes the facts of a row.
 
-Each returns nothing or raises Refused: NOT_FOUND for what one may not even see, as if it were not there, DENIED for
-what one may see but not do. An admin sees and does everything; a read-only token changes nothing.
+Each returns nothing or raises Refused: NOT_FOUND if the user may not see the object, as if it did not exist, DENIED if
+the user may see it but not change it. Admins see and change everything; a read-only token changes nothing.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks. roles: by project. address: where from. credential: the id of the token or session that was shown.
+    """An authenticated user. roles: by project. address: of the client. credential: the id of the token or session.
 
-    default_project: may be one that the user is not in any more.
+    default_project: the user may have left it.
     """
 
     user: str
@@ -47,7 +47,7 @@ class Principal:
 
 
 def missing(what: str, name: str) -> Refused:
-    """The answer for what is not there, and for what one may not see."""
+    """The error for an object that does not exist or that the user may not see."""
     return Refused(Code.NOT_FOUND, f"there is no {what} {name[:80]!r}", hint=_HINTS.get(what, ""))
 
 
@@ -56,14 +56,14 @@ def _denied(by: Principal, action: str, hint: str) -> Refused:
 
 
 def changes(by: Principal, action: str) -> None:
-    """Whatever changes something: not with a read-only token."""
+    """Every change: refused with a read-only token."""
     if by.scope is not Scope.WRITE:
         hint = "create one with `slicectl token create --scope write`"
         raise Refused(Code.DENIED, f"this token is read-only and may not {action}", hint=hint)
 
 
 def require(by: Principal, action: str) -> None:
-    """What only an admin may do."""
+    """Actions of admins."""
     changes(by, action)
     if not by.admin:
         raise _denied(by, action, "ask an admin of the testbed")
@@ -79,21 +79,21 @@ def _leads(by: Principal, project: str | None, action: str) -> None:
 
 
 def visible(by: Principal) -> Collection[str] | None:
-    """The projects whose things one sees; None: all there are."""
+    """The projects that the user may see; None: all."""
     return None if by.admin else tuple(by.roles)
 
 
 def places(by: Principal, project: str | None) -> tuple[str, ...]:
-    """Where a name is looked for: the project that is named, else one's own."""
+    """The projects to search for a name: the given one, otherwise the user's own."""
     if project:
         return (project,) if by.sees(project) else ()
     return tuple(by.roles) or ((DEFAULT_PROJECT,) if by.admin else ())
 
 
 def project_for(by: Principal, wanted: object) -> str:
-    """The project of something new: the one that is named, else the default, else the only one there is to choose.
+    """The project of a new object: the given one, otherwise the default, otherwise the user's only one.
 
-    What somebody else does never makes another project the answer: a default that was lost is not replaced.
+    Actions of other users never select another project: a lost default is not replaced.
     """
     if wanted is not None and not isinstance(wanted, str):
         raise invalid("project", "must be text")
@@ -136,14 +136,14 @@ def limit_project(by: Principal, project: str) -> None:
 
 
 def see_invitations(by: Principal, project: str) -> None:
-    """Whom a project has invited: its PIs know, its other members do not."""
+    """A project's invitations are visible to its PIs, not to other members."""
     see_project(by, project)
     if not by.leads(project):
         raise _denied(by, f"see the invitations of project {project}", "ask a PI of the project")
 
 
 def invite_member(by: Principal, project: str, role: Role) -> None:
-    """Invite, and take the invitation back. A PI invites members; who is a PI is an admin's to say."""
+    """Invite a user, and withdraw the invitation. A PI invites members; only admins invite PIs."""
     see_project(by, project)
     _leads(by, project, f"change the members of project {project}")
     if role is Role.PI:
@@ -151,7 +151,7 @@ def invite_member(by: Principal, project: str, role: Role) -> None:
 
 
 def set_member(by: Principal, project: str, role: Role, before: Role) -> None:
-    """The role of a member. before: what it was."""
+    """Change the role of a member. before: the current role."""
     see_project(by, project)
     _leads(by, project, f"change the members of project {project}")
     if Role.PI in (role, before):
@@ -159,18 +159,18 @@ def set_member(by: Principal, project: str, role: Role, before: Role) -> None:
 
 
 def put_member(by: Principal, project: str) -> None:
-    """Make somebody a member without asking: admins know everybody, so it tells them nothing."""
+    """Add a member without an invitation: for admins, who may know of all accounts."""
     see_project(by, project)
     require(by, f"add members to project {project}")
 
 
 def answer_invitation(by: Principal) -> None:
-    """Accept and decline what was sent to oneself."""
+    """Accept and decline an invitation to oneself."""
     changes(by, "answer invitations")
 
 
 def remove_member(by: Principal, project: str, user: str, before: Role) -> None:
-    """Everybody may leave; a PI is removed by an admin."""
+    """Members may leave; a PI is removed by an admin."""
     see_project(by, project)
     if by.user == user:
         changes(by, "leave a project")
@@ -194,7 +194,7 @@ def see_slice(by: Principal, project: str, name: str) -> None:
 
 
 def change_slice(by: Principal, project: str, owner: str, name: str, action: str) -> None:
-    """Members change what is theirs, a PI everything of the project."""
+    """Members change their own slices, a PI all slices of the project."""
     see_slice(by, project, name)
     changes(by, f"{action} slices")
     if by.user != owner and not by.leads(project):
@@ -210,7 +210,7 @@ def see_request(by: Principal, project: str, user: str, id: str) -> None:
 
 
 def decide_request(by: Principal, project: str, user: str, id: str) -> None:
-    """Grant or decline; what a PI may grant is bounded by the project's ceiling."""
+    """Grant or decline; the project's ceiling bounds what a PI may grant."""
     see_request(by, project, user, id)
     _leads(by, project, "decide requests")
 
@@ -222,7 +222,7 @@ def withdraw_request(by: Principal, project: str, user: str, id: str) -> None:
         raise _denied(by, f"withdraw a request of {user}", "decline it with a reason")
 
 
-# images: project None is for all
+# images; project None: an image for all projects
 
 
 def see_image(by: Principal, project: str | None, name: str) -> None:
@@ -256,13 +256,13 @@ def run_on_node(by: Principal, kind: str) -> None:
 
 
 def see_metrics(by: Principal) -> None:
-    """They tell of all projects."""
+    """Metrics cover all projects, so they are for admins."""
     if not by.admin:
         raise _denied(by, "read the metrics of the testbed", "ask an admin of the testbed")
 
 
 def see_operation(by: Principal, project: str, id: str) -> None:
-    """An operation of no project is the node's or a public image's: the admins' business."""
+    """An operation without a project concerns the node or a public image: for admins."""
     if not by.sees(project):
         raise missing("operation", id)
 
@@ -271,7 +271,7 @@ def see_operation(by: Principal, project: str, id: str) -> None:
 
 
 def see_experiment(by: Principal, public: bool, id: str) -> None:
-    """What is hidden is the admins' to look at."""
+    """Hidden experiments are visible to admins only."""
     if not (public or by.admin):
         raise missing("experiment", id)
 
@@ -294,19 +294,19 @@ def invite(by: Principal) -> None:
 
 
 def see_user(by: Principal, user: str, projects: Collection[str]) -> None:
-    """People see whom they share a project with. projects: the user's."""
+    """Users see the members of their projects. projects: of the user to see."""
     if not (by.admin or by.user == user or any(one in by.roles for one in projects)):
         raise missing("user", user)
 
 
 def change_user(by: Principal, user: str, projects: Collection[str]) -> None:
-    """The account itself: enabled, admin, a new link."""
+    """Change an account: enabled, admin, a new link."""
     see_user(by, user, projects)
     require(by, f"change the account of {user}")
 
 
 def choose_project(by: Principal, user: str) -> None:
-    """The default project: nobody decides for somebody else where what they make goes."""
+    """Only the user sets the default project."""
     changes(by, "choose a default project")
     if by.user != user:
         raise _denied(by, f"choose the default project of {user}", "users choose their own default project")
@@ -321,7 +321,7 @@ def describe_user(by: Principal, user: str, projects: Collection[str]) -> None:
 
 
 def see_credentials(by: Principal, user: str) -> None:
-    """Keys, tokens and sessions are their owner's, and the admins' to look at and take away."""
+    """Keys, tokens and sessions: for their owner and for admins."""
     if by.user != user and not by.admin:
         raise missing("user", user)
 

@@ -1,8 +1,8 @@
-"""Choose addresses, port blocks and id ranges for new slivers, all or nothing, and say what ran out.
+"""Allocate addresses, port blocks and id ranges for new slivers, all or nothing; errors name the exhausted resource.
 
-The search goes on behind what was given last (next fit), so that an address or a port that has just been
-freed is not given to somebody else while the world still remembers its predecessor. Pure: the caller holds
-the write transaction, and unique constraints stand behind it.
+The search starts after the last allocation (next fit), so that an address or a port that has just been freed is not
+reused while clients still remember its predecessor. Pure: the caller holds the write transaction, and unique
+constraints guarantee the result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UID_RANGES = 0x7FFE0000 // IDS_PER_SLIVER - UID_FIRST // IDS_PER_SLIVER
 
 @dataclass(frozen=True, slots=True)
 class Cursors:
-    """Where the next search begins: offsets into the pools."""
+    """The start of the next search: offsets into the pools."""
 
     address: int = 0
     port: int = 0
@@ -33,7 +33,7 @@ class Cursors:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What an existing sliver of the node holds."""
+    """The allocations of an existing sliver of the node."""
 
     address: str
     ports: PortBlock
@@ -44,7 +44,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What the agent says the node has. cpus, memory, disk: None if it does not know."""
+    """The node as its agent reports it. cpus, memory, disk: None if unknown."""
 
     name: str
     cpus: int | None
@@ -54,7 +54,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a new sliver gets."""
+    """The allocations of a new sliver."""
 
     address: str
     ports: PortBlock
@@ -64,7 +64,7 @@ class Grant:
 def allocate(
     network: NetworkConfig, given: Sequence[Given], cursors: Cursors, count: int, ports: int
 ) -> tuple[list[Grant], Cursors]:
-    """What `count` new slivers with `ports` ports each get. Refused(QUOTA) naming what ran out."""
+    """The allocations of `count` new slivers with `ports` ports each. Refused(QUOTA) naming the exhausted resource."""
     pool = address_pool(network)
     first = int(pool[0])
     taken = {int(ipaddress.IPv4Address(one.address)) - first for one in given}
@@ -89,7 +89,7 @@ def address_pool(network: NetworkConfig) -> Sequence[ipaddress.IPv4Address]:
 
 
 class _Hosts(Sequence[ipaddress.IPv4Address]):
-    """Like `list(network.hosts())`, without making them."""
+    """Equal to `list(network.hosts())`, computed lazily."""
 
     def __init__(self, network: ipaddress.IPv4Network) -> None:
         edge = 1 if network.prefixlen < 31 else 0
@@ -103,7 +103,7 @@ class _Hosts(Sequence[ipaddress.IPv4Address]):
 
 
 def next_fit(size: int, taken: Collection[int], start: int, count: int) -> list[int] | None:
-    """`count` free numbers below `size`, searched from `start` on and around; None if there are fewer."""
+    """`count` free numbers below `size`, searched from `start` on, with wrap-around; None if there are fewer."""
     if size - len(taken) < count:
         return None
     found: list[int] = []
@@ -121,7 +121,7 @@ def port_blocks(
 ) -> list[PortBlock]:
     """`count` free blocks of `size` consecutive ports; Refused(QUOTA) if there are fewer.
 
-    From the cursor on first; if that is not enough, from the start of the pool, which finds every block that fits.
+    Searched from the cursor on; if that is not enough, from the start of the pool, which finds every free block.
     """
     gaps = list(_gaps(network, given))
     start = network.ports_first + cursor
@@ -137,7 +137,7 @@ def port_blocks(
 
 
 def _gaps(network: NetworkConfig, given: Iterable[PortBlock]) -> Iterator[tuple[int, int]]:
-    """The free stretches of the pool, first and last port of each, in order."""
+    """The free ranges of the pool, first and last port of each, in order."""
     free = network.ports_first
     for block in sorted(given, key=lambda block: block.first):
         if free < block.first:
@@ -156,7 +156,7 @@ def _carve(gaps: Iterable[tuple[int, int]], count: int, size: int) -> list[PortB
 
 
 def check_capacity(node: Node, limits: LimitsConfig, given: Sequence[Given], count: int, wanted: Limits) -> None:
-    """Refused(QUOTA) if a sliver is larger than the node, or all caps together exceed it more than they may."""
+    """Refused(QUOTA) if a sliver is larger than the node, or all limits together exceed the allowed overcommitment."""
     for name, total, one, used, overcommit in (
         ("memory", node.memory, wanted.memory, sum(one.memory for one in given), limits.memory_overcommit),
         ("disk", node.disk, wanted.disk, sum(one.disk for one in given), limits.disk_overcommit),
@@ -191,5 +191,5 @@ def exhausted(what: str, wanted: int, left: int, pool: str, field: str = "count"
 
 
 def size_text(size: int) -> str:
-    """Bytes for people, rounded down."""
+    """A number of bytes as text, rounded down."""
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size // MIB} MiB"

@@ -1,4 +1,4 @@
-"""May somebody who has a console open keep it? Pure: what it needs to know of the rows is given to it."""
+"""Whether a user may keep a console open. Pure: the caller passes the facts of the rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from slicemgr.policy.access import Principal
 def objection(
     user: str, account: Account | None, credential: Credential | None, target: ConsoleTarget | None, now: datetime
 ) -> Refused | None:
-    """Why not, by the same rule that let them open it; None if nothing has changed for the worse.
+    """The reason to close the console, by the rules for opening it; None if it may stay open.
 
-    None for account, credential or target: there is none any more.
+    None for account, credential or target: it no longer exists.
     """
     if account is None or not account.enabled:
         return Refused(Code.UNAUTHENTICATED, f"the account {user} is disabled", hint="ask an admin of the testbed")

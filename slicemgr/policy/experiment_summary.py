@@ -1,11 +1,11 @@
-"""The paragraph of a report that says what came out. Pure."""
+"""The paragraph of a report that states its outcome. Pure."""
 
 from __future__ import annotations
 
 from html.parser import HTMLParser
 
 CLASS = "outcome"  # of its element in report.html
-_MOST = 1 << 16  # bytes that are looked through: it stands at the beginning, and some junk takes the parser long
+_MOST = 1 << 16  # bytes to parse: the paragraph is at the beginning, and malformed HTML makes the parser slow
 
 
 def of(report: bytes) -> str:

@@ -1,4 +1,4 @@
-"""What a published experiment is made of: which files, how many, and what its run says. Pure."""
+"""The files of a published experiment and the facts in its run.json. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KNOWN = f"{', '.join(_NAMED)}, *.png, *.svg"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run says of itself. summary: what came out, one paragraph. node: "" if it names none."""
+    """The facts of a run. summary: the outcome, one paragraph. node: "" if unknown."""
 
     kind: str
     summary: str
@@ -42,17 +42,17 @@ class Run:
 
 
 def fits(name: str) -> bool:
-    """Whether a file of this name belongs to a report. No such name leads anywhere else."""
+    """Whether a file of this name belongs to a report. Such names contain no path."""
     return name in _NAMED or _PICTURE.fullmatch(name) is not None
 
 
 def media_type(name: str) -> str:
-    """Of a file that `fits`."""
+    """The media type of a file that `fits`."""
     return TYPES[name[name.rindex(".") :]]
 
 
 def check_files(names: Collection[str]) -> None:
-    """Refused(INVALID) for a report that is not whole."""
+    """Refused(INVALID) for an incomplete report."""
     if REPORT not in names:
         raise invalid("file", f"has no {REPORT}", "create it with `slicectl bench report FOLDER`")
     if RUN not in names:
@@ -60,7 +60,7 @@ def check_files(names: Collection[str]) -> None:
 
 
 def read_run(data: bytes, report: bytes) -> Run:
-    """Of the contents of run.json and report.html. Refused(INVALID) with the field that is wrong."""
+    """Parse the contents of run.json and report.html. Refused(INVALID) with the wrong field."""
     if len(data) > LARGEST_RUN:
         raise invalid(RUN, f"has {len(data)} bytes", f"at most {LARGEST_RUN}")
     try:
@@ -76,7 +76,7 @@ def read_run(data: bytes, report: bytes) -> Run:
 
 
 def _summary(outcome: Any, report: bytes) -> str:
-    """The run's own paragraph, or that of its report where the run says no more than a word: `done`."""
+    """The outcome in run.json, or the paragraph of the report if run.json has only one word such as `done`."""
     text = outcome
     if isinstance(outcome, str) and len(outcome.split()) < 2:
         text = experiment_summary.of(report) or outcome
@@ -87,7 +87,7 @@ def _summary(outcome: Any, report: bytes) -> str:
 
 
 def _node(raw: Mapping[str, Any]) -> str:
-    """As its name, or an object that has one; beside the parameters or among them."""
+    """The node as a name or an object with a name, at the top level or among the parameters."""
     parameters = raw.get("parameters")
     node = raw.get("node") or (parameters.get("node") if isinstance(parameters, dict) else None)
     name = node.get("name") if isinstance(node, dict) else node
@@ -95,7 +95,7 @@ def _node(raw: Mapping[str, Any]) -> str:
 
 
 def paragraph(field: str, value: Any, most: int, hint: str = "") -> str:
-    """Text on one line, with single spaces. Refused(INVALID) if there is none, or too much of it."""
+    """Text on one line, with single spaces. Refused(INVALID) if it is empty or too long."""
     if value is None or value == "":
         raise invalid(field, "is missing", hint)
     text = " ".join(value.split()) if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""Until when a slice may live, what happens at the end, and what time it is when a clock is doubted. Pure."""
+"""The end of leases, what is due at and after it, and the time to use while the clock is doubted. Pure."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import NamedTuple
 from slicemgr.config import LeaseConfig
 from slicemgr.errors import Code, Refused, invalid
 
-JUMP = timedelta(minutes=15)  # by as much a clock may be set without anybody being asked
+JUMP = timedelta(minutes=15)  # a larger jump of the clock must be confirmed by an admin
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Granted(NamedTuple):
-    """why: it is not what was asked for; "" if it is."""
+    """end and why: the reason if it is not the requested end, otherwise ""."""
 
     until: datetime
     why: str = ""
 
 
 def grant(lease: timedelta, now: datetime, policy: LeaseConfig) -> datetime:
-    """When a new slice ends. Refused if the lease is not positive or longer than any may be."""
+    """The end of a new lease. Refused if it is not positive or longer than any may be."""
     check(lease, policy.longest)
     return now + lease
 
 
 def renew(requested: timedelta, now: datetime, policy: LeaseConfig, end: datetime | None = None) -> Granted:
-    """When a renewed slice ends: what was asked for, or as much of it as policy allows. end: of the lease it has."""
+    """The end of a renewed lease: as requested, or as much as the policy allows. end: of the current lease."""
     check(requested)
     until, why = now + requested, ""
     if requested > policy.longest:
@@ -42,7 +42,7 @@ def renew(requested: timedelta, now: datetime, policy: LeaseConfig, end: datetim
 
 
 def check_window(name: str, now: datetime, end: datetime, window: timedelta) -> None:
-    """Refused(CONFLICT) before the last part of a lease, where only in that it may be renewed. Zero: at any time."""
+    """Refused(CONFLICT) before the renewal window, the last part of a lease. window zero: renewal at any time."""
     opens = end - window
     if window and now < opens:
         hint = f"it can be renewed from {opens:{_MOMENT}}, {text(window)} before its end, or at any time by an admin"
@@ -50,7 +50,7 @@ def check_window(name: str, now: datetime, end: datetime, window: timedelta) -> 
 
 
 def check(lease: timedelta, longest: timedelta | None = None) -> None:
-    """Refused(INVALID) unless the lease is positive and not beyond `longest`."""
+    """Refused(INVALID) unless the lease is positive and at most `longest`."""
     if lease <= timedelta(0):
         raise invalid("lease", "must be greater than zero", "write it as 12h, 7d or 2w")
     if longest is not None and lease > longest:
@@ -58,7 +58,7 @@ def check(lease: timedelta, longest: timedelta | None = None) -> None:
 
 
 def text(span: timedelta) -> str:
-    """A span for people: `90d`, `12h`, `30s`."""
+    """A duration as text: `90d`, `12h`, `30s`."""
     seconds = int(span.total_seconds())
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds and seconds % length == 0:
@@ -67,20 +67,20 @@ def text(span: timedelta) -> str:
 
 
 class Verdict(Enum):
-    """What is due for a slice."""
+    """The action that is due for a slice."""
 
     NOTHING = "nothing"
     REMIND = "remind"
     STOP = "stop"
     DELETE = "delete"
-    RESUME_LEASE = "lease runs again"  # ended by a clock that was wrong, or its project's leases end no more
+    RESUME_LEASE = "lease runs again"  # ended by a wrong clock, or the project is now exempt
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """granted_at: by create or renew. ended_at: when its end was acted upon, None while it runs.
+    """granted_at: by create or renew. ended_at: when its end was enforced, None while it runs.
 
-    reminders: how long before the end. reminded: of them, the last that was given. exempt: it never ends.
+    reminders: how long before the end. reminded: the last of them that was sent. exempt: it never ends.
     """
 
     slice_id: str
@@ -93,7 +93,9 @@ class Lease:
 
 
 def due(leases: Sequence[Lease], now: datetime, grace: timedelta) -> dict[str, Verdict]:
-    """What is due at `now`, by slice id. The grace counts from when the slice was stopped: no wrong date deletes."""
+    """What is due at `now`, by slice id. The grace period starts when the slice was stopped, so a wrong date deletes
+    nothing.
+    """
     verdicts = {lease.slice_id: _verdict(lease, now, grace) for lease in leases}
     return {id_: verdict for id_, verdict in verdicts.items() if verdict is not Verdict.NOTHING}
 
@@ -111,7 +113,7 @@ def _verdict(lease: Lease, now: datetime, grace: timedelta) -> Verdict:
 
 
 def reminder(lease: Lease, now: datetime) -> timedelta | None:
-    """The reminder that is due, of several the last. None whose time was before the lease was granted."""
+    """The reminder that is due, the last one of several. None if its time was before the lease was granted."""
     passed = [
         one
         for one in lease.reminders
@@ -123,21 +125,21 @@ def reminder(lease: Lease, now: datetime) -> timedelta | None:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """seen_at: what time it is, by what was seen to pass. doubt: how far the node's clock is ahead of that, if too far.
+    """seen_at: the time by elapsed time. doubt: how far the node's clock is ahead of that, if more than tolerated.
 
-    While it is doubted, leases go by what was seen to pass: nothing ends because somebody set a clock.
+    While the clock is doubted, leases use the elapsed time: setting a clock ends nothing.
     """
 
     seen_at: datetime
     doubt: timedelta = timedelta(0)
 
     def judge(self, now: datetime) -> datetime:
-        """The time that leases go by. A clock that is behind is followed: it ends nothing too early."""
+        """The time that leases use. A clock that is behind is used as it is: leases then end later, not earlier."""
         return min(now, self.seen_at) if self.doubt else now
 
 
 def tick(last: Clock | None, now: datetime, passed: timedelta | None) -> Clock:
-    """The clock after a look at `now`. passed: uptime since the last look, None if the machine was off since."""
+    """The clock updated at `now`. passed: uptime since the last update, None if the machine was off meanwhile."""
     if last is None:
         return Clock(now)
     expected = last.seen_at + (passed or timedelta(0))

@@ -1,4 +1,4 @@
-"""What experiments ask of a node, checked once at the edge."""
+"""Parameters of experiments on a node, validated."""
 
 from __future__ import annotations
 

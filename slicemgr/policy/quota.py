@@ -1,6 +1,6 @@
-"""How much a project may have, and what a request would make of it. Pure: the caller holds the write transaction.
+"""Quotas of projects and their check against a request. Pure: the caller holds the write transaction.
 
-A quota is granted at once. A ceiling is what a PI may grant beyond it. None in either: nobody limits it but the node.
+A quota is granted at once. A ceiling is what a PI may grant beyond it. None in either: limited by the node alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NEARLY = 1e-6  # of a core: sums of fractions are not exact
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """What is allocated, or wanted. vcpus in cores, memory and disk in bytes, of all slivers together."""
+    """Allocated or requested resources: vcpus in cores, memory and disk in bytes, of all slivers together."""
 
     slices: int = 0
     slivers: int = 0
@@ -32,7 +32,7 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The most of each; lease: the longest. None: as much as the node gives."""
+    """The limit of each resource; lease: the longest. None: limited by the node alone."""
 
     slices: int | None = None
     slivers: int | None = None
@@ -46,7 +46,7 @@ class Quota:
 UNLIMITED = Quota()
 RESOURCES = tuple(one.name for one in fields(Amounts))
 _NOUNS = {"vcpus": "CPU cores", "memory": "of memory", "disk": "of disk"}
-_REQUEST_FIELDS = {"slices": "name", "slivers": "count", "vcpus": "cpu"}  # what a request calls it
+_REQUEST_FIELDS = {"slices": "name", "slivers": "count", "vcpus": "cpu"}  # the field of a request
 
 
 def _number(value: float) -> str:
@@ -60,7 +60,7 @@ _TEXTS: dict[str, Callable[[float], str]] = {
 
 
 class OverQuota(Refused):
-    """More than the project may have. The first reason is the error itself; `errors` has one for each resource."""
+    """The request exceeds the project's quota. The error is the first reason; `errors` has one for each resource."""
 
     def __init__(self, errors: list[Refused]) -> None:
         first = errors[0]
@@ -69,16 +69,16 @@ class OverQuota(Refused):
 
 
 def wanted(spec: SliceSpec) -> Amounts:
-    """What a slice takes of its project."""
+    """The resources that a slice needs."""
     limits: Limits = spec.limits
     count = spec.count
     return Amounts(1, count, limits.cpu * count, limits.memory * count, limits.disk * count, spec.ports * count)
 
 
 def check(quota: Quota, used: Amounts, more: Amounts, lease: timedelta | None = None, *, hint: str = _HINT) -> None:
-    """Raises OverQuota, naming all that is too much, unless `used` and `more` together are within the quota.
+    """Raises OverQuota with every exceeded limit, unless `used` and `more` together are within the quota.
 
-    What nothing more is wanted of is not looked at: who was granted more of one thing may use up the others.
+    Resources of which nothing more is requested are not checked: a grant beyond one limit does not block the others.
     """
     errors = []
     for name in RESOURCES:
@@ -97,7 +97,7 @@ def check(quota: Quota, used: Amounts, more: Amounts, lease: timedelta | None = 
 
 
 def check_ceiling(quota: Quota, ceiling: Quota) -> None:
-    """Refused(INVALID) if a PI could grant less than is granted without anybody."""
+    """Refused(INVALID) if the ceiling is below the quota."""
     for one in fields(Quota):
         least, most = getattr(quota, one.name), getattr(ceiling, one.name)
         if most is not None and (least is None or most < least):

@@ -1,1 +1,1 @@
-"""What is measured: facts of the node, usage of slivers."""
+"""Measurements: facts of the node, resource use of slivers."""

@@ -1,7 +1,7 @@
-"""From counters to what came since the last look, whatever was restarted in between. Pure.
+"""Turn counters into increments since the last reading, whatever was restarted in between. Pure.
 
-A counter belongs to a life: the domain's process for a sliver, the boot for a node. In a new life it began at zero.
-Within a life it only grows; one that is smaller than before has begun anew as well (a link that was made again).
+A counter belongs to a life: the domain's process for a sliver, the boot for a node. In a new life it started at zero.
+Within a life it only grows; a smaller value means that it was reset (such as a link that was created again).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Numbers = Mapping[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A look. life: whose counters these are. at: seconds on a clock that never jumps. counters: by name."""
+    """One reading of counters. life: the id of their life. at: seconds on a monotonic clock. counters: by name."""
 
     life: str
     at: float
@@ -23,17 +23,17 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """seconds: the span it came in, or of it the part that the life has lasted."""
+    """seconds: the length of the span, or the part of it that the life has lasted."""
 
     seconds: float
     counts: dict[str, float]
 
 
 def since(before: Reading | None, now: Reading, age: float, began: float | None) -> Increment:
-    """What came between two looks.
+    """The increments between two readings.
 
-    age: seconds that the present life has lasted. began: the time of the last look at all; None if this is the first:
-    then nobody knows since when what is counted was not recorded, and it begins at nothing.
+    age: seconds since the current life began. began: the time of the last reading of anything; None at the first one:
+    the counts then start at zero, because it is unknown over which time they accumulated.
     """
     if before is not None and before.life == now.life:
         seconds = max(0.0, now.at - before.at)

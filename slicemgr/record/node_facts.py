@@ -1,4 +1,4 @@
-"""What the node is and can do, for placement, `slicectl node show` and the refusal of what cannot be served."""
+"""Facts of the node, for placement, `slicectl node show` and the refusal of unsupported requests."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from slicemgr.model import Kind
 
 
 def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found | None) -> dict[str, object]:
-    """Facts by name; sizes in bytes. What cannot be found out is left out.
+    """Facts by name; sizes in bytes. Unknown facts are left out.
 
-    machines: what runs virtual machines, None while that is being found out.
+    machines: how virtual machines run (kvm or emulation), None while that is unknown.
     """
     facts: dict[str, object] = {
         "slicemgr": __version__,
@@ -36,7 +36,7 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
         "net_rate": not traffic.missing(),
         "net_rate_missing": list(traffic.missing()),
         "addresses": config.network.addresses,
-        "start_wait": {  # seconds that a sliver has to show an ssh banner
+        "start_wait": {  # seconds until a sliver must send an SSH banner
             Kind.LXC.value: config.agent.ssh_wait.total_seconds(),
             Kind.KVM.value: config.agent.boot_wait.total_seconds(),
         },
@@ -54,7 +54,7 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
     for kind in Kind:
         try:
             facts[f"libvirt_{kind}"] = hypervisor.version(kind)
-        except SlicemgrError as error:  # a libvirtd that is away will be back: what is asked for meanwhile can wait
+        except SlicemgrError as error:  # libvirtd may be restarting: requests can wait for it
             kinds[kind.value] = error.code is Code.UNAVAILABLE
             if error.code is Code.UNAVAILABLE:
                 break  # one daemon has both drivers
@@ -72,7 +72,7 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
 
 
 def _load() -> dict[str, object]:
-    """What an experiment stops at, and the processor it ran on."""
+    """The load, which experiments check, and the processor model."""
     now = counters.machine()
     return {
         "cpu_model": _cpu_model(),
@@ -91,7 +91,7 @@ def _cpu_model() -> str:
 
 
 def memory_available(meminfo: str) -> int:
-    """Bytes that could be used without swapping, by /proc/meminfo."""
+    """Bytes that are available without swapping, from /proc/meminfo."""
     for line in meminfo.splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

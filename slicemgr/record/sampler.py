@@ -1,7 +1,7 @@
-"""One look at the node and all its slivers, as rows for the store.
+"""Sample the resource use of the node and all its slivers, as rows for the store.
 
-Reads files of the kernel, one tree search in the pool and one dump of connections: no process is started, libvirt is
-not asked. What machines tell through libvirt comes from outside, as of the last time it answered.
+A sample reads files of the kernel, one tree search in the pool and one dump of connections; it starts no process and
+does not call libvirt. The caller passes libvirt's statistics of virtual machines, as of its last answer.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from slicemgr.record.increments import Increment, Reading, since
 
 log = logging.getLogger(__name__)
 
-MACHINE = ""  # the node itself, among the looks at slivers
-_CHEAP = 20_000  # connections up to which they are counted by sliver
+MACHINE = ""  # the node itself, among the readings of slivers
+_CHEAP = 20_000  # above this number, connections are not counted by sliver
 _GAUGES = ("charged", "working", "swap", "pids")
 _NOTHING = Increment(0.0, {})
 
@@ -39,7 +39,7 @@ Stats = Mapping[str, Mapping[str, int]]
 
 
 class Sample(NamedTuple):
-    """whole: the node's row. slivers: theirs. usage: what of it is kept beside the slivers as the latest."""
+    """whole: the node's row. slivers: their rows. usage: the part of it that is kept with the slivers as the latest."""
 
     whole: Row
     slivers: list[Row]
@@ -47,9 +47,9 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """Remembers the counters of the last look that was kept, also across a restart of the agent.
+    """Remembers the counters of the last stored sample, also across a restart of the agent.
 
-    memory: the file for that, in a directory that is gone after a reboot as are the counters themselves.
+    memory: the file for that, in a directory that is emptied by a reboot, as are the counters.
     """
 
     def __init__(self, config: Config, pool: Pool, memory: Path) -> None:
@@ -63,9 +63,9 @@ class Sampler:
         self._remember()
 
     def sample(self, at: int, slivers: Sequence[Known], machines: Stats) -> Sample:
-        """The node's row and one for each sliver. `keep` makes this look the one that the next is measured from.
+        """The node's row and one for each sliver. `keep` makes this sample the start of the next increments.
 
-        at: what time it is, for the rows. machines: what libvirt tells of machines.
+        at: the time for the rows, seconds since 1970. machines: libvirt's statistics of virtual machines.
         """
         wall, cpu = time.perf_counter(), time.thread_time()
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -94,12 +94,12 @@ class Sampler:
         return Sample(whole, rows, usage)
 
     def keep(self) -> None:
-        """The last look is in the store."""
+        """Call after the last sample was stored."""
         if self._fresh is None:
             return
         self._kept, self._began = self._fresh
         readings = {name: [one.life, one.at, one.counters] for name, one in self._kept.items()}
-        with suppress(OSError):  # costs what was counted while the agent is away, if it goes now
+        with suppress(OSError):  # without the file, a restart of the agent loses the counts since the last sample
             atomic_file.write(self._memory, json.dumps([self._began, readings]))
 
     def _remember(self) -> None:
@@ -119,7 +119,9 @@ class Sampler:
         return _NOTHING if age is None else since(before, reading, age, self._began)
 
     def _counters(self, name: str, life: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What is not told this time is as it was: it comes with the next look that is told."""
+        """Counters for the next reading. An absent value stays as before: its increment is part of the next sample that
+        has it.
+        """
         before = self._kept.get(name)
         known = before.counters if before is not None and before.life == life else {}
         return {one: known.get(one) if values.get(one) is None else values[one] for one in ("cpu", *COUNTED)}
@@ -165,7 +167,10 @@ class Sampler:
         }
 
     def _usage(self, one: Known, row: Row) -> Usage:
-        """Full quotas leave out a sliver's snapshots, simple ones what it began as; its limit counts both."""
+        """Full quotas do not include a sliver's snapshots, simple ones not its initial content.
+
+        Its limit covers both.
+        """
         more = one.kept if self._pool.quota_mode() is QuotaMode.FULL else one.inherited
         disk = None if row["disk"] is None else row["disk"] + more
         return Usage(one.serial, row["working"], row["charged"], disk, row["guest"] if one.kind == Kind.KVM else None)
@@ -178,7 +183,7 @@ class Sampler:
             return {}
 
     def _charge(self, one: Known, charges: Mapping[int, tuple[int, int]]) -> tuple[int | None, int | None]:
-        """What it refers to and what is its own: of its group, or where there are none of its root's subvolume."""
+        """Referenced and exclusive bytes: of the quota group, or with full quotas of the subvolume of its root."""
         own = charges.get(names.qgroup(one.serial))
         if self._pool.quota_mode() is not QuotaMode.FULL:
             return own or (None, None)
@@ -188,20 +193,20 @@ class Sampler:
 
 
 def _limited(pool: Path, sliver: str) -> Path:
-    """The subvolume that is limited: a container's root, a machine's directory. A restore gives it another root."""
+    """The limited subvolume: a container's root, a machine's directory. A restore replaces the root."""
     root = names.root_dir(pool, sliver)
     return root if root.exists() else names.sliver_dir(pool, sliver)
 
 
 def _empty(node: str, at: int, serial: int) -> Row:
-    """Of a sliver that does not run."""
+    """The row of a sliver that does not run."""
     gauges = ("charged", "working", "guest", "swap", "charged_peak", "disk", "referenced", "pids", "connections")
     row: Row = {"node": node, "resolution": RAW, "at": at, "sliver": serial, "seconds": 0.0, "running": 0.0}
     return {**row, **dict.fromkeys(gauges), "cpu": 0.0, "cpu_peak": 0.0, **dict.fromkeys(COUNTED, 0)}
 
 
 def _of_machine(stats: Mapping[str, int]) -> dict[str, int | None]:
-    """What a guest uses and what its disks did, from domstats: better than what its QEMU is charged with."""
+    """Memory use of the guest and I/O of its disks, from domstats: more exact than the cgroup of its QEMU."""
     values: dict[str, int | None] = {"guest": None}
     if "balloon.available" in stats and "balloon.usable" in stats:
         values["guest"] = (stats["balloon.available"] - stats["balloon.usable"]) * KIB
@@ -218,7 +223,7 @@ def _of_machine(stats: Mapping[str, int]) -> dict[str, int | None]:
 
 
 def _connections(slivers: Sequence[Known]) -> dict[str, int]:
-    """Of each sliver's address, through its port block or from inside; {} where there are too many to count."""
+    """Connections by sliver, to its port block or from inside; {} if there are too many to count."""
     total = conntrack.total()
     if total is None or total > _CHEAP:
         return {}

@@ -1,4 +1,4 @@
-"""The database: what should be, and what was last seen."""
+"""The database: the desired state, and the state that the agent last observed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["Store", "StoreError", "open"]
 
 
 def open(config: Config) -> Store:
-    """The store of `config`, checked to be of this version's schema.
+    """The store of `config`, with the schema of this version.
 
-    Raises StoreError: not there, locked, read-only, no database, or of another version.
+    Raises StoreError: the database is missing, locked, read-only, no database, or of another version.
     """
     store = make_store(config)
     try:

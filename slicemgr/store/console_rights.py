@@ -1,4 +1,4 @@
-"""What those who have a console open are at this moment, in few queries however many they are."""
+"""The current rights of users with open consoles, in a constant number of queries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slicemgr.store.console_tickets import Ticket
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """By user's name, credential's id, sliver's id. What is not in it is not there any more."""
+    """By user name, credential id, sliver id. A missing key means that it no longer exists."""
 
     accounts: dict[str, Account]
     credentials: dict[str, Credential]
@@ -23,7 +23,7 @@ class Rights:
 
 
 def read(c: Connection, tickets: Collection[Ticket]) -> Rights:
-    """What decides over these tickets."""
+    """The rows that `policy.consoles` needs for these tickets."""
     return Rights(
         _accounts(c, {one.user for one in tickets}),
         _credentials(c, {one.credential for one in tickets if one.credential}),

@@ -1,4 +1,4 @@
-"""The tokens that open a console or a screen, once: given by the service, taken by the agent."""
+"""Tokens that open a console or a screen once: issued by the service, redeemed by the agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIFETIME = timedelta(seconds=30)
 
 
 class Ticket(NamedTuple):
-    """Who may open the console, or the screen, of which sliver. credential: the id of what it was asked with."""
+    """The user and the sliver of a console or screen. credential: the id of the token or session that requested it."""
 
     user: str
     sliver: str
@@ -26,7 +26,7 @@ class Ticket(NamedTuple):
 
 
 def give(c: Connection, ticket: Ticket, now: datetime) -> str:
-    """A fresh token; what expired meanwhile is forgotten."""
+    """Store a ticket and delete expired ones; its token."""
     c.execute(t.consoles.delete().where(t.consoles.c.expires_at <= now))
     token = secrets.token_urlsafe(32)
     row = {"hash": _digest(token), "created_at": now, "expires_at": now + LIFETIME, **ticket._asdict()}
@@ -35,15 +35,15 @@ def give(c: Connection, ticket: Ticket, now: datetime) -> str:
 
 
 def user_of(store: Store, token: str) -> str:
-    """Whom the token was given to; "" if nobody, or if it was taken. It opens what it opens once more."""
+    """The user of a token; "" if it is unknown or was redeemed. Does not redeem it."""
     with store.read() as c:
         return str(c.scalar(sa.select(t.consoles.c.user).where(t.consoles.c.hash == _digest(token))) or "")
 
 
 def take(store: Store, token: str, now: datetime) -> Ticket | None:
-    """What the token opens; it opens nothing a second time. None if it is unknown, used or expired.
+    """Redeem a token: its ticket. None if it is unknown, used or expired.
 
-    A token that nobody gave costs a look: strangers make no transaction that writes.
+    An unknown token causes a read only, so that clients without a token cause no write transactions.
     """
     o = t.consoles.c
     mine = o.hash == _digest(token)

@@ -1,4 +1,4 @@
-"""Move a testbed: every row of an SQLite database into an empty PostgreSQL one, all or nothing."""
+"""Move a testbed: copy every row of an SQLite database into an empty PostgreSQL database, all or nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slicemgr.store.engine import Store, make_engine
 from slicemgr.store.tables import metadata
 from slicemgr.store.url import POSTGRESQL, SQLITE, parse
 
-_AT_ONCE = 1000  # rows of an insert
+_AT_ONCE = 1000  # rows in one insert
 
 
 def copy(source: str, target: str, lock_timeout: timedelta, field: str = "--to") -> dict[str, int]:
@@ -29,7 +29,7 @@ def copy(source: str, target: str, lock_timeout: timedelta, field: str = "--to")
     if parse(target, field).get_backend_name() != POSTGRESQL:
         raise invalid(field, "is not PostgreSQL", "write it as postgresql://USER:PASSWORD@HOST/DATABASE")
     origin, destination = (Store(make_engine(url, lock_timeout), lock_timeout) for url in (source, target))
-    # Nobody writes to the source meanwhile; the commit of the target comes first, the source has nothing to commit.
+    # The source has no other writers meanwhile; only the target has something to commit.
     with origin, destination, origin.write() as old, explained(), destination.engine.begin() as new:
         schema.check(old)
         _refuse_full(new, field)
@@ -53,7 +53,7 @@ def _copy_table(old: Connection, new: Connection, table: sa.Table) -> int:
             new.execute(table.insert(), [dict(row) for row in rows])
             count += len(rows)
     except (exc.IntegrityError, exc.ProgrammingError, exc.DataError) as error:
-        reason = str(error.orig).partition("\n")[0]  # what follows quotes the row
+        reason = str(error.orig).partition("\n")[0]  # the rest of the message contains the row
         raise Failed(f"a row of {table.name} does not fit: {reason}", hint="nothing was copied") from error
     arrived = new.scalar(sa.select(sa.func.count()).select_from(table))
     if arrived != count:
@@ -63,7 +63,7 @@ def _copy_table(old: Connection, new: Connection, table: sa.Table) -> int:
 
 
 def _continue_numbers(old: Connection, new: Connection, table: sa.Table) -> None:
-    """The next number is one that was never given, also if the rows that had the last ones are gone."""
+    """Continue a sequence after the highest number ever used, also if the rows with it were deleted."""
     column = table.autoincrement_column
     if column is None:
         return

@@ -1,4 +1,4 @@
-"""What can be wrong with the database itself, for people. The log has the driver's own words; neither has the URL."""
+"""Errors of the database itself as messages for people. The driver's message goes to the log; neither has the URL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slicemgr.errors import Code, Refused
 
 log = logging.getLogger(__name__)
 
-_NO_RIGHT = "42501"  # the driver counts it among mistakes in SQL
+_NO_RIGHT = "42501"  # the driver classifies it as an SQL error
 
 LOCKED = ("the database is locked by another process", "try again; store.lock_timeout is the time to wait")
 _READ_ONLY = ("the database is read-only", "PostgreSQL is a standby, or default_transaction_read_only is on")
@@ -31,7 +31,7 @@ _UNKNOWN = ("the database does not work", "the log of the service has the detail
 
 
 class StoreError(Refused):
-    """The database does not answer or cannot be used; the transaction at hand changed nothing."""
+    """The database does not respond or cannot be used; the current transaction changed nothing."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(Code.UNAVAILABLE, message, hint=hint)
@@ -39,7 +39,7 @@ class StoreError(Refused):
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn a failure of the database itself into StoreError; broken constraints pass through."""
+    """Turn a failure of the database itself into StoreError; violated constraints pass through."""
     try:
         yield
     except (exc.IntegrityError, exc.ProgrammingError) as error:
@@ -92,7 +92,7 @@ _BY_STATE = {
     "25P03": _DOWN,
     "08006": _DOWN,
 }
-# A connection that cannot be made has no code, only words.
+# A failed connection has no code, only a message.
 _BY_WORDS = (
     ("too many", _MANY),
     ("connection slots", _MANY),

@@ -1,8 +1,8 @@
-"""The door to the database: one engine, read and write transactions, and errors people understand.
+"""Access to the database: one engine, read and write transactions, and readable errors.
 
-Two writers never have read the same state, and readers and the writer do not wait for one another. SQLite: WAL,
-foreign keys on, `BEGIN IMMEDIATE` for what writes, plain `BEGIN` for what reads. PostgreSQL: READ COMMITTED behind
-one lock for what writes (see store.postgresql), REPEATABLE READ and READ ONLY for what reads.
+Write transactions are serial, and readers and the writer do not wait for one another. SQLite: WAL, foreign keys on,
+`BEGIN IMMEDIATE` for writes, plain `BEGIN` for reads. PostgreSQL: READ COMMITTED behind one lock for writes (see
+store.postgresql), REPEATABLE READ and READ ONLY for reads.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Store:
         self._reading = engine.execution_options(**_READS)
         self._turn = threading.Lock()
         self._lock_timeout = lock_timeout.total_seconds()
-        self._here = threading.local()  # the connection of `whole`, in the thread that is within it
+        self._here = threading.local()  # the connection of `whole`, in the thread inside it
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the database. Raises StoreError."""
+        """A transaction with a consistent snapshot of the database. Raises StoreError."""
         if (whole := self._whole()) is not None:
             yield whole
             return
@@ -49,7 +49,7 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that is alone in writing; committed at the end, undone by an exception.
+        """The only write transaction; committed at the end, rolled back on an exception.
 
         Raises StoreError if the database is locked for too long, read-only, full or broken.
         """
@@ -62,7 +62,7 @@ class Store:
 
     @contextmanager
     def whole(self) -> Iterator[Connection]:
-        """Like `write`, and what this thread reads and writes meanwhile is part of it: all happens, or nothing."""
+        """Like `write`; all reads and writes of this thread inside it are one transaction."""
         with self.write() as connection:
             self._here.whole = connection
             try:
@@ -75,7 +75,7 @@ class Store:
 
     @contextmanager
     def _my_turn(self) -> Iterator[None]:
-        """Of this process's writers one at a time has a connection: the others leave theirs to who reads."""
+        """One writer of this process at a time uses a connection, so that connections remain for readers."""
         if not self._turn.acquire(timeout=self._lock_timeout):
             raise StoreError(*LOCKED)
         try:
@@ -94,7 +94,7 @@ class Store:
 
 
 def make_engine(url: str, lock_timeout: timedelta, pool_size: int = 8) -> Engine:
-    """An engine for `url`. lock_timeout: how long a writer waits for another one. Refused if it is no such URL."""
+    """An engine for `url`. lock_timeout: how long a writer waits for another one. Refused for an invalid URL."""
     parsed = parse(url)
     if parsed.get_backend_name() != SQLITE:
         engine = postgresql.make_engine(parsed, lock_timeout, pool_size)
@@ -115,7 +115,7 @@ def make_engine(url: str, lock_timeout: timedelta, pool_size: int = 8) -> Engine
 
 
 def _on_connect(connection: Any, record: object) -> None:
-    connection.isolation_level = None  # transactions are begun below, not by the driver
+    connection.isolation_level = None  # transactions begin below, not in the driver
     connection.execute("PRAGMA foreign_keys=ON")
     connection.execute("PRAGMA synchronous=NORMAL")
 
@@ -130,6 +130,6 @@ def _on_begin(connection: Connection) -> None:
 
 
 def make_store(config: Config) -> Store:
-    """A store for `config` whose schema has not been looked at."""
+    """A store for `config` without a check of its schema."""
     wait = config.store.lock_timeout
     return Store(make_engine(config.store_url, wait, config.web.threads + 8), wait)

@@ -1,6 +1,6 @@
-"""What the agent saw, written: a batch of updates is one transaction.
+"""Write the agent's observations: a batch of updates is one transaction.
 
-All of it works on a connection of `store.write()`.
+All functions use a connection of `store.write()`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ENDED = (OperationState.DONE, OperationState.FAILED)
 
 
 def record(c: Connection, updates: Sequence[Update]) -> None:
-    """Write what was seen. Rows that are gone meanwhile are passed over. Of one kind, the later update wins."""
+    """Write updates. Rows that no longer exist are skipped. Of several updates of one kind, the later one applies."""
     by_type: dict[type, list[Any]] = defaultdict(list)
     for update in updates:
         by_type[type(update)].append(update)
@@ -62,12 +62,12 @@ def _many(c: Connection, statement: sa.UpdateBase, rows: list[dict[str, Any]]) -
 
 
 def insert(c: Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
-    """An insert of the connection's own dialect, which knows ON CONFLICT."""
+    """An insert in the dialect of the connection, which supports ON CONFLICT."""
     return postgresql.insert(table) if c.dialect.name == "postgresql" else sqlite.insert(table)
 
 
 def _kept(column: sa.Column[Any], name: str) -> sa.ColumnElement[Any]:
-    """The given value, or what is there if it is None."""
+    """The given value, or the stored one if it is None."""
     return sa.func.coalesce(sa.bindparam(name, type_=column.type), column)
 
 
@@ -165,7 +165,7 @@ def _operation_started(c: Connection, updates: list[OperationStarted]) -> None:
     o = t.operations.c
     statement = (
         t.operations.update()
-        .where(o.id == sa.bindparam("b_id"), *(o.state != ended for ended in _ENDED))  # no IN: executemany has none
+        .where(o.id == sa.bindparam("b_id"), *(o.state != ended for ended in _ENDED))  # executemany has no IN
         .values(
             state=OperationState.RUNNING,
             started_at=sa.func.coalesce(o.started_at, sa.bindparam("b_at", type_=o.started_at.type)),
@@ -184,7 +184,7 @@ def _operation_ended(c: Connection, updates: list[OperationEnded]) -> None:
 
 
 def _log_end(c: Connection, end: OperationEnded) -> None:
-    """A failure is an event too: who looks at a slice later should find out what happened to it."""
+    """Record the failure of an operation as an event, so that the slice's history shows it."""
     if end.state is not OperationState.FAILED:
         return
     o = t.operations.c
@@ -224,7 +224,7 @@ def _event_seen(c: Connection, updates: list[EventSeen]) -> None:
     _many(c, t.events.insert(), rows)
 
 
-# In this order: an operation ends after its steps, a slice goes after what was seen of its slivers.
+# In this order: an operation ends after its steps, a slice is deleted after the updates of its slivers.
 _WRITERS: dict[type, Callable[[Connection, list[Any]], None]] = {
     NodeSeen: _node_seen,
     ImageSeen: _image_seen,

@@ -1,6 +1,6 @@
-"""What the agent reads: what is to be done, and what should be. What it saw, it writes by `record`.
+"""The agent's reads: pending operations and the desired state. The agent writes with `observations.record`.
 
-All of it works on a connection of `store.read()` or `store.write()`.
+All functions use a connection of `store.read()` or `store.write()`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ __all__ = [
     "slivers",
 ]
 
-# What each operation on slivers wants them to be (None: as they are); the other kinds are about an image or the node.
+# The desired state of slivers after each operation (None: unchanged); the other kinds concern an image or the node.
 SLIVER_OPERATIONS: dict[str, Desired | None] = {
     "create": Desired.RUNNING,
     "start": Desired.RUNNING,
@@ -80,7 +80,7 @@ _LIMITS = tuple(field.name for field in fields(model.Limits))  # columns of the 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A change somebody asked for. slivers: the ids of all it is about, also of those already dealt with."""
+    """A queued or running operation. slivers: the ids of all its slivers, also of those that are done."""
 
     id: str
     kind: str
@@ -96,7 +96,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class SliverRow:
-    """A sliver and what was last seen of it."""
+    """A sliver and its last observed state."""
 
     sliver: model.Sliver
     phase: Phase
@@ -104,7 +104,7 @@ class SliverRow:
 
 
 def pending_operations(c: Connection, node: str) -> list[Operation]:
-    """The node's operations that have not ended, oldest first. Running ones were left by an agent that died."""
+    """The node's operations that have not ended, oldest first. Running ones are from an agent that died."""
     o = t.operations.c
     pending = sa.and_(o.node == node, o.state.in_([OperationState.QUEUED, OperationState.RUNNING]))
     columns = (o.id, o.kind, o.state, o.slice_id, o.slice_name, o.image, o.image_name, o.user, o.params)
@@ -129,7 +129,7 @@ def _by_index(sliver: str) -> tuple[str, int]:
 
 
 def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> list[SliverRow]:
-    """All slivers of the node, or those among `ids`, also the ones that should be absent. Two queries."""
+    """All slivers of the node, or those among `ids`, including those that should be absent. Two queries."""
     s, sl, i = t.slivers.c, t.slices.c, t.images.c
     query = (
         sa.select(
@@ -197,7 +197,7 @@ def _keys(text: str) -> tuple[str, ...]:
 
 
 def images(c: Connection) -> list[model.Image]:
-    """All images, also those that are still being imported or deleted."""
+    """All images, including those that are being imported or deleted."""
     i = t.images.c
     columns = (i.sha256, i.name, i.format, i.virtual_size, i.file_size, i.arch, i.os, i.state, i.created_at, i.boot)
     return [

@@ -1,9 +1,9 @@
-"""PostgreSQL behind the store: its connections, the lock that makes writers take turns, and its errors for people.
+"""PostgreSQL as the database: its connections, the lock that serialises writers, and its errors as messages.
 
 The lock is one advisory lock for the whole testbed, held to the end of the transaction. With SERIALIZABLE, two
-creates would hardly ever both succeed: each reads all slivers of the node to find what is free, so that one of them
-would have to be repeated, by every caller of `store.write()`. Writers are short, and on SQLite they take turns too:
-what is true there is true here. A lock for each node would not do: names, leases and images belong to no node.
+concurrent creates would hardly ever both succeed: each reads all slivers of the node to find free resources, so one of
+them would have to be repeated, by every caller of `store.write()`. Write transactions are short, and serial on SQLite
+too, so both databases behave alike. A lock for each node is not enough: names, leases and images belong to no node.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sqlalchemy.engine import URL, Connection, Engine
 
 from slicemgr.store.diagnosis import StoreError
 
-LOCK = 0x736C6963656D6772  # of this database: "slicemgr"
-CONNECTIONS = 20  # of a process; web and agent together stay well below PostgreSQL's own limit of 100
-_IDLE = 60_000  # ms after which the server ends a transaction whose process does nothing: it may hold the lock
+LOCK = 0x736C6963656D6772  # unique in this database: "slicemgr"
+CONNECTIONS = 20  # for each process; web and agent together stay well below PostgreSQL's own limit of 100
+_IDLE = 60_000  # ms after which the server ends an idle transaction: it may hold the lock
 _NUL, _NO_NUL = "\0", "\N{REPLACEMENT CHARACTER}"
 
 
@@ -32,7 +32,7 @@ def make_engine(url: URL, lock_timeout: timedelta, pool_size: int) -> Engine:
         pool_size=min(pool_size, CONNECTIONS),
         max_overflow=0,
         pool_timeout=lock_timeout.total_seconds(),
-        pool_pre_ping=True,  # or the first request after a restart of the server fails
+        pool_pre_ping=True,  # otherwise the first request after a restart of the server fails
         hide_parameters=True,
         connect_args=_parameters(url, lock_timeout),
     )
@@ -41,7 +41,7 @@ def make_engine(url: URL, lock_timeout: timedelta, pool_size: int) -> Engine:
 
 
 def _parameters(url: URL, lock_timeout: timedelta) -> dict[str, str]:
-    """What libpq is told beside the URL; the URL wins."""
+    """Connection parameters of libpq; those in the URL have priority."""
     milliseconds = max(1, round(lock_timeout.total_seconds() * 1000))
     given = url.query.get("options", "")
     options = [f"-c lock_timeout={milliseconds} -c idle_in_transaction_session_timeout={_IDLE}"]
@@ -60,7 +60,7 @@ def _on_connect(connection: Any, record: object) -> None:
     from psycopg.types.string import StrDumperUnknown
 
     class Dumper(StrDumperUnknown):
-        """PostgreSQL keeps no NUL. One in the output of a program shall not cost the report that quotes it."""
+        """Removes NUL, which PostgreSQL does not store: output of a program may contain it."""
 
         def dump(self, obj: str) -> Any:
             return super().dump(obj.replace(_NUL, _NO_NUL) if _NUL in obj else obj)
@@ -69,8 +69,8 @@ def _on_connect(connection: Any, record: object) -> None:
 
 
 def begin(connection: Connection, *, writes: bool, reads: bool) -> None:
-    """What the driver shall begin the transaction with. Not by SQLAlchemy's options: what they leave in a connection
-    overrides default_transaction_read_only.
+    """Set the mode of the driver's next transaction. SQLAlchemy's options are not used, because they leave a setting in
+    the connection that overrides default_transaction_read_only.
     """
     from psycopg import IsolationLevel
 
@@ -82,12 +82,15 @@ def begin(connection: Connection, *, writes: bool, reads: bool) -> None:
 
 
 def lock(connection: Connection) -> None:
-    """Wait until no other transaction writes. The first statement of a transaction: later ones see all before it."""
+    """Wait until no other transaction writes. Must be the first statement: later ones then read all earlier commits."""
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
 
 
 def prepare(connection: Connection) -> None:
-    """Before tables are made or changed. Raises StoreError if the database cannot hold our texts."""
+    """Call before tables are created or changed.
+
+    Raises StoreError if the database's encoding cannot store the texts.
+    """
     encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
     if encoding != "UTF8":
         message = f"the database's encoding is {encoding}"

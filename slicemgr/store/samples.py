@@ -1,7 +1,7 @@
-"""Samples in the store: written in one go, summed up to 5 minutes and hours, and forgotten in time.
+"""Samples in the store: inserted in batches, summed to 5 minutes and hours, and deleted after their retention.
 
-A row's `at` is the end of its span. Counted things are increments: sums of rows are right whatever restarted.
-Rows of a coarser resolution are made from those of the next finer one once their whole span is over.
+A row's `at` is the end of its span. Counters are stored as increments, so sums of rows are right across restarts. Rows
+of a coarser resolution are computed from those of the next finer one once their whole span is over.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Json = dict[str, Any]
 
 
 def slivers(c: Connection, node: str) -> list[Known]:
-    """Every sliver of the node."""
+    """All slivers of the node."""
     s, l = t.slivers.c, t.slices.c
     n = t.sliver_snapshots.c
     held = sa.cast(sa.func.coalesce(sa.func.sum(n.size), 0), sa.BigInteger)  # a sum is a decimal in PostgreSQL
@@ -53,9 +53,9 @@ def slivers(c: Connection, node: str) -> list[Known]:
 def write(
     c: Connection, whole: Json, parts: Sequence[Json], projects: Mapping[int, str], usage: Sequence[Usage] = ()
 ) -> None:
-    """One look: the node's row, those of its slivers, what that adds to the accounts of their projects, and the usage.
+    """Write one sample: the node's row, its slivers' rows, the additions to the projects' accounts, and the usage.
 
-    A second look within the same second replaces nothing and adds nothing. projects: by the slivers' serials.
+    A second sample within the same second is ignored. projects: by the slivers' serials.
     """
     n = t.node_samples.c
     there = (n.node == whole["node"], n.resolution == whole["resolution"], n.at == whole["at"])
@@ -107,7 +107,7 @@ def _charge(c: Connection, parts: Sequence[Json], projects: Mapping[int, str]) -
 
 
 def sum_up(c: Connection, node: str, now: int) -> bool:
-    """Make the next coarser rows, hours only of all their minutes; whether there is more to do."""
+    """Compute the next coarser rows, hours only from complete minutes; whether there is more to do."""
     return _sum_up(c, node, RAW, MINUTES, now) or _sum_up(c, node, MINUTES, HOURS, now)
 
 
@@ -118,7 +118,7 @@ def _sum_up(c: Connection, node: str, fine: int, coarse: int, now: int) -> bool:
     following: int | None = c.scalar(sa.select(sa.func.min(n.at)).where(mine, n.at > done))
     if following is None:
         return False
-    last = max(done, (following - 1) // coarse * coarse)  # a node that was off for months has no rows to go through
+    last = max(done, (following - 1) // coarse * coarse)  # skips the time without rows of a node that was off for long
     end = min(now // coarse * coarse, last + _SPANS_AT_ONCE * coarse)
     if end <= last:
         return False
@@ -128,7 +128,7 @@ def _sum_up(c: Connection, node: str, fine: int, coarse: int, now: int) -> bool:
 
 
 def _insert_sums(c: Connection, table: sa.Table, node: str, fine: int, coarse: int, after: int, until: int) -> None:
-    """Rows for the spans that end within (after, until]."""
+    """Insert rows for the spans that end within (after, until]."""
     k = table.c
     span = (k.at + (coarse - 1)) // coarse * coarse
     groups = [span] if table is t.node_samples else [span, k.sliver]
@@ -155,7 +155,7 @@ def _summed(table: sa.Table, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
     if name in _SUMS:
         return sa.cast(sa.func.sum(column), column.type)
     if name not in (*_BY_SECONDS, *_BY_RUNNING):
-        return column  # what is grouped by
+        return column  # the columns to group by
     weight = table.c.running if name in _BY_RUNNING and "running" in table.c else table.c.seconds
     known = sa.func.sum(sa.case((column.is_not(None), weight)))
     mean = sa.func.coalesce(sa.func.sum(column * weight) / sa.func.nullif(known, 0), sa.func.avg(column))
@@ -163,7 +163,9 @@ def _summed(table: sa.Table, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
 
 
 def forget(c: Connection, node: str, record: RecordConfig, now: int) -> None:
-    """Delete what is older than `record` says, an hour's worth for each call, and what a wrong clock put ahead."""
+    """Delete rows older than `record` allows, an hour's worth in each call, and rows that a wrong clock put in the
+    future.
+    """
     for resolution, keep in ((RAW, record.keep), (MINUTES, record.keep_5m), (HOURS, record.keep_1h)):
         limit = now - int(keep.total_seconds())
         for table in _TABLES:
@@ -179,7 +181,7 @@ def forget(c: Connection, node: str, record: RecordConfig, now: int) -> None:
 
 
 def of_node(c: Connection, node: str, resolution: int, since: int, until: int) -> list[Row[*tuple[Any, ...]]]:
-    """A node's rows with since < at <= until; what is not summed up yet comes as fine as it is."""
+    """A node's rows with since < at <= until; the part that is not summed yet has the finer resolution."""
     n = t.node_samples.c
     found: list[Row[*tuple[Any, ...]]] = []
     for level in _finer(resolution):
@@ -192,10 +194,10 @@ def of_node(c: Connection, node: str, resolution: int, since: int, until: int) -
 def of_slivers(
     c: Connection, serials: Sequence[int], resolution: int, since: int, until: int, *, together: bool = False
 ) -> list[Row[*tuple[Any, ...]]]:
-    """The rows of some slivers of one node, by time; what is not summed up yet comes as fine as it is.
+    """The rows of some slivers of one node, by time; the part that is not summed yet has the finer resolution.
 
-    together: one row for each moment, as if they were one sliver. The node's own rows tell at which times to look: each
-    is then one step in an index.
+    together: one row for each time, the sum of the slivers. The node's own rows supply the times, so that each is one
+    lookup in an index.
     """
     n, s = t.node_samples.c, t.samples.c
     same = sa.and_(s.node == n.node, s.resolution == n.resolution, s.at == n.at)
@@ -213,7 +215,7 @@ def of_slivers(
 
 
 def _merged(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    """Of several slivers at one moment: sums, of spans the longest."""
+    """The sum over slivers at one time; for durations, the longest."""
     if column.name == "at":
         return column
     if column.name in ("node", "resolution", "sliver", "seconds", "running"):
@@ -222,12 +224,12 @@ def _merged(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
 
 
 def _finer(resolution: int) -> list[int]:
-    """It and what it is made of, the coarsest first."""
+    """The resolution and the finer ones, the coarsest first."""
     return [one for one in (HOURS, MINUTES, RAW) if one <= resolution]
 
 
 def newest(c: Connection, not_before: int) -> dict[str, Row[*tuple[Any, ...]]]:
-    """The last look at each node, if it is not older than that."""
+    """The last sample of each node, unless it is older than `not_before`."""
     n = t.node_samples.c
     last = (
         sa.select(n.node, sa.func.max(n.at).label("at"))
@@ -241,14 +243,14 @@ def newest(c: Connection, not_before: int) -> dict[str, Row[*tuple[Any, ...]]]:
 
 
 def at(c: Connection, node: str, moment: int, serials: Sequence[int] | None = None) -> list[Row[*tuple[Any, ...]]]:
-    """The rows of one look, of all slivers or of some."""
+    """The rows of one sample, of all slivers or of some."""
     s = t.samples.c
     query = sa.select(t.samples).where(s.node == node, s.resolution == RAW, s.at == moment)
     return list(c.execute(query if serials is None else query.where(s.sliver.in_(serials))))
 
 
 def accounts(projects: Sequence[str] | None, months: tuple[str, str]) -> sa.Select[*tuple[Any, ...]]:
-    """By project and month, from the first to the last month; projects None: all."""
+    """Accounts by project and month, from the first to the last month; projects None: all."""
     a = t.accounts.c
     query = sa.select(t.accounts).where(a.month.between(*months))
     return query if projects is None else query.where(a.project.in_(projects))

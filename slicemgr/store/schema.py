@@ -1,4 +1,4 @@
-"""The version of the tables: bring a database up to it, or say why it cannot be used."""
+"""The version of the tables: upgrade a database to it, or report why it cannot be used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slicemgr.store.engine import make_engine
 from slicemgr.store.tables import about, metadata, projects, users
 from slicemgr.store.url import SQLITE, parse
 
-# oldest first; the last is what this version works with
+# oldest first; this version uses the last one
 REVISIONS = tuple(f"{number:04}" for number in range(1, 17))
 HEAD = REVISIONS[-1]
 ADMIN = "admin"
@@ -29,15 +29,15 @@ _LOCK_TIMEOUT = timedelta(seconds=30)
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Make the database if it is not there, and bring its tables to `revision`.
+    """Create the database if it does not exist, and upgrade its tables to `revision`.
 
-    All or nothing: a migration that breaks leaves the tables as they were. Raises StoreError.
+    All or nothing: a failed migration leaves the tables as they were. Raises StoreError.
     """
     _migrate(url, revision, down=False)
 
 
 def downgrade(url: str, revision: str) -> None:
-    """Take the tables back to `revision` ("base": no tables at all)."""
+    """Downgrade the tables to `revision` ("base": no tables at all)."""
     _migrate(url, revision, down=True)
 
 
@@ -64,7 +64,7 @@ def _migrate(url: str, revision: str, *, down: bool) -> None:
 
 
 def run_migrations(connection: Connection, revision: str = "head", *, down: bool = False) -> None:
-    """Alembic on a connection: within its transaction, if there is one."""
+    """Run Alembic on a connection: within its transaction, if there is one."""
     from alembic import command
     from alembic.config import Config as AlembicConfig
 
@@ -75,7 +75,7 @@ def run_migrations(connection: Connection, revision: str = "head", *, down: bool
 
 
 def _outside_transaction(connection: Connection, statement: str) -> None:
-    """Errors as SQLAlchemy gives them for its own statements."""
+    """Run a statement with SQLAlchemy's error handling."""
     cursor = connection.connection.cursor()
     try:
         cursor.execute(statement)
@@ -86,7 +86,7 @@ def _outside_transaction(connection: Connection, statement: str) -> None:
 
 
 def _seed(connection: Connection) -> None:
-    """The built-in user and project, and who wrote this file."""
+    """Insert the built-in user and project, and the version that wrote the database."""
     with nullcontext() if connection.in_transaction() else connection.begin():
         if not sa.inspect(connection).has_table("about"):
             return

@@ -1,4 +1,4 @@
-"""Snapshots as the agent reads and writes them: which a sliver shall have, and what became of them."""
+"""Snapshots for the agent: the desired ones of a sliver, and updates of their state."""
 
 from __future__ import annotations
 

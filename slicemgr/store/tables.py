@@ -1,7 +1,7 @@
-"""The tables. Unique constraints, not code, guarantee that nothing is given twice.
+"""The tables. Unique constraints, not code, guarantee that no resource is allocated twice.
 
-Times are kept as UTC. Sizes are bytes. What an operation or an event says about a slice is copied into it,
-because both outlive the slice.
+Times are stored as UTC. Sizes are bytes. Facts about a slice in an operation or an event are copied, because both
+outlive the slice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ metadata = sa.MetaData(naming_convention=_CONVENTION)
 
 
 class UtcTime(TypeDecorator[datetime]):
-    """A timezone-aware datetime, kept as UTC where the database knows no zones."""
+    """A timezone-aware datetime, stored as UTC in databases without time zones."""
 
     impl = sa.DateTime
     cache_ok = True
@@ -46,11 +46,11 @@ def _number(name: str, **options: Any) -> sa.Column[int]:
 
 
 def _empty(name: str) -> sa.Column[str]:
-    """Text that is "" until somebody knows better."""
+    """Text that is "" until it is known."""
     return _text(name, server_default=sa.text("''"))
 
 
-# What wrote the file: asked when its schema is newer than ours.
+# The version that wrote the database: reported if its schema is newer than this version's.
 about = sa.Table(
     "about",
     metadata,
@@ -67,10 +67,10 @@ users = sa.Table(
     _empty("full_name"),
     _empty("email"),
     sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
-    _empty("password"),  # argon2id with its parameters and salt; "": signs in with none
-    _number("known_browsers", server_default=sa.text("0")),  # counted up, it makes the browsers known so far unknown
-    _empty("default_project"),  # where what names no project goes; "": nowhere, unless there is only one
-    # The address was given by an admin or verified by an issuer. What its user typed proves nothing.
+    _empty("password"),  # argon2id with its parameters and salt; "": no sign-in with a password
+    _number("known_browsers", server_default=sa.text("0")),  # incremented to forget all known browsers
+    _empty("default_project"),  # for objects without a project; "": none, unless the user has only one
+    # Whether an admin entered the address or an issuer verified it. An address that the user entered proves nothing.
     sa.Column("email_confirmed", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
@@ -125,9 +125,9 @@ identities = sa.Table(
     sa.Column("issuer", sa.Text, primary_key=True),
     sa.Column("subject", sa.Text, primary_key=True),
     _text("user"),
-    _empty("email"),  # as it was verified last
-    sa.Column("made", sa.Boolean, nullable=False, server_default=sa.false()),  # the account came by it
-    sa.Column("admin", sa.Boolean, nullable=False, server_default=sa.false()),  # the issuer made its user an admin
+    _empty("email"),  # as last verified
+    sa.Column("made", sa.Boolean, nullable=False, server_default=sa.false()),  # whether the issuer created the account
+    sa.Column("admin", sa.Boolean, nullable=False, server_default=sa.false()),  # whether by a claim of the issuer
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("used_at", UtcTime),
     sa.UniqueConstraint("user", "issuer"),
@@ -144,7 +144,7 @@ ssh_keys = sa.Table(
     sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
 )
 
-# One row for each console or screen somebody may open now: only the sha256 of the token is kept, and it opens one,
+# One row for each console or screen that may be opened now: only the sha256 of the token is stored, and it works
 # once.
 consoles = sa.Table(
     "consoles",
@@ -154,7 +154,7 @@ consoles = sa.Table(
     _text("sliver", index=True),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("expires_at", UtcTime, nullable=False),
-    _empty("credential"),  # the id of the token or session that asked: its end is the console's
+    _empty("credential"),  # the id of the token or session that requested it: the console ends with it
     sa.Column("screen", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
     sa.ForeignKeyConstraint(["sliver"], ["slivers.id"], ondelete="CASCADE"),
@@ -180,8 +180,8 @@ members = sa.Table(
 )
 
 # invitee: a user name or a mail address in lower case, whether there is such an account or not. A declined invitation
-# stays until it expires, so that who invited cannot tell it from one that nobody has seen. notified_at: when the agent
-# looked for an account to write to.
+# stays until it expires, so that the sender cannot distinguish it from an unread one. notified_at: when the agent
+# last searched for an account to notify.
 project_invitations = sa.Table(
     "project_invitations",
     metadata,
@@ -214,7 +214,7 @@ quotas = sa.Table(
     sa.ForeignKeyConstraint(["project"], ["projects.name"], ondelete="CASCADE"),
 )
 
-# Slices that were asked for beyond the quota. body: the JSON of the request, as it was sent.
+# Slices requested beyond the quota. body: the JSON of the request, as it was sent.
 requests = sa.Table(
     "requests",
     metadata,
@@ -243,8 +243,8 @@ requests = sa.Table(
     ),
 )
 
-# What was answered to requests with an Idempotency-Key, written with their effect. request: its sha256. sealed: body
-# holds a secret and is encrypted with what only the asker knows.
+# Answers to requests with an Idempotency-Key, stored with their effect. request: its sha256. sealed: the body
+# contains a secret and is encrypted with a key that only the caller has.
 answers = sa.Table(
     "answers",
     metadata,
@@ -258,7 +258,7 @@ answers = sa.Table(
     sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
 )
 
-# next_*: where the search for a free one goes on, so that what was freed is not given again at once.
+# next_*: the start of the next search, so that freed resources are not reused at once.
 nodes = sa.Table(
     "nodes",
     metadata,
@@ -288,8 +288,8 @@ images = sa.Table(
     sa.Column("created_at", UtcTime, nullable=False),
 )
 
-# A slice's id is its tag. lease_ended_at: when the end of the lease was acted upon; grace counts from there.
-# ssh_keys: what its slivers shall have; named_keys: those of them that are not its owner's by themselves.
+# A slice's id is its tag. lease_ended_at: when the end of the lease was enforced; the grace period starts then.
+# ssh_keys: the keys for its slivers; named_keys: those of them that are not from its owner's account.
 slices = sa.Table(
     "slices",
     metadata,
@@ -346,25 +346,25 @@ slivers = sa.Table(
     _empty("host_key"),
     _empty("acceleration"),
     _empty("booted"),
-    _empty("keys_missing"),  # why a running sliver has not got the ssh keys of its slice yet
+    _empty("keys_missing"),  # why a running sliver does not have the SSH keys of its slice yet
     sa.Column("usage_working", sa.BigInteger),
     sa.Column("usage_charged", sa.BigInteger),
     sa.Column("usage_disk", sa.BigInteger),
     sa.Column("guest_memory", sa.BigInteger),
-    sa.Column("usage_at", sa.BigInteger),  # of the sample that it is from, seconds since 1970
+    sa.Column("usage_at", sa.BigInteger),  # time of the sample, seconds since 1970
     sa.Column("updated_at", UtcTime, nullable=False),
-    _empty("origin"),  # what its root begins as: SLIVER/SNAPSHOT; "": the image
-    _number("inherited", server_default="0"),  # of a clone: bytes it began with, part of its disk limit
-    _number("epoch", server_default="0"),  # how many roots it has had before this one
+    _empty("origin"),  # the origin of its root: SLIVER/SNAPSHOT; "": the image
+    _number("inherited", server_default="0"),  # of a clone: bytes of its initial content, part of its disk limit
+    _number("epoch", server_default="0"),  # the number of earlier roots
     sa.ForeignKeyConstraint(["slice"], ["slices.id"], ondelete="CASCADE"),
     sa.ForeignKeyConstraint(["node"], ["nodes.name"], ondelete="RESTRICT"),
     sa.UniqueConstraint("slice", "idx"),
     sa.UniqueConstraint("node", "address"),
     sa.UniqueConstraint("node", "uid_first"),
-    sqlite_autoincrement=True,  # a serial is never given twice, not even after a delete
+    sqlite_autoincrement=True,  # a serial is never reused, not even after a delete
 )
 
-# A snapshot is of a whole slice. A row for each of its slivers; made_at NULL: the agent has still to make it.
+# A snapshot covers a whole slice. A row for each of its slivers; made_at NULL: the agent has yet to create it.
 snapshots = sa.Table(
     "snapshots",
     metadata,
@@ -389,7 +389,7 @@ sliver_snapshots = sa.Table(
     sa.ForeignKeyConstraint(["sliver"], ["slivers.id"], ondelete="CASCADE"),
 )
 
-# One row for each given port: blocks of different sizes cannot overlap, whatever the code does.
+# One row for each allocated port: blocks of different sizes cannot overlap.
 ports = sa.Table(
     "ports",
     metadata,
@@ -425,7 +425,7 @@ operations = sa.Table(
     sa.Index("ix_operations_project", "project"),
 )
 
-# The slivers an operation is about, and how far each has come: what a progress bar counts.
+# The slivers of an operation, and the state of each: progress bars count them.
 operation_slivers = sa.Table(
     "operation_slivers",
     metadata,
@@ -461,13 +461,13 @@ events = sa.Table(
     _empty("slice"),
     _text("action"),
     _empty("detail"),
-    _empty("address"),  # where from; "": from the node itself
+    _empty("address"),  # the client; "": the node itself
     sa.Index("ix_events_slice", "slice"),
     sa.Index("ix_events_project", "project"),
     sqlite_autoincrement=True,
 )
 
-# What a project says of its leases; NULL: as the node. The longest is a matter of quotas. Spans are seconds.
+# The lease policy of a project; NULL: as the node. The longest lease is part of the quota. Durations are seconds.
 lease_rules = sa.Table(
     "lease_rules",
     metadata,
@@ -479,7 +479,7 @@ lease_rules = sa.Table(
     sa.ForeignKeyConstraint(["project"], ["projects.name"], ondelete="CASCADE"),
 )
 
-# Mail on its way. key: what it is about, so that nothing is ever told twice. recipient: copied, for it outlives people.
+# Outgoing mail. key: its cause, so that nothing is sent twice. recipient: copied, because it outlives the account.
 mails = sa.Table(
     "mails",
     metadata,
@@ -497,8 +497,8 @@ mails = sa.Table(
     _empty("error"),
 )
 
-# One row. seen_at: what time it is, by what was seen to pass. doubt: seconds by which the node's clock is ahead of
-# that, 0 if they agree (see policy.leases). uptime: of the start `boot` of the machine, at the last look.
+# One row. seen_at: the time by elapsed time. doubt: seconds by which the node's clock is ahead of
+# that, 0 if they agree (see policy.leases). uptime: of the start `boot` of the machine, at the last update.
 clock = sa.Table(
     "clock",
     metadata,
@@ -519,10 +519,10 @@ def _amount(name: str) -> sa.Column[float]:
     return sa.Column(name, sa.Float, nullable=False, server_default=sa.text("0"))
 
 
-# What was measured: a cache that may be dropped. resolution: seconds that a row stands for, 0: as measured. at: end of
-# its span, seconds since 1970. seconds: how long that is; running: how much of it the sliver ran. What the kernel
-# counts (cpu, net, io) is kept as what came within the span, so that rows may be added up and counters may restart.
-# sliver: its serial; no foreign key, as what is deleted fades with time.
+# Measurements: a cache that may be dropped. resolution: seconds in a row, 0: as measured. at: end of
+# its span, seconds since 1970. seconds: its length; running: the part of it in which the sliver ran. Kernel
+# counters (cpu, net, io) are stored as increments within the span, so rows can be summed and counters may restart.
+# sliver: its serial; no foreign key, because rows of a deleted sliver remain until their retention ends.
 samples = sa.Table(
     "samples",
     metadata,
@@ -539,7 +539,7 @@ samples = sa.Table(
     sqlite_with_rowid=False,
 )
 
-# The same of a node, one row for each look: also the times at which its slivers have rows.
+# The same of a node, one row for each sample; its times are also those of the slivers' rows.
 node_samples = sa.Table(
     "node_samples",
     metadata,
@@ -557,7 +557,7 @@ node_samples = sa.Table(
     sqlite_with_rowid=False,
 )
 
-# What a project used in a month (`2026-11`, UTC), added up as it is measured. Hours, GiB × hours, bytes. Outlives it.
+# The resource use of a project in a month (`2026-11`, UTC), summed as it is measured. Hours, GiB × hours, bytes.
 accounts = sa.Table(
     "accounts",
     metadata,
@@ -582,7 +582,7 @@ audits = sa.Table(
 )
 
 # Reports of experiments for the testbed's people. sha256: of the archive that they came in. The files themselves lie in
-# a folder called by the id; files: [{"name", "size"}]. public: seen by everybody who is signed in, else by admins.
+# a folder named by the id; files: [{"name", "size"}]. public: visible to all users, otherwise to admins.
 experiments = sa.Table(
     "experiments",
     metadata,

@@ -1,4 +1,4 @@
-"""What the agent saw, as values: each is one change of a row. `seen.record` writes them."""
+"""The agent's observations as values: each changes one row. `observations.record` writes them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def utcnow() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class SliverSeen:
-    """None keeps what is there, "" clears it.
+    """None keeps the stored value, "" clears it.
 
-    keys_missing: why it has not got the newest ssh keys.
-    acceleration: what a virtual machine runs by (kvm or emulation). booted: whether its start was seen to end.
+    keys_missing: why it does not have the newest SSH keys. acceleration: how a virtual machine runs (kvm or emulation).
+    booted: whether its start has completed.
     """
 
     sliver: str
@@ -35,14 +35,14 @@ class SliverSeen:
 
 @dataclass(frozen=True, slots=True)
 class SliverGone:
-    """Nothing of it is left on the host: its row, address and ports are free, and with the last one its slice."""
+    """Nothing of it is left on the host: its row, address and ports are freed, and with the last sliver its slice."""
 
     sliver: str
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMade:
-    """size: bytes that it holds beyond the image. detail: what is worth knowing of it."""
+    """size: bytes beyond the image. detail: notes for the user."""
 
     sliver: str
     snapshot: str
@@ -53,14 +53,14 @@ class SnapshotMade:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotGone:
-    """It could not be made: nobody shall have it."""
+    """The snapshot could not be created and is removed."""
 
     snapshot: str
 
 
 @dataclass(frozen=True, slots=True)
 class StepSeen:
-    """A step of an operation. sliver: "" for a step of the whole. percent: None if unknown."""
+    """A step of an operation. sliver: "" for a step of the whole operation. percent: None if unknown."""
 
     operation: str
     sliver: str
@@ -73,7 +73,7 @@ class StepSeen:
 
 @dataclass(frozen=True, slots=True)
 class SliverDone:
-    """One of an operation's slivers is dealt with (state: done or failed); what progress bars count."""
+    """One of an operation's slivers has ended (state: done or failed); progress bars count these."""
 
     operation: str
     sliver: str
@@ -88,7 +88,7 @@ class OperationStarted:
 
 @dataclass(frozen=True, slots=True)
 class OperationEnded:
-    """state: done or failed; an operation ends once, what comes later is ignored."""
+    """state: done or failed; an operation ends once, later updates are ignored."""
 
     operation: str
     state: OperationState
@@ -100,7 +100,7 @@ class OperationEnded:
 
 @dataclass(frozen=True, slots=True)
 class ImageSeen:
-    """What was found in an image; "" and None keep what is there."""
+    """Facts of an image; "" and None keep the stored value."""
 
     sha256: str
     state: ImageState
@@ -113,16 +113,17 @@ class ImageSeen:
 
 @dataclass(frozen=True, slots=True)
 class ImageGone:
-    """Its base and file are deleted, or its import failed: nothing of it is left."""
+    """Its base and file are deleted, or its import failed."""
 
     sha256: str
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """The agent lives. facts: cpus, memory and disk_total (bytes), kinds {lxc, kvm}, io_weight, net_rate, and more.
+    """A sign of life of the agent. facts: cpus, memory and disk_total (bytes), kinds {lxc, kvm}, io_weight, net_rate,
+    and more.
 
-    facts None keeps what is there (a heartbeat).
+    facts None keeps the stored facts (a heartbeat).
     """
 
     name: str
@@ -132,7 +133,7 @@ class NodeSeen:
 
 @dataclass(frozen=True, slots=True)
 class EventSeen:
-    """A line for the audit trail."""
+    """An event for the audit trail."""
 
     user: str
     action: str

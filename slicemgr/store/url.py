@@ -1,4 +1,4 @@
-"""Where the database is: `store.url`, checked. Nothing here repeats it, because it may hold a password."""
+"""Parse `store.url`, the URL of the database. Errors do not repeat it, because it may contain a password."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HINT = "write it as sqlite:////PATH/FILE.db or postgresql://USER:PASSWORD@HOST/
 
 
 def parse(text: str, field: str = FIELD) -> URL:
-    """The URL with the driver that is used here. Refused, without its text, if it is none."""
+    """The URL with the driver of this project. Refused, without repeating it, if it is invalid."""
     try:
         url = make_url(text)
     except (exc.ArgumentError, ValueError):
