@@ -1,7 +1,7 @@
-"""What is measured: what the figures are called, and what is known of a sliver before and after a sample.
+"""The names of measured values, and the facts of a sliver before and after a sample.
 
-Of memory there are two figures of a sliver, both in bytes. charged: all that its control group is charged with, page
-cache included. working: the working set, which is that less the page cache that nobody used lately.
+Two values describe a sliver's memory, both in bytes. charged: all memory charged to its control group, page cache
+included. working: the working set, which is that without the page cache that was not used lately.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ COUNTED = ("net_in", "net_out", "net_in_packets", "net_out_packets", "io_read", 
 
 
 class Known(NamedTuple):
-    """What the recorder needs to know of a sliver.
+    """The facts of a sliver that the recorder needs.
 
-    inherited: bytes that a clone began with. kept: bytes of its snapshots. Both count against its disk limit.
+    inherited: bytes of a clone's initial content. kept: bytes of its snapshots. Both count against its disk limit.
     """
 
     serial: int
@@ -28,9 +28,9 @@ class Known(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What a sliver uses as of the latest sample, in bytes; None: not known, or it does not run.
+    """The resource use of a sliver in the latest sample, in bytes; None: unknown, or it does not run.
 
-    disk: as its limit counts it. guest: what a virtual machine says is used inside.
+    disk: as its limit counts it. guest: memory in use inside a virtual machine.
     """
 
     serial: int

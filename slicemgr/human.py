@@ -1,4 +1,4 @@
-"""Values as people read them in a table or on a page. Pure; data formats do not come here."""
+"""Values as text for people, in tables and on pages. Pure; data formats do not use it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _BIDI = frozenset("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\
 
 
 def printable(text: str, keep: str = "") -> str:
-    """`text` with whatever could steer a terminal or turn its reading direction written as an escape.
+    """`text` with all characters escaped that could control a terminal or change its reading direction.
 
-    keep: control characters that are meant, such as a newline.
+    keep: control characters to keep, such as a newline.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -81,7 +81,7 @@ def when(value: object, now: datetime | None = None) -> str:
 
 
 def span(seconds: float) -> str:
-    """The largest unit that fits: `6 days`, `1 hour`; a day and more begins to count in days after two of them."""
+    """The largest unit that fits: `6 days`, `1 hour`; days are used from two days on."""
     for length, unit in _SPANS:
         if seconds >= (2 * length if unit in ("day", "year") else length):
             count = int(seconds // length)
@@ -90,5 +90,5 @@ def span(seconds: float) -> str:
 
 
 def check(value: object) -> str:
-    """The outcome of a check: None means that it could not be told."""
+    """The outcome of a check; None: unknown."""
     return {True: "ok", False: "FAIL"}.get(value, "?") if isinstance(value, bool) else "?"

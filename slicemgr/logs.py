@@ -1,6 +1,6 @@
-"""What the processes log: text or JSON, a line each, and never a secret.
+"""Logging of the processes: text or JSON, one line each, without secrets.
 
-What a request is about is added by who knows it: the web process sets `about`.
+The web process sets `about` to add facts of the current request.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ about: Callable[[], Mapping[str, str]] = nothing
 
 
 def clean(text: str) -> str:
-    """The text with what looks like a secret taken out."""
+    """The text with everything removed that resembles a secret."""
     return _RANDOM.sub(HIDDEN, _NAMED.sub(rf"\1{HIDDEN}", text))
 
 
 def configure(kind: str, *, verbose: bool = False) -> None:
-    """Everything that is logged goes to stderr, as `kind`: text or json."""
+    """Log to stderr, as `kind`: text or json."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if kind == JSON else Lines())
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
@@ -46,7 +46,7 @@ def configure(kind: str, *, verbose: bool = False) -> None:
 
 
 class Lines(logging.Formatter):
-    """For people: when, how bad, where, what."""
+    """Text lines: time, level, logger, message."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -57,7 +57,7 @@ class Lines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """For programs: an object a line. trace: of an error that was not foreseen."""
+    """JSON lines, one object each. trace: of an unexpected error."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
@@ -74,7 +74,7 @@ class JsonLines(logging.Formatter):
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
-    """What was logged with `extra=`."""
+    """The fields given with `extra=`."""
     return {
         name: one if isinstance(one, int | float | str) else str(one)
         for name, one in vars(record).items()

@@ -1,4 +1,4 @@
-"""`slicemgr`: the processes of a node. The one place that knows both web and agent, and puts them together."""
+"""`slicemgr`: the processes of a node. The only module that imports both web and agent."""
 
 from __future__ import annotations
 
@@ -191,14 +191,14 @@ def _init(config: settings.Config) -> None:
     with _alone(config.node.run_dir / "init.lock"):  # the units of web and agent start together
         server.make_directories(config)
         schema.upgrade(config.store_url)
-        server.make_directories(config)  # once more: the database's files have come
+        server.make_directories(config)  # again: the database's files now exist
         with store.open(config) as opened:
             authentication.ensure_local_admin(opened, config.node.run_dir / "client.json", server.url(config))
 
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Wait until nobody else is at it."""
+    """Hold a lock, so that only one process does this at a time."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -216,7 +216,7 @@ def _agent(config: settings.Config, stop: threading.Event | None = None) -> None
 
 
 def _ready(name: str) -> None:
-    """Say so in the log, and to systemd if it waits for it (sd_notify(3))."""
+    """Log that the process is ready, and notify systemd if it waits for that (sd_notify(3))."""
     log.info("agent of %s is ready", name)
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:

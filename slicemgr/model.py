@@ -1,4 +1,4 @@
-"""The words of the project as frozen values. No behaviour but derivation; no input is checked here.
+"""The vocabulary of the project as immutable values. No behaviour but derived values; input is validated elsewhere.
 
 Sizes are bytes, times are timezone-aware UTC datetimes, CPU is in cores (0.5 = half a core).
 """
@@ -11,18 +11,18 @@ from enum import StrEnum
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 IDS_PER_SLIVER = 65536
-DEFAULT_PROJECT = "default"  # where the slices of an admin go who belongs to no project
+DEFAULT_PROJECT = "default"  # for the slices of an admin without a project
 
 
 class Kind(StrEnum):
-    """What a sliver is made of."""
+    """The technology of a sliver."""
 
     LXC = "lxc"
     KVM = "kvm"
 
 
 class Desired(StrEnum):
-    """What somebody asked for."""
+    """The requested state."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -31,7 +31,7 @@ class Desired(StrEnum):
 
 
 class Phase(StrEnum):
-    """What the agent last saw. `failed`: the last operation on the sliver broke; see its error."""
+    """The state that the agent last observed. `failed`: the last operation on the sliver failed; see its error."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -41,7 +41,7 @@ class Phase(StrEnum):
 
 
 class Boot(StrEnum):
-    """How a kvm sliver starts. `loader`: by the image's own boot loader, on whichever firmware it is made for."""
+    """How a kvm sliver boots. `loader`: the image's own boot loader, with the firmware it was made for."""
 
     LOADER = "loader"
     BIOS = "bios"
@@ -63,7 +63,7 @@ class OperationState(StrEnum):
 
 
 class ImageState(StrEnum):
-    """`uploaded`: the file is here, its base is not yet."""
+    """`uploaded`: the file exists, its base does not yet."""
 
     UPLOADED = "uploaded"
     READY = "ready"
@@ -71,14 +71,14 @@ class ImageState(StrEnum):
 
 
 class Role(StrEnum):
-    """What a user is in a project. A PI answers for it: members, everybody's slices, requests within the ceiling."""
+    """The role of a user in a project. A PI manages members, all slices, and requests within the ceiling."""
 
     PI = "pi"
     MEMBER = "member"
 
 
 class Scope(StrEnum):
-    """What a token may be used for."""
+    """What a token permits."""
 
     READ = "read"
     WRITE = "write"
@@ -119,7 +119,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class PortBlock:
-    """A sliver's range of node ports; the lowest leads to 22, every other one to itself."""
+    """A sliver's range of node ports; the lowest leads to port 22, every other one to the same number."""
 
     first: int
     count: int
@@ -131,7 +131,7 @@ class PortBlock:
 
 @dataclass(frozen=True, slots=True)
 class SliceSpec:
-    """A request for a slice, complete and valid: made once at the edge."""
+    """A complete and valid request for a slice, created once by the service."""
 
     name: str
     kind: Kind
@@ -149,10 +149,10 @@ class SliceSpec:
 
 @dataclass(frozen=True, slots=True)
 class BootFacts:
-    """What the import found in an image to boot it with.
+    """The facts that the import found for booting an image.
 
-    bios: a boot sector with code; uefi: an EFI system partition. kernel, initrd: paths inside the image, "" if there
-    is none; root: the kernel's arguments that say where the root file system is.
+    bios: a boot sector with code; uefi: an EFI system partition. kernel, initrd: paths inside the image, "" if there is
+    none; root: the kernel's arguments that name the root file system.
     """
 
     bios: bool = False
@@ -162,7 +162,7 @@ class BootFacts:
     root: str = ""
 
     def choose(self, wanted: Boot) -> Boot | None:
-        """How an image boots if `wanted` is asked for; None if it cannot."""
+        """How an image boots if `wanted` is requested; None if that is impossible."""
         match wanted:
             case Boot.LOADER:
                 return Boot.BIOS if self.bios else Boot.UEFI if self.uefi else Boot.DIRECT if self.kernel else None
@@ -179,7 +179,7 @@ NO_BOOT = BootFacts()
 
 @dataclass(frozen=True, slots=True)
 class SliverSnapshot:
-    """A snapshot that a sliver shall have. made: the agent has made it, of `size` bytes beyond the image."""
+    """A desired snapshot of a sliver. made: the agent has created it, with `size` bytes beyond the image."""
 
     id: str
     made: bool
@@ -188,9 +188,9 @@ class SliverSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Sliver:
-    """One sliver as the database wants it: all that the agent needs to make it.
+    """The desired state of one sliver: all facts that the agent needs to create it.
 
-    id is `TAG-INDEX`; tag is the slice's own, unique for ever. serial is the row's number, never given twice.
+    id is `TAG-INDEX`; tag is unique for each slice for ever. serial is the row's number, never reused.
     """
 
     id: str
@@ -208,17 +208,17 @@ class Sliver:
     limits: Limits
     ssh_keys: tuple[str, ...]
     siblings: int = 1  # slivers in the slice
-    host_key: str = ""  # the public half, one line, as known_hosts wants it
-    generation: int = 0  # a restart asks for a domain of a newer generation
+    host_key: str = ""  # the public key, one line, in the format of known_hosts
+    generation: int = 0  # a restart increments it
     image_format: str = "qcow2"  # as recorded at the import
-    image_size: int = 0  # bytes that a guest would see of the image
+    image_size: int = 0  # the disk size of the image in bytes
     boot: Boot = Boot.BIOS
     boot_facts: BootFacts = NO_BOOT
     user_data: str = ""
     project: str = DEFAULT_PROJECT
-    origin: str = ""  # what its root begins as: SLIVER/SNAPSHOT; "": the image
-    inherited: int = 0  # of a clone: bytes it began with; they count against its disk limit
-    epoch: int = 0  # how many roots it has had before the one it shall have
+    origin: str = ""  # the origin of its root: SLIVER/SNAPSHOT; "": the image
+    inherited: int = 0  # of a clone: bytes of its initial content; they count against its disk limit
+    epoch: int = 0  # the number of roots before the desired one
     snapshots: tuple[SliverSnapshot, ...] = ()
 
     @property
@@ -228,7 +228,7 @@ class Sliver:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A VM disk image as imported; `virtual_size` is what a guest would see."""
+    """An imported VM disk image; `virtual_size` is its disk size."""
 
     sha256: str
     name: str
@@ -236,7 +236,7 @@ class Image:
     virtual_size: int
     file_size: int
     arch: str
-    os: str  # "" if no Linux was found in it: it makes no containers then
+    os: str  # "" if the import found no Linux: it is then unusable for containers
     state: ImageState
     created_at: datetime
     boot: BootFacts = NO_BOOT
@@ -244,7 +244,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One step of an operation as people see it. sliver is "" for a step of the whole."""
+    """One step of an operation for display. sliver is "" for a step of the whole operation."""
 
     sliver: str
     name: str
@@ -255,7 +255,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user as of now. roles: by project."""
+    """The current state of a user. roles: by project."""
 
     admin: bool
     enabled: bool
@@ -264,7 +264,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """The token or session that something was asked for with."""
+    """The token or session of a request."""
 
     user: str
     scope: Scope
@@ -273,7 +273,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class ConsoleTarget:
-    """The sliver that a console is of. name: as `exp/0`."""
+    """The sliver of a console. name: as `exp/0`."""
 
     name: str
     slice: str

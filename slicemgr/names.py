@@ -1,8 +1,8 @@
-"""Every name that is derived from an id, so that nothing about the host has to be remembered.
+"""All names on the host, derived from ids, so that nothing about the host is stored.
 
-All host objects carry the mark `sm`: what does not parse here is not ours and is never touched.
-A slice's tag is 8 characters of ALPHABET; the links of one slice share a prefix, which is what lets
-one firewall rule serve a whole slice. An interface name has room for 15 characters.
+All host objects carry the mark `sm`: an object whose name does not parse here belongs to others and is never touched. A
+slice's tag is 8 characters of ALPHABET; the links of one slice share a prefix, so that one firewall rule covers a whole
+slice. An interface name has at most 15 characters.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import uuid
 from pathlib import Path
 
 MARK = "sm"
-ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 signs, none mistaken for another
+ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 characters, none easily confused with another
 TAG_LENGTH = 8
 MAX_INDEX = 999
 CHAIN_PREFIX = "SLICEMGR"
 CONSOLE_LOG, KERNEL, INITRD = "console.log", "kernel", "initrd"  # of a virtual machine, in its directory
-DISK, FIRMWARE_VARIABLES = "disk.qcow2", "nvram.fd"  # what a virtual machine's snapshot is about
+DISK, FIRMWARE_VARIABLES = "disk.qcow2", "nvram.fd"  # the disk in a virtual machine's snapshot
 
 _SLIVER_ID = re.compile(rf"([{ALPHABET}]{{{TAG_LENGTH}}})-(0|[1-9][0-9]{{0,2}})")
 _NAMESPACE = uuid.UUID("6f2c3f0e-2b0b-5c8e-9a55-1d3c5f6a7b81")
 
 
 def new_tag() -> str:
-    """A fresh random tag (40 bits); the database's unique constraint settles a collision."""
+    """A random tag (40 bits); the database's unique constraint detects a collision."""
     return "".join(secrets.choice(ALPHABET) for _ in range(TAG_LENGTH))
 
 
@@ -43,7 +43,7 @@ def domain(sliver: str) -> str:
 
 
 def sliver_of_domain(name: str) -> str | None:
-    """The sliver whose domain is called `name`; None if the domain is not ours."""
+    """The sliver whose domain is called `name`; None if the domain is not of slicemgr."""
     sliver = name.removeprefix(f"{MARK}-")
     return sliver if sliver != name and is_sliver_id(sliver) else None
 
@@ -53,7 +53,7 @@ def domain_uuid(sliver: str) -> str:
 
 
 def link_prefix(tag: str) -> str:
-    """What the host-side links of one slice, and no other's, begin with."""
+    """The common prefix of the host-side links of one slice."""
     return f"{MARK}{tag}-"
 
 
@@ -98,7 +98,7 @@ def root_dir(pool: Path, sliver: str) -> Path:
 
 
 def unfinished_root(pool: Path, sliver: str) -> Path:
-    """A container's root on its way in, and out."""
+    """A container's root while it is created or removed."""
     return sliver_dir(pool, sliver) / "root.new"
 
 
@@ -108,7 +108,7 @@ def disk_file(pool: Path, sliver: str) -> Path:
 
 
 def new_snapshot() -> str:
-    """A fresh snapshot id, of a tag's form."""
+    """A new snapshot id, in the form of a tag."""
     return new_tag()
 
 
@@ -117,32 +117,32 @@ def is_snapshot_id(text: str) -> bool:
 
 
 def snapshots_dir(pool: Path, sliver: str) -> Path:
-    """Inside the sliver's own subvolume: what a snapshot holds is charged to the sliver, and goes with it."""
+    """Inside the sliver's own subvolume, so that snapshots are charged to the sliver and deleted with it."""
     return sliver_dir(pool, sliver) / "snapshots"
 
 
 def snapshot_dir(pool: Path, sliver: str, snapshot: str) -> Path:
-    """A read-only subvolume: of a container the root, of a virtual machine the directory with its disk."""
+    """A read-only subvolume: the root of a container, the directory with the disk of a virtual machine."""
     return snapshots_dir(pool, sliver) / snapshot
 
 
 def origin(sliver: str, snapshot: str) -> str:
-    """What a root begins as that is not made of the image."""
+    """The origin of a root that is not created from the image."""
     return f"{sliver}/{snapshot}"
 
 
 def seed_file(pool: Path, sliver: str) -> Path:
-    """The disk from which a virtual machine learns who it is."""
+    """The disk with which cloud-init configures a virtual machine."""
     return sliver_dir(pool, sliver) / "seed.img"
 
 
 def limit_file(pool: Path, sliver: str) -> Path:
-    """Says which disk limit was applied last, in bytes."""
+    """The file with the disk limit that was applied last, in bytes."""
     return sliver_dir(pool, sliver) / "limit"
 
 
 def keys_file(pool: Path, sliver: str) -> Path:
-    """Says which ssh keys were put into the sliver."""
+    """The file with the SSH keys that were installed in the sliver."""
     return sliver_dir(pool, sliver) / "keys.json"
 
 
@@ -155,5 +155,5 @@ def base_dir(pool: Path, sha256: str) -> Path:
 
 
 def launch_file(run_dir: Path, sliver: str) -> Path:
-    """What the launcher reads before it becomes libvirt_lxc."""
+    """The file that the launcher reads before it executes libvirt_lxc."""
     return run_dir / "launch" / domain(sliver)

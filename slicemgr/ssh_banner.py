@@ -1,4 +1,4 @@
-"""The first words of an ssh server, by which it is known that a sliver is up and that its ports lead to it."""
+"""The SSH banner, which shows that a sliver runs and that its ports lead to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BANNER = b"SSH-"  # RFC 4253, 4.2
 
 
 def answers(host: str, port: int = PORT, timeout: float = 2.0) -> bool:
-    """Whether an ssh server greets there, whoever it is; timeout: seconds for the connection and for its words."""
+    """Whether any SSH server responds there; timeout: seconds for the connection and for its banner."""
     try:
         with socket.create_connection((host, port), timeout) as connection:
             connection.settimeout(timeout)

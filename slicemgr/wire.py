@@ -1,7 +1,7 @@
-"""The REST API's JSON as types, for the client and whoever writes against it. Nothing to import at run time.
+"""The REST API's JSON as types, for the client and its users. Nothing is imported at run time.
 
-Times are RFC 3339 text in UTC, sizes bytes, cpu cores, network rates bits per second; `None` means: not known
-(yet) or not limited.
+Times are RFC 3339 text in UTC, sizes bytes, cpu cores, network rates bits per second; `None` means: unknown (yet) or
+not limited.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ State = Literal["queued", "running", "done", "failed"]
 
 
 class Ssh(TypedDict):
-    """Where the sliver's sshd is reached; `host_key` is the line that known_hosts wants, `fingerprint` its SHA256."""
+    """The address of the sliver's sshd; `host_key` is the line for known_hosts, `fingerprint` its SHA256."""
 
     host: str
     port: int
@@ -84,13 +84,13 @@ class Slice(TypedDict):
 
 
 class Renewed(Slice):
-    """trimmed: why the end is not what was asked for."""
+    """trimmed: the reason if the end is not the requested one."""
 
     trimmed: NotRequired[str | None]
 
 
 class LeaseRules(TypedDict):
-    """Seconds. own: what is the project's own and not the node's; window 0: renewed at any time."""
+    """Seconds. own: the settings that the project overrides; window 0: renewal at any time."""
 
     project: str
     default: int
@@ -103,7 +103,7 @@ class LeaseRules(TypedDict):
 
 
 class Clock(TypedDict):
-    """held: how many slices are over by the clock alone, which is doubted."""
+    """held: the number of slices whose lease has ended by the doubted clock alone."""
 
     says: str
     leases_go_by: str
@@ -112,9 +112,9 @@ class Clock(TypedDict):
 
 
 class SliceRequest(TypedDict, total=False):
-    """What creates a slice; sizes are bytes or text like `512M`, rates bits per second or text like `100Mbit`.
+    """A request for a slice; sizes are bytes or text like `512M`, rates bits per second or text like `100Mbit`.
 
-    A field left out takes the node's default.
+    An omitted field uses the node's default.
     """
 
     name: str
@@ -149,8 +149,8 @@ class Step(TypedDict):
     state: State
     detail: str
     percent: int | None
-    began: NotRequired[float]  # seconds after the operation was asked for
-    seconds: NotRequired[float | None]  # that it took; None while it runs
+    began: NotRequired[float]  # seconds after the operation was created
+    seconds: NotRequired[float | None]  # duration; None while it runs
 
 
 class OperationProgress(TypedDict):
@@ -173,9 +173,9 @@ class GcItem(TypedDict):
 
 
 class Baseline(TypedDict):
-    """Seconds for each raw sliver, and for all of them: until started, until ssh answered, until gone.
+    """Seconds for each raw sliver, and for all: until started, until the SSH banner, until deleted.
 
-    spoke: until the first byte on a virtual machine's console; nothing of containers.
+    spoke: until the first byte on a virtual machine's console; empty for containers.
     """
 
     started: list[float]
@@ -281,7 +281,7 @@ class Event(TypedDict):
 
 
 class User(TypedDict):
-    """projects: role by project; None where it is not yours to know."""
+    """projects: role by project; None if you may not see it."""
 
     name: str
     full_name: str | None
@@ -341,7 +341,7 @@ class Member(TypedDict):
 
 
 class ProjectInvitation(TypedDict):
-    """invitee: the user name or mail address that was given, whether there is such an account or not."""
+    """invitee: the given user name or mail address, whether the account exists or not."""
 
     id: str
     project: str
@@ -353,7 +353,7 @@ class ProjectInvitation(TypedDict):
 
 
 class Project(TypedDict):
-    """invitations: None where they are not yours to know."""
+    """invitations: None if you may not see them."""
 
     name: str
     description: str | None
@@ -422,7 +422,7 @@ class Request(TypedDict):
 
 
 class Console(TypedDict):
-    """What opens a sliver's console: a WebSocket at `path`."""
+    """The token for a sliver's console: a WebSocket at `path`."""
 
     token: str
     path: str
@@ -450,7 +450,7 @@ class Snapshot(TypedDict):
 
 
 class Created(TypedDict):
-    """The answer to a SliceRequest: `plan` alone for a dry run, `request` alone beyond the quota."""
+    """The response to a SliceRequest: `plan` alone for a dry run, `request` alone beyond the quota."""
 
     request: NotRequired[Request]
     operation: NotRequired[Operation]
@@ -459,7 +459,7 @@ class Created(TypedDict):
 
 
 class Imported(TypedDict):
-    """`operation` is left out when the image was known already."""
+    """`operation` is absent if the image was known already."""
 
     image: Image
     operation: NotRequired[Operation]
