@@ -1,4 +1,4 @@
-"""The web process: pages and REST API. It has neither root nor libvirt; it reads and writes rows."""
+"""The web process: pages and REST API. It runs without root and without libvirt; it reads and writes rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slicemgr.web.thread_limits import ThreadLimits
 
 
 def state_of(config: Config, store: Store, refusals: Refusals | None = None) -> State:
-    """What the requests to one application share. refusals: where others, too, count what they refuse."""
+    """The state shared by the requests of an application. refusals: the counters to use, if others count there too."""
     refusals = refusals or Refusals()
     thread_limits, authenticator = ThreadLimits(config.web, refusals), Authenticator(config)
     authenticator.attempts.on_refusal = lambda: refusals.add("sign_in")
@@ -27,7 +27,7 @@ def state_of(config: Config, store: Store, refusals: Refusals | None = None) -> 
 
 
 def create_app(config: Config, store: Store, refusals: Refusals | None = None) -> Flask:
-    """The WSGI application over an open store. refusals: where others, too, count what they refuse."""
+    """The WSGI application over an open store. refusals: the counters to use, if others count there too."""
     from slicemgr.web import access_log, api, console, metrics, pages, reference, repeats
 
     app = Flask("slicemgr.web", static_folder=None)
@@ -35,7 +35,7 @@ def create_app(config: Config, store: Store, refusals: Refusals | None = None) -
         API_TITLE="slicemgr",
         API_VERSION=__version__,
         OPENAPI_VERSION="3.0.3",
-        MAX_CONTENT_LENGTH=SMALL_BODY,  # uploads set a limit of their own
+        MAX_CONTENT_LENGTH=SMALL_BODY,  # routes for uploads set their own limit
     )
     app.extensions["slicemgr"] = state_of(config, store, refusals)
     app.json.sort_keys = False  # type: ignore[attr-defined]
@@ -49,6 +49,6 @@ def create_app(config: Config, store: Store, refusals: Refusals | None = None) -
     problems.install(app)
     pages.install(app)
     access_log.install(app, config)
-    if hops := config.web.proxies:  # each of them has appended one: what a client wrote itself stands further left
+    if hops := config.web.proxies:  # each proxy appends one entry: entries of the client are further left
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops)  # type: ignore[method-assign]
     return app

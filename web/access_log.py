@@ -1,4 +1,4 @@
-"""A line for each request, through the log of the process: what, who, from where, how it ended, how long it took.
+"""One log line for each request: method, path, user, client address, status and duration.
 
 The query is left out, and so are headers.
 """
@@ -26,7 +26,10 @@ _KEY = "slicemgr.about"  # in the environment of a request
 
 
 def install(app: Flask, config: Config) -> None:
-    """Each request has an id, which the answer and every line about it tell. A trusted proxy may have given it."""
+    """Give each request an id, which the response and every log line about it contain.
+
+    A trusted proxy may have set it.
+    """
 
     def begin() -> None:
         given = request.headers.get(HEADER, "") if config.web.proxies else ""
@@ -43,7 +46,7 @@ def install(app: Flask, config: Config) -> None:
 
 
 def _about() -> Mapping[str, str]:
-    """What is known of the request at work, if there is one."""
+    """Facts about the current request, if there is one."""
     if not has_request_context():
         return {}
     principal = g.get("principal")
@@ -51,7 +54,7 @@ def _about() -> Mapping[str, str]:
 
 
 class AccessLog(Logger):  # type: ignore[misc]
-    """gunicorn's log, as part of the process's own."""
+    """gunicorn's log as part of the log of the process."""
 
     def setup(self, cfg: Any) -> None:
         super().setup(cfg)
@@ -75,5 +78,5 @@ class AccessLog(Logger):  # type: ignore[misc]
 
 
 def _printable(path: str) -> str:
-    """A path that begins no line of its own."""
+    """The path without characters that could start another log line."""
     return "".join(one if one.isprintable() else f"%{ord(one):02X}" for one in path)

@@ -1,7 +1,7 @@
-"""A connection whose request arrives: what there is of it, how it is framed, and how fast it must come.
+"""A connection whose request is being received: its parts so far, its framing, and its minimum rate.
 
-The worker's event loop reads requests whole, header and body, before a thread gets them. A body that is too large for
-that is read by the thread, which stops waiting for a sender that is too slow.
+The worker's event loop reads whole requests, header and body, before a thread gets them. A larger body is read by the
+thread, which gives up if the sender is too slow.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gunicorn.workers.gthread import TConn
 from slicemgr.config import WebConfig
 from slicemgr.errors import Busy, Code, Refused
 
-SMALL_BODY = 4 << 20  # bytes; a larger body is an upload, which has limits of its own
+SMALL_BODY = 4 << 20  # bytes; a larger body is an upload, which has its own limits
 LARGEST_HEADER = 64 << 10  # bytes
 _TITLES = {400: "Bad request", 408: "Request timeout", 431: "Request header too large"}
 _TITLES |= {429: "Too many requests", 503: "Service unavailable"}
 
 
 class Phase(Enum):
-    """What the event loop waits for. When there is no room, the first of these are given up first."""
+    """What the event loop waits for. When resources are exhausted, the first of these are closed first."""
 
     END = "the client reads the last answer and closes"
     IDLE = "the next request"
@@ -35,7 +35,7 @@ class Phase(Enum):
 
 
 class TooSlow(Refused):
-    """A body came too slowly."""
+    """The body arrived too slowly."""
 
     def __init__(self, least: int, seconds: float) -> None:
         hint = f"send at least {least} bytes in {seconds:g} s (web.body_least, web.body_time)"
@@ -43,7 +43,7 @@ class TooSlow(Refused):
 
 
 class Pace:
-    """At least `least` bytes in each `seconds` of waiting for the sender."""
+    """At least `least` bytes in every `seconds` of waiting for the sender."""
 
     def __init__(self, config: WebConfig) -> None:
         self.least = config.body_least.bytes
@@ -51,7 +51,7 @@ class Pace:
 
 
 class _Source(SocketUnreader):  # type: ignore[misc]
-    """What the parser in a thread reads from: what the event loop has read, then the socket if the body is large."""
+    """The parser's source in a thread: the data that the event loop has read, then the socket if the body is large."""
 
     def __init__(self, sock: Any, pace: Pace) -> None:
         super().__init__(sock)
@@ -60,7 +60,7 @@ class _Source(SocketUnreader):  # type: ignore[misc]
         self._waited, self._got = 0.0, 0
 
     def chunk(self, size_hint: int | None = None) -> bytes:
-        """b"", the end, if the request is here whole: a thread waits for nothing else. Raises TooSlow."""
+        """b"", the end, if the whole request was received: a thread waits for nothing else. Raises TooSlow."""
         if not self.large:
             return b""
         left, began = self._pace.seconds - self._waited, time.monotonic()
@@ -82,15 +82,15 @@ class _Source(SocketUnreader):  # type: ignore[misc]
 
 
 class Connection(TConn):  # type: ignore[misc]
-    """phase, since: what is waited for, and since when; of a body, since it last came fast enough."""
+    """phase, since: what the event loop waits for, and since when; for a body, since the rate was last sufficient."""
 
     def __init__(self, cfg: Any, sock: Any, client: Any, server: Any, pace: Pace) -> None:
         super().__init__(cfg, sock, client, server)
         self.phase, self.since = Phase.HEADER, 0.0
-        self.place: str | None = None  # the address that it is counted for
-        self.runs_for = ""  # the address for which a thread works on its request
-        self.last = False  # no request comes after this one
-        self.kept = 0  # bytes of its request that are kept in memory
+        self.place: str | None = None  # the address whose limit counts this connection
+        self.runs_for = ""  # the address whose limit counts the thread of its request
+        self.last = False  # this request is the last
+        self.kept = 0  # bytes of its request in memory
         self.source = _Source(sock, pace)
         self.parser = get_parser(cfg, sock, client)
         self.parser.unreader = self.source
@@ -98,7 +98,7 @@ class Connection(TConn):  # type: ignore[misc]
         self.begin()
 
     def begin(self) -> None:
-        """The next request."""
+        """Prepare for the next request."""
         self.raw = bytearray()
         self.header: h11.Request | None = None
         self.got = 0  # bytes of the body since `since`
@@ -106,7 +106,7 @@ class Connection(TConn):  # type: ignore[misc]
         self._framing = h11.Connection(h11.SERVER, max_incomplete_event_size=LARGEST_HEADER)
 
     def feed(self, data: bytes) -> bool:
-        """Whether a thread may have the request now. Raises h11.RemoteProtocolError."""
+        """Parse received data; whether a thread may have the request now. Raises h11.RemoteProtocolError."""
         self.raw += data
         self.got += len(data)
         self._framing.receive_data(data)
@@ -118,7 +118,7 @@ class Connection(TConn):  # type: ignore[misc]
                     if self.source.large:
                         return True
                 case h11.Data():
-                    if len(self.raw) > SMALL_BODY + LARGEST_HEADER:  # chunks, whose sum nobody knows before
+                    if len(self.raw) > SMALL_BODY + LARGEST_HEADER:  # chunks, whose total is not announced
                         self.source.large = True
                         return True
                 case h11.EndOfMessage():
@@ -139,19 +139,19 @@ class Connection(TConn):  # type: ignore[misc]
         return self._framing.they_are_waiting_for_100_continue
 
     def hand_over(self) -> None:
-        """Give the parser what has been read."""
+        """Give the received data to the parser."""
         self.source.unread(bytes(self.raw))
         self.raw = bytearray()
 
     def forwarded(self, hops: int) -> str | None:
-        """The address that the last trusted proxy saw, as `web.proxies` counts them; None if it names none."""
+        """The client address according to the last trusted proxy, by `web.proxies`; None if it reports none."""
         headers = self.header.headers if self.header is not None else ()
         values = b",".join(value for name, value in headers if name == b"x-forwarded-for").decode("latin-1").split(",")
         return (values[-hops].strip() or None) if len(values) >= hops else None
 
 
 def problem(status: int, code: str, detail: str, hint: str = "", retry_after: int = 0) -> bytes:
-    """A whole answer, after which the connection is closed; as `problems` makes them where a thread answers."""
+    """A complete response that closes the connection, in the format of `problems`."""
     title = _TITLES.get(status, "Bad request")
     body = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail, "hint": hint}
     content = json.dumps(body).encode() + b"\n"
@@ -161,6 +161,6 @@ def problem(status: int, code: str, detail: str, hint: str = "", retry_after: in
 
 
 def refusal(error: Refused) -> bytes:
-    """The answer that says an error."""
+    """The response for an error."""
     retry_after = error.retry_after if isinstance(error, Busy) else 0
     return problem(error.code.status, error.code.wire, error.message, error.hint, retry_after)

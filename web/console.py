@@ -1,6 +1,6 @@
-"""The console or the screen of a sliver as a WebSocket: bytes from the browser or slicectl to the agent, and back.
+"""A sliver's console or screen as a WebSocket: relays bytes between the browser or slicectl and the agent.
 
-The token is the agent's to judge. A page of somebody else's gets nothing though it had one: its Origin tells.
+The agent verifies the token. A page of another site is refused even with a token, by its Origin header.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from slicemgr.web.state import state
 from slicemgr.web.thread_limits import Kind
 
 PATH = "/api/v1/console"
-_PING, _SILENT = 20.0, 60.0  # seconds: between signs of life that are asked for, and until there was none
+_PING, _SILENT = 20.0, 60.0  # seconds between pings, and until a silent connection counts as lost
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 blueprint = Blueprint("console", __name__, description="Consoles of slivers")
@@ -57,21 +57,21 @@ def attach() -> Response:
 
 
 class _Served(Response):
-    """The connection was a WebSocket and has been used up: gunicorn shall answer nothing and close it."""
+    """The connection was used as a WebSocket: gunicorn must not respond, only close it."""
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         raise StopIteration
 
 
 def _check_origin() -> None:
-    """Only browsers send one. They say truly which site's page asks; ours is the one they asked for."""
+    """Refuse pages of other sites. Only browsers send an Origin, and set it to the site of the page."""
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc != request.host:
         raise Refused(Code.DENIED, "pages of another site cannot open consoles", field="Origin")
 
 
 class _Upwards:
-    """What the client sent and the agent has not taken yet."""
+    """Data from the client that the agent has not accepted yet."""
 
     def __init__(self, channel: Any, stream: socket.socket) -> None:
         self._channel = channel
@@ -87,7 +87,7 @@ class _Upwards:
         self._data += self._channel.receive()
 
     def send(self) -> None:
-        """As much as the agent takes now. Raises OSError."""
+        """Send as much as the agent accepts now. Raises OSError."""
         if self._channel.window != self._told:
             self._stream.send(console_socket.size_packet(console_socket.TerminalSize(*self._channel.window)))
             self._told = self._channel.window
@@ -100,7 +100,7 @@ class _Upwards:
 
 
 def _relay(channel: Any, stream: socket.socket) -> SlicemgrError | None:
-    """Move bytes until one end closes; why, unless the client left. Who is slow slows the other end down."""
+    """Relay bytes until one end closes; the reason, unless the client left. A slow end slows the other one down."""
     upwards = _Upwards(channel, stream)
     upwards.receive()
     pinged = time.monotonic()
@@ -121,7 +121,7 @@ def _relay(channel: Any, stream: socket.socket) -> SlicemgrError | None:
             upwards.send()
         except BlockingIOError:
             pass
-        except OSError:  # it says why in what is still to be read
+        except OSError:  # the reason is in the data that is still unread
             upwards.forget()
         now = time.monotonic()
         if not upwards.waits and now - channel.heard > _SILENT:
@@ -133,7 +133,7 @@ def _relay(channel: Any, stream: socket.socket) -> SlicemgrError | None:
 
 
 def _wait(channel: Any, stream: socket.socket, full: bool) -> tuple[int, int]:
-    """What poll says of client and agent. full: what the client sent has not been taken yet."""
+    """The poll events of client and agent. full: the agent has not accepted all data of the client yet."""
     poll = select.poll()
     wanted = (select.POLLOUT if channel.pending else 0) | (0 if full else select.POLLIN)
     poll.register(channel, wanted | select.POLLRDHUP)

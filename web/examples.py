@@ -1,4 +1,4 @@
-"""Examples of the API's shapes, field by field: what `slicemgr.web.openapi` fills every request and answer with."""
+"""Examples of the API's shapes, field by field; `slicemgr.web.openapi` adds them to every request and response."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ FIELDS: dict[str, Any] = {
     "virtual_size": 2 * _GIB,
 }
 
-# Whole bodies, by operationId.
+# Complete request bodies, by operationId.
 BODIES: dict[str, Any] = {
     "create_slice": {
         "name": "exp",
@@ -171,13 +171,13 @@ BODIES: dict[str, Any] = {
     "accept_invitation": {"token": "SECRET", "password": "a long password"},
 }
 
-# Which of the alternatives an answer shows, by operationId.
+# The alternatives that an example response shows, by operationId.
 ANSWERS: dict[str, tuple[str, ...]] = {"import_image": ("operation", "image")}
 ASKED = ("operation", "slice")
 
 
 def of(schema: Mapping[str, Any], shapes: Mapping[str, Any], shape: str = "", field: str = "") -> Any:
-    """An example of `schema`, which is the field `field` of `shape`. shapes: the description's components."""
+    """An example of `schema`, which is the field `field` of `shape`. shapes: the components of the description."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return of(shapes[name], shapes, name)

@@ -1,7 +1,7 @@
 """An operation as server-sent events: each of its versions, until it has ended.
 
-Each follower holds a thread of the service, so only some threads can be had. Who may not see the operation any more,
-or whose token has ended, is told no more of it.
+Each follower holds a thread, so their number is limited. The stream ends when the user may no longer see the operation
+or the token has expired.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from slicemgr.store import Store
 from slicemgr.web.news import News
 from slicemgr.web.thread_limits import Kind, ThreadLimits
 
-HEARTBEAT = 15.0  # seconds of silence: shorter than what a proxy takes for the end
-RETRY = 2000  # milliseconds after which a browser connects again
+HEARTBEAT = 15.0  # seconds without an event; shorter than the idle timeouts of proxies
+RETRY = 2000  # milliseconds until a browser reconnects
 _ENDED = ("done", "failed")
 _MOST_VERSION = 2**53
 
 
 def last_seen() -> int:
-    """`Last-Event-ID`: the version that a browser that connects again has seen. Refused(INVALID)."""
+    """`Last-Event-ID`: the last version that a reconnecting browser received. Refused(INVALID)."""
     text = request.headers.get("Last-Event-ID", "")
     if not text:
         return -1
@@ -38,9 +38,9 @@ def last_seen() -> int:
 def stream(
     thread_limits: ThreadLimits, store: Store, news: News, id: str, authenticate: Callable[[], Principal], by: Principal
 ) -> Response:
-    """The events of operation `id`; 204, which tells a browser to come no more, if there is nothing after the last.
+    """The events of operation `id`; 204, which stops a browser from reconnecting, if there are none after the last.
 
-    again: who asks, looked up once more. Refused(NOT_FOUND) if `by` may not see it.
+    authenticate: returns the current principal. Refused(NOT_FOUND) if `by` may not see the operation.
     """
     seen = last_seen()
     with store.read() as c:
@@ -52,7 +52,7 @@ def stream(
     release = thread_limits.acquire(Kind.FOLLOWER, by.user)
     response = Response(_events(store, news, id, authenticate, seen), mimetype="text/event-stream")
     response.headers["Cache-Control"] = "no-store"
-    response.headers["X-Accel-Buffering"] = "no"  # nginx hands each event on
+    response.headers["X-Accel-Buffering"] = "no"  # nginx passes each event on at once
     response.call_on_close(release)
     return response
 
@@ -79,6 +79,6 @@ def _events(store: Store, news: News, id: str, authenticate: Callable[[], Princi
 
 
 def _event(name: str, data: Any, id: int | None = None) -> str:
-    """JSON has no line breaks, so it is one data line."""
+    """One event. JSON has no line breaks, so it is one data line."""
     head = "" if id is None else f"id: {id}\n"
     return f"{head}event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"

@@ -1,4 +1,4 @@
-"""Documents that somebody else wrote, served so that they can do nothing: no script, no request, no form, no origin."""
+"""Serve documents from users so that they can do nothing: no scripts, requests, forms, or access to this origin."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ POLICY = (
 
 
 def answer(path: Path, media_type: str) -> Response:
-    """The file, for a frame of ours or a window of its own."""
+    """The file, for a frame of a page or a window of its own."""
     response = send_file(path, mimetype=media_type, conditional=True)
     response.headers["Content-Security-Policy"] = POLICY
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["X-Frame-Options"] = "SAMEORIGIN"
-    # A window with a policy of its own for openers is refused what the sandbox takes away: it has none.
+    # Browsers refuse a sandboxed document with another opener policy.
     response.headers["Cross-Origin-Opener-Policy"] = "unsafe-none"
-    response.headers["Cache-Control"] = "private, no-cache"  # who may see it may change
+    response.headers["Cache-Control"] = "private, no-cache"  # visibility may change
     return response

@@ -1,4 +1,4 @@
-"""`/metrics`: where Prometheus reads what the testbed is and does, with an admin's token; a read-only one is enough."""
+"""`/metrics` for Prometheus, with an admin's token; a read-only one suffices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ blueprint.before_request(authenticate)
 @blueprint.route("/metrics", methods=["GET"])
 @blueprint.doc(security=SECURED)
 def metrics() -> Response:
-    """Every metric, as text."""
+    """All metrics, as text."""
     access.see_metrics(principal())
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Testbed(state().store, state().config))

@@ -1,7 +1,7 @@
-"""Requests that wait for an operation share one look at the store.
+"""The current versions of operations, shared by the requests that wait for them.
 
-A hundred waiting requests cost one query each time, not a hundred. The looks are frequent after something has
-changed or somebody has begun to wait, and then become rare.
+A hundred waiting requests cost one query at a time, not a hundred. Queries are frequent after a change or a new waiting
+request, and then become rare.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections import Counter
 from slicemgr.service.views import operations as operation_views
 from slicemgr.store import Store, StoreError
 
-_FIRST, _SLOWEST, _SLOWER = 0.015, 0.2, 1.3  # seconds between looks; factor from one to the next
+_FIRST, _SLOWEST, _SLOWER = 0.015, 0.2, 1.3  # seconds between queries; factor from one to the next
 _ENDED = ("done", "failed")
 
 Version = tuple[int, str]
 
 
 class News:
-    """What waiting requests know of their operations. Thread-safe; looks only while somebody waits."""
+    """The versions of operations that requests wait for. Thread-safe; queries only while a request waits."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -46,7 +46,7 @@ class News:
                 )
             finally:
                 self._waiting[operation] -= 1
-                self._waiting += Counter()  # drops the zeros
+                self._waiting += Counter()  # removes zeros
 
     def _is_news(self, operation: str, seen: int) -> bool:
         known = self._known.get(operation)
@@ -70,7 +70,7 @@ class News:
                 self._changed.wait_for(lambda wanted=wanted: set(self._waiting) - wanted, pause)  # type: ignore[misc]
 
     def _versions(self, operations: set[str]) -> dict[str, Version]:
-        """None known if the store cannot be read: those who wait then ask it themselves and are told why."""
+        """Empty if the store cannot be read: waiting requests then read it themselves and report the error."""
         try:
             with self._store.read() as connection:
                 return operation_views.operation_versions(connection, operations)

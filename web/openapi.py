@@ -1,4 +1,4 @@
-"""The API's description as it is served: what every route has in common is said here, once, for each of them."""
+"""Complete the OpenAPI description: adds what all routes have in common."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _KEY = {
     "another body gets 409",
     "example": "5ddb4dc4-bd1f-4f1d-b8a2-3a9b1a5b2f60",
 }
-_OPTIONAL = {  # of answers; every other field of an answer is always there
+_OPTIONAL = {  # optional fields of responses; every other field is always present
     "Problem": ("hint", "field", "errors"),
     "Asked": ("request", "operation", "slice", "image", "plan"),
 }
 
 
 def complete(app: Flask, spec: Mapping[str, Any], guarded: list[str]) -> Json:
-    """The description that flask-smorest makes, with operationIds, errors, security, required fields, examples.
+    """The description from flask-smorest, with operationIds, errors, security, required fields and examples added.
 
     guarded: blueprints whose routes need a token.
     """
@@ -79,7 +79,7 @@ def complete(app: Flask, spec: Mapping[str, Any], guarded: list[str]) -> Json:
 
 
 def operations(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, Json]]:
-    """Path, verb and description of each."""
+    """Path, method and description of each operation."""
     for path, item in spec["paths"].items():
         for verb in _VERBS:
             if verb in item:
@@ -94,7 +94,7 @@ def _endpoint(app: Flask, path: str, verb: str) -> str:
 
 
 def _parameters(item: Json, operation: Json, keyed: bool) -> list[Json]:
-    """Those of the path belong to each operation, so that one reads it alone."""
+    """Copy the parameters of the path into each operation, so that it is complete by itself."""
     own = [dict(one) for one in (*item.get("parameters", ()), *operation.get("parameters", ()))]
     for one in own:
         if one["in"] == "path" and one["name"] == "action":

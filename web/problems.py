@@ -1,4 +1,4 @@
-"""Errors as application/problem+json (RFC 9457). What was not foreseen is logged, and told without its insides."""
+"""Errors as application/problem+json (RFC 9457). Unexpected errors are logged, and reported without details."""
 
 from __future__ import annotations
 

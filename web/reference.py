@@ -1,4 +1,4 @@
-"""The API's description: as JSON, and as a page that people read, made of the same and of nothing from elsewhere."""
+"""The API's description as JSON and as a page, from the same data and without external files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ POLICY = (
 
 
 def install(rest: Api) -> None:
-    """After every blueprint of `rest` is registered."""
+    """Register both. Call it after every blueprint of `rest` is registered."""
     from flask import Flask
 
     app: Flask = rest._app
@@ -60,7 +60,7 @@ def description() -> Response:
 
 @blueprint.route("/")
 def page() -> Response:
-    """Every route with its parameters, bodies, answers and errors."""
+    """All routes with their parameters, bodies, responses and errors."""
     groups: dict[str, list[dict[str, Any]]] = {tag["name"]: [] for tag in spec()["tags"]}
     for path, verb, operation in openapi.operations(spec()):
         groups[operation["tags"][0]].append(
@@ -77,7 +77,7 @@ def page() -> Response:
 
 
 def _prose(text: str) -> Markup:
-    """Escaped, with what is between back-ticks as code."""
+    """Escaped text, with the parts between backticks as code."""
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
@@ -106,7 +106,7 @@ def _kind(schema: dict[str, Any]) -> str:
 
 
 def _curl(path: str, verb: str, operation: dict[str, Any]) -> str:
-    """How a shell asks it."""
+    """The request as a curl command."""
     for one in operation["parameters"]:
         if one["in"] == "path":
             path = path.replace("{" + one["name"] + "}", str(one["example"]))

@@ -1,4 +1,4 @@
-"""How often the service refused something because there was too much of it, by reason. For `/metrics`."""
+"""Counts of requests and connections that were refused by a limit, by reason. For `/metrics`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-# The reasons are an interface: they stay.
+# The reasons are an interface and do not change.
 REASONS = (
-    "header_time",  # a header that did not arrive in `web.header_time`
-    "body_time",  # a body that came too slowly
-    "connections",  # closed to make room
+    "header_time",  # the header did not arrive in `web.header_time`
+    "body_time",  # the body arrived too slowly
+    "connections",  # closed in favour of others
     "connections_per_address",
     "buffers",
     "uploads",
     "uploads_per_user",
     "streams",  # no thread for another console, followed operation or waiting request
     "streams_per_user",
-    "sign_in",  # an attempt that came too early after failures
+    "sign_in",  # a sign-in attempt that came too early after failures
 )
 
 

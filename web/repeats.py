@@ -1,4 +1,4 @@
-"""`Idempotency-Key` on the routes that change something by POST: the same key and body get the same answer."""
+"""`Idempotency-Key` for POST routes that change something: the same key and body get the same response."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from slicemgr.service import idempotency
 from slicemgr.service.idempotency import FIELD, Answer, Asked
 from slicemgr.web.state import principal, state
 
-# Their answers hold what is told only once: kept encrypted.
+# Their responses contain a secret that is shown once: stored encrypted.
 _SECRETS = frozenset(
     {"credentials.create_token", "people.invite_user", "people.invite_again", "slices.ask_for_console"}
 )
-# Images and reports are known by their content; a password is no longer the old one.
+# Images and reports are identified by their content; a changed password no longer matches.
 WITHOUT = frozenset({"images.import_image", "experiments.publish_experiment", "people.change_password"})
 
 View = Callable[..., Any]
@@ -31,7 +31,7 @@ def endpoints(app: Flask, blueprints: Collection[str]) -> frozenset[str]:
 
 
 def install(app: Flask, blueprints: Collection[str]) -> None:
-    """blueprints: whose routes know who asks."""
+    """blueprints: whose routes are authenticated."""
     for endpoint in endpoints(app, blueprints):
         wrap = _refusing if endpoint in WITHOUT else _once
         app.view_functions[endpoint] = wrap(app.view_functions[endpoint], endpoint)
@@ -61,7 +61,7 @@ def _once(view: View, endpoint: str) -> View:
             return Answer(response.status_code, response.get_data(as_text=True), endpoint in _SECRETS)
 
         answer = idempotency.once(state().store, asked, do)
-        wake(state().config.wake_socket)  # what woke the agent before the transaction ended was too early
+        wake(state().config.wake_socket)  # an earlier wake-up came before the end of the transaction
         return _response(answer)
 
     return once

@@ -1,4 +1,4 @@
-"""The API's shapes for its OpenAPI description. Input is checked by service.slices.specs, which names wrong fields."""
+"""The API's shapes for its OpenAPI description. service.slices.specs validates input and names wrong fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a node for experiments."""
+"""The shapes of measurements on a node for the OpenAPI description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answers about what was measured."""
+"""The shapes of samples for the OpenAPI description."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def url(config: Config) -> str:
 
 
 def make_directories(config: Config) -> None:
-    """The state's directories with their owners: the web process writes the database and its uploads, no more."""
+    """Create the directories of the state. The web process owns the database and its uploads, nothing else."""
     uid, gid = user_ids(config.web.user)
     config.node.run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
     config.node.state_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -41,11 +41,11 @@ def make_directories(config: Config) -> None:
 
 
 def own(directory: Path, uid: int, gid: int) -> None:
-    """Give a directory and what is directly in it to the web process.
+    """Change the owner of a directory and its direct content to the web process.
 
-    The process, or who has broken into it, may have put anything there and may change it meanwhile. So everything is
-    opened without following a link and judged by its descriptor: only directories and files without a second name are
-    given away, the rest stays as it is. Refused if the directory is a link that is not root's own.
+    The process, or an attacker in it, may have put anything there and may change it meanwhile. So everything is opened
+    without following links and checked by its descriptor: only directories and files with one link change their owner,
+    the rest is left alone. Refused if the directory is a link that is not root's own.
     """
     if directory.is_symlink() and directory.lstat().st_uid != 0:
         hint = "use a directory or a link that root owns"
@@ -77,7 +77,7 @@ def _own_entry(folder: int, name: str, uid: int, gid: int) -> None:
 
 
 def drop_root(config: Config) -> None:
-    """Become `web.user` for good, if this is root."""
+    """Become `web.user` permanently, if this is root."""
     if os.geteuid() == 0:
         uid, gid = user_ids(config.web.user)
         os.setgroups([])
@@ -86,7 +86,7 @@ def drop_root(config: Config) -> None:
 
 
 class _Server(BaseApplication):  # type: ignore[misc]
-    """gunicorn, told everything by us: it reads no file and no command line."""
+    """gunicorn, configured by this module alone: it reads no file and no command line."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -98,18 +98,18 @@ class _Server(BaseApplication):  # type: ignore[misc]
             "bind": [f"{self._config.web.host}:{self._config.web.port}"],
             "workers": 1,
             "worker_class": Worker,
-            "worker_connections": 2 * self._config.web.connections + self._config.web.threads,  # the worker has its own
+            "worker_connections": 2 * self._config.web.connections + self._config.web.threads,  # done in Worker
             "threads": self._config.web.threads,
             "timeout": 120,
             "graceful_timeout": 5,
             "keepalive": 75,
-            "user": os.geteuid(),  # gunicorn's own default is who imported it
+            "user": os.geteuid(),  # gunicorn's default is the user at import
             "group": os.getegid(),
             "worker_tmp_dir": "/dev/shm",
             "proc_name": "slicemgr-web",
             "logger_class": AccessLog,
             "accesslog": "-" if self._config.log.access else None,
-            "forwarded_allow_ips": "",  # whom to believe is `web.proxies`'s to say
+            "forwarded_allow_ips": "",  # `web.proxies` decides which proxies are trusted
             "loglevel": "warning",
         }
         for name, value in settings.items():
@@ -122,7 +122,7 @@ class _Server(BaseApplication):  # type: ignore[misc]
         images.sweep_uploads(store, self._config)
         publications.sweep(store, self._config)
         app = create_app(self._config, store, self.refusals)
-        app.extensions["slicemgr"].authenticator.passwords.matches("", "")  # the first such check takes longer
+        app.extensions["slicemgr"].authenticator.passwords.matches("", "")  # the first check takes longer
         return app
 
 

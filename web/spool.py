@@ -1,4 +1,4 @@
-"""Disk images on their way in: counted and hashed while they are written, gone again unless somebody keeps them."""
+"""Uploaded disk images: counted and hashed while they are written, removed again unless they are kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slicemgr.web.thread_limits import Kind
 
 _CHUNK = 1 << 20
 _WHAT = {"max_image": "a disk image", "max_report": "the report as a tar archive"}
-_RESERVE = 64 << 20  # bytes of the file system that an upload never takes
+_RESERVE = 64 << 20  # bytes of the file system that uploads leave free
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Received:
     size: int
 
     def keep(self, target: Path) -> None:
-        """Give it its place."""
+        """Move the file to its destination."""
         self.path.rename(target)
 
 
@@ -40,8 +40,8 @@ class Received:
 def receive(config: Config, setting: str = "max_image") -> Iterator[Received]:
     """The body of this request as a file; removed at the end unless it was kept.
 
-    Refused if it is empty, larger than that setting of `web` allows or than there is room, cut off half-way, or too
-    slow; Busy if too many are on their way.
+    Refused if it is empty, larger than that setting of `web` or the free space, truncated, or too slow; Busy if there
+    are too many uploads.
     """
     expected = expect(config, setting)
     with place(), spooled(config, _body(expected)) as received:
@@ -51,12 +51,12 @@ def receive(config: Config, setting: str = "max_image") -> Iterator[Received]:
 
 
 def place() -> AbstractContextManager[None]:
-    """A place for an upload of who asks. Busy if there is none."""
+    """A thread for an upload of the user. Busy if there is none."""
     return state().thread_limits.held(Kind.UPLOAD, principal().user)
 
 
 def expect(config: Config, setting: str = "max_image") -> int:
-    """The size in bytes that the request says it has. Refused if it says none, or there is no room for it."""
+    """The announced size in bytes. Refused if there is none, or not enough space."""
     expected = request.content_length
     if expected is None:
         raise invalid("Content-Length", "is missing", "send the size of the file")
@@ -74,7 +74,7 @@ def _body(expected: int) -> Iterator[bytes]:
 
 @contextmanager
 def spooled(config: Config, chunks: Iterable[bytes]) -> Iterator[Received]:
-    """What comes in pieces as a file; removed at the end unless it was kept."""
+    """Data in chunks as a file; removed at the end unless it was kept."""
     descriptor, name = tempfile.mkstemp(dir=config.uploads_dir, prefix="incoming-")
     path = Path(name)
     try:

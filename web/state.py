@@ -1,4 +1,4 @@
-"""What a request works with: the settings, the store, and who asks."""
+"""The context of a request: settings, store, and the authenticated user."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def state() -> State:
 
 
 def authenticate() -> None:
-    """Find out who asks, by the bearer token. Refused(UNAUTHENTICATED)."""
+    """Authenticate the request by its bearer token. Refused(UNAUTHENTICATED)."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token:
         hint = "send the header `Authorization: Bearer TOKEN`"
@@ -43,14 +43,14 @@ def authenticate() -> None:
 
 
 def asker() -> Callable[[], Principal]:
-    """Finds out once more who asks, when the request's own context is gone. Refused(UNAUTHENTICATED)."""
+    """A function that authenticates the user again after the request's context has ended. Refused(UNAUTHENTICATED)."""
     token = request.headers.get("Authorization", "").partition(" ")[2].strip()
     store, where = state().store, address()
     return lambda: authentication.authenticate(store, token, where)
 
 
 def address() -> str:
-    """Where the request comes from."""
+    """The client's address."""
     return request.remote_addr or ""
 
 

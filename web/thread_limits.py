@@ -1,7 +1,7 @@
-"""The threads that requests may hold for long, so that some are always left for all others.
+"""Limits on the requests that hold a thread for long, so that threads remain for all others.
 
-A console, a followed operation, a request that waits for an operation, and an upload hold a thread each. Each kind has
-its bound, a user has bounds, and an eighth of the threads is out of reach for all of them together.
+A console, a followed operation, a request that waits for an operation, and an upload hold a thread each. Each kind and
+each user is limited, and an eighth of the threads is reserved for other requests.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class ThreadLimits:
         self._by_user: Counter[tuple[str, str]] = Counter()
 
     def acquire(self, kind: Kind, user: str) -> Callable[[], None]:
-        """What to call at the end, once or more. Busy: UNAVAILABLE if there is no room, TOO_MANY if the user's is used.
+        """A function to call at the end, once or more. Busy: UNAVAILABLE at the limit of the kind, TOO_MANY at the
+        user's.
 
-        A request that waits is bounded with all others of its kind, not by user.
+        Waiting requests are limited together, not by user.
         """
         with self._lock:
             if self._taken[kind] >= self.most[kind] or self._taken.total() >= self._all:
@@ -69,13 +70,13 @@ class ThreadLimits:
                     gone = True
                     self._taken[kind] -= 1
                     self._by_user[key] -= 1
-                    self._by_user += Counter()  # drops the zeros
+                    self._by_user += Counter()  # removes zeros
 
         return release
 
     @contextmanager
     def held(self, kind: Kind, user: str) -> Iterator[None]:
-        """As `enter`."""
+        """As `acquire`."""
         release = self.acquire(kind, user)
         try:
             yield
@@ -83,7 +84,7 @@ class ThreadLimits:
             release()
 
     def _share(self, kind: Kind, user: str) -> tuple[tuple[str, str], int]:
-        """What the user's places are counted as, and how many there may be; 0: any number."""
+        """The counter for the user's threads, and its limit; 0: no limit."""
         if kind in _STREAMS:
             return (user, "streams"), self._config.streams_per_user
         return (user, kind.value), self._config.uploads_per_user if kind is Kind.UPLOAD else 0

@@ -1,12 +1,12 @@
-"""gunicorn's threaded worker, whose threads get only requests that are there.
+"""gunicorn's threaded worker, changed so that threads get complete requests only.
 
 gunicorn gives a thread to each new connection, which then waits for the client: a few clients that send nothing or send
-slowly take all threads. Here the event loop, which gunicorn has for idle connections, reads the requests: a thread gets
-one when header and body have arrived, or the header of an upload. The loop holds what takes too long to deadlines,
-counts connections by address, and sees an answer through to a client that is still sending. It never waits for anyone.
+slowly occupy all threads. Here the event loop, which gunicorn has for idle connections, reads the requests: a thread
+gets one when header and body have arrived, or the header of an upload. The loop enforces deadlines, counts connections
+by address, and delivers a response to a client that is still sending. It never blocks.
 
-This is a subclass of gunicorn's gthread worker in version 27: it replaces accept, finish_request and the sweeps of
-idle connections, and uses its event loop, thread pool and request handling as they are.
+This is a subclass of gunicorn's gthread worker in version 27: it replaces accept, finish_request and the sweeps of idle
+connections, and uses its event loop, thread pool and request handling as they are.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from slicemgr.service.accounts.attempts import network
 from slicemgr.web.connection import LARGEST_HEADER, Connection, Pace, Phase, TooSlow, problem, refusal
 
 _CHUNK = 256 << 10
-_AT_ONCE = 64  # connections accepted before others have their turn
-_END = 10.0  # seconds in which a client may take the last answer in and end what it sends
+_AT_ONCE = 64  # connections accepted before other events are handled
+_END = 10.0  # seconds for a client to read the last response and stop sending
 _STOP = 2.0  # seconds for idle connections when the service stops
-_RESERVE = 256  # descriptors for everything else
+_RESERVE = 256  # descriptors for other purposes
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TRANSIENT = (errno.EAGAIN, errno.ECONNABORTED, errno.EWOULDBLOCK)
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Worker(ThreadWorker):  # type: ignore[misc]
-    """`app` has `web`, the settings, and `refusals`, where what is refused is counted."""
+    """`app` has `web`, the settings, and `refusals`, the counters of refused requests."""
 
     def __init__(self, *args: Any, **values: Any) -> None:
         super().__init__(*args, **values)
@@ -48,9 +48,9 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self._most = _allow_descriptors(self._config.connections)
         self._waiting: dict[Phase, dict[Connection, None]] = {phase: {} for phase in Phase}  # the oldest first
         self._places: Counter[str] = Counter()
-        self._share = max(1, self.cfg.threads - max(1, self.cfg.threads // 16))  # threads of one address, at most
+        self._share = max(1, self.cfg.threads - max(1, self.cfg.threads // 16))  # threads for one address, at most
         self._running: Counter[str] = Counter()  # threads by address
-        self._queues: dict[str, deque[Connection]] = {}  # whole requests of addresses that have all of theirs
+        self._queues: dict[str, deque[Connection]] = {}  # complete requests of addresses at their limit
         self._buffered = 0
         self._spans = {
             Phase.END: _END,
@@ -83,7 +83,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self._wait(connection, Phase.HEADER)
 
     def _count(self, connection: Connection, address: str) -> bool:
-        """Whether there is room for one more of this address; otherwise it is refused."""
+        """Whether the address may have another connection; otherwise it is refused."""
         place = network(address)
         if self._places[place] >= self._config.connections_per_address:
             self._refusals.add("connections_per_address")
@@ -103,7 +103,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             connection.place = None
 
     def _give_up_one(self) -> bool:
-        """Close a connection to make room for another: the oldest of those that are worth the least."""
+        """Close a connection in favour of another one: the oldest of the least important phase."""
         for waiting in self._waiting.values():
             for connection in waiting:
                 self._refusals.add("connections")
@@ -114,7 +114,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     # requests come
 
     def _wait(self, connection: Connection, phase: Phase) -> None:
-        """Have the loop wait for the client."""
+        """Let the loop wait for the client."""
         connection.sock.setblocking(False)
         self.poller.register(connection.sock, selectors.EVENT_READ, partial(self._receive, connection))
         self._enter(connection, phase)
@@ -130,7 +130,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self.poller.unregister(connection.sock)
 
     def _receive(self, connection: Connection, _sock: socket.socket) -> None:
-        if connection not in self._waiting[connection.phase]:  # given up by an earlier event of this turn
+        if connection not in self._waiting[connection.phase]:  # closed by an earlier event of this iteration
             return
         try:
             data = connection.sock.recv(_CHUNK)
@@ -147,7 +147,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self._feed(connection, data)
 
     def _feed(self, connection: Connection, data: bytes) -> None:
-        """Take in more of a request; a thread gets it once there is enough."""
+        """Process received data; a thread gets the request once it is complete."""
         if connection.phase is Phase.IDLE:
             self._enter(connection, Phase.HEADER)
         self._buffered += len(data)
@@ -172,7 +172,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self._enter(connection, Phase.BODY)
 
     def _begin(self, connection: Connection, ready: bool) -> bool:
-        """The header is there. False: the request was refused."""
+        """The header is complete. False: the request was refused."""
         if self._config.proxies:
             address = connection.forwarded(self._config.proxies)
             if address is not None and not self._count(connection, address):
@@ -185,7 +185,9 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         return True
 
     def _start(self, connection: Connection, place: str) -> None:
-        """Give it a thread, or have it wait for others of its address: one that reads no answers shall not take all."""
+        """Assign a thread, or queue the request if its address is at the limit: a client that does not read must not
+        hold all.
+        """
         if place and self._running[place] >= self._share:
             self._queues.setdefault(place, deque()).append(connection)
             return
@@ -194,10 +196,10 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self.enqueue_req(connection)
 
     def _stop(self, connection: Connection) -> None:
-        """Its thread is free for the next one."""
+        """The thread is free for the next request."""
         place = connection.runs_for
         self._running[place] -= 1
-        self._running += Counter()  # drops the zeros
+        self._running += Counter()  # removes zeros
         if queue := self._queues.get(place):
             following = queue.popleft()
             if not queue:
@@ -205,11 +207,11 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             self._start(following, place)
 
     def _fits(self, connection: Connection) -> bool:
-        """Give up the bodies that are incomplete for longest, at last this one, until memory is within its bound."""
+        """Close incomplete bodies, the oldest first and this one last, until memory is within its limit."""
         while self._buffered > self._config.buffers.bytes:
             given_up = next((one for one in self._waiting[Phase.BODY] if one is not connection), connection)
             if given_up is connection and connection.kept <= LARGEST_HEADER:
-                return True  # others hold the memory, and will be done
+                return True  # complete requests hold the memory, and will release it
             self._refusals.add("buffers")
             hint = "try again in a moment"
             self._refuse(given_up, problem(503, "unavailable", "too many requests", hint, 1))
@@ -220,7 +222,9 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     # answers go
 
     def handle_request(self, req: Any, conn: Connection) -> bool:
-        """In a thread. After an upload the connection is not used again: it may have been refused half-way."""
+        """Runs in a thread. After an upload the connection is closed, because the upload may have been refused
+        half-way.
+        """
         conn.last = conn.source.large
         if conn.last:
             req.force_close()
@@ -231,7 +235,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             raise ConnectionResetError(errno.ECONNRESET, "the client does not read the response") from error
 
     def finish_request(self, conn: Connection, fs: Any) -> None:
-        """In the event loop, when a thread is done with a request."""
+        """Runs in the event loop, after a thread has handled a request."""
         self._stop(conn)
         self._release(conn)
         if self._config.proxies:
@@ -258,7 +262,10 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self._end(connection)
 
     def _end(self, connection: Connection) -> None:
-        """No more answers. A client that is still sending would lose the last one if this closed (RFC 9112, 9.6)."""
+        """End the connection.
+
+        A client that is still sending would lose the response if it were closed (RFC 9112, 9.6).
+        """
         self._leave(connection)
         connection.raw = bytearray()
         try:
@@ -275,14 +282,14 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         connection.close()
 
     def _release(self, connection: Connection) -> None:
-        """What was kept of its request in memory is gone, or soon will be."""
+        """The request's memory is released, now or soon."""
         self._buffered -= connection.kept
         connection.kept = 0
 
     # time passes
 
     def murder_keepalived(self, force: bool = False) -> None:
-        """Close what has waited too long; force: everything that waits."""
+        """Close connections that exceeded their deadline; force: all that wait."""
         now = time.monotonic()
         for phase, waiting in self._waiting.items():
             span = self._spans[phase] if self.alive or phase is Phase.BODY else min(self._spans[phase], _STOP)
@@ -295,7 +302,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
                     break
 
     def murder_pending(self) -> None:
-        """`murder_keepalived` looks after these, too."""
+        """Not needed: `murder_keepalived` covers these, too."""
 
     def _expire(self, connection: Connection) -> None:
         match connection.phase:
@@ -312,7 +319,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
 
 def _allow_descriptors(connections: int) -> int:
-    """How many connections there may be: what is wanted, or what the process may open."""
+    """The maximum number of connections: the setting, or what the process's descriptors allow."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _RESERVE
     if soft != resource.RLIM_INFINITY and soft < wanted:

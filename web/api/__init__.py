@@ -1,4 +1,4 @@
-"""The REST API, /api/v1. A route reads the request, calls one use case, and answers with a view."""
+"""The REST API, /api/v1. A route reads the request, calls one use case, and returns a view."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slicemgr.web.state import authenticate
 
 __all__ = ["GUARDED", "OPEN", "blueprints", "check_target"]
 
-OPEN = (testbed.health, sign_in.routes)  # for those who have no token (yet)
+OPEN = (testbed.health, sign_in.routes)  # routes without a token
 GUARDED = (
     testbed.slice_routes,
     snapshots.routes,

@@ -1,4 +1,4 @@
-"""ssh keys, API tokens and sessions: one's own, or with `user` another's, for an admin."""
+"""SSH keys, API tokens and sessions: the user's own, or with `user` another user's, for an admin."""
 
 from __future__ import annotations
 

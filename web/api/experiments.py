@@ -1,4 +1,4 @@
-"""Published experiments: admins put reports up, everybody who is signed in reads them."""
+"""Published experiments: admins publish reports, all users read them."""
 
 from __future__ import annotations
 

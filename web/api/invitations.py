@@ -1,4 +1,4 @@
-"""Invitations to projects: sent and taken back by PIs, accepted and declined by who is invited."""
+"""Invitations to projects: sent and withdrawn by PIs, accepted and declined by the invited users."""
 
 from __future__ import annotations
 

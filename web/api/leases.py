@@ -1,4 +1,4 @@
-"""What holds for the leases of a project, and the clock that they go by."""
+"""The lease policy of a project, and the clock that leases use."""
 
 from __future__ import annotations
 

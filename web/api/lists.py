@@ -1,7 +1,7 @@
-"""Lists: what narrows them, and their pages.
+"""Filters and pages of lists.
 
-A cursor is where the next page begins, signed with what the caller showed: it is of one list, one set of filters and
-one caller, and of a day.
+A cursor is the start of the next page, signed with the caller's credential: it is valid for one list, one set of
+filters and one caller, for a day.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOMENT = {"type": "string", "format": "date-time", "example": "2026-01-31T12:00
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """One query parameter. choices: what it may be, if that is known."""
+    """One query parameter. choices: its valid values, if they are fixed."""
 
     name: str
     about: str
@@ -76,7 +76,7 @@ WHOSE = Filter("user", "whose, if you are an admin")
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list's name in its answer, and its filters."""
+    """A list's name in the response, and its filters."""
 
     name: str
     filters: Sequence[Filter] = ()
@@ -97,7 +97,7 @@ class Listing:
         ]
 
     def read(self) -> tuple[dict[str, Any], Page]:
-        """The filters that are given, and which page is wanted. Refused(INVALID) for what the list does not know."""
+        """The given filters and the requested page. Refused(INVALID) for unknown parameters."""
         known = (*self._by_name, "limit", "cursor")
         for name in request.args:
             if name not in known:
@@ -114,7 +114,7 @@ class Listing:
         return number or self.usual
 
     def answer(self, rows: Sequence[Any], page: Page) -> dict[str, Any]:
-        """`next` is there if there is more."""
+        """The response; `next` is present if there are more rows."""
         return {self.name: rows, **({"next": self._cursor(page.next)} if page.next else {})}
 
     def _cursor(self, values: Sequence[Any]) -> str:

@@ -1,4 +1,4 @@
-"""What experiments measure on a node itself. For admins: it takes disk and processor of all."""
+"""Measurements on a node itself. For admins, because they use disk and CPU of all slivers."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from slicemgr.web.api.reading import SECURED, Answer
 from slicemgr.web.state import principal, state
 
 routes = Blueprint("people", __name__, url_prefix="/api/v1", description="People")
-LINK = "/invitation/"  # the page that a link leads to, and the secret behind it
+LINK = "/invitation/"  # the page of an invitation link, followed by its secret
 
 
 @routes.route("/me", methods=["GET"])

@@ -1,4 +1,4 @@
-"""Projects, their members, what they have and may have."""
+"""Projects, their members, use and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several routes do with a request: read its parts, and tell what was asked for."""
+"""Shared by routes: read parts of a request, and return a queued operation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ EVENT_STREAM: dict[str, Any] = {
 
 
 def body() -> dict[str, Any]:
-    """The body, which must be a JSON object; none counts as an empty one."""
+    """The body, which must be a JSON object; an empty body counts as an empty object."""
     if not request.get_data(cache=True):
         return {}
     try:
@@ -70,7 +70,7 @@ def body() -> dict[str, Any]:
 
 
 def check_text(given: Any, field: str) -> None:
-    """Refused(INVALID) for text that no database keeps: with NUL, or half of a surrogate pair."""
+    """Refused(INVALID) for text that databases cannot store: with NUL, or half of a surrogate pair."""
     if isinstance(given, str):
         if "\0" in given or (not given.isascii() and any("\ud800" <= one <= "\udfff" for one in given)):
             raise invalid(field, "holds a character that is none", "text in UTF-8 without NUL")
@@ -84,14 +84,14 @@ def check_text(given: Any, field: str) -> None:
 
 
 def check_target() -> None:
-    """The same for path and query, before anything else. Werkzeug has put U+FFFD for what is no UTF-8."""
+    """The same check for path and query, before any route. Werkzeug replaces invalid UTF-8 by U+FFFD."""
     check_text(request.path, "path")
     for name, values in request.args.lists():
         check_text([name, *values], name.replace("\0", "")[:64])
 
 
 def text(raw: Mapping[str, Any], name: str, most: int = 1024) -> str:
-    """A field that must be there. Refused(INVALID)."""
+    """A required text field. Refused(INVALID)."""
     value = raw.get(name)
     if value is None or value == "":
         raise invalid(name, "is missing")
@@ -101,7 +101,7 @@ def text(raw: Mapping[str, Any], name: str, most: int = 1024) -> str:
 
 
 def only(raw: Mapping[str, Any], *known: str) -> None:
-    """Refused(INVALID) for a field that the route does not know."""
+    """Refused(INVALID) for unknown fields."""
     for unknown in sorted(set(raw) - set(known)):
         raise invalid(unknown[:64], "unknown field", f"known: {', '.join(known)}")
 
@@ -118,12 +118,12 @@ def number(name: str, default: float, most: float) -> float:
 
 
 def project() -> str | None:
-    """The project that the query names."""
+    """The project in the query."""
     return request.args.get("project") or None
 
 
 def asked(operation: str, *, with_slice: bool = False) -> dict[str, Any]:
-    """The queued operation as an answer, with the slice it is about."""
+    """The response for a queued operation, with its slice."""
     with state().store.read() as c:
         answer = {"operation": operation_views.operation(c, operation)}
         if with_slice:

@@ -1,4 +1,4 @@
-"""Requests beyond a quota, and what becomes of them."""
+"""Requests beyond a quota and decisions about them."""
 
 from __future__ import annotations
 

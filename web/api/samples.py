@@ -1,4 +1,4 @@
-"""What was measured: of slices and nodes over time, of everything now, of projects by month."""
+"""Resource use: of slices and nodes over time, the current top, and accounts of projects by month."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> Response:
 
 
 def series(answer: dict[str, Any]) -> Answer:
-    """Series as the asker wants them: columns in JSON, or lines in CSV."""
+    """Series in the requested format: columns in JSON, or lines in CSV."""
     return _csv(*samples.flat(answer)) if _wants_csv() else answer
 
 

@@ -1,4 +1,4 @@
-"""For those who have no token yet: a link's first password, and a token for a password."""
+"""Routes without a token: set the first password with a link, and get a token for a password."""
 
 from __future__ import annotations
 

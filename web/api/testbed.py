@@ -287,7 +287,7 @@ def show_operation(id: str) -> Answer:
     wait, seen = reading.number("wait", 0, reading.LONGEST_WAIT), reading.number("seen", 2**53, 2**53)
     if wait:
         with state().store.read() as c:
-            operation_views.operation(c, id, principal())  # who may not see it does not wait for it either
+            operation_views.operation(c, id, principal())  # checks access before waiting
         with (
             suppress(Busy),
             state().thread_limits.held(Kind.WAIT, principal().user),

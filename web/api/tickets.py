@@ -1,4 +1,4 @@
-"""What opens a console or a screen, for REST and for the pages."""
+"""Tokens for a console or a screen, for REST and for the pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from slicemgr.web.state import state
 
 
 def give(name: str, raw: Mapping[str, Any], by: Principal, project: str | None) -> dict[str, str]:
-    """What opens the console, or the screen, that `raw` asks for: `token` at `path`, once and soon. Refused."""
+    """Issue the one-time token for the console or screen in `raw`: `token`, to use at `path` within a short time.
+    Refused.
+    """
     reading.only(raw, "sliver", "screen")
     screen = raw.get("screen", False)
     if not isinstance(screen, bool):

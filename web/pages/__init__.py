@@ -1,4 +1,4 @@
-"""The pages: server-rendered, each of them works without JavaScript, htmx keeps them fresh."""
+"""The pages: server-rendered, usable without JavaScript, updated by htmx."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ BLUEPRINTS = (
 
 
 def install(app: Flask) -> None:
-    """Put the pages into the application. After the REST API: what is not its own is answered as a page."""
+    """Register the pages. Call it after the REST API: other unknown paths get an error page."""
     browser_session.install(app)
     words.install(app)
     shell.install(app)

@@ -1,4 +1,4 @@
-"""Keys and tokens: what opens things in one's name, and where one is signed in."""
+"""The user's SSH keys, tokens, sessions and account."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ blueprint = shell.blueprint("account", Entry("account.show", "Keys and tokens", 
 
 @blueprint.route("/account")
 def show() -> Response:
-    """Everything of one's own."""
+    """Show the account page."""
     return _page(token=reveal.read(request.args.get("shown", "")))
 
 
@@ -47,7 +47,7 @@ def remove_key(id: str) -> Response:
 @blueprint.route("/account/tokens", methods=["POST"])
 @once
 def make_token() -> Response:
-    """A new token: the page that follows shows it, once."""
+    """Create a token; the next page shows it once."""
     form, by = Form.sent(), principal()
     try:
         known = {name: form[name] for name in _FIELDS["token"] if form[name]}
@@ -75,7 +75,7 @@ def revoke_session(id: str) -> Response:
 @blueprint.route("/account/sessions/revoke-others", methods=["POST"])
 @once
 def revoke_others() -> Response:
-    """For who forgot to sign out somewhere."""
+    """End all other sessions."""
     count = sessions.revoke_others(state().store, principal())
     known_browser.remember(principal().user)
     ended = (
@@ -86,9 +86,9 @@ def revoke_others() -> Response:
 
 @blueprint.route("/account/password", methods=["POST"])
 def change_password() -> Response:
-    """Another password; other sessions end. Not `once`: hashing is slow, and would make everybody who writes wait."""
+    """Change the password; other sessions end. Not `once`, because hashing is slow and would delay other writers."""
     old, new = request.form.get("old", ""), request.form.get("new", "")
-    form = Form()  # passwords are typed again
+    form = Form()  # a form never shows passwords again
     try:
         for name, value in (("old", old), ("new", new)):
             if not value or len(value) > 1024:

@@ -1,4 +1,4 @@
-"""Every slice of the testbed, for admins, and what is done with many of them at once."""
+"""All slices of the testbed, for admins, and actions on several of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
 
 PAGE = 200
-MOST = 500  # slices in one go
+MOST = 500  # slices in one action
 FILTERS = ("q", "state", "type", "project", "owner")
 DOINGS = {"stop": "stopped", "renew": "renewed", "delete": "deleted"}
 
@@ -24,7 +24,7 @@ blueprint = shell.blueprint("all_slices", Entry("all_slices.every", "All slices"
 
 
 class Chosen(NamedTuple):
-    """A slice as a page showed it: created_at tells it from a later one of the same name."""
+    """A slice as the page showed it: created_at distinguishes it from a later one of the same name."""
 
     project: str
     name: str
@@ -40,7 +40,7 @@ class Chosen(NamedTuple):
 
 @blueprint.route("/all-slices")
 def every() -> Response:
-    """Those that one filters, with a box before each."""
+    """The slices by filters, each with a checkbox."""
     _only_admins()
     with state().store.read() as c:
         there = slice_views.slices(c)
@@ -57,7 +57,7 @@ def every() -> Response:
 
 @blueprint.route("/all-slices/confirm", methods=["POST"])
 def confirm() -> Response:
-    """Show what would be done, and to what, before anything is."""
+    """Show what the action would do and to which slices."""
     _only_admins()
     try:
         doing, chosen = _asked()
@@ -71,7 +71,7 @@ def confirm() -> Response:
 @blueprint.route("/all-slices/apply", methods=["POST"])
 @once
 def apply() -> Response:
-    """Do it, if what the page asks for was typed. Each slice for itself: what one refuses does not stop the others."""
+    """Apply the action if the confirmation was typed. An error at one slice does not affect the others."""
     _only_admins()
     doing, chosen = _asked()
     form = Form.sent()
@@ -88,7 +88,7 @@ def apply() -> Response:
 
 
 def _each(doing: str, chosen: list[Chosen], lease: Any) -> int:
-    """Do it to each; how many that were. What is refused is told on the page that follows."""
+    """Apply the action to each slice; the number of successes. The next page shows the errors."""
     refused = []
     for one in chosen:
         try:
@@ -103,7 +103,7 @@ def _each(doing: str, chosen: list[Chosen], lease: Any) -> int:
 
 
 def phrase(doing: str, count: int) -> str:
-    """What is typed to confirm: `delete 3`."""
+    """The confirmation to type: `delete 3`."""
     return f"{doing} {count}"
 
 

@@ -1,6 +1,6 @@
-"""The files below `static/`: their URLs carry a hash of them all, so that browsers may keep them for good.
+"""The files below `static/`: their URLs contain a hash of all files, so that browsers may cache them without limit.
 
-Texts go out packed to who takes that. Pages do not: what a secret in them is packed with would tell of it.
+Texts are compressed for browsers that accept it. Pages are not: compression would reveal secrets in them by length.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from flask import Blueprint, Response, request, send_from_directory, url_for
 FOLDER = Path(__file__).parent.parent / "static"
 _FOR_GOOD = 365 * 86400  # seconds
 _TEXTS = ("text/", "application/javascript", "image/svg+xml")
-_WORTH = 1024  # bytes; less is one packet anyhow
+_WORTH = 1024  # bytes; a smaller file is one packet anyway
 
 blueprint = Blueprint("assets", __name__)
 
 
 @functools.cache
 def digest() -> str:
-    """Of all files: one URL prefix for all, so that modules find one another by relative names."""
+    """The hash of all files: one prefix for all, so that modules find one another by relative names."""
     found = hashlib.sha256()
     for path in sorted(FOLDER.rglob("*")):
         if path.is_file():
@@ -38,7 +38,7 @@ def url(name: str) -> str:
 
 @blueprint.route("/static/<version>/<path:name>")
 def file(version: str, name: str) -> Response:
-    """One file. A page of an older version gets the file of today, but may not keep it."""
+    """One file. A page of an older version gets the current file, but must not cache it."""
     fresh = version == digest()
     takes = request.accept_encodings.quality("gzip") > 0
     kind = _texts().get(name)
@@ -63,7 +63,7 @@ def file(version: str, name: str) -> Response:
 
 @functools.cache
 def _texts() -> dict[str, str]:
-    """The type of each text that is worth packing, by its path below `static/`."""
+    """The type of each text that is worth compressing, by its path below `static/`."""
     worth = [one for one in FOLDER.rglob("*") if one.is_file() and one.stat().st_size > _WORTH]
     kinds = {str(one.relative_to(FOLDER)): mimetypes.guess_type(one.name)[0] or "" for one in worth}
     return {name: kind for name, kind in kinds.items() if kind.startswith(_TEXTS)}
@@ -71,5 +71,5 @@ def _texts() -> dict[str, str]:
 
 @functools.cache
 def packed(name: str) -> bytes:
-    """The gzip of one of `_texts`, made when it is first asked for."""
+    """The gzip of one of `_texts`, compressed at the first request."""
     return gzip.compress((FOLDER / name).read_bytes(), mtime=0)

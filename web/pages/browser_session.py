@@ -1,4 +1,4 @@
-"""Who is behind a browser: one signed cookie that holds the session's secret and what forms prove themselves with."""
+"""The session of a browser: one signed cookie with the session's secret and the CSRF token's secret."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from slicemgr.web.pages import known_browser
 from slicemgr.web.state import address, state
 
 log = logging.getLogger(__name__)
-_SECRET = "session"  # what the cookie calls the session's secret
+_SECRET = "session"  # the key of the session's secret in the cookie
 _csrf = CSRFProtect()
 
 
 def install(app: Flask) -> None:
-    """Cookie, key and CSRF protection. REST is asked with a token in a header: cookies open nothing there."""
+    """Set up cookie, key and CSRF protection. REST ignores cookies and needs a token in a header."""
     config: Config = app.extensions["slicemgr"].config
     plain = config.web.cookie == "plain"
     if plain:
@@ -39,27 +39,27 @@ def install(app: Flask) -> None:
         SESSION_REFRESH_EACH_REQUEST=False,
         PERMANENT_SESSION_LIFETIME=config.people.session,
         WTF_CSRF_TIME_LIMIT=None,  # as long as the session
-        WTF_CSRF_CHECK_DEFAULT=False,  # `protect` does it, once it is known who asks
+        WTF_CSRF_CHECK_DEFAULT=False,  # `protect` checks it, after authentication
     )
     _csrf.init_app(app)
     known_browser.install(app, config, app.extensions["slicemgr"].store)
 
 
 def _key(path: Path) -> bytes:
-    """What cookies are signed with: made once, kept where the web process alone reads."""
+    """The key that signs cookies: created once, in a file for the web process alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.unlink(missing_ok=True)
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(secrets.token_bytes(32))
-    with suppress(FileExistsError):  # it is there, or another process was quicker
+    with suppress(FileExistsError):  # the file exists, or another process created it first
         os.link(fresh, path)
     fresh.unlink()
     return path.read_bytes()
 
 
 def start(made: sessions.Session) -> None:
-    """The browser is signed in from now on, and known to the account. What the cookie held before opens nothing."""
+    """Sign the browser in, and remember it as known to the account. Earlier content of the cookie is dropped."""
     session.clear()
     session.permanent = True
     session[_SECRET] = made.secret
@@ -71,7 +71,7 @@ def end() -> None:
 
 
 def signed_in() -> bool:
-    """Whether the cookie's session is good; its Principal is `state.principal()` then."""
+    """Whether the cookie's session is valid; `state.principal()` is then its user."""
     if "principal" in g:
         return True
     secret = session.get(_SECRET)
@@ -88,7 +88,7 @@ def signed_in() -> bool:
 
 
 def require() -> Response | None:
-    """Before each page but the open ones: who is not signed in does that first."""
+    """Before each page that is not public: redirect users who are not signed in to the sign-in page."""
     if signed_in():
         return None
     place = request.full_path.rstrip("?") if request.method == "GET" and not is_htmx() else "/"
@@ -99,7 +99,7 @@ def require() -> Response | None:
 
 
 def protect() -> None:
-    """Before whatever a page's form sends. Raises CSRFError."""
+    """Check the CSRF token of a form. Raises CSRFError."""
     _csrf.protect()
 
 
@@ -108,7 +108,7 @@ def is_htmx() -> bool:
 
 
 def local(target: str | None) -> str:
-    """`target` if it is a page of ours, else the first page: a link must not send who signs in elsewhere."""
+    """`target` if it is a local page, otherwise the first page, so that links cannot redirect to other sites."""
     if not target or not target.startswith("/") or target[1:2] in ("/", "\\") or not target.isprintable():
         return "/"
     parts = urlsplit(target)

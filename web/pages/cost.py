@@ -1,4 +1,4 @@
-"""What a slice would take of its project, before anybody has pressed anything."""
+"""The cost of a slice for its project, before the form is sent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size to choose without thinking. cpu in cores of one sliver."""
+    """A predefined size. cpu in cores of one sliver."""
 
     title: str
     cpu: float
@@ -46,7 +46,7 @@ SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """bars: label, resource, used, most (None: no limit), wanted. over: what is too much, in words."""
+    """bars: label, resource, used, most (None: no limit), wanted. over: the exceeded limits as texts."""
 
     project: str
     bars: list[tuple[str, str, float, float | None, float]]
@@ -58,7 +58,10 @@ class Cost:
 
 
 def estimate(c: Connection, config: Config, project: str, asked: Mapping[str, Any], usual: timedelta) -> Cost:
-    """Of a form that may be half filled in: what cannot be read counts as the default. usual: the project's lease."""
+    """The cost from an incomplete form: unreadable fields count as their default.
+
+    usual: the project's default lease.
+    """
     most, used = projects.limits(c, project), projects.used(c, project)
     count = min(max(1, _number(asked.get("count"), 1)), 100_000)
     cpu, memory, disk = _each(asked, config)

@@ -1,4 +1,4 @@
-"""What the curves of a page draw: samples of a slice or a node as REST has them, for who is signed in."""
+"""The data of a page's curves: samples of a slice or a node in the format of REST, for the signed-in user."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ blueprint = shell.blueprint("curves")
 
 @blueprint.route("/slices/<name>/samples")
 def of_slice(name: str) -> Response:
-    """Of whoever may see the slice."""
+    """For users who may see the slice."""
     return _told(samples.slice_samples(name))
 
 
 @blueprint.route("/nodes/<name>/samples")
 def of_node(name: str) -> Response:
-    """The admins', as the node's page is."""
+    """For admins, as the page of the node."""
     access.run_on_node(principal(), "use the admin pages")
     return _told(samples.node_samples(name))
 

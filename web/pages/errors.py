@@ -1,4 +1,4 @@
-"""Errors as pages, for people. What REST answers stays problem+json."""
+"""Errors as HTML pages. The REST API responds with problem+json."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def _not_our_form(error: CSRFError) -> Response:
 
 
 def _page(problem: dict[str, Any]) -> Response | None:
-    """The page for a problem; None if the one who asks is no browser looking at pages."""
+    """The page for a problem; None if the client is no browser that requested a page."""
     if request.path.startswith(_REST):
         return None
     status = int(problem["status"])
     title = problem["title"] if status == 400 else _TITLES.get(status, problem["title"])
     detail, hint = str(problem["detail"]), str(problem.get("hint") or "")
-    if "slicectl" in hint or not hint:  # words for a terminal
+    if "slicectl" in hint or not hint:  # hints name commands
         hint = _HINTS.get(status, "")
-    browser_session.signed_in()  # so that the page has its navigation
+    browser_session.signed_in()  # the page shows the navigation of the user
     return shell.show("error.html", status, problem_status=status, title=title, detail=detail, hint=hint)

@@ -1,4 +1,4 @@
-"""Published experiments: which there are, one with its report in a frame, and what admins do with it."""
+"""Published experiments: the list, one with its report in a frame, and the actions of admins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ blueprint = shell.blueprint("experiment_page", Entry("experiment_page.every", "E
 
 @blueprint.route("/experiments")
 def every() -> Response:
-    """What is published, the newest first; for admins the hidden ones, too."""
+    """The published experiments, the newest first; for admins also the hidden ones."""
     with state().store.read() as c:
         found = publications.views(c, principal())
     pages = max(1, -(-len(found) // PAGE))
@@ -40,14 +40,14 @@ def every() -> Response:
 
 @blueprint.route("/experiments/<id>")
 def show(id: str) -> Response:
-    """One: what came out, its report, its files."""
+    """One experiment: its outcome, report and files."""
     return _page(id)
 
 
 @blueprint.route("/experiments/<id>/describe", methods=["POST"])
 @once
 def describe(id: str) -> Response:
-    """Another name or note."""
+    """Change name or note."""
     form = Form.sent()
     try:
         publications.change(state().store, id, {field: form[field] for field in _FIELDS}, principal())
@@ -58,7 +58,7 @@ def describe(id: str) -> Response:
 
 @blueprint.route("/experiments/<id>/files/<file>")
 def file(id: str, file: str) -> Response:
-    """One of its files, which can do nothing."""
+    """One file of the experiment, in a sandbox."""
     with state().store.read() as c:
         path = publications.file(c, state().config, id, file, principal())
     return foreign.answer(path, experiments.media_type(file))
@@ -66,7 +66,7 @@ def file(id: str, file: str) -> Response:
 
 @blueprint.route(f"/experiments/<id>/<{_WHAT}>")
 def confirm(id: str, what: str) -> Response:
-    """Say what will be, and ask."""
+    """Show the effect of an action and ask for confirmation."""
     one = _found(id)
     access.change_experiment(principal(), one["public"], id)
     return shell.show("experiments/confirm.html", one=one, what=what, form=Form())
@@ -75,7 +75,7 @@ def confirm(id: str, what: str) -> Response:
 @blueprint.route(f"/experiments/<id>/<{_WHAT}>", methods=["POST"])
 @once
 def do(id: str, what: str) -> Response:
-    """Show it to everybody, hide it, or delete it."""
+    """Show it to all users, hide it, or delete it."""
     one, by = _found(id), principal()
     if what == "delete":
         publications.delete(state().store, state().config, id, by)

@@ -1,4 +1,4 @@
-"""Forms: what was typed is kept, what is wrong is said at its field, and a second click answers like the first."""
+"""Forms: keep the input, show errors at their fields, and answer a repeated submission like the first one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEEDS_SUBJECT = ("is ", "has ", "was ", "does ", "must ", "cannot ", "ended ")
 
 
 class Form:
-    """The fields of a form as typed, and their errors. `errors[""]` are those of no field."""
+    """The fields of a form as typed, and their errors. `errors[""]` belong to no field."""
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self.values: dict[str, Any] = dict(values or {})
@@ -35,7 +35,7 @@ class Form:
 
     @classmethod
     def sent(cls) -> Form:
-        """What the browser sent, without spaces around it and without what was left empty."""
+        """The submitted fields, without surrounding spaces and without empty fields."""
         values = {name: value.strip() for name, value in request.form.items() if name not in ("csrf_token", FIELD)}
         return cls({name: value for name, value in values.items() if value})
 
@@ -46,13 +46,15 @@ class Form:
         return " ".join(self.errors.get(name, ()))
 
     def blame(self, error: Refused, aliases: Mapping[str, str] | None = None, known: tuple[str, ...] = ()) -> None:
-        """Put an error at its field; aliases: the form's name of a field. known: the form's fields, () for all."""
+        """Put an error at its field; aliases: the form's names of fields. known: the form's fields, () for all."""
         for one in error.errors if isinstance(error, InvalidSpec | OverQuota) else (error,):
             field = (aliases or {}).get(one.field, one.field)
             self.errors.setdefault(field if not known or field in known else "", []).append(sentence(one))
 
     def take(self, error: Refused, aliases: Mapping[str, str] | None = None, known: tuple[str, ...] = ()) -> int:
-        """`blame` for a page with several forms; the status to answer with. Raises what is not about the input."""
+        """`blame` for a page with several forms; the status of the response. Raises errors that do not concern the
+        input.
+        """
         if error.code not in _AT_A_FIELD:
             raise error
         self.blame(error, aliases, known)
@@ -67,7 +69,7 @@ class Form:
         known: tuple[str, ...] = (),
         **values: Any,
     ) -> Response:
-        """The page once more with the error where it belongs; raises what is not about the input."""
+        """The page with the error at its field; raises errors that do not concern the input."""
         if error.code not in _AT_A_FIELD:
             raise error
         self.blame(error, aliases, known)
@@ -78,7 +80,7 @@ class Form:
 
 
 def sentence(error: Refused) -> str:
-    """An error as a person reads it beside the field."""
+    """An error as a sentence for its field."""
     message = f"this {error.message}" if error.message.startswith(_NEEDS_SUBJECT) else error.message
     hint = "" if "slicectl" in error.hint else error.hint
     text = f"{message}: {hint}" if hint else message
@@ -86,9 +88,9 @@ def sentence(error: Refused) -> str:
 
 
 def once(view: Callable[..., Response]) -> Callable[..., Response]:
-    """A view of a form: when the same form comes again after it was taken, the answer is the first one's.
+    """A view of a form: a second submission of the same form gets the response of the first one.
 
-    As with `Idempotency-Key`, the answer is kept with what the form did, in the same transaction.
+    As with `Idempotency-Key`, the response is stored with the effect of the form, in the same transaction.
     """
 
     @functools.wraps(view)
@@ -102,13 +104,13 @@ def once(view: Callable[..., Response]) -> Callable[..., Response]:
         def do() -> Answer:
             response = view(*args, **values)
             shown.append(response)
-            if response.status_code != 303:  # it was not taken, and may come again
+            if response.status_code != 303:  # the form was refused, and may be sent again
                 return Answer(Code.INVALID.status, "")
             return Answer(303, json.dumps([response.headers["Location"], session.get("_flashes", [])]))
 
         found = idempotency.once(state().store, Asked(principal().user, key, request.path, b"", ""), do)
         if shown:
-            wake(state().config.wake_socket)  # what woke the agent before the transaction ended was too early
+            wake(state().config.wake_socket)  # an earlier wake-up came before the end of the transaction
             return shown[0]
         target, messages = json.loads(found.body)
         session["_flashes"] = messages

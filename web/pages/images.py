@@ -1,4 +1,4 @@
-"""Images: which there are, who uses them, and new ones from a disk image file."""
+"""Images: the list, their use, and uploads of disk image files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slicemgr.web.state import principal, state
 
 _FIELDS = ("name", "format", "project", "file")
 _QCOW2 = b"QFI\xfb"
-_ALL = "-"  # the choice that makes an image one for all
+_ALL = "-"  # the choice of an image for all projects
 
 blueprint = shell.blueprint("image_page", Entry("image_page.every", "Images", "image", 15))
 uploads = shell.uploads("image_upload")
@@ -30,7 +30,7 @@ uploads = shell.uploads("image_upload")
 
 @blueprint.route("/images")
 def every() -> Response:
-    """Those for all, and those of one's projects."""
+    """The images for all projects and those of the user's projects."""
     with state().store.read() as c:
         found = image_views.images(c, projects=access.visible(principal()))
         running = [
@@ -49,7 +49,7 @@ def ask() -> Response:
 
 @uploads.route("/new-image", methods=["POST"])
 def send() -> Response:
-    """Take a file in, while it comes. The proof stands before the file: who has none sends no file."""
+    """Import a file while it arrives. The CSRF token precedes the file: without it nothing is read."""
     given = FileForm()
     with spool.place():
         given.open()
@@ -59,7 +59,7 @@ def send() -> Response:
             response = _take(given, form)
         except Refused as error:
             return _new(form, form.take(error, known=_FIELDS))
-    if "X-Upload" in request.headers:  # a script would follow a redirect unseen, and use up its message
+    if "X-Upload" in request.headers:  # a script would follow a redirect invisibly and consume its message
         return Response(status=204, headers={"X-Location": response.headers["Location"]})
     return response
 
@@ -73,7 +73,7 @@ def show(name: str) -> Response:
 @blueprint.route("/images/<name>/delete", methods=["POST"])
 @once
 def delete(name: str) -> Response:
-    """Delete it, if its name was typed; not while a slice uses it."""
+    """Delete the image, if its name was typed and no slice uses it."""
     by, form = principal(), Form.sent()
     with state().store.read() as c:
         image = images.find(c, name, by)
@@ -91,7 +91,7 @@ def delete(name: str) -> Response:
 @blueprint.route("/images/<name>/publish", methods=["POST"])
 @once
 def publish(name: str) -> Response:
-    """Make a project's image one for all."""
+    """Make a project's image available to all projects."""
     images.publish(state().store, name, principal())
     return shell.see("image_page.show", f"{name} is now available to all projects.", name=name)
 
@@ -114,7 +114,7 @@ def _take(given: FileForm, form: Form) -> Response:
 
 
 def _checked(chunks: Iterator[bytes], format: str) -> Iterator[bytes]:
-    """The file, if its beginning is what the form says; nothing is ever guessed of a disk's content."""
+    """The file, if its first bytes match the format of the form; the format is never detected from the content."""
     head = b""
     for chunk in chunks:
         head += chunk

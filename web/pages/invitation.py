@@ -1,4 +1,4 @@
-"""What an invitation's link leads to: the first password."""
+"""The page of an invitation link: set the first password."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ blueprint = shell.blueprint("invitation", is_open=True)
 
 @blueprint.route("/invitation/<secret>")
 def show(secret: str) -> Response:
-    """Whom it is for. Looking uses nothing up: mail programs look, too."""
+    """Show the user of the link. The link stays valid, because mail programs open links too."""
     user = users.invited(state().store, secret)
     return shell.show("invitation.html", form=Form(), user=user, least=passwords.LEAST)
 

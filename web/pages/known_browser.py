@@ -1,4 +1,4 @@
-"""The cookie by which a browser is known where its user signed in before."""
+"""The cookie of a known browser, in which the user of an account signed in before."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _KEY = "slicemgr.known_browsers"
 
 
 def install(app: Flask, config: Config, store: Store) -> None:
-    """After the application has its secret key."""
+    """Set up the cookie. Call it after the application has its secret key."""
     app.extensions[_KEY] = KnownBrowsers(store, cast(bytes, app.secret_key), config.people.known_browser)
 
 
 def recognise(user: str) -> str:
-    """What this browser is called, if the account's user signed in here before; "" if not."""
+    """The id of this browser, if the account's user signed in here before; "" if not."""
     return _known().recognise(request.cookies.get(_name(), ""), sign_in.name(user))
 
 
 def remember(user: str) -> None:
-    """The answer to this request makes the browser known to the account."""
+    """Add the account to the known-browser cookie of this response."""
     kept = _known().remember(request.cookies.get(_name(), ""), user)
 
     def keep(response: Response) -> Response:

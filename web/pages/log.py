@@ -1,4 +1,4 @@
-"""The log: who did what, when and from where; and the operations that came of it."""
+"""The event log, and the operations of the testbed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slicemgr.web.state import principal, state
 
 PAGE = 100  # events
 _OPERATIONS = 100
-_SOON, _LATER = 2.0, 10.0  # seconds between looks at operations: while some are under way, and while none is
+_SOON, _LATER = 2.0, 10.0  # seconds between updates: while some operations are running, and while none is
 _TEXTS = ("user", "action", "project", "slice")
 _LARGEST = 1 << 62
 
@@ -30,7 +30,7 @@ operation_list = shell.blueprint("operation_list", Entry("operation_list.every",
 
 @blueprint.route("/log")
 def show() -> Response:
-    """Events by what one asks for; a page at a time, the newest first."""
+    """Events by filters; a page at a time, the newest first."""
     by, form = principal(), Form({name: value for name, value in request.args.items() if value.strip()})
     wanted = _wanted(form)
     with state().store.read() as c:
@@ -44,7 +44,7 @@ def show() -> Response:
 
 @operation_list.route("/operations")
 def every() -> Response:
-    """What was asked of the node, the newest first; live."""
+    """The operations, the newest first; updated while the page is open."""
     wanted = request.args.get("state", "")
     wanted = wanted if wanted in tuple(OperationState) else ""
     with state().store.read() as c:
@@ -65,7 +65,7 @@ def every() -> Response:
 
 
 def _wanted(form: Form) -> LogFilter | None:
-    """The filter that the address has; None if one of its fields makes no sense."""
+    """The filter in the URL; None if one of its fields is invalid."""
     texts = {name: str(form[name])[:200] for name in _TEXTS}
     try:
         since, until = _day(form, "since"), _day(form, "until")
@@ -75,7 +75,7 @@ def _wanted(form: Form) -> LogFilter | None:
     except Refused as error:
         form.blame(error, known=("since", "until"))
         return None
-    last = until + timedelta(days=1) if until else None  # the day itself, too
+    last = until + timedelta(days=1) if until else None  # including the day itself
     return LogFilter(**texts, since=since, until=last, before=int(before) if before else None)
 
 

@@ -1,6 +1,6 @@
-"""The documents below `/docs`, for everyone: files that `make docs` built into the package.
+"""The documents below `/docs`, public: files that `make docs` built into the package.
 
-Their theme has scripts inside its pages. The policy of each page names these by their hashes and allows no others.
+Their theme has inline scripts. The policy of each page allows these by their hashes and no others.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def show(name: str) -> Response:
 
 @functools.lru_cache(512)
 def policy(page: Path, _changed: int) -> str:
-    """The Content-Security-Policy of a built page as it was at this time of change."""
+    """The Content-Security-Policy of a built page; `_changed`, its time of change, renews the cache."""
     scripts = {
         base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         for script in _SCRIPT.findall(page.read_text())

@@ -1,6 +1,6 @@
-"""A form with a file that is too large for memory: its fields are read first, the file as it comes.
+"""A form with a file that is too large for memory: its fields are read first, the file as it arrives.
 
-werkzeug's own form parser would write the whole file away before anybody has asked who sends it.
+werkzeug's own form parser would write the whole file to disk before the user is authenticated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _MOST_FIELDS = 64 << 10  # bytes of all fields together
 
 
 class FileForm:
-    """The request's body. `open` reads to the beginning of the file; then `request.form` has the fields before it."""
+    """The request's body.
+
+    `open` reads up to the beginning of the file; `request.form` then has the preceding fields.
+    """
 
     def __init__(self) -> None:
         boundary = request.mimetype_params.get("boundary", "")
@@ -30,10 +33,10 @@ class FileForm:
         self.name = ""  # of the file, as the browser says it
 
     def open(self) -> None:
-        """Raises Refused(INVALID) for what is no such form."""
+        """Read the fields. Raises Refused(INVALID) for a malformed form."""
         if not self._is_multipart:
             return
-        request.max_content_length = (request.content_length or 0) + 1  # the file has limits of its own
+        request.max_content_length = (request.content_length or 0) + 1  # the limit of files applies
         fields: list[tuple[str, str]] = []
         taken, current, text = 0, "", bytearray()
         try:
@@ -55,7 +58,7 @@ class FileForm:
         request.form = ImmutableMultiDict(fields)
 
     def file(self) -> Iterator[bytes]:
-        """The file's content. Raises Refused(INVALID) if it ends before the form does."""
+        """The file's content. Raises Refused(INVALID) if the body ends before the form."""
         try:
             for event in self._events:
                 if not isinstance(event, Data):
@@ -63,7 +66,7 @@ class FileForm:
                 yield event.data
                 if not event.more_data:
                     break
-            for event in self._events:  # what is behind the file is of no use, but must be there
+            for event in self._events:  # the rest is ignored, but must be complete
                 if isinstance(event, Epilogue):
                     return
         except ValueError as error:

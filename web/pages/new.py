@@ -1,4 +1,4 @@
-"""Request a slice: what it shall be, what it costs, and beyond the quota why."""
+"""Request a slice: the form, its cost, and beyond the quota the reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slicemgr.web.pages.form import Form, once, sentence
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
 
-OWN = "own"  # a size of one's own
+OWN = "own"  # the choice of a custom size
 FIELDS = (
     *("name", "project", "type", "image", "size", "cpu", "memory", "disk", "count", "lease"),
     *("ports", "net_in", "net_out", "boot", "keys", "more_keys", "user_data", "reason"),
@@ -37,7 +37,7 @@ blueprint = shell.blueprint("new", Entry("new.ask", "Request a slice", "plus", 1
 
 @blueprint.route("/new")
 def ask() -> Response:
-    """The form, as most want it."""
+    """The form with default values."""
     config = state().config
     form = Form({"type": "lxc", "size": "medium", "count": "1", "image": request.args.get("image", "")})
     with state().store.read() as c:
@@ -50,7 +50,7 @@ def ask() -> Response:
 
 @blueprint.route("/new/cost", methods=["POST"])
 def price() -> Response:
-    """What the form as it is now would take, and what would be left."""
+    """The cost of the current form, and what remains of the quota."""
     form = _sent()
     project = access.project_for(principal(), form["project"] or None)
     with state().store.read() as c:
@@ -60,7 +60,7 @@ def price() -> Response:
 @blueprint.route("/new", methods=["POST"])
 @once
 def create() -> Response:
-    """The slice, or beyond the quota the request that waits."""
+    """Create the slice, or beyond the quota a request."""
     form, by, store, config = _sent(), principal(), state().store, state().config
     try:
         why = requests.reason(form["reason"])
@@ -78,7 +78,7 @@ def create() -> Response:
 
 
 def _again(form: Form, error: Refused) -> Response:
-    """Beyond the quota the reason is what is missing; all else is wrong where it stands."""
+    """Beyond the quota the form asks for a reason; other errors are shown at their fields."""
     over = isinstance(error, OverQuota)
     if isinstance(error, OverQuota):
         form.errors["reason"] = ["This exceeds the quota of the project. Enter a reason, or request less."]
@@ -99,7 +99,7 @@ def _sent() -> Form:
 
 
 def _body(form: Form) -> dict[str, Any]:
-    """The JSON of `POST /slices` that the form stands for."""
+    """The JSON of `POST /slices` for the form."""
     body = {name: form[name] for name in _PLAIN if form[name]}
     body |= _size(form)
     if form["boot"] and form["type"] == "kvm":
@@ -117,7 +117,7 @@ def _size(form: Form) -> dict[str, Any]:
 
 
 def _keys(c: Connection, form: Form) -> list[str]:
-    """The chosen ones of one's own, and what was pasted."""
+    """The selected keys of the account and the pasted ones."""
     own = people.keys(c, principal().user)
     chosen = [one["key"] for one in own if one["id"] in form.values["keys"]]
     return [*chosen, *([form["more_keys"]] if form["more_keys"] else [])]
@@ -130,7 +130,7 @@ def _cost(c: Connection, project: str, form: Form) -> cost.Cost:
 
 
 def _choices(form: Form) -> dict[str, Any]:
-    """What there is to choose from, and what the form costs as it is."""
+    """The choices of the form and its current cost."""
     by, config = principal(), state().config
     with state().store.read() as c:
         every = [one["name"] for one in people.project_list(c, by)]
@@ -176,7 +176,7 @@ def _describe(image: dict[str, Any]) -> str:
 
 
 def _sizes() -> list[tuple[str, str, str, str, str]]:
-    """Cards: value, title, what it is, no picture, nothing against it."""
+    """The choices: value, title, description, no picture, no reason against it."""
     known = [
         (
             name,
@@ -195,7 +195,7 @@ def _unit(text: str) -> str:
 
 
 def lease_options(chosen: str, longest: timedelta) -> list[tuple[str, str]]:
-    """Spans and until when they last."""
+    """Leases and when they end."""
     spans: dict[str, timedelta] = {}
     for text in (*_LEASES, leases.text(longest), chosen):
         try:
@@ -216,7 +216,7 @@ def _span(span: timedelta) -> str:
 
 
 def _text(size: int) -> str:
-    """Bytes as they are typed: `512M`, `4G`."""
+    """Bytes as text for a form: `512M`, `4G`."""
     for unit, letter in ((1 << 30, "G"), (1 << 20, "M")):
         if size % unit == 0:
             return f"{size // unit}{letter}"

@@ -1,4 +1,4 @@
-"""The node, for admins: what it is and has, whether all it needs is there, and what is left over on it."""
+"""The nodes, for admins: facts, capacity, the check of their requirements, and leftovers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
 
-_SOON = 1.0  # seconds between looks while something is asked of the node
+_SOON = 1.0  # seconds between updates while an operation on the node is running
 _MOVING = ("queued", "running")
-_CAPS = ("memory", "disk")  # limits of slivers that may add up to more than there is
+_CAPS = ("memory", "disk")  # limits of slivers whose sum may exceed the capacity
 
 blueprint = shell.blueprint("node_page", Entry("node_page.every", "Nodes", "node", 60, "Testbed", admin=True))
 
 
 @blueprint.route("/nodes")
 def every() -> Response:
-    """All of them; the only one is shown at once."""
+    """All nodes; a single one is shown at once."""
     access.run_on_node(principal(), "use the admin pages")
     with state().store.read() as c:
         found = node_views.nodes(c, state().config.network)
@@ -36,7 +36,7 @@ def every() -> Response:
 
 @blueprint.route("/nodes/<name>")
 def show(name: str) -> Response:
-    """One node; for htmx what it is asked just now."""
+    """One node; for htmx the state of its operations."""
     access.run_on_node(principal(), "use the admin pages")
     with state().store.read() as c:
         node = node_views.nodes(c, state().config.network, name)[0]
@@ -71,7 +71,7 @@ def audit(name: str) -> Response:
 @blueprint.route("/nodes/<name>/doctor", methods=["POST"])
 @once
 def examine(name: str) -> Response:
-    """Ask the agent to check all that the node needs."""
+    """Check the requirements of the node."""
     nodes.request(state().store, state().config, name, "doctor", principal(), {})
     return shell.see("node_page.show", name=name)
 
@@ -79,7 +79,7 @@ def examine(name: str) -> Response:
 @blueprint.route("/nodes/<name>/gc", methods=["POST"])
 @once
 def look(name: str) -> Response:
-    """Ask what is left over. Nothing is removed."""
+    """List leftovers. Nothing is removed."""
     nodes.request(state().store, state().config, name, "gc", principal(), {"apply": False})
     return shell.see("node_page.show", name=name)
 
@@ -87,7 +87,7 @@ def look(name: str) -> Response:
 @blueprint.route("/nodes/<name>/gc/apply", methods=["POST"])
 @once
 def remove(name: str) -> Response:
-    """Remove what the page showed. Refused(CONFLICT) if somebody has looked or removed since."""
+    """Remove the leftovers that the page showed. Refused(CONFLICT) after a newer listing or removal."""
     access.run_on_node(principal(), "gc")
     with state().store.read() as c:
         node_views.nodes(c, state().config.network, name)

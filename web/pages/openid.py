@@ -1,4 +1,4 @@
-"""Signing in by an OpenID Connect issuer: there and back, once for each time somebody set out."""
+"""Sign-in with an OpenID Connect issuer: the redirect to the issuer and the callback."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.pages.form import Form, once, sentence
 from slicemgr.web.state import address, principal, state
 
-_KEY = "openid"  # what the cookie calls the flights
-_TABS = 3  # flights that a browser may have open; a cookie holds little
-_PATIENCE = 600  # seconds that one may take at the issuer
+_KEY = "openid"  # the key of pending sign-ins in the cookie
+_TABS = 3  # pending sign-ins of a browser; the size of a cookie is limited
+_PATIENCE = 600  # seconds that a sign-in at the issuer may take
 _MOST_USED = 50_000
 _LONGEST_TARGET = 500
-_ENTER, _LINK, _INVITATION = "enter", "link", "invitation"  # what for; the last two with whose
+_ENTER, _LINK, _INVITATION = "enter", "link", "invitation"  # purposes; the last two store the user
 
 blueprint = shell.blueprint("openid", is_open=True)
 account = shell.blueprint("openid_account")
@@ -31,14 +31,14 @@ account = shell.blueprint("openid_account")
 
 @dataclass
 class Desk:
-    """The issuer, and the flights that have come back: a copied cookie brings nobody in twice."""
+    """The issuer, and the callbacks that were used: a copied cookie does not sign in twice."""
 
     issuer: Issuer
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _used: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
     def use(self, given: str) -> bool:
-        """Whether it is the first time; remembered for as long as a cookie could come with it."""
+        """Whether this callback is new; remembered for the lifetime of the cookie."""
         now = time.time()
         with self._lock:
             while self._used and (next(iter(self._used.values())) < now - _PATIENCE or len(self._used) > _MOST_USED):
@@ -55,7 +55,7 @@ def install(app: Flask) -> None:
 
 
 def _passwords_for() -> str:
-    """Whose passwords sign in: all, admins, nobody."""
+    """Which accounts sign in with a password: all, admins, none."""
     oidc = state().config.oidc
     if oidc.passwords or not oidc.issuer:
         return "all"
@@ -65,7 +65,7 @@ def _passwords_for() -> str:
 
 @blueprint.route("/sign-in/openid")
 def start() -> Response:
-    """To the issuer."""
+    """Redirect to the issuer."""
     _desk()
     target = browser_session.local(request.args.get("next", "")[:_LONGEST_TARGET])
     if browser_session.signed_in():
@@ -78,7 +78,7 @@ def start() -> Response:
 
 @blueprint.route("/invitation/<secret>/openid", methods=["POST"])
 def invited(secret: str) -> Response:
-    """To the issuer, for the account that a link is for."""
+    """Redirect to the issuer, to accept an invitation."""
     _desk()
     users.invited(state().store, secret)
     return shell.show("openid.html", address=_set_out(_INVITATION, secret))
@@ -86,7 +86,7 @@ def invited(secret: str) -> Response:
 
 @account.route("/account/openid", methods=["POST"])
 def link() -> Response:
-    """To the issuer, to sign in with it from now on."""
+    """Redirect to the issuer, to link its identity to the account."""
     _desk()
     try:
         return shell.show("openid.html", address=_set_out(_LINK, principal().user))
@@ -107,7 +107,7 @@ def unlink() -> Response:
 
 @blueprint.route("/sign-in/openid/back")
 def back() -> Response:
-    """From the issuer, with a code or the reason why there is none."""
+    """The callback: with a code or the reason for its absence."""
     desk, given = _desk(), request.args.get("state", "")
     attempt, where = f"openid {given[:64]}", address()
     try:
@@ -122,7 +122,7 @@ def back() -> Response:
 
 
 def _arrived(proven: Any, what: str, whose: str) -> Response:
-    """What somebody set out for is done."""
+    """Complete the purpose of the sign-in."""
     store, config, agent = state().store, state().config, request.headers.get("User-Agent", "")
     if what == _LINK:
         if not browser_session.signed_in() or principal().user != whose:
@@ -141,7 +141,7 @@ def _arrived(proven: Any, what: str, whose: str) -> Response:
 
 
 def _set_out(what: str, whose: str) -> str:
-    """Where to; the cookie holds what the answer must fit. Refused(UNAVAILABLE)."""
+    """The URL of the issuer; the cookie stores what the callback must match. Refused(UNAVAILABLE)."""
     flight = Flight.begin()
     target = _desk().issuer.address(flight, _back())
     flights = [*session.get(_KEY, ()), [*astuple(flight), int(time.time()), what, whose]]
@@ -150,7 +150,7 @@ def _set_out(what: str, whose: str) -> str:
 
 
 def _come_back(desk: Desk, given: str) -> tuple[Flight, str, str]:
-    """The flight that `given` is the state of; it is over now. Refused(UNAUTHENTICATED) if this browser began none."""
+    """End the pending sign-in with this state. Refused(UNAUTHENTICATED) if this browser did not begin it."""
     flights = session.get(_KEY, [])
     session[_KEY] = [one for one in flights if one[0] != given]
     found = next((one for one in flights if one[0] == given), None)
@@ -171,7 +171,7 @@ def _desk() -> Desk:
 
 
 def _again(error: Refused) -> Response:
-    """The page to sign in at, with what went wrong."""
+    """The sign-in page with the error."""
     form = Form()
     form.errors[""] = [sentence(error)]
     response = shell.show("sign_in.html", error.code.status, form=form, next=None)

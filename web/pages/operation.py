@@ -1,4 +1,4 @@
-"""One operation: how far it has come."""
+"""One operation and its progress."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from slicemgr.service.views import operations as operation_views
 from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.state import principal, state
 
-_EVERY = 1.0  # seconds between looks, until it has ended
+_EVERY = 1.0  # seconds between updates, until it has ended
 
 blueprint = shell.blueprint("operation_page")
 
 
 @blueprint.route("/operations/<id>")
 def show(id: str) -> Response:
-    """The page, which may be left and come back to: the operation goes on."""
+    """The page; the operation continues when the user leaves it."""
     with state().store.read() as c:
         operation = operation_views.operation(c, id, principal())
     ended = operation["state"] in ("done", "failed")

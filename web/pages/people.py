@@ -1,4 +1,4 @@
-"""People, for admins: who has an account, who is invited, who may not any more."""
+"""User accounts, for admins: list, invite, enable and disable."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ blueprint = shell.blueprint("people_page", Entry("people_page.every", "People", 
 
 @blueprint.route("/people")
 def every() -> Response:
-    """Everybody, or whom one searches."""
+    """All users, or those that match the search."""
     return _list(Form())
 
 
 @blueprint.route("/people", methods=["POST"])
 @once
 def invite() -> Response:
-    """A new account; the page that follows shows the link, once."""
+    """Create an account; the next page shows the link once."""
     access.invite(principal())
     form = Form.sent()
     raw = {name: form[name] for name in ("name", "full_name", "email")} | {"admin": form["admin"] == "yes"}
@@ -81,7 +81,7 @@ def switch(name: str, what: str) -> Response:
 @blueprint.route("/people/<name>/invitation", methods=["POST"])
 @once
 def invite_again(name: str) -> Response:
-    """A new link, for who lost it or forgot the password."""
+    """Create a new link for a user who lost the link or the password."""
     access.invite(principal())
     return _linked(users.invite_again(state().store, state().config, name, principal()))
 

@@ -1,4 +1,4 @@
-"""A new project, what a project may have, and its end."""
+"""Create, change and delete projects and their limits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ask() -> Response:
 @blueprint.route("/new-project", methods=["POST"])
 @once
 def make() -> Response:
-    """A new project; what is left empty is the testbed's default."""
+    """Create a project; empty limits use the defaults of the testbed."""
     access.make_project(principal())
     form = Form.sent()
     try:
@@ -66,7 +66,7 @@ def settings(name: str) -> Response:
 @blueprint.route("/projects/<name>/settings", methods=["POST"])
 @once
 def change(name: str) -> Response:
-    """An empty limit is no limit."""
+    """Change the project; an empty limit is no limit."""
     form, by = Form.sent(), principal()
     body: dict[str, Any] = {"description": form["description"]}
     if by.admin:
@@ -81,7 +81,7 @@ def change(name: str) -> Response:
 @blueprint.route("/projects/<name>/delete", methods=["POST"])
 @once
 def delete(name: str) -> Response:
-    """An empty project, if its name was typed."""
+    """Delete an empty project, if its name was typed."""
     access.limit_project(principal(), name)
     form = Form.sent()
     if form["typed"] != name:
@@ -112,7 +112,7 @@ def _settings(name: str, form: Form | None, status: int = 200, ending: Form | No
 
 
 def _typed(project: dict[str, Any]) -> dict[str, str]:
-    """What a project has, as one would type it."""
+    """The limits of a project, as texts for the form."""
     values = {f"{level}.{name}": _text(name, project[level][name]) for level in LEVELS for name in NAMES}
     return {"description": project["description"] or "", **values}
 
@@ -126,7 +126,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _limits(form: Form, level: str, empty_is: tuple[str, ...]) -> dict[str, Any]:
-    """The JSON for the fields of one level. empty_is: which of them are no limit if empty; others are left out."""
+    """The JSON for the fields of one level. empty_is: empty fields that mean no limit; others are left out."""
     found: dict[str, Any] = {}
     for name in NAMES:
         text = form[f"{level}.{name}"]
@@ -136,7 +136,7 @@ def _limits(form: Form, level: str, empty_is: tuple[str, ...]) -> dict[str, Any]
 
 
 def _number(name: str, text: str) -> Any:
-    """Counts as numbers; what is none stays text, and is refused where it is read."""
+    """Counts as numbers; other text is kept, and refused by the service."""
     if name in ("memory", "disk", "lease"):
         return text
     try:

@@ -1,4 +1,4 @@
-"""What holds for a project's leases: default and reminders are a PI's to say, window and exemption an admin's."""
+"""The lease policy of a project: PIs set default and reminders, admins window and exemption."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slicemgr.web.state import principal, state
 
 _OF_PIS = ("default", "reminders")
 _OF_ADMINS = (*_OF_PIS, "window", "exempt")
-_NONE = "none"  # as typed: no reminder at all
+_NONE = "none"  # as typed: no reminders
 
 blueprint = shell.blueprint("project_leases")
 
@@ -29,7 +29,7 @@ def show(name: str) -> Response:
 @blueprint.route("/projects/<name>/leases", methods=["POST"])
 @once
 def change(name: str) -> Response:
-    """An empty field is as the node has it. Only what is another than before is said."""
+    """Change the policy; an empty field uses the node's setting. Only changed fields are sent."""
     form, by = Form.sent(), principal()
     before = _typed(_rules(name))
     changed = [field for field in (_OF_ADMINS if by.admin else _OF_PIS) if form[field] != before[field]]
@@ -42,7 +42,7 @@ def change(name: str) -> Response:
 
 
 def _rules(name: str) -> dict[str, Any]:
-    """What holds, for who may change some of it."""
+    """The policy, for users who may change part of it."""
     by = principal()
     access.describe_project(by, name)
     with state().store.read() as c:
@@ -57,7 +57,7 @@ def _page(name: str, form: Form | None, status: int = 200) -> Response:
 
 
 def _typed(rules: dict[str, Any]) -> dict[str, str]:
-    """What the project says by itself, as one would type it."""
+    """The project's own settings, as texts for the form."""
     own = {
         "default": _text(rules["default"]),
         "window": _text(rules["window"]),
@@ -68,7 +68,7 @@ def _typed(rules: dict[str, Any]) -> dict[str, str]:
 
 
 def _value(field: str, text: str) -> Any:
-    """The JSON of what was typed."""
+    """The JSON for a typed value."""
     if field == "exempt":
         return text == "yes"
     if not text:

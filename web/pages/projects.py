@@ -1,4 +1,4 @@
-"""Projects: who belongs to them, what they have and may have, what they asked for."""
+"""Projects: members, use, limits and requests."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
 
-SHOWN = 10  # slices and events on a project's page; there are lists for all of them
+SHOWN = 10  # slices and events on a project's page; lists show the rest
 
 blueprint = shell.blueprint("project_page", Entry("project_page.every", "Projects", "project", 20))
 
 
 @blueprint.route("/projects")
 def every() -> Response:
-    """One's own; an admin's are all."""
+    """The user's projects; all for admins."""
     with state().store.read() as c:
         found = people.project_list(c, principal())
         invited = invitation_views.of_user(c, principal())
@@ -46,7 +46,7 @@ def show(name: str) -> Response:
 @blueprint.route("/projects/<name>/members", methods=["POST"])
 @once
 def add_member(name: str) -> Response:
-    """Invite somebody; an admin makes a member of an account."""
+    """Invite a user; an admin adds the account directly."""
     form, by, store, config = Form.sent(), principal(), state().store, state().config
     try:
         members.set_member(store, config, name, form["user"], form["role"] or "member", by)
@@ -62,7 +62,7 @@ def add_member(name: str) -> Response:
 @blueprint.route("/projects/<name>/invitations/<id>/withdraw", methods=["POST"])
 @once
 def withdraw(name: str, id: str) -> Response:
-    """Take an invitation back."""
+    """Withdraw an invitation."""
     invitations.withdraw(state().store, name, id, principal())
     return _back(name, "The invitation was withdrawn.")
 
@@ -70,7 +70,7 @@ def withdraw(name: str, id: str) -> Response:
 @blueprint.route("/invitations/<id>/accept", methods=["POST"])
 @once
 def accept(id: str) -> Response:
-    """Become a member of the project that invites."""
+    """Accept an invitation."""
     name = invitations.accept(state().store, state().config, id, principal())
     return _back(name, f"You are now a member of {name}.")
 
@@ -78,7 +78,7 @@ def accept(id: str) -> Response:
 @blueprint.route("/invitations/<id>/decline", methods=["POST"])
 @once
 def decline(id: str) -> Response:
-    """Have the invitation shown no more."""
+    """Decline an invitation."""
     invitations.decline(state().store, id, principal())
     return shell.see("project_page.every", "The invitation was declined. Its sender is not notified.")
 
@@ -94,7 +94,7 @@ def set_role(name: str, user: str) -> Response:
 @blueprint.route("/projects/<name>/members/<user>/remove", methods=["POST"])
 @once
 def remove_member(name: str, user: str) -> Response:
-    """Put somebody out, or leave; the slices stay the project's."""
+    """Remove a member, or leave; the slices stay in the project."""
     by = principal()
     members.remove_member(state().store, state().config, name, user, by)
     if user == by.user and not by.admin:
@@ -107,7 +107,7 @@ def _back(name: str, message: str) -> Response:
 
 
 def _accounts(c: Connection, name: str) -> list[dict[str, Any]]:
-    """What it used this month and in the one before, by UTC; nothing is zeros."""
+    """The resource use of this month and the previous one, by UTC; zeros if there was none."""
     first = utcnow().replace(day=1)
     months = [(first - timedelta(days=1)), first]
     found = {one["month"]: one for one in samples.accounts(c, principal(), name, None, f"{months[0]:%Y-%m}")}

@@ -1,4 +1,4 @@
-"""Requests beyond a quota: one's own, and those that one may grant, trim or decline."""
+"""Requests beyond a quota: the user's own, and those that the user may grant or decline."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ blueprint.app_context_processor(lambda: {"requests_waiting": waiting_now})
 
 
 def waiting_now() -> int:
-    """How many requests wait for who looks at the page."""
+    """The number of requests that wait for the user."""
     with state().store.read() as c:
         return page_views.waiting(c, principal())
 
 
 @blueprint.route("/requests")
 def every() -> Response:
-    """Those that wait first."""
+    """The requests, the waiting ones first."""
     wanted = request.args.get("state", "")
     wanted = wanted if wanted in tuple(RequestState) else ""
     number = max(1, request.args.get("page", 1, int))
@@ -50,20 +50,20 @@ def every() -> Response:
 
 @blueprint.route("/requests/waiting")
 def waiting() -> Response:
-    """The count beside the navigation's entry, for htmx."""
+    """The count in the navigation, for htmx."""
     return shell.show("requests/badge.html")
 
 
 @blueprint.route("/requests/<id>")
 def show(id: str) -> Response:
-    """One request, with what may be done about it."""
+    """One request, with the possible decisions."""
     return _page(id)
 
 
 @blueprint.route("/requests/<id>/grant", methods=["POST"])
 @once
 def grant(id: str) -> Response:
-    """Make the slice, with less where the form says so."""
+    """Create the slice, reduced as the form says."""
     form, config, store, by = Form.sent(), state().config, state().store, principal()
     with store.read() as c:
         asked = _typed(people.requests(c, by, id)[0]["wanted"])
@@ -81,7 +81,7 @@ def grant(id: str) -> Response:
 @blueprint.route("/requests/<id>/decline", methods=["POST"])
 @once
 def decline(id: str) -> Response:
-    """Say no, and why."""
+    """Decline, with a reason."""
     form = Form.sent()
     try:
         requests.decline(state().store, id, requests.reason(form["no"], needed=True), principal())
@@ -93,7 +93,7 @@ def decline(id: str) -> Response:
 @blueprint.route("/requests/<id>/withdraw", methods=["POST"])
 @once
 def withdraw(id: str) -> Response:
-    """Take back one's own."""
+    """Withdraw the user's own request."""
     requests.withdraw(state().store, id, principal())
     return shell.see("request_page.show", "Withdrawn.", id=id)
 
@@ -112,7 +112,7 @@ def _page(id: str, form: Form | None = None, status: int = 200) -> Response:
 
 
 def _typed(wanted: dict[str, Any]) -> dict[str, str]:
-    """The trimmable fields of a request, as one would type them."""
+    """The fields of a request that may be reduced, as texts for the form."""
     return {name: _text(name, wanted[name]) for name in _GRANT if wanted.get(name) is not None}
 
 

@@ -1,4 +1,4 @@
-"""Secrets that are shown once: kept in memory from the form that made them to the page that shows them."""
+"""Secrets that are shown once: kept in memory between the form that created them and the page that shows them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from flask import current_app
 from slicemgr.web.state import principal
 
 _KEPT = 1000
-_PATIENCE, _AGAIN = 120.0, 5.0  # seconds until it must be looked at, and for the second look of a double click
+_PATIENCE, _AGAIN = 120.0, 5.0  # seconds of storage: before the first display, and after it for a double click
 
 
 class _Secret(NamedTuple):
-    whose: str  # the session that may look
+    whose: str  # the session that may read it
     text: str
     until: float  # monotonic
 
 
 class _Secrets:
-    """For the one web process there is."""
+    """For the only web process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,10 +55,10 @@ def _secrets() -> _Secrets:
 
 
 def keep(text: str) -> str:
-    """What to ask `look` with, from this session alone. It opens nothing."""
+    """Store a secret; its key for `read`, valid for this session alone."""
     return _secrets().keep(principal().credential, text)
 
 
 def read(key: str) -> str:
-    """The secret; "" if it was shown already, is too old, or is another session's."""
+    """The secret; "" if it was shown already, has expired, or is another session's."""
     return _secrets().read(principal().credential, key) if key else ""

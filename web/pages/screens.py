@@ -1,6 +1,6 @@
-"""A sliver's console and a machine's screen in the browser: a page each, and what its script opens them with.
+"""A sliver's console and a machine's screen in the browser: a page and a route for its token.
 
-xterm.js makes style elements: the policy lets those pass that carry the page's nonce (`static/screens/policy.js`).
+xterm.js creates style elements: the policy allows those with the page's nonce (`static/screens/policy.js`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ blueprint = shell.blueprint("screens")
 
 @blueprint.route(_WHAT)
 def show(name: str, index: int, what: str) -> Response:
-    """The page. Refused(NOT_FOUND, DENIED), or INVALID for the screen of a container."""
+    """Show the page. Refused(NOT_FOUND, DENIED), or INVALID for the screen of a container."""
     project = request.args.get("project") or None
     with state().store.read() as c:
         place = consoles.find(c, name, index, principal(), project=project, screen=what == "screen")
@@ -51,7 +51,7 @@ def show(name: str, index: int, what: str) -> Response:
 
 @blueprint.route(_WHAT + "/ticket", methods=["POST"])
 def ticket(name: str, index: int, what: str) -> Response:
-    """A token that opens it once and soon, and where; as JSON, for the page's script."""
+    """Issue a short-lived one-time token and the address; as JSON, for the page's script."""
     project = request.args.get("project") or None
     token = consoles.ask(state().store, name, index, principal(), project=project, screen=what == "screen")
     response: Response = jsonify(token=token, path=console.PATH)

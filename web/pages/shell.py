@@ -1,4 +1,4 @@
-"""What every page has around it: navigation by role, headers, redirects after a change, parts that stay fresh."""
+"""Shared by all pages: navigation by role, headers, redirects after a change, parts that update themselves."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _STOP_POLLING = 286  # htmx's own
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A place in the navigation. group: "" for everybody's, or a heading. admin: for admins alone.
+    """An entry of the navigation. group: "" without a heading. admin: for admins alone.
 
-    badge: the name of a template that shows how much waits there.
+    badge: the name of a template that shows a count.
     """
 
     endpoint: str
@@ -36,7 +36,7 @@ class Entry:
 
 
 def blueprint(name: str, *entries: Entry, is_open: bool = False) -> Blueprint:
-    """A blueprint of pages for who is signed in, or with is_open for everybody; its forms are protected."""
+    """A blueprint of pages for signed-in users, or with is_open for everyone; its forms are protected."""
     made = Blueprint(name, __name__)
     if not is_open:
         made.before_request(browser_session.require)
@@ -46,7 +46,7 @@ def blueprint(name: str, *entries: Entry, is_open: bool = False) -> Blueprint:
 
 
 def uploads(name: str) -> Blueprint:
-    """A blueprint whose routes take files: each asks `browser_session.protect` itself, before it reads the file."""
+    """A blueprint for uploads: each route calls `browser_session.protect` itself, before it reads the file."""
     made = Blueprint(name, __name__)
     made.before_request(browser_session.require)
     return made
@@ -61,7 +61,7 @@ def install(app: Flask) -> None:
 
 
 def _navigation() -> list[tuple[str, list[Entry]]]:
-    """The entries for who asks, by group, in their order."""
+    """The user's navigation entries, by group, in their order."""
     by = g.get("principal")
     if by is None:
         return []
@@ -74,9 +74,9 @@ def _navigation() -> list[tuple[str, list[Entry]]]:
 
 
 def _headers(response: Response) -> Response:
-    """Of every answer; a page that needs another policy sets its own."""
+    """The headers of every response; a page that needs another policy sets its own."""
     response.headers.setdefault("X-Content-Type-Options", "nosniff")
-    response.headers.setdefault("Referrer-Policy", "same-origin")  # forms prove their origin with it over TLS
+    response.headers.setdefault("Referrer-Policy", "same-origin")  # forms need the Referer for their check over TLS
     response.headers.setdefault("Cross-Origin-Opener-Policy", "same-origin")
     if response.mimetype == "text/html":
         response.headers.setdefault("Content-Security-Policy", POLICY)
@@ -88,12 +88,12 @@ def _headers(response: Response) -> Response:
 
 
 def show(template: str, status: int = 200, **values: Any) -> Response:
-    """A page."""
+    """Render a page."""
     return Response(render_template(template, **values), status, mimetype="text/html")
 
 
 def see(endpoint: str, message: str = "", kind: str = "good", **values: Any) -> Response:
-    """After a change: go and look at another page, which begins with the message. kind: good, notice, bad."""
+    """Redirect to a page after a change; the page begins with the message. kind: good, notice, bad."""
     if message:
         flash(message, kind)
     response: Response = redirect(url_for(endpoint, **values), 303)  # type: ignore[assignment]
@@ -101,16 +101,16 @@ def see(endpoint: str, message: str = "", kind: str = "good", **values: Any) -> 
 
 
 def part(template: str, name: str, *, every: float, path: str, **values: Any) -> Markup:
-    """A part of a page that looks after itself: a `<div id=name>` that asks `path` again `every` seconds (0: no more).
+    """A part of a page that updates itself: a `<div id=name>` that requests `path` every `seconds` (0: no more).
 
-    In a page: `{{ the_part }}`. The route at `path` answers with `fresh` of the same arguments.
-    The template may hold no token and no random number, or it never counts as unchanged.
+    In a page: `{{ the_part }}`. The route at `path` responds with `fresh` of the same arguments. The template must not
+    contain a token or a random number, otherwise it always counts as changed.
     """
     return _part(template, name, every=every, path=path, **values)[1]
 
 
 def fresh(template: str, name: str, *, every: float, path: str, **values: Any) -> Response:
-    """The part for a page that has it: 204 if what it shows is what there is."""
+    """The response for a part: 204 if the page shows the current content."""
     seen, text = _part(template, name, every=every, path=path, **values)
     if request.args.get("seen") == seen:
         return Response(status=204)
@@ -125,5 +125,5 @@ def _part(template: str, name: str, *, every: float, path: str, **values: Any) -
 
 
 def gone(template: str, **values: Any) -> Response:
-    """The last answer to a part whose subject is no more."""
+    """The last response for a part whose subject no longer exists."""
     return Response(render_template(template, **values), _STOP_POLLING, mimetype="text/html")

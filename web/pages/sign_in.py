@@ -1,4 +1,4 @@
-"""In and out."""
+"""Sign in and out."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ blueprint = shell.blueprint("sign_in", is_open=True)
 
 @blueprint.route("/")
 def home() -> Response:
-    """Where to begin."""
+    """The first page."""
     return shell.see("slices_page.mine" if browser_session.signed_in() else "sign_in.show")
 
 
 @blueprint.route("/sign-in")
 def show() -> Response:
-    """User and password."""
+    """The form with user and password."""
     target = request.args.get("next")
     if browser_session.signed_in():
         return _go(target)
@@ -30,7 +30,7 @@ def show() -> Response:
 
 @blueprint.route("/sign-in", methods=["POST"])
 def enter() -> Response:
-    """Check them; the browser gets a session of its own."""
+    """Sign in; the browser gets a new session."""
     form, target = Form.sent(), request.form.get("next")
     password = request.form.get("password", "")
     form.values.pop("password", None)
@@ -49,12 +49,12 @@ def enter() -> Response:
 
 @blueprint.route("/sign-out", methods=["POST"])
 def leave() -> Response:
-    """The session ends here and in the database."""
+    """Sign out: end the session in the cookie and in the database."""
     if browser_session.signed_in():
         by = g.pop("principal")
         try:
             sessions.revoke(state().store, by.credential, by)
-        except Refused as error:  # it was revoked elsewhere
+        except Refused as error:  # it was revoked before
             if error.code is not Code.NOT_FOUND:
                 raise
     browser_session.end()

@@ -1,4 +1,4 @@
-"""One slice: what it is and does now, how to log in, and what can be done with it."""
+"""One slice: its state, how to log in, and its actions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def act(name: str) -> Response:
 @blueprint.route("/slices/<name>/renew", methods=["POST"])
 @once
 def renew(name: str) -> Response:
-    """Let it live on; told is the date that was granted, which may be less than was asked for."""
+    """Renew the lease; the message has the granted date, which may be earlier than the requested one."""
     row, form = same(name), Form.sent()
     try:
         lease = specs.renewal(form["lease"])
@@ -80,7 +80,7 @@ def renew(name: str) -> Response:
 @blueprint.route("/slices/<name>/resize", methods=["POST"])
 @once
 def resize(name: str) -> Response:
-    """A larger disk limit for each sliver, while they run."""
+    """Raise the disk limit of each sliver, while they run."""
     row, form = same(name), Form.sent()
     try:
         disk = specs.disk(form["disk"] or None)
@@ -92,7 +92,7 @@ def resize(name: str) -> Response:
 
 @blueprint.route("/slices/<name>/delete")
 def confirm(name: str) -> Response:
-    """Ask for the name before it is gone."""
+    """Ask for the name before deleting the slice."""
     with state().store.read() as c:
         row = slice_shown.find(c, name)
         shown = slice_views.slice_of(c, row.id)
@@ -102,7 +102,7 @@ def confirm(name: str) -> Response:
 @blueprint.route("/slices/<name>/delete", methods=["POST"])
 @once
 def delete(name: str) -> Response:
-    """Delete it, if its name was typed."""
+    """Delete the slice, if its name was typed."""
     row, form = same(name), Form.sent()
     if form["typed"] != row.name:
         form.errors["typed"] = [f"Type {row.name} to confirm."]

@@ -1,4 +1,4 @@
-"""A slice's page as whatever leads to it shows it, and the slice that a form's page showed."""
+"""The page of a slice, shared by the routes that show it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from slicemgr.web.pages import shell
 from slicemgr.web.pages.form import Form
 from slicemgr.web.state import principal, state
 
-SHOWN = 25  # slivers of a large slice, unless all are asked for
-SOON, LATER = 1.0, 5.0  # seconds between looks: while something moves, and while nothing does
+SHOWN = 25  # slivers of a large slice, unless all are requested
+SOON, LATER = 1.0, 5.0  # seconds between updates: during a change, and otherwise
 _EVENTS = 15
-_FRESH = 120.0  # seconds for which an operation that ended well is still told of
+_FRESH = 120.0  # seconds for which a successful operation is still shown
 AT_REST = {"running", "stopped", "paused", "failed", "partial"}
 FIELDS = ("lease", "disk", "snapshot")  # of the page's forms
 _SPANS = [("1d", "1 day"), ("7d", "7 days"), ("14d", "14 days"), ("30d", "30 days"), ("90d", "90 days")]
@@ -32,12 +32,12 @@ Found = Row[Any]
 
 
 def find(c: Connection, name: str) -> Found:
-    """The slice that the address names. Refused as `slices.find`."""
+    """The slice in the URL. Refused as `slices.find`."""
     return slices.find(c, name, principal(), named_project())
 
 
 def same(name: str) -> Found:
-    """The slice that the form's page showed. Refused(CONFLICT) if there is another of that name now."""
+    """The slice that the form's page showed. Refused(CONFLICT) if another one has that name now."""
     with state().store.read() as c:
         row = find(c, name)
     if request.form.get("id", row.id) != row.id:
@@ -51,7 +51,7 @@ def back(row: Found, message: str, kind: str = "good") -> Response:
 
 
 def page(row: Found, form: Form | None = None, status: int = 200) -> Response:
-    """The page, or with what was wrong in one of its forms."""
+    """The page, optionally with the errors of one of its forms."""
     with state().store.read() as c:
         shown, kept = live(c, row), snapshots(c, row)
     form = form or Form()
@@ -63,19 +63,19 @@ def page(row: Found, form: Form | None = None, status: int = 200) -> Response:
 
 
 def again(row: Found, form: Form, error: Refused, field: str, alias: str = "") -> Response:
-    """The page with the error at the form's one field. Raises what is not about the input."""
+    """The page with the error at the form's only field. Raises errors that do not concern the input."""
     status = form.take(error, {alias or field: field}, (field,))
     return page(row, form, status)
 
 
 def may(row: Found) -> bool:
-    """Whether who asks may change it."""
+    """Whether the user may change it."""
     by = principal()
     return by.user == row.owner or by.leads(row.project)
 
 
 def live(c: Connection, row: Found) -> dict[str, Any]:
-    """What changes by itself: the arguments of `shell.part`."""
+    """The part that updates itself: the arguments of `shell.part`."""
     by, shown = principal(), slice_views.slice_of(c, row.id)
     events = event_views.events(c, by, slice=row.name, project=row.project, limit=_EVENTS)
     operation = _operation(c, row, shown)
@@ -97,7 +97,7 @@ def live(c: Connection, row: Found) -> dict[str, Any]:
 
 
 def snapshots(c: Connection, row: Found) -> dict[str, Any]:
-    """The list of its snapshots, which looks after itself too: the arguments of `shell.part`."""
+    """The list of snapshots, which also updates itself: the arguments of `shell.part`."""
     kept = snapshot_views.of_slice(c, row.id)
     return {
         "template": "slices/snapshots_live.html",
@@ -112,7 +112,7 @@ def snapshots(c: Connection, row: Found) -> dict[str, Any]:
 
 
 def _operation(c: Connection, row: Found, shown: dict[str, Any]) -> dict[str, Any] | None:
-    """The newest one, while there is something to say of it."""
+    """The newest operation, while it is of interest."""
     newest = operation_views.operations(c, [row.project], slice=row.name, limit=1)
     if not newest or newest[0]["created_at"] < shown["created_at"]:
         return None

@@ -1,4 +1,4 @@
-"""My slices: those of one's projects, filtered, live."""
+"""The slices of the user's projects, filtered, updated while the page is open."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from slicemgr.web.state import principal, state
 FILTERS = ("q", "state", "type", "project")
 PAGE = 100  # slices on a page
 _AT_REST = {"running", "stopped", "paused", "failed", "partial"}
-_SOON, _LATER = 2.0, 10.0  # seconds between looks: while something moves, and while nothing does
+_SOON, _LATER = 2.0, 10.0  # seconds between updates: during a change, and otherwise
 
 blueprint = shell.blueprint("slices_page", Entry("slices_page.mine", "Slices", "slices", 10))
 
 
 @blueprint.route("/slices")
 def mine() -> Response:
-    """Every slice one sees."""
+    """All slices that the user may see."""
     wanted = {name: request.args.get(name, "").strip()[:80] for name in FILTERS}
     by = principal()
     with state().store.read() as c:
@@ -47,13 +47,13 @@ def mine() -> Response:
 @blueprint.route("/slices/requests/<id>/withdraw", methods=["POST"])
 @once
 def withdraw(id: str) -> Response:
-    """Take back a request of one's own that waits."""
+    """Withdraw a waiting request of the user."""
     requests.withdraw(state().store, id, principal())
     return shell.see("slices_page.mine", "The request was withdrawn.")
 
 
 def _listed(every: list[dict[str, Any]], wanted: dict[str, str]) -> dict[str, Any]:
-    """What the live table shows: the arguments of `shell.part`."""
+    """The content of the table: the arguments of `shell.part`."""
     found = [one for one in every if _matches(one, wanted)]
     pages = max(1, -(-len(found) // PAGE))
     number = min(pages, max(1, request.args.get("page", 1, int)))

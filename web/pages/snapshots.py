@@ -1,4 +1,4 @@
-"""Snapshots of a slice: made, restored and deleted on its page, and cloned into another slice."""
+"""Snapshots of a slice: created, restored and deleted on its page, and cloned into another slice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ blueprint = shell.blueprint("snapshot_page")
 
 @blueprint.route(_PLACE)
 def every(name: str) -> Response:
-    """For htmx the list on the slice's page; who comes by the address is led to it."""
+    """For htmx the list on the slice's page; other requests are redirected to that page."""
     try:
         with state().store.read() as c:
             row = slice_shown.find(c, name)
@@ -48,7 +48,7 @@ def every(name: str) -> Response:
 @blueprint.route(_PLACE, methods=["POST"])
 @once
 def make(name: str) -> Response:
-    """Keep all slivers as they are now, while they run."""
+    """Create a snapshot of all slivers, while they run."""
     row, form = same(name), Form.sent()
     try:
         snapshots.create(state().store, state().config, _place(row), form["snapshot"])
@@ -59,7 +59,7 @@ def make(name: str) -> Response:
 
 @blueprint.route(f"{_ONE}/<any(restore, delete):what>")
 def confirm(name: str, snapshot: str, what: str) -> Response:
-    """Say what will be lost, and ask."""
+    """Show what will be lost and ask for confirmation."""
     row, found = _shown(name, snapshot, what)
     return _ask(row, found, what, Form())
 
@@ -67,7 +67,7 @@ def confirm(name: str, snapshot: str, what: str) -> Response:
 @blueprint.route(f"{_ONE}/<any(restore, delete):what>", methods=["POST"])
 @once
 def do(name: str, snapshot: str, what: str) -> Response:
-    """Restore or delete the one that the page showed."""
+    """Restore or delete the snapshot that the page showed."""
     row = same(name)
     _, found = _shown(name, snapshot, what)
     try:
@@ -80,7 +80,7 @@ def do(name: str, snapshot: str, what: str) -> Response:
 
 @blueprint.route(f"{_ONE}/clone")
 def ask_clone(name: str, snapshot: str) -> Response:
-    """What the new slice shall be called, and how long it shall live."""
+    """The form with name and lease of the clone."""
     row, found = _shown(name, snapshot, "clone")
     return _clone(row, found, Form({"name": f"{name}-{snapshot}"[: specs.LONGEST_NAME].rstrip("-")}))
 
@@ -88,7 +88,7 @@ def ask_clone(name: str, snapshot: str) -> Response:
 @blueprint.route(f"{_ONE}/clone", methods=["POST"])
 @once
 def clone(name: str, snapshot: str) -> Response:
-    """Make the slice that begins as the snapshot."""
+    """Create a slice from the snapshot."""
     row, form = same(name), Form.sent()
     _, found = _shown(name, snapshot, "clone")
     raw = {field: form[field] for field in _CLONE if form[field]}
@@ -104,7 +104,7 @@ def _place(row: Found) -> SliceReference:
 
 
 def _shown(name: str, snapshot: str, what: str) -> tuple[Found, dict[str, Any]]:
-    """The slice and its snapshot, for who may change it. Refused(CONFLICT) if the page showed an older one."""
+    """The slice and its snapshot, for users who may change it. Refused(CONFLICT) if the page showed an older one."""
     with state().store.read() as c:
         row = slice_shown.find(c, name)
         access.change_slice(principal(), row.project, row.owner, name, what)

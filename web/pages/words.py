@@ -1,4 +1,4 @@
-"""Jinja filters: times, sizes and counts as people write them."""
+"""Jinja filters: times, sizes and counts as text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def install(app: Flask) -> None:
 
 
 def ago(value: str | None) -> Markup:
-    """`in 6 days`, with the RFC 3339 time to point at. No seconds: a live part shall not change with each look."""
+    """`in 6 days`, with the RFC 3339 time as a tooltip. Without seconds, so that parts of pages rarely change."""
     if not value:
         return Markup("–")
     seconds = (datetime.fromisoformat(value) - datetime.now(UTC)).total_seconds()
@@ -57,7 +57,7 @@ def ago(value: str | None) -> Markup:
 
 
 def day(value: str | None) -> Markup:
-    """`Sat 28 Nov 2026, 11:54 UTC`, with the RFC 3339 time to point at."""
+    """`Sat 28 Nov 2026, 11:54 UTC`, with the RFC 3339 time as a tooltip."""
     if not value:
         return Markup("–")
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(value, date(value))
@@ -69,7 +69,7 @@ def date(value: str) -> str:
 
 
 def notice_text(text: str) -> str:
-    """A notice as a page says it: times as people write them, and nothing that is to be typed into a shell."""
+    """A notice as a sentence for a page: with readable times, and without shell commands."""
     text = _MOMENT.sub(lambda found: date(found[0]), _TYPED.sub("", text))
     return f"{text[:1].upper()}{text[1:]}."
 
@@ -80,19 +80,19 @@ def counted(count: int, word: str, several: str = "") -> str:
 
 
 def tone(state: str) -> str:
-    """How a state looks: good, still, held, bad, or moving for what is on its way."""
+    """The style of a state: good, still, held, bad, or moving while it changes."""
     return _TONES.get(state, "moving")
 
 
 def percent(part: float | None, whole: float | None) -> int:
-    """0 to 100; 0 of nothing."""
+    """0 to 100; 0 if the whole is 0."""
     if not part or not whole:
         return 0
     return max(0, min(100, round(100 * part / whole)))
 
 
 def amount(value: Any, resource: str) -> str:
-    """What a quota counts, in its unit."""
+    """A limit in the unit of its resource."""
     if value is None:
         return "no limit"
     if resource in ("memory", "disk"):
@@ -109,7 +109,7 @@ _SYSTEMS = ("Android", "iPhone", "iPad", "Windows", "Mac OS X", "Linux")
 
 
 def browser(agent: str) -> str:
-    """What a browser says it is, in two words: `Firefox on Linux`; what is none of the known ones as it is."""
+    """A User-Agent in two words: `Firefox on Linux`; unknown ones unchanged."""
     name = next((name for word, name in _BROWSERS if word in agent), "")
     system = next((one for one in _SYSTEMS if one in agent), "")
     if not name:
@@ -130,7 +130,7 @@ _SPAN = ("started_at", "finished_at")
 
 
 def typed_size(size: int) -> str:
-    """Bytes exactly as they are typed into a form: `512M`, `4G`."""
+    """Bytes as exact text for a form: `512M`, `4G`."""
     for unit, letter in ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M")):
         if size and size % unit == 0:
             return f"{size // unit}{letter}"
