@@ -1,7 +1,7 @@
 """Settings: frozen dataclasses read from one TOML file. Every setting has a default that works.
 
-The file is `$SLICEMGR_CONFIG`, else `/etc/slicemgr/slicemgr.toml`; a file that is not there means all defaults.
-Sizes may be written `512M`, durations `30s`, `7d`. An unknown or wrongly typed setting is refused by name.
+The file is `$SLICEMGR_CONFIG`, else `/etc/slicemgr/slicemgr.toml`; without a file all defaults apply. Sizes may be
+written `512M`, durations `30s`, `7d`. An unknown or wrongly typed setting is refused by name.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ DEFAULT_FILE = Path("/etc/slicemgr/slicemgr.toml")
 PACKAGE = Path(__file__).parent  # launcher, init, recipes and migrations are installed below it
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
-# `Mbps` and `M` are not taken: to tc they are bytes, to others bits.
+# `Mbps` and `M` are refused: tc reads them as bytes, other programs as bits.
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT]?)bit(?:/s)?)?", re.IGNORECASE)
 RATE_HINT = "write it as 800kbit, 100Mbit, 1Gbit or a number of bits per second"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _LONGEST_DURATION = timedelta(days=36500)
-_LEAST_CONNECTIONS, _MOST_CONNECTIONS = 256, 1_000_000  # they are counted in parts, by the kernel's matches
+_LEAST_CONNECTIONS, _MOST_CONNECTIONS = 256, 1_000_000  # the kernel's matches count them in parts
 
 
 def parse_size(text: str | int, name: str = "size") -> int:
@@ -50,7 +50,7 @@ def parse_rate(text: str | int, name: str = "rate") -> int:
 
 
 def parse_duration(text: str, name: str = "duration") -> timedelta:
-    """Time span of `30s`, `12h`, `7d`. Refused if it is not one or is beyond a hundred years."""
+    """A duration such as `30s`, `12h`, `7d`. Refused if it is not one or is beyond a hundred years."""
     match = _DURATION.fullmatch(str(text).strip())
     if match is None or len(str(text)) > 32:
         raise invalid(name, f"{text!r} is not a duration", "write it as 30s, 15m, 12h, 7d or 2w")
@@ -70,7 +70,7 @@ class Size:
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
     name: str = "node1"
-    address: str = "127.0.0.1"  # where users reach the port blocks; shown as the slivers' ssh host
+    address: str = "127.0.0.1"  # where users reach the port blocks; shown as the slivers' SSH host
     state_dir: Path = Path("/var/lib/slicemgr")
     run_dir: Path = Path("/run/slicemgr")
     pool: Path = Path("/var/lib/slicemgr/pool")  # must be on btrfs
@@ -78,7 +78,7 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    url: str = field(default="", repr=False)  # "" means SQLite in state_dir; may hold a password
+    url: str = field(default="", repr=False)  # "" means SQLite in state_dir; may contain a password
     lock_timeout: timedelta = timedelta(seconds=10)
     keep_operations: timedelta = timedelta(days=90)
     keep_events: timedelta = timedelta(days=365)
@@ -92,17 +92,17 @@ class WebConfig:
     threads: int = 64
     max_image: Size = Size(64 << 30)
     max_report: Size = Size(32 << 20)  # all files of a published experiment together
-    url: str = ""  # how people reach the service, for links; "" means: as whoever asked for the link does
-    proxies: int = 0  # trusted proxies before it, each of which adds where a request came from
-    cookie: str = "secure"  # of the pages: over TLS alone; `plain`: over http, on a network of one's own
-    connections: int = 2000  # at once; beyond that, those whose requests are longest incomplete are closed
-    connections_per_address: int = 200  # behind proxies: requests at once that they forward from an address
+    url: str = ""  # the URL of the service, for links; "" means: as in the request
+    proxies: int = 0  # trusted proxies before it, each of which adds the client's address
+    cookie: str = "secure"  # of the pages: over TLS alone; `plain`: over http, on a private network
+    connections: int = 2000  # at once; beyond that, the oldest incomplete requests are closed
+    connections_per_address: int = 200  # behind proxies: concurrent requests that they forward from an address
     header_time: timedelta = timedelta(seconds=15)  # for the whole header of a request
-    body_time: timedelta = timedelta(seconds=10)  # in which at least `body_least` of a body comes, or all of it
+    body_time: timedelta = timedelta(seconds=10)  # in which at least `body_least` of a body arrives, or all of it
     body_least: Size = Size(64 << 10)
-    answer_time: timedelta = timedelta(seconds=30)  # within which a client takes each part of an answer in
+    answer_time: timedelta = timedelta(seconds=30)  # within which a client receives each part of a response
     buffers: Size = Size(128 << 20)  # memory for requests that are incomplete or wait for a thread
-    uploads: int = 16  # disk images and reports that are received at once
+    uploads: int = 16  # concurrent uploads of disk images and reports
     uploads_per_user: int = 4
     streams_per_user: int = 16  # open consoles and followed operations of a user
 
@@ -120,11 +120,11 @@ class NetworkConfig:
     ports_first: int = 10000
     ports_last: int = 32767
     ports_per_sliver: int = 20
-    dns: tuple[str, ...] = ()  # () means: the node's own /etc/resolv.conf, loopback resolvers left out
-    denied: tuple[str, ...] = ("169.254.0.0/16",)  # networks no sliver may open connections to
+    dns: tuple[str, ...] = ()  # () means: the node's own /etc/resolv.conf, without loopback resolvers
+    denied: tuple[str, ...] = ("169.254.0.0/16",)  # networks to which slivers may not open connections
     firewall: str = "auto"  # auto, legacy (python-iptables) or restore (iptables-restore)
-    connections: int = 4096  # that the node tracks for one sliver: opened by it, and as many opened to it from outside
-    connection_rate: int = 200  # new ones per second in each of these directions, after `connections` at once
+    connections: int = 4096  # tracked for one sliver: opened by it, and as many opened to it from outside
+    connection_rate: int = 200  # new ones per second in each of these directions, after a burst of `connections`
     untracked: tuple[int, ...] = ()  # TCP ports of the node's own services that work without connection tracking
 
 
@@ -134,21 +134,21 @@ class LibvirtConfig:
     qemu: str = "qemu:///system"
     launcher: Path = PACKAGE / "libexec" / "sliver-launcher"
     call_timeout: timedelta = timedelta(seconds=30)
-    acceleration: str = "auto"  # of virtual machines: kvm, emulation, or auto: kvm if a guest really boots under it
+    acceleration: str = "auto"  # of virtual machines: kvm, emulation, or auto: kvm if a guest really boots with it
     machine_group: str = "kvm"  # QEMU's group: may open /dev/kvm and read the disk images
 
 
 @dataclass(frozen=True, slots=True)
 class ImporterConfig:
-    """Of what reads the disk images that people bring. user: a name, or `uid:gid`; nobody else's, and never root."""
+    """The process that reads imported disk images. user: a name, or `uid:gid`, not used by others, and never root."""
 
     user: str = "58480:58480"
-    cache: Path = Path("/var/cache/slicemgr")  # libguestfs' appliance, built of the node's packages
+    cache: Path = Path("/var/cache/slicemgr")  # libguestfs' appliance, built from the node's packages
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsConfig:
-    """Defaults for a request that is silent, and how far the sum of the caps may exceed the node."""
+    """Defaults of requests, and how far the sum of the limits may exceed the node."""
 
     memory: Size = Size(512 << 20)
     disk: Size = Size(4 << 30)
@@ -173,28 +173,28 @@ class LeaseConfig:
 
 @dataclass(frozen=True, slots=True)
 class MailConfig:
-    """server "": nobody gets mail. port 0: 587 with starttls, 465 with tls, 25 with none."""
+    """server "": no mail is sent. port 0: 587 with starttls, 465 with tls, 25 with none."""
 
     server: str = ""
     port: int = 0
     security: str = "starttls"  # starttls, tls or none
-    ca_file: str = ""  # whose certificates are believed; "": those that the system believes
+    ca_file: str = ""  # trusted certificate authorities; "": those of the system
     user: str = ""
     password_file: str = ""  # readable by root alone
     sender: str = ""
     timeout: timedelta = timedelta(seconds=30)
-    patience: timedelta = timedelta(days=2)  # given up after this
+    patience: timedelta = timedelta(days=2)  # no attempts after this
 
 
 @dataclass(frozen=True, slots=True)
 class PeopleConfig:
-    invitation: timedelta = timedelta(days=3)  # how long a link may be used
-    project_invitation: timedelta = timedelta(days=14)  # how long an invitation to a project may be accepted
+    invitation: timedelta = timedelta(days=3)  # validity of an invitation link
+    project_invitation: timedelta = timedelta(days=14)  # validity of an invitation to a project
     session: timedelta = timedelta(hours=12)
-    token: timedelta = timedelta(days=30)  # of a token whose request is silent
+    token: timedelta = timedelta(days=30)  # of a token without a requested expiry
     token_longest: timedelta = timedelta(days=365)
-    failures: int = 10  # to sign in to an account from an address, without a wait; all of either: three times as many
-    failures_in: timedelta = timedelta(minutes=15)  # failures are forgotten after so long without another
+    failures: int = 10  # without a wait, to an account from an address; all of either: three times as many
+    failures_in: timedelta = timedelta(minutes=15)  # failures are forgotten after this time without another
     delay: timedelta = timedelta(seconds=5)  # the first wait between further failures; it doubles with each
     delay_longest: timedelta = timedelta(minutes=5)
     delay_account: timedelta = timedelta(minutes=1)  # the longest wait for failures from many addresses together
@@ -204,7 +204,7 @@ class PeopleConfig:
 
 @dataclass(frozen=True, slots=True)
 class QuotaConfig:
-    """Of a new project. A PI may grant up to `ceiling` times as much."""
+    """Limits of a new project. A PI may grant up to `ceiling` times as much."""
 
     slices: int = 10
     slivers: int = 50
@@ -227,13 +227,13 @@ class AgentConfig:
 
 @dataclass(frozen=True, slots=True)
 class RecordConfig:
-    """How often slivers and node are measured, and how long that is kept: as measured, by 5 minutes, by hours."""
+    """Intervals of measurements, and how long they are kept: as measured, by 5 minutes, by hours."""
 
     interval: timedelta = timedelta(seconds=30)
     keep: timedelta = timedelta(hours=6)
     keep_5m: timedelta = timedelta(days=7)
     keep_1h: timedelta = timedelta(days=180)
-    slice_metrics: bool = False  # whether /metrics has series of each slice, too
+    slice_metrics: bool = False  # whether /metrics has series of each slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,12 +260,12 @@ class Config:
 
     @property
     def wake_socket(self) -> Path:
-        """Where the agent listens for datagrams that say: look at the rows."""
+        """The socket on which the agent receives wake-up datagrams."""
         return self.node.run_dir / "agent.sock"
 
     @property
     def console_socket(self) -> Path:
-        """Where the agent gives the web process the stream of a console, for a token."""
+        """The socket on which the agent gives the web process the stream of a console, for a token."""
         return self.node.run_dir / "console.sock"
 
     @property
@@ -275,7 +275,7 @@ class Config:
 
     @property
     def uploads_dir(self) -> Path:
-        """Where the web process spools disk images on their way in."""
+        """The spool of the web process for uploaded disk images."""
         return self.node.state_dir / "uploads"
 
     @property
@@ -285,7 +285,7 @@ class Config:
 
 
 def load(path: Path | None = None) -> Config:
-    """The settings of `path`. Refused, with the setting's name, if one is unknown or wrong."""
+    """The settings in `path`. Refused, with the setting's name, if one is unknown or wrong."""
     chosen = path or Path(os.environ.get("SLICEMGR_CONFIG", DEFAULT_FILE))
     try:
         raw = tomllib.loads(chosen.read_text())
@@ -335,7 +335,7 @@ def _convert(kind: typing.Any, value: typing.Any, name: str) -> object:
 
 
 def _check(config: Config) -> None:
-    """Refuse values that no node could run with, before anything starts."""
+    """Refuse values that cannot work, before anything starts."""
     _check_network(config.network)
     if config.libvirt.acceleration not in ("auto", "kvm", "emulation"):
         raise invalid("libvirt.acceleration", f"{config.libvirt.acceleration!r} is unknown", "auto, kvm or emulation")
@@ -382,7 +382,7 @@ def _check_mail(mail: MailConfig) -> None:
 
 
 def _check_record(record: RecordConfig) -> None:
-    """What is summed up must have been kept until then."""
+    """Refuse retention times that delete samples before they are summed."""
     if not timedelta(seconds=1) <= record.interval <= timedelta(minutes=5):
         raise invalid("record.interval", "must lie between 1s and 5m")
     for name, least in (("keep", timedelta(minutes=30)), ("keep_5m", timedelta(hours=3)), ("keep_1h", timedelta(0))):

@@ -15,24 +15,24 @@ _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class OidcConfig:
-    """issuer "": nobody signs in by one. domains (): only who was invited gets in."""
+    """issuer "": no sign-in with OpenID Connect. domains (): only invited users get an account."""
 
-    issuer: str = ""  # as it calls itself: `/.well-known/openid-configuration` is asked below it
+    issuer: str = ""  # its identifier: the metadata is read from `/.well-known/openid-configuration` below it
     client_id: str = ""
-    client_secret_file: str = ""  # readable by the web process; "": a client without a secret
-    name: str = "OpenID Connect"  # what the button says
+    client_secret_file: str = ""  # readable by the web process; "": a public client
+    name: str = "OpenID Connect"  # the label of the button
     scopes: tuple[str, ...] = ("openid", "profile", "email")
-    claim: str = "preferred_username"  # what a new account is called after
-    domains: tuple[str, ...] = ()  # whoever has a verified address there gets an account
-    admin_claim: str = ""  # such as groups; "": nobody becomes an admin by what the issuer says
+    claim: str = "preferred_username"  # the claim for the names of new accounts
+    domains: tuple[str, ...] = ()  # users with a verified address in these domains get an account
+    admin_claim: str = ""  # such as groups; "": no claim makes a user an admin
     admin_values: tuple[str, ...] = ()
-    passwords: bool = True  # whether passwords sign in, too
-    ca_file: str = ""  # whose certificates are believed; "": those that the system believes
-    timeout: timedelta = timedelta(seconds=5)  # until the issuer has answered
+    passwords: bool = True  # whether users may also sign in with passwords
+    ca_file: str = ""  # trusted certificate authorities; "": those of the system
+    timeout: timedelta = timedelta(seconds=5)  # for each response of the issuer
 
 
 def secure(url: str) -> bool:
-    """Whether nobody in between can read or change what goes there: https, or this very machine."""
+    """Whether the connection to this URL is private: https, or to this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

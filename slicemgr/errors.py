@@ -1,7 +1,7 @@
-"""The two ways in which a request can end badly.
+"""The two kinds of errors.
 
-`Refused`: nothing happened, and the caller can mend the request. `Failed`: a step broke half way;
-what was done has been undone, or the message says what is left and how to remove it.
+`Refused`: nothing was changed, and the caller can correct the request. `Failed`: a step broke half way; its changes
+were undone, or the message says what is left and how to remove it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Code(Enum):
 
 
 class SlicemgrError(Exception):
-    """An error meant for the person who asked.
+    """An error for the user of the request.
 
-    message: what is wrong, in one sentence. hint: what would be right or how to mend it.
-    field: the name of the offending input, as the user wrote it, where there is one.
+    message: what is wrong, in one sentence. hint: what would be right, or how to repair it. field: the name of the
+    wrong input, as the user wrote it, if there is one.
     """
 
     def __init__(self, code: Code, message: str, *, hint: str = "", field: str = "") -> None:
@@ -60,7 +60,7 @@ class Refused(SlicemgrError):
 
 
 class Busy(Refused):
-    """Too much at this moment. retry_after: seconds after which it may go."""
+    """A limit is reached at the moment. retry_after: seconds until a retry is useful."""
 
     def __init__(self, code: Code, message: str, *, hint: str = "", field: str = "", retry_after: int) -> None:
         super().__init__(code, message, hint=hint, field=field)

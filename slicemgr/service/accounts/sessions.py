@@ -89,7 +89,7 @@ def authenticate(store: Store, secret: str, address: str = "") -> Principal:
 
 
 def revoke(store: Store, id: str, by: Principal) -> None:
-    """End a session. Ending another session than one's own also forgets the known browsers. Refused(NOT_FOUND)."""
+    """End a session. Ending another session also forgets the known browsers. Refused(NOT_FOUND)."""
     s = t.sessions.c
     with store.write() as c:
         user = c.scalar(sa.select(s.user).where(s.id == id))

@@ -1,4 +1,4 @@
-"""Pages of lists: each begins after the last row of the previous one, also if rows were inserted or deleted meanwhile."""
+"""Pages of lists: each begins after the last row of the previous one, whatever rows were added or deleted meanwhile."""
 
 from __future__ import annotations
 
