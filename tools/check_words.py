@@ -1,15 +1,20 @@
-"""Find the words that the documents do not use: docs/words.toml has them, with what to write instead.
+"""Find words that the project does not use: docs/words.toml lists them, with what to write instead.
 
-Exit status 1 if there is one; each is printed as `FILE:LINE: "WORD": write ...`. Code is exempt: blocks, what stands
-between backticks, and targets of links.
+The check reads documents, page templates, and the comments, docstrings and string literals of Python modules. Exit
+status 1 if it finds one; each is printed as `FILE:LINE: "WORD": write ...`. Code is exempt: blocks, text between
+backticks, targets of links, tags and expressions of templates, and string literals of a single word.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
+import io
 import re
 import sys
+import tokenize
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parent.parent
@@ -17,15 +22,22 @@ LIST = REPO / "docs" / "words.toml"
 CHANGELOG = "CHANGELOG.md"
 _CODE = re.compile(r"`[^`]*`|\]\([^)]*\)|https?://\S+")
 _FENCE = re.compile(r"\s*(```|~~~)")
+_TEMPLATE_CODE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|<script.*?</script>|<[^>]*>", re.DOTALL)
+_QUOTED = re.compile(r"\"([^\"]* [^\"]*)\"|'([^']* [^']*)'")
+
+Prose = Iterator[tuple[int, str]]
+Found = Iterator[tuple[int, str, str]]
 
 
-def found(text: str, words: Mapping[str, str]) -> Iterator[tuple[int, str, str]]:
-    """Line, word as written, and what to write instead, of each listed word in a Markdown text."""
+def found(lines: Prose, words: Mapping[str, str]) -> Found:
+    """Line, word as written, and what to write instead, of each listed word in the lines of a text."""
     patterns = [(re.compile(rf"\b(?:{one})\b", re.IGNORECASE), instead) for one, instead in words.items()]
-    for number, line in prose(text):
-        for pattern, instead in patterns:
-            for match in pattern.finditer(line):
-                yield number, match[0], instead
+    any_of_them = re.compile("|".join(rf"\b(?:{one})\b" for one in words), re.IGNORECASE)
+    for number, line in lines:
+        if any_of_them.search(line):
+            for pattern, instead in patterns:
+                for match in pattern.finditer(line):
+                    yield number, match[0], instead
 
 
 def prose(text: str) -> Iterator[tuple[int, str]]:
@@ -52,17 +64,50 @@ def _across(number: int, end: str, start: str) -> Iterator[tuple[int, str]]:
         yield number, f"{end} {start}"
 
 
+def template(text: str) -> Prose:
+    """The lines of a Jinja template without tags and expressions, but with the texts quoted in those."""
+
+    def texts(code: re.Match[str]) -> str:
+        lines = code[0].split("\n")
+        return "\n".join(" . ".join(one[1] or one[2] for one in _QUOTED.finditer(line)) for line in lines)
+
+    return prose(_TEMPLATE_CODE.sub(texts, text))
+
+
+def python(text: str) -> Prose:
+    """The comments, docstrings and string literals of a module. A literal has the number of its first line."""
+    docstrings = set()
+    for node in ast.walk(ast.parse(text)):  # a statement comes before the expression in it
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(docstring)) as constant):
+                docstrings.add(constant)
+                yield from ((node.lineno + number - 1, line) for number, line in prose(inspect.cleandoc(docstring)))
+            case ast.Constant(value=str(literal)) if " " in literal and node not in docstrings:
+                yield node.lineno, _CODE.sub("``", " ".join(literal.split()))
+    comments = [""] * (text.count("\n") + 2)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            comments[token.start[0] - 1] = token.string.lstrip("# ")
+    yield from prose("\n".join(comments))
+
+
+READERS: dict[str, Callable[[str], Prose]] = {"documents": prose, "templates": template, "python": python}
+
+
 def newest_section(changelog: str) -> str:
     """What is above the second version, with line numbers kept."""
     parts = re.split(r"^(?=## )", changelog, flags=re.MULTILINE)
     return "".join(parts[:2])
 
 
-def read(repo: Path = REPO) -> Iterator[tuple[Path, str]]:
-    for pattern in tomllib.loads((repo / "docs" / LIST.name).read_text())["files"]:
-        for path in sorted(repo.glob(pattern)):
-            yield path, path.read_text()
-    yield repo / CHANGELOG, newest_section((repo / CHANGELOG).read_text())
+def read(repo: Path = REPO) -> Iterator[tuple[Path, Prose]]:
+    """Every file that the list names, and the section of the changelog that is not released, with their lines."""
+    listed = tomllib.loads((repo / "docs" / LIST.name).read_text())
+    for kind, reader in READERS.items():
+        for pattern in listed["files"][kind]:
+            for path in sorted(repo.glob(pattern)):
+                yield path, reader(path.read_text())
+    yield repo / CHANGELOG, prose(newest_section((repo / CHANGELOG).read_text()))
 
 
 def main() -> int:

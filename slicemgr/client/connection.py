@@ -75,7 +75,7 @@ class Connection:
     def call(
         self, method: str, path: str, body: object = None, *, timeout: float | None = None, key: str = ""
     ) -> dict[str, Any]:
-        """One request. A GET that finds the kept connection closed is sent once more on a new one.
+        """One request. A GET that finds the kept connection closed is sent again on a new one.
 
         key: makes it one that may be sent twice, as it is when the connection breaks.
         """

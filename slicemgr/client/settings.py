@@ -50,7 +50,7 @@ def user_file() -> Path:
 
 
 def write_settings(file: Path, url: str, token: str) -> None:
-    """Write the file so that nobody else can read it; an identity that it has stays."""
+    """Write them to a file for the user alone; an existing identity is kept."""
     kept: dict[str, object] = {}
     with contextlib.suppress(OSError, ValueError):
         before = json.loads(file.read_text())

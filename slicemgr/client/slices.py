@@ -53,7 +53,7 @@ class Slices(OldList, Resource):
     def submit(self, request: wire.SliceRequest) -> wire.Created:
         """`{"operation", "slice"}`; `{"plan"}` when the request says dry_run; `{"request"}` beyond the quota.
 
-        Sent once more, and still executed once, if the connection breaks before the answer.
+        Sent again, and still executed only once, if the connection breaks before the answer.
         """
         project = self._connection.project
         body = {"project": project, **request} if project else request
@@ -93,7 +93,7 @@ class Slices(OldList, Resource):
         return operation_in(self._connection.call("DELETE", self._path(name)))
 
     def console(self, name: str, sliver: int = 0, *, screen: bool = False) -> Channel:
-        """The console of a running sliver as bytes both ways; it ends the session of whoever was attached.
+        """The console of a running sliver as bytes both ways; it replaces an existing connection.
 
         screen: that of a virtual machine, as RFB (VNC).
         """

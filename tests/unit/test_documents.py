@@ -156,7 +156,7 @@ told
 ```
 told
 """
-    assert [(line, word.lower()) for line, word, _ in check_words.found(text, words)] == [
+    assert [(line, word.lower()) for line, word, _ in check_words.found(check_words.prose(text), words)] == [
         (1, "told"),
         (3, "told"),
         (3, "the same once more"),
@@ -173,6 +173,67 @@ def test_the_documents_have_none_of_them(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(check_words, "REPO", tmp_path)
     monkeypatch.setattr(check_words, "read", functools.partial(check_words.read, tmp_path))
     assert check_words.main() == 1
+
+
+TEMPLATE = """{# The user is told. #}
+<h1 class="told">{{ told|label("told") }}</h1>
+<p title="{{ "It was told twice" }}">{{ press(form, "Be told now") }}</p>
+{% if told %}<p>The
+agent told
+everything.</p>{% endif %}
+<script>told()</script>
+"""
+MODULE = '''"""What is told."""
+
+# Nobody told
+# the agent.
+told = {"told": f"{len('told')} users were told"}  # a key
+
+
+def told_by(told: str) -> str:
+    """Return `told`.
+
+    It is told again.
+    """
+    return ask(help="Print what was"
+               " told.")
+'''
+
+
+def test_listed_words_are_found_in_templates_and_modules() -> None:
+    """In texts, comments, docstrings and help texts; names, tags, and literals of one word are code."""
+
+    def lines(found: Iterator[tuple[int, str]]) -> list[int]:
+        return sorted({line for line, _, _ in check_words.found(found, {"told": "reported"})})
+
+    assert lines(check_words.template(TEMPLATE)) == [1, 3, 4, 5]
+    assert lines(check_words.python(MODULE)) == [1, 3, 5, 11, 13]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("web/templates/slices/new.html", "<p>It was told.</p>\n"),
+        ("web/templates/base.html", "{# What is told. #}\n"),
+        ("web/pages/new.py", '"""What is told."""\n'),
+        ("slicemgr/cli/commands/create.py", 'OPTION = option("--why", help="What is told.")\n'),
+        ("slicemgr/service/slices/slices.py", "x = 1  # as was told\n"),
+    ],
+)
+def test_the_check_fails_where_a_template_or_a_module_has_one(
+    path: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docs").mkdir()
+    shutil.copy(check_words.LIST, tmp_path / "docs")
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n")
+    monkeypatch.setattr(check_words, "REPO", tmp_path)
+    monkeypatch.setattr(check_words, "read", functools.partial(check_words.read, tmp_path))
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text(text.replace("told", "reported"))
+    assert check_words.main() == 0
+    (tmp_path / path).write_text(text)
+    assert check_words.main() == 1
+    assert f'{path}:1: "told"' in capsys.readouterr().out
 
 
 # the built pages

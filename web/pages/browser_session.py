@@ -28,7 +28,7 @@ def install(app: Flask) -> None:
     config: Config = app.extensions["slicemgr"].config
     plain = config.web.cookie == "plain"
     if plain:
-        log.warning("web.cookie is plain: whoever listens on the network can take over a session; use TLS elsewhere")
+        log.warning("web.cookie is plain: an attacker on the network can take over sessions; use TLS")
     app.config.update(
         SECRET_KEY=_key(config.node.state_dir / "db" / "web.key"),
         SESSION_COOKIE_NAME="slicemgr" if plain else "__Host-slicemgr",
