@@ -65,7 +65,7 @@ class AccessLog(Logger):  # type: ignore[misc]
     def access(self, resp: Any, req: Any, environ: dict[str, Any], request_time: timedelta) -> None:
         if self.cfg.accesslog is None:
             return
-        told = {
+        fields = {
             "method": environ["REQUEST_METHOD"],
             "path": _printable(environ.get("PATH_INFO", "")),
             "status": int(str(resp.status).split()[0]),
@@ -74,7 +74,7 @@ class AccessLog(Logger):  # type: ignore[misc]
             "address": environ.get("REMOTE_ADDR", ""),
             **environ.get(_KEY, {}),
         }
-        log.info("%(method)s %(path)s %(status)s", told, extra={key: one for key, one in told.items() if one != ""})
+        log.info("%(method)s %(path)s %(status)s", fields, extra={key: one for key, one in fields.items() if one != ""})
 
 
 def _printable(path: str) -> str:

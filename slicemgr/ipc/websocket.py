@@ -90,9 +90,9 @@ class Channel:
             while isinstance(self._socket, ssl.SSLSocket) and (more := self._socket.pending()):
                 data += self._socket.recv(more)
             if not data:
-                said = b"".join(self._messages())  # all data may have arrived with the answer to the handshake
+                received = b"".join(self._messages())  # all data may have arrived with the answer to the handshake
                 self.ended = self.ended or Closed(_LOST, "")
-                return said
+                return received
         except _WOULD_BLOCK:
             pass
         except OSError as error:
@@ -126,9 +126,9 @@ class Channel:
         self._text = (self._text + text)[: _LONGEST_TEXT + 1]
         if not finished:
             return
-        told, self._text = self._text, ""
+        frame, self._text = self._text, ""
         try:
-            size = json.loads(told) if len(told) <= _LONGEST_TEXT else None
+            size = json.loads(frame) if len(frame) <= _LONGEST_TEXT else None
         except (ValueError, RecursionError):
             return
         if isinstance(size, dict) and all(_is_extent(size.get(one)) for one in ("rows", "columns")):
@@ -196,9 +196,11 @@ def accept(headers: Iterable[tuple[str, str]], path: str) -> tuple[WSConnection,
     """Parse a request for a console; the argument of `opened`, and the token. Refused(INVALID)."""
     protocol = WSConnection(ConnectionType.SERVER)
     wanted: list[str] = []
-    told = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers if _of_handshake(name.lower())]
+    encoded = [
+        (name.encode("latin-1"), value.encode("latin-1")) for name, value in headers if _of_handshake(name.lower())
+    ]
     try:
-        protocol.initiate_upgrade_connection(told, path)
+        protocol.initiate_upgrade_connection(encoded, path)
         for event in protocol.events():
             if isinstance(event, events.Request):
                 wanted = event.subprotocols

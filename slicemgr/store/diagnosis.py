@@ -17,8 +17,8 @@ _NO_RIGHT = "42501"  # the driver classifies it as an SQL error
 
 LOCKED = ("the database is locked by another process", "try again; store.lock_timeout is the time to wait")
 _READ_ONLY = ("the database is read-only", "PostgreSQL is a standby, or default_transaction_read_only is on")
-_PASSWORD = ("PostgreSQL refuses the user or the password", "look at store.url and PostgreSQL's pg_hba.conf")
-_MISSING = ("PostgreSQL has no such database", "`createdb` it, or look at store.url")
+_PASSWORD = ("PostgreSQL refuses the user or the password", "check store.url and PostgreSQL's pg_hba.conf")
+_MISSING = ("PostgreSQL has no such database", "create it with `createdb`, or check store.url")
 _RIGHTS = ("PostgreSQL refuses it to this user", "the user of store.url must own the database")
 _FULL = ("the disk of the database is full", "free some space and try again")
 _MANY = ("PostgreSQL has too many connections", "raise its max_connections, or try again in a moment")
@@ -69,7 +69,7 @@ def _explain_sqlite(error: exc.DBAPIError) -> tuple[str, str]:
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
             return "the database cannot be opened", "its file and folder must exist and be writable for this user"
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
-            return "the file is not a database, or it is damaged", "look at store.url, or restore a backup"
+            return "the file is not a database, or it is damaged", "check store.url, or restore a backup"
         case sqlite3.SQLITE_FULL:
             return _FULL
         case _:

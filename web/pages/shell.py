@@ -111,17 +111,17 @@ def part(template: str, name: str, *, every: float, path: str, **values: Any) ->
 
 def fresh(template: str, name: str, *, every: float, path: str, **values: Any) -> Response:
     """The response for a part: 204 if the page shows the current content."""
-    seen, text = _part(template, name, every=every, path=path, **values)
-    if request.args.get("seen") == seen:
+    digest, text = _part(template, name, every=every, path=path, **values)
+    if request.args.get("seen") == digest:
         return Response(status=204)
     return Response(text, mimetype="text/html")
 
 
 def _part(template: str, name: str, *, every: float, path: str, **values: Any) -> tuple[str, Markup]:
     body = Markup(render_template(template, **values))
-    seen = hashlib.sha256(f"{every} {body}".encode()).hexdigest()[:16]
-    asked = f"{path}{'&' if '?' in path else '?'}seen={seen}"
-    return seen, Markup(render_template("parts/live.html", body=body, name=name, every=every, path=asked))
+    digest = hashlib.sha256(f"{every} {body}".encode()).hexdigest()[:16]
+    asked = f"{path}{'&' if '?' in path else '?'}seen={digest}"
+    return digest, Markup(render_template("parts/live.html", body=body, name=name, every=every, path=asked))
 
 
 def gone(template: str, **values: Any) -> Response:
