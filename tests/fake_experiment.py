@@ -15,7 +15,7 @@ from pathlib import Path
 
 from slicemgr.bench.frame import guard
 from slicemgr.bench.frame import run as drive
-from slicemgr.bench.frame.experiment import Json, Step, Stopped, Told
+from slicemgr.bench.frame.experiment import Json, Progress, Step, Stopped
 from slicemgr.bench.frame.folder import Folder
 from slicemgr.cli.bench.progress import progress_display
 from slicemgr.errors import Failed
@@ -55,13 +55,13 @@ class Fake:
     def need(self, step: Step) -> guard.Need:
         return guard.Need()
 
-    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
-        self.clean(told)
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
+        self.clean(progress)
         for one in done.values():
             self._make(one["data"]["slice"])
         return [f"resumed with {len(done)} steps"] if done else []
 
-    def run(self, step: Step, told: Told) -> Json:
+    def run(self, step: Step, progress: Progress) -> Json:
         self.ran.append(step.id)
         name = step.id.replace("/", "-")
         self._make(name)
@@ -80,7 +80,7 @@ class Fake:
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def clean(self, told: Told) -> None:
+    def clean(self, progress: Progress) -> None:
         for one in self.slices():
             (self.world / one).unlink()
 
@@ -105,16 +105,16 @@ def main() -> int:
     if wanted.slow_clean:
         clean = fake.clean
 
-        def slowly(told: Told) -> None:
+        def slowly(progress: Progress) -> None:
             (wanted.world / "cleans").touch()
             time.sleep(wanted.slow_clean)
-            clean(told)
+            clean(progress)
 
         fake.clean = slowly  # type: ignore[method-assign]
     with Folder.take(wanted.folder, "fake", {"size": 4}, resume=wanted.resume) as folder:
         try:
-            with progress_display() as shown:
-                print(drive.carry_out(fake, folder, shown, keep=wanted.keep))
+            with progress_display() as progress:
+                print(drive.carry_out(fake, folder, progress, keep=wanted.keep))
         except KeyboardInterrupt:
             return 130
     return 0

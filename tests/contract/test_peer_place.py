@@ -54,8 +54,8 @@ def _own(network: int, pool: Path) -> tuple[Popen, dict[str, Any]]:
 
 
 def _links(network: int) -> list[str]:
-    told = subprocess.run(_within(network, "ip", "-o", "link"), check=True, capture_output=True, text=True).stdout
-    return [line.split()[1].split("@")[0].rstrip(":") for line in told.splitlines()]
+    output = subprocess.run(_within(network, "ip", "-o", "link"), check=True, capture_output=True, text=True).stdout
+    return [line.split()[1].split("@")[0].rstrip(":") for line in output.splitlines()]
 
 
 def _sleeps(number: str) -> list[int]:

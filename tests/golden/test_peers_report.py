@@ -24,7 +24,7 @@ def _aim(run: Run) -> Aim:
 def test_a_run_beside_an_earlier_one(tmp_path: Path, golden: Golden) -> None:
     run = made(tmp_path / "new", stopped="plain LXC: lxc-start --name: exit status 1: no bridge")
     older = made(tmp_path / "old", costs=LARGE)
-    golden("bench/peers.md", pages.markdown(pages.told(run, pages.content(run), older, pages.content(older))))
+    golden("bench/peers.md", pages.markdown(pages.context(run, pages.content(run), older, pages.content(older))))
 
 
 def test_the_aim(tmp_path: Path) -> None:

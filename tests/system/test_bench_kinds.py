@@ -20,10 +20,10 @@ def test_a_machine_beside_a_container(node: Node, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ("--type", "lxc", "--type", "kvm", "--boot", "direct", "--memory", "192M", "--output", run)
     node.ok("bench", "lifecycle", *words, "--count", "1", "--parallel", "1", timeout=1000)
-    told = folder.read(run)
-    assert told.info["outcome"] == "done"
-    ours = {series: told.steps[f"1/{series}/slices"]["data"] for series in ("lxc", "kvm-direct")}
-    raw = {series: told.steps[f"1/{series}/raw"]["data"]["raw"] for series in ours}
+    result = folder.read(run)
+    assert result.info["outcome"] == "done"
+    ours = {series: result.steps[f"1/{series}/slices"]["data"] for series in ("lxc", "kvm-direct")}
+    raw = {series: result.steps[f"1/{series}/raw"]["data"]["raw"] for series in ours}
     phases = {series: {name: one[0] for name, one in data["phases"].items()} for series, data in ours.items()}
     seen = phases["kvm-direct"]  # a console that says nothing for 10 s is left out
     machine = [seen[name] for name in ("prepared", "started", "console", "banner") if name in seen]
@@ -38,7 +38,7 @@ def test_a_machine_beside_a_container(node: Node, tmp_path: Path) -> None:
         assert 0 < len(looked["ping"]) <= 5 and all(one > 0 for one in looked["ping"])
         assert data["disk_each"] is not None and data["delete"] > 0
     assert ours["kvm-direct"]["memory_each"] > ours["lxc"]["memory_each"] > 0
-    assert "The thesis's phases" in [one.title for one in pages.content(told).tables]
+    assert "The thesis's phases" in [one.title for one in pages.content(result).tables]
     assert "half of 1 slices answered by ssh" in (run / "report.html").read_text()
     assert node.slices() == []
 
@@ -59,9 +59,9 @@ def test_ended_while_it_creates_and_resumed_without_an_echo(node: Node, tmp_path
     assert process.returncode == 130 and node.slices() == [], said
     assert list(folder.read(run).steps) == ["1/lxc/raw"]
     node.ok(*words, "--resume", timeout=400)
-    told = folder.read(run)
-    data = told.steps["1/lxc/slices"]["data"]
-    assert told.info["outcome"] == "done" and len(data["phases"]["banner"]) == 6
-    assert "before the interruption" in told.info["notes"][0] and node.slices() == []
+    result = folder.read(run)
+    data = result.steps["1/lxc/slices"]["data"]
+    assert result.info["outcome"] == "done" and len(data["phases"]["banner"]) == 6
+    assert "before the interruption" in result.info["notes"][0] and node.slices() == []
     assert data["inside"]["ping"] == []
-    assert "lxc: no echo came back from 192.0.2.77." in pages.content(told).outcome
+    assert "lxc: no echo came back from 192.0.2.77." in pages.content(result).outcome

@@ -59,9 +59,9 @@ def test_a_sliver_and_three_roots_ended_twice_and_resumed(node: Node, tmp_path: 
     kept = (run / "steps.jsonl").read_text()
     node.ok(*words, "--resume", timeout=900)
     assert nothing_left(node) and (run / "steps.jsonl").read_text().startswith(kept)
-    told = folder.read(run)
-    assert told.info["outcome"] == "done" and [one for one in told.steps.values() if one.get("missing")] == []
-    found = {(one["data"]["place"], one["data"]["what"]): one["data"] for one in told.steps.values()}
+    result = folder.read(run)
+    assert result.info["outcome"] == "done" and [one for one in result.steps.values() if one.get("missing")] == []
+    found = {(one["data"]["place"], one["data"]["what"]): one["data"] for one in result.steps.values()}
     assert list(found) == [(place, what) for place in PLACES for what in (io.SQLITE, io.FILES)]
     assert all(data[name] > 0 for data in found.values() for name in io.MEASURED)
     assert all(found[place, what]["make"] > 0 for place in io.ROOTS for what in (io.SQLITE, io.FILES))
@@ -75,10 +75,10 @@ def test_host_and_lxc_without_sysbench_in_the_image(node: Node, tmp_path: Path) 
     said = node.slicectl("bench", "sysbench", "--on", "host", "--on", "lxc", *short, "--output", run, timeout=600)
     assert said.returncode == 0, said.stderr
     assert "the image debian-12: sysbench is not installed (what adds it there: `apt-get update &&" in said.stderr
-    told = folder.read(run)
-    host = [one["data"] for one in told.steps.values() if one["series"].endswith("/host")]
+    result = folder.read(run)
+    host = [one["data"] for one in result.steps.values() if one["series"].endswith("/host")]
     assert [data["test"] for data in host] == list(sysbench.TESTS)
     assert all(data["version"].startswith("1.") for data in host)
     assert all(data[name] > 0 for data in host for name in sysbench.MEASURED[data["test"]])
-    assert all(one["missing"] for one in told.steps.values() if one["series"].endswith("/lxc"))
+    assert all(one["missing"] for one in result.steps.values() if one["series"].endswith("/lxc"))
     assert "Not measured" in (run / "report.md").read_text() and nothing_left(node)

@@ -35,14 +35,14 @@ def test_slicemgr_beside_whatever_is_installed(node: Node, tmp_path: Path) -> No
     run = tmp_path / "run"
     done = _in_box(node, "peers", *SMALL, "--output", run)
     assert done.returncode == 0, done.stderr
-    told = folder.read(run)
+    result = folder.read(run)
     installed = [key for key, peer in PEERS.items() if not peer.missing()]
-    assert {one for one in told.steps if one.startswith("1/")} == {f"1/{key}" for key in ("slicemgr", *installed)}
-    assert {one for one in told.steps if one.startswith("absent/")} == {
+    assert {one for one in result.steps if one.startswith("1/")} == {f"1/{key}" for key in ("slicemgr", *installed)}
+    assert {one for one in result.steps if one.startswith("absent/")} == {
         f"absent/{key}" for key in PEERS if key not in installed
     }
     for key in ("slicemgr", *installed):
-        step = told.steps[f"1/{key}"]
+        step = result.steps[f"1/{key}"]
         assert "stopped" not in step, step["stopped"]
         data = step["data"]
         assert data["n"] == data["reached"] == 3 and data["delete_seconds"] > 0

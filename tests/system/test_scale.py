@@ -51,20 +51,20 @@ def test_a_run_that_is_ended_twice_and_resumed(node: Node, tmp_path: Path) -> No
     assert len(node.slices()) > STEP
     node.ok("bench", "scale", *words, "--resume", timeout=400)
     assert node.slices() == [] and (run / "steps.jsonl").read_text().startswith(kept) and kept
-    told = folder.read(run)
-    _measured_the_node(told)
+    result = folder.read(run)
+    _measured_the_node(result)
     assert f"{MOST} of {MOST} lxc slivers ran on the node" in (run / "report.html").read_text()
 
 
-def _measured_the_node(told: folder.Run) -> None:
-    assert told.info["outcome"] == "done" and told.steps["1/check"]["data"] == {"slivers": MOST, "reached": MOST}
-    looks = {one["data"]["n"]: one["data"] for one in told.steps.values() if "n" in one["data"]}
+def _measured_the_node(result: folder.Run) -> None:
+    assert result.info["outcome"] == "done" and result.steps["1/check"]["data"] == {"slivers": MOST, "reached": MOST}
+    looks = {one["data"]["n"]: one["data"] for one in result.steps.values() if "n" in one["data"]}
     assert list(looks) == [*range(0, MOST + 1, STEP)]
     nodes = [one["node"] for one in looks.values()]
     assert all(one["pids"] > MOST for one in nodes), "of the whole machine, where others come and go"
     assert all(one["memory_total"] > one["memory_available"] > 0 and one["disk_free"] > 0 for one in nodes)
     assert looks[MOST]["own"]["memory"] > 0 and looks[MOST]["own"]["disk"] >= 0
-    facts = told.info["node"]
+    facts = result.info["node"]
     assert facts["cpu_model"] and facts["filesystem"] == "btrfs" and facts["kernel"] == os.uname().release
 
 

@@ -118,12 +118,13 @@ def test_slivers_at_both_ends_of_a_link_that_is_held(pair: Pair, tmp_path: Path)
         "in",
     )
     seen = counted(pair.start(*SHORT, *words, "--direction", "out", "--output", str(run)), pair.both)
-    told = folder.read(run)
-    assert told.info["outcome"] == "done" and pair.left() == []
+    result = folder.read(run)
+    assert result.info["outcome"] == "done" and pair.left() == []
     rates = {
-        id_: [sum(of["samples"]) / len(of["samples"]) for of in one["data"]["pairs"]] for id_, one in told.steps.items()
+        id_: [sum(of["samples"]) / len(of["samples"]) for of in one["data"]["pairs"]]
+        for id_, one in result.steps.items()
     }
-    assert all(of["arrived"] > 0 for one in told.steps.values() for of in one["data"]["pairs"])
+    assert all(of["arrived"] > 0 for one in result.steps.values() for of in one["data"]["pairs"])
     for direction in ("in", "out"):
         for way, count in (("vanilla", 1), ("lxc", 1), ("lxc*3", 3)):
             held, free = (rates[f"{link}/1/{direction}/{way}"] for link in ("100Mbit", "unlimited"))
@@ -131,7 +132,7 @@ def test_slivers_at_both_ends_of_a_link_that_is_held(pair: Pair, tmp_path: Path)
             assert sum(held) < 150 * MBIT < sum(free), "the control: without it they are faster"
     through = sum(sum(own) for id_, own in rates.items() if "/lxc" in id_)
     assert min(seen) > through / 8, "what a second of each carried has crossed the links of slivers of both nodes"
-    titles = [one.title for one in pages.content(told).tables]
+    titles = [one.title for one in pages.content(result).tables]
     assert "The paper's table 2: the link held to 100Mbit, from the node" in titles
 
 
@@ -171,10 +172,10 @@ def test_this_machine_as_the_peer_of_both_kinds(node: Node, tmp_path: Path) -> N
     node.ensure_machines()
     words = ("--type", "lxc", "--type", "kvm", "--memory", "192M", "--no-talkers", "--link", "unlimited", *SHORT)
     node.ok("bench", "throughput", *words, "--streams", "2", "--node-exec", enter(node), "--output", run, timeout=500)
-    told = folder.read(run)
-    assert list(told.steps) == [f"unlimited/1/in/{way}" for way in ("vanilla", "lxc", "kvm")]
-    assert all(min(one["data"]["pairs"][0]["samples"]) > 0 for one in told.steps.values())
-    assert any("the clients were the plain peer" in one for one in pages.content(told).outcome)
+    result = folder.read(run)
+    assert list(result.steps) == [f"unlimited/1/in/{way}" for way in ("vanilla", "lxc", "kvm")]
+    assert all(min(one["data"]["pairs"][0]["samples"]) > 0 for one in result.steps.values())
+    assert any("the clients were the plain peer" in one for one in pages.content(result).outcome)
     assert node.slices() == []
 
 

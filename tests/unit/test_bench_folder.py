@@ -58,9 +58,9 @@ def test_a_finished_step_is_there_for_who_reads(tmp_path: Path) -> None:
         made.note({"seed": 3})
         made.finish("a", {"data": {"n": 1}})
         made.finish("b", {"data": {}})
-        told = folder.read(tmp_path / "run")
-    assert told.info["experiment"] == "fake" and told.info["seed"] == 3
-    assert list(told.steps) == ["a", "b"] and told.steps["a"]["data"] == {"n": 1}
+        result = folder.read(tmp_path / "run")
+    assert result.info["experiment"] == "fake" and result.info["seed"] == 3
+    assert list(result.steps) == ["a", "b"] and result.steps["a"]["data"] == {"n": 1}
 
 
 @pytest.mark.parametrize(
@@ -172,10 +172,10 @@ def test_the_commit_that_runs(tmp_path: Path) -> None:
     git("add", "file")
     git("commit", "-qm", "one")
     name = git("rev-parse", "HEAD").strip()
-    told = provenance.commit(tmp_path)
-    assert told is not None and len(told) == 12 and name.startswith(told)
+    commit = provenance.commit(tmp_path)
+    assert commit is not None and len(commit) == 12 and name.startswith(commit)
     (tmp_path / "file").write_text("two")
-    assert provenance.commit(tmp_path) == f"{told}, changed"
+    assert provenance.commit(tmp_path) == f"{commit}, changed"
 
 
 # --- the lock ---------------------------------------------------------------------------------------------------------
@@ -238,9 +238,9 @@ def test_all_steps_are_run_once_and_nothing_is_left(tmp_path: Path, world: Path)
     fake = Fake(world)
     with _take(tmp_path / "run") as made:
         assert drive.carry_out(fake, made, Lines()) == drive.DONE
-    told = folder.read(tmp_path / "run")
-    assert fake.ran == list(told.steps) == ALL
-    assert told.info["outcome"] == "done" and told.info["planned"] == 5 and fake.slices() == []
+    result = folder.read(tmp_path / "run")
+    assert fake.ran == list(result.steps) == ALL
+    assert result.info["outcome"] == "done" and result.info["planned"] == 5 and fake.slices() == []
 
 
 def test_kept_where_it_is_asked_for(tmp_path: Path, world: Path) -> None:
@@ -264,11 +264,11 @@ def test_a_node_that_is_full_ends_the_series_but_not_its_last_step(tmp_path: Pat
     fake = Fake(world, turns=2, **{how: "1/c"})
     with _take(tmp_path / "run") as made:
         assert drive.carry_out(fake, made, Lines()) == drive.STOPPED
-    told = folder.read(tmp_path / "run")
-    assert "1/d" not in told.steps and {"1/last", "2/a", "2/d"} <= set(told.steps)
+    result = folder.read(tmp_path / "run")
+    assert "1/d" not in result.steps and {"1/last", "2/a", "2/d"} <= set(result.steps)
     reason = "no more room" if how == "stop" else "memory: 1 MiB of 16 GiB are free"
-    assert told.steps["1/c"]["stopped"].startswith(reason) and told.info["reason"].startswith(reason)
-    assert (told.steps["1/c"]["data"] == {}) == (how == "full")
+    assert result.steps["1/c"]["stopped"].startswith(reason) and result.info["reason"].startswith(reason)
+    assert (result.steps["1/c"]["data"] == {}) == (how == "full")
     again = Fake(world, turns=2)
     with _take(tmp_path / "run", resume=True) as made:
         assert drive.carry_out(again, made, Lines()) == drive.STOPPED
@@ -289,9 +289,9 @@ def test_what_breaks_is_raised_and_written_down_and_nothing_is_left(tmp_path: Pa
     fake = Fake(world, broken="1/c")
     with _take(tmp_path / "run") as made, pytest.raises(Failed, match="it broke"):
         drive.carry_out(fake, made, Lines())
-    told = folder.read(tmp_path / "run")
-    assert list(told.steps) == ["1/a", "1/b"] and fake.slices() == []
-    assert told.info["outcome"] == "failed" and told.info["reason"] == "it broke (mend it)"
+    result = folder.read(tmp_path / "run")
+    assert list(result.steps) == ["1/a", "1/b"] and fake.slices() == []
+    assert result.info["outcome"] == "failed" and result.info["reason"] == "it broke (mend it)"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -302,8 +302,8 @@ def test_interrupted_in_the_middle_of_a_step(tmp_path: Path, world: Path, number
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    told = folder.read(run)
-    assert list(told.steps) == ["1/a", "1/b"] and told.info["outcome"] == "interrupted"
+    result = folder.read(run)
+    assert list(result.steps) == ["1/a", "1/b"] and result.info["outcome"] == "interrupted"
     assert Fake(world).slices() == []
 
 
@@ -331,9 +331,9 @@ def test_killed_in_the_middle_of_a_step_and_resumed(tmp_path: Path, world: Path)
     out, said = resumed.communicate(timeout=60)
     assert (resumed.returncode, out.strip()) == (0, "done"), said
     assert (run / "steps.jsonl").read_text().startswith(before)
-    told = folder.read(run)
-    assert list(told.steps) == ALL and told.steps["1/c"]["data"]["there"] == 3
-    assert told.info["notes"] == ["resumed with 2 steps"] and Fake(world).slices() == []
+    result = folder.read(run)
+    assert list(result.steps) == ALL and result.steps["1/c"]["data"]["there"] == 3
+    assert result.info["notes"] == ["resumed with 2 steps"] and Fake(world).slices() == []
 
 
 def test_on_a_pipe_a_line_for_each_step(tmp_path: Path, world: Path) -> None:
@@ -372,17 +372,17 @@ def test_a_clock_that_is_set_during_a_step_is_noted(
     monkeypatch.setattr(Moment, "now", classmethod(lambda cls: cls(*next(moments))))
     with _take(tmp_path / "run") as made:
         drive.carry_out(Fake(world), made, Lines())
-    told = folder.read(tmp_path / "run").steps
-    assert {one: record.get("clock_jump") for one, record in told.items()} == {
+    result = folder.read(tmp_path / "run").steps
+    assert {one: record.get("clock_jump") for one, record in result.items()} == {
         **dict.fromkeys(ALL),
         "1/b": 3600.0,
     }
-    assert {record["seconds"] for record in told.values()} == {1.0}
+    assert {record["seconds"] for record in result.values()} == {1.0}
 
 
-@pytest.mark.parametrize(("set_by", "told"), [(0.0, 0.0), (0.5, 0.0), (3600.0, 3600.0), (-90.0, -90.0)])
-def test_a_clock_that_is_set(set_by: float, told: float) -> None:
-    assert drive.jump(Moment(1000.0, 50.0), Moment(1010.0 + set_by, 60.0)) == told
+@pytest.mark.parametrize(("set_by", "jumped"), [(0.0, 0.0), (0.5, 0.0), (3600.0, 3600.0), (-90.0, -90.0)])
+def test_a_clock_that_is_set(set_by: float, jumped: float) -> None:
+    assert drive.jump(Moment(1000.0, 50.0), Moment(1010.0 + set_by, 60.0)) == jumped
 
 
 def test_run_json_is_whole_or_as_it_was(tmp_path: Path) -> None:

@@ -88,9 +88,9 @@ def test_each_repetition_has_an_order_of_its_own_that_the_seed_chose(testbed: Pa
 
 
 def test_a_run_in_slivers_and_on_the_node(testbed: PaperLoads, tmp_path: Path) -> None:
-    told = carry_out(plan(testbed, tmp_path), tmp_path / "run")
-    assert told.info["outcome"] == "done" and len(told.steps) == 30 and testbed.there == {} and testbed.most == 1
-    for one in told.steps.values():
+    result = carry_out(plan(testbed, tmp_path), tmp_path / "run")
+    assert result.info["outcome"] == "done" and len(result.steps) == 30 and testbed.there == {} and testbed.most == 1
+    for one in result.steps.values():
         data = one["data"]
         assert all(data[name] > 0 for name in io.MEASURED) and ("make" in data) == (data["place"] in io.ROOTS)
     assert list((tmp_path / "inside").iterdir()) == [], "the program takes away what it made"
@@ -119,15 +119,15 @@ def test_the_need_counts_what_is_made_and_copied(testbed: PaperLoads, tmp_path: 
 def test_a_kind_and_a_root_that_are_missing_are_listed_and_tried_again(testbed: PaperLoads, tmp_path: Path) -> None:
     testbed.kinds["kvm"] = False
     testbed.missing["overlay"] = "this kernel cannot mount overlayfs"
-    told = carry_out(plan(testbed, tmp_path), tmp_path / "run")
-    assert told.info["outcome"] == "done"
-    lacks = {name: one["missing"] for name, one in told.steps.items() if one.get("missing")}
+    result = carry_out(plan(testbed, tmp_path), tmp_path / "run")
+    assert result.info["outcome"] == "done"
+    lacks = {name: one["missing"] for name, one in result.steps.items() if one.get("missing")}
     assert len(lacks) == 2 * 2 * 3
     assert set(lacks.values()) == {
         "the node runs no kvm: kvm is not for paper",
         "the node: this kernel cannot mount overlayfs",
     }
-    content = pages.content(told)
+    content = pages.content(result)
     (table,) = [one for one in content.tables if one.title == "Not measured"]
     assert sorted(str(row[0]) for row in table.rows) == ["kvm", "overlay"]
     assert "Not measured: kvm (the node runs no kvm: kvm is not for paper)." in content.outcome
@@ -143,8 +143,8 @@ def test_a_kind_and_a_root_that_are_missing_are_listed_and_tried_again(testbed: 
 
 def test_an_image_without_a_linux_makes_no_roots(testbed: PaperLoads, tmp_path: Path) -> None:
     testbed.on("GET /images/debian-12", {**IMAGE, "os": ""})
-    told = carry_out(plan(testbed, tmp_path, places=("copy",)), tmp_path / "run")
-    assert {one["missing"] for one in told.steps.values()} == {
+    result = carry_out(plan(testbed, tmp_path, places=("copy",)), tmp_path / "run")
+    assert {one["missing"] for one in result.steps.values()} == {
         "the image debian-12 has no Linux in it, so no root is made of it"
     }
     assert testbed.measured == []
@@ -153,8 +153,8 @@ def test_an_image_without_a_linux_makes_no_roots(testbed: PaperLoads, tmp_path: 
 def test_no_python_in_the_image(testbed: PaperLoads, tmp_path: Path) -> None:
     wanted = plan(testbed, tmp_path, places=("lxc",))
     bare = replace(wanted, way=replace(wanted.way, login=lambda *_: ["sh", "-c", "PATH=/nonexistent; exec python3"]))
-    told = carry_out(bare, tmp_path / "run")
-    assert {one["missing"] for one in told.steps.values()} == {
+    result = carry_out(bare, tmp_path / "run")
+    assert {one["missing"] for one in result.steps.values()} == {
         "the image debian-12 has no python3 (one with it: apt-get install python3)"
     }
 
@@ -300,8 +300,8 @@ def test_an_interrupted_run_waits_for_what_the_node_was_asked(
     _, said = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED and "the node ends what it was asked to measure" in said, said
     assert testbed.left == []
-    told = folder.read(tmp_path / "run")
-    assert told.info["outcome"] == "interrupted" and len(told.steps) == 3
+    result = folder.read(tmp_path / "run")
+    assert result.info["outcome"] == "interrupted" and len(result.steps) == 3
 
 
 def test_killed_and_resumed(testbed: PaperLoads, tmp_path: Path) -> None:

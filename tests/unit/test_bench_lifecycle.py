@@ -74,11 +74,11 @@ def test_a_run_from_nothing_to_a_report(
 ) -> None:
     run = tmp_path / "run"
     assert main([*SMALL, "--repeat", "2", "--output", str(run)]) == 0
-    told = folder.read(run)
-    assert told.info["outcome"] == "done" and testbed.there == {} and testbed.most == 3
-    assert list(told.steps) == [f"{turn}/lxc/{part}" for turn in (1, 2) for part in ("raw", "slices")]
-    assert told.steps["1/lxc/raw"]["data"]["raw"] == paper_testbed.RAW
-    data = told.steps["2/lxc/slices"]["data"]
+    result = folder.read(run)
+    assert result.info["outcome"] == "done" and testbed.there == {} and testbed.most == 3
+    assert list(result.steps) == [f"{turn}/lxc/{part}" for turn in (1, 2) for part in ("raw", "slices")]
+    assert result.steps["1/lxc/raw"]["data"]["raw"] == paper_testbed.RAW
+    data = result.steps["2/lxc/slices"]["data"]
     assert data["count"] == 3 and data["memory_each"] == testbed.each and data["create"] > 0
     phases = data["phases"]
     assert [len(phases[name]) for name in ("accepted", "prepared", "started", "operation", "banner")] == [3] * 5
@@ -89,7 +89,7 @@ def test_a_run_from_nothing_to_a_report(
     assert {"report.html", "report.md", "data.csv", "data.json"} <= {one.name for one in run.iterdir()}
     assert "lxc: half of 6 slices answered by ssh within" in capsys.readouterr().err
     asked = [one.body["name"] for one in testbed.asked("POST /slices")]
-    assert all(name.startswith(told.info["prefix"]) for name in asked)
+    assert all(name.startswith(result.info["prefix"]) for name in asked)
 
 
 @pytest.mark.usefixtures("slicectl")
@@ -106,10 +106,10 @@ def test_a_node_that_takes_no_more_is_told(testbed: PaperTestbed, tmp_path: Path
     testbed.room = 2
     run = tmp_path / "run"
     assert main([*SMALL, "--output", str(run)]) == 0
-    told = folder.read(run)
-    assert told.info["outcome"] == "stopped" and "of 3 slivers 2 came up" in told.info["reason"]
-    assert len(told.steps["1/lxc/slices"]["data"]["phases"]["banner"]) == 2 and testbed.there == {}
-    said = pages.content(told)
+    result = folder.read(run)
+    assert result.info["outcome"] == "stopped" and "of 3 slivers 2 came up" in result.info["reason"]
+    assert len(result.steps["1/lxc/slices"]["data"]["phases"]["banner"]) == 2 and testbed.there == {}
+    said = pages.content(result)
     assert any("Stopped at lxc: slices" in one for one in said.outcome)
     assert [one.reached for one in said.aims][1:4] == [None] * 3
 
@@ -196,9 +196,9 @@ def test_ended_while_it_creates_and_resumed(
         time.sleep(0.01)
     testbed.slow = 0.0
     assert main([*SMALL, "--output", str(run), "--resume"]) == 0
-    told = folder.read(run)
-    assert list(told.steps) == ["1/lxc/raw", "1/lxc/slices"] and testbed.there == {}
-    assert told.info["notes"] == ["resumed at lxc: slices: its raw baseline was measured before the interruption"]
+    result = folder.read(run)
+    assert list(result.steps) == ["1/lxc/raw", "1/lxc/slices"] and testbed.there == {}
+    assert result.info["notes"] == ["resumed at lxc: slices: its raw baseline was measured before the interruption"]
     assert len(testbed.asked("POST /nodes/node1/baseline")) == 1
 
 
@@ -291,8 +291,8 @@ def _run(path: Path, *, count: int, turns: int = 2, slow: float = 1.0) -> folder
 
 
 def test_each_phase_stands_beside_its_own_baseline(tmp_path: Path) -> None:
-    told = pages.content(_run(tmp_path, count=4))
-    phases = next(one for one in told.tables if one.title.startswith("Each phase"))
+    content = pages.content(_run(tmp_path, count=4))
+    phases = next(one for one in content.tables if one.title.startswith("Each phase"))
     names = [one.name for one in phases.columns]
     rows = {(row[0], row[1]): dict(zip(names, row, strict=True)) for row in phases.rows}
     assert ("console: the guest's first byte", "lxc") not in rows
@@ -303,14 +303,14 @@ def test_each_phase_stands_beside_its_own_baseline(tmp_path: Path) -> None:
 
 
 def test_the_phases_of_the_thesis(tmp_path: Path) -> None:
-    told = pages.content(_run(tmp_path, count=4))
-    thesis = next(one for one in told.tables if one.title == "The thesis's phases")
+    content = pages.content(_run(tmp_path, count=4))
+    thesis = next(one for one in content.tables if one.title == "The thesis's phases")
     means = {(row[0], row[1]): row[3] for row in thesis.rows}
     assert means["t_start: from then until it runs", "kvm direct"] == pytest.approx(2500)
     assert means["ping, one echo", "lxc"] == pytest.approx(0.05) and ("ping, one echo", "kvm direct") not in means
     network = means["network set-up: request to banner, launch, first response", "lxc"]
     assert network == pytest.approx(1000 * (0.2 * 1.1875 + 0.5), rel=0.005)
-    assert any("kvm direct: no echo came back from the gateway." in one for one in told.outcome)
+    assert any("kvm direct: no echo came back from the gateway." in one for one in content.outcome)
 
 
 @pytest.mark.parametrize(
@@ -324,14 +324,14 @@ def test_the_phases_of_the_thesis(tmp_path: Path) -> None:
 def test_aims_are_told_by_as_many_as_they_speak_of(
     tmp_path: Path, count: int, slow: float, reached: list[bool | None]
 ) -> None:
-    told = pages.content(_run(tmp_path, count=count, slow=slow))
-    assert [one.reached for one in told.aims] == reached
+    content = pages.content(_run(tmp_path, count=count, slow=slow))
+    assert [one.reached for one in content.aims] == reached
 
 
 def test_the_report_of_one_repetition_and_its_data(tmp_path: Path) -> None:
     run = _run(tmp_path, count=3, turns=1)
-    told = pages.content(run)
-    assert len(told.data) == 6 and told.data[0]["raw_answered"] == 0.1 and told.data[5]["type"] == "kvm direct"
+    content = pages.content(run)
+    assert len(content.data) == 6 and content.data[0]["raw_answered"] == 0.1 and content.data[5]["type"] == "kvm direct"
     pages.write(run)
     assert "The thesis" in (tmp_path / "report.html").read_text()
     assert (tmp_path / "phases.png").exists() and (tmp_path / "creates.png").exists()

@@ -9,7 +9,7 @@ from fake_experiment import Fake
 
 from slicemgr.bench.frame import folder
 from slicemgr.bench.frame import run as drive
-from slicemgr.bench.frame.experiment import Json, Missing, Step, Told
+from slicemgr.bench.frame.experiment import Json, Missing, Progress, Step
 from slicemgr.bench.frame.folder import Folder
 from slicemgr.bench.report import not_measured
 from slicemgr.cli.bench.progress import Lines
@@ -20,8 +20,8 @@ class Lacking(Fake):
 
     lacks: tuple[str, ...] = ()
 
-    def run(self, step: Step, told: Told) -> Json:
-        found = super().run(step, told)
+    def run(self, step: Step, progress: Progress) -> Json:
+        found = super().run(step, progress)
         if step.id in self.lacks:
             raise Missing("there is no iperf3 (apt-get install iperf3)")
         return found

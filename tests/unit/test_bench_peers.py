@@ -115,17 +115,17 @@ def test_a_run_from_nothing_to_a_report(testbed: PeerTestbed, world: World, tmp_
     world.make((*paper_peers.DOCKER, *paper_peers.HAND))
     run = tmp_path / "run"
     assert main([*SMALL, "--repeat", "2", "--output", str(run)]) == 0
-    told = folder.read(run)
-    assert told.info["outcome"] == "done", told.info["reason"]
+    result = folder.read(run)
+    assert result.info["outcome"] == "done", result.info["reason"]
     assert testbed.there == {} and testbed.most == 3 and world.left == []
     for turn in "12":
         for key in ("slicemgr", "docker", "lxc"):
-            data = told.steps[f"{turn}/{key}"]["data"]
+            data = result.steps[f"{turn}/{key}"]["data"]
             assert data["n"] == data["reached"] == len(data["creates"]) == 3
             assert all(0 < one["made"] <= one["banner"] for one in data["creates"])
             assert data["rates"] == {"plain": 10e9, "in": 10e9, "out": 8e9}
-    assert told.steps["1/docker"]["data"]["version"] == "dockerd 1.0 (fake)"
-    assert told.steps["absent/incus"]["data"]["missing"] == ["incusd", "incus", "dnsmasq"]
+    assert result.steps["1/docker"]["data"]["version"] == "dockerd 1.0 (fake)"
+    assert result.steps["absent/incus"]["data"]["missing"] == ["incusd", "incus", "dnsmasq"]
     assert {one.body["ports"] for one in testbed.asked("POST /slices")} == {5}
     page = (run / "report.html").read_text()
     assert "Docker, 3 containers, same run: " in page and "apt-get install podman crun" in page
@@ -137,10 +137,10 @@ def test_what_breaks_in_one_ends_that_one(testbed: PeerTestbed, world: World, tm
     (world.path / "broken-dockerd").write_text("failed to mount overlay: no such device\n")
     run = tmp_path / "run"
     assert main([*SMALL, "--output", str(run)]) == 0
-    told = folder.read(run)
-    stopped = told.steps["1/docker"]["stopped"]
-    assert told.info["outcome"] == "stopped" and "failed to mount overlay" in stopped
-    assert told.steps["1/slicemgr"]["data"]["n"] == told.steps["1/podman-crun"]["data"]["n"] == 3
+    result = folder.read(run)
+    stopped = result.steps["1/docker"]["stopped"]
+    assert result.info["outcome"] == "stopped" and "failed to mount overlay" in stopped
+    assert result.steps["1/slicemgr"]["data"]["n"] == result.steps["1/podman-crun"]["data"]["n"] == 3
     assert world.left == [] and testbed.there == {}
     assert "failed to mount overlay" in (run / "report.md").read_text()
 
@@ -154,9 +154,9 @@ def test_a_container_that_does_not_answer_is_told(
     monkeypatch.setattr(peers, "_BANNER", 0.3)
     run = tmp_path / "run"
     assert main([*SMALL, "--output", str(run)]) == 0
-    told = folder.read(run)
-    assert "Docker: of 3 0 came up: " in told.steps["1/docker"]["stopped"]
-    assert "no ssh banner within 0.3 s" in told.steps["1/docker"]["stopped"] and world.left == []
+    result = folder.read(run)
+    assert "Docker: of 3 0 came up: " in result.steps["1/docker"]["stopped"]
+    assert "no ssh banner within 0.3 s" in result.steps["1/docker"]["stopped"] and world.left == []
 
 
 @pytest.mark.usefixtures("slicectl")
@@ -179,9 +179,9 @@ def test_the_node_is_guarded(testbed: PeerTestbed, world: World, tmp_path: Path)
     world.make(paper_peers.DOCKER)
     run = tmp_path / "run"
     assert main(["bench", "peers", "--count", "400", "--seconds", "0", "--with", "docker", "--output", str(run)]) == 0
-    told = folder.read(run)
-    assert told.steps["1/docker"]["stopped"].startswith("memory: ")
-    assert told.steps["1/slicemgr"]["data"]["n"] == 400 and not any("docker run" in one for one in world.calls)
+    result = folder.read(run)
+    assert result.steps["1/docker"]["stopped"].startswith("memory: ")
+    assert result.steps["1/slicemgr"]["data"]["n"] == 400 and not any("docker run" in one for one in world.calls)
 
 
 @pytest.mark.usefixtures("slicectl")
@@ -193,8 +193,8 @@ def test_what_is_installed_later_is_measured_by_the_resumption(world: World, tmp
     assert list(folder.read(run).steps) == ["absent/docker", "1/slicemgr"]
     world.install(*paper_peers.DOCKER)
     assert main([*words, "--resume"]) == 0
-    told = folder.read(run)
-    assert told.steps["1/docker"]["data"]["n"] == 3 and "Not measured, or" not in (run / "report.md").read_text()
+    result = folder.read(run)
+    assert result.steps["1/docker"]["data"]["n"] == 3 and "Not measured, or" not in (run / "report.md").read_text()
 
 
 # --- refused ----------------------------------------------------------------------------------------------------------
@@ -265,8 +265,8 @@ def test_interrupted_while_a_peer_creates(
     _, said = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED, said
     assert "exit status" not in said and "steps are stored" in said  # what was killed is no news
-    told = folder.read(run)
-    assert told.info["outcome"] == "interrupted" and "1/docker" not in told.steps
+    result = folder.read(run)
+    assert result.info["outcome"] == "interrupted" and "1/docker" not in result.steps
     assert world.left == [] and testbed.there == {}
 
 

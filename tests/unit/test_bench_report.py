@@ -69,20 +69,20 @@ def test_aims_of_a_thousand_are_told_by_a_thousand_only(tmp_path: Path) -> None:
 def test_slivers_that_did_not_answer_at_the_end_are_told(tmp_path: Path) -> None:
     run = made(tmp_path / "run", to=1000, step=100, repeat=1)
     run.steps["1/check"]["data"]["reached"] = 997
-    told = pages.content(run)
-    assert "997 of 1000 once more" in told.outcome[0] and told.aims[0].reached is False
+    content = pages.content(run)
+    assert "997 of 1000 once more" in content.outcome[0] and content.aims[0].reached is False
 
 
 def test_the_knee_of_machines(tmp_path: Path) -> None:
-    told = pages.content(made(tmp_path / "run", kind="kvm", to=120, step=10, each=320 * MIB, repeat=1))
+    content = pages.content(made(tmp_path / "run", kind="kvm", to=120, step=10, each=320 * MIB, repeat=1))
     assert (
-        any("It stopped before" in one for one in told.outcome)
-        and "The knee is at 70 machines: from there on swap is in use." in told.outcome
+        any("It stopped before" in one for one in content.outcome)
+        and "The knee is at 70 machines: from there on swap is in use." in content.outcome
     )
-    assert [one.reached for one in told.aims] == [True, True]
-    paper = next(one for one in told.tables if one.title == "Beside the paper")
+    assert [one.reached for one in content.aims] == [True, True]
+    paper = next(one for one in content.tables if one.title == "Beside the paper")
     assert [row[1:3] for row in paper.rows[:2]] == [["30", "70"], ["40", "70"]]
-    assert [mark.at for mark in told.plots[0].marks] == [30, 40]
+    assert [mark.at for mark in content.plots[0].marks] == [30, 40]
 
 
 def test_nothing_measured_is_told(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_nothing_measured_is_told(tmp_path: Path) -> None:
 
 def test_a_run_that_was_cut_off_says_so(tmp_path: Path) -> None:
     run = made(tmp_path / "run", outcome="interrupted")
-    told = pages.told(run, pages.content(run), None, None)
-    assert told["outcome"][0] == "This run is not complete: interrupted."
+    context = pages.context(run, pages.content(run), None, None)
+    assert context["outcome"][0] == "This run is not complete: interrupted."
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -208,8 +208,8 @@ def _content(**values: list[float]) -> Content:
 def test_each_difference_with_its_significance() -> None:
     old = _content(slower=[1.0, 1.1, 0.9], faster=[5.0, 5.1, 4.9], same=[1.0, 2.0, 3.0], gone=[1.0], one=[1.0])
     new = _content(slower=[2.0, 2.1, 1.9], faster=[1.0, 1.1, 0.9], same=[1.1, 2.0, 2.9], more=[1.0], one=[2.0])
-    told = compare.table(new, old)
-    verdicts = {str(row[0]): row[-1] for row in told.rows}
+    table = compare.table(new, old)
+    verdicts = {str(row[0]): row[-1] for row in table.rows}
     assert verdicts == {
         "slower (s)": "worse",
         "faster (s)": "better",
@@ -217,7 +217,7 @@ def test_each_difference_with_its_significance() -> None:
         "one (s)": "cannot be told",
     }
     assert (
-        compare.sentence(told) == "Beside the earlier run: significantly better: faster; significantly worse: slower."
+        compare.sentence(table) == "Beside the earlier run: significantly better: faster; significantly worse: slower."
     )
 
 

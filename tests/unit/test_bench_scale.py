@@ -53,17 +53,28 @@ def test_steps_end_at_what_was_asked_for_and_are_the_same_each_time() -> None:
 def test_a_run_from_nothing_to_a_report(testbed: PaperTestbed, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert main([*SMALL, "--repeat", "2", "--output", str(run)]) == 0
-    told = folder.read(run)
-    assert told.info["outcome"] == "done" and testbed.there == {} and testbed.most == 7
-    assert [one["data"]["n"] for one in told.steps.values() if "n" in one["data"]] == [0, 3, 6, 7] * 2
-    assert [len(one["data"]["creates"]) for one in told.steps.values() if "creates" in one["data"]] == [0, 3, 3, 1] * 2
-    assert all(0 < one["accepted"] <= one["operation"] <= one["banner"] for one in told.steps["1/6"]["data"]["creates"])
-    assert told.steps["1/6"]["data"]["again"] == {"slivers": 3, "reached": 3}
-    assert told.steps["2/check"]["data"] == {"slivers": 7, "reached": 7}
-    assert told.info["node"]["cpu_model"] == "paper" and told.info["noise"] == {"load": 0.5, "cpus": 2, "slivers": 0}
+    result = folder.read(run)
+    assert result.info["outcome"] == "done" and testbed.there == {} and testbed.most == 7
+    assert [one["data"]["n"] for one in result.steps.values() if "n" in one["data"]] == [0, 3, 6, 7] * 2
+    assert [len(one["data"]["creates"]) for one in result.steps.values() if "creates" in one["data"]] == [
+        0,
+        3,
+        3,
+        1,
+    ] * 2
+    assert all(
+        0 < one["accepted"] <= one["operation"] <= one["banner"] for one in result.steps["1/6"]["data"]["creates"]
+    )
+    assert result.steps["1/6"]["data"]["again"] == {"slivers": 3, "reached": 3}
+    assert result.steps["2/check"]["data"] == {"slivers": 7, "reached": 7}
+    assert result.info["node"]["cpu_model"] == "paper" and result.info["noise"] == {
+        "load": 0.5,
+        "cpus": 2,
+        "slivers": 0,
+    }
     assert {"report.html", "report.md", "data.csv", "data.json"} <= {one.name for one in run.iterdir()}
     names = {one.body["name"] for one in testbed.asked("POST /slices")}
-    assert all(name.startswith(told.info["prefix"]) and len(name) <= 40 for name in names)
+    assert all(name.startswith(result.info["prefix"]) and len(name) <= 40 for name in names)
 
 
 @pytest.mark.usefixtures("slicectl")
@@ -98,11 +109,11 @@ def test_a_node_that_takes_no_more_is_told_and_what_ran_is_looked_at(
     testbed.room = 5
     run = tmp_path / "run"
     assert main([*SMALL, "--output", str(run)]) == 0
-    told = folder.read(run)
-    assert told.info["outcome"] == "stopped" and "1/7" not in told.steps
-    assert "of 6 slivers 5 came up" in told.info["reason"] and "no memory left" in told.info["reason"]
-    assert told.steps["1/6"]["data"]["n"] == 5 and len(told.steps["1/6"]["data"]["creates"]) == 2
-    assert told.steps["1/check"]["data"] == {"slivers": 5, "reached": 5} and testbed.there == {}
+    result = folder.read(run)
+    assert result.info["outcome"] == "stopped" and "1/7" not in result.steps
+    assert "of 6 slivers 5 came up" in result.info["reason"] and "no memory left" in result.info["reason"]
+    assert result.steps["1/6"]["data"]["n"] == 5 and len(result.steps["1/6"]["data"]["creates"]) == 2
+    assert result.steps["1/check"]["data"] == {"slivers": 5, "reached": 5} and testbed.there == {}
 
 
 def test_after_the_first_that_fails_no_more_are_asked_for(
@@ -151,9 +162,9 @@ def test_the_guard_stops_before_the_memory_ends(testbed: PaperTestbed, slicectl:
     testbed.each = 2 * GIB
     run = tmp_path / "run"
     assert main([*SMALL, "--output", str(run)]) == 0
-    told = folder.read(run)
-    assert told.info["outcome"] == "stopped" and told.steps["1/6"]["stopped"].startswith("memory: 6 GiB of 16 GiB")
-    assert told.steps["1/6"]["data"] == {} and testbed.most == 3 and testbed.there == {}
+    result = folder.read(run)
+    assert result.info["outcome"] == "stopped" and result.steps["1/6"]["stopped"].startswith("memory: 6 GiB of 16 GiB")
+    assert result.steps["1/6"]["data"] == {} and testbed.most == 3 and testbed.there == {}
 
 
 @pytest.mark.usefixtures("slicectl")
@@ -228,8 +239,8 @@ def test_interrupted_while_it_creates(testbed: PaperTestbed, tmp_path: Path, num
     _, said = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED, said
     assert "2 finished steps are stored" in said and testbed.there == {}
-    told = folder.read(tmp_path / "run")
-    assert list(told.steps) == ["1/0", "1/3"] and told.info["outcome"] == "interrupted"
+    result = folder.read(tmp_path / "run")
+    assert list(result.steps) == ["1/0", "1/3"] and result.info["outcome"] == "interrupted"
     assert (tmp_path / "run" / "data.csv").exists()
 
 
@@ -258,9 +269,9 @@ def test_what_was_kept_is_deleted_by_the_resumption_and_timed(testbed: PaperTest
     assert main([*SMALL, "--output", str(run), "--keep"]) == 0
     assert len(testbed.there) == 7 and "1/delete" not in folder.read(run).steps
     assert main([*SMALL, "--output", str(run), "--resume"]) == 0
-    told = folder.read(run)
-    assert told.steps["1/delete"]["data"]["slivers"] == 7 and testbed.there == {}
-    assert told.info["notes"] == ["resumed at delete: 0 of 7 slivers were made again, which is not measured"]
+    result = folder.read(run)
+    assert result.steps["1/delete"]["data"]["slivers"] == 7 and testbed.there == {}
+    assert result.info["notes"] == ["resumed at delete: 0 of 7 slivers were made again, which is not measured"]
 
 
 @pytest.mark.parametrize("prefix", ["", "bench-", "exp"])
@@ -293,8 +304,8 @@ def test_killed_while_it_creates_and_resumed(testbed: PaperTestbed, tmp_path: Pa
     out, said = resumed.communicate(timeout=60)
     assert resumed.returncode == 0 and out == f"done: {run}\n", said
     assert (run / "steps.jsonl").read_text().startswith(before) and testbed.there == {}
-    told = folder.read(run)
-    assert [one["data"]["n"] for one in told.steps.values() if "n" in one["data"]] == [0, 3, 6, 7]
+    result = folder.read(run)
+    assert [one["data"]["n"] for one in result.steps.values() if "n" in one["data"]] == [0, 3, 6, 7]
     made = 0 if left == "all" else 1
-    assert told.info["notes"] == [f"resumed at 6 lxc: {made} of 3 slivers were made again, which is not measured"]
-    assert [one["outcome"] for one in told.info["turns"]] == ["done"]
+    assert result.info["notes"] == [f"resumed at 6 lxc: {made} of 3 slivers were made again, which is not measured"]
+    assert [one["outcome"] for one in result.info["turns"]] == ["done"]

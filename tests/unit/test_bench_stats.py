@@ -24,10 +24,10 @@ VALUES = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=40)
 
 
 def test_mean_deviation_and_confidence_interval() -> None:
-    told = stats.summary(SLEEP_1)
-    assert told.mean == pytest.approx(0.75) and told.deviation == pytest.approx(1.78901, rel=1e-5)
-    assert [told.low, told.high] == pytest.approx([-0.5297804, 2.0297804], rel=1e-5)
-    assert (told.least, told.most, told.count) == (-1.6, 3.7, 10)
+    summary = stats.summary(SLEEP_1)
+    assert summary.mean == pytest.approx(0.75) and summary.deviation == pytest.approx(1.78901, rel=1e-5)
+    assert [summary.low, summary.high] == pytest.approx([-0.5297804, 2.0297804], rel=1e-5)
+    assert (summary.least, summary.most, summary.count) == (-1.6, 3.7, 10)
 
 
 def test_one_value_has_no_interval() -> None:
@@ -58,15 +58,15 @@ def test_fairness_by_jain() -> None:
 
 
 def test_welch_of_few_values() -> None:
-    told = stats.difference(SLEEP_1, SLEEP_2)
-    assert told.test == "Welch" and told.p == pytest.approx(0.07939, abs=1e-5)
-    assert [told.old, told.new] == pytest.approx([0.75, 2.33])
+    difference = stats.difference(SLEEP_1, SLEEP_2)
+    assert difference.test == "Welch" and difference.p == pytest.approx(0.07939, abs=1e-5)
+    assert [difference.old, difference.new] == pytest.approx([0.75, 2.33])
 
 
 def test_ranks_of_many_values() -> None:
     old = [float(one) for one in range(20)]
-    told = stats.difference(old, [one + 100 for one in old])
-    assert told.test == "Mann-Whitney" and told.p is not None and told.p < 1e-6
+    difference = stats.difference(old, [one + 100 for one in old])
+    assert difference.test == "Mann-Whitney" and difference.p is not None and difference.p < 1e-6
     # one value far out moves the mean and not the ranks
     moved = stats.difference(old, [*old[:-1], 1e6])
     assert moved.p is not None and moved.p > 0.9 and moved.change is not None and moved.change > 1000
@@ -81,8 +81,8 @@ def test_ranks_of_many_values() -> None:
     ],
 )
 def test_what_cannot_be_told(old: list[float], new: list[float], p: float | None, test: str) -> None:
-    told = stats.difference(old, new)
-    assert (told.p, told.test) == (p, test)
+    difference = stats.difference(old, new)
+    assert (difference.p, difference.test) == (p, test)
 
 
 def test_several_comparisons_at_once() -> None:
@@ -131,8 +131,8 @@ def test_what_is_missing_says_how_it_is_installed() -> None:
     ],
 )
 def test_the_guard_says_why(change: dict[str, int], need: Need, says: str | None) -> None:
-    told = guard.verdict(replace(ROOMY, **change), need, Limits())
-    assert told is None if says is None else told is not None and says in told
+    verdict = guard.verdict(replace(ROOMY, **change), need, Limits())
+    assert verdict is None if says is None else verdict is not None and says in verdict
 
 
 def test_what_the_next_step_takes_is_learnt_from_the_last() -> None:

@@ -87,9 +87,9 @@ def test_the_command_line_the_service_and_the_program_know_the_same_tests() -> N
 
 def test_host_and_both_kinds(testbed: PaperLoads, tmp_path: Path, programs: Path) -> None:
     stand(programs)
-    told = carry_out(plan(testbed, tmp_path, programs), tmp_path / "run")
-    assert told.info["outcome"] == "done" and len(told.steps) == 24 and testbed.there == {} and testbed.most == 1
-    one = {step["data"]["place"]: step["data"] for step in told.steps.values() if step["data"]["test"] == "fileio"}
+    result = carry_out(plan(testbed, tmp_path, programs), tmp_path / "run")
+    assert result.info["outcome"] == "done" and len(result.steps) == 24 and testbed.there == {} and testbed.most == 1
+    one = {step["data"]["place"]: step["data"] for step in result.steps.values() if step["data"]["test"] == "fileio"}
     assert one["host"]["read"] == 100.0 and one["lxc"]["read"] == one["kvm"]["read"] == 417.53
     assert {data["version"] for data in one.values()} == {"1.0.20"}
     seeds = {(each["test"], each["seed"]) for each in testbed.measured}
@@ -100,13 +100,13 @@ def test_where_it_is_not_installed_is_listed_with_the_command(
     testbed: PaperLoads, tmp_path: Path, programs: Path
 ) -> None:
     wanted = plan(testbed, tmp_path, programs, places=("host", "lxc"))
-    told = carry_out(wanted, tmp_path / "run")
-    content = pages.content(told)
+    result = carry_out(wanted, tmp_path / "run")
+    content = pages.content(result)
     (table,) = [one for one in content.tables if one.title == "Not measured"]
     reason = "the image debian-12: sysbench is not installed"
     reason += " (what adds it there: `apt-get update && apt-get install -y sysbench`)"
     assert table.rows == [["lxc", reason]]
-    assert any(reason in one for one in pages.told(told, content, None, None)["notes"])
+    assert any(reason in one for one in pages.context(result, content, None, None)["notes"])
     stand(programs)
     again = carry_out(wanted, tmp_path / "run", resume=True)
     assert not any(one.get("missing") for one in again.steps.values()) and len(again.steps) == 16
@@ -123,8 +123,8 @@ def test_it_is_installed_when_asked_for(
     apt.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\ncp -a {programs}/kept {programs}/sysbench\n')
     apt.chmod(0o755)
     wanted = plan(testbed, tmp_path, programs, places=("lxc",), install=True, tests=("cpu",))
-    told = carry_out(wanted, tmp_path / "run")
-    assert [one["data"]["events"] for one in told.steps.values()] == [876, 876]
+    result = carry_out(wanted, tmp_path / "run")
+    assert [one["data"]["events"] for one in result.steps.values()] == [876, 876]
     assert (tmp_path / "asked").read_text().splitlines() == ["update", "install -y sysbench"]
     (programs / "sysbench").unlink()
     apt.write_text("#!/bin/sh\necho 'E: no network' >&2\nexit 100\n")
@@ -180,9 +180,9 @@ def test_the_guard_stops_before_the_disk_is_full(
     testbed.each, node = 0, testbed._node
     testbed.on("GET /nodes/node1", lambda _: _full(node()))
     assert main([*SMALL, "--size", "64G", "--output", str(tmp_path / "full")]) == 0
-    told = folder.read(tmp_path / "full")
-    assert told.info["outcome"] == "stopped" and "disk of the pool" in told.info["reason"]
-    assert not any("fileio" in one and not told.steps[one].get("stopped") for one in told.steps)
+    result = folder.read(tmp_path / "full")
+    assert result.info["outcome"] == "stopped" and "disk of the pool" in result.info["reason"]
+    assert not any("fileio" in one and not result.steps[one].get("stopped") for one in result.steps)
 
 
 def _full(node: dict[str, Any]) -> Any:

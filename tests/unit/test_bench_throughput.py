@@ -110,12 +110,12 @@ def _environment(process: Path) -> str:
 def test_from_nothing_to_a_report(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--seconds", "2", "--discard", "1", "--interval", "1", "--talkers", "3", "--talkers", "1")
     assert main([*world.words, *words, "--streams", "2", "--link", "unlimited", "--link", "1Gbit"]) == 0
-    told = folder.read(world.run)
+    result = folder.read(world.run)
     once = ["1/in/vanilla", "1/in/lxc", "1/in/lxc*1", "1/in/lxc*3"]
-    assert list(told.steps) == [f"{link}/{one}" for link in ("unlimited", "1Gbit") for one in once]
-    assert told.info["outcome"] == "done" and world.left == [] and _programs(world) == []
+    assert list(result.steps) == [f"{link}/{one}" for link in ("unlimited", "1Gbit") for one in once]
+    assert result.info["outcome"] == "done" and world.left == [] and _programs(world) == []
     assert (world.near.most, world.far.most) == (3, 3)
-    for one in told.steps.values():
+    for one in result.steps.values():
         data = one["data"]
         assert len(data["pairs"]) == (data["count"] or 1)
         assert all(len(pair["samples"]) == 1 and pair["samples"][0] > 0 for pair in data["pairs"])
@@ -125,17 +125,17 @@ def test_from_nothing_to_a_report(world: World, capsys: pytest.CaptureFixture[st
     assert was[0] == was[1] and len(was[0]) == 2, "tried before, and held for the second half"
     assert all(re.match(r"5a11: tbf rate 1000000000bit burst \d+b limit \d+b$", line) for line in was[0])
     asked = [one.body for one in world.near.asked("POST /slices") + world.far.asked("POST /slices")]
-    assert all(body["name"].startswith(told.info["prefix"]) and body["cpu"] == 2 for body in asked)
+    assert all(body["name"].startswith(result.info["prefix"]) and body["cpu"] == 2 for body in asked)
 
 
 def test_without_slivers_at_the_peer_it_is_the_client(world: World) -> None:
     world.near.load = 500.0  # as many talkers leave it
     words = world.words[: world.words.index("--peer")]
     assert main([*words, *TABLE, "--link", "unlimited", "--direction", "out"]) == 0
-    told = folder.read(world.run)
-    assert list(told.steps) == ["unlimited/1/out/vanilla", "unlimited/1/out/lxc"]
+    result = folder.read(world.run)
+    assert list(result.steps) == ["unlimited/1/out/vanilla", "unlimited/1/out/lxc"]
     assert world.far.most == 0 and world.left == []
-    assert any("the clients were the plain peer" in one for one in pages.content(told).outcome)
+    assert any("the clients were the plain peer" in one for one in pages.content(result).outcome)
 
 
 def test_what_is_kept_is_slices_and_no_rate(world: World) -> None:
@@ -158,20 +158,22 @@ def test_the_guard_looks_at_both_ends(world: World) -> None:
     world.far.each = 11 * GIB // 2
     words = ("--seconds", "2", "--discard", "1", "--interval", "1", "--link", "unlimited")
     assert main([*world.words, *words, "--talkers", "2", "--talkers", "4"]) == 0
-    told = folder.read(world.run)
-    assert told.info["outcome"] == "stopped" and "memory" in told.info["reason"]
-    assert told.steps["unlimited/1/in/lxc*2"]["data"]["count"] == 2, "the last that went"
-    assert told.steps["unlimited/1/in/lxc*4"]["data"] == {} and world.far.most == 2 and world.left == []
+    result = folder.read(world.run)
+    assert result.info["outcome"] == "stopped" and "memory" in result.info["reason"]
+    assert result.steps["unlimited/1/in/lxc*2"]["data"]["count"] == 2, "the last that went"
+    assert result.steps["unlimited/1/in/lxc*4"]["data"] == {} and world.far.most == 2 and world.left == []
 
 
 def test_talkers_that_do_not_all_come_up_are_told(world: World) -> None:
     world.far.room = 2
     words = ("--seconds", "2", "--discard", "1", "--interval", "1", "--link", "unlimited", "--plain-talkers")
     assert main([*world.words, *words, "--talkers", "1", "--talkers", "3", "--talkers", "4"]) == 0
-    told = folder.read(world.run)
-    assert told.info["outcome"] == "stopped"
-    assert "of 3 lxc slivers" in told.info["reason"] and "came up on node1" in told.info["reason"]
-    assert "unlimited/1/in/vanilla*4" in told.steps and "unlimited/1/in/lxc*4" not in told.steps and world.left == []
+    result = folder.read(world.run)
+    assert result.info["outcome"] == "stopped"
+    assert "of 3 lxc slivers" in result.info["reason"] and "came up on node1" in result.info["reason"]
+    assert (
+        "unlimited/1/in/vanilla*4" in result.steps and "unlimited/1/in/lxc*4" not in result.steps and world.left == []
+    )
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
@@ -334,9 +336,9 @@ def test_killed_and_resumed(world: World) -> None:
     process.wait(60)
     before = (world.run / "steps.jsonl").read_text()
     assert main([*first, *words, "--resume"]) == 0
-    told = folder.read(world.run)
-    assert (world.run / "steps.jsonl").read_text().startswith(before) and len(told.steps) == 4
-    assert world.left == [] and told.info["notes"][0].startswith("resumed at lxc, 1Gbit, in")
+    result = folder.read(world.run)
+    assert (world.run / "steps.jsonl").read_text().startswith(before) and len(result.steps) == 4
+    assert world.left == [] and result.info["notes"][0].startswith("resumed at lxc, 1Gbit, in")
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------
@@ -376,9 +378,9 @@ def _report(*rates: tuple[float, float, float]) -> str:
 
 
 def test_samples_after_what_is_discarded() -> None:
-    told = iperf.figures(_report((0, 10, 1.0), (10.0001, 10, 2.0), (19.9999, 10, 3.0), (30, 0.01, 99.0)), 20, 10)
+    figures = iperf.figures(_report((0, 10, 1.0), (10.0001, 10, 2.0), (19.9999, 10, 3.0), (30, 0.01, 99.0)), 20, 10)
     more = {"retransmits": 3, "congestion": "cubic", "cpu": {"host": 50.5, "remote": 40}}
-    assert told == {"samples": [3], "arrived": 8, **more}
+    assert figures == {"samples": [3], "arrived": 8, **more}
     assert (iperf.figures(_report((0, 2, 5.0)), 0, 10) or {})["samples"] == [5], "a short one, where it is the only one"
     beyond = _report((0, 10, 1.0), (10, 10, 2.0), (20.0001, 10, 9.0))
     assert (iperf.figures(beyond, 0, 10, 20) or {})["samples"] == [1, 2], "when others have ended, it has more"

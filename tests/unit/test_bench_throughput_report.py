@@ -38,8 +38,8 @@ def _pair(rate: float) -> dict[str, Any]:
 
 
 def test_the_papers_table_beside_ours(tmp_path: Path) -> None:
-    told = pages.content(_run(tmp_path))
-    table = next(one for one in told.tables if "held to 1Gbit" in one.title and "table 2" in one.title)
+    content = pages.content(_run(tmp_path))
+    table = next(one for one in content.tables if "held to 1Gbit" in one.title and "table 2" in one.title)
     names = [one.name for one in table.columns]
     rows: dict[str, dict[str, Any]] = {str(row[0]): dict(zip(names, row, strict=True)) for row in table.rows}
     assert list(rows) == ["Vanilla Linux", "PlanetLab (the paper's only)", "lxc (LXC)", "kvm (KVM (virtio))"]
@@ -53,7 +53,7 @@ def test_the_papers_table_beside_ours(tmp_path: Path) -> None:
     ]
     assert rows["PlanetLab (the paper's only)"]["average"] is None
     assert lxc["low"] < lxc["average"] < lxc["high"]
-    assert "lxc 912 Mbit/s (97.0 % of vanilla)" in told.outcome[1]
+    assert "lxc 912 Mbit/s (97.0 % of vanilla)" in content.outcome[1]
 
 
 @pytest.mark.parametrize(

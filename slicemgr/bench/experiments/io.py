@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 
 from slicemgr.bench.frame import guard
-from slicemgr.bench.frame.experiment import Json, Missing, Step, StepOf, Told
+from slicemgr.bench.frame.experiment import Json, Missing, Progress, Step, StepOf
 from slicemgr.bench.frame.load_hosts import MACHINE, InPlaces, Way, in_words
 from slicemgr.client.nodes import IoRequest
 from slicemgr.config import parse_size
@@ -104,14 +104,14 @@ class Io(InPlaces):
         limit = parse_size(self._plan.memory, "--memory")
         return guard.Need(limit + MACHINE if place == "kvm" else MACHINE, data, 16)
 
-    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
         """Also refused without the image that roots are made of."""
         if set(ROOTS) & set(self._plan.places):
             image = self._client.images.get(self._plan.images["lxc"])
             self._image = image["sha256"], image["virtual_size"], bool(image["os"])
-        return super().prepare(done, todo, told)
+        return super().prepare(done, todo, progress)
 
-    def run(self, step: StepOf[Load], told: Told) -> Json:
+    def run(self, step: StepOf[Load], progress: Progress) -> Json:
         turn, place, what, size = astuple(step.work)
         seed = random.Random(f"{self._plan.seed}/{turn}/data").randrange(2**31)
         head: Json = {"turn": turn, "place": place, "what": what, "size": size}
@@ -119,10 +119,10 @@ class Io(InPlaces):
             if not self._image[2]:
                 raise Missing(f"the image {self._plan.images['lxc']} has no Linux in it, so no root is made of it")
             request: IoRequest = {"root": place, "image": self._image[0], "what": what, "size": size, "seed": seed}
-            self._slivers.leave(told)
+            self._slivers.leave(progress)
             node = self._plan.way.node
             found = self._on_node.run(lambda: self._client.nodes.measure_io(node, request), ("make", *MEASURED))
             return {**head, **found}
-        self._slivers.use(turn, place, told)
+        self._slivers.use(turn, place, progress)
         words = ("make,measure,remove", what, str(size), str(seed))
         return {**head, **self._slivers.run("disk.py", words, MEASURED, _LONGEST)}

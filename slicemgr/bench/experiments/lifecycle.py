@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from slicemgr import wire
 from slicemgr.bench.experiments import inside
 from slicemgr.bench.frame import cleanup, guard, slivers
-from slicemgr.bench.frame.experiment import Json, Step, StepOf, Stopped, Told
+from slicemgr.bench.frame.experiment import Json, Progress, Step, StepOf, Stopped
 from slicemgr.client import Client
 from slicemgr.config import parse_size
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
@@ -107,7 +107,7 @@ class Lifecycle:
         memory = parse_size(self._plan.memory, "--memory")
         return slivers.cost(step.work.series.kind, memory, self._plan.count)
 
-    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
         """Refused beside others' experiments, with too few ports or without an image."""
         plan, client = self._plan, self._client
         guard.state(client.nodes.get(plan.node)["facts"])
@@ -119,32 +119,32 @@ class Lifecycle:
             if ports["last"] == ports["first"]:
                 hint = "at least 2: ssh and the web server that answers"
                 raise Refused(Code.CONFLICT, "a sliver has one port on this node", hint=hint)
-        cleanup.delete(client, plan.prefix, told)
+        cleanup.delete(client, plan.prefix, progress)
         for running in client.operations.list(kind="baseline", state="running"):
-            told.say("waiting until the node has ended the raw baseline of an earlier run")
+            progress.say("waiting until the node has ended the raw baseline of an earlier run")
             client.operations.wait(running["id"], _RAW_SECONDS)
         cut = f"{todo[0].series}/raw"
         if cut in done and cut != todo[0].id:
             return [f"resumed at {todo[0].title}: its raw baseline was measured before the interruption"]
         return []
 
-    def run(self, step: StepOf[Part], told: Told) -> Json:
+    def run(self, step: StepOf[Part], progress: Progress) -> Json:
         series = step.work.series
         if step.work.raw:
             return {"raw": self._baseline(series)}
         names = [f"{self._plan.prefix}{index:04}" for index in range(self._plan.count)]
-        return self._slices(series, names, told)
+        return self._slices(series, names, progress)
 
     def interrupt(self) -> None:
         self._stop.set()
 
-    def clean(self, told: Told) -> None:
+    def clean(self, progress: Progress) -> None:
         """A baseline that was asked for deletes its own, and cannot be ended: that is waited for."""
         if self._asked is not None:
-            told.say("waiting until the node has ended and deleted its raw baseline")
+            progress.say("waiting until the node has ended and deleted its raw baseline")
             self._client.operations.wait(self._asked, _RAW_SECONDS)
             self._asked = None
-        cleanup.delete(self._client, self._plan.prefix, told)
+        cleanup.delete(self._client, self._plan.prefix, progress)
 
     def close(self) -> None:
         self._client.close()
@@ -172,20 +172,20 @@ class Lifecycle:
 
     # ours
 
-    def _slices(self, series: Series, names: Sequence[str], told: Told) -> Json:
+    def _slices(self, series: Series, names: Sequence[str], progress: Progress) -> Json:
         """What was made is deleted again even where not all could be; that is timed if all could."""
         before = self._available()
         begun = time.monotonic()
-        found, trouble = self._side_by_side(lambda name: self._create(series, name), names, "create", told)
+        found, trouble = self._side_by_side(lambda name: self._create(series, name), names, "create", progress)
         took = time.monotonic() - begun
         data: Json = {"count": len(found), "create": took, "phases": _gathered(one for one, _ in found.values())}
         if trouble is None:
             data |= self._weigh(names, before)
             made = {name: sliver for name, (_, sliver) in found.items()}
-            looked, trouble = self._side_by_side(lambda name: self._inside(name, made[name]), names, "inside", told)
+            looked, trouble = self._side_by_side(lambda name: self._inside(name, made[name]), names, "inside", progress)
             data["inside"] = _gathered(looked.values())
         begun = time.monotonic()
-        cleanup.delete(self._client, self._plan.prefix, told)
+        cleanup.delete(self._client, self._plan.prefix, progress)
         data["delete"] = time.monotonic() - begun
         if trouble is None:
             return data
@@ -196,10 +196,10 @@ class Lifecycle:
         raise Stopped(f"of {len(names)} slivers {len(found)} came up: {trouble}", data)
 
     def _side_by_side(
-        self, job: Callable[[str], slivers.Result], names: Sequence[str], what: str, told: Told
+        self, job: Callable[[str], slivers.Result], names: Sequence[str], what: str, progress: Progress
     ) -> tuple[dict[str, slivers.Result], SlicemgrError | None]:
         def done(count: int) -> None:
-            told.inside(what, count, len(names))
+            progress.inside(what, count, len(names))
             self._watch.look()
 
         return slivers.side_by_side(job, names, self._plan.parallel, self.interrupt, done)

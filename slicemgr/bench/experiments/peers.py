@@ -23,7 +23,7 @@ from pathlib import Path
 
 from slicemgr import names, wire
 from slicemgr.bench.frame import cleanup, guard, iperf, slivers
-from slicemgr.bench.frame.experiment import Json, Step, StepOf, Stopped, Told
+from slicemgr.bench.frame.experiment import Json, Progress, Step, StepOf, Stopped
 from slicemgr.bench.peers import place as peer_place
 from slicemgr.bench.peers import systems
 from slicemgr.bench.peers.kinds import PEERS, Cost, version
@@ -141,7 +141,7 @@ class Peers:
             cost.memory * self._plan.count, (1 << 20) * self._plan.count + image, cost.pids * self._plan.count
         )
 
-    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
         """Refused elsewhere than as root on the node, beside other experiments, with too few ports, without iperf3."""
         plan, client = self._plan, self._client
         node = refuse_elsewhere(client, plan.node)
@@ -158,19 +158,19 @@ class Peers:
         cleanup.refuse_others(client, plan.prefix)
         planned = slivers.plan(client, {**plan.request, "name": f"{plan.prefix}try"})
         slivers.ports_suffice(client, plan.node, planned, plan.count, "--count")
-        self.clean(told)
+        self.clean(progress)
         return []
 
-    def run(self, step: StepOf[Turn], told: Told) -> Json:
+    def run(self, step: StepOf[Turn], progress: Progress) -> Json:
         key = step.work.key
         if step.work.missing:
             return {"system": key, "missing": self._missing[key], "install": PEERS[key].package}
         data: Json = {"system": key, "version": version(PEERS[key]) if key in PEERS else ""}
         try:
             try:
-                self._measure(key, data, told)
+                self._measure(key, data, progress)
             finally:
-                self._leave(key, told)
+                self._leave(key, progress)
         except SlicemgrError as error:
             raise Stopped(_reason(key, self._plan.count, data, error), data) from error
         except OSError as error:  # a file of a peer that could not be written, or is not what it should be
@@ -183,37 +183,37 @@ class Peers:
         if self._place is not None:
             self._place.end()
 
-    def clean(self, told: Told) -> None:
+    def clean(self, progress: Progress) -> None:
         try:
             peer_place.remove(self._plan.pool, self._plan.prefix)
         finally:
-            cleanup.delete(self._client, self._plan.prefix, told)
+            cleanup.delete(self._client, self._plan.prefix, progress)
 
     def close(self) -> None:
         self._client.close()
 
     # one system
 
-    def _measure(self, key: str, data: Json, told: Told) -> None:
+    def _measure(self, key: str, data: Json, progress: Progress) -> None:
         plan = self._plan
         seconds = _IMPORT + plan.count * 60 + 6 * (plan.seconds + _MARGIN)
         with Place(plan.pool, plan.prefix, seconds) as place:
             self._place = place
             side = self._side(key, place)
             side.begin()
-            self._look(told, cleaned=True)
-            before = self._look(told)
-            made, trouble = self._create(side, data, told)
+            self._look(progress, cleaned=True)
+            before = self._look(progress)
+            made, trouble = self._create(side, data, progress)
             if trouble is not None and not made:
                 raise trouble
             self._stop.wait(_SETTLE)
-            after = self._look(told)
+            after = self._look(progress)
             data.update(memory=before[0] - after[0], disk=before[1] - after[1], charged=side.charged())
-            data["reached"] = self._reached(made, told)
+            data["reached"] = self._reached(made, progress)
             if plan.seconds:
-                data["rates"] = self._rates(side, place, made[-1], told)
+                data["rates"] = self._rates(side, place, made[-1], progress)
             begun = time.monotonic()
-            side.delete(made, told)
+            side.delete(made, progress)
             data["delete_seconds"] = time.monotonic() - begun
             if trouble is not None:  # so many came up, and what they cost is known
                 raise trouble
@@ -225,16 +225,16 @@ class Peers:
         work = systems.Work(parse_size(plan.memory, "--memory"), plan.ports)
         return Theirs(PEERS[key], work, self._base, place, plan.parallel)
 
-    def _leave(self, key: str, told: Told) -> None:
+    def _leave(self, key: str, progress: Progress) -> None:
         self._place = None
         peer_place.remove(self._plan.pool, self._plan.prefix)
         if key == OURS:
-            cleanup.delete(self._client, self._plan.prefix, told)
+            cleanup.delete(self._client, self._plan.prefix, progress)
 
-    def _look(self, told: Told, *, cleaned: bool = False) -> tuple[int, int]:
+    def _look(self, progress: Progress, *, cleaned: bool = False) -> tuple[int, int]:
         """Bytes of memory (and swap) and of the pool that are free. cleaned: once what was deleted is given back."""
         if cleaned:
-            told.say("waiting until the pool has taken back what was deleted")
+            progress.say("waiting until the pool has taken back what was deleted")
         for what in ("filesystem", "subvolume") if cleaned else ("filesystem",):  # the first wakes who cleans up
             try:
                 command.run(["btrfs", what, "sync", self._plan.pool], timeout=_CLEANED)
@@ -243,14 +243,14 @@ class Peers:
         there = os.statvfs(self._plan.pool)
         return free_memory(Path("/proc/meminfo").read_text()), there.f_bfree * there.f_frsize
 
-    def _create(self, side: Side, data: Json, told: Told) -> tuple[list[Target], SlicemgrError | None]:
+    def _create(self, side: Side, data: Json, progress: Progress) -> tuple[list[Target], SlicemgrError | None]:
         """Those that came up, in the order of their names; the first trouble, and then no more are begun."""
         begun, seconds, count = time.monotonic(), 0.0, self._plan.count
 
         def done(made: int) -> None:
             nonlocal seconds
             seconds = time.monotonic() - begun
-            told.inside("create", made, count)
+            progress.inside("create", made, count)
             self._watch.look()
 
         job = partial(self._one, side)
@@ -267,16 +267,16 @@ class Peers:
         times["banner"] = time.monotonic() - begun
         return target, times
 
-    def _reached(self, made: Sequence[Target], told: Told) -> int:
+    def _reached(self, made: Sequence[Target], progress: Progress) -> int:
         """How many answer once more when all of them run."""
         reached = 0
         with ThreadPoolExecutor(self._plan.parallel) as threads:
             for done, one in enumerate(threads.map(answers, made), 1):
                 reached += one
-                told.inside("reach", done, len(made))
+                progress.inside("reach", done, len(made))
         return reached
 
-    def _rates(self, side: Side, place: Place, target: Target, told: Told) -> dict[str, float]:
+    def _rates(self, side: Side, place: Place, target: Target, progress: Progress) -> dict[str, float]:
         """Bits per second: the plain link, into the container, out of it."""
         plain = Route(place.words([]), (), PEER_SIDE, _PLAIN_PORT)
         route = side.route(target)
@@ -285,7 +285,7 @@ class Peers:
             (("plain", plain, False), ("in", route, False), ("out", route, True)), 1
         ):
             found[name] = rate(way, self._plan.seconds, reverse=reverse)
-            told.inside("throughput", done, 3)
+            progress.inside("throughput", done, 3)
         return found
 
 
@@ -294,16 +294,16 @@ def refuse_elsewhere(client: Client, node: str) -> wire.Node:
     if os.geteuid() != 0:
         message = "peers are started as root, by whoever may be root on the node"
         raise Refused(Code.DENIED, message, hint="`sudo slicectl bench …` on the node itself")
-    told = client.nodes.get(node)
-    if told["facts"].get("boot_id") != Path("/proc/sys/kernel/random/boot_id").read_text().strip():
+    shown = client.nodes.get(node)
+    if shown["facts"].get("boot_id") != Path("/proc/sys/kernel/random/boot_id").read_text().strip():
         raise Refused(Code.INVALID, f"{node} is another machine than this one", hint="run it there", field="--node")
-    return told
+    return shown
 
 
 def free_memory(meminfo: str) -> int:
     """Bytes that can be had without swapping, and of swap, of /proc/meminfo."""
-    told = dict(line.split(":", 1) for line in meminfo.splitlines() if ":" in line)
-    return sum(int(told[name].split()[0]) * 1024 for name in ("MemAvailable", "SwapFree"))
+    fields = dict(line.split(":", 1) for line in meminfo.splitlines() if ":" in line)
+    return sum(int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "SwapFree"))
 
 
 def rate(route: Route, seconds: int, *, reverse: bool) -> float:
@@ -313,15 +313,15 @@ def rate(route: Route, seconds: int, *, reverse: bool) -> float:
     client = [*route.client, "iperf3", "-c", route.address, "-p", port, "-t", str(seconds), "-i", "0", "-J"]
     client += ["-R"] if reverse else []
     reason = "no rate in its report"
-    with tempfile.TemporaryFile() as told:
+    with tempfile.TemporaryFile() as output:
         try:
             with command.converse(server, timeout=2 * limit) as listening:
                 iperf.await_listening(listening)
-                command.run(client, timeout=limit, stdout=told)
+                command.run(client, timeout=limit, stdout=output)
         except command.CommandFailed as error:
             reason = str(error)
-        told.seek(0)
-        report = told.read().decode(errors="replace")
+        output.seek(0)
+        report = output.read().decode(errors="replace")
     found = iperf.figures(report, 0, seconds)
     if found is None:
         raise Failed(f"iperf3 to {route.address}, port {port}: {iperf.complaint(report) or reason}")

@@ -18,7 +18,7 @@ from enum import Enum
 
 from slicemgr import wire
 from slicemgr.bench.frame import cleanup, guard, slivers
-from slicemgr.bench.frame.experiment import Json, Step, StepOf, Stopped, Told
+from slicemgr.bench.frame.experiment import Json, Progress, Step, StepOf, Stopped
 from slicemgr.client import Client
 from slicemgr.client.ssh import answers
 from slicemgr.config import parse_size
@@ -121,46 +121,46 @@ class Scale:
         found = [guard.growth(self._looks[a], self._looks[b], b - a, more) for a, b in spans]
         return guard.Need(*(max(values) for values in zip(*(asdict(one).values() for one in found), strict=True)))
 
-    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
         """Refused beside others' experiments or with too few ports. A series that was cut off is filled again."""
         plan, client = self._plan, self._client
         guard.state(client.nodes.get(plan.node)["facts"])
         cleanup.refuse_others(client, plan.prefix)
         planned = slivers.plan(client, self._request(f"{plan.prefix}try"))
         slivers.ports_suffice(client, plan.node, planned, plan.to, "--to")
-        return self._refill(done, todo[0], told)
+        return self._refill(done, todo[0], progress)
 
-    def run(self, step: ScaleStep, told: Told) -> Json:
+    def run(self, step: ScaleStep, progress: Progress) -> Json:
         match step.work:
             case AtTheEnd.CHECK:
                 names = list(self._slivers)
-                return {"slivers": len(names), "reached": self._reached(names, told)}
+                return {"slivers": len(names), "reached": self._reached(names, progress)}
             case AtTheEnd.DELETE:
                 begun, count = time.monotonic(), len(self._slivers)
-                cleanup.delete(self._client, self._plan.prefix, told)
+                cleanup.delete(self._client, self._plan.prefix, progress)
                 self._slivers, self._looks = {}, {}
                 return {"slivers": count, "seconds": time.monotonic() - begun}
             case Grow(size):
-                return self._grow(size, told)
+                return self._grow(size, progress)
 
     def interrupt(self) -> None:
         self._stop.set()
 
-    def clean(self, told: Told) -> None:
-        cleanup.delete(self._client, self._plan.prefix, told)
+    def clean(self, progress: Progress) -> None:
+        cleanup.delete(self._client, self._plan.prefix, progress)
 
     def close(self) -> None:
         self._client.close()
 
     # the steps
 
-    def _grow(self, size: int, told: Told) -> Json:
+    def _grow(self, size: int, progress: Progress) -> Json:
         if size == 0:
-            self._settle(told)
+            self._settle(progress)
         before = list(self._slivers)
         wanted = [self._name(index) for index in range(len(before), size)]
         begun = time.monotonic()
-        creates, trouble = self._create(wanted, told)
+        creates, trouble = self._create(wanted, progress)
         seconds = time.monotonic() - begun
         known = self._usage()
         now = self._look()
@@ -172,7 +172,7 @@ class Scale:
             "seconds": seconds,
             "node": asdict(now),
             "own": slivers.mean_usage(slivers.next_usage(known, self._usage, self._stop)),
-            "again": {"slivers": len(asked), "reached": self._reached(asked, told)},
+            "again": {"slivers": len(asked), "reached": self._reached(asked, progress)},
         }
         if trouble is not None and trouble.code not in slivers.ENOUGH:
             raise trouble
@@ -180,7 +180,7 @@ class Scale:
             raise Stopped(f"of {size} slivers {len(self._slivers)} came up: {trouble}", data)
         return data
 
-    def _settle(self, told: Told) -> None:
+    def _settle(self, progress: Progress) -> None:
         """Wait until the pool has taken back what anybody deleted: it would count as growth that is missing."""
         end, shown = time.monotonic() + _CLEANED, self._client.nodes.get(self._plan.node)
         ended = [one["finished_at"] for one in self._client.operations.list(kind="delete") if one["finished_at"]]
@@ -191,7 +191,7 @@ class Scale:
         since = (seen - deleted).total_seconds()
         if since > _CLEANED:
             return
-        told.say("waiting until the pool has taken back what was deleted")
+        progress.say("waiting until the pool has taken back what was deleted")
         self._stop.wait(max(0.0, _WAKES - max(0.0, since)))
         before, used = math.inf, self._look().disk_used
         while used < before and time.monotonic() < end:
@@ -202,11 +202,11 @@ class Scale:
         """The node's next one at itself."""
         return cleanup.next_look(self._client, self._plan.node)
 
-    def _create(self, names: Sequence[str], told: Told) -> tuple[list[dict[str, float]], SlicemgrError | None]:
+    def _create(self, names: Sequence[str], progress: Progress) -> tuple[list[dict[str, float]], SlicemgrError | None]:
         """Seconds by phase of each that came up, in the order of their names; the first trouble, and then no more."""
 
         def done(count: int) -> None:
-            told.inside("create", count, len(names))
+            progress.inside("create", count, len(names))
             self._watch.look()
 
         found, trouble = slivers.side_by_side(self._one, names, self._plan.parallel, self.interrupt, done)
@@ -227,7 +227,7 @@ class Scale:
             self._slivers[name] = sliver
             return times
 
-    def _reached(self, names: Sequence[str], told: Told) -> int:
+    def _reached(self, names: Sequence[str], progress: Progress) -> int:
         """How many of them answer by ssh through their ports. A node under load may be late: silence is asked again."""
         silent = list(names)
         with ThreadPoolExecutor(self._plan.parallel) as threads:
@@ -235,7 +235,7 @@ class Scale:
                 asked, silent = silent, []
                 for done, (name, answered) in enumerate(zip(asked, threads.map(self._answers, asked), strict=True), 1):
                     silent += [] if answered else [name]
-                    told.inside("reach", done, len(asked))
+                    progress.inside("reach", done, len(asked))
         return len(names) - len(silent)
 
     def _answers(self, name: str) -> bool:
@@ -254,7 +254,7 @@ class Scale:
         plan = self._plan
         return slivers.request(name, plan.kind, plan.image, plan.node, plan.ssh_key, memory=plan.memory, boot=plan.boot)
 
-    def _refill(self, done: Mapping[str, Json], first: Step, told: Told) -> list[str]:
+    def _refill(self, done: Mapping[str, Json], first: Step, progress: Progress) -> list[str]:
         """The slivers that the first missing step builds on, made again if they are gone; none of its own."""
         size = max((one["data"].get("n", 0) for one in done.values() if one["series"] == first.series), default=0)
         found = {one["name"]: one for one in self._client.slices.list(prefix=self._plan.prefix)}
@@ -264,10 +264,10 @@ class Scale:
             if there and there[0]["state"] == "running" and answers(there[0], _ANSWER_SECONDS):
                 self._slivers[name] = there[0]
         kept = len(self._slivers)
-        cleanup.delete(self._client, self._plan.prefix, told, but=set(self._slivers))
+        cleanup.delete(self._client, self._plan.prefix, progress, but=set(self._slivers))
         if size:
-            told.say(f"{size} slivers are needed to go on, {kept} of them are there")
-            _, trouble = self._create([name for name in wanted if name not in self._slivers], told)
+            progress.say(f"{size} slivers are needed to go on, {kept} of them are there")
+            _, trouble = self._create([name for name in wanted if name not in self._slivers], progress)
             if trouble is not None:
                 raise trouble
             for record in done.values():

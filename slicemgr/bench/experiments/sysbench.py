@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slicemgr.bench.frame import guard
-from slicemgr.bench.frame.experiment import Json, StepOf, Told
+from slicemgr.bench.frame.experiment import Json, Progress, StepOf
 from slicemgr.bench.frame.load_hosts import KINDS, MACHINE, InPlaces, Way, in_words
 from slicemgr.client.nodes import SysbenchRequest
 from slicemgr.config import parse_size
@@ -93,17 +93,17 @@ class Sysbench(InPlaces):
         machine = parse_size(self._plan.memory, "--memory") + MACHINE
         return guard.Need(machine if place == "kvm" else MACHINE, disk, 32)
 
-    def run(self, step: StepOf[Run], told: Told) -> Json:
+    def run(self, step: StepOf[Run], progress: Progress) -> Json:
         turn, place, test = step.work.turn, step.work.place, step.work.test
         plan, names = self._plan, MEASURED[test]
         size, seed = parse_size(plan.size, "--size"), random.Random(f"{plan.seed}/{turn}/{test}").randrange(1, 2**31)
         head: Json = {"turn": turn, "place": place, "test": test}
         if place == HOST:
-            self._slivers.leave(told)
+            self._slivers.leave(progress)
             request: SysbenchRequest = {"test": test, "seconds": plan.seconds, "size": size, "seed": seed}
             ask = self._client.nodes.measure_sysbench
             return {**head, **self._on_node.run(lambda: ask(plan.way.node, request), names)}
-        self._slivers.use(turn, place, told, INSTALL if plan.install else "")
+        self._slivers.use(turn, place, progress, INSTALL if plan.install else "")
         words = (test, str(plan.seconds), str(size), str(seed))
         limit = (plan.seconds or SECONDS[test]) + _SLACK
         return {**head, **self._slivers.run("sysbench.py", words, names, limit)}

@@ -17,7 +17,7 @@ from typing import Any
 from slicemgr import wire
 from slicemgr.bench.frame import cleanup, guard, iperf, slivers
 from slicemgr.bench.frame.endpoints import End, Link
-from slicemgr.bench.frame.experiment import Json, StepOf, Stopped, Told
+from slicemgr.bench.frame.experiment import Json, Progress, StepOf, Stopped
 from slicemgr.client import Client
 from slicemgr.client.settings import read_settings
 from slicemgr.config import parse_rate, parse_size
@@ -153,7 +153,7 @@ class Throughput:
         own = slivers.cost(turn.way, parse_size(self._plan.what.memory, "--memory"), max(0, lacking))
         return guard.Need(programs.memory + own.memory, own.disk, programs.pids + own.pids)
 
-    def prepare(self, done: Mapping[str, Json], todo: Sequence[StepOf[Turn]], told: Told) -> list[str]:
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[StepOf[Turn]], progress: Progress) -> list[str]:
         """Refused if the ends are one, the link is down, or slivers do not fit. What an earlier run left is deleted."""
         plan = self._plan
         if plan.near.words == plan.far.words:
@@ -162,13 +162,13 @@ class Throughput:
         iperf.make_room(max(one.work.pairs for one in todo))
         self._fits([one.work for one in todo])
         self._link.find()
-        self.clean(told)
+        self.clean(progress)
         self._try()
         return [f"resumed at {todo[0].title}: slivers and link were made again, which is not measured"] if done else []
 
-    def run(self, step: StepOf[Turn], told: Told) -> Json:
+    def run(self, step: StepOf[Turn], progress: Progress) -> Json:
         turn, what = step.work, self._plan.what
-        pairs = self._pairs(turn, told)
+        pairs = self._pairs(turn, progress)
         rate = None if turn.link == UNLIMITED else parse_rate(turn.link, "--link")
         if rate != self._rate:
             self._link.shape(rate)
@@ -176,7 +176,7 @@ class Throughput:
         streams = 1 if turn.count else what.streams
         counted = (what.seconds, what.discard, what.interval, streams)
         how = iperf.How(self._plan.address, *counted, turn.direction == "out", what.congestion)
-        found = iperf.measure(pairs, how, told.inside)
+        found = iperf.measure(pairs, how, progress.inside)
         return {**asdict(turn), "pairs": found}
 
     def find(self) -> None:
@@ -186,7 +186,7 @@ class Throughput:
     def interrupt(self) -> None:
         self._stop.set()
 
-    def clean(self, told: Told) -> None:
+    def clean(self, progress: Progress) -> None:
         """The link first: it is what others feel. One that was never found, this process never held to a rate."""
         try:
             if self._link.found:
@@ -194,7 +194,7 @@ class Throughput:
             self._rate = None
         finally:
             for client in self._clients.values():
-                cleanup.delete(client, self._plan.prefix, told)
+                cleanup.delete(client, self._plan.prefix, progress)
             self._made = {}
 
     def close(self) -> None:
@@ -235,12 +235,12 @@ class Throughput:
         near, far = self._plan.near, self._plan.far
         return iperf.Pair(f"{VANILLA} {index + 1}", near.words, far.words, self._plan.what.port + index)
 
-    def _pairs(self, turn: Turn, told: Told) -> list[iperf.Pair]:
+    def _pairs(self, turn: Turn, progress: Progress) -> list[iperf.Pair]:
         """The slivers it takes are made if they are not there. Raises Stopped if not all come up."""
         if turn.way == VANILLA:
             return [self._plain(index) for index in range(turn.pairs)]
         for end in self._clients:
-            self._ensure(end, turn.way, turn.pairs, told)
+            self._ensure(end, turn.way, turn.pairs, progress)
         servers = self._made[self._plan.near, turn.way][: turn.pairs]
         clients = self._made.get((self._plan.far, turn.way), [])[: turn.pairs]
         found = []
@@ -253,14 +253,14 @@ class Throughput:
     def _login(self, one: tuple[str, wire.Sliver]) -> list[str]:
         return slivers.login(*one, self._key.file)
 
-    def _ensure(self, end: End, kind: str, count: int, told: Told) -> None:
+    def _ensure(self, end: End, kind: str, count: int, progress: Progress) -> None:
         made = self._made.setdefault((end, kind), [])
         names = [f"{self._prefix(end, kind)}{index:03}" for index in range(len(made), count)]
         if not names:
             return
 
         def done(count: int) -> None:
-            told.inside(f"create on {end.node}", count, len(names))
+            progress.inside(f"create on {end.node}", count, len(names))
             self._watch.look()
 
         found, trouble = slivers.side_by_side(
@@ -270,7 +270,7 @@ class Throughput:
             made += [(name, found[name]) for name in names]
             return
         with suppress(SlicemgrError):  # what is told is the trouble; `clean` deletes them all
-            cleanup.delete(self._clients[end], self._prefix(end, kind), told, but={name for name, _ in made})
+            cleanup.delete(self._clients[end], self._prefix(end, kind), progress, but={name for name, _ in made})
         if trouble.code not in slivers.ENOUGH:
             raise trouble
         raise Stopped(f"of {count} {kind} slivers {len(made) + len(found)} came up on {end.node}: {trouble}")
@@ -314,11 +314,11 @@ def peer_client(file: str) -> Callable[[], Client]:
     return lambda: Client(found.url, found.token, source=found.source)
 
 
-def clean(info: Mapping[str, Any], told: Told) -> None:
+def clean(info: Mapping[str, Any], progress: Progress) -> None:
     """What a killed run left beside the slices at this node: those at its peer, and what holds the link."""
     left = Throughput(plan_of(info["parameters"], Client.local, ("", b""), info["prefix"]))
     with closing(left):
         try:
             left.find()
         finally:
-            left.clean(told)
+            left.clean(progress)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection
 
 from slicemgr.bench.frame import guard
-from slicemgr.bench.frame.experiment import Told
+from slicemgr.bench.frame.experiment import Progress
 from slicemgr.client import Client
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 
@@ -30,7 +30,7 @@ def refuse_others(client: Client, mine: str) -> None:
         raise Refused(Code.CONFLICT, f"slices of another experiment are there: {others[0]}{more}", hint=hint)
 
 
-def delete(client: Client, mine: str, told: Told, but: Collection[str] = ()) -> None:
+def delete(client: Client, mine: str, progress: Progress, but: Collection[str] = ()) -> None:
     """Every slice whose name begins so, whoever made it and however far that came. Raises Failed if some stay."""
     trouble = ""
     for _ in range(_TRIES):
@@ -47,7 +47,7 @@ def delete(client: Client, mine: str, told: Told, but: Collection[str] = ()) -> 
         for done, operation in enumerate(asked, 1):
             ended = client.operations.wait(operation, _LONGEST)
             trouble = f"{ended['error']}" if ended["state"] == "failed" else trouble
-            told.inside("delete", done, len(asked))
+            progress.inside("delete", done, len(asked))
     left = [one["name"] for one in client.slices.list(prefix=mine) if one["name"] not in but]
     if left:
         hint = f"`slicectl delete {' '.join(left[:5])}`{' and so on' if len(left) > 5 else ''}"

@@ -108,13 +108,15 @@ class Link:
     def free(self) -> None:
         """Take away what holds it, of this process or an earlier one."""
         for words, device in zip(self._sides, self.find(), strict=True):
-            if any(one.get("handle") == MARK for one in _told(words, ["tc", "-j", "qdisc", "show", "dev", device])):
+            if any(
+                one.get("handle") == MARK for one in _json_rows(words, ["tc", "-j", "qdisc", "show", "dev", device])
+            ):
                 _run(words, ["tc", "qdisc", "del", "dev", device, "root", "handle", MARK])
 
 
 def _route(words: Sequence[str], address: str) -> dict[str, str]:
     try:
-        found = _told(words, ["ip", "-j", "route", "get", address])
+        found = _json_rows(words, ["ip", "-j", "route", "get", address])
         return {"dev": found[0]["dev"], "prefsrc": found[0]["prefsrc"]}
     except (Failed, LookupError) as error:
         hint = "is the link up? `ip -br link`, `ip route`"
@@ -122,9 +124,9 @@ def _route(words: Sequence[str], address: str) -> dict[str, str]:
         raise Refused(Code.UNAVAILABLE, f"no way to {address} from {where}: {error}", hint=hint) from error
 
 
-def _told(words: Sequence[str], argv: Sequence[str]) -> list[dict[str, str]]:
-    told = json.loads(_run(words, argv) or b"[]")
-    return [one for one in told if isinstance(one, dict)]
+def _json_rows(words: Sequence[str], argv: Sequence[str]) -> list[dict[str, str]]:
+    answer = json.loads(_run(words, argv) or b"[]")
+    return [one for one in answer if isinstance(one, dict)]
 
 
 def _run(words: Sequence[str], argv: Sequence[str]) -> bytes:

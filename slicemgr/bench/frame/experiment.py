@@ -53,14 +53,14 @@ class Missing(Exception):
         self.reason = reason
 
 
-class Told(Protocol):
-    """Who is told how it goes on. None of its methods may raise."""
+class Progress(Protocol):
+    """Receives the progress of a run, for people. None of its methods may raise."""
 
     def begin(self, steps: Sequence[Step], done: int) -> None:
-        """done: how many were finished by an earlier run."""
+        """Before the first step. done: how many steps an earlier run has finished."""
 
     def step(self, step: Step) -> None:
-        """It begins."""
+        """A step begins."""
 
     def inside(self, what: str, done: int, total: int) -> None:
         """Within the step; from any thread."""
@@ -81,13 +81,13 @@ class Experiment(Protocol):
     def need(self, step: Step) -> guard.Need:
         """What the step will take of the node."""
 
-    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> Sequence[str]:
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> Sequence[str]:
         """Before the first of the steps that are missing; notes for the reader. Refused if it cannot be run.
 
         done: what was finished before, by the id of its step.
         """
 
-    def run(self, step: Step, told: Told) -> Json:
+    def run(self, step: Step, progress: Progress) -> Json:
         """Its measurements, as JSON.
 
         Raises Stopped where the node holds no more, Missing if it lacks what is to be measured, SlicemgrError if it
@@ -100,5 +100,5 @@ class Experiment(Protocol):
     def close(self) -> None:
         """Connections that it keeps; the last that is called."""
 
-    def clean(self, told: Told) -> None:
+    def clean(self, progress: Progress) -> None:
         """Delete whatever carries the run's prefix, made by this process or an earlier one. Raises SlicemgrError."""

@@ -66,14 +66,14 @@ class Need:
 
 def state(facts: Mapping[str, object]) -> State:
     """Of a node's facts. Refused if its agent does not tell what is needed."""
-    told: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name in (one.name for one in fields(State)):
         value = facts.get("memory" if name == "memory_total" else name)
         if not isinstance(value, int | float):
             hint = "it is of an older version: update it and start it again"
             raise Refused(Code.CONFLICT, f"the node's agent does not tell its {name}", hint=hint, field="--node")
-        told[name] = value
-    return State(**told)  # type: ignore[arg-type]  # each is a number, which is all that is computed with
+        values[name] = value
+    return State(**values)  # type: ignore[arg-type]  # each is a number, which is all that is computed with
 
 
 def verdict(now: State, need: Need, limits: Limits) -> str | None:

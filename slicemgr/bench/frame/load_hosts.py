@@ -15,7 +15,7 @@ from typing import Any
 from slicemgr import loads, wire
 from slicemgr.bench.frame import cleanup as leave
 from slicemgr.bench.frame import guard, slivers
-from slicemgr.bench.frame.experiment import Json, Missing, Step, Told
+from slicemgr.bench.frame.experiment import Json, Missing, Progress, Step
 from slicemgr.client import Client
 from slicemgr.client.ssh import greets
 from slicemgr.drivers import command
@@ -62,7 +62,7 @@ class Slivers:
         self._words: list[str] = []
         self._key = slivers.Key(way.key)
 
-    def use(self, turn: int, kind: str, told: Told, install: str = "") -> None:
+    def use(self, turn: int, kind: str, progress: Progress, install: str = "") -> None:
         """Be in the sliver of this turn and kind. install: a shell's command for a fresh one.
 
         Raises Missing if the node cannot run that kind or the command fails there, what the service refuses.
@@ -70,14 +70,14 @@ class Slivers:
         name = f"{self._way.prefix}{turn}-{kind}"
         if self._name == name:
             return
-        self.leave(told)
+        self.leave(progress)
         facts = self._client.nodes.get(self._way.node)["facts"]
         if not _of(facts.get("kinds"), kind, True):
             raise Missing(f"the node runs no {kind}: {_of(facts.get('kinds_reason'), kind, 'its libvirt has none')}")
         sliver = self._create(name, kind)
         self._words = self._way.login(name, sliver, self._key.file)
         if kind == "kvm":
-            told.say(f"{name} is up; waiting until its first boot is over")
+            progress.say(f"{name} is up; waiting until its first boot is over")
             try:
                 self._shell(_SETTLED, _SETTLE_SECONDS)
             except command.CommandFailed as error:
@@ -99,10 +99,10 @@ class Slivers:
             raise Failed(f"{self._name}: {program}: {error}", hint=f"`slicectl console {self._name}`") from error
         return checked(said.decode(errors="replace"), names, self._image())
 
-    def leave(self, told: Told) -> None:
+    def leave(self, progress: Progress) -> None:
         """Delete what there is of this run. Raises SlicemgrError."""
         self._name = ""
-        leave.delete(self._client, self._way.prefix, told)
+        leave.delete(self._client, self._way.prefix, progress)
 
     def close(self) -> None:
         self._key.close()
@@ -159,19 +159,19 @@ class OnNode:
             raise Failed(f"on the node: {ended['error']}", hint=ended["hint"] or "")
         return numbers(dict(ended["result"]["measured"]), names, "the node")
 
-    def quiet(self, told: Told) -> None:
+    def quiet(self, progress: Progress) -> None:
         """Wait for what this or an earlier process asked for: it would disturb, and be disturbed."""
         for kind, state in itertools.product(_OPERATIONS, ("queued", "running")):
             for one in self._client.operations.list(kind=kind, state=state):
-                told.say("the node ends what it was asked to measure before; this takes a moment")
+                progress.say("the node ends what it was asked to measure before; this takes a moment")
                 self._client.operations.wait(one["id"], _NODE_SECONDS)
 
-    def leave(self, told: Told) -> None:
+    def leave(self, progress: Progress) -> None:
         """Wait for what is under way: the agent takes away what it made when it ends."""
         if self._asked:
             if not self._answered:
                 time.sleep(_ARRIVAL)
-            self.quiet(told)
+            self.quiet(progress)
             self._asked = False
 
 
@@ -199,7 +199,7 @@ class InPlaces:
     def state(self) -> guard.State:
         return guard.state(self._facts())
 
-    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], told: Told) -> list[str]:
+    def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
         """Refused beside others' experiments, or where the service would not make such slices."""
         facts = self._facts()
         guard.state(facts)
@@ -207,19 +207,19 @@ class InPlaces:
         for kind in KINDS:
             if kind in self._places and _of(facts.get("kinds"), kind, True):
                 self._slivers.check(kind)
-        self._slivers.leave(told)
-        self._on_node.quiet(told)
+        self._slivers.leave(progress)
+        self._on_node.quiet(progress)
         return [f"resumed at {todo[0].title}"] if done else []
 
     def interrupt(self) -> None:
         """The main thread does it all, and the signal itself interrupts that."""
 
-    def clean(self, told: Told) -> None:
+    def clean(self, progress: Progress) -> None:
         """Both, also if the first one goes wrong. Raises SlicemgrError."""
         try:
-            self._slivers.leave(told)
+            self._slivers.leave(progress)
         finally:
-            self._on_node.leave(told)
+            self._on_node.leave(progress)
 
     def close(self) -> None:
         self._slivers.close()

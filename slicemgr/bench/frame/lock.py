@@ -82,7 +82,7 @@ def _user() -> str:
 
 def _holder(descriptor: int) -> str:
     try:
-        told = json.loads(os.pread(descriptor, _LONGEST, 0))
-        return f"{told['what']}, of {told['user']} (process {told['pid']}), since {told['since']}"
+        holder = json.loads(os.pread(descriptor, _LONGEST, 0))
+        return f"{holder['what']}, of {holder['user']} (process {holder['pid']}), since {holder['since']}"
     except (ValueError, KeyError, TypeError):
         return "it does not say whose it is"

@@ -14,13 +14,13 @@ from slicemgr.bench.frame import cleanup
 from slicemgr.client import Client
 from slicemgr.drivers import command
 
-_NOT_TOLD = ("addresses", "boot_id", "kinds_reason", "net_rate_missing", "acceleration_reason")
+_OMITTED = ("addresses", "boot_id", "kinds_reason", "net_rate_missing", "acceleration_reason")
 
 
 def head(client: Client, node: str, words: Sequence[str], seed: int | None) -> dict[str, Any]:
     """For run.json, with the prefix of what the run makes. words: the command line. Raises SlicemgrError."""
-    told = client.nodes.get(node)
-    facts = {name: value for name, value in told["facts"].items() if name not in _NOT_TOLD}
+    shown = client.nodes.get(node)
+    facts = {name: value for name, value in shown["facts"].items() if name not in _OMITTED}
     return {
         "prefix": cleanup.prefix(secrets.token_hex(4)),
         "seed": seed,
@@ -29,7 +29,7 @@ def head(client: Client, node: str, words: Sequence[str], seed: int | None) -> d
         "command": shlex.join(words),
         "measured_from": f"{platform.platform()}, Python {platform.python_version()}",
         "node": {"name": node, **facts},
-        "noise": {"load": facts.get("load"), "cpus": facts.get("cpus"), "slivers": told["used"]["slivers"]},
+        "noise": {"load": facts.get("load"), "cpus": facts.get("cpus"), "slivers": shown["used"]["slivers"]},
     }
 
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from slicemgr.bench.frame import guard
-from slicemgr.bench.frame.experiment import Experiment, Json, Missing, Step, Stopped, Told
+from slicemgr.bench.frame.experiment import Experiment, Json, Missing, Progress, Step, Stopped
 from slicemgr.bench.frame.folder import Folder
 from slicemgr.errors import SlicemgrError
 
@@ -41,14 +41,14 @@ def jump(before: Moment, after: Moment) -> float:
 class Interrupts:
     """The first signal to end raises KeyboardInterrupt; while what was made is deleted, all others only say so."""
 
-    def __init__(self, told: Told, end: Callable[[], None]) -> None:
-        self._told = told
+    def __init__(self, progress: Progress, end: Callable[[], None]) -> None:
+        self._progress = progress
         self._end = end
         self.deaf = False
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
         if self.deaf:
-            self._told.say("what the run made is being deleted; this takes a moment")
+            self._progress.say("what the run made is being deleted; this takes a moment")
             return
         self.deaf = True
         self._end()
@@ -56,8 +56,8 @@ class Interrupts:
 
 
 @contextmanager
-def _interruptible(told: Told, end: Callable[[], None]) -> Iterator[Interrupts]:
-    interrupts = Interrupts(told, end)
+def _interruptible(progress: Progress, end: Callable[[], None]) -> Iterator[Interrupts]:
+    interrupts = Interrupts(progress, end)
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
         return
@@ -70,7 +70,12 @@ def _interruptible(told: Told, end: Callable[[], None]) -> Iterator[Interrupts]:
 
 
 def carry_out(
-    experiment: Experiment, folder: Folder, told: Told, *, keep: bool = False, limits: guard.Limits | None = None
+    experiment: Experiment,
+    folder: Folder,
+    progress: Progress,
+    *,
+    keep: bool = False,
+    limits: guard.Limits | None = None,
 ) -> str:
     """DONE or STOPPED, by the guard or because the node held no more. keep: do not delete what was made.
 
@@ -78,10 +83,10 @@ def carry_out(
     was finished is in the folder, run.json says how it ended, and what was made is deleted.
     """
     outcome, reason, begun = FAILED, "", _now()
-    with _interruptible(told, experiment.interrupt) as interrupts:
+    with _interruptible(progress, experiment.interrupt) as interrupts:
         folder.note({"outcome": RUNNING, "started": folder.info.get("started") or begun})
         try:
-            outcome, reason = _steps(experiment, folder, told, limits or guard.Limits(), keep=keep)
+            outcome, reason = _steps(experiment, folder, progress, limits or guard.Limits(), keep=keep)
         except KeyboardInterrupt:
             outcome, reason = INTERRUPTED, "it was ended by hand"
             raise
@@ -92,7 +97,7 @@ def carry_out(
             interrupts.deaf = True
             try:
                 if not keep:
-                    experiment.clean(told)
+                    experiment.clean(progress)
             except SlicemgrError as error:
                 error.add_note(f"what is left has names that begin with {folder.info.get('prefix')}")
                 if reason:
@@ -103,31 +108,33 @@ def carry_out(
     return outcome
 
 
-def _steps(experiment: Experiment, folder: Folder, told: Told, limits: guard.Limits, *, keep: bool) -> tuple[str, str]:
+def _steps(
+    experiment: Experiment, folder: Folder, progress: Progress, limits: guard.Limits, *, keep: bool
+) -> tuple[str, str]:
     steps = experiment.steps()
     steps = steps[:-1] if keep and steps and steps[-1].deletes else steps
     over = {one["series"]: str(one["stopped"]) for one in folder.steps.values() if one.get("stopped")}
     done = {name: one for name, one in folder.steps.items() if not one.get("missing")}
     todo = [one for one in steps if one.id not in done and (one.always or one.series not in over)]
-    told.begin(steps, len(steps) - len(todo))
+    progress.begin(steps, len(steps) - len(todo))
     if not todo:
         return _outcome(over)
-    notes = experiment.prepare(done, todo, told)
+    notes = experiment.prepare(done, todo, progress)
     folder.note({"planned": len(steps), "notes": [*folder.info.get("notes", ()), *notes]})
     said: set[str] = set()
     for step in todo:
         if step.series in over and not step.always:
             continue
-        reason, record = _step(experiment, step, told, limits)
+        reason, record = _step(experiment, step, progress, limits)
         if reason:
             over[step.series] = reason
-            told.say(f"stopped at {step.title}: {reason}")
+            progress.say(f"stopped at {step.title}: {reason}")
         lacks = record.get("missing", "")
         if lacks and lacks not in said:
             said.add(lacks)
-            told.say(f"not measured: {step.title}: {lacks}")
+            progress.say(f"not measured: {step.title}: {lacks}")
         folder.finish(step.id, record)
-        told.finished(step, record["seconds"])
+        progress.finished(step, record["seconds"])
     return _outcome(over)
 
 
@@ -136,9 +143,9 @@ def _outcome(over: Mapping[str, str]) -> tuple[str, str]:
     return (STOPPED, list(over.values())[-1]) if over else (DONE, "")
 
 
-def _step(experiment: Experiment, step: Step, told: Told, limits: guard.Limits) -> tuple[str, Json]:
+def _step(experiment: Experiment, step: Step, progress: Progress, limits: guard.Limits) -> tuple[str, Json]:
     """Why it was stopped, "" if it was not, and its record. What always runs is not held back by the guard."""
-    told.step(step)
+    progress.step(step)
     now = None if step.always else experiment.state()
     reason = (guard.verdict(now, experiment.need(step), limits) or "") if now is not None else ""
     record: Json = {"title": step.title, "series": step.series, "began": _now(), "seconds": 0.0}
@@ -146,7 +153,7 @@ def _step(experiment: Experiment, step: Step, told: Told, limits: guard.Limits) 
         return reason, {**record, "stopped": reason, "data": {}}
     begun = Moment.now()
     try:
-        record["data"] = experiment.run(step, told)
+        record["data"] = experiment.run(step, progress)
     except Stopped as stopped:
         reason = stopped.reason
         record.update(stopped=reason, data=stopped.data)
@@ -156,7 +163,7 @@ def _step(experiment: Experiment, step: Step, told: Told, limits: guard.Limits) 
     record["seconds"] = round(ended.monotonic - begun.monotonic, 4)
     if off := jump(begun, ended):
         record["clock_jump"] = off
-        told.say(f"the clock was set by {off:+g} s meanwhile; durations are not affected")
+        progress.say(f"the clock was set by {off:+g} s meanwhile; durations are not affected")
     return reason, record
 
 

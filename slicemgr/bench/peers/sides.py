@@ -11,7 +11,7 @@ from typing import Protocol
 
 from slicemgr import names, ssh_banner, wire
 from slicemgr.bench.frame import cleanup, slivers
-from slicemgr.bench.frame.experiment import Told
+from slicemgr.bench.frame.experiment import Progress
 from slicemgr.bench.peers import place as peer_place
 from slicemgr.bench.peers import systems
 from slicemgr.bench.peers.kinds import Peer
@@ -49,7 +49,7 @@ class Side(Protocol):
     def create(self, index: int, stop: threading.Event) -> Target:
         """stop: nobody wants it any more."""
 
-    def delete(self, made: Sequence[Target], told: Told) -> None: ...
+    def delete(self, made: Sequence[Target], progress: Progress) -> None: ...
 
     def charged(self) -> int | None:
         """Bytes of memory that the control groups of all are charged with; None if they have none."""
@@ -80,9 +80,9 @@ class Ours:
         self._slivers[name] = sliver
         return Target(name, sliver["ssh"]["host"], sliver["ssh"]["port"])
 
-    def delete(self, made: Sequence[Target], told: Told) -> None:
+    def delete(self, made: Sequence[Target], progress: Progress) -> None:
         with self._connect() as client:
-            cleanup.delete(client, self._prefix, told)
+            cleanup.delete(client, self._prefix, progress)
 
     def charged(self) -> int | None:
         with self._connect() as client:
@@ -115,10 +115,10 @@ class Theirs:
         self._system.create(one)
         return Target(one.name, PEER_SIDE, one.first)
 
-    def delete(self, made: Sequence[Target], told: Told) -> None:
+    def delete(self, made: Sequence[Target], progress: Progress) -> None:
         with ThreadPoolExecutor(self._parallel) as threads:
             for done, _ in enumerate(threads.map(lambda one: self._system.delete(self._of(one)), made), 1):
-                told.inside("delete", done, len(made))
+                progress.inside("delete", done, len(made))
 
     def charged(self) -> int | None:
         return peer_place.charged(self._place.prefix)

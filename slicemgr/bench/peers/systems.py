@@ -167,8 +167,8 @@ class Engine:
         self._place.run([*self._words, "rm", "--force", one.name], _CREATE)
 
     def within(self, one: One) -> list[str]:
-        told = self._place.run([*self._words, "inspect", "--format", "{{.State.Pid}}", one.name])
-        return _network_of(told)
+        output = self._place.run([*self._words, "inspect", "--format", "{{.State.Pid}}", one.name])
+        return _network_of(output)
 
 
 def docker(place: Place, work: Work) -> System:
@@ -239,11 +239,11 @@ class Lxd:
         self._place.run([*self._client, "delete", "--force", one.name], _CREATE)
 
     def within(self, one: One) -> list[str]:
-        told = self._place.run([*self._client, "query", f"/1.0/instances/{one.name}/state"])
+        output = self._place.run([*self._client, "query", f"/1.0/instances/{one.name}/state"])
         try:
-            return _network_of(str(json.loads(told)["pid"]).encode())
+            return _network_of(str(json.loads(output)["pid"]).encode())
         except (ValueError, KeyError, TypeError) as error:
-            raise Failed(f"{self._client[-1]} does not say the process of {one.name}: {told[:80]!r}") from error
+            raise Failed(f"{self._client[-1]} does not say the process of {one.name}: {output[:80]!r}") from error
 
 
 def _proxy(listen: str, connect: str) -> dict[str, str]:

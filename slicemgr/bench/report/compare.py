@@ -45,12 +45,12 @@ def _verdict(metric: Metric, one: stats.Difference, p: float | None) -> str:
     return "better" if (one.new < one.old) == (metric.better == "less") else "worse"
 
 
-def sentence(told: Table) -> str:
+def sentence(table: Table) -> str:
     """What the table comes to."""
-    verdicts = [str(row[-1]) for row in told.rows]
+    verdicts = [str(row[-1]) for row in table.rows]
     named = {
         word: [
-            str(row[0]).partition(" (")[0] for row, verdict in zip(told.rows, verdicts, strict=True) if verdict == word
+            str(row[0]).partition(" (")[0] for row, verdict in zip(table.rows, verdicts, strict=True) if verdict == word
         ]
         for word in ("better", "worse")
     }

@@ -96,7 +96,7 @@ def _sizes(values: Values, how: str, place: str = "") -> list[int]:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def told(values: Sequence[float]) -> str:
+def mean_text(values: Sequence[float]) -> str:
     """The mean, with half the width of its confidence interval where there are several."""
     one = stats.summary(values)
     return f"{one.mean:.4g}" if one.high is None else f"{one.mean:.4g} ± {one.high - one.mean:.2g}"
@@ -107,7 +107,7 @@ def _table(values: Values, places: Sequence[str], what: str, how: str, title: st
     rows: list[list[Value]] = []
     for size in _sizes(values, how):
         here = [values.get((place, size, how)) for place in places]
-        rows.append([label(what, size), *(told(one) if one else None for one in here)])
+        rows.append([label(what, size), *(mean_text(one) if one else None for one in here)])
     note = "Mean ± half of the 95 % confidence interval (Student). What is read was not in the page cache."
     if how == "write":
         note = "Mean ± half of the 95 % confidence interval (Student). "
@@ -132,7 +132,7 @@ def _made(grouped: Mapping[str, Values], places: Sequence[str]) -> list[Table]:
         for size in _sizes(values, "make"):
             here = [values.get((place, size, "make")) for place in roots]
             what_in = f"a database of {label(what, size)}" if what == SQLITE else label(what, size)
-            rows.append([what_in, *(told(one) if one else None for one in here)])
+            rows.append([what_in, *(mean_text(one) if one else None for one in here)])
     note = "On the node: a snapshot of the image's base with the data in it; a mount of overlayfs, in a process of its "
     note += "own; a copy of every file. Mean ± half of the 95 % confidence interval."
     return [Table("Making a root", columns, rows, note)] if rows else []
@@ -193,10 +193,10 @@ def _statements(grouped: Mapping[str, Values], places: Sequence[str]) -> list[St
 
     def beside(text: str, what: str, how: str, one: str, other: str, *, least: bool = False, more: bool) -> Statement:
         """more: the one takes longer, and that is no accident; else they are similar."""
-        told = at(what, how, one, other, least=least)
-        if told is None:
+        comparison = at(what, how, one, other, least=least)
+        if comparison is None:
             return Statement(text, "not measured", None)
-        ratio, p, size = told
+        ratio, p, size = comparison
         here = f"{WORDS[one]} {ratio:.3g} × {WORDS[other]}, {label(what, size)}"
         if more:
             return Statement(text, here, None if p is None else ratio > 1 and p < 0.05)

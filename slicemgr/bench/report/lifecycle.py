@@ -141,10 +141,10 @@ def _around(values: Sequence[float]) -> str | None:
     """A mean with its confidence interval, as text."""
     if not values:
         return None
-    told = stats.summary(values)
-    if told.low is None or told.high is None:
-        return f"{told.mean:.3g}"
-    return f"{told.mean:.3g} ({told.low:.3g} to {told.high:.3g})"
+    summary = stats.summary(values)
+    if summary.low is None or summary.high is None:
+        return f"{summary.mean:.3g}"
+    return f"{summary.mean:.3g} ({summary.low:.3g} to {summary.high:.3g})"
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -159,10 +159,10 @@ def _phases(found: Turns) -> Table:
         for label, own in found.items():
             values = _all(own, phase)
             if values:
-                told = stats.summary(values)
+                summary = stats.summary(values)
                 raw = [value for one in own for value in one.raw.get(point, ())] if point else []
                 spread = [stats.percentile(values, share) for share in (0.5, 0.95)]
-                ends = [told.most, told.mean, told.low, told.high, told.count]
+                ends = [summary.most, summary.mean, summary.low, summary.high, summary.count]
                 beside = stats.percentile(raw, 0.5) if raw else None
                 ratio = _around(ratios(own, phase, point)) if point else None
                 rows.append([name, label, *spread, *ends, beside, ratio])
@@ -181,9 +181,11 @@ def _thesis(run: Run, found: Turns) -> Table:
 
     def add(name: str, label: str, values: Sequence[float]) -> None:
         if values:
-            told = stats.summary([1000 * one for one in values])
+            summary = stats.summary([1000 * one for one in values])
             half = 1000 * stats.percentile(values, 0.5)
-            rows.append([name, label, *(_short(one) for one in (half, told.mean, told.low, told.high)), told.count])
+            rows.append(
+                [name, label, *(_short(one) for one in (half, summary.mean, summary.low, summary.high)), summary.count]
+            )
 
     for phase in THESIS:
         for label, own in found.items():
@@ -242,7 +244,7 @@ def _totals(found: Turns) -> Table:
         ),
         ("charged to its own group: disk (KiB)", lambda own: _sizes(own, "disk_each", KIB)),
     )
-    rows: list[Sequence[Value]] = [[name, *(told(own) for own in found.values())] for name, told in lines]
+    rows: list[Sequence[Value]] = [[name, *(cell(own) for own in found.values())] for name, cell in lines]
     note = "In brackets: the 95 % confidence interval over the repetitions; one alone has none. "
     note += "Memory of the node is what it has less available: of few slivers that wavers by more than they take."
     return Table("All slices of a series", columns, rows, note)
@@ -258,14 +260,14 @@ def _sizes(own: Sequence[Turn], what: str, unit: int) -> str | None:
 def _bars(found: Turns) -> Plot:
     series = []
     for label, own in found.items():
-        told = []
+        summaries = []
         for phase in THESIS:
             values = [1000 * value for one in own for value in one.thesis(phase) if value > 0]
-            told.append(stats.summary(values) if values else None)
-        means = [one.mean if one else None for one in told]
-        whiskers = all(one is None or (one.low is not None and one.low > 0) for one in told)
-        low = [one.low if one else None for one in told] if whiskers else ()
-        high = [one.high if one else None for one in told] if whiskers else ()
+            summaries.append(stats.summary(values) if values else None)
+        means = [one.mean if one else None for one in summaries]
+        whiskers = all(one is None or (one.low is not None and one.low > 0) for one in summaries)
+        low = [one.low if one else None for one in summaries] if whiskers else ()
+        high = [one.high if one else None for one in summaries] if whiskers else ()
         series.append(Series(label, (), means, low, high))
     return Plot(
         name="phases",
@@ -348,17 +350,17 @@ def _aim(text: str, values: Sequence[float], most: float, unit: str, few: str = 
 
 
 def _metrics(found: Turns) -> list[Metric]:
-    told = []
+    metrics = []
     for label, own in found.items():
-        told.append(Metric(f"{label}: request to ssh banner", "s", _all(own, "banner")))
-        told.append(Metric(f"{label}: network set-up", "s", network(own)))
-        told.append(Metric(f"{label}: ssh banner to raw", "×", ratios(own, "banner", "answered")))
+        metrics.append(Metric(f"{label}: request to ssh banner", "s", _all(own, "banner")))
+        metrics.append(Metric(f"{label}: network set-up", "s", network(own)))
+        metrics.append(Metric(f"{label}: ssh banner to raw", "×", ratios(own, "banner", "answered")))
         for phase in THESIS:
             values = [1000 * value for one in own for value in one.thesis(phase)]
-            told.append(Metric(f"{label}: {phase}", "ms", values))
+            metrics.append(Metric(f"{label}: {phase}", "ms", values))
         each = [one.ours["delete"] / one.ours["count"] for one in own if one.whole]
-        told.append(Metric(f"{label}: delete, each", "s", each))
-    return [one for one in told if one.values]
+        metrics.append(Metric(f"{label}: delete, each", "s", each))
+    return [one for one in metrics if one.values]
 
 
 def _rows(label: str, own: Sequence[Turn]) -> list[dict[str, Any]]:

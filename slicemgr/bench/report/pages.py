@@ -76,7 +76,7 @@ def write(run: Run, older: Run | None = None) -> list[Path]:
         raise invalid("--compare", message, "a run of the same experiment")
     made = content(run)
     beside = content(older) if older is not None else None
-    words = told(run, made, older, beside)
+    words = context(run, made, older, beside)
     written = data(run, made)
     for one in made.plots:
         written.append(run.folder / f"{one.name}.png")
@@ -99,7 +99,7 @@ def data(run: Run, made: Content) -> list[Path]:
     return [run.folder / name for name in files]
 
 
-def told(run: Run, made: Content, older: Run | None, beside: Content | None) -> dict[str, Any]:
+def context(run: Run, made: Content, older: Run | None, beside: Content | None) -> dict[str, Any]:
     """All that both forms say."""
     info = run.info
     outcome = list(made.outcome)
@@ -131,8 +131,8 @@ def _because(info: Mapping[str, Any]) -> str:
 
 def _what(info: Mapping[str, Any], run: Run) -> Pairs:
     pairs = [(label, cell(info.get(name))) for name, label in _WHAT]
-    told = ", ".join(f"{name} {value}" for name, value in info.get("parameters", {}).items() if value != "")
-    pairs.insert(1, ("Parameters", printable(told)))
+    parameters = ", ".join(f"{name} {value}" for name, value in info.get("parameters", {}).items() if value != "")
+    pairs.insert(1, ("Parameters", printable(parameters)))
     turns = info.get("turns", ())
     if turns:
         pairs.append(("Took", _took(turns)))
@@ -194,13 +194,13 @@ def verdict(reached: bool | None) -> str:
     return {True: "reached", False: "NOT reached", None: "not measured"}[reached]
 
 
-def html(told: Mapping[str, Any], svgs: Mapping[str, str]) -> str:
+def html(context: Mapping[str, Any], svgs: Mapping[str, str]) -> str:
     """svgs: by the plots' names. Whatever else is in it, is text."""
-    return _template("report.html", escape=True).render(**told, svgs=svgs)
+    return _template("report.html", escape=True).render(**context, svgs=svgs)
 
 
-def markdown(told: Mapping[str, Any]) -> str:
-    return _template("report.md", escape=False).render(**told)
+def markdown(context: Mapping[str, Any]) -> str:
+    return _template("report.md", escape=False).render(**context)
 
 
 def _template(name: str, *, escape: bool) -> jinja2.Template:

@@ -202,9 +202,9 @@ def _spread(found: Sequence[System]) -> Table:
         for figure in FIGURES:
             values = [value / figure.scale for value in one.values.get(figure.key, ())]
             if values:
-                told = stats.summary(values)
-                ends = [_short(value) for value in (told.mean, told.low, told.high)]
-                rows.append([one.label, figure.name, *ends, figure.unit, told.count])
+                summary = stats.summary(values)
+                ends = [_short(value) for value in (summary.mean, summary.low, summary.high)]
+                rows.append([one.label, figure.name, *ends, figure.unit, summary.count])
     note = "Low and high: the 95 % confidence interval by Student's t; one value alone has none."
     return Table("How sure that is", columns, rows, note)
 
@@ -233,16 +233,16 @@ def _absent(run: Run, measured: set[str]) -> Table:
 
 def _bars(found: Sequence[System], key: str, title: str, name: str) -> Plot:
     figure = _BY_KEY[key]
-    told = [stats.summary([value / figure.scale for value in one.values[key]]) for one in found]
-    sure = all(one.low is not None for one in told)
+    summaries = [stats.summary([value / figure.scale for value in one.values[key]]) for one in found]
+    sure = all(one.low is not None for one in summaries)
     series = Series(
         figure.name,
         range(len(found)),
-        [one.mean for one in told],
-        [one.low for one in told] if sure else (),
-        [one.high for one in told] if sure else (),
+        [one.mean for one in summaries],
+        [one.low for one in summaries] if sure else (),
+        [one.high for one in summaries] if sure else (),
     )
-    lost = any(one.mean <= 0 for one in told)  # in the noise of the node's memory
+    lost = any(one.mean <= 0 for one in summaries)  # in the noise of the node's memory
     axis = Axis(figure.name, f"{figure.unit} each", least=None if lost else 0)
     return Plot(name, title.capitalize(), Axis("system"), axis, [series], groups=[one.label for one in found])
 

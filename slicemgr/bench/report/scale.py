@@ -161,8 +161,10 @@ def _cost_table(costs: Costs, found: Sequence[Point], deletes: Sequence[dict[str
 
     def add(name: str, values: Sequence[float], unit: str, scale: float = 1.0) -> None:
         if values:
-            told = stats.summary([one / scale for one in values])
-            rows.append([name, *(_short(one) for one in (told.mean, told.low, told.high)), unit, told.count])
+            summary = stats.summary([one / scale for one in values])
+            rows.append(
+                [name, *(_short(one) for one in (summary.mean, summary.low, summary.high)), unit, summary.count]
+            )
 
     add("memory of the node for each sliver", costs.memory, "MiB", MIB)
     add("disk of the pool for each sliver", costs.disk, "KiB", KIB)
@@ -230,11 +232,11 @@ def knee(found: Sequence[Point], what: str) -> int | None:
 
 def _curve(found: Sequence[Point], label: str, name: str, scale: float = 1.0, *, right: bool = False) -> Series:
     """The mean of the repetitions, with its confidence interval where there are several."""
-    told = {n: stats.summary([getattr(one, name) / scale for one in own]) for n, own in _by_size(found).items()}
-    bands = any(one.low is not None for one in told.values())
-    low = [one.low for one in told.values()] if bands else ()
-    high = [one.high for one in told.values()] if bands else ()
-    return Series(label, list(told), [one.mean for one in told.values()], low, high, right=right)
+    summaries = {n: stats.summary([getattr(one, name) / scale for one in own]) for n, own in _by_size(found).items()}
+    bands = any(one.low is not None for one in summaries.values())
+    low = [one.low for one in summaries.values()] if bands else ()
+    high = [one.high for one in summaries.values()] if bands else ()
+    return Series(label, list(summaries), [one.mean for one in summaries.values()], low, high, right=right)
 
 
 def _figure(kind: str, found: Sequence[Point]) -> Plot:

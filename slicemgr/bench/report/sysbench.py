@@ -112,9 +112,9 @@ def _table(found: Values, places: Sequence[str]) -> Table:
         for place in places:
             one = found.get((place, row.test, row.key))
             if one:
-                told = stats.summary(one)
-                numbers = (told.mean, told.deviation, told.low, told.high)
-                rows.append([row.name, place, *(_short(value) for value in numbers), row.unit or None, told.count])
+                summary = stats.summary(one)
+                numbers = (summary.mean, summary.deviation, summary.low, summary.high)
+                rows.append([row.name, place, *(_short(value) for value in numbers), row.unit or None, summary.count])
     note = (
         "Low and high: the 95 % confidence interval of the mean by Student's t. File I/O: random reads and writes of "
     )
@@ -199,10 +199,10 @@ def _plots(found: Values, places: Sequence[str]) -> list[Plot]:
                 for side in (y, low, high):
                     side.append(None)
                 continue
-            told = stats.summary(own)
-            y.append(told.mean / whole)
-            low.append((told.mean if told.low is None else max(told.low, 0.0)) / whole)
-            high.append((told.mean if told.high is None else told.high) / whole)
+            summary = stats.summary(own)
+            y.append(summary.mean / whole)
+            low.append((summary.mean if summary.low is None else max(summary.low, 0.0)) / whole)
+            high.append((summary.mean if summary.high is None else summary.high) / whole)
         curves.append(Series(place, (), y, low, high))
     return [
         Plot(

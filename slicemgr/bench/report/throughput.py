@@ -146,10 +146,10 @@ def _table(found: Sequence[Point], link: str, direction: str, both: bool) -> Tab
         own = of(found, link, direction, way)
         beside = [*paper, 100 * paper[0] / PAPER[VANILLA][1]]
         if own:
-            told, cpus = stats.summary(_samples(own)), _known([one.cpu for one in own])
+            summary, cpus = stats.summary(_samples(own)), _known([one.cpu for one in own])
             share = shares(found, link, direction, way)
             more = [100 * fmean(share) if share else None, fmean(cpus) if cpus else None]
-            ours = [told.mean, told.least, told.most, told.low, told.high, told.count, *more]
+            ours = [summary.mean, summary.least, summary.most, summary.low, summary.high, summary.count, *more]
             rows.append([f"{way} ({name})" if way != VANILLA else name, *ours, *beside])
         elif way == "PlanetLab":
             rows.append([f"{name} (the paper's only)", *[None] * 8, *beside])
@@ -171,7 +171,7 @@ def _talkers(talk: Sequence[Point], link: str, direction: str) -> Table:
     for way, count in dict.fromkeys((one.way, one.count) for one in talk):
         own = of(talk, link, direction, way, count)
         if own:
-            told = stats.summary([value / MBIT for one in own for value in _summed(one)])
+            summary = stats.summary([value / MBIT for one in own for value in _summed(one)])
             each = [value / MBIT for one in own for value in one.each]
             share, fair = sums(talk, link, direction, way, count), _known([one.fairness for one in own])
             again, cpus = _known([one.retransmits for one in own]), _known([one.cpu for one in own])
@@ -179,7 +179,7 @@ def _talkers(talk: Sequence[Point], link: str, direction: str) -> Table:
             of_one = 100 * fmean(share) if share else None
             more = [fairness, min(each), max(each), round(fmean(again)) if again else None]
             more.append(fmean(cpus) if cpus else None)
-            rows.append([way, count, told.mean, told.low, told.high, of_one, *more])
+            rows.append([way, count, summary.mean, summary.low, summary.high, of_one, *more])
     note = (
         "Each talker is a sliver of its own with one connection. Fairness: Jain's index of what each had over the "
         "whole time, 1 if all had the same. Least and most: of one talker. Low and high: of the mean of the sums."
@@ -198,8 +198,10 @@ def _summed(one: Point) -> list[float]:
 
 def _bars(found: Sequence[Point], link: str, direction: str) -> Plot:
     ways = [way for way in PAPER if of(found, link, direction, way)]
-    told = [stats.summary(_samples(of(found, link, direction, way))) for way in ways]
-    series = [Series("here", (), [x.mean for x in told], [x.least for x in told], [x.most for x in told])]
+    summaries = [stats.summary(_samples(of(found, link, direction, way))) for way in ways]
+    series = [
+        Series("here", (), [x.mean for x in summaries], [x.least for x in summaries], [x.most for x in summaries])
+    ]
     note = "Whiskers: the least and the most of all samples."
     if link != UNLIMITED:
         paper = [[float(value) for value in PAPER[way][1:]] for way in ways]
@@ -261,9 +263,9 @@ def _sentence(found: Sequence[Point], link: str, direction: str) -> str:
         return ""
     parts = []
     for way in own:
-        told = f"{way} {fmean(_samples(of(found, link, direction, way))):.0f} Mbit/s"
+        sentence = f"{way} {fmean(_samples(of(found, link, direction, way))):.0f} Mbit/s"
         share = shares(found, link, direction, way) if way != VANILLA else []
-        parts.append(told + (f" ({100 * fmean(share):.1f} % of vanilla)" if share else ""))
+        parts.append(sentence + (f" ({100 * fmean(share):.1f} % of vanilla)" if share else ""))
     text = f"On {_named(link)}, {_head(direction)}: {', '.join(parts)}"
     if talk:
         most = max(talk, key=lambda one: (one.way != VANILLA, one.count))
@@ -304,15 +306,15 @@ def _aim(text: str, values: Sequence[float], least: float, unit: str, few: str) 
 
 
 def _metrics(found: Sequence[Point]) -> list[Metric]:
-    told = []
+    metrics = []
     for link, direction, way, count in dict.fromkeys((x.link, x.direction, x.way, x.count) for x in found):
         own = of(found, link, direction, way, count)
         name = f"{way}{f', {count} at once' if count else ''}, {link}, {direction}"
         values = [value / MBIT for one in own for value in _summed(one)]
-        told.append(Metric(name, "Mbit/s", values, better="more"))
+        metrics.append(Metric(name, "Mbit/s", values, better="more"))
         if count > 1:
-            told.append(Metric(f"fairness: {name}", "", _known([one.fairness for one in own]), better="more"))
-    return [one for one in told if one.values]
+            metrics.append(Metric(f"fairness: {name}", "", _known([one.fairness for one in own]), better="more"))
+    return [one for one in metrics if one.values]
 
 
 def _rows(one: Point) -> list[dict[str, Any]]:

@@ -87,18 +87,18 @@ def carry_out(
     ):
         if "prefix" not in taken.info:
             taken.note(provenance.head(client, node, ["slicectl", *sys.argv[1:]], parameters.get("seed")))
-        with closing(make(taken.info["prefix"])) as experiment, progress_display() as shown:
+        with closing(make(taken.info["prefix"])) as experiment, progress_display() as progress:
             try:
-                outcome = run.carry_out(experiment, taken, shown, keep=frame.keep)
+                outcome = run.carry_out(experiment, taken, progress, keep=frame.keep)
             except Refused:
                 if not taken.steps:
                     taken.forget()
                 raise
             finally:
                 if taken.steps:
-                    _report(taken, shown.say)
+                    _report(taken, progress.say)
                 if taken.info["outcome"] in (run.INTERRUPTED, run.FAILED) and taken.steps:
-                    shown.say(f"{len(taken.steps)} finished steps are stored in {path}; --resume continues the run")
+                    progress.say(f"{len(taken.steps)} finished steps are stored in {path}; --resume continues the run")
         click.echo(f"{outcome}: {path}")
 
 

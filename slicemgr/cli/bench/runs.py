@@ -113,9 +113,9 @@ def clean(run: Path) -> None:
     if not prefix.startswith(cleanup.COMMON) or prefix == cleanup.COMMON:
         raise invalid("FOLDER", f"{run} does not contain the names of its slices", "use a run that has started")
     about = f"`clean` of {run.resolve()}"
-    with Client.local() as client, lock.held(lock.path(client.url, node), about), progress_display() as shown:
+    with Client.local() as client, lock.held(lock.path(client.url, node), about), progress_display() as progress:
         if info.get("experiment") == throughput.NAME:
-            throughput.clean(info, shown)
-        cleanup.delete(client, prefix, shown)
+            throughput.clean(info, progress)
+        cleanup.delete(client, prefix, progress)
         if info["experiment"] in _CLEANERS:
             importlib.import_module(_CLEANERS[info["experiment"]]).clean(client, node, prefix)
