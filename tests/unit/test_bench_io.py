@@ -45,19 +45,19 @@ def slicectl(testbed: PaperLoads, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLICEMGR_TOKEN", "admin")
 
 
-def plan(testbed: PaperLoads, directory: Path, **more: Any) -> io.Plan:
+def parameters(testbed: PaperLoads, directory: Path, **more: Any) -> io.IoParameters:
     wanted = {
         "databases": (70_000,),
         "counts": (3, 30),
         "repeat": 2,
         "images": dict.fromkeys(("lxc", "kvm"), "debian-12"),
     }
-    return io.Plan(here(testbed, directory), **{**wanted, **more})
+    return io.IoParameters(here(testbed, directory), **{**wanted, **more})
 
 
-def carry_out(wanted: io.Plan, path: Path, *, resume: bool = False) -> folder.Run:
+def carry_out(wanted: io.IoParameters, path: Path, *, resume: bool = False) -> folder.Run:
     experiment = io.Io(wanted)
-    with folder.Folder.take(path, io.NAME, wanted.parameters, resume=resume) as taken:
+    with folder.Folder.take(path, io.NAME, wanted.recorded, resume=resume) as taken:
         try:
             drive.carry_out(experiment, taken, Lines())
         finally:
@@ -77,18 +77,18 @@ def test_the_command_line_knows_the_places_and_the_thesis_sizes(testbed: PaperLo
 
 def test_each_repetition_has_an_order_of_its_own_that_the_seed_chose(testbed: PaperLoads, tmp_path: Path) -> None:
     def order(seed: int, turn: int) -> list[str]:
-        ids = [one.id.split("/") for one in io.steps(plan(testbed, tmp_path, repeat=6, seed=seed))]
+        ids = [one.id.split("/") for one in io.steps(parameters(testbed, tmp_path, repeat=6, seed=seed))]
         return list(dict.fromkeys(place for number, place, *_ in ids if number == str(turn)))
 
     orders = [order(1, turn) for turn in range(1, 7)]
     assert all(set(one) == set(io.PLACES) for one in orders) and len({*map(tuple, orders)}) > 1
     assert orders == [order(1, turn) for turn in range(1, 7)] != [order(2, turn) for turn in range(1, 7)]
-    steps = io.steps(plan(testbed, tmp_path))
+    steps = io.steps(parameters(testbed, tmp_path))
     assert len(steps) == len({one.id for one in steps}) == 2 * 5 * 3
 
 
 def test_a_run_in_slivers_and_on_the_node(testbed: PaperLoads, tmp_path: Path) -> None:
-    result = carry_out(plan(testbed, tmp_path), tmp_path / "run")
+    result = carry_out(parameters(testbed, tmp_path), tmp_path / "run")
     assert result.info["outcome"] == "done" and len(result.steps) == 30 and testbed.there == {} and testbed.most == 1
     for one in result.steps.values():
         data = one["data"]
@@ -104,7 +104,7 @@ def test_a_run_in_slivers_and_on_the_node(testbed: PaperLoads, tmp_path: Path) -
 
 
 def test_the_need_counts_what_is_made_and_copied(testbed: PaperLoads, tmp_path: Path) -> None:
-    experiment = io.Io(plan(testbed, tmp_path))
+    experiment = io.Io(parameters(testbed, tmp_path))
     experiment.prepare({}, experiment.steps(), Lines())
     needs = {one.id: experiment.need(one) for one in experiment.steps()}
     assert needs["1/snapshot/sqlite/70000"].disk == 210_000
@@ -119,7 +119,7 @@ def test_the_need_counts_what_is_made_and_copied(testbed: PaperLoads, tmp_path: 
 def test_a_kind_and_a_root_that_are_missing_are_listed_and_tried_again(testbed: PaperLoads, tmp_path: Path) -> None:
     testbed.kinds["kvm"] = False
     testbed.missing["overlay"] = "this kernel cannot mount overlayfs"
-    result = carry_out(plan(testbed, tmp_path), tmp_path / "run")
+    result = carry_out(parameters(testbed, tmp_path), tmp_path / "run")
     assert result.info["outcome"] == "done"
     lacks = {name: one["missing"] for name, one in result.steps.items() if one.get("missing")}
     assert len(lacks) == 2 * 2 * 3
@@ -134,7 +134,7 @@ def test_a_kind_and_a_root_that_are_missing_are_listed_and_tried_again(testbed: 
     assert not any("kvm sliver" in one.name for one in table.columns)
     before = (tmp_path / "run" / "steps.jsonl").read_text()
     testbed.kinds["kvm"] = True
-    again = carry_out(plan(testbed, tmp_path), tmp_path / "run", resume=True)
+    again = carry_out(parameters(testbed, tmp_path), tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "steps.jsonl").read_text().startswith(before)
     assert {name for name, one in again.steps.items() if one.get("missing")} == {
         name for name in lacks if "/overlay/" in name
@@ -143,7 +143,7 @@ def test_a_kind_and_a_root_that_are_missing_are_listed_and_tried_again(testbed: 
 
 def test_an_image_without_a_linux_makes_no_roots(testbed: PaperLoads, tmp_path: Path) -> None:
     testbed.on("GET /images/debian-12", {**IMAGE, "os": ""})
-    result = carry_out(plan(testbed, tmp_path, places=("copy",)), tmp_path / "run")
+    result = carry_out(parameters(testbed, tmp_path, places=("copy",)), tmp_path / "run")
     assert {one["missing"] for one in result.steps.values()} == {
         "the image debian-12 has no Linux in it, so no root is made of it"
     }
@@ -151,7 +151,7 @@ def test_an_image_without_a_linux_makes_no_roots(testbed: PaperLoads, tmp_path: 
 
 
 def test_no_python_in_the_image(testbed: PaperLoads, tmp_path: Path) -> None:
-    wanted = plan(testbed, tmp_path, places=("lxc",))
+    wanted = parameters(testbed, tmp_path, places=("lxc",))
     bare = replace(wanted, way=replace(wanted.way, login=lambda *_: ["sh", "-c", "PATH=/nonexistent; exec python3"]))
     result = carry_out(bare, tmp_path / "run")
     assert {one["missing"] for one in result.steps.values()} == {
@@ -169,7 +169,7 @@ def test_a_sliver_that_says_something_else_breaks_the_run(testbed: PaperLoads, t
         ('{"read": "NaN"}', "read is 'NaN'"),
         ('{"failed": "x"}', ": x"),
     ):
-        wanted = plan(testbed, tmp_path, places=("lxc",))
+        wanted = parameters(testbed, tmp_path, places=("lxc",))
         lying = replace(wanted, way=replace(wanted.way, login=_says(said)))
         with pytest.raises(Failed, match=complaint):
             carry_out(replace(lying, seed=len(said)), tmp_path / str(len(said)))

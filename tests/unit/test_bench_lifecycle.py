@@ -57,13 +57,15 @@ def _brief(port: int) -> str:
 inside_server = inside.server
 
 
-def _plan(**more: Any) -> lifecycle.Plan:
+def _parameters(**more: Any) -> lifecycle.LifecycleParameters:
     series = [Series("lxc", "debian-12"), Series("kvm", "small", "direct")]
-    return lifecycle.Plan(lambda: Client("http://127.0.0.1:1", "x"), series, "node1", ("key", b""), "bench-x-", **more)
+    return lifecycle.LifecycleParameters(
+        lambda: Client("http://127.0.0.1:1", "x"), series, "node1", ("key", b""), "bench-x-", **more
+    )
 
 
 def test_each_series_has_its_baseline_right_before_it() -> None:
-    ids = [one.id for one in lifecycle.steps(_plan(repeat=2))]
+    ids = [one.id for one in lifecycle.steps(_parameters(repeat=2))]
     once = [f"{series}/{part}" for series in ("lxc", "kvm-direct") for part in ("raw", "slices")]
     assert ids == [f"{turn}/{one}" for turn in (1, 2) for one in once]
 

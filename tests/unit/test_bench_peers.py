@@ -66,8 +66,8 @@ def _until(check: Callable[[], object], process: subprocess.Popen[str] | None = 
         time.sleep(0.01)
 
 
-def _plan(world: World, **more: object) -> peers.Plan:
-    return peers.Plan(lambda: Client("http://127.0.0.1:1", "x"), "node1", "key", PREFIX, world.pool, **more)  # type: ignore[arg-type]
+def _parameters(world: World, **more: object) -> peers.PeersParameters:
+    return peers.PeersParameters(lambda: Client("http://127.0.0.1:1", "x"), "node1", "key", PREFIX, world.pool, **more)  # type: ignore[arg-type]
 
 
 # --- steps, detection -------------------------------------------------------------------------------------------------
@@ -83,16 +83,16 @@ def test_what_is_not_installed_has_a_step_of_its_own(world: World) -> None:
     there = {key for key, lacks in missing.items() if not lacks}
     assert there == {"docker", "podman-crun"} and missing["podman-runc"] == ["runc"]
     assert missing["lxd"] == ["lxd", "dnsmasq"]
-    ids = [one.id for one in peers.steps(_plan(world, repeat=2), missing)]
+    ids = [one.id for one in peers.steps(_parameters(world, repeat=2), missing)]
     assert ids[:5] == [f"absent/{one}" for one in ("podman-runc", "lxd", "incus", "lxc", "nspawn")]
     for turn, part in (("1", ids[5:8]), ("2", ids[8:11])):
         assert sorted(part) == [f"{turn}/docker", f"{turn}/podman-crun", f"{turn}/slicemgr"]
-    assert ids == [one.id for one in peers.steps(_plan(world, repeat=2), missing)]
+    assert ids == [one.id for one in peers.steps(_parameters(world, repeat=2), missing)]
 
 
 def test_the_order_changes_with_the_repetition_and_the_seed(world: World) -> None:
     orders = {
-        tuple(one.id.partition("/")[2] for one in peers.steps(_plan(world, seed=seed, repeat=3), {}))
+        tuple(one.id.partition("/")[2] for one in peers.steps(_parameters(world, seed=seed, repeat=3), {}))
         for seed in range(5)
     }
     assert len(orders) == 5

@@ -39,14 +39,14 @@ def slicectl(testbed: PaperTestbed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLICEMGR_TOKEN", "admin")
 
 
-def _plan(**more: Any) -> scale.Plan:
-    return scale.Plan(lambda: Client("http://127.0.0.1:1", "x"), "node1", "key", "bench-x-", **more)
+def _parameters(**more: Any) -> scale.ScaleParameters:
+    return scale.ScaleParameters(lambda: Client("http://127.0.0.1:1", "x"), "node1", "key", "bench-x-", **more)
 
 
 def test_steps_end_at_what_was_asked_for_and_are_the_same_each_time() -> None:
-    ids = [one.id for one in scale.steps(_plan(to=7, step=3, repeat=2))]
+    ids = [one.id for one in scale.steps(_parameters(to=7, step=3, repeat=2))]
     assert ids == [f"{turn}/{one}" for turn in (1, 2) for one in (0, 3, 6, 7, "check", "delete")]
-    assert [one.id for one in scale.steps(_plan(to=5, step=5))] == ["1/0", "1/5", "1/check", "1/delete"]
+    assert [one.id for one in scale.steps(_parameters(to=5, step=5))] == ["1/0", "1/5", "1/check", "1/delete"]
 
 
 @pytest.mark.usefixtures("slicectl")

@@ -59,16 +59,16 @@ def stand(programs: Path) -> None:
     (programs / "sysbench").chmod(0o755)
 
 
-def plan(testbed: PaperLoads, directory: Path, programs: Path, **more: Any) -> sysbench.Plan:
+def parameters(testbed: PaperLoads, directory: Path, programs: Path, **more: Any) -> sysbench.SysbenchParameters:
     way = here(testbed, directory)
     words = ["env", "-i", f"PATH={programs}", "sh", "-c"]
     wanted = {"repeat": 2, "images": dict.fromkeys(("lxc", "kvm"), "debian-12")}
-    return sysbench.Plan(replace(way, login=lambda *_: words), **{**wanted, **more})
+    return sysbench.SysbenchParameters(replace(way, login=lambda *_: words), **{**wanted, **more})
 
 
-def carry_out(wanted: sysbench.Plan, path: Path, *, resume: bool = False) -> folder.Run:
+def carry_out(wanted: sysbench.SysbenchParameters, path: Path, *, resume: bool = False) -> folder.Run:
     experiment = sysbench.Sysbench(wanted)
-    with folder.Folder.take(path, sysbench.NAME, wanted.parameters, resume=resume) as taken:
+    with folder.Folder.take(path, sysbench.NAME, wanted.recorded, resume=resume) as taken:
         try:
             drive.carry_out(experiment, taken, Lines())
         finally:
@@ -87,7 +87,7 @@ def test_the_command_line_the_service_and_the_program_know_the_same_tests() -> N
 
 def test_host_and_both_kinds(testbed: PaperLoads, tmp_path: Path, programs: Path) -> None:
     stand(programs)
-    result = carry_out(plan(testbed, tmp_path, programs), tmp_path / "run")
+    result = carry_out(parameters(testbed, tmp_path, programs), tmp_path / "run")
     assert result.info["outcome"] == "done" and len(result.steps) == 24 and testbed.there == {} and testbed.most == 1
     one = {step["data"]["place"]: step["data"] for step in result.steps.values() if step["data"]["test"] == "fileio"}
     assert one["host"]["read"] == 100.0 and one["lxc"]["read"] == one["kvm"]["read"] == 417.53
@@ -99,7 +99,7 @@ def test_host_and_both_kinds(testbed: PaperLoads, tmp_path: Path, programs: Path
 def test_where_it_is_not_installed_is_listed_with_the_command(
     testbed: PaperLoads, tmp_path: Path, programs: Path
 ) -> None:
-    wanted = plan(testbed, tmp_path, programs, places=("host", "lxc"))
+    wanted = parameters(testbed, tmp_path, programs, places=("host", "lxc"))
     result = carry_out(wanted, tmp_path / "run")
     content = pages.content(result)
     (table,) = [one for one in content.tables if one.title == "Not measured"]
@@ -122,7 +122,7 @@ def test_it_is_installed_when_asked_for(
     apt = programs / "apt-get"
     apt.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\ncp -a {programs}/kept {programs}/sysbench\n')
     apt.chmod(0o755)
-    wanted = plan(testbed, tmp_path, programs, places=("lxc",), install=True, tests=("cpu",))
+    wanted = parameters(testbed, tmp_path, programs, places=("lxc",), install=True, tests=("cpu",))
     result = carry_out(wanted, tmp_path / "run")
     assert [one["data"]["events"] for one in result.steps.values()] == [876, 876]
     assert (tmp_path / "asked").read_text().splitlines() == ["update", "install -y sysbench"]

@@ -30,8 +30,11 @@ _PACE = {"lxc": 1.0, "snapshot": 1.5, "overlay": 1.5, "copy": 3.0, "kvm": 10.0} 
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to run. images: by kind; the roots on the node are made of that of lxc. memory, disk: of the slivers."""
+class IoParameters:
+    """The parameters of a run.
+
+    images: by kind; the roots on the node are made of that of lxc. memory, disk: of the slivers.
+    """
 
     way: Way
     places: tuple[str, ...] = PLACES
@@ -45,8 +48,8 @@ class Plan:
     seed: int = 1
 
     @property
-    def parameters(self) -> Json:
-        """What makes it this run and no other."""
+    def recorded(self) -> Json:
+        """The parameters as run.json stores them; --resume compares them."""
         names = ("places", "images", "databases", "counts", "memory", "disk", "boot", "repeat", "seed")
         return {"node": self.way.node, **in_words({name: getattr(self, name) for name in names})}
 
@@ -68,13 +71,13 @@ class Load:
     size: int
 
 
-def steps(plan: Plan) -> list[StepOf[Load]]:
+def steps(parameters: IoParameters) -> list[StepOf[Load]]:
     """`2/overlay/sqlite/2600000`: in the second repetition."""
     found = []
-    for turn in range(1, plan.repeat + 1):
-        about = f" ({turn} of {plan.repeat})" if plan.repeat > 1 else ""
-        for place in random.Random(f"{plan.seed}/{turn}").sample(plan.places, len(plan.places)):
-            for what, sizes in ((SQLITE, plan.databases), (FILES, plan.counts)):
+    for turn in range(1, parameters.repeat + 1):
+        about = f" ({turn} of {parameters.repeat})" if parameters.repeat > 1 else ""
+        for place in random.Random(f"{parameters.seed}/{turn}").sample(parameters.places, len(parameters.places)):
+            for what, sizes in ((SQLITE, parameters.databases), (FILES, parameters.counts)):
                 for size in sizes:
                     seconds = 1 + _PACE[place] * (size / 3e6 if what == SQLITE else size / 800)
                     title = f"{place}, {'database of ' if what == SQLITE else ''}{label(what, size)}{about}"
@@ -86,14 +89,14 @@ def steps(plan: Plan) -> list[StepOf[Load]]:
 class Io(InPlaces):
     """See `experiment.Experiment`."""
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan.way, plan.places)
-        self._plan = plan
+    def __init__(self, parameters: IoParameters) -> None:
+        super().__init__(parameters.way, parameters.places)
+        self._parameters = parameters
         # What the roots on the node are made of: sha256, size, and whether there is a Linux in it.
         self._image: tuple[str, int, bool] = ("", 0, False)
 
     def steps(self) -> list[StepOf[Load]]:
-        return steps(self._plan)
+        return steps(self._parameters)
 
     def need(self, step: StepOf[Load]) -> guard.Need:
         """The data three times (as made, as written, a copy), a copied root, a sliver's memory."""
@@ -101,26 +104,28 @@ class Io(InPlaces):
         data = 3 * size * (_FILE if what == FILES else 1)
         if place in ROOTS:
             return guard.Need(disk=data + (self._image[1] if place == "copy" else 0), pids=4)
-        limit = parse_size(self._plan.memory, "--memory")
+        limit = parse_size(self._parameters.memory, "--memory")
         return guard.Need(limit + MACHINE if place == "kvm" else MACHINE, data, 16)
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
         """Also refused without the image that roots are made of."""
-        if set(ROOTS) & set(self._plan.places):
-            image = self._client.images.get(self._plan.images["lxc"])
+        if set(ROOTS) & set(self._parameters.places):
+            image = self._client.images.get(self._parameters.images["lxc"])
             self._image = image["sha256"], image["virtual_size"], bool(image["os"])
         return super().prepare(done, todo, progress)
 
     def run(self, step: StepOf[Load], progress: Progress) -> Json:
         turn, place, what, size = astuple(step.work)
-        seed = random.Random(f"{self._plan.seed}/{turn}/data").randrange(2**31)
+        seed = random.Random(f"{self._parameters.seed}/{turn}/data").randrange(2**31)
         head: Json = {"turn": turn, "place": place, "what": what, "size": size}
         if place in ROOTS:
             if not self._image[2]:
-                raise Missing(f"the image {self._plan.images['lxc']} has no Linux in it, so no root is made of it")
+                raise Missing(
+                    f"the image {self._parameters.images['lxc']} has no Linux in it, so no root is made of it"
+                )
             request: IoRequest = {"root": place, "image": self._image[0], "what": what, "size": size, "seed": seed}
             self._slivers.leave(progress)
-            node = self._plan.way.node
+            node = self._parameters.way.node
             found = self._on_node.run(lambda: self._client.nodes.measure_io(node, request), ("make", *MEASURED))
             return {**head, **found}
         self._slivers.use(turn, place, progress)

@@ -39,8 +39,10 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to run. connect: makes a client; each thread has its own. key: a public line and a private file.
+class LifecycleParameters:
+    """The parameters of a run.
+
+    connect: makes a client; each thread has its own. key: a public line and a private file.
 
     ping: whom the slivers ping; "" for their gateway, which is the node.
     """
@@ -57,8 +59,8 @@ class Plan:
     ping: str = ""
 
     @property
-    def parameters(self) -> Json:
-        """What makes it this run and no other."""
+    def recorded(self) -> Json:
+        """The parameters as run.json stores them; --resume compares them."""
         names = ("node", "count", "parallel", "memory", "repeat", "ping")
         return {**{name: getattr(self, name) for name in names}, "series": [asdict(one) for one in self.series]}
 
@@ -71,14 +73,14 @@ class Part:
     raw: bool
 
 
-def steps(plan: Plan) -> list[StepOf[Part]]:
+def steps(parameters: LifecycleParameters) -> list[StepOf[Part]]:
     """`2/kvm-direct/slices`: the second repetition's; `…/raw`: its baseline."""
     found = []
-    for turn in range(1, plan.repeat + 1):
-        about = f" ({turn} of {plan.repeat})" if plan.repeat > 1 else ""
-        for one in plan.series:
+    for turn in range(1, parameters.repeat + 1):
+        about = f" ({turn} of {parameters.repeat})" if parameters.repeat > 1 else ""
+        for one in parameters.series:
             name = f"{turn}/{one.label.replace(' ', '-')}"
-            seconds = 2 + _GUESS[one.kind] * plan.count / plan.parallel
+            seconds = 2 + _GUESS[one.kind] * parameters.count / parameters.parallel
             found.append(StepOf(f"{name}/raw", f"{one.label}: raw{about}", Part(one, raw=True), seconds, name))
             found.append(
                 StepOf(f"{name}/slices", f"{one.label}: slices{about}", Part(one, raw=False), 3 * seconds, name)
@@ -89,37 +91,37 @@ def steps(plan: Plan) -> list[StepOf[Part]]:
 class Lifecycle:
     """See `experiment.Experiment`."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._client = plan.connect()
-        self._key = slivers.Key(plan.key)
+    def __init__(self, parameters: LifecycleParameters) -> None:
+        self._parameters = parameters
+        self._client = parameters.connect()
+        self._key = slivers.Key(parameters.key)
         self._stop = threading.Event()
         self._watch = slivers.Watch(self.state)
         self._asked: str | int | None = None  # a baseline that may go on
 
     def steps(self) -> list[StepOf[Part]]:
-        return steps(self._plan)
+        return steps(self._parameters)
 
     def state(self) -> guard.State:
-        return guard.state(self._client.nodes.get(self._plan.node)["facts"])
+        return guard.state(self._client.nodes.get(self._parameters.node)["facts"])
 
     def need(self, step: StepOf[Part]) -> guard.Need:
-        memory = parse_size(self._plan.memory, "--memory")
-        return slivers.cost(step.work.series.kind, memory, self._plan.count)
+        memory = parse_size(self._parameters.memory, "--memory")
+        return slivers.cost(step.work.series.kind, memory, self._parameters.count)
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
         """Refused beside others' experiments, with too few ports or without an image."""
-        plan, client = self._plan, self._client
-        guard.state(client.nodes.get(plan.node)["facts"])
-        cleanup.refuse_others(client, plan.prefix)
-        for one in plan.series:
-            planned = slivers.plan(client, self._request(f"{plan.prefix}try", one))
-            slivers.ports_suffice(client, plan.node, planned, plan.count, "--count")
+        parameters, client = self._parameters, self._client
+        guard.state(client.nodes.get(parameters.node)["facts"])
+        cleanup.refuse_others(client, parameters.prefix)
+        for one in parameters.series:
+            planned = slivers.dry_run(client, self._request(f"{parameters.prefix}try", one))
+            slivers.ports_suffice(client, parameters.node, planned, parameters.count, "--count")
             ports = planned["slivers"][0]["ports"]
             if ports["last"] == ports["first"]:
                 hint = "at least 2: ssh and the web server that answers"
                 raise Refused(Code.CONFLICT, "a sliver has one port on this node", hint=hint)
-        cleanup.delete(client, plan.prefix, progress)
+        cleanup.delete(client, parameters.prefix, progress)
         for running in client.operations.list(kind="baseline", state="running"):
             progress.say("waiting until the node has ended the raw baseline of an earlier run")
             client.operations.wait(running["id"], _RAW_SECONDS)
@@ -132,7 +134,7 @@ class Lifecycle:
         series = step.work.series
         if step.work.raw:
             return {"raw": self._baseline(series)}
-        names = [f"{self._plan.prefix}{index:04}" for index in range(self._plan.count)]
+        names = [f"{self._parameters.prefix}{index:04}" for index in range(self._parameters.count)]
         return self._slices(series, names, progress)
 
     def interrupt(self) -> None:
@@ -144,7 +146,7 @@ class Lifecycle:
             progress.say("waiting until the node has ended and deleted its raw baseline")
             self._client.operations.wait(self._asked, _RAW_SECONDS)
             self._asked = None
-        cleanup.delete(self._client, self._plan.prefix, progress)
+        cleanup.delete(self._client, self._parameters.prefix, progress)
 
     def close(self) -> None:
         self._client.close()
@@ -153,17 +155,17 @@ class Lifecycle:
     # raw
 
     def _baseline(self, series: Series) -> wire.Baseline:
-        plan = self._plan
+        parameters = self._parameters
         request: wire.BaselineRequest = {
             "type": series.kind,
             "image": self._client.images.get(series.image)["sha256"],
-            "memory": plan.memory,
-            "count": plan.count,
-            "parallel": plan.parallel,
+            "memory": parameters.memory,
+            "count": parameters.count,
+            "parallel": parameters.parallel,
         }
         if series.boot:
             request["boot"] = series.boot
-        self._asked = self._client.nodes.baseline(plan.node, request)["id"]
+        self._asked = self._client.nodes.baseline(parameters.node, request)["id"]
         ended = self._client.operations.wait(self._asked)
         self._asked = None
         if ended["state"] == "failed" or ended["result"] is None:
@@ -185,7 +187,7 @@ class Lifecycle:
             looked, trouble = self._side_by_side(lambda name: self._inside(name, made[name]), names, "inside", progress)
             data["inside"] = _gathered(looked.values())
         begun = time.monotonic()
-        cleanup.delete(self._client, self._plan.prefix, progress)
+        cleanup.delete(self._client, self._parameters.prefix, progress)
         data["delete"] = time.monotonic() - begun
         if trouble is None:
             return data
@@ -202,11 +204,11 @@ class Lifecycle:
             progress.inside(what, count, len(names))
             self._watch.look()
 
-        return slivers.side_by_side(job, names, self._plan.parallel, self.interrupt, done)
+        return slivers.side_by_side(job, names, self._parameters.parallel, self.interrupt, done)
 
     def _create(self, series: Series, name: str) -> tuple[dict[str, float], wire.Sliver]:
         """Seconds by phase since the request; a phase that nobody saw is left out."""
-        with self._plan.connect() as client:
+        with self._parameters.connect() as client:
             slivers.check(self._stop)
             begun, times = time.monotonic(), dict[str, float]()
             created = slivers.ask(client, self._request(name, series))
@@ -227,17 +229,17 @@ class Lifecycle:
     def _inside(self, name: str, sliver: wire.Sliver) -> inside.Times:
         slivers.check(self._stop)
         words = slivers.login(name, sliver, self._key.file)
-        return inside.measure(words, sliver, self._plan.ping, self._stop)
+        return inside.measure(words, sliver, self._parameters.ping, self._stop)
 
     def _request(self, name: str, series: Series) -> wire.SliceRequest:
-        plan = self._plan
+        parameters = self._parameters
         return slivers.request(
-            name, series.kind, series.image, plan.node, self._key.line, memory=plan.memory, boot=series.boot
+            name, series.kind, series.image, parameters.node, self._key.line, memory=parameters.memory, boot=series.boot
         )
 
     def _available(self) -> int:
         """Bytes of memory that the node says are available when it looks at itself next."""
-        return cleanup.next_look(self._client, self._plan.node).memory_available
+        return cleanup.next_look(self._client, self._parameters.node).memory_available
 
     def _weigh(self, names: Sequence[str], before: int) -> Json:
         """The node's next look at itself, taken after the last sliver was up, says what they cost."""

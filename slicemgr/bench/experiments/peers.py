@@ -50,8 +50,10 @@ _PLAIN_PORT = 5201
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to run. connect: makes a client; each thread has its own. prefix: of the names of all that it makes.
+class PeersParameters:
+    """The parameters of a run.
+
+    connect: makes a client; each thread has its own. prefix: of the names of all that it makes.
 
     pool: of the node. peers: by their keys in PEERS. seconds: of each iperf3 measurement, 0 for none.
     """
@@ -72,8 +74,8 @@ class Plan:
     seed: int = 1
 
     @property
-    def parameters(self) -> Json:
-        """What makes it this run and no other."""
+    def recorded(self) -> Json:
+        """The parameters as run.json stores them; --resume compares them."""
         kept = ("node", "image", "count", "ports", "parallel", "memory", "seconds", "repeat", "seed")
         return {**{name: getattr(self, name) for name in kept}, "peers": " ".join(self.peers)}
 
@@ -91,7 +93,7 @@ class Turn:
     missing: tuple[str, ...] = ()
 
 
-def steps(plan: Plan, missing: Mapping[str, Sequence[str]]) -> list[StepOf[Turn]]:
+def steps(parameters: PeersParameters, missing: Mapping[str, Sequence[str]]) -> list[StepOf[Turn]]:
     """`2/docker`: Docker in the second repetition; `absent/lxd`: LXD is not installed. missing: programs, by peer."""
     found = [
         StepOf(
@@ -102,35 +104,37 @@ def steps(plan: Plan, missing: Mapping[str, Sequence[str]]) -> list[StepOf[Turn]
             f"{_ABSENT}/{key}",
             always=True,
         )
-        for key in plan.peers
+        for key in parameters.peers
         if missing.get(key)
     ]
-    there = [OURS, *(key for key in plan.peers if not missing.get(key))]
-    for turn in range(1, plan.repeat + 1):
-        about = f" ({turn} of {plan.repeat})" if plan.repeat > 1 else ""
-        for key in random.Random(f"{plan.seed}/{turn}").sample(there, len(there)):
-            seconds = _BESIDES + plan.count * _cost(key).seconds + 3 * plan.seconds
-            found.append(StepOf(f"{turn}/{key}", f"{plan.count} by {LABELS[key]}{about}", Turn(key), seconds, key))
+    there = [OURS, *(key for key in parameters.peers if not missing.get(key))]
+    for turn in range(1, parameters.repeat + 1):
+        about = f" ({turn} of {parameters.repeat})" if parameters.repeat > 1 else ""
+        for key in random.Random(f"{parameters.seed}/{turn}").sample(there, len(there)):
+            seconds = _BESIDES + parameters.count * _cost(key).seconds + 3 * parameters.seconds
+            found.append(
+                StepOf(f"{turn}/{key}", f"{parameters.count} by {LABELS[key]}{about}", Turn(key), seconds, key)
+            )
     return found
 
 
 class Peers:
     """See `experiment.Experiment`. What breaks in one system ends its series, not the others'."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._client = plan.connect()
-        self._missing = {key: PEERS[key].missing() for key in plan.peers}
+    def __init__(self, parameters: PeersParameters) -> None:
+        self._parameters = parameters
+        self._client = parameters.connect()
+        self._missing = {key: PEERS[key].missing() for key in parameters.peers}
         self._base = Path()
         self._place: Place | None = None
         self._stop = threading.Event()
         self._watch = slivers.Watch(self.state)
 
     def steps(self) -> list[StepOf[Turn]]:
-        return steps(self._plan, self._missing)
+        return steps(self._parameters, self._missing)
 
     def state(self) -> guard.State:
-        return guard.state(self._client.nodes.get(self._plan.node)["facts"])
+        return guard.state(self._client.nodes.get(self._parameters.node)["facts"])
 
     def need(self, step: StepOf[Turn]) -> guard.Need:
         key = step.work.key
@@ -138,26 +142,28 @@ class Peers:
             return guard.Need()
         cost, image = _cost(key), 0 if key == OURS else _UNPACKED
         return guard.Need(
-            cost.memory * self._plan.count, (1 << 20) * self._plan.count + image, cost.pids * self._plan.count
+            cost.memory * self._parameters.count,
+            (1 << 20) * self._parameters.count + image,
+            cost.pids * self._parameters.count,
         )
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
         """Refused elsewhere than as root on the node, beside other experiments, with too few ports, without iperf3."""
-        plan, client = self._plan, self._client
-        node = refuse_elsewhere(client, plan.node)
+        parameters, client = self._parameters, self._client
+        node = refuse_elsewhere(client, parameters.node)
         guard.state(node["facts"])
-        self._base = names.base_dir(plan.pool, client.images.get(plan.image)["sha256"])
+        self._base = names.base_dir(parameters.pool, client.images.get(parameters.image)["sha256"])
         if not self._base.is_dir():
             message = f"{self._base} is not seen here"
             raise Refused(Code.INVALID, message, hint="a pool is seen on its node alone; in a box: in there")
-        wanted = (*peer_place.PROGRAMS, *(("iperf3",) if plan.seconds else ()))
+        wanted = (*peer_place.PROGRAMS, *(("iperf3",) if parameters.seconds else ()))
         lacking = [one for one in wanted if systems.find(one) is None]
         if lacking:
             hint = "tools/packages.txt names what a node needs"
             raise Refused(Code.UNAVAILABLE, f"not installed here: {', '.join(lacking)}", hint=hint)
-        cleanup.refuse_others(client, plan.prefix)
-        planned = slivers.plan(client, {**plan.request, "name": f"{plan.prefix}try"})
-        slivers.ports_suffice(client, plan.node, planned, plan.count, "--count")
+        cleanup.refuse_others(client, parameters.prefix)
+        planned = slivers.dry_run(client, {**parameters.request, "name": f"{parameters.prefix}try"})
+        slivers.ports_suffice(client, parameters.node, planned, parameters.count, "--count")
         self.clean(progress)
         return []
 
@@ -172,7 +178,7 @@ class Peers:
             finally:
                 self._leave(key, progress)
         except SlicemgrError as error:
-            raise Stopped(_reason(key, self._plan.count, data, error), data) from error
+            raise Stopped(_reason(key, self._parameters.count, data, error), data) from error
         except OSError as error:  # a file of a peer that could not be written, or is not what it should be
             raise Stopped(f"{LABELS[key]}: {error}", data) from error
         return data
@@ -185,9 +191,9 @@ class Peers:
 
     def clean(self, progress: Progress) -> None:
         try:
-            peer_place.remove(self._plan.pool, self._plan.prefix)
+            peer_place.remove(self._parameters.pool, self._parameters.prefix)
         finally:
-            cleanup.delete(self._client, self._plan.prefix, progress)
+            cleanup.delete(self._client, self._parameters.prefix, progress)
 
     def close(self) -> None:
         self._client.close()
@@ -195,9 +201,9 @@ class Peers:
     # one system
 
     def _measure(self, key: str, data: Json, progress: Progress) -> None:
-        plan = self._plan
-        seconds = _IMPORT + plan.count * 60 + 6 * (plan.seconds + _MARGIN)
-        with Place(plan.pool, plan.prefix, seconds) as place:
+        parameters = self._parameters
+        seconds = _IMPORT + parameters.count * 60 + 6 * (parameters.seconds + _MARGIN)
+        with Place(parameters.pool, parameters.prefix, seconds) as place:
             self._place = place
             side = self._side(key, place)
             side.begin()
@@ -210,7 +216,7 @@ class Peers:
             after = self._look(progress)
             data.update(memory=before[0] - after[0], disk=before[1] - after[1], charged=side.charged())
             data["reached"] = self._reached(made, progress)
-            if plan.seconds:
+            if parameters.seconds:
                 data["rates"] = self._rates(side, place, made[-1], progress)
             begun = time.monotonic()
             side.delete(made, progress)
@@ -219,17 +225,17 @@ class Peers:
                 raise trouble
 
     def _side(self, key: str, place: Place) -> Side:
-        plan = self._plan
+        parameters = self._parameters
         if key == OURS:
-            return Ours(plan.connect, plan.request, place)
-        work = systems.Work(parse_size(plan.memory, "--memory"), plan.ports)
-        return Theirs(PEERS[key], work, self._base, place, plan.parallel)
+            return Ours(parameters.connect, parameters.request, place)
+        work = systems.Work(parse_size(parameters.memory, "--memory"), parameters.ports)
+        return Theirs(PEERS[key], work, self._base, place, parameters.parallel)
 
     def _leave(self, key: str, progress: Progress) -> None:
         self._place = None
-        peer_place.remove(self._plan.pool, self._plan.prefix)
+        peer_place.remove(self._parameters.pool, self._parameters.prefix)
         if key == OURS:
-            cleanup.delete(self._client, self._plan.prefix, progress)
+            cleanup.delete(self._client, self._parameters.prefix, progress)
 
     def _look(self, progress: Progress, *, cleaned: bool = False) -> tuple[int, int]:
         """Bytes of memory (and swap) and of the pool that are free. cleaned: once what was deleted is given back."""
@@ -237,15 +243,15 @@ class Peers:
             progress.say("waiting until the pool has taken back what was deleted")
         for what in ("filesystem", "subvolume") if cleaned else ("filesystem",):  # the first wakes who cleans up
             try:
-                command.run(["btrfs", what, "sync", self._plan.pool], timeout=_CLEANED)
+                command.run(["btrfs", what, "sync", self._parameters.pool], timeout=_CLEANED)
             except command.CommandFailed as error:
                 raise Failed(f"btrfs {what} sync: {error.stderr or 'it takes too long'}") from error
-        there = os.statvfs(self._plan.pool)
+        there = os.statvfs(self._parameters.pool)
         return free_memory(Path("/proc/meminfo").read_text()), there.f_bfree * there.f_frsize
 
     def _create(self, side: Side, data: Json, progress: Progress) -> tuple[list[Target], SlicemgrError | None]:
         """Those that came up, in the order of their names; the first trouble, and then no more are begun."""
-        begun, seconds, count = time.monotonic(), 0.0, self._plan.count
+        begun, seconds, count = time.monotonic(), 0.0, self._parameters.count
 
         def done(made: int) -> None:
             nonlocal seconds
@@ -254,7 +260,7 @@ class Peers:
             self._watch.look()
 
         job = partial(self._one, side)
-        found, trouble = slivers.side_by_side(job, range(count), self._plan.parallel, self.interrupt, done)
+        found, trouble = slivers.side_by_side(job, range(count), self._parameters.parallel, self.interrupt, done)
         data.update(n=len(found), creates=[times for _, times in found.values()], seconds=seconds)
         return [target for target, _ in found.values()], trouble
 
@@ -270,7 +276,7 @@ class Peers:
     def _reached(self, made: Sequence[Target], progress: Progress) -> int:
         """How many answer once more when all of them run."""
         reached = 0
-        with ThreadPoolExecutor(self._plan.parallel) as threads:
+        with ThreadPoolExecutor(self._parameters.parallel) as threads:
             for done, one in enumerate(threads.map(answers, made), 1):
                 reached += one
                 progress.inside("reach", done, len(made))
@@ -284,7 +290,7 @@ class Peers:
         for done, (name, way, reverse) in enumerate(
             (("plain", plain, False), ("in", route, False), ("out", route, True)), 1
         ):
-            found[name] = rate(way, self._plan.seconds, reverse=reverse)
+            found[name] = rate(way, self._parameters.seconds, reverse=reverse)
             progress.inside("throughput", done, 3)
         return found
 

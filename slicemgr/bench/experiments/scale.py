@@ -34,8 +34,11 @@ _LOOKS = 3  # at a sliver that does not answer
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to run. connect: makes a client; each thread has its own. prefix: of the names of all that it makes."""
+class ScaleParameters:
+    """The parameters of a run.
+
+    connect: makes a client; each thread has its own. prefix: of the names of all that it makes.
+    """
 
     connect: Callable[[], Client]
     node: str
@@ -52,8 +55,8 @@ class Plan:
     seed: int = 1
 
     @property
-    def parameters(self) -> Json:
-        """What makes it this run and no other."""
+    def recorded(self) -> Json:
+        """The parameters as run.json stores them; --resume compares them."""
         names = ("node", "kind", "image", "to", "step", "parallel", "memory", "boot", "repeat", "seed")
         return {name: getattr(self, name) for name in names}
 
@@ -75,20 +78,24 @@ class AtTheEnd(Enum):
 ScaleStep = StepOf[Grow | AtTheEnd]
 
 
-def steps(plan: Plan) -> list[ScaleStep]:
+def steps(parameters: ScaleParameters) -> list[ScaleStep]:
     """`2/15`: the second repetition, until there are 15 slivers."""
-    sizes = [*range(0, plan.to, plan.step), plan.to]
-    each = _GUESS[plan.kind] * plan.step / plan.parallel
+    sizes = [*range(0, parameters.to, parameters.step), parameters.to]
+    each = _GUESS[parameters.kind] * parameters.step / parameters.parallel
     found: list[ScaleStep] = []
-    for turn in range(1, plan.repeat + 1):
-        about = f" ({turn} of {plan.repeat})" if plan.repeat > 1 else ""
+    for turn in range(1, parameters.repeat + 1):
+        about = f" ({turn} of {parameters.repeat})" if parameters.repeat > 1 else ""
         found += [
-            StepOf(f"{turn}/{size}", f"{size} {plan.kind}{about}", Grow(size), (each if size else 0) + 3, str(turn))
+            StepOf(
+                f"{turn}/{size}", f"{size} {parameters.kind}{about}", Grow(size), (each if size else 0) + 3, str(turn)
+            )
             for size in sizes
         ]
         check, delete = AtTheEnd.CHECK, AtTheEnd.DELETE
-        found.append(StepOf(f"{turn}/check", f"all ports{about}", check, 1 + plan.to / 100, str(turn), always=True))
-        seconds = 1 + plan.to / 50
+        found.append(
+            StepOf(f"{turn}/check", f"all ports{about}", check, 1 + parameters.to / 100, str(turn), always=True)
+        )
+        seconds = 1 + parameters.to / 50
         found.append(StepOf(f"{turn}/delete", f"delete{about}", delete, seconds, str(turn), always=True, deletes=True))
     return found
 
@@ -96,38 +103,38 @@ def steps(plan: Plan) -> list[ScaleStep]:
 class Scale:
     """See `experiment.Experiment`."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._client = plan.connect()
+    def __init__(self, parameters: ScaleParameters) -> None:
+        self._parameters = parameters
+        self._client = parameters.connect()
         self._slivers: dict[str, wire.Sliver] = {}  # of each slice that answers, by its name
         self._looks: dict[int, guard.State] = {}  # of this series, by the number of slivers
         self._stop = threading.Event()
         self._watch = slivers.Watch(self.state)
 
     def steps(self) -> list[ScaleStep]:
-        return steps(self._plan)
+        return steps(self._parameters)
 
     def state(self) -> guard.State:
-        return guard.state(self._client.nodes.get(self._plan.node)["facts"])
+        return guard.state(self._client.nodes.get(self._parameters.node)["facts"])
 
     def need(self, step: ScaleStep) -> guard.Need:
         """By what the slivers of this series cost so far, the last ones if they cost more; before that by a guess."""
         more = max(0, step.work.size - len(self._slivers)) if isinstance(step.work, Grow) else 0
         sizes = sorted(self._looks)
         if len(sizes) < 2:
-            limit = parse_size(self._plan.memory, "--memory")
-            return slivers.cost(self._plan.kind, limit, more)
+            limit = parse_size(self._parameters.memory, "--memory")
+            return slivers.cost(self._parameters.kind, limit, more)
         spans = [(sizes[0], sizes[-1]), (sizes[max(0, len(sizes) - 6)], sizes[-1])]
         found = [guard.growth(self._looks[a], self._looks[b], b - a, more) for a, b in spans]
         return guard.Need(*(max(values) for values in zip(*(asdict(one).values() for one in found), strict=True)))
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
         """Refused beside others' experiments or with too few ports. A series that was cut off is filled again."""
-        plan, client = self._plan, self._client
-        guard.state(client.nodes.get(plan.node)["facts"])
-        cleanup.refuse_others(client, plan.prefix)
-        planned = slivers.plan(client, self._request(f"{plan.prefix}try"))
-        slivers.ports_suffice(client, plan.node, planned, plan.to, "--to")
+        parameters, client = self._parameters, self._client
+        guard.state(client.nodes.get(parameters.node)["facts"])
+        cleanup.refuse_others(client, parameters.prefix)
+        planned = slivers.dry_run(client, self._request(f"{parameters.prefix}try"))
+        slivers.ports_suffice(client, parameters.node, planned, parameters.to, "--to")
         return self._refill(done, todo[0], progress)
 
     def run(self, step: ScaleStep, progress: Progress) -> Json:
@@ -137,7 +144,7 @@ class Scale:
                 return {"slivers": len(names), "reached": self._reached(names, progress)}
             case AtTheEnd.DELETE:
                 begun, count = time.monotonic(), len(self._slivers)
-                cleanup.delete(self._client, self._plan.prefix, progress)
+                cleanup.delete(self._client, self._parameters.prefix, progress)
                 self._slivers, self._looks = {}, {}
                 return {"slivers": count, "seconds": time.monotonic() - begun}
             case Grow(size):
@@ -147,7 +154,7 @@ class Scale:
         self._stop.set()
 
     def clean(self, progress: Progress) -> None:
-        cleanup.delete(self._client, self._plan.prefix, progress)
+        cleanup.delete(self._client, self._parameters.prefix, progress)
 
     def close(self) -> None:
         self._client.close()
@@ -165,7 +172,7 @@ class Scale:
         known = self._usage()
         now = self._look()
         self._looks[len(self._slivers)] = now
-        asked = random.Random(f"{self._plan.seed}/{size}").sample(before, min(_AGAIN, len(before)))
+        asked = random.Random(f"{self._parameters.seed}/{size}").sample(before, min(_AGAIN, len(before)))
         data = {
             "n": len(self._slivers),
             "creates": creates,
@@ -182,7 +189,7 @@ class Scale:
 
     def _settle(self, progress: Progress) -> None:
         """Wait until the pool has taken back what anybody deleted: it would count as growth that is missing."""
-        end, shown = time.monotonic() + _CLEANED, self._client.nodes.get(self._plan.node)
+        end, shown = time.monotonic() + _CLEANED, self._client.nodes.get(self._parameters.node)
         ended = [one["finished_at"] for one in self._client.operations.list(kind="delete") if one["finished_at"]]
         deleted = max(map(datetime.fromisoformat, ended), default=None)
         if deleted is None:
@@ -200,7 +207,7 @@ class Scale:
 
     def _look(self) -> guard.State:
         """The node's next one at itself."""
-        return cleanup.next_look(self._client, self._plan.node)
+        return cleanup.next_look(self._client, self._parameters.node)
 
     def _create(self, names: Sequence[str], progress: Progress) -> tuple[list[dict[str, float]], SlicemgrError | None]:
         """Seconds by phase of each that came up, in the order of their names; the first trouble, and then no more."""
@@ -209,12 +216,12 @@ class Scale:
             progress.inside("create", count, len(names))
             self._watch.look()
 
-        found, trouble = slivers.side_by_side(self._one, names, self._plan.parallel, self.interrupt, done)
+        found, trouble = slivers.side_by_side(self._one, names, self._parameters.parallel, self.interrupt, done)
         return list(found.values()), trouble
 
     def _one(self, name: str) -> dict[str, float]:
         """Raises SlicemgrError if it does not come up, Over if nobody wants it any more."""
-        with self._plan.connect() as client:
+        with self._parameters.connect() as client:
             slivers.check(self._stop)
             begun = time.monotonic()
             created = slivers.ask(client, self._request(name))
@@ -222,7 +229,7 @@ class Scale:
             slivers.wait(client, created["operation"], self._stop)
             times["operation"] = time.monotonic() - begun
             sliver = created["slice"]["slivers"][0]
-            slivers.wait_for_banner(name, self._plan.kind, sliver, self._stop)
+            slivers.wait_for_banner(name, self._parameters.kind, sliver, self._stop)
             times["banner"] = time.monotonic() - begun
             self._slivers[name] = sliver
             return times
@@ -230,7 +237,7 @@ class Scale:
     def _reached(self, names: Sequence[str], progress: Progress) -> int:
         """How many of them answer by ssh through their ports. A node under load may be late: silence is asked again."""
         silent = list(names)
-        with ThreadPoolExecutor(self._plan.parallel) as threads:
+        with ThreadPoolExecutor(self._parameters.parallel) as threads:
             for _ in range(_LOOKS):
                 asked, silent = silent, []
                 for done, (name, answered) in enumerate(zip(asked, threads.map(self._answers, asked), strict=True), 1):
@@ -242,29 +249,37 @@ class Scale:
         return answers(self._slivers[name], _ANSWER_SECONDS)
 
     def _usage(self) -> list[wire.Usage]:
-        found = self._client.slices.list(prefix=self._plan.prefix)
+        found = self._client.slices.list(prefix=self._parameters.prefix)
         return [sliver["usage"] for one in found if one["name"] in self._slivers for sliver in one["slivers"]]
 
     # what they need
 
     def _name(self, index: int) -> str:
-        return f"{self._plan.prefix}{index:04}"
+        return f"{self._parameters.prefix}{index:04}"
 
     def _request(self, name: str) -> wire.SliceRequest:
-        plan = self._plan
-        return slivers.request(name, plan.kind, plan.image, plan.node, plan.ssh_key, memory=plan.memory, boot=plan.boot)
+        parameters = self._parameters
+        return slivers.request(
+            name,
+            parameters.kind,
+            parameters.image,
+            parameters.node,
+            parameters.ssh_key,
+            memory=parameters.memory,
+            boot=parameters.boot,
+        )
 
     def _refill(self, done: Mapping[str, Json], first: Step, progress: Progress) -> list[str]:
         """The slivers that the first missing step builds on, made again if they are gone; none of its own."""
         size = max((one["data"].get("n", 0) for one in done.values() if one["series"] == first.series), default=0)
-        found = {one["name"]: one for one in self._client.slices.list(prefix=self._plan.prefix)}
+        found = {one["name"]: one for one in self._client.slices.list(prefix=self._parameters.prefix)}
         wanted = [self._name(index) for index in range(size)]
         for name in wanted:
             there = found[name]["slivers"] if name in found else []
             if there and there[0]["state"] == "running" and answers(there[0], _ANSWER_SECONDS):
                 self._slivers[name] = there[0]
         kept = len(self._slivers)
-        cleanup.delete(self._client, self._plan.prefix, progress, but=set(self._slivers))
+        cleanup.delete(self._client, self._parameters.prefix, progress, but=set(self._slivers))
         if size:
             progress.say(f"{size} slivers are needed to go on, {kept} of them are there")
             _, trouble = self._create([name for name in wanted if name not in self._slivers], progress)

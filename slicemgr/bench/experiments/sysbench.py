@@ -32,8 +32,11 @@ _SLACK = 1200.0  # seconds beyond a test for making its files, in an emulated ma
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to run. seconds: of each test, 0 as the table has it. size: of the files. install: sysbench, if missing."""
+class SysbenchParameters:
+    """The parameters of a run.
+
+    seconds: of each test, 0 as the table has it. size: of the files. install: sysbench, if missing.
+    """
 
     way: Way
     places: tuple[str, ...] = PLACES
@@ -49,8 +52,8 @@ class Plan:
     seed: int = 1
 
     @property
-    def parameters(self) -> Json:
-        """What makes it this run and no other."""
+    def recorded(self) -> Json:
+        """The parameters as run.json stores them; --resume compares them."""
         names = ("places", "images", "tests", "seconds", "size", "memory", "disk", "boot", "repeat", "seed")
         return {"node": self.way.node, **in_words({name: getattr(self, name) for name in names})}
 
@@ -64,14 +67,14 @@ class Run:
     test: str
 
 
-def steps(plan: Plan) -> list[StepOf[Run]]:
+def steps(parameters: SysbenchParameters) -> list[StepOf[Run]]:
     """`2/kvm/memory`: in the second repetition."""
     found = []
-    for turn in range(1, plan.repeat + 1):
-        about = f" ({turn} of {plan.repeat})" if plan.repeat > 1 else ""
-        for place in random.Random(f"{plan.seed}/{turn}").sample(plan.places, len(plan.places)):
-            for test in plan.tests:
-                seconds = (plan.seconds or SECONDS[test]) + (30.0 if test == "fileio" else 2.0)
+    for turn in range(1, parameters.repeat + 1):
+        about = f" ({turn} of {parameters.repeat})" if parameters.repeat > 1 else ""
+        for place in random.Random(f"{parameters.seed}/{turn}").sample(parameters.places, len(parameters.places)):
+            for test in parameters.tests:
+                seconds = (parameters.seconds or SECONDS[test]) + (30.0 if test == "fileio" else 2.0)
                 title, series = f"{place}, {test}{about}", f"{turn}/{place}"
                 found.append(StepOf(f"{series}/{test}", title, Run(turn, place, test), seconds, series))
     return found
@@ -80,30 +83,33 @@ def steps(plan: Plan) -> list[StepOf[Run]]:
 class Sysbench(InPlaces):
     """See `experiment.Experiment`."""
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan.way, plan.places)
-        self._plan = plan
+    def __init__(self, parameters: SysbenchParameters) -> None:
+        super().__init__(parameters.way, parameters.places)
+        self._parameters = parameters
 
     def steps(self) -> list[StepOf[Run]]:
-        return steps(self._plan)
+        return steps(self._parameters)
 
     def need(self, step: StepOf[Run]) -> guard.Need:
         place, test = step.work.place, step.work.test
-        disk = parse_size(self._plan.size, "--size") if test == "fileio" else 0
-        machine = parse_size(self._plan.memory, "--memory") + MACHINE
+        disk = parse_size(self._parameters.size, "--size") if test == "fileio" else 0
+        machine = parse_size(self._parameters.memory, "--memory") + MACHINE
         return guard.Need(machine if place == "kvm" else MACHINE, disk, 32)
 
     def run(self, step: StepOf[Run], progress: Progress) -> Json:
         turn, place, test = step.work.turn, step.work.place, step.work.test
-        plan, names = self._plan, MEASURED[test]
-        size, seed = parse_size(plan.size, "--size"), random.Random(f"{plan.seed}/{turn}/{test}").randrange(1, 2**31)
+        parameters, names = self._parameters, MEASURED[test]
+        size, seed = (
+            parse_size(parameters.size, "--size"),
+            random.Random(f"{parameters.seed}/{turn}/{test}").randrange(1, 2**31),
+        )
         head: Json = {"turn": turn, "place": place, "test": test}
         if place == HOST:
             self._slivers.leave(progress)
-            request: SysbenchRequest = {"test": test, "seconds": plan.seconds, "size": size, "seed": seed}
+            request: SysbenchRequest = {"test": test, "seconds": parameters.seconds, "size": size, "seed": seed}
             ask = self._client.nodes.measure_sysbench
-            return {**head, **self._on_node.run(lambda: ask(plan.way.node, request), names)}
-        self._slivers.use(turn, place, progress, INSTALL if plan.install else "")
-        words = (test, str(plan.seconds), str(size), str(seed))
-        limit = (plan.seconds or SECONDS[test]) + _SLACK
+            return {**head, **self._on_node.run(lambda: ask(parameters.way.node, request), names)}
+        self._slivers.use(turn, place, progress, INSTALL if parameters.install else "")
+        words = (test, str(parameters.seconds), str(size), str(seed))
+        limit = (parameters.seconds or SECONDS[test]) + _SLACK
         return {**head, **self._slivers.run("sysbench.py", words, names, limit)}

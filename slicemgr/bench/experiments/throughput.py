@@ -32,7 +32,7 @@ _TALKER = guard.Need(memory=24 * slivers.MIB, pids=18)  # the programs around on
 
 
 @dataclass(frozen=True, slots=True)
-class What:
+class Workload:
     """Parameters, but for where. links: `unlimited`, or a rate. talkers: how many pairs at once, one after the other.
 
     seconds: of each measurement, of which `discard` are not counted. plain: the talkers also from node to node.
@@ -55,13 +55,14 @@ class What:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to run. near, far: the two nodes; far.connect: None where the peer has no service. address: of the near one.
+class ThroughputParameters:
+    """The parameters of a run.
 
-    key: a public line and a private file. prefix: of the names of all that it makes. peer: where its service is told.
+    near, far: the two nodes; far.connect: None where the peer has no service. address: of the near one.
+    key: a public line and a private file. prefix: of the names of all that it makes. peer: the client.json of its service.
     """
 
-    what: What
+    workload: Workload
     near: End
     far: End
     address: str
@@ -70,13 +71,13 @@ class Plan:
     peer: str = ""
 
     @property
-    def parameters(self) -> Json:
-        """What makes it this run and no other, and what `clean` needs to know."""
+    def recorded(self) -> Json:
+        """The parameters as run.json stores them; --resume compares them, `clean` reads them."""
         words = {"node_exec": shlex.join(self.near.words), "peer_exec": shlex.join(self.far.words)}
         where = {"node": self.near.node, "peer": self.peer, "peer_node": self.far.node, "address": self.address}
-        what = asdict(self.what)
-        what["images"] = {kind: self.what.images[kind] for kind in self.what.kinds}
-        return {**where, **words, **what}
+        workload = asdict(self.workload)
+        workload["images"] = {kind: self.workload.images[kind] for kind in self.workload.kinds}
+        return {**where, **words, **workload}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,29 +95,29 @@ class Turn:
         return self.count or 1
 
 
-def turns(what: What) -> dict[str, Turn]:
+def turns(workload: Workload) -> dict[str, Turn]:
     """By the ids of their steps: `1Gbit/2/in/lxc` and, of many at once, `1Gbit/2/in/lxc*50`."""
     found: dict[str, Turn] = {}
-    talking = ([VANILLA] if what.plain else []) + [one for one in what.kinds if one == "lxc"]
-    for link in what.links:
-        for repeat in range(1, what.repeat + 1):
-            for direction in what.directions:
+    talking = ([VANILLA] if workload.plain else []) + [one for one in workload.kinds if one == "lxc"]
+    for link in workload.links:
+        for repeat in range(1, workload.repeat + 1):
+            for direction in workload.directions:
                 head = f"{link}/{repeat}/{direction}"
-                for way in (VANILLA, *what.kinds):
+                for way in (VANILLA, *workload.kinds):
                     found[f"{head}/{way}"] = Turn(link, repeat, direction, way, 0)
                 for way in talking:
-                    for count in what.talkers:
+                    for count in workload.talkers:
                         found[f"{head}/{way}*{count}"] = Turn(link, repeat, direction, way, count)
     return found
 
 
-def steps(what: What) -> list[StepOf[Turn]]:
+def steps(workload: Workload) -> list[StepOf[Turn]]:
     found = []
-    for id_, one in turns(what).items():
+    for id_, one in turns(workload).items():
         about = f", {one.count} at once" if one.count else ""
-        title = f"{one.way}{about}, {one.link}, {one.direction}" + (f" ({one.repeat})" if what.repeat > 1 else "")
+        title = f"{one.way}{about}, {one.link}, {one.direction}" + (f" ({one.repeat})" if workload.repeat > 1 else "")
         series = f"{one.link}/{one.repeat}/{one.direction}/{one.way}" + ("*" if one.count else "")
-        talks = iperf.How("", what.seconds, interval=what.interval).whole(one.pairs)
+        talks = iperf.How("", workload.seconds, interval=workload.interval).whole(one.pairs)
         found.append(StepOf(id_, title, one, talks + 5 + one.count / 2, series))
     return found
 
@@ -124,19 +125,19 @@ def steps(what: What) -> list[StepOf[Turn]]:
 class Throughput:
     """See `experiment.Experiment`."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._key = slivers.Key(plan.key)
-        self._clients = {one: one.connect() for one in (plan.near, plan.far) if one.connect is not None}
+    def __init__(self, parameters: ThroughputParameters) -> None:
+        self._parameters = parameters
+        self._key = slivers.Key(parameters.key)
+        self._clients = {one: one.connect() for one in (parameters.near, parameters.far) if one.connect is not None}
         self._cpus: dict[End, int] = {}
         self._made: dict[tuple[End, str], list[tuple[str, wire.Sliver]]] = {}  # what answers, of each kind
-        self._link = Link(plan.near, plan.far, plan.address)
+        self._link = Link(parameters.near, parameters.far, parameters.address)
         self._rate: int | None = None
         self._stop = threading.Event()
         self._watch = slivers.Watch(self.state)
 
     def steps(self) -> list[StepOf[Turn]]:
-        return steps(self._plan.what)
+        return steps(self._parameters.workload)
 
     def state(self) -> guard.State:
         """Of that node which has less memory left. Its load is what the talkers of the step before have left."""
@@ -150,13 +151,13 @@ class Throughput:
         if turn.way == VANILLA:
             return programs
         lacking = sum(turn.pairs - len(self._made.get((end, turn.way), ())) for end in self._clients)
-        own = slivers.cost(turn.way, parse_size(self._plan.what.memory, "--memory"), max(0, lacking))
+        own = slivers.cost(turn.way, parse_size(self._parameters.workload.memory, "--memory"), max(0, lacking))
         return guard.Need(programs.memory + own.memory, own.disk, programs.pids + own.pids)
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[StepOf[Turn]], progress: Progress) -> list[str]:
         """Refused if the ends are one, the link is down, or slivers do not fit. What an earlier run left is deleted."""
-        plan = self._plan
-        if plan.near.words == plan.far.words:
+        parameters = self._parameters
+        if parameters.near.words == parameters.far.words:
             hint = "words that start programs there, such as 'ssh HOST' or 'tools/nodebox enter BOX --'"
             raise invalid("--peer-exec", "both ends are in the same place", hint)
         iperf.make_room(max(one.work.pairs for one in todo))
@@ -167,15 +168,15 @@ class Throughput:
         return [f"resumed at {todo[0].title}: slivers and link were made again, which is not measured"] if done else []
 
     def run(self, step: StepOf[Turn], progress: Progress) -> Json:
-        turn, what = step.work, self._plan.what
+        turn, workload = step.work, self._parameters.workload
         pairs = self._pairs(turn, progress)
         rate = None if turn.link == UNLIMITED else parse_rate(turn.link, "--link")
         if rate != self._rate:
             self._link.shape(rate)
             self._rate = rate
-        streams = 1 if turn.count else what.streams
-        counted = (what.seconds, what.discard, what.interval, streams)
-        how = iperf.How(self._plan.address, *counted, turn.direction == "out", what.congestion)
+        streams = 1 if turn.count else workload.streams
+        counted = (workload.seconds, workload.discard, workload.interval, streams)
+        how = iperf.How(self._parameters.address, *counted, turn.direction == "out", workload.congestion)
         found = iperf.measure(pairs, how, progress.inside)
         return {**asdict(turn), "pairs": found}
 
@@ -194,7 +195,7 @@ class Throughput:
             self._rate = None
         finally:
             for client in self._clients.values():
-                cleanup.delete(client, self._plan.prefix, progress)
+                cleanup.delete(client, self._parameters.prefix, progress)
             self._made = {}
 
     def close(self) -> None:
@@ -214,26 +215,26 @@ class Throughput:
             shown = client.nodes.get(end.node)
             guard.state(shown["facts"])
             self._cpus[end] = shown["capacity"]["cpus"]
-            cleanup.refuse_others(client, self._plan.prefix)
-            for kind in self._plan.what.kinds:
+            cleanup.refuse_others(client, self._parameters.prefix)
+            for kind in self._parameters.workload.kinds:
                 most = max((one.pairs for one in todo if one.way == kind), default=0)
-                planned = slivers.plan(client, self._request(end, kind, f"{self._plan.prefix}try"))
+                planned = slivers.dry_run(client, self._request(end, kind, f"{self._parameters.prefix}try"))
                 slivers.ports_suffice(client, end.node, planned, most, "--talkers")
 
     def _try(self) -> None:
         """Refused, or Failed by iperf3's own words, if no data get from one plain node to the other or the link cannot
         be held to a rate."""
-        rates = [parse_rate(one, "--link") for one in self._plan.what.links if one != UNLIMITED]
+        rates = [parse_rate(one, "--link") for one in self._parameters.workload.links if one != UNLIMITED]
         self._link.shape(min(rates, default=None))
         self._link.shape(None)
-        how = iperf.How(self._plan.address, 1, interval=1, congestion=self._plan.what.congestion)
+        how = iperf.How(self._parameters.address, 1, interval=1, congestion=self._parameters.workload.congestion)
         iperf.measure([self._plain(0)], how, lambda *_: None)
 
     # pairs
 
     def _plain(self, index: int) -> iperf.Pair:
-        near, far = self._plan.near, self._plan.far
-        return iperf.Pair(f"{VANILLA} {index + 1}", near.words, far.words, self._plan.what.port + index)
+        near, far = self._parameters.near, self._parameters.far
+        return iperf.Pair(f"{VANILLA} {index + 1}", near.words, far.words, self._parameters.workload.port + index)
 
     def _pairs(self, turn: Turn, progress: Progress) -> list[iperf.Pair]:
         """The slivers it takes are made if they are not there. Raises Stopped if not all come up."""
@@ -241,11 +242,11 @@ class Throughput:
             return [self._plain(index) for index in range(turn.pairs)]
         for end in self._clients:
             self._ensure(end, turn.way, turn.pairs, progress)
-        servers = self._made[self._plan.near, turn.way][: turn.pairs]
-        clients = self._made.get((self._plan.far, turn.way), [])[: turn.pairs]
+        servers = self._made[self._parameters.near, turn.way][: turn.pairs]
+        clients = self._made.get((self._parameters.far, turn.way), [])[: turn.pairs]
         found = []
         for index, (name, sliver) in enumerate(servers):
-            words = tuple(self._login(clients[index])) if clients else self._plan.far.words
+            words = tuple(self._login(clients[index])) if clients else self._parameters.far.words
             own = tuple(self._login((name, sliver)))
             found.append(iperf.Pair(f"{turn.way} {index + 1}", own, words, sliver["ports"]["first"] + 1))
         return found
@@ -277,7 +278,7 @@ class Throughput:
 
     def _prefix(self, end: End, kind: str) -> str:
         """Both ends may be nodes of one service."""
-        return f"{self._plan.prefix}{kind}-{'n' if end == self._plan.near else 'p'}"
+        return f"{self._parameters.prefix}{kind}-{'n' if end == self._parameters.near else 'p'}"
 
     def _one(self, end: End, kind: str, name: str) -> wire.Sliver:
         assert end.connect is not None
@@ -291,21 +292,23 @@ class Throughput:
 
     def _request(self, end: End, kind: str, name: str) -> wire.SliceRequest:
         """A sliver that may use every core: its CPU quota is not what is measured."""
-        what, boot = self._plan.what, "direct" if kind == "kvm" else ""
-        more: dict[str, Any] = {"memory": what.memory, "cpu": self._cpus[end], "ports": 2, "boot": boot}
-        return slivers.request(name, kind, what.images[kind], end.node, self._key.line, **more)
+        workload, boot = self._parameters.workload, "direct" if kind == "kvm" else ""
+        more: dict[str, Any] = {"memory": workload.memory, "cpu": self._cpus[end], "ports": 2, "boot": boot}
+        return slivers.request(name, kind, workload.images[kind], end.node, self._key.line, **more)
 
 
-def plan_of(parameters: Mapping[str, Any], connect: Callable[[], Client], key: tuple[str, bytes], prefix: str) -> Plan:
+def from_recorded(
+    recorded: Mapping[str, Any], connect: Callable[[], Client], key: tuple[str, bytes], prefix: str
+) -> ThroughputParameters:
     """From what run.json says."""
-    own = {name: parameters[name] for name in What.__dataclass_fields__ if name in parameters}
-    near = End(connect, parameters["node"], tuple(shlex.split(parameters["node_exec"])))
-    peer, node = str(parameters["peer"]), str(parameters["peer_node"])
+    own = {name: recorded[name] for name in Workload.__dataclass_fields__ if name in recorded}
+    near = End(connect, recorded["node"], tuple(shlex.split(recorded["node_exec"])))
+    peer, node = str(recorded["peer"]), str(recorded["peer_node"])
     if node == near.node and not peer:
         raise invalid("--peer-node", f"{node} is the node itself", "another one of this service, or --peer FILE")
     there = peer_client(peer) if peer else connect if node else None
-    far = End(there, node, tuple(shlex.split(parameters["peer_exec"])))
-    return Plan(What(**own), near, far, parameters["address"], key, prefix, peer)
+    far = End(there, node, tuple(shlex.split(recorded["peer_exec"])))
+    return ThroughputParameters(Workload(**own), near, far, recorded["address"], key, prefix, peer)
 
 
 def peer_client(file: str) -> Callable[[], Client]:
@@ -316,7 +319,7 @@ def peer_client(file: str) -> Callable[[], Client]:
 
 def clean(info: Mapping[str, Any], progress: Progress) -> None:
     """What a killed run left beside the slices at this node: those at its peer, and what holds the link."""
-    left = Throughput(plan_of(info["parameters"], Client.local, ("", b""), info["prefix"]))
+    left = Throughput(from_recorded(info["parameters"], Client.local, ("", b""), info["prefix"]))
     with closing(left):
         try:
             left.find()

@@ -116,7 +116,7 @@ class Slivers:
 
     def check(self, kind: str) -> None:
         """Refused if the service would not make such a slice."""
-        slivers.plan(self._client, self._request(f"{self._way.prefix}try", kind))
+        slivers.dry_run(self._client, self._request(f"{self._way.prefix}try", kind))
 
     def _request(self, name: str, kind: str) -> wire.SliceRequest:
         request: wire.SliceRequest = {**self._way.requests[kind], "name": name, "type": kind}

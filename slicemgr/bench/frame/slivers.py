@@ -66,7 +66,7 @@ def request(name: str, kind: str, image: str, node: str, key: str, **more: Any) 
     return asked
 
 
-def plan(client: Client, asked: wire.SliceRequest) -> wire.Slice:
+def dry_run(client: Client, asked: wire.SliceRequest) -> wire.Slice:
     """What the service would make. Refused if the quota does not allow it."""
     answer = client.slices.submit({**asked, "dry_run": True})
     if "request" in answer:

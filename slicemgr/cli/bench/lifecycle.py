@@ -70,9 +70,14 @@ def lifecycle(
     with Client.local() as client:
         node = name or the_node(client)
 
-        def plan(prefix: str) -> experiment.Plan:
-            return experiment.Plan(Client.local, series, node, new_key(), prefix, **how)
+        def parameters(prefix: str) -> experiment.LifecycleParameters:
+            return experiment.LifecycleParameters(Client.local, series, node, new_key(), prefix, **how)
 
         carry_out(
-            frame, client, node, experiment.NAME, plan("").parameters, lambda prefix: experiment.Lifecycle(plan(prefix))
+            frame,
+            client,
+            node,
+            experiment.NAME,
+            parameters("").recorded,
+            lambda prefix: experiment.Lifecycle(parameters(prefix)),
         )

@@ -121,10 +121,10 @@ def io(name: str | None, frame: Any, databases: tuple[int, ...], counts: tuple[i
     if not databases and not counts:
         raise invalid("--databases", "nothing to measure", "give a number there, or in --files")
 
-    def plan(way: Way) -> experiment.Plan:
-        return experiment.Plan(way, databases=databases, counts=counts, **how)
+    def parameters(way: Way) -> experiment.IoParameters:
+        return experiment.IoParameters(way, databases=databases, counts=counts, **how)
 
-    _run(name, frame, experiment.NAME, plan, experiment.Io, how)
+    _run(name, frame, experiment.NAME, parameters, experiment.Io, how)
 
 
 @click.command()
@@ -161,17 +161,17 @@ def sysbench(name: str | None, frame: Any, size: str, **how: Any) -> None:
     if not LEAST_FILES <= parse_size(size, "--size") <= MOST_FILES:
         raise invalid("--size", f"{size} is out of range", "16M to 64G")
 
-    def plan(way: Way) -> experiment.Plan:
-        return experiment.Plan(way, size=size, **how)
+    def parameters(way: Way) -> experiment.SysbenchParameters:
+        return experiment.SysbenchParameters(way, size=size, **how)
 
-    _run(name, frame, experiment.NAME, plan, experiment.Sysbench, how)
+    _run(name, frame, experiment.NAME, parameters, experiment.Sysbench, how)
 
 
 def _run(
     name: str | None,
     frame: Any,
     experiment: str,
-    plan: Callable[[Way], Any],
+    parameters: Callable[[Way], Any],
     make: Callable[[Any], Any],
     how: Mapping[str, Any],
 ) -> None:
@@ -201,5 +201,5 @@ def _run(
         def way(prefix: str) -> Way:
             return Way(Client.local, node, key, login, prefix, requests)
 
-        parameters = plan(way("")).parameters
-        carry_out(frame, client, node, experiment, parameters, lambda prefix: make(plan(way(prefix))))
+        recorded = parameters(way("")).recorded
+        carry_out(frame, client, node, experiment, recorded, lambda prefix: make(parameters(way(prefix))))

@@ -72,11 +72,16 @@ def peers(chosen: tuple[str, ...], name: str | None, frame: Frame, **how: Any) -
         pool = config.load().node.pool
         wanted = tuple(one for one in _NAMES if one in chosen or not chosen)
 
-        def plan(prefix: str) -> experiment.Plan:
-            return experiment.Plan(Client.local, node, any_key(), prefix, pool, wanted, **how)
+        def parameters(prefix: str) -> experiment.PeersParameters:
+            return experiment.PeersParameters(Client.local, node, any_key(), prefix, pool, wanted, **how)
 
         carry_out(
-            frame, client, node, experiment.NAME, plan("").parameters, lambda prefix: experiment.Peers(plan(prefix))
+            frame,
+            client,
+            node,
+            experiment.NAME,
+            parameters("").recorded,
+            lambda prefix: experiment.Peers(parameters(prefix)),
         )
 
 

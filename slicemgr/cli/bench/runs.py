@@ -69,11 +69,16 @@ def scale(kind: str, image: str | None, boot: str | None, name: str | None, fram
             "boot": boot or ("direct" if kind == "kvm" else ""),
         }
 
-        def plan(prefix: str) -> experiment.Plan:
-            return experiment.Plan(Client.local, node, any_key(), prefix, **wanted, **how)
+        def parameters(prefix: str) -> experiment.ScaleParameters:
+            return experiment.ScaleParameters(Client.local, node, any_key(), prefix, **wanted, **how)
 
         carry_out(
-            frame, client, node, experiment.NAME, plan("").parameters, lambda prefix: experiment.Scale(plan(prefix))
+            frame,
+            client,
+            node,
+            experiment.NAME,
+            parameters("").recorded,
+            lambda prefix: experiment.Scale(parameters(prefix)),
         )
 
 

@@ -162,30 +162,30 @@ def throughput(
     how["discard"] = how["seconds"] * 3 // 7 if discard is None else discard
     _check_times(how["seconds"], how["discard"], how["interval"])
     with Client.local() as client:
-        parameters: dict[str, Any] = {
+        recorded: dict[str, Any] = {
             **how,
             "node": name or the_node(client),
             "peer": peer,
             "peer_exec": _joined(peer_exec),
             "node_exec": _joined(node_exec),
         }
-        parameters["address"] = address or client.nodes.get(parameters["node"])["address"]
+        recorded["address"] = address or client.nodes.get(recorded["node"])["address"]
         if peer and not peer_node:
             with experiment.peer_client(peer)() as other:
                 peer_node = the_node(other)
-        parameters["peer_node"] = peer_node
+        recorded["peer_node"] = peer_node
 
-        def plan(prefix: str) -> experiment.Plan:
-            return experiment.plan_of(parameters, Client.local, new_key(), prefix)
+        def parameters(prefix: str) -> experiment.ThroughputParameters:
+            return experiment.from_recorded(recorded, Client.local, new_key(), prefix)
 
-        complete = plan("").parameters
+        complete = parameters("").recorded
         carry_out(
             frame,
             client,
-            parameters["node"],
+            recorded["node"],
             experiment.NAME,
             complete,
-            lambda prefix: experiment.Throughput(plan(prefix)),
+            lambda prefix: experiment.Throughput(parameters(prefix)),
         )
 
 
