@@ -27,8 +27,8 @@ from slicemgr.bench.frame import folder, slivers
 from slicemgr.bench.report import lifecycle as lifecycle_report
 from slicemgr.bench.report import pages
 from slicemgr.cli import INTERRUPTED, main
-from slicemgr.cli.bench import keys
 from slicemgr.cli.bench import lifecycle as bench_lifecycle
+from slicemgr.cli.bench import options
 from slicemgr.client import Client
 from slicemgr.errors import Code
 
@@ -249,23 +249,23 @@ def test_echoes_of_a_ping() -> None:
 @pytest.mark.parametrize(
     ("given", "images"),
     [
-        ((), keys.IMAGES),
+        ((), options.IMAGES),
         (("one",), {"lxc": "one", "kvm": "one"}),
         (("kvm=two", "one"), {"lxc": "one", "kvm": "two"}),
-        (("lxc=one",), {**keys.IMAGES, "lxc": "one"}),
+        (("lxc=one",), {**options.IMAGES, "lxc": "one"}),
     ],
 )
 def test_images_of_each_type(given: tuple[str, ...], images: dict[str, str]) -> None:
     command = bench_lifecycle.lifecycle
     option = next(one for one in command.params if one.name == "images")
-    assert keys.images(click.Context(command), option, given) == images
+    assert option.process_value(click.Context(command), given) == images
 
 
 def test_an_image_of_no_type_is_refused() -> None:
     command = bench_lifecycle.lifecycle
     option = next(one for one in command.params if one.name == "images")
     with pytest.raises(click.BadParameter, match="'xen' is not a type"):
-        keys.images(click.Context(command), option, ("xen=one",))
+        option.process_value(click.Context(command), ("xen=one",))
 
 
 # --- the report -------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class ThroughputParameters:
     """The parameters of a run.
 
     near, far: the two nodes; far.connect: None where the peer has no service. address: of the near one.
-    key: a public line and a private file. prefix: of the names of all that it makes. peer: the client.json of its service.
+    key: a public line and a private file. prefix: of the names of all that it makes. peer: client.json of its service.
     """
 
     workload: Workload

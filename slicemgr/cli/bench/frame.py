@@ -7,9 +7,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from slicemgr.cli.bench.options import Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
     from slicemgr.bench.frame.experiment import Experiment, Json
     from slicemgr.bench.frame.folder import Folder
     from slicemgr.client import Client
-
-Command = TypeVar("Command", bound="Callable[..., Any]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slicemgr.cli.bench.frame import carry_out, frame_options
-from slicemgr.cli.bench.keys import images_option, new_key, types_option
+from slicemgr.cli.bench.keys import new_key
+from slicemgr.cli.bench.options import (
+    BOOTS,
+    default_images_option,
+    memory_option,
+    node_option,
+    parallel_option,
+    repeat_option,
+    types_option,
+)
 
 if TYPE_CHECKING:
     from slicemgr.cli.bench.frame import Frame
 
-BOOTS = click.Choice(["loader", "bios", "uefi", "direct"])
-
 
 @click.command()
 @types_option
-@images_option
+@default_images_option
 @click.option(
     "--boot",
     "boots",
@@ -34,13 +41,11 @@ BOOTS = click.Choice(["loader", "bios", "uefi", "direct"])
     show_default=True,
     help="Number of slices, with one sliver each.",
 )
-@click.option(
-    "--parallel", type=click.IntRange(1, 64), default=4, show_default=True, help="Number of slices created in parallel."
-)
-@click.option("--memory", default="256M", show_default=True, help="Memory limit of each sliver.")
-@click.option("--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="Number of repetitions.")
+@parallel_option("slices")
+@memory_option("sliver")
+@repeat_option()
 @click.option("--ping", default="", metavar="ADDRESS", help="Address that the slivers ping  [default: their gateway].")
-@click.option("--node", "name", help="Node to use, if there are several.")
+@node_option
 @frame_options
 def lifecycle(
     kinds: tuple[str, ...],

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slicemgr.cli.bench.frame import Command, carry_out, frame_options
+from slicemgr.cli.bench.frame import carry_out, frame_options
+from slicemgr.cli.bench.options import BOOTS, IMAGES, Command, images_option, node_option, repeat_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,16 +35,6 @@ def _list(least: int, most: int) -> Callable[[click.Context, click.Parameter, st
     return parse
 
 
-def _images(_context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    found = {"lxc": _IMAGE, "kvm": _IMAGE}
-    for value in sorted(values, key=lambda one: "=" in one):
-        kind, named, image = value.rpartition("=")
-        if named and kind not in found:
-            raise click.BadParameter(f"{kind!r} is not a type; write NAME, lxc=NAME or kvm=NAME", param=param)
-        found.update({kind: image} if named else dict.fromkeys(found, image))
-    return found
-
-
 def _once(_context: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
@@ -62,7 +53,7 @@ def _on(places: tuple[str, ...]) -> Callable[[Command], Command]:
 
 
 _OPTIONS = (
-    click.option("--node", "name", help="Node to use, if there are several."),
+    node_option,
     click.option(
         "--seed",
         type=click.IntRange(0, 2**31 - 1),
@@ -72,21 +63,14 @@ _OPTIONS = (
     ),
     click.option(
         "--boot",
-        type=click.Choice(["loader", "bios", "uefi", "direct"]),
+        type=BOOTS,
         default="direct",
         show_default=True,
         help="Boot method of virtual machines.",
     ),
     click.option("--disk", default="8G", show_default=True, help="Of each sliver."),
     click.option("--memory", default="2G", show_default=True, help="Of each sliver."),
-    click.option(
-        "--image",
-        "images",
-        callback=_images,
-        multiple=True,
-        metavar="[TYPE=]NAME",
-        help=f"Image of all types, or of one type; can be repeated ({_IMAGE}). Images need python3.",
-    ),
+    images_option(dict.fromkeys(IMAGES, _IMAGE), f"({_IMAGE}). Images need python3."),
 )
 
 
@@ -104,7 +88,7 @@ def _common(command: Command) -> Command:
 @click.option(
     "--files", "counts", callback=_list(1, 1_000_000), default=_COUNTS, show_default=True, help="Number of files."
 )
-@click.option("--repeat", type=click.IntRange(1, 50), default=3, show_default=True, help="Number of repetitions.")
+@repeat_option(3)
 @_common
 @frame_options
 def io(name: str | None, frame: Any, databases: tuple[int, ...], counts: tuple[int, ...], **how: Any) -> None:
@@ -143,7 +127,7 @@ def io(name: str | None, frame: Any, databases: tuple[int, ...], counts: tuple[i
 )
 @click.option("--size", default="1G", show_default=True, help="Total size of the files of fileio.")
 @click.option("--install", is_flag=True, help="Install sysbench with apt-get in slivers that do not have it.")
-@click.option("--repeat", type=click.IntRange(1, 50), default=5, show_default=True, help="Number of repetitions.")
+@repeat_option(5)
 @_common
 @frame_options
 def sysbench(name: str | None, frame: Any, size: str, **how: Any) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slicemgr.cli.bench.frame import carry_out, frame_options
+from slicemgr.cli.bench.options import memory_option, node_option, parallel_option, repeat_option, seed_option
 
 if TYPE_CHECKING:
     from slicemgr.cli.bench.frame import Frame
@@ -30,14 +31,8 @@ _NAMES = ("docker", "podman-crun", "podman-runc", "lxd", "incus", "lxc", "nspawn
 @click.option(
     "--ports", type=click.IntRange(2, 22), default=20, show_default=True, help="Ports forwarded to each container."
 )
-@click.option(
-    "--parallel",
-    type=click.IntRange(1, 64),
-    default=4,
-    show_default=True,
-    help="Number of containers created in parallel.",
-)
-@click.option("--memory", default="256M", show_default=True, help="Memory limit of each container.")
+@parallel_option("containers")
+@memory_option("container")
 @click.option(
     "--seconds",
     type=click.IntRange(0, 600),
@@ -45,9 +40,9 @@ _NAMES = ("docker", "podman-crun", "podman-runc", "lxd", "incus", "lxc", "nspawn
     show_default=True,
     help="Duration of each iperf3 run; 0 for none.",
 )
-@click.option("--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="Number of repetitions.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Random seed for the order of the systems.")
-@click.option("--node", "name", help="Node to use, if there are several.")
+@repeat_option()
+@seed_option("the order of the systems")
+@node_option
 @frame_options
 def peers(chosen: tuple[str, ...], name: str | None, frame: Frame, **how: Any) -> None:
     """Compare slicemgr with Docker, Podman, LXD, Incus, plain LXC and systemd-nspawn where they are installed.
@@ -58,7 +53,7 @@ def peers(chosen: tuple[str, ...], name: str | None, frame: Frame, **how: Any) -
     """
     from slicemgr import config
     from slicemgr.bench.experiments import peers as experiment
-    from slicemgr.cli.commands.bench import any_key
+    from slicemgr.cli.bench.keys import any_key
     from slicemgr.cli.commands.node import the_node
     from slicemgr.client import Client
     from slicemgr.errors import invalid

@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slicemgr.cli.bench.frame import carry_out, frame_options
+from slicemgr.cli.bench.options import (
+    BOOTS,
+    IMAGES,
+    KINDS,
+    memory_option,
+    node_option,
+    parallel_option,
+    repeat_option,
+    seed_option,
+)
 
 if TYPE_CHECKING:
     from slicemgr.cli.bench.frame import Frame
@@ -18,32 +28,22 @@ _CLEANERS = {"peers": "slicemgr.cli.bench.peers"}  # experiment that creates mor
 
 
 @click.command()
-@click.option(
-    "--type", "kind", type=click.Choice(["lxc", "kvm"]), default="lxc", show_default=True, help="Type of all slivers."
-)
+@click.option("--type", "kind", type=KINDS, default="lxc", show_default=True, help="Type of all slivers.")
 @click.option("--image", help="Image of all slivers (lxc: debian-12, kvm: debian-12-small).")
 @click.option("--to", type=click.IntRange(1, 2000), default=200, show_default=True, help="Number of slivers.")
 @click.option(
     "--step", type=click.IntRange(1, 500), default=5, show_default=True, help="Number of slivers added at each step."
 )
-@click.option(
-    "--parallel",
-    type=click.IntRange(1, 64),
-    default=4,
-    show_default=True,
-    help="Number of slivers created in parallel.",
-)
-@click.option("--memory", default="256M", show_default=True, help="Memory limit of each sliver.")
+@parallel_option("slivers")
+@memory_option("sliver")
 @click.option(
     "--boot",
-    type=click.Choice(["loader", "bios", "uefi", "direct"]),
+    type=BOOTS,
     help="Boot method of virtual machines (kvm: direct).",
 )
-@click.option("--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="Number of repetitions.")
-@click.option(
-    "--seed", type=int, default=1, show_default=True, help="Random seed for the slivers that are checked again."
-)
-@click.option("--node", "name", help="Node to use, if there are several.")
+@repeat_option()
+@seed_option("the slivers that are checked again")
+@node_option
 @frame_options
 def scale(kind: str, image: str | None, boot: str | None, name: str | None, frame: Frame, **how: Any) -> None:
     """Measure memory, swap and disk of the node and the create time by the number of slivers.
@@ -54,7 +54,7 @@ def scale(kind: str, image: str | None, boot: str | None, name: str | None, fram
     data.json, report.html and report.md to FOLDER. Ctrl-C deletes the slices and keeps the measurements.
     """
     from slicemgr.bench.experiments import scale as experiment
-    from slicemgr.cli.bench.keys import IMAGES, any_key
+    from slicemgr.cli.bench.keys import any_key
     from slicemgr.cli.commands.node import the_node
     from slicemgr.client import Client
     from slicemgr.errors import invalid

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slicemgr.cli.bench.frame import carry_out, frame_options
-from slicemgr.cli.bench.keys import images_option, new_key, types_option
+from slicemgr.cli.bench.keys import new_key
+from slicemgr.cli.bench.options import default_images_option, memory_option, node_option, repeat_option, types_option
 
 if TYPE_CHECKING:
     from slicemgr.cli.bench.frame import Frame
@@ -42,7 +43,7 @@ def _links(_context: click.Context, param: click.Parameter, values: tuple[str, .
 _COUNT = click.IntRange(1, 1000)
 _OPTIONS = (
     types_option,
-    images_option,
+    default_images_option,
     click.option(
         "--link",
         "links",
@@ -90,8 +91,8 @@ _OPTIONS = (
         metavar="NAME",
         help="TCP congestion control, such as cubic  [default: the setting of each end].",
     ),
-    click.option("--memory", default="256M", show_default=True, help="Memory limit of each sliver."),
-    click.option("--repeat", type=click.IntRange(1, 50), default=1, show_default=True, help="Number of repetitions."),
+    memory_option("sliver"),
+    repeat_option(),
     click.option(
         "--peer",
         default="",
@@ -119,7 +120,7 @@ _OPTIONS = (
     click.option(
         "--port", type=click.IntRange(1, 64000), default=5201, show_default=True, help="Ports of the plain servers."
     ),
-    click.option("--node", "name", help="Node to use, if there are several."),
+    node_option,
 )
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slicemgr.cli.bench.keys import images_option, new_key
+from slicemgr.cli.bench.keys import new_key
+from slicemgr.cli.bench.options import default_images_option
 from slicemgr.cli.render import tables
 from slicemgr.cli.render.output import Output, output_options
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     multiple=True,
     help="Can be repeated.  [default: all supported types]",
 )
-@images_option
+@default_images_option
 @click.option("--node", "name", help="Node to audit, if there are several.")
 @click.option(
     "--patience", default="5m", show_default=True, help="Time limit for each thing that the node creates for the audit."

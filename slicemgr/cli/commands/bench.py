@@ -5,9 +5,6 @@ from __future__ import annotations
 import click
 
 from slicemgr.cli.bench import lifecycle, loads, peers, publish, runs, throughput
-from slicemgr.cli.bench.keys import IMAGES, any_key
-
-__all__ = ["IMAGES", "any_key", "bench"]
 
 
 @click.group()
