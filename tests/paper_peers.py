@@ -18,7 +18,7 @@ from canned_service import Answer
 from paper_testbed import PaperTestbed
 
 from slicemgr.bench.experiments import peers
-from slicemgr.bench.peers import place, sides, systems
+from slicemgr.bench.peers import namespaces, sides, systems
 from slicemgr.cli import main
 from slicemgr.drivers import command
 
@@ -72,14 +72,14 @@ class World:
             file.chmod(0o755)
 
     def patch(self, change: Callable[[object, str, object], None]) -> None:
-        """The constants of the place that are this world's, by monkeypatch.setattr or setattr itself."""
+        """The constants of the sandbox that are this world's, by monkeypatch.setattr or setattr itself."""
         change(command, "_PATH", str(self.bin))
         change(systems, "_ELSEWHERE", ())
         change(systems, "FIRST_PORT", _free_ports())
         change(peers, "_SETTLE", 0.0)
         change(os, "geteuid", lambda: 0)
-        change(place, "inside", lambda _mark: 1)
-        for module in (peers, sides, systems, place):
+        change(namespaces, "inside", lambda _mark: 1)
+        for module in (peers, sides, systems, namespaces):
             for name, value in (("PEER_SIDE", "127.0.0.1"), ("NODE_SIDE", "127.0.0.1"), ("CGROUPS", self.cgroups)):
                 if hasattr(module, name):
                     change(module, name, value)

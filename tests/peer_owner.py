@@ -1,4 +1,4 @@
-"""Owns a real place for peers until it is told to end, or killed: `POOL`. What it sees there is a line of JSON."""
+"""Own a real sandbox for peers until a line comes in, or until it is killed: `POOL`. Prints one line of JSON."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from slicemgr.bench.peers import place as peer_place
-from slicemgr.bench.peers import systems
-from slicemgr.bench.peers.place import Place
+from slicemgr.bench.peers import namespaces, systems
+from slicemgr.bench.peers.namespaces import Sandbox
 from slicemgr.drivers import command
 
 PREFIX = "bench-0123abcd-"
@@ -40,30 +39,30 @@ class ByHand(systems.Nspawn):
 
 def main() -> None:
     pool = Path(sys.argv[1])
-    with Place(pool, PREFIX, 300) as place:
-        told = place.run(["sh", "-c", _LOOK, str(pool)]).decode().splitlines()
-        place.start("loop", ["sleep", "4321"])
-        loop = int((place.directory / "loop.pid").read_text())
-        place.start("short", ["sleep", "0"])
-        forwarded = _forwarded(place)
+    with Sandbox(pool, PREFIX, 300) as sandbox:
+        lines = sandbox.run(["sh", "-c", _LOOK, str(pool)]).decode().splitlines()
+        sandbox.start("loop", ["sleep", "4321"])
+        loop = int((sandbox.directory / "loop.pid").read_text())
+        sandbox.start("short", ["sleep", "0"])
+        forwarded = _forwarded(sandbox)
         outside = command.run(["sh", "-c", "setsid sleep 4322 > /dev/null 2>&1 & echo $!"], timeout=10)
-        found = {"told": told, "loop": loop, "outside": int(outside), "forwarded": forwarded, "after": _here()}
+        found = {"lines": lines, "loop": loop, "outside": int(outside), "forwarded": forwarded, "after": _here()}
         print(json.dumps(found), flush=True)
         sys.stdin.readline()
-    peer_place.remove(pool, PREFIX)
+    namespaces.remove(pool, PREFIX)
 
 
 def _here() -> list[str]:
-    """What was written in the place and is seen outside of it."""
+    """The files that were written in the sandbox and exist outside of it."""
     there = ("/etc", "/var/lib", "/run", "/dev/shm")
     return [one for one in there if Path(one, "peer-was-here").exists()]
 
 
-def _forwarded(place: Place) -> list[str]:
+def _forwarded(sandbox: Sandbox) -> list[str]:
     """What the lowest port says once there is a container by hand, and once there is none."""
     work = systems.Work(1 << 28, 5)
-    system, one = ByHand(place, work), work.one(PREFIX, 0)
-    (place.directory / "pattern").mkdir()
+    system, one = ByHand(sandbox, work), work.one(PREFIX, 0)
+    (sandbox.directory / "pattern").mkdir()
     system.begin()
     system.create(one)
     said = [_banner(one.first, tries=1000)]
@@ -77,7 +76,7 @@ def _banner(port: int, tries: int) -> str:
         "  c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 2)\n"
         "  print(c.recv(20).decode())\n  break\n except OSError:\n  time.sleep(0.02)"
     )
-    argv = [sys.executable, "-c", program, peer_place.PEER_SIDE, str(port), str(tries)]
+    argv = [sys.executable, "-c", program, namespaces.PEER_SIDE, str(port), str(tries)]
     return command.run(argv, timeout=60).decode().strip()
 
 

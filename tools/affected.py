@@ -41,7 +41,11 @@ NARROW = {
     "slicemgr/bench": (
         *("tests/system/test_bench_kinds.py", "tests/system/test_disk_and_sysbench.py", "tests/system/test_peers.py"),
         *("tests/system/test_scale.py", "tests/system/test_throughput.py", "tests/system/test_measure.py"),
-        *("tests/system/test_experiment.py", "tests/browser/test_experiments.py", "tests/contract/test_peer_place.py"),
+        *(
+            "tests/system/test_experiment.py",
+            "tests/browser/test_experiments.py",
+            "tests/contract/test_peer_namespaces.py",
+        ),
     ),
     "web/static": ("tests/browser/",),
     "web/templates": ("tests/browser/", "tests/system/test_proxy.py"),

@@ -81,8 +81,8 @@ btrfs -q subvolume snapshot -r outer/a/b/inner read-only
 
 def test_subvolumes_in_subvolumes_are_deleted_and_links_are_not_followed(node: Node) -> None:
     """As Docker, Podman and LXD leave them when they are killed."""
-    remove = "import sys, pathlib; from slicemgr.bench.peers import place; "
-    remove += "place.remove(pathlib.Path(sys.argv[1]), 'bench-0123abcd-')"
+    remove = "import sys, pathlib; from slicemgr.bench.peers import namespaces; "
+    remove += "namespaces.remove(pathlib.Path(sys.argv[1]), 'bench-0123abcd-')"
     bases = node.box.run(["ls", POOL / "bases"], check=True).stdout
     node.box.run(["mkdir", POOL / "bench-0123abcd"], check=True)
     node.box.run(["sh", "-c", NESTED, POOL], check=True)

@@ -5,7 +5,7 @@ ports, measured, and deleted, before another system's turn. In each repetition t
 
 It runs as root on the node itself, and not in the agent: daemons, bridges and foreign programs that work as root are
 none of a testbed's service. So there is no request that starts them, nobody but who is root there can ask for them,
-and they end with slicectl (see `peer_place`), where an operation of the agent would go on.
+and they end with slicectl (see `peers.namespaces`), where an operation of the agent would go on.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from pathlib import Path
 from slicemgr import names, wire
 from slicemgr.bench.frame import cleanup, guard, iperf, slivers
 from slicemgr.bench.frame.experiment import Json, Progress, Step, StepOf, Stopped
-from slicemgr.bench.peers import place as peer_place
-from slicemgr.bench.peers import systems
+from slicemgr.bench.peers import namespaces, systems
 from slicemgr.bench.peers.kinds import PEERS, Cost, version
-from slicemgr.bench.peers.place import PEER_SIDE, Place
+from slicemgr.bench.peers.namespaces import PEER_SIDE, Sandbox
 from slicemgr.bench.peers.sides import Ours, Route, Side, Target, Theirs, answers
 from slicemgr.client import Client
 from slicemgr.config import parse_size
@@ -126,7 +125,7 @@ class Peers:
         self._client = parameters.connect()
         self._missing = {key: PEERS[key].missing() for key in parameters.peers}
         self._base = Path()
-        self._place: Place | None = None
+        self._sandbox: Sandbox | None = None
         self._stop = threading.Event()
         self._watch = slivers.Watch(self.state)
 
@@ -156,7 +155,7 @@ class Peers:
         if not self._base.is_dir():
             message = f"{self._base} is not seen here"
             raise Refused(Code.INVALID, message, hint="a pool is seen on its node alone; in a box: in there")
-        wanted = (*peer_place.PROGRAMS, *(("iperf3",) if parameters.seconds else ()))
+        wanted = (*namespaces.PROGRAMS, *(("iperf3",) if parameters.seconds else ()))
         lacking = [one for one in wanted if systems.find(one) is None]
         if lacking:
             hint = "tools/packages.txt names what a node needs"
@@ -186,12 +185,12 @@ class Peers:
     def interrupt(self) -> None:
         """Whatever a peer is doing ends at once."""
         self._stop.set()
-        if self._place is not None:
-            self._place.end()
+        if self._sandbox is not None:
+            self._sandbox.end()
 
     def clean(self, progress: Progress) -> None:
         try:
-            peer_place.remove(self._parameters.pool, self._parameters.prefix)
+            namespaces.remove(self._parameters.pool, self._parameters.prefix)
         finally:
             cleanup.delete(self._client, self._parameters.prefix, progress)
 
@@ -203,9 +202,9 @@ class Peers:
     def _measure(self, key: str, data: Json, progress: Progress) -> None:
         parameters = self._parameters
         seconds = _IMPORT + parameters.count * 60 + 6 * (parameters.seconds + _MARGIN)
-        with Place(parameters.pool, parameters.prefix, seconds) as place:
-            self._place = place
-            side = self._side(key, place)
+        with Sandbox(parameters.pool, parameters.prefix, seconds) as sandbox:
+            self._sandbox = sandbox
+            side = self._side(key, sandbox)
             side.begin()
             self._look(progress, cleaned=True)
             before = self._look(progress)
@@ -217,23 +216,23 @@ class Peers:
             data.update(memory=before[0] - after[0], disk=before[1] - after[1], charged=side.charged())
             data["reached"] = self._reached(made, progress)
             if parameters.seconds:
-                data["rates"] = self._rates(side, place, made[-1], progress)
+                data["rates"] = self._rates(side, sandbox, made[-1], progress)
             begun = time.monotonic()
             side.delete(made, progress)
             data["delete_seconds"] = time.monotonic() - begun
             if trouble is not None:  # so many came up, and what they cost is known
                 raise trouble
 
-    def _side(self, key: str, place: Place) -> Side:
+    def _side(self, key: str, sandbox: Sandbox) -> Side:
         parameters = self._parameters
         if key == OURS:
-            return Ours(parameters.connect, parameters.request, place)
+            return Ours(parameters.connect, parameters.request, sandbox)
         work = systems.Work(parse_size(parameters.memory, "--memory"), parameters.ports)
-        return Theirs(PEERS[key], work, self._base, place, parameters.parallel)
+        return Theirs(PEERS[key], work, self._base, sandbox, parameters.parallel)
 
     def _leave(self, key: str, progress: Progress) -> None:
-        self._place = None
-        peer_place.remove(self._parameters.pool, self._parameters.prefix)
+        self._sandbox = None
+        namespaces.remove(self._parameters.pool, self._parameters.prefix)
         if key == OURS:
             cleanup.delete(self._client, self._parameters.prefix, progress)
 
@@ -282,9 +281,9 @@ class Peers:
                 progress.inside("reach", done, len(made))
         return reached
 
-    def _rates(self, side: Side, place: Place, target: Target, progress: Progress) -> dict[str, float]:
+    def _rates(self, side: Side, sandbox: Sandbox, target: Target, progress: Progress) -> dict[str, float]:
         """Bits per second: the plain link, into the container, out of it."""
-        plain = Route(place.words([]), (), PEER_SIDE, _PLAIN_PORT)
+        plain = Route(sandbox.words([]), (), PEER_SIDE, _PLAIN_PORT)
         route = side.route(target)
         found = {}
         for done, (name, way, reverse) in enumerate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from slicemgr.bench.peers.place import Place
+from slicemgr.bench.peers.namespaces import Sandbox
 from slicemgr.bench.peers.systems import MIB, NSPAWN, Lxc, Nspawn, System, Work, docker, find, incus, lxd, podman
 from slicemgr.drivers import command
 
@@ -28,7 +28,7 @@ class Peer:
     package: str
     version: tuple[str, ...]
     cost: Cost
-    make: Callable[[Place, Work], System]
+    make: Callable[[Sandbox, Work], System]
 
     def missing(self) -> list[str]:
         return [one for one in self.programs if find(one) is None]

@@ -12,10 +12,9 @@ from typing import Protocol
 from slicemgr import names, ssh_banner, wire
 from slicemgr.bench.frame import cleanup, slivers
 from slicemgr.bench.frame.experiment import Progress
-from slicemgr.bench.peers import place as peer_place
-from slicemgr.bench.peers import systems
+from slicemgr.bench.peers import namespaces, systems
 from slicemgr.bench.peers.kinds import Peer
-from slicemgr.bench.peers.place import NODE_SIDE, PEER_SIDE, Place
+from slicemgr.bench.peers.namespaces import NODE_SIDE, PEER_SIDE, Sandbox
 from slicemgr.client import Client
 
 _CONNECT = 5.0  # seconds
@@ -62,9 +61,9 @@ class Side(Protocol):
 
 
 class Ours:
-    def __init__(self, connect: Callable[[], Client], request: wire.SliceRequest, place: Place) -> None:
+    def __init__(self, connect: Callable[[], Client], request: wire.SliceRequest, sandbox: Sandbox) -> None:
         """request: without a name."""
-        self._connect, self._request, self._prefix, self._place = connect, request, place.prefix, place
+        self._connect, self._request, self._prefix, self._sandbox = connect, request, sandbox.prefix, sandbox
         self._slivers: dict[str, wire.Sliver] = {}
 
     def begin(self) -> None:
@@ -93,21 +92,21 @@ class Ours:
         return sum(values) if len(values) == len(known) else None
 
     def route(self, target: Target) -> Route:
-        pid = peer_place.inside(names.domain(self._slivers[target.name]["id"]))
+        pid = namespaces.inside(names.domain(self._slivers[target.name]["id"]))
         server = ["nsenter", "--target", str(pid), "--net", "--"]
-        return Route(server, self._place.words([]), NODE_SIDE, target.port + 1)
+        return Route(server, self._sandbox.words([]), NODE_SIDE, target.port + 1)
 
     def why(self, target: Target) -> str:
         return f"`slicectl console {target.name}` shows why"
 
 
 class Theirs:
-    def __init__(self, peer: Peer, work: systems.Work, base: Path, place: Place, parallel: int) -> None:
-        self._work, self._base, self._place, self._parallel = work, base, place, parallel
-        self._system = peer.make(place, work)
+    def __init__(self, peer: Peer, work: systems.Work, base: Path, sandbox: Sandbox, parallel: int) -> None:
+        self._work, self._base, self._sandbox, self._parallel = work, base, sandbox, parallel
+        self._system = peer.make(sandbox, work)
 
     def begin(self) -> None:
-        systems.pattern(self._place, self._base)
+        systems.pattern(self._sandbox, self._base)
         self._system.begin()
 
     def create(self, index: int, stop: threading.Event) -> Target:
@@ -121,20 +120,20 @@ class Theirs:
                 progress.inside("delete", done, len(made))
 
     def charged(self) -> int | None:
-        return peer_place.charged(self._place.prefix)
+        return namespaces.charged(self._sandbox.prefix)
 
     def route(self, target: Target) -> Route:
         within = self._system.within(self._of(target))
-        return Route(self._place.words(within), [], PEER_SIDE, target.port + 1)
+        return Route(self._sandbox.words(within), [], PEER_SIDE, target.port + 1)
 
     def why(self, target: Target) -> str:
-        return self._place.log(target.name)
+        return self._sandbox.log(target.name)
 
     def _one(self, index: int) -> systems.One:
-        return self._work.one(self._place.prefix, index)
+        return self._work.one(self._sandbox.prefix, index)
 
     def _of(self, target: Target) -> systems.One:
-        return self._one(int(target.name.removeprefix(self._place.prefix)))
+        return self._one(int(target.name.removeprefix(self._sandbox.prefix)))
 
 
 def answers(target: Target) -> bool:

@@ -20,7 +20,7 @@ from typing import Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from slicemgr.bench.peers.place import CGROUPS, PEER_SIDE, Place, Words
+from slicemgr.bench.peers.namespaces import CGROUPS, PEER_SIDE, Sandbox, Words
 from slicemgr.drivers import command
 from slicemgr.errors import Failed
 
@@ -77,7 +77,7 @@ class Work:
 
 
 class System(Protocol):
-    """A peer at work in a place. Each method raises Failed."""
+    """A peer in a sandbox. Each method raises Failed."""
 
     def begin(self) -> None:
         """What is not measured: daemon, image, bridge."""
@@ -87,7 +87,7 @@ class System(Protocol):
     def delete(self, one: One) -> None: ...
 
     def within(self, one: One) -> list[str]:
-        """Words before a program of the node that start it in the container's network, in the place."""
+        """Words before a program of the node that start it in the container's network, in the sandbox."""
 
 
 def find(program: str) -> str | None:
@@ -98,12 +98,12 @@ def find(program: str) -> str | None:
 # --- the root ---------------------------------------------------------------------------------------------------------
 
 
-def pattern(place: Place, base: Path) -> Path:
+def pattern(sandbox: Sandbox, base: Path) -> Path:
     """A snapshot of the image's files with a host key and the first process, which the others are made of."""
-    path = place.directory / "pattern"
-    place.run(["btrfs", "subvolume", "snapshot", base, path])
+    path = sandbox.directory / "pattern"
+    sandbox.run(["btrfs", "subvolume", "snapshot", base, path])
     # Not through the links that an image may have: tar puts directories where they are.
-    place.run(["tar", "--extract", "--directory", path], input=_additions())
+    sandbox.run(["tar", "--extract", "--directory", path], input=_additions())
     return path
 
 
@@ -128,11 +128,11 @@ def _archive(files: Mapping[str, tuple[bytes, int]], directories: Sequence[str] 
     return target.getvalue()
 
 
-def _packed(place: Place) -> Path:
+def _packed(sandbox: Sandbox) -> Path:
     """The pattern as an archive, for those that want to unpack an image themselves."""
-    path = place.directory / "root.tar"
+    path = sandbox.directory / "root.tar"
     words = ("tar", "--create", "--numeric-owner", "--one-file-system", "--file", path, "--directory")
-    place.run([*words, place.directory / "pattern", "."], _LONG)
+    sandbox.run([*words, sandbox.directory / "pattern", "."], _LONG)
     return path
 
 
@@ -142,48 +142,48 @@ def _packed(place: Place) -> Path:
 class Engine:
     """`docker` or `podman`: they take the same words. daemon: what must run first."""
 
-    def __init__(self, place: Place, work: Work, words: Words, daemon: Words = ()) -> None:
-        self._place, self._work = place, work
+    def __init__(self, sandbox: Sandbox, work: Work, words: Words, daemon: Words = ()) -> None:
+        self._sandbox, self._work = sandbox, work
         self._words, self._daemon = words, daemon
 
     def begin(self) -> None:
         if self._daemon:
-            self._place.start("daemon", self._daemon)
-            self._place.ready("daemon", [*self._words, "version"])
-        archive = _packed(self._place)
-        self._place.run([*self._words, "import", archive, IMAGE], _LONG)
+            self._sandbox.start("daemon", self._daemon)
+            self._sandbox.ready("daemon", [*self._words, "version"])
+        archive = _packed(self._sandbox)
+        self._sandbox.run([*self._words, "import", archive, IMAGE], _LONG)
         archive.unlink()
 
     def create(self, one: One) -> None:
-        limits = ["--memory", str(self._work.memory), "--cgroup-parent", f"/{self._place.directory.name}"]
+        limits = ["--memory", str(self._work.memory), "--cgroup-parent", f"/{self._sandbox.directory.name}"]
         ports = ["--publish", f"{one.first}:22"]
         if one.last > one.first:
             rest = f"{one.first + 1}-{one.last}"
             ports += ["--publish", f"{rest}:{rest}"]
         options = ["--detach", "--pull", "never", "--log-driver", "none", "--name", one.name, *limits, *ports]
-        self._place.run([*self._words, "run", *options, IMAGE, FIRST_PROCESS], _CREATE)
+        self._sandbox.run([*self._words, "run", *options, IMAGE, FIRST_PROCESS], _CREATE)
 
     def delete(self, one: One) -> None:
-        self._place.run([*self._words, "rm", "--force", one.name], _CREATE)
+        self._sandbox.run([*self._words, "rm", "--force", one.name], _CREATE)
 
     def within(self, one: One) -> list[str]:
-        output = self._place.run([*self._words, "inspect", "--format", "{{.State.Pid}}", one.name])
+        output = self._sandbox.run([*self._words, "inspect", "--format", "{{.State.Pid}}", one.name])
         return _network_of(output)
 
 
-def docker(place: Place, work: Work) -> System:
+def docker(sandbox: Sandbox, work: Work) -> System:
     """A daemon of its own, with nobody else's configuration."""
-    settings = place.directory / "docker.json"
+    settings = sandbox.directory / "docker.json"
     settings.write_text("{}\n")
     driver = ("--storage-driver", "btrfs", "--exec-opt", "native.cgroupdriver=cgroupfs")
-    daemon = ("dockerd", "--config-file", settings, "--data-root", place.directory / "docker", *driver)
-    return Engine(place, work, ("docker",), daemon)
+    daemon = ("dockerd", "--config-file", settings, "--data-root", sandbox.directory / "docker", *driver)
+    return Engine(sandbox, work, ("docker",), daemon)
 
 
-def podman(runtime: str) -> Callable[[Place, Work], System]:
-    def make(place: Place, work: Work) -> System:
-        files = ("--root", place.directory / "podman", "--storage-driver", "btrfs")
-        return Engine(place, work, ("podman", *files, "--runtime", runtime, "--cgroup-manager", "cgroupfs"))
+def podman(runtime: str) -> Callable[[Sandbox, Work], System]:
+    def make(sandbox: Sandbox, work: Work) -> System:
+        files = ("--root", sandbox.directory / "podman", "--storage-driver", "btrfs")
+        return Engine(sandbox, work, ("podman", *files, "--runtime", runtime, "--cgroup-manager", "cgroupfs"))
 
     return make
 
@@ -194,31 +194,33 @@ def podman(runtime: str) -> Callable[[Place, Work], System]:
 class Lxd:
     """LXD or Incus. daemon, client, admin: their words; the last before `waitready` and `init`."""
 
-    def __init__(self, place: Place, work: Work, variable: str, daemon: str, client: str, admin: Sequence[str]) -> None:
-        self._place, self._work = place, work
+    def __init__(
+        self, sandbox: Sandbox, work: Work, variable: str, daemon: str, client: str, admin: Sequence[str]
+    ) -> None:
+        self._sandbox, self._work = sandbox, work
         self._daemon = find(daemon) or daemon
         self._env = f"{variable}=/var/lib/{daemon}"
         self._client = ("env", self._env, client)
         self._admin = ("env", self._env, *admin)
 
     def begin(self) -> None:
-        self._place.start("daemon", [self._daemon, "--group", "root"], [self._env])
-        self._place.ready("daemon", [*self._admin, "waitready", "--timeout", "60"])
+        self._sandbox.start("daemon", [self._daemon, "--group", "root"], [self._env])
+        self._sandbox.ready("daemon", [*self._admin, "waitready", "--timeout", "60"])
         network = {"ipv4.address": f"{_GATEWAY}/16", "ipv4.nat": "true", "ipv6.address": "none"}
         disk = {"type": "disk", "path": "/", "pool": "default"}
         link = {"type": "nic", "name": "eth0", "network": _BRIDGE}
         settings = {
             "storage_pools": [
-                {"name": "default", "driver": "btrfs", "config": {"source": str(self._place.directory / "storage")}}
+                {"name": "default", "driver": "btrfs", "config": {"source": str(self._sandbox.directory / "storage")}}
             ],
             "networks": [{"name": _BRIDGE, "type": "bridge", "config": network}],
             "profiles": [{"name": "default", "devices": {"root": disk, "eth0": link}}],
         }
-        self._place.run([*self._admin, "init", "--preseed"], _LONG, json.dumps(settings).encode())
-        about = self._place.directory / "metadata.tar"
+        self._sandbox.run([*self._admin, "init", "--preseed"], _LONG, json.dumps(settings).encode())
+        about = self._sandbox.directory / "metadata.tar"
         about.write_bytes(_archive({"metadata.yaml": (b"architecture: x86_64\ncreation_date: 1\n", 0o644)}))
-        archive = _packed(self._place)
-        self._place.run([*self._client, "image", "import", about, archive, "--alias", "bench-peer"], _LONG)
+        archive = _packed(self._sandbox)
+        self._sandbox.run([*self._client, "image", "import", about, archive, "--alias", "bench-peer"], _LONG)
         archive.unlink()
 
     def create(self, one: One) -> None:
@@ -233,13 +235,13 @@ class Lxd:
             rest = f"{one.first + 1}-{one.last}"
             devices["ports"] = _proxy(rest, rest)
         wanted = json.dumps({"config": config, "devices": devices}).encode()
-        self._place.run([*self._client, "launch", "bench-peer", one.name], _CREATE, wanted)
+        self._sandbox.run([*self._client, "launch", "bench-peer", one.name], _CREATE, wanted)
 
     def delete(self, one: One) -> None:
-        self._place.run([*self._client, "delete", "--force", one.name], _CREATE)
+        self._sandbox.run([*self._client, "delete", "--force", one.name], _CREATE)
 
     def within(self, one: One) -> list[str]:
-        output = self._place.run([*self._client, "query", f"/1.0/instances/{one.name}/state"])
+        output = self._sandbox.run([*self._client, "query", f"/1.0/instances/{one.name}/state"])
         try:
             return _network_of(str(json.loads(output)["pid"]).encode())
         except (ValueError, KeyError, TypeError) as error:
@@ -250,34 +252,34 @@ def _proxy(listen: str, connect: str) -> dict[str, str]:
     return {"type": "proxy", "listen": f"tcp:0.0.0.0:{listen}", "connect": f"tcp:127.0.0.1:{connect}"}
 
 
-def lxd(place: Place, work: Work) -> System:
-    return Lxd(place, work, "LXD_DIR", "lxd", "lxc", ("lxd",))
+def lxd(sandbox: Sandbox, work: Work) -> System:
+    return Lxd(sandbox, work, "LXD_DIR", "lxd", "lxc", ("lxd",))
 
 
-def incus(place: Place, work: Work) -> System:
-    return Lxd(place, work, "INCUS_DIR", "incusd", "incus", ("incus", "admin"))
+def incus(sandbox: Sandbox, work: Work) -> System:
+    return Lxd(sandbox, work, "INCUS_DIR", "incusd", "incus", ("incus", "admin"))
 
 
 # --- plain LXC and systemd-nspawn: a snapshot, and rules by hand ------------------------------------------------------
 
 
 class _ByHand:
-    def __init__(self, place: Place, work: Work) -> None:
-        self._place, self._work = place, work
+    def __init__(self, sandbox: Sandbox, work: Work) -> None:
+        self._sandbox, self._work = sandbox, work
 
     def begin(self) -> None:
         _batch(
-            self._place,
+            self._sandbox,
             f"link add {_BRIDGE} type bridge",
             f"address add {_GATEWAY}/16 dev {_BRIDGE}",
             f"link set {_BRIDGE} up",
         )
 
     def _snapshot(self, target: Path) -> None:
-        self._place.run(["btrfs", "subvolume", "snapshot", self._place.directory / "pattern", target])
+        self._sandbox.run(["btrfs", "subvolume", "snapshot", self._sandbox.directory / "pattern", target])
 
     def _drop(self, target: Path) -> None:
-        self._place.run(["btrfs", "subvolume", "delete", target])
+        self._sandbox.run(["btrfs", "subvolume", "delete", target])
 
     def _forward(self, change: str, one: One) -> None:
         """change: -A or -D."""
@@ -286,27 +288,27 @@ class _ByHand:
         if one.last > one.first:
             rules.append(f"{to} {one.first + 1}:{one.last} -j DNAT --to-destination {one.address}")
         text = "\n".join(("*nat", *rules, "COMMIT", ""))
-        self._place.run(["iptables-restore", "--noflush", "--wait"], input=text.encode())
+        self._sandbox.run(["iptables-restore", "--noflush", "--wait"], input=text.encode())
 
 
 class Lxc(_ByHand):
     def create(self, one: One) -> None:
-        files = self._place.directory / "lxc" / one.name
+        files = self._sandbox.directory / "lxc" / one.name
         files.mkdir(parents=True)
         self._snapshot(files / "rootfs")
         (files / "config").write_text(self._config(one, files))
         words = ("lxc-start", "--name", one.name, "--lxcpath", files.parent, "--daemon")
-        self._place.run([*words, "--logfile", files / "log", "--logpriority", "ERROR"], _CREATE)
+        self._sandbox.run([*words, "--logfile", files / "log", "--logpriority", "ERROR"], _CREATE)
         self._forward("-A", one)
 
     def delete(self, one: One) -> None:
         self._forward("-D", one)
-        path = self._place.directory / "lxc"
-        self._place.run(["lxc-destroy", "--name", one.name, "--lxcpath", path, "--force"], _CREATE)
+        path = self._sandbox.directory / "lxc"
+        self._sandbox.run(["lxc-destroy", "--name", one.name, "--lxcpath", path, "--force"], _CREATE)
 
     def within(self, one: One) -> list[str]:
-        words = ("lxc-info", "--name", one.name, "--lxcpath", self._place.directory / "lxc")
-        return _network_of(self._place.run([*words, "--pid", "--no-humanize"]))
+        words = ("lxc-info", "--name", one.name, "--lxcpath", self._sandbox.directory / "lxc")
+        return _network_of(self._sandbox.run([*words, "--pid", "--no-humanize"]))
 
     def _config(self, one: One, files: Path) -> str:
         unified = (CGROUPS / "cgroup.controllers").exists()
@@ -331,37 +333,37 @@ class Nspawn(_ByHand):
     """Without the machine manager, which it would need D-Bus for: its control group is made by hand, too."""
 
     def create(self, one: One) -> None:
-        root, port = self._place.directory / f"{one.name}.root", f"v{one.first}"
+        root, port = self._sandbox.directory / f"{one.name}.root", f"v{one.first}"
         self._snapshot(root)
-        self._place.run(["ip", "netns", "add", one.name])
+        self._sandbox.run(["ip", "netns", "add", one.name])
         outer = f"link add {port} type veth peer name host0 netns {one.name}"
-        _batch(self._place, outer, f"link set {port} master {_BRIDGE}", f"link set {port} up")
+        _batch(self._sandbox, outer, f"link set {port} master {_BRIDGE}", f"link set {port} up")
         address = f"address add {one.address}/16 dev host0"
         up = ("link set lo up", "link set host0 up", f"route add default via {_GATEWAY}")
-        _batch(self._place, address, *up, network=one.name)
+        _batch(self._sandbox, address, *up, network=one.name)
         self._forward("-A", one)
-        self._place.start(one.name, self._process(one, root))
+        self._sandbox.start(one.name, self._process(one, root))
 
     def delete(self, one: One) -> None:
-        self._place.stop(one.name)
+        self._sandbox.stop(one.name)
         self._forward("-D", one)
-        self._place.run(["ip", "netns", "delete", one.name])
-        self._drop(self._place.directory / f"{one.name}.root")
+        self._sandbox.run(["ip", "netns", "delete", one.name])
+        self._drop(self._sandbox.directory / f"{one.name}.root")
 
     def within(self, one: One) -> list[str]:
         return ["nsenter", f"--net=/run/netns/{one.name}", "--"]
 
     def _process(self, one: One, root: Path) -> list[str]:
-        group = f"{self._place.directory.name}/{one.name}"
+        group = f"{self._sandbox.directory.name}/{one.name}"
         words = ["sh", "-c", _JOIN, str(CGROUPS), group, str(self._work.memory)]
         words += [NSPAWN, "--quiet", "--settings=no", "--register=no", "--keep-unit", "--console=pipe"]
         words += ["--link-journal=no", "--resolv-conf=off", "--timezone=off", f"--machine={one.name}"]
         return [*words, f"--network-namespace-path=/run/netns/{one.name}", f"--directory={root}", FIRST_PROCESS]
 
 
-def _batch(place: Place, *lines: str, network: str = "") -> None:
+def _batch(sandbox: Sandbox, *lines: str, network: str = "") -> None:
     words = ["ip", *(["-netns", network] if network else []), "-batch", "-"]
-    place.run(words, input="".join(f"{line}\n" for line in lines).encode())
+    sandbox.run(words, input="".join(f"{line}\n" for line in lines).encode())
 
 
 def _network_of(pid: bytes) -> list[str]:

@@ -84,11 +84,11 @@ def clean(client: Client, node: str, prefix: str) -> None:
     """Remove what the peers of a killed run left on this node. Refused unless it runs as root on the node."""
     from slicemgr import config
     from slicemgr.bench.experiments.peers import refuse_elsewhere
-    from slicemgr.bench.peers import place
+    from slicemgr.bench.peers import namespaces
 
     _quiet()
     refuse_elsewhere(client, node)
-    place.remove(config.load().node.pool, prefix)
+    namespaces.remove(config.load().node.pool, prefix)
 
 
 def _quiet() -> None:

@@ -1,4 +1,4 @@
-"""The place of `bench peers` for real, beside a network that is the test's own: what it hides, and how it ends."""
+"""The sandbox of `bench peers` for real, beside a network of the test: what it hides, and how it ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import peer_owner
 import pytest
 
-from slicemgr.bench.peers import place
+from slicemgr.bench.peers import namespaces
 from slicemgr.errors import Failed
 
 Popen = subprocess.Popen[str]
@@ -40,7 +40,7 @@ def _within(network: int, *words: str) -> list[str]:
 
 
 def _own(network: int, pool: Path) -> tuple[Popen, dict[str, Any]]:
-    """An owner whose place is up, and what it saw there."""
+    """An owner whose sandbox is up, and what it found there."""
     path = os.pathsep.join(one for one in sys.path if one)
     owner = subprocess.Popen(
         _within(network, sys.executable, peer_owner.__file__, str(pool)),
@@ -80,7 +80,7 @@ def _until(check: Callable[[], object]) -> None:
 
 def test_a_place_is_its_own_and_leaves_nothing(network: int, pool: Path) -> None:
     owner, found = _own(network, pool)
-    links, forward, run, has_pool, _ = found["told"]
+    links, forward, run, has_pool, _ = found["lines"]
     assert links.split() == ["lo", "uplink"] and forward == "1" and "peer-was-here" in run and has_pool == "pool"
     assert found["after"] == [] and _links(network) == ["lo", "bench-0123abcd"]
     assert found["forwarded"] == ["SSH-2.0-owner", ""]
@@ -101,13 +101,13 @@ def test_whatever_kills_the_owner_ends_what_ran_in_the_place(network: int, pool:
     os.kill(found["outside"], 9)
     _until(lambda: _links(network) == ["lo"])
     assert [one.name for one in pool.iterdir()] != ["bases"]
-    place.remove(pool, peer_owner.PREFIX)
+    namespaces.remove(pool, peer_owner.PREFIX)
     assert [one.name for one in pool.iterdir()] == ["bases"]
 
 
 def test_a_process_is_found_by_its_group_and_its_own_network(network: int) -> None:
     group = Path(f"/proc/{network}/cgroup").read_text().splitlines()[0].rpartition(":")[2]
     own = Path("/proc/self/ns/net").readlink()
-    assert Path(f"/proc/{place.inside(group)}/ns/net").readlink() != own
-    with pytest.raises(Failed, match="no process of no-such-group is seen"):
-        place.inside("no-such-group")
+    assert Path(f"/proc/{namespaces.inside(group)}/ns/net").readlink() != own
+    with pytest.raises(Failed, match="no process of no-such-group was found"):
+        namespaces.inside("no-such-group")

@@ -1,14 +1,13 @@
-"""Where peers run: namespaces of their own on the node, beside the node's own network, with the same pool.
+"""The sandbox in which peers run: namespaces of their own on the node, with the same pool.
 
-Docker, LXD and the others bring bridges, firewall rules, daemons, sockets and mounts. All of it happens in namespaces
-for network, mounts and processes whose first process, the keeper, ends with slicectl: whatever ends slicectl, the
-kernel then ends every program inside, and links, rules and mounts go with the namespaces. /run, /dev/shm and /var are
-the place's own and empty, /etc is a copy: a daemon that runs on the node already is neither seen nor disturbed. What
-is left are files in one directory of the pool and empty control groups, both named by the run's prefix: `remove` takes
-them away.
+Docker, LXD and the others bring bridges, firewall rules, daemons, sockets and mounts. All of this is confined to
+namespaces for network, mounts and processes. Their first process, the keeper, ends with slicectl; the kernel then ends
+every program inside and removes links, rules and mounts. The sandbox has its own empty /run, /dev/shm and /var and a
+copy of /etc, so it neither sees nor disturbs a daemon that runs on the node. Files in one directory of the pool and
+empty control groups remain, both named by the run's prefix: `remove` deletes them.
 
-One link leads from the node into the place. Each side is another machine to the other: slices are reached from the
-place, peers from the node, both through one link and one translation of addresses.
+One link leads from the node into the sandbox. Each side is another machine to the other: slices are reached from the
+sandbox, peers from the node, both through one link and one translation of addresses.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ CGROUPS = Path("/sys/fs/cgroup")
 PROGRAMS = ("unshare", "nsenter", "setsid", "ip", "tar", "btrfs")
 Words = Sequence[str | Path]
 _SUBVOLUME = 256  # the inode of each subvolume's own directory
-_TAIL = 500  # characters of a log that an error tells
+_TAIL = 500  # characters of a log that an error quotes
 _SHORT = 60.0  # seconds of a small program
 
-# $1: the pool. The pool and the control groups are put back into place over what is hidden; programs whose parents
-# have ended become the keeper's, which lets the kernel take them away. It says its number as the node counts.
+# $1: the pool. The pool and the control groups are mounted again over what is hidden; programs whose parents
+# have ended become the keeper's, which lets the kernel take them away. It prints its process ID as the node counts.
 _KEEPER = """
 set -eu
 read -r pid rest < /proc/self/stat
@@ -75,11 +74,11 @@ def directory(pool: Path, prefix: str) -> Path:
     return pool / prefix.rstrip("-")
 
 
-class Place:
-    """Use it as a context. Raises Failed with what the kernel or a program says."""
+class Sandbox:
+    """A context manager. Raises Failed with the message of the kernel or of a program."""
 
     def __init__(self, pool: Path, prefix: str, seconds: float) -> None:
-        """seconds: after which all that runs in it is ended."""
+        """seconds: the time after which everything that runs in it is killed."""
         self.prefix = prefix
         self.directory = directory(pool, prefix)
         self._pool = pool
@@ -110,49 +109,49 @@ class Place:
         self._stack.close()
 
     def end(self) -> None:
-        """Kill all that runs in it; from any thread and from a signal's handler."""
+        """Kill everything that runs in it; may be called from any thread and from a signal handler."""
         if self._keeper:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._keeper, signal.SIGKILL)
 
     def words(self, argv: Words) -> list[str]:
-        """A command that runs in the place."""
+        """A command that runs in the sandbox."""
         return ["nsenter", "--target", str(self._keeper), "--mount", "--net", "--pid", "--", *map(str, argv)]
 
     def run(self, argv: Words, seconds: float = _SHORT, input: bytes | None = None) -> bytes:
-        """What it wrote. Raises Failed."""
+        """Run a command; its standard output. Raises Failed."""
         try:
             return command.run(self.words(argv), timeout=seconds, input=input, env=self._env)
         except command.CommandFailed as error:
             raise _failed(argv, error) from error
 
     def start(self, name: str, argv: Words, env: Sequence[str] = ()) -> None:
-        """A program that goes on: a daemon, a container. env: more NAME=VALUE for it."""
+        """Start a program and do not wait for it: a daemon, a container. env: additional NAME=VALUE."""
         base = str(self.directory / name)
         self.run(["setsid", "--fork", "env", *env, "sh", "-c", _START, base, *argv])
 
     def ready(self, name: str, argv: Words) -> None:
-        """Wait until a command succeeds, as long as what was started by this name runs."""
+        """Wait until a command succeeds. Raises Failed if the program that was started by this name ends before."""
         try:
             self.run(["sh", "-c", _READY, self.directory / name, *argv])
         except Failed as error:
             raise Failed(f"{name} does not come up: {self.log(name) or error}") from error
 
     def stop(self, name: str) -> None:
-        """Kill what was started by this name, and wait until it is gone."""
+        """Kill the program that was started by this name, and wait until it has ended."""
         self.run(["sh", "-c", _STOP, "sh", (self.directory / f"{name}.pid").read_text().strip()])
         for end in ("pid", "log"):
             (self.directory / f"{name}.{end}").unlink(missing_ok=True)
 
     def log(self, name: str) -> str:
-        """The end of what a started program said; "" if it said nothing."""
+        """The last characters of a started program's output; "" if there is none."""
         try:
             return (self.directory / f"{name}.log").read_text(errors="replace")[-_TAIL:].strip()
         except OSError:
             return ""
 
     def _link(self) -> None:
-        """Both ends go with the place, some time after its last process: the next one must not meet it."""
+        """The kernel deletes the link some time after the last process has ended: delete one that is left first."""
         name = self.directory.name
         self._unlink()
         outer = ["ip", "link", "add", name, "type", "veth", "peer", "name", "uplink", "netns", str(self._keeper)]
@@ -173,29 +172,29 @@ class Place:
             command.run(["sh", "-c", _UNLINK, self.directory.name], timeout=_SHORT)
 
     def _forget(self) -> None:
-        """The keeper is gone."""
+        """After the keeper has ended."""
         self._keeper = 0
         self._unlink()
 
 
 def remove(pool: Path, prefix: str) -> None:
-    """What is left of a run's peers: files, subvolumes, empty control groups; none are fine. Raises Failed."""
-    place = directory(pool, prefix)
+    """Delete the files, subvolumes and empty control groups of a run's peers, if there are any. Raises Failed."""
+    path = directory(pool, prefix)
     try:
-        if place.is_dir() and not place.is_symlink():
-            _delete(place)
+        if path.is_dir() and not path.is_symlink():
+            _delete(path)
     except (OSError, command.CommandFailed) as error:
-        raise Failed(f"{place} could not be deleted: {error}", hint="does something still run in it?") from error
-    for group in _groups(place.name):
-        for path, _, _ in os.walk(group, topdown=False):
+        raise Failed(f"{path} could not be deleted: {error}", hint="does something still run in it?") from error
+    for group in _groups(path.name):
+        for each, _, _ in os.walk(group, topdown=False):
             with contextlib.suppress(OSError):
-                Path(path).rmdir()
+                Path(each).rmdir()
 
 
 def charged(prefix: str) -> int | None:
     """Bytes of memory that the control groups of a run's peers are charged with; None if they have none of their own.
 
-    The working set, kernel memory included: page cache that nobody looked at lately is left out.
+    The working set, kernel memory included: the inactive page cache is not counted.
     """
     name = prefix.rstrip("-")
     unified = (CGROUPS / "cgroup.controllers").exists()
@@ -210,18 +209,18 @@ def charged(prefix: str) -> int | None:
 
 
 def inside(mark: str) -> int:
-    """A process in a control group whose path has `mark` and in a network of its own. Raises Failed if none is."""
+    """The ID of a process with its own network, in a control group whose path contains `mark`. Raises Failed."""
     own = Path("/proc/self/ns/net").readlink()
     for one in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             named = one.name.isdigit() and mark in (one / "cgroup").read_text().replace("\\x2d", "-")
             if named and (one / "ns" / "net").readlink() != own:
                 return int(one.name)
-    raise Failed(f"no process of {mark} is seen", hint="does slicectl run on the node itself?")
+    raise Failed(f"no process of {mark} was found", hint="does slicectl run on the node itself?")
 
 
 def _delete(tree: Path) -> None:
-    """Depth first, but a subvolume whole if it has no other inside: it may have many files."""
+    """Depth first; a subvolume without others in it is deleted as a whole, for it may have many files."""
     if tree.lstat().st_ino == _SUBVOLUME and _delete_subvolume(tree):
         return
     with os.scandir(tree) as entries:
