@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slicemgr.audit import rest_routes, row
-from slicemgr.audit.rest_asker import Asker, Seen
+from slicemgr.audit.http_probe import Answer, HttpProbe
 from slicemgr.audit.rest_routes import Aim, Attempt
 from slicemgr.audit.rest_world import Things, World, public_key
 from slicemgr.client import Client
@@ -52,8 +52,8 @@ def probe(url: str, token: str, patience: float = 300.0) -> list[Row]:
 
 
 def _rows(world: World) -> Iterator[Row]:
-    attacker = Asker(world.url, world.attacker.token)
-    spec = json.loads(attacker.ask("GET", DESCRIPTION).text.partition("\n\n")[2])
+    attacker = HttpProbe(world.url, world.attacker.token)
+    spec = json.loads(attacker.send("GET", DESCRIPTION).text.partition("\n\n")[2])
     _check_canaries(world, world.looked_at)
     _check_canaries(world, world.changed)
     looks = rest_routes.attempts(spec, _aim(world, world.looked_at))
@@ -121,20 +121,20 @@ def _lost(attempt: Attempt, view: Any, world: World) -> str:
     return f"not sent: an earlier request has taken {', '.join(gone)} away" if gone else ""
 
 
-def _judge(world: World, attempt: Attempt, attacker: Asker) -> str:
+def _judge(world: World, attempt: Attempt, attacker: HttpProbe) -> str:
     """The status that came, and after a colon what is wrong with it."""
     if attempt.untested:
         return f"untested: {attempt.untested}"
     if attempt.route.endswith("/clock/confirm") and world.admin.leases.clock()["doubt"]:
         return "untested: the node's clock is doubted, and a hole would confirm it"
-    seen: Seen = attacker.ask(attempt.method, attempt.path, attempt.body, attempt.data)
+    answer: Answer = attacker.send(attempt.method, attempt.path, attempt.body, attempt.data)
     sent = f"{attempt.path} {json.dumps(attempt.body)}"
-    leaked = world.canaries.within(seen.text, sent)
-    if seen.status == 0:
-        return f"no answer: {seen.text}"
+    leaked = world.canaries.within(answer.text, sent)
+    if answer.status == 0:
+        return f"no answer: {answer.text}"
     if leaked:
-        return f"{seen.status}: with the victim's {', '.join(leaked)}"
-    return str(seen.status) if seen.status in attempt.expected else f"{seen.status}: not expected"
+        return f"{answer.status}: with the victim's {', '.join(leaked)}"
+    return str(answer.status) if answer.status in attempt.expected else f"{answer.status}: not expected"
 
 
 def _row(attempt: Attempt, seen: str) -> Row:

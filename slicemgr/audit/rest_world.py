@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from slicemgr import wire
 from slicemgr.audit import leftovers
+from slicemgr.audit.http_probe import HttpProbe
 from slicemgr.audit.leftovers import in_project
-from slicemgr.audit.rest_asker import Asker
 from slicemgr.client import Client
 from slicemgr.errors import Code, Failed, Refused
 
@@ -129,7 +129,7 @@ class World:
         new, client, project = self.canaries.new, self.victim.client, self._project(role, VICTIM)
         (key,) = client.keys.add(public_key(new("comment of a key")))
         before = {one["id"] for one in client.sessions.list()}
-        Asker(self.url).sign_in(VICTIM, self.victim.password, new("browser of a session"))
+        HttpProbe(self.url).sign_in(VICTIM, self.victim.password, new("browser of a session"))
         (session,) = [one["id"] for one in client.sessions.list() if one["id"] not in before]
         image, kind = _base(self.admin)
         wanted: wire.SliceRequest = {"name": new("name of a slice"), "project": project, "type": kind, "image": image}

@@ -18,13 +18,13 @@ _TRIES, _PAUSE = 20, 3.0  # and seconds between them: operations of the audit ma
 
 
 def main() -> int:
-    told = json.loads(sys.stdin.readline() or "{}")
-    if not told or sys.stdin.readline().strip() == site.DONE:
+    settings = json.loads(sys.stdin.readline() or "{}")
+    if not settings or sys.stdin.readline().strip() == site.DONE:
         return 0
     for attempt in range(_TRIES):
         try:
-            with Client(told["url"], told["token"]) as client:
-                site.clean(client, told["prefix"])
+            with Client(settings["url"], settings["token"]) as client:
+                site.clean(client, settings["prefix"])
             return 0
         except SlicemgrError:
             if attempt + 1 == _TRIES:

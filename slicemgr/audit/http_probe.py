@@ -1,4 +1,4 @@
-"""HTTP as an attacker sends it: every answer is taken as it is, and read no further than a limit."""
+"""HTTP requests as an attacker sends them: every answer is accepted as it is, and read up to a limit."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from urllib.parse import urlencode, urlsplit
 from slicemgr.errors import Code, Failed, Refused
 
 _MOST = 1 << 20  # bytes of an answer
-_LONGEST = 10.0  # seconds for an answer that does not end by itself
+_LONGEST = 10.0  # seconds, for an answer that does not end
 _PROOF = re.compile(r'name="csrf_token" value="([^"]+)"')
 
 
-class Seen(NamedTuple):
-    """text: headers and body. status 0: no answer came, and text says why."""
+class Answer(NamedTuple):
+    """text: headers and body. status: 0 if no answer came; then text is the reason."""
 
     status: int
     text: str
 
 
-class Asker:
-    """One account before a service. url: such as https://testbed.example; token: "" for nobody's."""
+class HttpProbe:
+    """Sends requests of one account to a service. url: such as https://testbed.example; token: "" for no account."""
 
     def __init__(self, url: str, token: str = "", timeout: float = 30.0) -> None:
         parts = urlsplit(url.strip().rstrip("/"))
@@ -35,7 +35,7 @@ class Asker:
         self._prefix, self._timeout, self._url = parts.path, timeout, url.strip().rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
-    def ask(self, method: str, path: str, body: Any = None, data: bytes | None = None) -> Seen:
+    def send(self, method: str, path: str, body: Any = None, data: bytes | None = None) -> Answer:
         """path: with the API's own prefix. body: sent as JSON; data: sent as it is."""
         headers = dict(self._headers)
         if data is not None:
@@ -45,7 +45,7 @@ class Asker:
         return self._send(method, path, data, headers)
 
     def sign_in(self, user: str, password: str, agent: str) -> None:
-        """Begin a session on the page. agent: what the browser calls itself. Failed if the password is not taken."""
+        """Sign in on the page. agent: the User-Agent of the browser. Raises Failed if the password is refused."""
         page = self._send("GET", "/sign-in", None, {})
         proof = _PROOF.search(page.text)
         cookies = _cookies(page.text)
@@ -58,22 +58,22 @@ class Asker:
         if answer.status != 303:
             raise Failed(f"the page for signing in answered {answer.status} to the audit's own account")
 
-    def _send(self, method: str, path: str, data: bytes | None, headers: dict[str, str]) -> Seen:
+    def _send(self, method: str, path: str, data: bytes | None, headers: dict[str, str]) -> Answer:
         connection = self._kind(*self._place, timeout=self._timeout)
         try:
             connection.request(method, self._prefix + path, data, headers)
             response = connection.getresponse()
-            return Seen(response.status, f"{response.headers}\n{_body(connection, response)}")
+            return Answer(response.status, f"{response.headers}\n{_body(connection, response)}")
         except ConnectionRefusedError as error:
             raise Refused(Code.UNAVAILABLE, f"cannot reach {self._url}: {error}") from error
         except (OSError, http.client.HTTPException) as error:
-            return Seen(0, f"{type(error).__name__}: {error}")
+            return Answer(0, f"{type(error).__name__}: {error}")
         finally:
             connection.close()
 
 
 def _body(connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> str:
-    """As much of it as comes within the limits: an answer that leaks may be one that never ends."""
+    """The part of the body that arrives within the limits: an answer that leaks data may never end."""
     chunks, size, end = [], 0, time.monotonic() + _LONGEST
     while size < _MOST and (left := end - time.monotonic()) > 0:
         if connection.sock is not None:
