@@ -24,7 +24,7 @@ from slicemgr.config import Config, LibvirtConfig, NodeConfig
 from slicemgr.drivers.kernel import capture_rings
 from slicemgr.drivers.libvirt import launch
 from slicemgr.drivers.libvirt.domain_xml import domain_xml
-from slicemgr.drivers.libvirt.host import Place
+from slicemgr.drivers.libvirt.host import Host
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.model import GIB, MIB, Desired, Kind, Limits, PortBlock, Sliver
 
@@ -220,11 +220,11 @@ class Slivers:
         (self.config.node.run_dir / "launch").mkdir(mode=0o700, parents=True, exist_ok=True)
         capture_rings.install(self.config.node.run_dir, self.config.limits.capture_rings.bytes)
         self.hypervisor = Hypervisor(self.config.libvirt)
-        self.place = launch.place(self.config)
+        self.place = launch.host(self.config)
         self._serial = 0
         self._made: list[Sliver] = []
 
-    def weakened(self, directory: Path, *without: str) -> Place:
+    def weakened(self, directory: Path, *without: str) -> Host:
         """The place with a launcher that lacks these lines of its source: a control."""
         directory.chmod(0o711)
         return replace(self.place, launcher=compile_launcher(directory, without=without))
@@ -256,7 +256,7 @@ class Slivers:
     def root(self, sliver: Sliver) -> Path:
         return names.root_dir(self.config.node.pool, sliver.id)
 
-    def start(self, sliver: Sliver, place: Place | None = None, edit: Callable[[str], str] = lambda xml: xml) -> int:
+    def start(self, sliver: Sliver, place: Host | None = None, edit: Callable[[str], str] = lambda xml: xml) -> int:
         """Start it as the agent does; the host's number of its init. Raises Failed."""
         launch.write(self.config, sliver)
         self.hypervisor.create(sliver.kind, edit(domain_xml(sliver, place or self.place)), sliver.limits.memory)

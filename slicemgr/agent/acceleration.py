@@ -10,7 +10,7 @@ from dataclasses import replace
 from slicemgr.config import Config
 from slicemgr.drivers.libvirt import acceleration
 from slicemgr.drivers.libvirt.acceleration import Found
-from slicemgr.drivers.libvirt.host import Place
+from slicemgr.drivers.libvirt.host import Host
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class Machines:
         self._cache = config.node.state_dir / "acceleration.json"
         self.found: Found | None = None
 
-    def place(self, node: Place) -> Place:
+    def place(self, node: Host) -> Host:
         """The node, with what runs virtual machines as far as that is known."""
         return replace(node, acceleration=self.found.acceleration) if self.found and self.found.acceleration else node
 

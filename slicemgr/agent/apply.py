@@ -22,7 +22,7 @@ from slicemgr.drivers.guest.identity import Identity, new_host_key
 from slicemgr.drivers.kernel import cgroup
 from slicemgr.drivers.libvirt import console_log, launch
 from slicemgr.drivers.libvirt.domain_xml import domain_xml, host_memory
-from slicemgr.drivers.libvirt.host import Place
+from slicemgr.drivers.libvirt.host import Host
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.network import neighbours, traffic
 from slicemgr.drivers.storage import atomic_file
@@ -58,7 +58,7 @@ class Applier:
         self._journal = journal
         self._stop = stop
         self._machines = machines
-        self._containers = launch.place(config)
+        self._containers = launch.host(config)
         self._roots = Roots(config, pool, hypervisor, self._place)
         self._console_sizes: dict[str, int] = {}  # machine → bytes on its console before it started
         self._dns = config.network.dns or resolvers(Path("/etc/resolv.conf").read_text())
@@ -123,7 +123,7 @@ class Applier:
 
     # towards running
 
-    def _place(self) -> Place:
+    def _place(self) -> Host:
         return self._machines.place(self._containers)
 
     def _identity(self, sliver: Sliver) -> None:

@@ -19,7 +19,7 @@ from slicemgr.config import Config
 from slicemgr.drivers.libvirt.console import Console, ConsoleEnded
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.libvirt.screen import Screen
-from slicemgr.drivers.libvirt.terminal_size import Window
+from slicemgr.drivers.libvirt.terminal_size import TerminalSize
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.ipc import console_socket
 from slicemgr.model import Desired, Kind, Sliver
@@ -148,12 +148,12 @@ class Consoles:
         """A function that sets the size of the sliver's terminal; only a container's terminal has one."""
         if sliver.kind is not Kind.LXC or ticket.screen:
             return lambda size: None
-        windows: list[Window] = []
+        windows: list[TerminalSize] = []
 
         def resize(size: console_socket.TerminalSize) -> None:
             try:
                 if not windows:
-                    windows.append(stack.enter_context(Window(self._hypervisor.init_pid(sliver.id))))
+                    windows.append(stack.enter_context(TerminalSize(self._hypervisor.init_pid(sliver.id))))
                 windows[0].resize(*size)
             except (OSError, Failed) as error:  # it is just starting, or going
                 log.debug("the console of %s keeps its size: %s", sliver.id, error)

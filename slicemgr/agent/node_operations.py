@@ -75,7 +75,7 @@ def _baseline(parts: NodeOperations, operation: pending.Operation) -> Result:
             "this node cannot run virtual machines, or its check has not ended",
             hint="`slicectl node show`",
         )
-    place = node.machines.place(launch.place(node.config))
+    place = node.machines.place(launch.host(node.config))
     images = parts.images()
     host = raw_slivers.Host(node.config, node.hypervisor, node.pool, place)
     node.raw_slivers.set()

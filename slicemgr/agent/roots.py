@@ -23,7 +23,7 @@ from slicemgr.drivers.guest.identity import Identity, write_identity
 from slicemgr.drivers.guest.rootfs import Root
 from slicemgr.drivers.importer import confinement
 from slicemgr.drivers.libvirt import launch
-from slicemgr.drivers.libvirt.host import Place
+from slicemgr.drivers.libvirt.host import Host
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.storage import atomic_file, btrfs_files, machine_disk
 from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
@@ -71,7 +71,7 @@ class Preparation(Protocol):
 
 
 def preparation(
-    kind: Kind, config: Config, pool: Pool, hypervisor: Hypervisor, place: Callable[[], Place]
+    kind: Kind, config: Config, pool: Pool, hypervisor: Hypervisor, place: Callable[[], Host]
 ) -> Preparation:
     match kind:
         case Kind.LXC:
@@ -83,7 +83,7 @@ def preparation(
 class Roots:
     """Makes the roots of both kinds. Thread-safe for different slivers."""
 
-    def __init__(self, config: Config, pool: Pool, hypervisor: Hypervisor, place: Callable[[], Place]) -> None:
+    def __init__(self, config: Config, pool: Pool, hypervisor: Hypervisor, place: Callable[[], Host]) -> None:
         self._config = config
         self._pool = pool
         self._kinds = {kind: preparation(kind, config, pool, hypervisor, place) for kind in Kind}
@@ -277,7 +277,7 @@ class _Container:
 
 
 class _Machine:
-    def __init__(self, config: Config, pool: Pool, hypervisor: Hypervisor, place: Callable[[], Place]) -> None:
+    def __init__(self, config: Config, pool: Pool, hypervisor: Hypervisor, place: Callable[[], Host]) -> None:
         self._config = config
         self._pool = pool
         self._hypervisor = hypervisor

@@ -23,7 +23,7 @@ from slicemgr import names
 from slicemgr.config import LibvirtConfig
 from slicemgr.drivers.libvirt import processes
 from slicemgr.drivers.libvirt.domain_xml import domain_xml
-from slicemgr.drivers.libvirt.host import Place
+from slicemgr.drivers.libvirt.host import Host
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.errors import Code, Failed
 from slicemgr.model import GIB, Kind, Sliver
@@ -67,7 +67,7 @@ class TestDriver(Driver):
         return "test"  # this driver always has one of that name
 
 
-def for_test_driver(sliver: Sliver, place: Place) -> str:
+def for_test_driver(sliver: Sliver, place: Host) -> str:
     """The domain as that driver takes it: of its own type, with its own security model."""
     domain = ET.fromstring(domain_xml(sliver, place))
     domain.set("type", "test")

@@ -10,10 +10,10 @@ import pytest
 
 from slicemgr.drivers.libvirt.container_xml import MASKED_DIRS, MASKED_FILES
 from slicemgr.drivers.libvirt.domain_xml import domain_xml
-from slicemgr.drivers.libvirt.host import Acceleration, Place
+from slicemgr.drivers.libvirt.host import Acceleration, Host
 from slicemgr.model import GIB, MIB, Boot, BootFacts, Desired, Kind, Limits, PortBlock, Sliver
 
-PLACE = Place(
+PLACE = Host(
     root=Path("/run/slicemgr/root"),
     launcher=Path("/usr/lib/slicemgr/sliver-launcher"),
     init_dir=Path("/usr/lib/slicemgr/init"),

@@ -11,7 +11,7 @@ import demo
 import pytest
 from tiny_sliver import Slivers, eventually, make_root, parse_lines, tiny_node
 
-from slicemgr.drivers.libvirt.host import Place
+from slicemgr.drivers.libvirt.host import Host
 from slicemgr.errors import Failed
 from slicemgr.model import MIB, Sliver
 
@@ -31,7 +31,7 @@ def _tidy(slivers: Slivers) -> Iterator[None]:
 
 
 def boot(
-    slivers: Slivers, probe: str, rc: str, place: Place | None = None, **limits: int | float | None
+    slivers: Slivers, probe: str, rc: str, place: Host | None = None, **limits: int | float | None
 ) -> tuple[Sliver, int]:
     sliver = slivers.new(**limits)
     files = {"bin/probe": slivers.config.node.pool.parent / probe}
@@ -93,7 +93,7 @@ TAKE = "/bin/probe {what} > /root/found & sleep 1000"
 SIGNALS, QUEUES = 8192, 8  # what a sliver may have: tools/launcher/counts.c; queues of the default size
 
 
-def counts(slivers: Slivers, what: str, place: Place | None = None) -> dict[str, int]:
+def counts(slivers: Slivers, what: str, place: Host | None = None) -> dict[str, int]:
     """What a sliver got of what the kernel counts for each user; it keeps it."""
     sliver, _ = boot(slivers, "probe_counts", TAKE.format(what=what), place)
     found = slivers.root(sliver) / "root" / "found"

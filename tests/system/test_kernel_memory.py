@@ -16,7 +16,7 @@ from slicemgr.agent.chores import capture_rings as captures
 from slicemgr.agent.chores.capture_rings import Captures
 from slicemgr.drivers.kernel import capture_rings, cgroup
 from slicemgr.drivers.libvirt import launch
-from slicemgr.drivers.libvirt.host import Place
+from slicemgr.drivers.libvirt.host import Host
 from slicemgr.drivers.network import fragments
 from slicemgr.model import MIB, Sliver
 
@@ -36,7 +36,7 @@ def slivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slivers]:
 
 
 @pytest.fixture(scope="module")
-def unfiltered(slivers: Slivers, tmp_path_factory: pytest.TempPathFactory) -> Place:
+def unfiltered(slivers: Slivers, tmp_path_factory: pytest.TempPathFactory) -> Host:
     """The control whose filter knows no capture rings."""
     return slivers.weakened(tmp_path_factory.mktemp("unfiltered"), FILTER)
 
@@ -65,7 +65,7 @@ def attempt(
     slivers: Slivers,
     *what: str,
     lacks: tuple[str, ...] = (),
-    place: Place | None = None,
+    place: Host | None = None,
     arch: str = "x86_64",
     memory: int = 128 * MIB,
 ) -> tuple[int, dict[str, str]]:
@@ -99,7 +99,7 @@ def test_capture_rings_are_bounded_over_all_sockets_of_a_sliver(slivers: Slivers
     assert int(other["many"]) == RINGS
 
 
-def test_without_the_program_and_the_filter_rings_are_free_and_not_counted(slivers: Slivers, unfiltered: Place) -> None:
+def test_without_the_program_and_the_filter_rings_are_free_and_not_counted(slivers: Slivers, unfiltered: Host) -> None:
     init, found = attempt(slivers, "large", "many", lacks=("socket_program",), place=unfiltered)
     assert {name: found[name] for name in LARGE} == dict.fromkeys(LARGE, "ok")
     assert int(found["many"]) == MOST
@@ -107,7 +107,7 @@ def test_without_the_program_and_the_filter_rings_are_free_and_not_counted(slive
 
 
 def test_calls_of_32_bit_programs_go_round_the_program_but_not_round_the_filter(
-    slivers: Slivers, unfiltered: Place
+    slivers: Slivers, unfiltered: Host
 ) -> None:
     _, found = attempt(slivers, "large", place=unfiltered)
     assert (found["large"], found["large_32"]) == ("ENOMEM", "ok")

@@ -16,7 +16,7 @@ from tiny_sliver import Slivers, eventually, make_root, parse_lines, processes_n
 from slicemgr import names
 from slicemgr.drivers.kernel import cgroup
 from slicemgr.drivers.libvirt import capabilities
-from slicemgr.drivers.libvirt.host import Place
+from slicemgr.drivers.libvirt.host import Host
 from slicemgr.errors import Failed
 from slicemgr.model import MIB, Sliver
 
@@ -219,7 +219,7 @@ def test_every_limit_that_can_be_asked_for_holds(slivers: Slivers) -> None:
 def test_the_link_has_its_address_whoever_changed_it_outside(slivers: Slivers, tmp_path: Path) -> None:
     """As udev does between libvirt's setting and the move into the container: here libvirt itself is given another."""
 
-    def booted(place: Place | None = None) -> tuple[Sliver, str]:
+    def booted(place: Host | None = None) -> tuple[Sliver, str]:
         sliver = slivers.new()
         make_root(slivers.root(sliver), rc="sleep 1000")
         init = slivers.start(sliver, place, lambda xml: xml.replace(names.mac(sliver.id), "52:54:00:00:00:01"))

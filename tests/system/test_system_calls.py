@@ -12,7 +12,7 @@ import pytest
 from tiny_sliver import Slivers, eventually, make_root, parse_lines, processes_named, tiny_node
 
 from slicemgr.drivers.kernel import cgroup
-from slicemgr.drivers.libvirt.host import Place
+from slicemgr.drivers.libvirt.host import Host
 
 LAST = 1024  # of the numbers that are tried
 OPEN_TREE_ATTR = 467
@@ -56,7 +56,7 @@ def _tidy(slivers: Slivers) -> Iterator[None]:
     slivers.end()
 
 
-def answers(slivers: Slivers, probe: str, place: Place | None = None, arch: str = "x86_64") -> dict[str, str]:
+def answers(slivers: Slivers, probe: str, place: Host | None = None, arch: str = "x86_64") -> dict[str, str]:
     """What the probe finds as a sliver's root."""
     sliver = slivers.new(arch)
     root = slivers.root(sliver)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from slicemgr import names
 from slicemgr.drivers.libvirt import capabilities
 from slicemgr.drivers.libvirt.domain_xml import NAMESPACE, domain_xml
-from slicemgr.drivers.libvirt.host import CPU_PERIOD, Place
+from slicemgr.drivers.libvirt.host import CPU_PERIOD, Host
 from slicemgr.model import GIB, MIB, Desired, Kind, Limits, PortBlock, Sliver
 
-PLACE = Place(root=Path("/run/slicemgr/root"), launcher=Path("/l"), init_dir=Path("/i"), gateway="169.254.1.1")
+PLACE = Host(root=Path("/run/slicemgr/root"), launcher=Path("/l"), init_dir=Path("/i"), gateway="169.254.1.1")
 
 
 def sliver(kind: Kind = Kind.LXC, index: int = 0, generation: int = 0, cpu: float = 1.0, name: str = "exp") -> Sliver:
@@ -79,7 +79,7 @@ def test_a_container_is_never_root_on_the_host() -> None:
 
 
 def test_what_the_tenant_chose_is_quoted() -> None:
-    place = Place(root=Path("/a&b<c"), launcher=Path("/l"), init_dir=Path("/i"), gateway="169.254.1.1")
+    place = Host(root=Path("/a&b<c"), launcher=Path("/l"), init_dir=Path("/i"), gateway="169.254.1.1")
     domain = ET.fromstring(domain_xml(sliver(name="<x>&"), place))
     assert domain.find("devices/filesystem/source[@dir='/a&b<c']") is not None
 

@@ -17,9 +17,9 @@ from slicemgr.agent.roots import preparation
 from slicemgr.config import Config
 from slicemgr.drivers.guest.identity import Identity, new_host_key, write_identity
 from slicemgr.drivers.guest.rootfs import Root
+from slicemgr.drivers.libvirt import host as libvirt_host
 from slicemgr.drivers.libvirt import launch
 from slicemgr.drivers.libvirt.domain_xml import domain_xml, host_memory
-from slicemgr.drivers.libvirt.host import Place
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, Refused
@@ -36,7 +36,7 @@ class Host:
     config: Config
     hypervisor: Hypervisor
     pool: Pool
-    place: Place
+    place: libvirt_host.Host
 
 
 class Makers(Protocol):

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 from slicemgr.drivers.libvirt import capabilities
 from slicemgr.drivers.libvirt.element import element
-from slicemgr.drivers.libvirt.host import CPU_PERIOD, Place
+from slicemgr.drivers.libvirt.host import CPU_PERIOD, Host
 from slicemgr.model import IDS_PER_SLIVER, KIB, Sliver
 
 INIT_DIR = "/.slicemgr"  # where the init is seen inside the container
@@ -50,11 +50,11 @@ MASKED_FILES = (
 
 
 def complete(
-    domain: ET.Element, tune: ET.Element, devices: ET.Element, link: ET.Element, sliver: Sliver, place: Place
+    domain: ET.Element, tune: ET.Element, devices: ET.Element, link: ET.Element, sliver: Sliver, host: Host
 ) -> None:
     """Add what makes the domain a container. Pure."""
     domain.set("type", "lxc")
-    _memory(domain, sliver, place)
+    _memory(domain, sliver, host)
     element(tune, "period", CPU_PERIOD)  # a container's quota is the whole domain's
     element(tune, "quota", round(sliver.limits.cpu * CPU_PERIOD))
     os = element(domain, "os")
@@ -66,34 +66,34 @@ def complete(
     kept = element(element(domain, "features"), "capabilities", policy="deny")
     for name in capabilities.KEPT:
         element(kept, name, state="on")
-    _files(devices, sliver, place)
+    _files(devices, sliver, host)
     element(devices, "console", type="pty")
     element(link, "guest", dev="eth0")
-    element(link, "ip", address=sliver.address, family="ipv4", prefix=32, peer=place.gateway)
-    element(link, "route", family="ipv4", address="0.0.0.0", prefix=0, gateway=place.gateway)
+    element(link, "ip", address=sliver.address, family="ipv4", prefix=32, peer=host.gateway)
+    element(link, "route", family="ipv4", address="0.0.0.0", prefix=0, gateway=host.gateway)
 
 
-def _memory(domain: ET.Element, sliver: Sliver, place: Place) -> None:
+def _memory(domain: ET.Element, sliver: Sliver, host: Host) -> None:
     limits = sliver.limits
     tune = element(domain, "memtune")
     element(tune, "hard_limit", limits.memory // KIB, unit="KiB")
     if limits.memory_soft is not None:
         element(tune, "soft_limit", limits.memory_soft // KIB, unit="KiB")
-    if place.swap_limit:
+    if host.swap_limit:
         element(tune, "swap_hard_limit", limits.memory // KIB, unit="KiB")
 
 
-def _files(devices: ET.Element, sliver: Sliver, place: Place) -> None:
-    element(devices, "emulator", str(place.launcher))
-    _bind(devices, str(place.root), "/")
-    _bind(devices, str(place.init_dir), INIT_DIR, readonly=True)
+def _files(devices: ET.Element, sliver: Sliver, host: Host) -> None:
+    element(devices, "emulator", str(host.launcher))
+    _bind(devices, str(host.root), "/")
+    _bind(devices, str(host.init_dir), INIT_DIR, readonly=True)
     _ram(devices, "/dev/shm", sliver.limits.memory // 2)  # shared memory; what is in it counts as the sliver's memory
-    for path in place.masked_dirs:
-        _bind(devices, str(place.empty_dir), path)
-    for path in place.masked_files:
-        _bind(devices, str(place.empty_file), path)
-    if place.vmstat is not None:
-        _bind(devices, str(place.vmstat), "/proc/vmstat")
+    for path in host.masked_dirs:
+        _bind(devices, str(host.empty_dir), path)
+    for path in host.masked_files:
+        _bind(devices, str(host.empty_file), path)
+    if host.vmstat is not None:
+        _bind(devices, str(host.vmstat), "/proc/vmstat")
 
 
 def _ram(devices: ET.Element, target: str, size: int, readonly: bool = False) -> None:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 from slicemgr import names
 from slicemgr.drivers.libvirt import container_xml, machine_xml
 from slicemgr.drivers.libvirt.element import element
-from slicemgr.drivers.libvirt.host import Place
+from slicemgr.drivers.libvirt.host import Host
 from slicemgr.model import KIB, Kind, Sliver
 
 NAMESPACE = "https://slicemgr.example/sliver/1"  # of our element in <metadata>; a name, not an address
@@ -18,17 +18,17 @@ NAMESPACE = "https://slicemgr.example/sliver/1"  # of our element in <metadata>;
 ET.register_namespace("slicemgr", NAMESPACE)
 
 
-def domain_xml(sliver: Sliver, place: Place) -> str:
+def domain_xml(sliver: Sliver, host: Host) -> str:
     """The domain of `sliver` at `place`, for virDomainCreateXML."""
     domain, devices = ET.Element("domain"), ET.Element("devices")
     _identity(domain, sliver)
     tune = _limits(domain, sliver)
-    link = _link(sliver, place)
+    link = _link(sliver, host)
     match sliver.kind:
         case Kind.LXC:
-            container_xml.complete(domain, tune, devices, link, sliver, place)
+            container_xml.complete(domain, tune, devices, link, sliver, host)
         case Kind.KVM:
-            machine_xml.complete(domain, tune, devices, link, sliver, place)
+            machine_xml.complete(domain, tune, devices, link, sliver, host)
     element(domain, "clock", offset="utc")
     element(domain, "on_poweroff", "destroy")
     element(domain, "on_reboot", "restart")
@@ -39,13 +39,13 @@ def domain_xml(sliver: Sliver, place: Place) -> str:
     return ET.tostring(domain, encoding="unicode") + "\n"
 
 
-def host_memory(sliver: Sliver, place: Place) -> int:
+def host_memory(sliver: Sliver, host: Host) -> int:
     """Bytes that the sliver may take of the host."""
     match sliver.kind:
         case Kind.LXC:
             return sliver.limits.memory
         case Kind.KVM:
-            return sliver.limits.memory + machine_xml.OVERHEAD[place.acceleration]
+            return sliver.limits.memory + machine_xml.OVERHEAD[host.acceleration]
 
 
 def _identity(domain: ET.Element, sliver: Sliver) -> None:
@@ -67,11 +67,11 @@ def _limits(domain: ET.Element, sliver: Sliver) -> ET.Element:
     return tune
 
 
-def _link(sliver: Sliver, place: Place) -> ET.Element:
+def _link(sliver: Sliver, host: Host) -> ET.Element:
     """A routed point-to-point link: no bridge, so no neighbours, and the same host side for both kinds."""
     link = ET.Element("interface", type="ethernet")
     element(link, "mac", address=names.mac(sliver.id))
     source = element(link, "source")
-    element(source, "ip", address=place.gateway, family="ipv4", prefix=32, peer=sliver.address)
+    element(source, "ip", address=host.gateway, family="ipv4", prefix=32, peer=sliver.address)
     element(link, "target", dev=names.link(sliver.id))
     return link

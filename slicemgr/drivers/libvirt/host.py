@@ -1,4 +1,4 @@
-"""The node, as far as a domain depends on it."""
+"""The properties of the node that a domain depends on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Acceleration(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Host:
     """root: where the launcher mounts a container's files. empty_file, empty_dir: what it makes for the masks.
     vmstat: a /proc/vmstat without numbers, which it makes, too; None where the kernel has none.
 

@@ -235,9 +235,9 @@ class Hypervisor:
         """
         wanted = libvirt.VIR_DOMAIN_STATS_BALLOON | libvirt.VIR_DOMAIN_STATS_BLOCK
         with self._calling(Kind.KVM, "read what the machines use") as connection:
-            told = connection.getAllDomainStats(wanted, libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT)
-            named = ((names.sliver_of_domain(domain.name()), stats) for domain, stats in told)
-            return {sliver: stats for sliver, stats in named if sliver is not None}
+            stats = connection.getAllDomainStats(wanted, libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT)
+            named = ((names.sliver_of_domain(domain.name()), values) for domain, values in stats)
+            return {sliver: values for sliver, values in named if sliver is not None}
 
     def stop(self, sliver: str, grace: float) -> bool:
         """Ask for a clean shutdown, then end it by force after `grace` seconds; whether it was clean."""

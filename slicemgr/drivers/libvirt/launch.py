@@ -16,7 +16,7 @@ from slicemgr.config import PACKAGE, Config
 from slicemgr.drivers.guest.proc_view import ProcView
 from slicemgr.drivers.kernel import capture_rings, cgroup
 from slicemgr.drivers.libvirt.container_xml import MASKED_DIRS, MASKED_FILES
-from slicemgr.drivers.libvirt.host import Acceleration, Place
+from slicemgr.drivers.libvirt.host import Acceleration, Host
 from slicemgr.drivers.libvirt.processes import LXC_DIR
 from slicemgr.model import IDS_PER_SLIVER, Sliver
 
@@ -26,9 +26,9 @@ FRAGMENTS = 256 << 10  # bytes that wait for the rest of their packets, for each
 _NOGROUP = 65534
 
 
-def place(config: Config, acceleration: Acceleration = Acceleration.EMULATION) -> Place:
+def host(config: Config, acceleration: Acceleration = Acceleration.EMULATION) -> Host:
     """The node as a domain sees it: which of the masked files this kernel has, where things lie."""
-    return Place(
+    return Host(
         root=RUN_DIR / "root",
         empty_file=RUN_DIR / "mask" / "empty",
         empty_dir=RUN_DIR / "mask" / "none",

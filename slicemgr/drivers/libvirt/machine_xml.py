@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 from slicemgr import names
 from slicemgr.drivers.libvirt.element import element
-from slicemgr.drivers.libvirt.host import CPU_PERIOD, SLOW_EMULATED, Acceleration, Place
+from slicemgr.drivers.libvirt.host import CPU_PERIOD, SLOW_EMULATED, Acceleration, Host
 from slicemgr.model import KIB, MIB, Boot, Sliver
 
 TRANSLATED = 128 * MIB  # of translated code that emulation keeps
@@ -27,16 +27,16 @@ KERNEL_OPTIONS = "ro console=tty0 console=ttyS0,115200 no_timer_check"
 
 
 def complete(
-    domain: ET.Element, tune: ET.Element, devices: ET.Element, link: ET.Element, sliver: Sliver, place: Place
+    domain: ET.Element, tune: ET.Element, devices: ET.Element, link: ET.Element, sliver: Sliver, host: Host
 ) -> None:
     """Add what makes the domain a machine. Pure."""
-    emulated = place.acceleration is Acceleration.EMULATION
+    emulated = host.acceleration is Acceleration.EMULATION
     domain.set("type", "qemu" if emulated else "kvm")
     if sliver.limits.memory_soft is not None:
         element(element(domain, "memtune"), "soft_limit", sliver.limits.memory_soft // KIB, unit="KiB")
     element(tune, "global_period", CPU_PERIOD)
     element(tune, "global_quota", round(sliver.limits.cpu * CPU_PERIOD))
-    _boot(domain, sliver, place)
+    _boot(domain, sliver, host)
     features = element(domain, "features")
     element(features, "acpi")
     if emulated:
@@ -45,9 +45,9 @@ def complete(
     if emulated:
         element(cpu, "feature", policy="disable", name=SLOW_EMULATED)
     label = element(domain, "seclabel", type="static", model="dac", relabel="yes")
-    element(label, "label", f"+{sliver.uid_first}:+{place.machine_gid}")
-    _disks(devices, sliver, place)
-    directory = names.sliver_dir(place.pool, sliver.id)
+    element(label, "label", f"+{sliver.uid_first}:+{host.machine_gid}")
+    _disks(devices, sliver, host)
+    directory = names.sliver_dir(host.pool, sliver.id)
     element(element(devices, "serial", type="pty"), "log", file=str(directory / names.CONSOLE_LOG), append="on")
     screen = element(devices, "graphics", type="vnc")
     element(screen, "listen", type="socket")  # in libvirt's own directory, which is the machine's alone
@@ -59,10 +59,10 @@ def complete(
     element(link, "model", type="virtio")
 
 
-def _boot(domain: ET.Element, sliver: Sliver, place: Place) -> None:
+def _boot(domain: ET.Element, sliver: Sliver, host: Host) -> None:
     os = element(domain, "os")
     element(os, "type", "hvm", arch="x86_64", machine="q35")
-    directory = names.sliver_dir(place.pool, sliver.id)
+    directory = names.sliver_dir(host.pool, sliver.id)
     match sliver.boot:
         case Boot.DIRECT:
             element(os, "kernel", str(directory / names.KERNEL))
@@ -77,15 +77,15 @@ def _boot(domain: ET.Element, sliver: Sliver, place: Place) -> None:
             element(os, "boot", dev="hd")
 
 
-def _disks(devices: ET.Element, sliver: Sliver, place: Place) -> None:
+def _disks(devices: ET.Element, sliver: Sliver, host: Host) -> None:
     """The overlay on the image, each in its recorded format, and the seed. A write that fails stops the guest."""
     limits = sliver.limits
     disk = element(devices, "disk", type="file", device="disk")
     element(disk, "driver", name="qemu", type="qcow2", cache="none", error_policy="stop", discard="unmap")
-    _file(disk, names.disk_file(place.pool, sliver.id))
+    _file(disk, names.disk_file(host.pool, sliver.id))
     backing = element(disk, "backingStore", type="file")
     element(backing, "format", type=sliver.image_format)
-    _file(backing, names.image_file(place.images, sliver.image, sliver.image_format))
+    _file(backing, names.image_file(host.images, sliver.image, sliver.image_format))
     element(backing, "backingStore")
     element(disk, "target", dev="vda", bus="virtio")
     if limits.io_rate is not None or limits.io_ops is not None:
@@ -96,7 +96,7 @@ def _disks(devices: ET.Element, sliver: Sliver, place: Place) -> None:
             element(tune, "total_iops_sec", limits.io_ops)
     seed = element(devices, "disk", type="file", device="disk")
     element(seed, "driver", name="qemu", type="raw")
-    _file(seed, names.seed_file(place.pool, sliver.id))
+    _file(seed, names.seed_file(host.pool, sliver.id))
     element(seed, "target", dev="vdb", bus="virtio")
     element(seed, "readonly")
 

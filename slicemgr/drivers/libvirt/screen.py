@@ -60,8 +60,8 @@ class Screen:
 
     def belongs_to(self, pid: int) -> bool:
         """Whether that process listens there."""
-        told = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        return bool(_PEER.unpack(told)[0] == pid)
+        credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        return bool(_PEER.unpack(credentials)[0] == pid)
 
     def close(self) -> None:
         self._socket.close()
