@@ -221,8 +221,8 @@ class Service:
             c.execute(tables.mails.insert().values(**letter, state="waiting", created_at=now, next_at=now))
             asked = {**mine, "id": "1", "project": "default", "name": "exp", "body": {}, "reason": "more"}
             c.execute(tables.requests.insert().values(**asked, state="waiting"))
-            told = {**mine, "key": "1", "request": "r", "status": 202, "body": "{}", "sealed": False}
-            c.execute(tables.answers.insert().values(told))
+            row = {**mine, "key": "1", "request": "r", "status": 202, "body": "{}", "sealed": False}
+            c.execute(tables.answers.insert().values(row))
             slice = sliver.rpartition("-")[0]
             c.execute(tables.snapshots.insert().values(**mine, id="1", slice=slice, name="before"))
             c.execute(tables.sliver_snapshots.insert().values(snapshot="1", sliver=sliver, made_at=now, size=7))
@@ -234,10 +234,8 @@ class Service:
             c.execute(tables.accounts.insert().values(project="default", month="2026-11"))
             kept = {"began_at": now, "ended_at": now, "user": schema.ADMIN, "version": "1", "failed": 0, "rows": []}
             c.execute(tables.audits.insert().values(node="node1", **kept))
-            told = {"name": "Scale", "kind": "scale", "summary": "It scales.", "published_by": schema.ADMIN}
-            c.execute(
-                tables.experiments.insert().values(**told, id="1", published_at=now, size=1, sha256=SHA, files=[])
-            )
+            row = {"name": "Scale", "kind": "scale", "summary": "It scales.", "published_by": schema.ADMIN}
+            c.execute(tables.experiments.insert().values(**row, id="1", published_at=now, size=1, sha256=SHA, files=[]))
 
     def rows(self) -> list[pending.SliverRow]:
         with self.store.read() as c:

@@ -109,10 +109,10 @@ def engine() -> int:
     return 0
 
 
-def lxd(told: str) -> int:
+def lxd(text: str) -> int:
     match WORDS[0]:
         case "launch":
-            begin(WORDS[-1], int(json.loads(told)["devices"]["ssh"]["listen"].rpartition(":")[2]))
+            begin(WORDS[-1], int(json.loads(text)["devices"]["ssh"]["listen"].rpartition(":")[2]))
         case "delete":
             end(WORDS[-1])
         case "query":
@@ -120,9 +120,9 @@ def lxd(told: str) -> int:
     return 0
 
 
-def rules(told: str) -> int:
+def rules(text: str) -> int:
     """A port that leads to somebody's sshd greets."""
-    for line in told.splitlines():
+    for line in text.splitlines():
         if line.endswith(":22"):
             port = line.split()[line.split().index("--dport") + 1]
             if line.startswith("-A"):
@@ -162,15 +162,15 @@ PROGRAMS = {"unshare": keeper, "nsenter": enter, "docker": engine, "podman": eng
 DAEMONS = ("dockerd", "systemd-nspawn", "lxd --group root", "incusd --group root")
 
 
-def client(told: str) -> int:
+def client(text: str) -> int:
     """Programs that read, or do next to nothing."""
     if "waitready" in WORDS:
         return 0 if any(THERE.glob("daemon-*")) else 1
     match NAME:
         case "lxc" | "incus":
-            return lxd(told)
+            return lxd(text)
         case "iptables-restore":
-            return rules(told)
+            return rules(text)
         case "lxc-info":
             print(1)
         case "lxc-destroy":
@@ -186,16 +186,16 @@ def main() -> int:
         return 0
     reads = NAME in ("iptables-restore", "ip") or WORDS[:1] == ["launch"] or WORDS[-2:] == ["init", "--preseed"]
     reads = reads and NAME != "nsenter"
-    told = sys.stdin.read() if reads else ""
+    text = sys.stdin.read() if reads else ""
     if NAME not in ("nsenter", "unshare"):
-        log(told)
+        log(text)
     broken = WORLD / f"broken-{NAME}"
     if broken.exists():
         sys.stderr.write(broken.read_text())
         return 1
     if NAME in DAEMONS or " ".join([NAME, *WORDS]) in DAEMONS:
         return daemon()
-    return PROGRAMS[NAME]() if NAME in PROGRAMS else client(told)
+    return PROGRAMS[NAME]() if NAME in PROGRAMS else client(text)
 
 
 if __name__ == "__main__":

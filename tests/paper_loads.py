@@ -76,10 +76,10 @@ class PaperLoads(PaperTestbed):
         self.on("POST /nodes/node1/sysbench", lambda request: self._measure("sysbench", request))
 
     def _node(self) -> dict[str, Any]:
-        told = super()._node()
+        node = super()._node()
         reasons = {kind: f"{kind} is not for paper" for kind, able in self.kinds.items() if not able}
-        told["facts"].update(kinds=self.kinds, kinds_reason=reasons)
-        return told
+        node["facts"].update(kinds=self.kinds, kinds_reason=reasons)
+        return node
 
     def _create(self, request: Request) -> Answer:
         answer = super()._create(request)

@@ -28,8 +28,8 @@ def free_port() -> int:
 
 def steps(done: bool = True) -> list[dict[str, Any]]:
     """Of a create."""
-    told = {"sliver": "abcdefgh-0", "state": "done" if done else "running", "detail": "", "percent": None}
-    return [{**told, "name": name, "began": began, "seconds": took if done else None} for name, began, took in STEPS]
+    step = {"sliver": "abcdefgh-0", "state": "done" if done else "running", "detail": "", "percent": None}
+    return [{**step, "name": name, "began": began, "seconds": took if done else None} for name, began, took in STEPS]
 
 
 class _Banner(socketserver.BaseRequestHandler):

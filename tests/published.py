@@ -30,13 +30,13 @@ REPORT = "<!doctype html><title>Scale</title><h1>Scale</h1><script>new Image().s
 
 def content(report: str = REPORT, **run: Any) -> dict[str, bytes]:
     """The files of a report; `run` changes run.json, None takes a field out."""
-    told = {key: value for key, value in {**RUN, **run}.items() if value is not None}
+    info = {key: value for key, value in {**RUN, **run}.items() if value is not None}
     return {
         "report.html": report.encode(),
         "report.md": b"# Scale\n",
         "data.csv": b"n,memory\n1,2\n",
         "data.json": b"[]",
-        "run.json": json.dumps(told).encode(),
+        "run.json": json.dumps(info).encode(),
         "memory.png": PIXEL,
     }
 
@@ -65,9 +65,9 @@ def packed(files: Mapping[str, bytes] | None = None, more: Iterable[tuple[tarfil
 def row(id: str, **more: Any) -> dict[str, Any]:
     """Of the table, for a report of `content()`."""
     files: list[dict[str, Any]] = [{"name": name, "size": len(data)} for name, data in content().items()]
-    told = {"name": "Scale to 200", "kind": "scale", "node": "node1", "summary": "4.9 MiB each.", "public": True}
-    told |= {"published_by": "root", "published_at": utcnow(), "size": sum(one["size"] for one in files)}
-    return {"id": id, "sha256": id * 4, "files": files, **told, **more}
+    row = {"name": "Scale to 200", "kind": "scale", "node": "node1", "summary": "4.9 MiB each.", "public": True}
+    row |= {"published_by": "root", "published_at": utcnow(), "size": sum(one["size"] for one in files)}
+    return {"id": id, "sha256": id * 4, "files": files, **row, **more}
 
 
 def add(c: Connection, config: Config, id: str, **more: Any) -> None:

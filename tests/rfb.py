@@ -45,13 +45,13 @@ class Viewer:
         self.channel.send(struct.pack("!BBHHHH", 3, 0, 0, 0, *self.size))
         while (kind := self._read(1)[0]) != _UPDATE:
             assert kind == 2, kind  # a bell
-        told = b""
+        pixels = b""
         (rectangles,) = struct.unpack("!xH", self._read(3))
         for _ in range(rectangles):
             _, _, width, height, encoding = struct.unpack("!HHHHi", self._read(12))
             assert encoding == 0
-            told += self._read(width * height * 4)
-        return told
+            pixels += self._read(width * height * 4)
+        return pixels
 
     def _read(self, amount: int) -> bytes:
         deadline = time.monotonic() + 60

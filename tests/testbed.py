@@ -308,8 +308,8 @@ class Node:
 
     def host(self) -> dict[str, set[str]]:
         """Everything on the host that carries our mark, by kind, as sliver ids."""
-        told = self.box.run(["sh", "-c", LOOK], check=True, timeout=300).stdout
-        domains, links, rules, groups = (part.splitlines() for part in told.split("--\n"))
+        output = self.box.run(["sh", "-c", LOOK], check=True, timeout=300).stdout
+        domains, links, rules, groups = (part.splitlines() for part in output.split("--\n"))
         devices = [line.split()[1].split("@")[0].rstrip(":") for line in links]
         return {
             "domains": set(filter(None, map(names.sliver_of_domain, domains))),

@@ -28,7 +28,7 @@ PROJECT = "bench-click"
 WAIT = 120_000  # ms
 
 
-def told(*words: str) -> Any:
+def slicectl_json(*words: str) -> Any:
     return json.loads(demo.slicectl(*words, "-f", "json").stdout)
 
 
@@ -41,14 +41,14 @@ def banner(host: str, port: int) -> None:
 
 def invite() -> str:
     """An account with a project of its own; the link by which it gets its password."""
-    if not any(one["name"] == PROJECT for one in told("project", "list")):
+    if not any(one["name"] == PROJECT for one in slicectl_json("project", "list")):
         demo.slicectl("project", "create", PROJECT, "--slices", "2", "--slivers", "2")
-    if any(one["name"] == USER for one in told("user", "list")):
+    if any(one["name"] == USER for one in slicectl_json("user", "list")):
         demo.slicectl("user", "enable", USER)
     else:
         demo.slicectl("user", "invite", USER)
         demo.slicectl("project", "add", PROJECT, USER)
-    return str(told("user", "link", USER)["invitation"]["link"])
+    return str(slicectl_json("user", "link", USER)["invitation"]["link"])
 
 
 def sign_in(page: Page, link: str) -> None:
@@ -80,7 +80,7 @@ def by_slicectl(name: str, key: Path) -> float:
     """Seconds from the start of the command."""
     started = time.monotonic()
     words = ("--type", "lxc", "--image", demo.RECIPE, "--ssh-key", str(key), "--project", PROJECT)
-    sliver = told("create", name, *words)["slivers"][0]
+    sliver = slicectl_json("create", name, *words)["slivers"][0]
     banner(sliver["ssh"]["host"], sliver["ssh"]["port"])
     return time.monotonic() - started
 
@@ -108,7 +108,7 @@ def main() -> int:
             pages, commands = measure(page, given.count, key)
             browser.close()
     finally:
-        left = [one["name"] for one in told("list") if one["project"] == PROJECT]
+        left = [one["name"] for one in slicectl_json("list") if one["project"] == PROJECT]
         if left:
             demo.slicectl("delete", "--project", PROJECT, *left)
         demo.slicectl("user", "disable", USER, check=False)

@@ -117,22 +117,22 @@ def ensure_box(box: str, name: str) -> dict[str, str]:
             if time.monotonic() > deadline:
                 sys.exit(f"demo: the service does not answer; see its log: tools/nodebox show {box}")
             time.sleep(0.1)
-    told: dict[str, str] = json.loads(nodebox("enter", box, "--", "cat", "/run/slicemgr/client.json"))
-    return told
+    client_settings: dict[str, str] = json.loads(nodebox("enter", box, "--", "cat", "/run/slicemgr/client.json"))
+    return client_settings
 
 
-def write_client(target: Path, told: dict[str, str]) -> None:
+def write_client(target: Path, client_settings: dict[str, str]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.touch(mode=0o600)
-    target.write_text(json.dumps(told))
+    target.write_text(json.dumps(client_settings))
 
 
 def ensure_service(key: Path) -> str:
     """The demo's box; where `slicectl` of this clone finds it. The service's address."""
-    told = ensure_box(BOX, "demo")
-    write_client(VENV / "etc/slicemgr/client.json", {**told, "identity": str(key)})
+    client_settings = ensure_box(BOX, "demo")
+    write_client(VENV / "etc/slicemgr/client.json", {**client_settings, "identity": str(key)})
     await_node()
-    return told["url"]
+    return client_settings["url"]
 
 
 def await_node() -> None:

@@ -20,9 +20,9 @@ PEER_FILE = demo.RUN / "peer.json"
 
 
 @contextmanager
-def spoken_to(told: Mapping[str, str]) -> Iterator[None]:
+def speaking_to(settings: Mapping[str, str]) -> Iterator[None]:
     """Meanwhile slicectl means this service."""
-    os.environ.update(SLICEMGR_URL=told["url"], SLICEMGR_TOKEN=told["token"])
+    os.environ.update(SLICEMGR_URL=settings["url"], SLICEMGR_TOKEN=settings["token"])
     try:
         yield
     finally:
@@ -52,9 +52,9 @@ def main() -> None:
     demo.RUN.mkdir(mode=0o700, exist_ok=True)
     demo.ensure_service(demo.ensure_key())
     ensure_images(recipes)
-    told = demo.ensure_box(PEER, "peer")
-    demo.write_client(PEER_FILE, told)
-    with spoken_to(told):
+    settings = demo.ensure_box(PEER, "peer")
+    demo.write_client(PEER_FILE, settings)
+    with speaking_to(settings):
         ensure_images(recipes)
     demo.nodebox("join", demo.BOX, PEER)
     lans = json.loads(demo.nodebox("show", demo.BOX, "-f", "json"))["lans"]

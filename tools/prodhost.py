@@ -216,7 +216,7 @@ def _make_devices(directory: Path) -> None:
 def run(
     suite: str, pool_disk: Path, images: str, tests: Sequence[str], after_reboot: Sequence[str], console: Path
 ) -> str:
-    """Install, boot, test; what the machine told. To be called in a private mount namespace.
+    """Install, boot, test; the output of the machine. To be called in a private mount namespace.
 
     pool_disk: a raw disk made as the page says, with bases and disk images in it; images: their rows, as JSON.
     """
@@ -242,7 +242,7 @@ def run(
 
 
 def main() -> int:
-    """JUnit XML of all that was told on stdout; exit status 1 if the machine did not come to its end."""
+    """Print JUnit XML of all results; exit status 1 if the machine did not come to its end."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--suite", choices=SUITES, default="bookworm")
     parser.add_argument("--pool-disk", type=Path, required=True)
@@ -258,8 +258,8 @@ def main() -> int:
         shutil.rmtree(killed)
     console = arguments.console or CACHE / f"console-{arguments.suite}.log"
     images = arguments.images.read_text()
-    told = run(arguments.suite, arguments.pool_disk, images, arguments.tests, arguments.after_reboot, console)
-    whole, results = machine.merge(told)
+    output = run(arguments.suite, arguments.pool_disk, images, arguments.tests, arguments.after_reboot, console)
+    whole, results = machine.merge(output)
     sys.stdout.write(results)
     if whole == 2:
         return 0

@@ -212,12 +212,12 @@ def host_sources(recipe: Recipe, *, security: bool = True) -> list[str]:
     """Lines for sources.list: the recipe's suite on the mirrors that the host's own apt uses for Debian."""
     form = "$(ORIGIN)|$(LABEL)|$(REPO_URI)"
     try:
-        told = command.run(
+        output = command.run(
             ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], timeout=60, env={"LC_ALL": "C"}
         )
     except command.CommandFailed:
-        told = b""  # not a Debian host: the public mirrors
-    return sources_on(mirrors(told.decode(errors="replace")), recipe.suite, recipe.components, security=security)
+        output = b""  # not a Debian host: the public mirrors
+    return sources_on(mirrors(output.decode(errors="replace")), recipe.suite, recipe.components, security=security)
 
 
 def mirrors(index_targets: str) -> dict[str, str]:
@@ -257,10 +257,10 @@ def sources_on(mirror: dict[str, str], suite: str, components: Sequence[str], *,
 def host_apt_options() -> list[str]:
     """How the host's apt reaches its mirrors: proxies, certificates, retries, date checks."""
     try:
-        told = command.run(["apt-config", "dump", "--format", '%F "%v";%n', "Acquire"], timeout=60)
+        output = command.run(["apt-config", "dump", "--format", '%F "%v";%n', "Acquire"], timeout=60)
     except command.CommandFailed:
         return []
-    return apt_options(told.decode(errors="replace"))
+    return apt_options(output.decode(errors="replace"))
 
 
 def apt_options(dump: str) -> list[str]:

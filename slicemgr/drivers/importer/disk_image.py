@@ -112,13 +112,13 @@ def _check_qcow2(path: Path, size: int, who: User) -> None:
     damaged = invalid("file", "is damaged or truncated", "send it again, whole")
     try:
         line = ["qemu-img", "check", "--output=json", "-f", "qcow2", _DISK]
-        told = confinement.run(line, who, CHECK_BOUNDS, View({_DISK: path}, {}), timeout=_CHECK_SECONDS)
+        output = confinement.run(line, who, CHECK_BOUNDS, View({_DISK: path}, {}), timeout=_CHECK_SECONDS)
     except CommandFailed as error:
         raise damaged from error
     with path.open("rb") as file:
         cluster = 1 << struct.unpack_from(">I", file.read(24), 20)[0]
     try:
-        end = json.loads(told).get("image-end-offset", 0)
+        end = json.loads(output).get("image-end-offset", 0)
     except (ValueError, AttributeError, RecursionError) as error:
         raise damaged from error
     if type(end) is not int or end >= size + cluster:
@@ -144,13 +144,13 @@ def _check_raw(path: Path, size: int) -> None:
 def sha256_of(path: Path, progress: Callable[[int], None]) -> str:
     """Hexadecimal digest; `progress` is called with percents."""
     digest, done, size = hashlib.sha256(), 0, max(1, path.stat().st_size)
-    told = -1
+    reported = -1
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
             done += len(chunk)
-            if (percent := done * 100 // size) != told:
-                told = percent
+            if (percent := done * 100 // size) != reported:
+                reported = percent
                 progress(percent)
     return digest.hexdigest()
 

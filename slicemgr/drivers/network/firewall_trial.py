@@ -39,9 +39,9 @@ def fault(network: NetworkConfig) -> str:
 
 def try_by(program: list[str], network: NetworkConfig) -> str:
     """The same by another program, which is given the network's settings as JSON."""
-    told = json.dumps(dataclasses.asdict(network)).encode()
+    request = json.dumps(dataclasses.asdict(network)).encode()
     try:
-        answer = command.run(["unshare", "--net", "--", *program], timeout=_TIMEOUT, input=told)
+        answer = command.run(["unshare", "--net", "--", *program], timeout=_TIMEOUT, input=request)
     except command.CommandFailed as error:
         if error.status is None or error.status >= 0:
             return str(error)[:_LONGEST]

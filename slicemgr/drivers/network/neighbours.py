@@ -50,10 +50,10 @@ def is_guarded(sliver: str) -> bool:
     link = names.link(sliver)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-            told = fcntl.ioctl(control, _GET_PEER, _INTERFACE.pack(link.encode(), socket.AF_INET, bytes(4)))
-            peer = _INTERFACE.unpack(told)[2]
-            told = fcntl.ioctl(control, _GET_ARP, _entry(link, peer, bytes(6)))
-            mac, flags = _REQUEST.unpack(told)[3:5]
+            reply = fcntl.ioctl(control, _GET_PEER, _INTERFACE.pack(link.encode(), socket.AF_INET, bytes(4)))
+            peer = _INTERFACE.unpack(reply)[2]
+            reply = fcntl.ioctl(control, _GET_ARP, _entry(link, peer, bytes(6)))
+            mac, flags = _REQUEST.unpack(reply)[3:5]
         permanent = bool(flags & _PERMANENT) and mac[:6] == _mac(sliver)
         return permanent and all(path.read_text().strip() == value for path, value in _settings(link))
     except OSError as error:
