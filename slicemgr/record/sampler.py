@@ -22,7 +22,8 @@ from slicemgr.drivers.kernel import counters
 from slicemgr.drivers.kernel.counters import Counts, Groups
 from slicemgr.drivers.network import conntrack
 from slicemgr.drivers.storage import atomic_file
-from slicemgr.drivers.storage.btrfs import Pool, PoolFailed, QuotaMode
+from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
+from slicemgr.drivers.storage.btrfs_step import PoolFailed
 from slicemgr.figures import COUNTED, RAW, Known, Usage
 from slicemgr.model import KIB, Kind
 from slicemgr.record.increments import Increment, Reading, since

@@ -16,17 +16,14 @@ from slicemgr import names
 from slicemgr.config import NetworkConfig
 from slicemgr.drivers.network.firewall import Choice, Facts, choose
 from slicemgr.drivers.network.firewall_restore import parse_saved
-from slicemgr.drivers.network.firewall_rules import (
-    PARTS,
-    PRIVATE_BRIDGES,
+from slicemgr.drivers.network.firewall_rules import PARTS, PRIVATE_BRIDGES, Published, tables
+from slicemgr.drivers.network.firewall_table import (
     Match,
-    Published,
     Rule,
     Table,
     changes,
     restore_text,
     rule_words,
-    tables,
     wrong_counts,
 )
 from slicemgr.drivers.network.firewall_trial import examples

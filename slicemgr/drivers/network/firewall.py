@@ -19,7 +19,8 @@ from slicemgr.config import NetworkConfig
 from slicemgr.drivers import command
 from slicemgr.drivers.network import conntrack, firewall_trial, fragments
 from slicemgr.drivers.network.firewall_restore import RestoreProgram
-from slicemgr.drivers.network.firewall_rules import Published, Table, tables
+from slicemgr.drivers.network.firewall_rules import Published, tables
+from slicemgr.drivers.network.firewall_table import Table
 from slicemgr.errors import Code, Refused
 
 log = logging.getLogger(__name__)

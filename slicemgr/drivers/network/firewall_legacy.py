@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from slicemgr.drivers.network.firewall_rules import PREFIX, Rule, Table, changes, wrong_counts
+from slicemgr.drivers.network.firewall_rules import PREFIX
+from slicemgr.drivers.network.firewall_table import Rule, Table, changes, wrong_counts
 from slicemgr.errors import Failed
 
 with warnings.catch_warnings():

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slicemgr.drivers import command
-from slicemgr.drivers.network.firewall_rules import PREFIX, Table, changes, restore_text, wrong_counts
+from slicemgr.drivers.network.firewall_rules import PREFIX
+from slicemgr.drivers.network.firewall_table import Table, changes, restore_text, wrong_counts
 from slicemgr.errors import Failed
 
 TIMEOUT = 60.0  # seconds

@@ -1,6 +1,6 @@
 """The node's packet filter as plain data: what every chain `SLICEMGR-*` should hold. Pure.
 
-What passes, per packet: raw PREROUTING (nobody speaks for another) → nat PREROUTING (port block → sliver) →
+What passes, per packet: raw PREROUTING (no forged source addresses) → nat PREROUTING (port block → sliver) →
 mangle INPUT or FORWARD (how many connections) → filter INPUT or FORWARD (who may reach whom) →
 nat POSTROUTING (the pool hides behind the node).
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_network
@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from slicemgr import names
 from slicemgr.config import NetworkConfig
+from slicemgr.drivers.network.firewall_table import Chain, Match, Rule, Table
 from slicemgr.model import PortBlock
 
 PREFIX = f"{names.CHAIN_PREFIX}-"
@@ -50,44 +51,6 @@ class Published:
     siblings: int = 1
 
 
-class Match(NamedTuple):
-    """One `-m module` with its options; a flag's value is "", a value with a leading `!` is negated."""
-
-    module: str
-    options: tuple[tuple[str, str], ...]
-
-
-class Rule(NamedTuple):
-    """One rule. Addresses with a leading `!` are negated; links may end in `+`. "" means: any."""
-
-    target: str
-    options: tuple[tuple[str, str], ...] = ()
-    protocol: str = ""
-    source: str = ""
-    destination: str = ""
-    in_link: str = ""
-    out_link: str = ""
-    matches: tuple[Match, ...] = ()
-    goto: bool = False
-
-
-Chain = tuple[Rule, ...]
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table's share: own chains, and (built-in chain, own chain) jumps, each the first rule of the built-in one."""
-
-    ipv6: bool
-    name: str
-    jumps: tuple[tuple[str, str], ...]
-    chains: dict[str, Chain]
-
-    @property
-    def title(self) -> str:
-        return f"{'IPv6' if self.ipv6 else 'IPv4'} {self.name} table"
-
-
 ESTABLISHED = Match("conntrack", (("ctstate", "RELATED,ESTABLISHED"),))
 INVALID = Match("conntrack", (("ctstate", "INVALID"),))
 DNATED = Match("conntrack", (("ctstate", "DNAT"),))
@@ -100,7 +63,7 @@ OPENING = Match("conntrack", (("ctstate", "NEW"), ("ctstatus", "!CONFIRMED")))
 
 
 def tables(published: Collection[Published], network: NetworkConfig) -> tuple[Table, ...]:
-    """All tables, those that forbid before the one that opens doors."""
+    """All tables, those that forbid before the one that forwards ports."""
     tags = {one.tag: one.siblings > 1 for one in published}
     every = tuple(sorted(tags))
     return (
@@ -261,7 +224,7 @@ def _nat(network: NetworkConfig, published: Collection[Published]) -> Table:
     return Table(False, "nat", jumps, chains)
 
 
-# Rules of slivers and slices are asked for again at every change of any: cached, they cost one look.
+# Rules of slivers and slices are asked for again at every change of any: cached, a change costs one lookup for each.
 
 
 class _Block(NamedTuple):
@@ -307,7 +270,7 @@ def _by_tag(
 ) -> tuple[tuple[str, Chain], ...]:
     """A tree over the signs of the (sorted) tags; a chain with more than LEAF slices is split by the next sign.
 
-    into: it is the outgoing link that is looked at. Cached: a change of one slice is one path from the root.
+    into: the rules match the outgoing link. Cached: a change of one slice is one path from the root.
     """
     if len(tags) <= LEAF or depth == names.TAG_LENGTH:
         return ((name, tuple(rule(tag) for tag in tags)),)
@@ -349,65 +312,3 @@ def _by_port(
         here.append(Rule(child, protocol=protocol, matches=(_port(protocol, low, high),), goto=True))
         below += _by_port(child, protocol, low, part, inside)
     return (*below, (name, tuple(here)))
-
-
-def rule_words(rule: Rule) -> list[str]:
-    """The rule as `iptables` takes it, chain left out."""
-    words: list[str] = []
-    for flag, value in (
-        ("-s", rule.source),
-        ("-d", rule.destination),
-        ("-i", rule.in_link),
-        ("-o", rule.out_link),
-        ("-p", rule.protocol),
-    ):
-        if value:
-            words += ["!", flag, value[1:]] if value.startswith("!") else [flag, value]
-    for match in rule.matches:
-        words += ["-m", match.module]
-        words += _option_words(match.options)
-    return [*words, "-g" if rule.goto else "-j", rule.target, *_option_words(rule.options)]
-
-
-def _option_words(options: tuple[tuple[str, str], ...]) -> Iterator[str]:
-    for option, value in options:
-        if value.startswith("!"):
-            yield "!"
-        yield f"--{option}"
-        if value:
-            yield value.removeprefix("!")
-
-
-def changes(table: Table, previous: Table | None) -> tuple[set[str], set[str]]:
-    """The chains to write and the chains to delete on the way from `previous` to `table`."""
-    before = previous.chains if previous else {}
-    written = {name for name, chain in table.chains.items() if before.get(name) != chain}
-    return written, before.keys() - table.chains.keys()
-
-
-def wrong_counts(table: Table, there: Mapping[str, int]) -> list[str]:
-    """Problems with own chains, given how many rules each of those that are there has."""
-    problems = [f"{table.title}: chain {name} is missing" for name in table.chains if name not in there]
-    problems += [f"{table.title}: chain {name} is a leftover" for name in there if name not in table.chains]
-    for name, chain in table.chains.items():
-        if there.get(name, len(chain)) != len(chain):
-            problems.append(f"{table.title}: chain {name} has {there[name]} rules where {len(chain)} belong")
-    return problems
-
-
-def restore_text(
-    table: Table, written: Collection[str], stale: Collection[str], jumps: Mapping[tuple[str, str], int] | None = None
-) -> str:
-    """Input for `iptables-restore --noflush` that writes some chains and deletes others, in one commit.
-
-    jumps: how often each jump is there already (they are then put in place anew); None leaves all jumps alone.
-    """
-    lines = [f"*{table.name}", *(f":{name} - [0:0]" for name in (*sorted(written), *sorted(stale)))]
-    for (builtin, chain), count in (jumps or {}).items():
-        lines += [f"-D {builtin} -j {chain}"] * count
-    if jumps is not None:
-        lines += [f"-I {builtin} -j {chain}" for builtin, chain in table.jumps]
-    for name in sorted(written):
-        lines += [f"-A {name} {' '.join(rule_words(rule))}" for rule in table.chains[name]]
-    lines += [f"-X {name}" for name in sorted(stale)]
-    return "\n".join([*lines, "COMMIT", ""])

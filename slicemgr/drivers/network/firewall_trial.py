@@ -21,7 +21,8 @@ from slicemgr import names
 from slicemgr.config import NetworkConfig
 from slicemgr.drivers import command
 from slicemgr.drivers.network.firewall_restore import RestoreProgram
-from slicemgr.drivers.network.firewall_rules import LEAF, Published, Table, tables
+from slicemgr.drivers.network.firewall_rules import LEAF, Published, tables
+from slicemgr.drivers.network.firewall_table import Table
 from slicemgr.human import printable
 from slicemgr.model import PortBlock
 

@@ -18,21 +18,21 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from slicemgr.drivers.storage import btrfs_ioctl as ioctl
 from slicemgr.drivers.storage.btrfs_ioctl import Ref
-from slicemgr.errors import Code, Failed, Refused
+from slicemgr.drivers.storage.btrfs_step import PoolFailed, directory, inode, step, tolerate
+from slicemgr.errors import Code, Refused
 
 log = logging.getLogger(__name__)
 
 _LEVEL_1 = 1 << 48
 _DELETE_PASSES = 8  # a process that still makes subvolumes while they are deleted is outrun or reported
 _CLEANER_LOOK = 0.1  # seconds between looks at what it has left
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class QuotaMode(StrEnum):
@@ -41,22 +41,6 @@ class QuotaMode(StrEnum):
     SIMPLE = "simple"
     FULL = "full"
     NONE = "none"
-
-
-class PoolFailed(Failed):
-    """The kernel refused a step; `errno` says how, `__cause__` is its OSError."""
-
-    def __init__(self, message: str, number: int, *, hint: str = "", code: Code = Code.FAILED) -> None:
-        super().__init__(message, hint=hint, code=code)
-        self.errno = number
-
-
-class PoolFull(PoolFailed):
-    """ENOSPC: the pool itself has no room left."""
-
-
-class OverLimit(PoolFailed):
-    """EDQUOT: a quota group has reached its limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +86,7 @@ class Pool:
     def check(self) -> None:
         """Refused unless the pool can be used: a directory on a writable btrfs that runs programs, we are root."""
         try:
-            with _directory(self.path) as fd:
+            with directory(self.path) as fd:
                 ioctl.filesystem_id(fd)
                 ioctl.subvolume_id(fd)
                 mount = os.fstatvfs(fd).f_flag
@@ -123,10 +107,10 @@ class Pool:
         """
         for name, mode in (("bases", 0o700), ("slivers", 0o711)):
             where = self.path / name
-            with _step(f"make {where}"):
+            with step(f"make {where}"):
                 with contextlib.suppress(FileExistsError):
                     where.mkdir(mode=mode)
-                with _directory(where) as fd:
+                with directory(where) as fd:
                     held = os.fstat(fd)
                     if (held.st_uid, held.st_gid) != (0, 0):
                         os.fchown(fd, 0, 0)
@@ -135,7 +119,7 @@ class Pool:
 
     def quota_mode(self) -> QuotaMode:
         """How the file system counts, from its quota tree (so no mounted /sys is needed)."""
-        with _step(f"read the quota mode of {self.path}"), _directory(self.path) as fd:
+        with step(f"read the quota mode of {self.path}"), directory(self.path) as fd:
             try:
                 flags = ioctl.quota_status(fd)
             except FileNotFoundError:
@@ -148,7 +132,7 @@ class Pool:
         """Switch quotas on as well as this kernel can, and say in the log what was done; the mode that holds."""
         commands = {QuotaMode.SIMPLE: ioctl.QUOTA_ENABLE_SIMPLE, QuotaMode.FULL: ioctl.QUOTA_ENABLE}
         for mode in quota_modes_to_try(self.quota_mode()):
-            with _directory(self.path) as fd:
+            with directory(self.path) as fd:
                 try:
                     ioctl.quota_ctl(fd, commands[mode])
                 except OSError as error:
@@ -160,48 +144,48 @@ class Pool:
 
     def create_subvolume(self, path: Path, *, qgroup: int | None = None) -> None:
         """Make an empty subvolume, charged to `qgroup` from its first byte. PoolFailed (EEXIST) if it is there."""
-        with _step(f"make the subvolume {path}"), _directory(path.parent) as parent:
+        with step(f"make the subvolume {path}"), directory(path.parent) as parent:
             ioctl.create_subvolume(parent, os.fsencode(path.name), qgroup)
 
     def snapshot(self, source: Path, target: Path, *, qgroup: int | None = None, readonly: bool = False) -> None:
         """Make `target` a snapshot of the subvolume `source`, charged to `qgroup` for what it will write."""
         with (
-            _step(f"snapshot {source} to {target}"),
-            _directory(source) as fd,
-            _directory(target.parent) as parent,
+            step(f"snapshot {source} to {target}"),
+            directory(source) as fd,
+            directory(target.parent) as parent,
         ):
             ioctl.snapshot(parent, os.fsencode(target.name), fd, qgroup, readonly)
 
     def set_readonly(self, path: Path, flag: bool) -> None:
-        with _step(f"set {path} {'read-only' if flag else 'writable'}"), _directory(path) as fd:
+        with step(f"set {path} {'read-only' if flag else 'writable'}"), directory(path) as fd:
             ioctl.set_readonly(fd, flag)
 
     def is_subvolume(self, path: Path) -> bool:
         """Whether `path` itself (no symlink) is a subvolume; False if it is absent."""
         try:
-            with _directory(path) as fd:
+            with directory(path) as fd:
                 return _is_subvolume(fd)
         except OSError:
             return False
 
     def create_group(self, group: int) -> None:
         """Make the quota group; one that is there is fine. Does nothing where quotas are off."""
-        with _step(f"make the quota group {name_of(group)}"), _directory(self.path) as fd:
-            _tolerate((errno.EEXIST, errno.ENOTCONN), ioctl.create_group, fd, group)
+        with step(f"make the quota group {name_of(group)}"), directory(self.path) as fd:
+            tolerate((errno.EEXIST, errno.ENOTCONN), ioctl.create_group, fd, group)
 
     def limit_group(self, group: int, max_bytes: int | None) -> None:
         """Let the group hold at most `max_bytes` of its own; None lifts the limit. Nothing where quotas are off."""
-        with _step(f"limit the quota group {name_of(group)}"), _directory(self.path) as fd:
-            _tolerate((errno.ENOTCONN,), ioctl.limit_group, fd, group, max_bytes)
+        with step(f"limit the quota group {name_of(group)}"), directory(self.path) as fd:
+            tolerate((errno.ENOTCONN,), ioctl.limit_group, fd, group, max_bytes)
 
     def limit_subvolume(self, path: Path, max_bytes: int | None) -> None:
         """Limit what the subvolume's own group holds, without subvolumes in it. Nothing where quotas are off."""
-        with _step(f"limit {path}"), _directory(path) as fd:
-            _tolerate((errno.ENOTCONN,), ioctl.limit_group, fd, ioctl.subvolume_id(fd), max_bytes)
+        with step(f"limit {path}"), directory(path) as fd:
+            tolerate((errno.ENOTCONN,), ioctl.limit_group, fd, ioctl.subvolume_id(fd), max_bytes)
 
     def own_usage(self, path: Path) -> int | None:
         """Bytes that the subvolume alone holds, as of the last commit; None if nobody counts."""
-        with _step(f"measure {path}"), _directory(path) as fd:
+        with step(f"measure {path}"), directory(path) as fd:
             own = ioctl.subvolume_id(fd)
             try:
                 return ioctl.group_usage(fd, own, own).get(own)
@@ -210,7 +194,7 @@ class Pool:
 
     def destroy_group(self, group: int) -> bool:
         """Remove the group; False if the kernel's cleaner still has members of it to free. Absent is fine."""
-        with _step(f"remove the quota group {name_of(group)}"), _directory(self.path) as fd:
+        with step(f"remove the quota group {name_of(group)}"), directory(self.path) as fd:
             return self._destroy_group(fd, group)
 
     def groups(self) -> frozenset[int]:
@@ -219,7 +203,7 @@ class Pool:
 
     def usage(self) -> dict[int, int]:
         """Bytes charged to each group of level 1, as of the last commit (30 s by default; `sync` makes one)."""
-        with _step(f"read the quota groups of {self.path}"), _directory(self.path) as fd:
+        with step(f"read the quota groups of {self.path}"), directory(self.path) as fd:
             try:
                 return ioctl.group_usage(fd, _LEVEL_1, 2 * _LEVEL_1 - 1)
             except FileNotFoundError:
@@ -227,7 +211,7 @@ class Pool:
 
     def charges(self) -> dict[int, tuple[int, int]]:
         """Bytes that each quota group, of level 0 or 1, refers to and those of its own; {} if nobody counts."""
-        with _step(f"read the quota groups of {self.path}"), _directory(self.path) as fd:
+        with step(f"read the quota groups of {self.path}"), directory(self.path) as fd:
             try:
                 return ioctl.group_charges(fd, 0, 2 * _LEVEL_1 - 1)
             except FileNotFoundError:
@@ -235,12 +219,12 @@ class Pool:
 
     def subvolume_id(self, path: Path) -> int:
         """The number of the subvolume, which is that of its level-0 group."""
-        with _step(f"look at {path}"), _directory(path) as fd:
+        with step(f"look at {path}"), directory(path) as fd:
             return ioctl.subvolume_id(fd)
 
     def limits(self) -> dict[int, int | None]:
         """The limit in bytes of each group of level 1; None: unlimited."""
-        with _step(f"read the quota limits of {self.path}"), _directory(self.path) as fd:
+        with step(f"read the quota limits of {self.path}"), directory(self.path) as fd:
             try:
                 found = ioctl.group_limits(fd, _LEVEL_1, 2 * _LEVEL_1 - 1)
             except FileNotFoundError:
@@ -249,14 +233,14 @@ class Pool:
 
     def subvolumes(self) -> list[Subvolume]:
         """Every subvolume of the file system, by id."""
-        with _step(f"list the subvolumes of {self.path}"), _directory(self.path) as fd:
+        with step(f"list the subvolumes of {self.path}"), directory(self.path) as fd:
             refs = {ref.id: ref for ref in ioctl.all_subvolumes(fd)}
             walk = ioctl.Paths(fd, refs)
             return [Subvolume(ref.id, ref.parent, Path(os.fsdecode(walk.path(ref)))) for ref in refs.values()]
 
     def nested_below(self, path: Path) -> list[Path]:
         """The subvolumes below the subvolume `path`, whoever made them, inner first; their names may be any bytes."""
-        with _step(f"list the subvolumes below {path}"), _directory(path) as fd:
+        with step(f"list the subvolumes below {path}"), directory(path) as fd:
             top = ioctl.subvolume_id(fd)
             refs = inner_first(top, lambda parent: ioctl.children(fd, parent))
             walk = ioctl.Paths(fd, {ref.id: ref for ref in refs})
@@ -269,10 +253,10 @@ class Pool:
         lifted first, since a subvolume of a full group cannot be deleted. Subvolumes are found by number and
         opened by handle, so no name, depth or symlink a tenant made can mislead it.
         """
-        with _step(f"delete {path}"), _directory(self.path) as fd:
+        with step(f"delete {path}"), directory(self.path) as fd:
             if group is not None:
-                _tolerate((errno.ENOENT, errno.ENOTCONN), ioctl.limit_group, fd, group, None)
-            with contextlib.suppress(FileNotFoundError), _directory(path.parent) as parent:
+                tolerate((errno.ENOENT, errno.ENOTCONN), ioctl.limit_group, fd, group, None)
+            with contextlib.suppress(FileNotFoundError), directory(path.parent) as parent:
                 self._delete_from(parent, path, fd)
             return group is None or self._destroy_group(fd, group)
 
@@ -289,31 +273,31 @@ class Pool:
 
     def _collect_subvolume_groups(self) -> None:
         """Linux before 6.11 keeps the group of a subvolume that is gone; any does while what it wrote is in use."""
-        with _step(f"tidy the quota groups of {self.path}"), _directory(self.path) as fd:
+        with step(f"tidy the quota groups of {self.path}"), directory(self.path) as fd:
             alive = {ref.id for ref in ioctl.all_subvolumes(fd)}
             for group in ioctl.group_usage(fd, ioctl.FIRST_FREE_ID, _LEVEL_1 - 1).keys() - alive:
                 _drop_dead_member(fd, group)
 
     def space(self) -> Space:
-        with _step(f"measure {self.path}"):
+        with step(f"measure {self.path}"):
             held = os.statvfs(self.path)
         total = held.f_blocks * held.f_frsize
         return Space(total, total - held.f_bfree * held.f_frsize, held.f_bavail * held.f_frsize)
 
     def node_size(self) -> int:
         """Bytes of each node of its trees."""
-        with _step(f"look at {self.path}"), _directory(self.path) as fd:
+        with step(f"look at {self.path}"), directory(self.path) as fd:
             return ioctl.node_size(fd)
 
     def sync(self) -> None:
         """Commit what was written and wake the cleaner of deleted subvolumes."""
-        with _step(f"sync {self.path}"), _directory(self.path) as fd:
+        with step(f"sync {self.path}"), directory(self.path) as fd:
             ioctl.sync(fd)
 
     def wait_cleaned(self, timeout: float) -> bool:
         """Wait until the space of all deleted subvolumes is free again; False after `timeout` seconds."""
         end = time.monotonic() + timeout
-        with _step(f"wait for the cleaner of {self.path}"), _directory(self.path) as fd:
+        with step(f"wait for the cleaner of {self.path}"), directory(self.path) as fd:
             while ioctl.deleted_subvolumes(fd):
                 if time.monotonic() > end:
                     return False
@@ -323,12 +307,12 @@ class Pool:
 
     def _delete_from(self, parent: int, path: Path, pool: int) -> None:
         name = os.fsencode(path.name)
-        with _directory(path.name, parent) as fd:
+        with directory(path.name, parent) as fd:
             if not _is_subvolume(fd):
                 raise PoolFailed(f"{path} is not a subvolume", errno.EINVAL, hint="remove it by hand")
             top = ioctl.subvolume_id(fd)
         for ref in (Ref(top, 0, 0, b""), *inner_first(top, lambda subvolume: ioctl.children(pool, subvolume))):
-            _tolerate((errno.ENOENT, errno.ENOTCONN), ioctl.limit_group, pool, ref.id, None)
+            tolerate((errno.ENOENT, errno.ENOTCONN), ioctl.limit_group, pool, ref.id, None)
         for left in reversed(range(_DELETE_PASSES)):
             for ref in inner_first(top, lambda subvolume: ioctl.children(pool, subvolume)):
                 _destroy_nested(pool, ref)
@@ -362,15 +346,15 @@ def name_of(group: int) -> str:
 def _destroy_nested(pool: int, ref: Ref) -> None:
     """Delete one nested subvolume through the directory that holds it; gone or refilled meanwhile is fine."""
     try:
-        with _inode(pool, ref.parent, ref.dirid) as directory:
+        with inode(pool, ref.parent, ref.dirid) as folder:
             try:
-                ioctl.destroy(directory, ref.name)
+                ioctl.destroy(folder, ref.name)
             except OSError as error:
                 if error.errno != errno.EROFS:
                     raise
-                with _inode(pool, ref.parent) as holder:
+                with inode(pool, ref.parent) as holder:
                     ioctl.set_readonly(holder, False)
-                ioctl.destroy(directory, ref.name)
+                ioctl.destroy(folder, ref.name)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ESTALE, errno.ENOTEMPTY):
             raise
@@ -402,48 +386,6 @@ def _is_subvolume(fd: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _tolerate(numbers: Collection[int], call: Callable[..., None], *arguments: object) -> None:
-    try:
-        call(*arguments)
-    except OSError as error:
-        if error.errno not in numbers:
-            raise
-
-
-@contextlib.contextmanager
-def _directory(path: Path | str, parent: int | None = None) -> Iterator[int]:
-    fd = os.open(path, _DIRECTORY, dir_fd=parent)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-@contextlib.contextmanager
-def _inode(mount: int, subvolume: int, inode: int = ioctl.FIRST_FREE_ID) -> Iterator[int]:
-    fd = ioctl.open_inode(mount, subvolume, inode)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-@contextlib.contextmanager
-def _step(what: str) -> Iterator[None]:
-    """Turn the kernel's error into one that says what could not be done, and how to mend it."""
-    try:
-        yield
-    except OSError as error:
-        number = error.errno or errno.EIO
-        message = f"cannot {what}: {os.strerror(number)}"
-        if number == errno.ENOSPC:
-            hint = "the pool is full: delete slices or images, or enlarge it"
-            raise PoolFull(message, number, hint=hint, code=Code.QUOTA) from error
-        if number == errno.EDQUOT:
-            raise OverLimit(message, number, hint="its disk limit is reached", code=Code.QUOTA) from error
-        raise PoolFailed(message, number) from error
 
 
 def _unusable(path: Path, what: str, hint: str) -> Refused:
