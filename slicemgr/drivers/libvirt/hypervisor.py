@@ -1,8 +1,7 @@
-"""libvirt, for both kinds. No decisions are made here: what is asked for is done, what is there is told.
+"""libvirt's domains, of both kinds. No decisions are made here: it does what it is asked, and reports what is there.
 
 All domains are transient: the database says what should be, libvirt only what is. A libvirtd that is away or hung
-turns into Failed with Code.UNAVAILABLE: keepalive closes a connection whose other end does not answer. A call has its
-connection for itself: libvirt 9.0 crashes when keepalive closes one on which several threads wait.
+turns into Failed with Code.UNAVAILABLE (see `connections`).
 """
 
 from __future__ import annotations
@@ -22,31 +21,24 @@ import libvirt
 from slicemgr import names
 from slicemgr.config import LibvirtConfig
 from slicemgr.drivers.libvirt import processes
+from slicemgr.drivers.libvirt.connections import Connections, bounded
 from slicemgr.drivers.libvirt.console import Console
 from slicemgr.drivers.libvirt.domain_xml import NAMESPACE
 from slicemgr.drivers.libvirt.processes import body
 from slicemgr.drivers.libvirt.screen import Screen
-from slicemgr.errors import Code, Failed
+from slicemgr.errors import Failed
 from slicemgr.model import Kind
 
 log = logging.getLogger(__name__)
 
-_PROBES = 2  # unanswered probes before a connection counts as dead, and as long again after the last
-_KEPT = 4  # connections that no call uses just now, of each kind
-_NO_DRIVER = (libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED)
 _INIT_APPEARS = 5.0  # seconds until the container's init must exist after its domain was seen
 _SHORT = 0.01
 _LOOK = 0.5  # seconds, at most, between looks for a domain's end when no event comes
 _UNNOTICED = 0.25  # seconds after which an ended libvirt_lxc counts as not noticed by libvirtd
 _ASK_AGAIN = 1.0  # seconds between requests for a clean shutdown
 _GUEST_ANSWERS = 15.0  # seconds after which a guest agent counts as hung
-_QEMU_ANSWERS = 5.0  # seconds after which a QEMU that does not answer counts as hung
 
-T = TypeVar("T")
 _Device = TypeVar("_Device", Console, Screen)
-
-_events = threading.Lock()
-_events_running = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +54,18 @@ class DomainSeen:
 
 
 class Hypervisor:
-    """Connections to libvirt's drivers, opened when first needed and again after libvirtd was away. Thread-safe."""
+    """The domains of both kinds. Thread-safe."""
 
     def __init__(self, settings: LibvirtConfig) -> None:
-        self._uris = {Kind.LXC: settings.lxc, Kind.KVM: settings.qemu}
-        self._call_timeout = settings.call_timeout.total_seconds()
-        self._connections: dict[Kind, Any] = {}  # that events come by
-        self._idle: dict[Kind, list[Any]] = {kind: [] for kind in Kind}  # what calls are made on
-        self._attempts: dict[Kind, _Attempt] = {}
-        self._missing: set[Kind] = set()  # kinds without a driver
+        self._connections = Connections(settings, self._event)
         self._generations: dict[Kind, dict[tuple[str, int], int]] = {kind: {} for kind in Kind}
-        self._lock = threading.Lock()
         self._changed = threading.Condition()
         self._changes = 0
         self._listeners: list[Callable[[str], None]] = []
-        _start_events()
 
     def version(self, kind: Kind) -> str:
         """libvirt's version with this driver. Raises Failed (UNAVAILABLE) if it cannot be reached."""
-        with self._calling(kind, "ask for the version") as connection:
+        with self._connections.call(kind, "ask for the version") as connection:
             number = int(connection.getLibVersion())
         return f"libvirt {number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
 
@@ -94,22 +79,12 @@ class Hypervisor:
         A kind for which libvirt has no driver has none. Raises Failed if libvirt does not answer.
         """
         found: dict[str, DomainSeen] = {}
-        for kind in self._kinds():
+        for kind in self._connections.kinds():
             found |= self._list(kind)
         return found
 
-    def _kinds(self) -> list[Kind]:
-        """Containers always, machines once their driver was reached: not every node has it."""
-        if Kind.KVM not in self._connections and Kind.KVM not in self._missing:
-            try:
-                self._connect(Kind.KVM)
-            except Failed as error:  # that no machine runs is only known where libvirt has noted none
-                if error.code is Code.UNAVAILABLE and any(processes.noted(processes.QEMU_DIR)):
-                    raise
-        return [Kind.LXC, Kind.KVM] if Kind.KVM in self._connections else [Kind.LXC]
-
     def _list(self, kind: Kind) -> dict[str, DomainSeen]:
-        with self._calling(kind, "list the domains") as connection:
+        with self._connections.call(kind, "list the domains") as connection:
             active = connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
             paused = {one.name() for one in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_PAUSED)}
             seen = {}
@@ -129,8 +104,8 @@ class Hypervisor:
 
     def domain(self, sliver: str) -> DomainSeen | None:
         """One sliver's domain, or None if it does not run."""
-        for kind in self._kinds():
-            with self._calling(kind, "look for a domain") as connection:
+        for kind in self._connections.kinds():
+            with self._connections.call(kind, "look for a domain") as connection:
                 domain = _lookup(connection, sliver)
                 if domain is not None:
                     with _may_be_gone():
@@ -148,9 +123,9 @@ class Hypervisor:
         return DomainSeen(sliver, kind, pid, paused or its.frozen(domain, pid), generation, trouble)
 
     def _trouble(self, kind: Kind, sliver: str) -> str:
-        with suppress(Failed), self._calling(kind, "ask why it is paused") as connection, _may_be_gone():
+        with suppress(Failed), self._connections.call(kind, "ask why it is paused") as connection, _may_be_gone():
             domain = _lookup(connection, sliver)
-            return "" if domain is None else _bounded(lambda: body(kind).trouble(domain))
+            return "" if domain is None else bounded(lambda: body(kind).trouble(domain))
         return ""
 
     def create(self, kind: Kind, xml: str, memory: int) -> int:
@@ -158,7 +133,7 @@ class Hypervisor:
 
         memory: bytes that it may take of the host.
         """
-        with self._calling(kind, "start the domain") as connection:
+        with self._connections.call(kind, "start the domain") as connection:
             try:
                 domain = connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE)
             except libvirt.libvirtError as error:
@@ -179,11 +154,11 @@ class Hypervisor:
         seen = self._need(sliver)
         if seen.paused == frozen:  # an earlier try was not answered
             return
-        with self._calling(seen.kind, "pause or resume the domain") as connection:
+        with self._connections.call(seen.kind, "pause or resume the domain") as connection:
             domain = _lookup(connection, sliver)
             if domain is None:
                 raise Failed(f"{sliver} does not run")
-            _bounded(lambda: body(seen.kind).freeze(domain, seen.pid, frozen))
+            bounded(lambda: body(seen.kind).freeze(domain, seen.pid, frozen))
 
     def container_inits(self) -> list[int]:
         """The first process of each container that runs, as the host numbers it. Raises Failed."""
@@ -205,17 +180,17 @@ class Hypervisor:
 
     def grow_disk(self, sliver: str, size: int) -> None:
         """Let a running virtual machine see a larger disk, of `size` bytes."""
-        with self._calling(Kind.KVM, "resize the disk") as connection:
+        with self._connections.call(Kind.KVM, "resize the disk") as connection:
             domain = _lookup(connection, sliver)
             if domain is not None and domain.blockInfo("vda")[0] < size:
-                _bounded(lambda: domain.blockResize("vda", size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES))
+                bounded(lambda: domain.blockResize("vda", size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES))
 
     def set_guest_keys(self, sliver: str, put: list[str], gone: list[str]) -> None:
         """root's ssh keys inside a running virtual machine, by its guest agent. Raises Failed if none answers.
 
         put: lines that shall be there; gone: lines that shall not. All others stay, but for empty ones.
         """
-        with self._calling(Kind.KVM, "hand the guest its ssh keys") as connection:
+        with self._connections.call(Kind.KVM, "hand the guest its ssh keys") as connection:
             domain = _lookup(connection, sliver)
             if domain is None:
                 raise Failed(f"{sliver} does not run")
@@ -226,7 +201,7 @@ class Hypervisor:
             ):
                 late = Failed("its guest agent does not answer")
                 call = partial(domain.authorizedSSHKeysSet, "root", lines, how)
-                _bounded(call, seconds=_GUEST_ANSWERS, late=late)
+                bounded(call, seconds=_GUEST_ANSWERS, late=late)
 
     def machine_stats(self) -> dict[str, dict[str, int]]:
         """What libvirt knows of every machine of ours, as `virsh domstats` names it, in one call for all.
@@ -234,7 +209,7 @@ class Hypervisor:
         A QEMU that is busy or hangs is not waited for: it tells less. Raises Failed if libvirt does not answer.
         """
         wanted = libvirt.VIR_DOMAIN_STATS_BALLOON | libvirt.VIR_DOMAIN_STATS_BLOCK
-        with self._calling(Kind.KVM, "read what the machines use") as connection:
+        with self._connections.call(Kind.KVM, "read what the machines use") as connection:
             stats = connection.getAllDomainStats(wanted, libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT)
             named = ((names.sliver_of_domain(domain.name()), values) for domain, values in stats)
             return {sliver: values for sliver, values in named if sliver is not None}
@@ -259,10 +234,10 @@ class Hypervisor:
 
     def _ask_to_stop(self, seen: DomainSeen) -> None:
         """One that cannot be asked (its QEMU hangs, it is just going) is ended by force later."""
-        with suppress(Failed), self._calling(seen.kind, "shut the domain down") as connection:
+        with suppress(Failed), self._connections.call(seen.kind, "shut the domain down") as connection:
             domain = _lookup(connection, seen.sliver)
             if domain is not None:
-                _bounded(lambda: body(seen.kind).ask_to_stop(domain, seen.pid))
+                bounded(lambda: body(seen.kind).ask_to_stop(domain, seen.pid))
 
     def begin_kill(self, slivers: Iterable[str]) -> None:
         """Kill the inits of many containers without waiting; `kill` then finishes each.
@@ -318,7 +293,7 @@ class Hypervisor:
             pause = min(2 * pause, _LOOK)
 
     def _destroy(self, seen: DomainSeen) -> None:
-        with self._calling(seen.kind, "destroy the domain") as connection, _may_be_gone():
+        with self._connections.call(seen.kind, "destroy the domain") as connection, _may_be_gone():
             domain = _lookup(connection, seen.sliver)
             if domain is not None:
                 domain.destroy()
@@ -344,7 +319,7 @@ class Hypervisor:
     def _device(self, sliver: str, device: str, attribute: str) -> tuple[DomainSeen, str]:
         """Where libvirt has put a device of the running domain."""
         seen, name = self._need(sliver), device.partition("/")[0]
-        with self._calling(seen.kind, f"look for the {name}") as connection:
+        with self._connections.call(seen.kind, f"look for the {name}") as connection:
             domain = _lookup(connection, sliver)
             if domain is None:
                 raise Failed(f"{sliver} does not run")
@@ -353,70 +328,7 @@ class Hypervisor:
             raise Failed(f"{sliver} has no {name}")
         return seen, found.get(attribute, "")
 
-    # connections
-
-    @contextmanager
-    def _calling(self, kind: Kind, what: str) -> Iterator[Any]:
-        """A connection that nobody else uses. It is given back unless a call on it may still be under way."""
-        connection = self._take(kind)
-        try:
-            yield connection
-        except libvirt.libvirtError as error:
-            if not connection.isAlive() or error.get_error_domain() == libvirt.VIR_FROM_RPC:
-                raise _unavailable(kind, error) from error
-            self._give_back(kind, connection)
-            raise Failed(f"libvirt could not {what}: {error.get_error_message()}") from error
-        else:
-            self._give_back(kind, connection)
-
-    def _take(self, kind: Kind) -> Any:
-        self._connect(kind)
-        idle = self._idle[kind]
-        with suppress(IndexError):
-            while True:
-                connection = idle.pop()
-                if connection.isAlive():
-                    return connection
-        attempt = _Attempt(self._uris[kind], None, self._call_timeout)
-        attempt.ended.wait(self._call_timeout)
-        if attempt.connection is None:
-            raise _unavailable(kind, attempt.error or f"no answer in {self._call_timeout:g} s")
-        return attempt.connection
-
-    def _give_back(self, kind: Kind, connection: Any) -> None:
-        if len(self._idle[kind]) < _KEPT:
-            self._idle[kind].append(connection)
-        else:
-            with suppress(libvirt.libvirtError):
-                connection.close()
-
-    def _connect(self, kind: Kind) -> Any:
-        """The connection that events come by, alive a moment ago. Opening has no keepalive yet: it has a time limit.
-
-        Whoever comes while it hangs shares that limit: not every caller waits for as long.
-        """
-        with self._lock:
-            connection = self._connections.get(kind)
-            if connection is not None and connection.isAlive():
-                return connection
-            attempt = self._attempts.get(kind)
-            if attempt is None:
-                attempt = self._attempts[kind] = _Attempt(self._uris[kind], self._event, self._call_timeout)
-        if not attempt.ended.wait(max(0.0, attempt.deadline - time.monotonic())):
-            raise _unavailable(kind, f"no answer in {self._call_timeout:g} s")
-        with self._lock:
-            if self._attempts.get(kind) is attempt:
-                del self._attempts[kind]
-                if attempt.connection is not None:
-                    self._connections[kind] = attempt.connection
-        if attempt.connection is None:
-            if attempt.error is not None and attempt.error.get_error_code() in _NO_DRIVER:
-                if kind is not Kind.LXC:
-                    self._missing.add(kind)
-                message = f"libvirt has no driver for {kind}: {attempt.error}"
-                raise Failed(message, hint="`slicectl doctor`") from attempt.error
-            raise _unavailable(kind, attempt.error) from attempt.error
-        return attempt.connection
+    # events
 
     def _event(self, _connection: Any, domain: Any, event: int, _detail: int, _opaque: Any) -> None:
         with self._changed:
@@ -426,34 +338,6 @@ class Hypervisor:
         if sliver is not None and event in (libvirt.VIR_DOMAIN_EVENT_STARTED, libvirt.VIR_DOMAIN_EVENT_STOPPED):
             for listener in self._listeners:
                 listener(sliver)
-
-
-class _Attempt:
-    """One attempt to connect, in a thread of its own: libvirt.open waits without end for a libvirtd that hangs.
-
-    timeout: seconds after which a libvirtd that does not answer counts as hung, here and on the open connection.
-    """
-
-    def __init__(self, uri: str, listener: Callable[..., None] | None, timeout: float) -> None:
-        self.ended = threading.Event()
-        self.deadline = time.monotonic() + timeout
-        self._probe_interval = max(1, int(timeout / (_PROBES + 1)))
-        self.connection: Any = None
-        self.error: libvirt.libvirtError | None = None
-        threading.Thread(target=self._open, args=(uri, listener), name="libvirt-open", daemon=True).start()
-
-    def _open(self, uri: str, listener: Callable[..., None] | None) -> None:
-        try:
-            connection = libvirt.open(uri)
-            with suppress(libvirt.libvirtError):  # test:/// has none
-                connection.setKeepAlive(self._probe_interval, _PROBES)
-            if listener is not None:
-                connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, listener, None)
-            self.connection = connection
-        except libvirt.libvirtError as error:
-            self.error = error
-        finally:
-            self.ended.set()
 
 
 def _owned(found: _Device, seen: DomainSeen) -> _Device:
@@ -471,14 +355,6 @@ def _may_be_gone() -> Iterator[None]:
     except libvirt.libvirtError as error:
         if error.get_error_code() not in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
             raise
-
-
-def _unavailable(kind: Kind, error: object) -> Failed:
-    return Failed(
-        f"libvirt does not answer for {kind}: {error}",
-        hint="is libvirtd running? `slicectl doctor`",
-        code=Code.UNAVAILABLE,
-    )
 
 
 def _lookup(connection: Any, sliver: str) -> Any | None:
@@ -504,44 +380,3 @@ def _forget(connection: Any, xml: str) -> bool:
     with suppress(libvirt.libvirtError):  # "domain is not running", and then it is forgotten
         old.destroy()
     return True
-
-
-def _bounded(call: Callable[[], T], seconds: float = _QEMU_ANSWERS, late: Failed | None = None) -> T:
-    """What a call that waits for QEMU says; `late`, or that QEMU hangs, if it does not come back in time.
-
-    The thread that waits ends with the call: when QEMU goes on, or is killed.
-    """
-    result: list[T] = []
-    errors: list[Exception] = []
-
-    def work() -> None:
-        try:
-            result.append(call())
-        except Exception as error:  # noqa: BLE001 (raised in the caller's thread)
-            errors.append(error)
-
-    thread = threading.Thread(target=work, name="qemu-call", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if result:
-        return result[0]
-    raise late or Failed("its QEMU does not answer", hint="stop or delete the slice, which ends it by force")
-
-
-def _start_events() -> None:
-    """libvirt's event loop, one for the process: it carries events and keepalive."""
-    global _events_running
-    with _events:
-        if _events_running:
-            return
-        libvirt.virEventRegisterDefaultImpl()
-        libvirt.registerErrorHandler(lambda _context, _error: None, None)  # every error is raised as well
-        threading.Thread(target=_run_events, name="libvirt-events", daemon=True).start()
-        _events_running = True
-
-
-def _run_events() -> None:
-    while True:
-        libvirt.virEventRunDefaultImpl()

@@ -1,0 +1,199 @@
+"""Connections to libvirt's drivers: opened when first needed, and again after libvirtd was away.
+
+Keepalive closes a connection whose other end does not answer. A call has its connection for itself: libvirt 9.0
+crashes when keepalive closes one on which several threads wait.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import libvirt
+
+from slicemgr.config import LibvirtConfig
+from slicemgr.drivers.libvirt import processes
+from slicemgr.errors import Code, Failed
+from slicemgr.model import Kind
+
+_PROBES = 2  # unanswered probes before a connection counts as dead, and as long again after the last
+_KEPT = 4  # idle connections of each kind that stay open
+_NO_DRIVER = (libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED)
+_QEMU_ANSWERS = 5.0  # seconds after which a QEMU that does not answer counts as hung
+
+T = TypeVar("T")
+
+_loop = threading.Lock()
+_loop_running = False
+
+
+class Connections:
+    """The connections of one process to the drivers of both kinds. Thread-safe."""
+
+    def __init__(self, settings: LibvirtConfig, listener: Callable[..., None]) -> None:
+        """listener: called with each lifecycle event of a domain, as libvirt calls it, from another thread."""
+        self._uris = {Kind.LXC: settings.lxc, Kind.KVM: settings.qemu}
+        self._call_timeout = settings.call_timeout.total_seconds()
+        self._listener = listener
+        self._open: dict[Kind, Any] = {}  # they carry the events
+        self._idle: dict[Kind, list[Any]] = {kind: [] for kind in Kind}  # they carry the calls
+        self._attempts: dict[Kind, _Attempt] = {}
+        self._missing: set[Kind] = set()  # kinds without a driver
+        self._lock = threading.Lock()
+        _start_events()
+
+    def kinds(self) -> list[Kind]:
+        """The kinds that this node has a driver for: containers always, machines once their driver was reached."""
+        if Kind.KVM not in self._open and Kind.KVM not in self._missing:
+            try:
+                self._events(Kind.KVM)
+            except Failed as error:  # that no machine runs is only known where libvirt has noted none
+                if error.code is Code.UNAVAILABLE and any(processes.noted(processes.QEMU_DIR)):
+                    raise
+        return [Kind.LXC, Kind.KVM] if Kind.KVM in self._open else [Kind.LXC]
+
+    @contextmanager
+    def call(self, kind: Kind, what: str) -> Iterator[Any]:
+        """A connection for one call, which no other call uses. what: for the message of an error: `list the domains`.
+
+        It is kept for the next call unless this one may still be under way. Raises Failed.
+        """
+        connection = self._take(kind)
+        try:
+            yield connection
+        except libvirt.libvirtError as error:
+            if not connection.isAlive() or error.get_error_domain() == libvirt.VIR_FROM_RPC:
+                raise _unavailable(kind, error) from error
+            self._give_back(kind, connection)
+            raise Failed(f"libvirt could not {what}: {error.get_error_message()}") from error
+        else:
+            self._give_back(kind, connection)
+
+    def _take(self, kind: Kind) -> Any:
+        self._events(kind)
+        idle = self._idle[kind]
+        with suppress(IndexError):
+            while True:
+                connection = idle.pop()
+                if connection.isAlive():
+                    return connection
+        attempt = _Attempt(self._uris[kind], None, self._call_timeout)
+        attempt.ended.wait(self._call_timeout)
+        if attempt.connection is None:
+            raise _unavailable(kind, attempt.error or f"no answer in {self._call_timeout:g} s")
+        return attempt.connection
+
+    def _give_back(self, kind: Kind, connection: Any) -> None:
+        if len(self._idle[kind]) < _KEPT:
+            self._idle[kind].append(connection)
+        else:
+            with suppress(libvirt.libvirtError):
+                connection.close()
+
+    def _events(self, kind: Kind) -> Any:
+        """The connection that carries the events, alive a moment ago. Raises Failed.
+
+        Keepalive does not cover the opening, so it has a time limit, which all callers that wait for it share.
+        """
+        with self._lock:
+            connection = self._open.get(kind)
+            if connection is not None and connection.isAlive():
+                return connection
+            attempt = self._attempts.get(kind)
+            if attempt is None:
+                attempt = self._attempts[kind] = _Attempt(self._uris[kind], self._listener, self._call_timeout)
+        if not attempt.ended.wait(max(0.0, attempt.deadline - time.monotonic())):
+            raise _unavailable(kind, f"no answer in {self._call_timeout:g} s")
+        with self._lock:
+            if self._attempts.get(kind) is attempt:
+                del self._attempts[kind]
+                if attempt.connection is not None:
+                    self._open[kind] = attempt.connection
+        if attempt.connection is None:
+            if attempt.error is not None and attempt.error.get_error_code() in _NO_DRIVER:
+                if kind is not Kind.LXC:
+                    self._missing.add(kind)
+                message = f"libvirt has no driver for {kind}: {attempt.error}"
+                raise Failed(message, hint="`slicectl doctor`") from attempt.error
+            raise _unavailable(kind, attempt.error) from attempt.error
+        return attempt.connection
+
+
+class _Attempt:
+    """One attempt to connect, in a thread of its own: libvirt.open waits without end for a libvirtd that hangs.
+
+    timeout: seconds after which a libvirtd that does not answer counts as hung, here and on the open connection.
+    """
+
+    def __init__(self, uri: str, listener: Callable[..., None] | None, timeout: float) -> None:
+        self.ended = threading.Event()
+        self.deadline = time.monotonic() + timeout
+        self._probe_interval = max(1, int(timeout / (_PROBES + 1)))
+        self.connection: Any = None
+        self.error: libvirt.libvirtError | None = None
+        threading.Thread(target=self._open, args=(uri, listener), name="libvirt-open", daemon=True).start()
+
+    def _open(self, uri: str, listener: Callable[..., None] | None) -> None:
+        try:
+            connection = libvirt.open(uri)
+            with suppress(libvirt.libvirtError):  # test:/// has none
+                connection.setKeepAlive(self._probe_interval, _PROBES)
+            if listener is not None:
+                connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, listener, None)
+            self.connection = connection
+        except libvirt.libvirtError as error:
+            self.error = error
+        finally:
+            self.ended.set()
+
+
+def _unavailable(kind: Kind, error: object) -> Failed:
+    return Failed(
+        f"libvirt does not answer for {kind}: {error}",
+        hint="is libvirtd running? `slicectl doctor`",
+        code=Code.UNAVAILABLE,
+    )
+
+
+def bounded(call: Callable[[], T], seconds: float = _QEMU_ANSWERS, late: Failed | None = None) -> T:
+    """The result of a call that waits for QEMU. Raises `late`, or that QEMU hangs, if it takes longer than `seconds`.
+
+    The thread that waits ends with the call: when QEMU continues, or is killed.
+    """
+    result: list[T] = []
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            result.append(call())
+        except Exception as error:  # noqa: BLE001 (raised in the caller's thread)
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="qemu-call", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if result:
+        return result[0]
+    raise late or Failed("its QEMU does not answer", hint="stop or delete the slice, which ends it by force")
+
+
+def _start_events() -> None:
+    """libvirt's event loop, one for the process: it carries events and keepalive."""
+    global _loop_running
+    with _loop:
+        if _loop_running:
+            return
+        libvirt.virEventRegisterDefaultImpl()
+        libvirt.registerErrorHandler(lambda _context, _error: None, None)  # every error is raised as well
+        threading.Thread(target=_run_events, name="libvirt-events", daemon=True).start()
+        _loop_running = True
+
+
+def _run_events() -> None:
+    while True:
+        libvirt.virEventRunDefaultImpl()
