@@ -39,7 +39,7 @@ def _take(path: Path, *, resume: bool = False, size: int = 4, experiment: str = 
 
 def _start(path: Path, world: Path, *words: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
     argv = [sys.executable, fake_experiment.__file__, str(path), str(world), *words]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
 
 
