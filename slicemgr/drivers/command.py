@@ -1,7 +1,8 @@
-"""The one door to other programs.
+"""Run other programs.
 
-Argument lists only; an environment built from nothing; standard input closed or given; always a time limit.
-A failure is logged once, here, and raised as `CommandFailed` with the end of what the program said.
+slicemgr starts processes only here: with an argument list, an environment that inherits only proxy addresses, a
+standard input that is closed or supplied by the caller, and always a time limit. A failure is logged here once and
+raised as `CommandFailed` with the end of the program's standard error.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ log = logging.getLogger(__name__)
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TAIL = 2000  # characters of stderr kept for the error
-_LONGEST_LINE = 1 << 20  # bytes of a line that a conversation takes
-_FAREWELL = 10.0  # seconds that a program which is told nothing more has to tidy up after itself
+_LONGEST_LINE = 1 << 20  # bytes, the longest line that Conversation.line accepts
+_FAREWELL = 10.0  # seconds that a program has for its cleanup after its standard input was closed
 
 
 class CommandFailed(Exception):
-    """A program could not be started, timed out or ended with an error.
+    """A program did not start, exceeded its time limit, or exited with an error.
 
-    status: its exit status, None if it never ended by itself. stderr: the end of its complaint, with what could steer
-    a terminal escaped: programs repeat what foreign files and guests say.
+    status: the exit status; None if the program exceeded its time limit; -1 if it did not start. stderr: the end of
+    its standard error. Control characters are escaped, because programs repeat text from untrusted files and guests.
     """
 
     def __init__(self, argv: Sequence[str], status: int | None, stderr: str) -> None:
@@ -45,7 +46,7 @@ class CommandFailed(Exception):
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment every program gets: nothing inherited but a proxy's address."""
+    """The environment of every program: fixed values, the proxy variables of this process, and `extra`."""
     proxies = {
         name: value for name, value in os.environ.items() if name.lower() in ("http_proxy", "https_proxy", "no_proxy")
     }
@@ -62,9 +63,10 @@ def run(
     stdout: IO[bytes] | None = None,
     keep: Sequence[int] = (),
 ) -> bytes:
-    """Run a program to its end and return what it wrote to stdout (b"" if `stdout` is given).
+    """Run a program to its end and return its standard output (b"" if `stdout` is given).
 
-    timeout: seconds; then the whole process group is killed. keep: descriptors that it gets. Raises CommandFailed.
+    timeout: seconds, after which the whole process group is killed. keep: file descriptors that the program inherits.
+    Raises CommandFailed.
     """
     words = [str(word) for word in argv]
     log.debug("run %s", shlex.join(words))
@@ -103,7 +105,7 @@ def run(
 
 
 class Conversation:
-    """A program that is told one line at a time. Its output is read by lines, too; it ends with the context."""
+    """A running program that reads commands and writes output line by line. `converse` ends it with its context."""
 
     def __init__(self, process: subprocess.Popen[bytes], complaints: IO[bytes]) -> None:
         self._process = process
@@ -114,7 +116,7 @@ class Conversation:
         return self._process.poll() is not None
 
     def say(self, line: str) -> None:
-        """Raises CommandFailed if the program has ended."""
+        """Write one line to the program's standard input. Raises CommandFailed if the program has exited."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line.encode() + b"\n")
@@ -123,13 +125,13 @@ class Conversation:
             raise self.failure() from error
 
     def hang_up(self) -> None:
-        """Tell it that nothing more comes, and do not wait for what it makes of that."""
+        """Close the program's standard input, without waiting for the program to exit."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
     def line(self) -> str:
-        """Its next line. Raises CommandFailed if the program has ended, or says more than a line can hold."""
+        """The next line of output. Raises CommandFailed if the program has exited or the line exceeds 1 MiB."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline(_LONGEST_LINE)
         if not line:
@@ -139,14 +141,14 @@ class Conversation:
         return line.decode(errors="replace").rstrip("\n")
 
     def until(self, mark: str) -> list[str]:
-        """The lines up to the one that says `mark`. Raises CommandFailed if the program ends before."""
+        """The lines before the line `mark`. Raises CommandFailed if the program exits before it writes `mark`."""
         lines: list[str] = []
         while (line := self.line()) != mark:
             lines.append(line)
         return lines
 
     def failure(self) -> CommandFailed:
-        """What the program said before it ended."""
+        """The error for a program that has exited, with the end of its standard error."""
         status = self._process.wait()
         self._complaints.seek(0)
         tail = self._complaints.read().decode(errors="replace")[-_TAIL:]
@@ -162,10 +164,12 @@ def converse(
     stdin: IO[bytes] | None = None,
     keep: Sequence[int] = (),
 ) -> Iterator[Conversation]:
-    """Start a program to talk to. It and its children are killed when `timeout` seconds are over.
+    """Start a program for an exchange of lines. It and its children are killed after `timeout` seconds.
 
-    When the context ends it is told nothing more, has a moment to remove its temporary files, and is killed, too.
-    stdin: where it reads from if it is not told anything; then it is killed at once. keep: descriptors that it gets.
+    When the context ends, the program's standard input is closed, the program has 10 s to remove its temporary files,
+    and its process group is killed. stdin: a file that the program reads instead of `say`'s lines; the program is then
+    killed at the end of the context without those 10 s. keep: file descriptors that the program inherits.
+    Raises CommandFailed if the program cannot be started.
     """
     words = [str(word) for word in argv]
     log.debug("converse with %s", shlex.join(words))

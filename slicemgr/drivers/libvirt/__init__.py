@@ -1,1 +1,1 @@
-"""Domains: their XML, their life by libvirt, their processes, consoles and screens."""
+"""libvirt domains: their XML, life cycle, processes, consoles and screens."""

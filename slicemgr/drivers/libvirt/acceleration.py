@@ -1,6 +1,7 @@
-"""What runs virtual machines on this node: an openable /dev/kvm is not a working one, so a tiny guest is booted.
+"""Find out whether this node runs virtual machines under KVM or by emulation.
 
-The guest is the node's own kernel without a root file system: it gets as far as saying so and ends.
+A /dev/kvm that can be opened does not always work, so a minimal guest is booted: the node's own kernel without a root
+file system. It panics because it cannot mount one, which shows that it booted, and ends.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from slicemgr.drivers.libvirt.host import EMULATED_CPU, Acceleration
 from slicemgr.drivers.storage import atomic_file
 
 QEMU = "qemu-system-x86_64"
-TIME = 20.0  # seconds; a guest that works needs about one
+TIME = 20.0  # seconds; a guest that works needs about 1 s
 _BOOTED = b"VFS: Unable to mount root fs"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """acceleration None: no virtual machine runs here at all. reason: for people."""
+    """The result of the check. acceleration: None if no virtual machine runs here. reason: an explanation for users."""
 
     acceleration: Acceleration | None
     reason: str
 
 
 def probe_argv(kernel: Path, acceleration: Acceleration) -> list[str]:
-    """QEMU's words for the tiny guest. Pure."""
+    """The QEMU command line for the minimal guest. Pure."""
     return [
         QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35", "-m", "256", "-no-reboot",
         "-accel", "kvm" if acceleration is Acceleration.KVM else "tcg",
@@ -38,7 +39,7 @@ def probe_argv(kernel: Path, acceleration: Acceleration) -> list[str]:
 
 
 def boots(kernel: Path, acceleration: Acceleration, seconds: float = TIME) -> bool:
-    """Whether the tiny guest gets to its end in time."""
+    """Whether the minimal guest boots within `seconds`."""
     try:
         return _BOOTED in command.run(probe_argv(kernel, acceleration), timeout=seconds)
     except command.CommandFailed:
@@ -46,12 +47,12 @@ def boots(kernel: Path, acceleration: Acceleration, seconds: float = TIME) -> bo
 
 
 def kernels(boot: Path = Path("/boot")) -> list[Path]:
-    """The node's kernels, the newest first."""
+    """The kernels installed on the node, newest first."""
     return sorted((one for one in boot.glob("vmlinuz-*") if one.is_file()), reverse=True)
 
 
 def decide(wanted: str, *, device: bool, kernel: bool, kvm_boots: bool, emulation_boots: bool) -> Found:
-    """What to use, given what was tried. Pure. wanted: the setting libvirt.acceleration."""
+    """The acceleration to use, from the results of the checks. Pure. wanted: the setting libvirt.acceleration."""
     if wanted != "auto":
         return Found(Acceleration(wanted), "set by libvirt.acceleration")
     if not kernel:
@@ -65,7 +66,7 @@ def decide(wanted: str, *, device: bool, kernel: bool, kvm_boots: bool, emulatio
 
 
 def find(wanted: str, cache: Path) -> Found:
-    """Try it once and remember it for this kernel, QEMU and setting. Takes up to a minute the first time."""
+    """The acceleration of this node, cached per kernel, QEMU and setting. The first call takes up to 80 s."""
     key = _key(wanted)
     try:
         known = json.loads(cache.read_text())

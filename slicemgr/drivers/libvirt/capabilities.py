@@ -1,10 +1,10 @@
-"""Which privileges root keeps inside a container: everything that is not in KEPT is dropped.
+"""The capabilities that root keeps inside a container. All capabilities that are not in KEPT are dropped.
 
-The numbers are the kernel's (linux/capability.h). Kept privileges count only against the sliver's own user
-namespace: its ids, its network, its files. Left out on purpose though sometimes asked for: sys_admin (mounts, and
-half of the kernel), sys_module, sys_boot, mknod (the paper's four); sys_resource (limits of its own pids cgroup
-aside, it lifts quotas), sys_ptrace (own processes need none), sys_nice and ipc_lock (the host's, not the sliver's),
-dac_read_search (open_by_handle_at), syslog, sys_time, sys_rawio, bpf, perfmon, checkpoint_restore.
+The numbers are those of linux/capability.h. A kept capability applies only within the sliver's own user namespace: its
+ids, network and files. These are dropped although users sometimes request them: sys_admin (mounts and much of the
+kernel), sys_module, sys_boot and mknod (the four of the paper), sys_resource (overrides quotas and limits),
+sys_ptrace (not needed for a user's own processes), sys_nice and ipc_lock (they affect the host), dac_read_search
+(allows open_by_handle_at), syslog, sys_time, sys_rawio, bpf, perfmon and checkpoint_restore.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ KEPT: dict[str, tuple[int, str]] = {
 
 
 def bounding_set() -> int:
-    """What `CapBnd` in /proc/PID/status of a sliver's process must be."""
+    """The required value of `CapBnd` in /proc/PID/status of a sliver's process, as a bit mask."""
     return sum(1 << number for number, _ in KEPT.values())
 
 
 def excess(bounding: int) -> int:
-    """The privileges in `bounding` that should have been dropped, as a mask; 0 is right."""
+    """The capabilities in `bounding` that should have been dropped, as a bit mask. 0 means none."""
     return bounding & ~bounding_set()

@@ -1,7 +1,7 @@
-"""Connections to libvirt's drivers: opened when first needed, and again after libvirtd was away.
+"""Connections to libvirt's drivers, opened on first use and reopened after an outage of libvirtd.
 
-Keepalive closes a connection whose other end does not answer. A call has its connection for itself: libvirt 9.0
-crashes when keepalive closes one on which several threads wait.
+Keepalive closes a connection whose peer does not respond. Each call uses a connection that no other call shares:
+libvirt 9.0 crashes when keepalive closes a connection on which several threads wait.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from slicemgr.drivers.libvirt import processes
 from slicemgr.errors import Code, Failed
 from slicemgr.model import Kind
 
-_PROBES = 2  # unanswered probes before a connection counts as dead, and as long again after the last
+_PROBES = 2  # keepalive probes without a response before a connection counts as dead, plus one more interval
 _KEPT = 4  # idle connections of each kind that stay open
 _NO_DRIVER = (libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED)
-_QEMU_ANSWERS = 5.0  # seconds after which a QEMU that does not answer counts as hung
+_QEMU_ANSWERS = 5.0  # seconds after which a QEMU that does not respond counts as hung
 
 T = TypeVar("T")
 
@@ -38,28 +38,28 @@ class Connections:
         self._uris = {Kind.LXC: settings.lxc, Kind.KVM: settings.qemu}
         self._call_timeout = settings.call_timeout.total_seconds()
         self._listener = listener
-        self._open: dict[Kind, Any] = {}  # they carry the events
-        self._idle: dict[Kind, list[Any]] = {kind: [] for kind in Kind}  # they carry the calls
+        self._open: dict[Kind, Any] = {}  # these connections carry the events
+        self._idle: dict[Kind, list[Any]] = {kind: [] for kind in Kind}  # these connections carry the calls
         self._attempts: dict[Kind, _Attempt] = {}
         self._missing: set[Kind] = set()  # kinds without a driver
         self._lock = threading.Lock()
         _start_events()
 
     def kinds(self) -> list[Kind]:
-        """The kinds that this node has a driver for: containers always, machines once their driver was reached."""
+        """The kinds that this node has a driver for: always LXC, and KVM once its driver has been reached."""
         if Kind.KVM not in self._open and Kind.KVM not in self._missing:
             try:
                 self._events(Kind.KVM)
-            except Failed as error:  # that no machine runs is only known where libvirt has noted none
+            except Failed as error:  # without the driver, no machine runs only if libvirt has no pid file of one
                 if error.code is Code.UNAVAILABLE and any(processes.noted(processes.QEMU_DIR)):
                     raise
         return [Kind.LXC, Kind.KVM] if Kind.KVM in self._open else [Kind.LXC]
 
     @contextmanager
     def call(self, kind: Kind, what: str) -> Iterator[Any]:
-        """A connection for one call, which no other call uses. what: for the message of an error: `list the domains`.
+        """Borrow a connection that no other call uses. what: completes an error message, as in `list the domains`.
 
-        It is kept for the next call unless this one may still be under way. Raises Failed.
+        The connection is kept for later calls, unless this call failed and may still be in progress. Raises Failed.
         """
         connection = self._take(kind)
         try:
@@ -94,9 +94,10 @@ class Connections:
                 connection.close()
 
     def _events(self, kind: Kind) -> Any:
-        """The connection that carries the events, alive a moment ago. Raises Failed.
+        """The connection that carries the events; it was alive when checked. Raises Failed.
 
-        Keepalive does not cover the opening, so it has a time limit, which all callers that wait for it share.
+        Keepalive does not cover the opening of a connection. The opening has a time limit of its own, which all
+        waiting callers share.
         """
         with self._lock:
             connection = self._open.get(kind)
@@ -123,9 +124,9 @@ class Connections:
 
 
 class _Attempt:
-    """One attempt to connect, in a thread of its own: libvirt.open waits without end for a libvirtd that hangs.
+    """One attempt to connect, in its own thread, because libvirt.open waits without limit for a hung libvirtd.
 
-    timeout: seconds after which a libvirtd that does not answer counts as hung, here and on the open connection.
+    timeout: seconds after which a libvirtd that does not respond counts as hung, during the opening and afterwards.
     """
 
     def __init__(self, uri: str, listener: Callable[..., None] | None, timeout: float) -> None:
@@ -139,7 +140,7 @@ class _Attempt:
     def _open(self, uri: str, listener: Callable[..., None] | None) -> None:
         try:
             connection = libvirt.open(uri)
-            with suppress(libvirt.libvirtError):  # test:/// has none
+            with suppress(libvirt.libvirtError):  # the driver test:/// has no keepalive
                 connection.setKeepAlive(self._probe_interval, _PROBES)
             if listener is not None:
                 connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, listener, None)
@@ -159,9 +160,9 @@ def _unavailable(kind: Kind, error: object) -> Failed:
 
 
 def bounded(call: Callable[[], T], seconds: float = _QEMU_ANSWERS, late: Failed | None = None) -> T:
-    """The result of a call that waits for QEMU. Raises `late`, or that QEMU hangs, if it takes longer than `seconds`.
+    """The result of a call that waits for QEMU. Raises `late`, or Failed, if it takes longer than `seconds`.
 
-    The thread that waits ends with the call: when QEMU continues, or is killed.
+    The thread of the call ends when the call returns: when QEMU continues or is killed.
     """
     result: list[T] = []
     errors: list[Exception] = []
@@ -183,7 +184,7 @@ def bounded(call: Callable[[], T], seconds: float = _QEMU_ANSWERS, late: Failed 
 
 
 def _start_events() -> None:
-    """libvirt's event loop, one for the process: it carries events and keepalive."""
+    """Start libvirt's event loop, once per process. It carries events and keepalive."""
     global _loop_running
     with _loop:
         if _loop_running:

@@ -1,8 +1,8 @@
-"""The console of a domain: the terminal that libvirt made for it, opened by its path.
+"""The console of a domain: the pseudoterminal that libvirt created for it, opened by its path.
 
-That is what libvirtd does for virDomainOpenConsole, and then sends everything through a stream. The kernel's terminal
-is better at waiting: a reader that is slow slows the sliver down, while libvirt keeps for it what comes without a
-limit, and a write to a sliver that does not read comes back, while a stream's never does.
+virDomainOpenConsole makes libvirtd open the same pseudoterminal and pass its data through a stream. Direct use of the
+pseudoterminal bounds both directions: a slow reader slows the sliver down, whereas libvirt buffers its output without
+a limit; and a write to a sliver that does not read returns, whereas a write to a stream blocks.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from slicemgr.errors import Failed
 
 
 class ConsoleEnded(Exception):
-    """The domain that had the console is gone."""
+    """The domain of the console has ended."""
 
 
 class Console:
-    """A terminal, never waited for: poll `fileno()`. A context manager; the domain goes on after it."""
+    """A non-blocking terminal; poll `fileno()`. A context manager; the domain keeps running when it closes."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -32,7 +32,7 @@ class Console:
         return self._terminal
 
     def read(self, most: int) -> bytes:
-        """Up to `most` bytes of what the sliver said, b"" if there is nothing yet. Raises ConsoleEnded."""
+        """Up to `most` bytes of the sliver's output, b"" if there is none yet. Raises ConsoleEnded."""
         try:
             data = os.read(self._terminal, most)
         except BlockingIOError:
@@ -44,7 +44,7 @@ class Console:
         return data
 
     def write(self, data: bytes) -> int:
-        """How many bytes of `data` the sliver has room for. Raises ConsoleEnded."""
+        """Write as much of `data` as the terminal accepts; the number of bytes. Raises ConsoleEnded."""
         try:
             return os.write(self._terminal, data)
         except BlockingIOError:
@@ -53,7 +53,7 @@ class Console:
             raise ConsoleEnded from error
 
     def belongs_to(self, pid: int) -> bool:
-        """Whether that process has the other end: a number of a terminal is given again once it is free."""
+        """Whether process `pid` holds the other end. The kernel reuses the numbers of closed terminals."""
         index = self.path.rpartition("/")[2]
         with suppress(FileNotFoundError, ProcessLookupError):
             for entry in Path(f"/proc/{pid}/fdinfo").iterdir():

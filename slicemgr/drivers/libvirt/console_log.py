@@ -1,4 +1,4 @@
-"""What virtual machines wrote to their serial consoles, as virtlogd keeps it (bounded)."""
+"""The serial console output of virtual machines, which virtlogd stores in files of bounded size."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from slicemgr import names
 
-_TAIL = 4096  # bytes looked at
+_TAIL = 4096  # bytes read from the end of the file
 _CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|[^\x20-\x7e\n]")
 _LONGEST = 120
 
 
 def size(pool: Path, sliver: str) -> int:
-    """Bytes said so far; 0 where there is no console log (yet)."""
+    """The size of the console log in bytes; 0 if there is no console log."""
     try:
         return (names.sliver_dir(pool, sliver) / names.CONSOLE_LOG).lstat().st_size
     except OSError:
@@ -22,7 +22,7 @@ def size(pool: Path, sliver: str) -> int:
 
 
 def last_line(pool: Path, sliver: str) -> str:
-    """The last line with something on it, without terminal control; "" if there is none."""
+    """The last line that is not empty, without terminal control sequences; "" if there is none."""
     try:
         fd = os.open(names.sliver_dir(pool, sliver) / names.CONSOLE_LOG, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -34,6 +34,6 @@ def last_line(pool: Path, sliver: str) -> str:
 
 
 def last_of(data: bytes) -> str:
-    """Pure part of `last_line`."""
+    """The part of `last_line` that works on the bytes of the log. Pure."""
     lines = [line.strip() for line in _CONTROL.sub(b"", data).split(b"\n")]
     return next((line.decode("ascii")[-_LONGEST:] for line in reversed(lines) if line), "")

@@ -1,7 +1,7 @@
-"""What the domain of an lxc sliver has beside what all have.
+"""The parts of a domain's XML that only lxc slivers have.
 
-What libvirt cannot say (idmapped root, seccomp, limits on processes and ptys, the host name) is done by the
-launcher, which is the sliver's <emulator>; see tools/launcher/sliver-launcher.c and launch.py.
+The launcher, which is the sliver's <emulator>, does what libvirt's XML cannot express: the idmapped root, seccomp,
+limits on processes and ptys, and the host name. See tools/launcher/sliver-launcher.c and launch.py.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from slicemgr.drivers.libvirt.element import element
 from slicemgr.drivers.libvirt.host import CPU_PERIOD, Host
 from slicemgr.model import IDS_PER_SLIVER, KIB, Sliver
 
-INIT_DIR = "/.slicemgr"  # where the init is seen inside the container
+INIT_DIR = "/.slicemgr"  # the mount point of the init inside the container
 
-# Directories that appear empty, files that read as empty: what Docker masks, the cgroup and firmware trees, which
-# libvirt shows, and what else tells of the node's hardware, disks and load (the CoreLab paper's table 3, sysfs and
-# procfs). All are below /proc or /sys, which are fresh mounts at every start.
-# /proc/kmsg stays: without CAP_SYSLOG nobody opens it, while rsyslogd reads an empty one in a busy loop.
+# Directories that appear empty and files that read as empty: the paths that Docker masks, the cgroup and firmware
+# trees, which libvirt exposes, and other paths that reveal the node's hardware, disks and load (table 3 of the CoreLab
+# paper, sysfs and procfs). All are below /proc or /sys, which are mounted anew at every start.
+# /proc/kmsg is not masked: without CAP_SYSLOG no process can open it, and rsyslogd would read an empty file in a busy
+# loop.
 MASKED_DIRS = (
     "/sys/fs/cgroup",
     "/sys/firmware",
@@ -26,7 +27,7 @@ MASKED_DIRS = (
     "/proc/acpi",
     "/proc/asound",
     "/proc/scsi",
-    *("/sys/block", "/sys/class/block", "/sys/devices/virtual/block", "/sys/dev/block"),  # disks, the pool's file
+    *("/sys/block", "/sys/class/block", "/sys/devices/virtual/block", "/sys/dev/block"),  # disks; the pool
     *("/sys/fs/btrfs", "/sys/fs/ext4", "/sys/fs/xfs"),
     *("/sys/module", "/sys/hypervisor", "/sys/kernel/mm", "/sys/kernel/slab"),
     *("/proc/bus", "/proc/driver", "/proc/fs", "/proc/irq", "/proc/pressure"),
@@ -52,10 +53,10 @@ MASKED_FILES = (
 def complete(
     domain: ET.Element, tune: ET.Element, devices: ET.Element, link: ET.Element, sliver: Sliver, host: Host
 ) -> None:
-    """Add what makes the domain a container. Pure."""
+    """Add the elements of a container to the domain. Pure."""
     domain.set("type", "lxc")
     _memory(domain, sliver, host)
-    element(tune, "period", CPU_PERIOD)  # a container's quota is the whole domain's
+    element(tune, "period", CPU_PERIOD)  # a container's quota applies to the whole domain
     element(tune, "quota", round(sliver.limits.cpu * CPU_PERIOD))
     os = element(domain, "os")
     element(os, "type", "exe", arch=sliver.arch)
@@ -87,7 +88,7 @@ def _files(devices: ET.Element, sliver: Sliver, host: Host) -> None:
     element(devices, "emulator", str(host.launcher))
     _bind(devices, str(host.root), "/")
     _bind(devices, str(host.init_dir), INIT_DIR, readonly=True)
-    _ram(devices, "/dev/shm", sliver.limits.memory // 2)  # shared memory; what is in it counts as the sliver's memory
+    _ram(devices, "/dev/shm", sliver.limits.memory // 2)  # shared memory; its content is charged to the sliver
     for path in host.masked_dirs:
         _bind(devices, str(host.empty_dir), path)
     for path in host.masked_files:

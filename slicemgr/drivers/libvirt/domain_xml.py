@@ -1,6 +1,6 @@
-"""The libvirt domain of a sliver: one pure function for both kinds.
+"""The libvirt domain of a sliver, by one pure function for both kinds.
 
-What only one kind has is in container_xml and machine_xml.
+container_xml and machine_xml add the parts that only one kind has.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from slicemgr.drivers.libvirt.element import element
 from slicemgr.drivers.libvirt.host import Host
 from slicemgr.model import KIB, Kind, Sliver
 
-NAMESPACE = "https://slicemgr.example/sliver/1"  # of our element in <metadata>; a name, not an address
+NAMESPACE = "https://slicemgr.example/sliver/1"  # of slicemgr's element in <metadata>; not an address
 
 ET.register_namespace("slicemgr", NAMESPACE)
 
 
 def domain_xml(sliver: Sliver, host: Host) -> str:
-    """The domain of `sliver` at `place`, for virDomainCreateXML."""
+    """The XML of the domain of `sliver` on the node `host`, for virDomainCreateXML."""
     domain, devices = ET.Element("domain"), ET.Element("devices")
     _identity(domain, sliver)
     tune = _limits(domain, sliver)
@@ -40,7 +40,7 @@ def domain_xml(sliver: Sliver, host: Host) -> str:
 
 
 def host_memory(sliver: Sliver, host: Host) -> int:
-    """Bytes that the sliver may take of the host."""
+    """The memory of the host that the sliver may use, in bytes."""
     match sliver.kind:
         case Kind.LXC:
             return sliver.limits.memory
@@ -56,7 +56,7 @@ def _identity(domain: ET.Element, sliver: Sliver) -> None:
 
 
 def _limits(domain: ET.Element, sliver: Sliver) -> ET.Element:
-    """What both kinds say in the same way; the element for CPU time, to be completed."""
+    """Add the limits that both kinds express alike. Return the element <cputune>, which the kind completes."""
     limits = sliver.limits
     element(domain, "memory", limits.memory // KIB, unit="KiB")
     element(domain, "vcpu", max(1, -int(-limits.cpu // 1)))
@@ -68,7 +68,7 @@ def _limits(domain: ET.Element, sliver: Sliver) -> ET.Element:
 
 
 def _link(sliver: Sliver, host: Host) -> ET.Element:
-    """A routed point-to-point link: no bridge, so no neighbours, and the same host side for both kinds."""
+    """A routed point-to-point link without a bridge, with the same host side for both kinds."""
     link = ET.Element("interface", type="ethernet")
     element(link, "mac", address=names.mac(sliver.id))
     source = element(link, "source")

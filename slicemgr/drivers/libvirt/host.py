@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-CPU_PERIOD = 100_000  # microseconds; the quota is a share of it
-SLOW_EMULATED = "erms"  # of the CPU: guests clear and copy memory by it, which QEMU emulates byte by byte
-EMULATED_CPU = f"max,{SLOW_EMULATED}=off"  # for QEMU's -cpu
+CPU_PERIOD = 100_000  # microseconds; a CPU quota is a share of this period
+SLOW_EMULATED = "erms"  # a CPU feature: guests clear and copy memory with it, and QEMU emulates it byte by byte
+EMULATED_CPU = f"max,{SLOW_EMULATED}=off"  # the value of QEMU's -cpu
 
 
 class Acceleration(StrEnum):
-    """What runs a virtual machine's instructions."""
+    """The method by which a virtual machine's instructions run."""
 
     KVM = "kvm"
     EMULATION = "emulation"
@@ -20,12 +20,14 @@ class Acceleration(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """root: where the launcher mounts a container's files. empty_file, empty_dir: what it makes for the masks.
-    vmstat: a /proc/vmstat without numbers, which it makes, too; None where the kernel has none.
+    """The paths and properties of the node that domains are made from.
 
-    masked_dirs, masked_files: those that container_xml masks and this kernel has.
-    swap_limit: whether the kernel can cap memory and swap together (cgroup v1 with swap accounting).
-    pool, images: where the slivers' own files and the disk images lie. machine_gid: QEMU's group.
+    root: the mount point at which the launcher mounts a container's files. empty_file, empty_dir: the mask sources
+    that the launcher creates. vmstat: a /proc/vmstat with zeros, which the launcher creates too; None if the kernel
+    has no such file.
+    masked_dirs, masked_files: the paths of container_xml that this kernel has.
+    swap_limit: whether the kernel can limit memory and swap together (cgroup v1 with swap accounting).
+    pool, images: the directories of the slivers' own files and of the disk images. machine_gid: QEMU's group id.
     """
 
     root: Path

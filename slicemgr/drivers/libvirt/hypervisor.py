@@ -1,7 +1,7 @@
-"""libvirt's domains, of both kinds. No decisions are made here: it does what it is asked, and reports what is there.
+"""libvirt's domains of both kinds. This module makes no decisions: it carries out requests and reports what runs.
 
-All domains are transient: the database says what should be, libvirt only what is. A libvirtd that is away or hung
-turns into Failed with Code.UNAVAILABLE (see `connections`).
+All domains are transient: the database holds the desired state, libvirt only the actual one. A libvirtd that is down
+or hung results in Failed with Code.UNAVAILABLE (see `connections`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from slicemgr.model import Kind
 
 log = logging.getLogger(__name__)
 
-_INIT_APPEARS = 5.0  # seconds until the container's init must exist after its domain was seen
+_INIT_APPEARS = 5.0  # seconds within which a container's init must exist after its domain was found
 _SHORT = 0.01
-_LOOK = 0.5  # seconds, at most, between looks for a domain's end when no event comes
-_UNNOTICED = 0.25  # seconds after which an ended libvirt_lxc counts as not noticed by libvirtd
+_LOOK = 0.5  # seconds, at most, between checks for a domain's end without an event
+_UNNOTICED = 0.25  # seconds after which libvirtd counts as having missed the end of a libvirt_lxc
 _ASK_AGAIN = 1.0  # seconds between requests for a clean shutdown
 _GUEST_ANSWERS = 15.0  # seconds after which a guest agent counts as hung
 
@@ -43,7 +43,7 @@ _Device = TypeVar("_Device", Console, Screen)
 
 @dataclass(frozen=True, slots=True)
 class DomainSeen:
-    """An active domain of ours. pid: of libvirt_lxc or QEMU. trouble: why it is paused though nobody asked for it."""
+    """An active domain of slicemgr. pid: of libvirt_lxc or QEMU. trouble: why it is paused without a request."""
 
     sliver: str
     kind: Kind
@@ -64,19 +64,19 @@ class Hypervisor:
         self._listeners: list[Callable[[str], None]] = []
 
     def version(self, kind: Kind) -> str:
-        """libvirt's version with this driver. Raises Failed (UNAVAILABLE) if it cannot be reached."""
+        """libvirt's version with this driver. Raises Failed (UNAVAILABLE) if libvirt cannot be reached."""
         with self._connections.call(kind, "ask for the version") as connection:
             number = int(connection.getLibVersion())
         return f"libvirt {number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
 
     def on_change(self, listener: Callable[[str], None]) -> None:
-        """`listener(sliver)` is called, from another thread, when a domain of ours came or went."""
+        """Register `listener(sliver)`: called from another thread when a domain of slicemgr starts or stops."""
         self._listeners.append(listener)
 
     def domains(self) -> dict[str, DomainSeen]:
-        """Every active domain of ours by sliver, of both kinds; a fixed number of calls, however many there are.
+        """Every active domain of slicemgr, of both kinds, by sliver; the number of calls is fixed.
 
-        A kind for which libvirt has no driver has none. Raises Failed if libvirt does not answer.
+        A kind for which libvirt has no driver contributes no domains. Raises Failed if libvirt does not respond.
         """
         found: dict[str, DomainSeen] = {}
         for kind in self._connections.kinds():
@@ -103,7 +103,7 @@ class Hypervisor:
         return seen
 
     def domain(self, sliver: str) -> DomainSeen | None:
-        """One sliver's domain, or None if it does not run."""
+        """The domain of one sliver, or None if it does not run. Raises Failed if libvirt does not respond."""
         for kind in self._connections.kinds():
             with self._connections.call(kind, "look for a domain") as connection:
                 domain = _lookup(connection, sliver)
@@ -129,9 +129,9 @@ class Hypervisor:
         return ""
 
     def create(self, kind: Kind, xml: str, memory: int) -> int:
-        """Start a transient domain; its id. Raises Failed with libvirt's reason.
+        """Start a transient domain and return its id. Raises Failed with libvirt's reason.
 
-        memory: bytes that it may take of the host.
+        memory: bytes of the host's memory that the domain may use.
         """
         with self._connections.call(kind, "start the domain") as connection:
             try:
@@ -144,7 +144,7 @@ class Hypervisor:
             return int(domain.ID())
 
     def pause(self, sliver: str) -> None:
-        """Freeze every process."""
+        """Freeze every process of the sliver. Raises Failed."""
         self._freeze(sliver, True)
 
     def resume(self, sliver: str) -> None:
@@ -152,7 +152,7 @@ class Hypervisor:
 
     def _freeze(self, sliver: str, frozen: bool) -> None:
         seen = self._need(sliver)
-        if seen.paused == frozen:  # an earlier try was not answered
+        if seen.paused == frozen:  # an earlier attempt succeeded without a response
             return
         with self._connections.call(seen.kind, "pause or resume the domain") as connection:
             domain = _lookup(connection, sliver)
@@ -161,12 +161,12 @@ class Hypervisor:
             bounded(lambda: body(seen.kind).freeze(domain, seen.pid, frozen))
 
     def container_inits(self) -> list[int]:
-        """The first process of each container that runs, as the host numbers it. Raises Failed."""
+        """The first process of each running container, as the host's pid. Raises Failed."""
         found = (processes.child(one.pid) for one in self._list(Kind.LXC).values())
         return [pid for pid in found if pid is not None]
 
     def init_pid(self, sliver: str) -> int:
-        """The process whose cgroup is limited, as the host numbers it: a container's PID 1, or QEMU.
+        """The process whose cgroup has the limits, as the host's pid: a container's PID 1, or QEMU.
 
         Raises Failed if the sliver does not run.
         """
@@ -179,22 +179,23 @@ class Hypervisor:
         return pid
 
     def grow_disk(self, sliver: str, size: int) -> None:
-        """Let a running virtual machine see a larger disk, of `size` bytes."""
+        """Announce a new disk size, in bytes, to a running virtual machine. A smaller size has no effect."""
         with self._connections.call(Kind.KVM, "resize the disk") as connection:
             domain = _lookup(connection, sliver)
             if domain is not None and domain.blockInfo("vda")[0] < size:
                 bounded(lambda: domain.blockResize("vda", size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES))
 
     def set_guest_keys(self, sliver: str, put: list[str], gone: list[str]) -> None:
-        """root's ssh keys inside a running virtual machine, by its guest agent. Raises Failed if none answers.
+        """Set root's ssh keys inside a running virtual machine by its guest agent.
 
-        put: lines that shall be there; gone: lines that shall not. All others stay, but for empty ones.
+        put: lines to add; gone: lines to remove. Other lines are kept, except empty ones. Raises Failed if the guest
+        agent does not respond.
         """
         with self._connections.call(Kind.KVM, "hand the guest its ssh keys") as connection:
             domain = _lookup(connection, sliver)
             if domain is None:
                 raise Failed(f"{sliver} does not run")
-            # Between calls the agent's file ends without a newline: the empty line, put last, becomes one.
+            # The agent ends its file without a newline; the empty line, added last, supplies it for the next call.
             for lines, how in (
                 ([*gone, ""], libvirt.VIR_DOMAIN_AUTHORIZED_SSH_KEYS_SET_REMOVE),
                 ([*put, ""], libvirt.VIR_DOMAIN_AUTHORIZED_SSH_KEYS_SET_APPEND),
@@ -204,9 +205,10 @@ class Hypervisor:
                 bounded(call, seconds=_GUEST_ANSWERS, late=late)
 
     def machine_stats(self) -> dict[str, dict[str, int]]:
-        """What libvirt knows of every machine of ours, as `virsh domstats` names it, in one call for all.
+        """libvirt's statistics of every machine of slicemgr, named as in `virsh domstats`, by one call.
 
-        A QEMU that is busy or hangs is not waited for: it tells less. Raises Failed if libvirt does not answer.
+        A QEMU that is busy or hung is not waited for: its statistics are incomplete. Raises Failed if libvirt does not
+        respond.
         """
         wanted = libvirt.VIR_DOMAIN_STATS_BALLOON | libvirt.VIR_DOMAIN_STATS_BLOCK
         with self._connections.call(Kind.KVM, "read what the machines use") as connection:
@@ -215,16 +217,16 @@ class Hypervisor:
             return {sliver: values for sliver, values in named if sliver is not None}
 
     def stop(self, sliver: str, grace: float) -> bool:
-        """Ask for a clean shutdown, then end it by force after `grace` seconds; whether it was clean."""
+        """Request a clean shutdown and kill the domain after `grace` seconds. Whether it ended by itself."""
         seen = self.domain(sliver)
         if seen is None:
             return True
         if seen.paused:
-            with suppress(Failed):  # a QEMU that hangs, or is just going, is ended by force below
+            with suppress(Failed):  # a QEMU that hangs or is ending is killed below
                 self.resume(sliver)
         deadline = time.monotonic() + grace
         while True:
-            self._ask_to_stop(seen)  # again and again: PID 1 does not hear what comes before its traps are set
+            self._ask_to_stop(seen)  # repeated: PID 1 ignores signals until it has installed its handlers
             left = deadline - time.monotonic()
             if self.wait_gone(sliver, max(0.0, min(left, _ASK_AGAIN))):
                 return True
@@ -233,17 +235,18 @@ class Hypervisor:
                 return False
 
     def _ask_to_stop(self, seen: DomainSeen) -> None:
-        """One that cannot be asked (its QEMU hangs, it is just going) is ended by force later."""
+        """Request a clean shutdown. A failure is ignored: a domain that hangs is killed later."""
         with suppress(Failed), self._connections.call(seen.kind, "shut the domain down") as connection:
             domain = _lookup(connection, seen.sliver)
             if domain is not None:
                 bounded(lambda: body(seen.kind).ask_to_stop(domain, seen.pid))
 
     def begin_kill(self, slivers: Iterable[str]) -> None:
-        """Kill the inits of many containers without waiting; `kill` then finishes each.
+        """Kill the inits of many containers without waiting; `kill` then completes each.
 
-        libvirtd tidies one domain after the other and sleeps 0.2 s over each whose libvirt_lxc has not quite ended:
-        when they end together, it does so once. It is not asked who they are: busy tidying, it would not answer.
+        libvirtd cleans domains up one after the other and sleeps 0.2 s for each whose libvirt_lxc has not fully
+        ended; when they end together, it sleeps once. The pids come from libvirt's pid files: a libvirtd that is
+        cleaning up does not respond to calls.
         """
         for sliver in slivers:
             controller = processes.noted_pid(processes.LXC_DIR, sliver)
@@ -251,7 +254,7 @@ class Hypervisor:
                 body(Kind.LXC).end(controller)
 
     def kill(self, sliver: str, timeout: float = 20.0) -> None:
-        """End a domain at once and wait until libvirt has cleaned up; one that does not run is fine."""
+        """Kill a domain and wait until libvirt has cleaned up; no effect if it does not run. Raises Failed."""
         seen = self.domain(sliver)
         if seen is None:
             return
@@ -270,9 +273,9 @@ class Hypervisor:
     def wait_gone(self, sliver: str, timeout: float) -> bool:
         """Wait until libvirt has no such domain; False if that takes longer than `timeout` seconds.
 
-        Events wake it; it looks by itself as well, for there is more than one way to miss an end: an event is lost
-        with its connection, libvirt_lxc is deaf to SIGCHLD until some time after its container runs, and libvirtd
-        now and then does not notice that libvirt_lxc has ended (1 of 25, libvirt 9.0): that domain is destroyed.
+        Events end a wait early. The function polls as well, because an end can be missed: an event is lost with its
+        connection, libvirt_lxc does not handle SIGCHLD until some time after its container starts, and libvirtd
+        sometimes misses the end of a libvirt_lxc (1 of 25 with libvirt 9.0); such a domain is destroyed.
         """
         deadline, pause, ended = time.monotonic() + timeout, _SHORT, 0.0
         while True:
@@ -307,17 +310,17 @@ class Hypervisor:
     # consoles
 
     def console(self, sliver: str) -> Console:
-        """Open the sliver's console, whoever else has it. Raises Failed if it does not run."""
+        """Open the sliver's console, even if another client has it open. Raises Failed if the sliver does not run."""
         seen, path = self._device(sliver, "console", "tty")
         return _owned(Console(path), seen)
 
     def screen(self, sliver: str) -> Screen:
-        """Connect to a virtual machine's screen. Raises Failed if it does not run, or has none."""
+        """Connect to a virtual machine's screen. Raises Failed if the machine does not run or has no screen."""
         seen, path = self._device(sliver, "graphics/listen", "socket")
         return _owned(Screen(path), seen)
 
     def _device(self, sliver: str, device: str, attribute: str) -> tuple[DomainSeen, str]:
-        """Where libvirt has put a device of the running domain."""
+        """The running domain, and the path at which libvirt created its device. Raises Failed."""
         seen, name = self._need(sliver), device.partition("/")[0]
         with self._connections.call(seen.kind, f"look for the {name}") as connection:
             domain = _lookup(connection, sliver)
@@ -349,7 +352,7 @@ def _owned(found: _Device, seen: DomainSeen) -> _Device:
 
 @contextmanager
 def _may_be_gone() -> Iterator[None]:
-    """A domain that was there a moment ago may have ended since, or be about to: it is found but does not run."""
+    """Ignore the errors of a domain that has ended since it was found, or that is ending."""
     try:
         yield
     except libvirt.libvirtError as error:
@@ -358,7 +361,7 @@ def _may_be_gone() -> Iterator[None]:
 
 
 def _lookup(connection: Any, sliver: str) -> Any | None:
-    """The active domain. One whose end a libvirtd missed while it was away stays in its list, shut off."""
+    """The active domain. A domain whose end libvirtd missed during an outage remains in its list as shut off."""
     domain = _listed(connection, names.domain(sliver))
     return domain if domain is not None and domain.ID() > 0 else None
 
@@ -373,10 +376,10 @@ def _listed(connection: Any, name: str) -> Any | None:
 
 
 def _forget(connection: Any, xml: str) -> bool:
-    """Take one that is in the list and shut off out of its successor's way; False if there is none."""
+    """Remove a domain that libvirt lists as shut off, so that its successor can start; False if there is none."""
     old = _listed(connection, ET.fromstring(xml).findtext("name", ""))
     if old is None or old.ID() > 0:
         return False
-    with suppress(libvirt.libvirtError):  # "domain is not running", and then it is forgotten
+    with suppress(libvirt.libvirtError):  # libvirt raises "domain is not running", but removes the domain
         old.destroy()
     return True

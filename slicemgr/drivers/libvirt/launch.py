@@ -1,6 +1,7 @@
-"""The launch file: what the confinement launcher has to know of a sliver before it becomes libvirt_lxc.
+"""The launch file: the properties of a sliver that the launcher needs before it executes libvirt_lxc.
 
-One `key=value` a line, readable by root only, in the runtime directory; see tools/launcher/launch_file.c.
+It has one `key=value` per line, is readable only by root, and lies in the runtime directory. See
+tools/launcher/launch_file.c.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from slicemgr.drivers.libvirt.processes import LXC_DIR
 from slicemgr.model import IDS_PER_SLIVER, Sliver
 
 INIT_DIR = PACKAGE / "images" / "init"
-RUN_DIR = Path("/run/slicemgr")  # the launcher is compiled for it
-FRAGMENTS = 256 << 10  # bytes that wait for the rest of their packets, for each of a sliver's three protocols
+RUN_DIR = Path("/run/slicemgr")  # the launcher is compiled with this path
+FRAGMENTS = 256 << 10  # bytes of incomplete fragmented packets, for each of a sliver's three protocols
 _NOGROUP = 65534
 
 
 def host(config: Config, acceleration: Acceleration = Acceleration.EMULATION) -> Host:
-    """The node as a domain sees it: which of the masked files this kernel has, where things lie."""
+    """The properties of this node that domains depend on, such as the masked files that its kernel has."""
     return Host(
         root=RUN_DIR / "root",
         empty_file=RUN_DIR / "mask" / "empty",
@@ -47,7 +48,7 @@ def host(config: Config, acceleration: Acceleration = Acceleration.EMULATION) ->
 
 
 def machine_gid(config: Config) -> int:
-    """The group of QEMU; nobody's where libvirt.machine_group is unknown, so that it is not root's."""
+    """The group id of QEMU; nogroup if the group libvirt.machine_group does not exist, so that it is never root's."""
     try:
         return grp.getgrnam(config.libvirt.machine_group).gr_gid
     except KeyError:
@@ -55,9 +56,9 @@ def machine_gid(config: Config) -> int:
 
 
 def write(config: Config, sliver: Sliver, *, subvolumes: bool = True) -> None:
-    """Write the sliver's launch file, and on cgroup v1 make its pids group.
+    """Write the sliver's launch file, and on cgroup v1 create its pids group.
 
-    subvolumes: whether the tenant may make some: only where the disk limit holds for them.
+    subvolumes: whether the tenant may create subvolumes; False where the disk limit would not cover them.
     """
     group = cgroup.pids_group_v1(names.domain(sliver.id))
     if group is not None:
@@ -86,7 +87,7 @@ def write(config: Config, sliver: Sliver, *, subvolumes: bool = True) -> None:
 
 
 def _sockets(config: Config, sliver: Sliver) -> dict[str, str | int]:
-    """What bounds the kernel memory of sockets, as far as this node can."""
+    """The launch file's limits on the kernel memory of sockets, as far as this node supports them."""
     values: dict[str, str | int] = {}
     program = capture_rings.program(config.node.run_dir)
     if program is not None:
@@ -101,7 +102,7 @@ def launch_text(values: Mapping[str, str | int]) -> str:
 
 
 def remove(config: Config, sliver: str) -> None:
-    """Remove launch file, pids group and what libvirt forgets; absent ones are fine, what is in use stays."""
+    """Remove the launch file, the pids group and what libvirt leaves behind. Missing or busy ones are skipped."""
     names.launch_file(config.node.run_dir, sliver).unlink(missing_ok=True)
     name = names.domain(sliver)
     group = cgroup.pids_group_v1(name)

@@ -1,7 +1,7 @@
-"""What the domain of a kvm sliver has beside what all have: a machine, its disks, its consoles.
+"""The parts of a domain's XML that only kvm slivers have: the machine, its disks and its consoles.
 
-QEMU runs as the sliver's own first user id, so that one who breaks out of it has no more than the sliver's files;
-its group may read disk images and open /dev/kvm. libvirt leaves the owners of the disks alone.
+QEMU runs as the sliver's own first user id, so an attacker who breaks out of it can access only the sliver's files.
+Its group may read disk images and open /dev/kvm. libvirt does not change the owners of the disks.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from slicemgr.drivers.libvirt.element import element
 from slicemgr.drivers.libvirt.host import CPU_PERIOD, SLOW_EMULATED, Acceleration, Host
 from slicemgr.model import KIB, MIB, Boot, Sliver
 
-TRANSLATED = 128 * MIB  # of translated code that emulation keeps
-# Bytes that QEMU needs beside the guest's memory.
+TRANSLATED = 128 * MIB  # bytes of translated code that emulation caches
+# Bytes that QEMU needs in addition to the guest's memory.
 OVERHEAD = {Acceleration.KVM: 256 * MIB, Acceleration.EMULATION: 256 * MIB + TRANSLATED}
 GUEST_AGENT = "org.qemu.guest_agent.0"  # the port on which QEMU's guest agent listens
-STATISTICS = 10  # seconds between the guest's reports of its memory
+STATISTICS = 10  # seconds between the guest's memory reports
 FIRMWARE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
 FIRMWARE_VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
-# Beside other work an emulated machine gets too few ticks while its kernel tests the timer, and panics ("IO-APIC +
-# timer doesn't work"). Under KVM the kernel leaves the test out by itself.
+# On a busy host, an emulated machine gets too few ticks while its kernel tests the timer, and panics ("IO-APIC + timer
+# doesn't work"). Under KVM the kernel skips this test.
 KERNEL_OPTIONS = "ro console=tty0 console=ttyS0,115200 no_timer_check"
 
 
 def complete(
     domain: ET.Element, tune: ET.Element, devices: ET.Element, link: ET.Element, sliver: Sliver, host: Host
 ) -> None:
-    """Add what makes the domain a machine. Pure."""
+    """Add the elements of a virtual machine to the domain. Pure."""
     emulated = host.acceleration is Acceleration.EMULATION
     domain.set("type", "qemu" if emulated else "kvm")
     if sliver.limits.memory_soft is not None:
@@ -50,10 +50,10 @@ def complete(
     directory = names.sliver_dir(host.pool, sliver.id)
     element(element(devices, "serial", type="pty"), "log", file=str(directory / names.CONSOLE_LOG), append="on")
     screen = element(devices, "graphics", type="vnc")
-    element(screen, "listen", type="socket")  # in libvirt's own directory, which is the machine's alone
+    element(screen, "listen", type="socket")  # in a directory of libvirt that belongs to this machine alone
     element(element(devices, "video"), "model", type="virtio")
     element(element(devices, "rng", model="virtio"), "backend", "/dev/urandom", model="random")
-    agent = element(devices, "channel", type="unix")  # a socket in libvirt's own directory, too
+    agent = element(devices, "channel", type="unix")  # a socket in libvirt's directory as well
     element(agent, "target", type="virtio", name=GUEST_AGENT)
     element(element(devices, "memballoon", model="virtio"), "stats", period=STATISTICS)
     element(link, "model", type="virtio")
@@ -78,7 +78,7 @@ def _boot(domain: ET.Element, sliver: Sliver, host: Host) -> None:
 
 
 def _disks(devices: ET.Element, sliver: Sliver, host: Host) -> None:
-    """The overlay on the image, each in its recorded format, and the seed. A write that fails stops the guest."""
+    """The overlay on the image, each in its recorded format, and the seed. A failed write pauses the guest."""
     limits = sliver.limits
     disk = element(devices, "disk", type="file", device="disk")
     element(disk, "driver", name="qemu", type="qcow2", cache="none", error_policy="stop", discard="unmap")

@@ -1,6 +1,6 @@
-"""What stands behind a domain, by kind: a container's processes, or QEMU. How each is looked at, frozen and stopped.
+"""The processes of a domain, by kind: how a container's processes and QEMU are checked, frozen and stopped.
 
-libvirt's domains come in as objects; errors of theirs go through to the hypervisor.
+The functions get libvirt's domains as objects. They pass libvirt's errors on to the hypervisor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slicemgr.drivers.kernel import cgroup
 from slicemgr.errors import Failed
 from slicemgr.model import KIB, Kind
 
-LXC_DIR = Path("/run/libvirt/lxc")  # libvirt's notes on what runs
+LXC_DIR = Path("/run/libvirt/lxc")  # where libvirt keeps pid files of running domains
 QEMU_DIR = Path("/run/libvirt/qemu")
 _LINKS = Path("/sys/class/net")
 PAUSED_IO_ERROR = 5  # virDomainPausedReason
@@ -26,34 +26,34 @@ NO_SPACE = 2  # virDomainDiskErrorCode
 
 
 class Body(Protocol):
-    """pid: of the process that stands for the domain: libvirt_lxc, or QEMU."""
+    """The operations on a domain's processes. pid: the domain's main process, libvirt_lxc or QEMU."""
 
     def pid(self, domain: Any, sliver: str) -> int: ...
 
     def alive(self, pid: int, sliver: str) -> bool:
-        """Whether that process is there and the sliver's."""
+        """Whether that process runs and belongs to the sliver."""
 
     def limited(self, pid: int) -> int | None:
-        """The process whose cgroup has the limits, as the host numbers it; None if it is not there (yet)."""
+        """The process whose cgroup has the limits, as the host's pid; None if it does not exist (yet)."""
 
     def frozen(self, domain: Any, pid: int) -> bool:
-        """Whether it is paused, beyond what libvirt's list says."""
+        """Whether the domain is paused in a way that libvirt's list does not show."""
 
     def trouble(self, domain: Any) -> str:
-        """Why it is paused though nobody asked for that; "" if somebody did."""
+        """Why the domain is paused without a request; "" if a request paused it."""
 
     def freeze(self, domain: Any, pid: int, frozen: bool) -> None: ...
 
     def started(self, domain: Any, memory: int) -> None:
-        """Right after the start. memory: bytes that it may take of the host."""
+        """Complete the start of a domain. memory: bytes of the host's memory that it may use."""
 
     def ask_to_stop(self, domain: Any, pid: int) -> None: ...
 
     def end(self, pid: int) -> bool:
-        """End it at once without libvirt, which then tidies; False if that is not its way."""
+        """Kill the domain without libvirt, which then cleans up; False if this kind does not support that."""
 
     def nudge(self, pid: int) -> None:
-        """Called now and then while its end is waited for."""
+        """Called at intervals while the caller waits for the domain's end."""
 
 
 def body(kind: Kind) -> Body:
@@ -84,7 +84,7 @@ class _Container:
         return ""
 
     def freeze(self, domain: Any, pid: int, frozen: bool) -> None:
-        """virDomainSuspend fails on cgroup v2."""
+        """Freeze or thaw by the cgroup on cgroup v2, where virDomainSuspend fails."""
         if cgroup.version() == "v1":
             (domain.suspend if frozen else domain.resume)()
             return
@@ -102,25 +102,25 @@ class _Container:
             send_signal(init, signal.SIGTERM)
 
     def end(self, pid: int) -> bool:
-        """virDomainDestroy takes 0.4 s each, one after the other."""
+        """Kill the init: virDomainDestroy takes 0.4 s per domain, and runs one at a time."""
         init = child(pid)
         if init is not None:
             send_signal(init, signal.SIGKILL)
         return True
 
     def nudge(self, pid: int) -> None:
-        """libvirt_lxc is deaf to SIGCHLD until some time after its container runs."""
+        """Send SIGCHLD: libvirt_lxc does not handle it until some time after its container starts."""
         send_signal(pid, signal.SIGCHLD)
 
 
 class _Machine:
     def pid(self, domain: Any, sliver: str) -> int:
-        """QEMU's process; libvirt's own number, which is given again some day, while it is not noted yet."""
+        """QEMU's pid; until libvirt has written its pid file, libvirt's domain id, which libvirt reuses later."""
         noted = noted_pid(QEMU_DIR, sliver)
         return int(domain.ID()) if noted is None else noted
 
     def alive(self, pid: int, sliver: str) -> bool:
-        return True  # libvirt notices: it holds QEMU's monitor
+        return True  # libvirt detects the end by QEMU's monitor
 
     def limited(self, pid: int) -> int | None:
         return pid
@@ -135,7 +135,7 @@ class _Machine:
         return "no space for what it writes" if full else "its disk could not be written"
 
     def freeze(self, domain: Any, pid: int, frozen: bool) -> None:
-        """libvirt gives the link its address anew before the guest goes on, and fails if it has it still."""
+        """Pause or resume. libvirt adds the link's address before the guest resumes and fails if it is present."""
         if frozen:
             domain.suspend()
             return
@@ -145,7 +145,7 @@ class _Machine:
         domain.resume()
 
     def started(self, domain: Any, memory: int) -> None:
-        """Not by the domain's XML: libvirt would lock as much memory, which not every libvirtd may."""
+        """Set the limit after the start: with one in its XML, libvirt locks that much memory, which may be denied."""
         domain.setMemoryParameters({"hard_limit": memory // KIB}, 1)  # VIR_DOMAIN_AFFECT_LIVE
 
     def ask_to_stop(self, domain: Any, pid: int) -> None:
@@ -159,7 +159,7 @@ class _Machine:
 
 
 def child(pid: int) -> int | None:
-    """The first child of a process, None if it has none (yet)."""
+    """The first child of a process, or None if it has none (yet)."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except (FileNotFoundError, ProcessLookupError):
@@ -168,7 +168,7 @@ def child(pid: int) -> int | None:
 
 
 def noted_pid(directory: Path, sliver: str) -> int | None:
-    """The process that stands for a running domain, as libvirt has noted it in that directory."""
+    """The main process of a running domain, from libvirt's pid file in that directory; None if there is none."""
     try:
         return int((directory / f"{names.domain(sliver)}.pid").read_text())
     except (FileNotFoundError, ValueError):
@@ -176,7 +176,7 @@ def noted_pid(directory: Path, sliver: str) -> int | None:
 
 
 def noted(directory: Path) -> Iterator[tuple[str, str]]:
-    """Sliver and file of libvirt's notes on running domains of ours. A note may have outlived its domain."""
+    """Sliver and path of each pid file of slicemgr's domains. A file may remain after its domain has ended."""
     with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             sliver = names.sliver_of_domain(entry.name.removesuffix(".pid"))
@@ -185,7 +185,7 @@ def noted(directory: Path) -> Iterator[tuple[str, str]]:
 
 
 def controls(pid: int, sliver: str) -> bool:
-    """Whether the process is there, alive, and the sliver's libvirt_lxc (or our launcher, about to be it)."""
+    """Whether the process runs and is the sliver's libvirt_lxc, or the launcher that will execute it."""
     try:
         return names.domain(sliver).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError):
@@ -193,7 +193,7 @@ def controls(pid: int, sliver: str) -> bool:
 
 
 def send_signal(pid: int, number: signal.Signals) -> None:
-    """Signal a process through a descriptor, so that a recycled pid is never hit."""
+    """Send a signal through a pidfd, which never refers to another process, even if the pid is reused."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:

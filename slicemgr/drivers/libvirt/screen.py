@@ -1,7 +1,7 @@
-"""The screen of a virtual machine: QEMU's VNC server behind its unix socket, whose bytes are passed on unread.
+"""The screen of a virtual machine: QEMU's VNC server on a unix socket. The bytes are passed on unread.
 
-The socket's directory belongs to QEMU. One that has been broken out of could put another socket there, so who listens
-is checked before anything is sent.
+The socket's directory belongs to QEMU. A guest that has broken out of its QEMU could put another socket there, so the
+process that listens is checked before any byte is sent.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _PEER = struct.Struct("3i")  # pid, uid, gid
 
 
 class Screen:
-    """A connection to the screen, never waited for: poll `fileno()`. A context manager; the machine goes on after it.
+    """A non-blocking connection to the screen; poll `fileno()`. A context manager; the machine keeps running.
 
-    Reads and writes as a Console does.
+    It has the methods of Console.
     """
 
     def __init__(self, path: str) -> None:
@@ -38,7 +38,7 @@ class Screen:
         return self._socket.fileno()
 
     def read(self, most: int) -> bytes:
-        """Up to `most` bytes of what the machine shows, b"" if there is nothing yet. Raises ConsoleEnded."""
+        """Up to `most` bytes of the VNC server's output, b"" if there is none yet. Raises ConsoleEnded."""
         try:
             data = self._socket.recv(most)
         except BlockingIOError:
@@ -50,7 +50,7 @@ class Screen:
         return data
 
     def write(self, data: bytes) -> int:
-        """How many bytes of `data` the machine has room for. Raises ConsoleEnded."""
+        """Send as much of `data` as the socket accepts; the number of bytes. Raises ConsoleEnded."""
         try:
             return self._socket.send(data)
         except BlockingIOError:
@@ -59,7 +59,7 @@ class Screen:
             raise ConsoleEnded from error
 
     def belongs_to(self, pid: int) -> bool:
-        """Whether that process listens there."""
+        """Whether process `pid` listens on the socket."""
         credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         return bool(_PEER.unpack(credentials)[0] == pid)
 

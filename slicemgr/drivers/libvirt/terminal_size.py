@@ -1,7 +1,7 @@
 """The size of the terminal of a container's console.
 
-libvirt_lxc joins two terminals, the node's and the container's, and carries no size from one to the other: it is set
-on the container's own, in the container's own /dev.
+libvirt_lxc connects two terminals, the node's and the container's, and does not pass the size on. The size is
+therefore set on the container's terminal, in the container's /dev.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from contextlib import closing
 
 from slicemgr.drivers.kernel import openat2
 
-_CONSOLE = "dev/pts/0"  # libvirt_lxc makes it first
+_CONSOLE = "dev/pts/0"  # the first pty that libvirt_lxc creates
 _PTS_MAJORS = range(136, 144)
 
 
 class TerminalSize:
-    """The terminal of the container whose init is `pid`. A context manager. Raises OSError if that is gone.
+    """The terminal of the container whose init is `pid`. A context manager. Raises OSError if the init has ended.
 
-    It keeps no file of the container open: a login hangs the terminal up, so each call opens it again.
+    No file of the container stays open: a login hangs up the terminal, so each call opens it again.
     """
 
     def __init__(self, pid: int) -> None:
-        self._process = os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # not who gets its number
+        self._process = os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # survives pid reuse
 
     def resize(self, rows: int, columns: int) -> None:
         """Set the size and notify its programs. Raises OSError if the container or its console does not exist."""
