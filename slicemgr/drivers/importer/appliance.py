@@ -1,8 +1,8 @@
-"""libguestfs' appliance, a kernel and a root file system, built once and not by whoever reads a stranger's image.
+"""libguestfs' appliance: a kernel and a root file system, built before any untrusted image is read.
 
-supermin builds it from the packages of this node, confined as an importer is, but without any image. Then it is root's:
-an importer sees it read-only, so no image can change what the next one is read with. It is built anew when the node's
-packages or kernels change.
+supermin builds the appliance from the packages of this node, confined as an importer is, but without an image. The
+result belongs to root and importers get it read-only, so no image can change the appliance that reads the next one.
+The appliance is built again when the node's packages or kernels change.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from slicemgr.drivers.importer.confinement import Bounds, User, View
 from slicemgr.errors import Failed
 
 _FILES = ("kernel", "initrd", "root")
-_MARK = "README.fixed"  # by which libguestfs knows a directory with an appliance that is complete
+_MARK = "README.fixed"  # libguestfs recognizes a complete appliance by this file
 _RECIPE = Path("/usr/lib/x86_64-linux-gnu/guestfs/supermin.d")
 _PACKAGES = Path("/var/lib/dpkg")
 _KERNELS = Path("/boot")
-PLACE = "/appliance"  # where an importer sees it
+PLACE = "/appliance"  # its path in an importer's view
 _BUILD_SECONDS = 600.0
 _BOUNDS = Bounds(memory=3 << 30, data=2 << 30, cpu=600, file=8 << 30, files=1024, scratch=1 << 30)
 
 
 def ensure(cache: Path, who: User) -> Path:
-    """The directory with the appliance, built if need be. cache: root's directory. Raises Failed."""
+    """The directory of the appliance, built if necessary. cache: a directory of root. Raises Failed."""
     cache.mkdir(mode=0o755, parents=True, exist_ok=True)
     complete = cache / _version()
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (complete / _MARK).exists():
             for old in cache.iterdir():
-                if old.is_dir():  # of other packages, or of a builder that was killed
+                if old.is_dir():  # for other packages, or unfinished because its builder was killed
                     shutil.rmtree(old)
             unfinished = cache / f"{complete.name}.new"
             _build(unfinished, who)
@@ -46,7 +46,7 @@ def ensure(cache: Path, who: User) -> Path:
 
 
 def _version() -> str:
-    """Changes with the packages and the kernels that it is made of. Raises Failed."""
+    """A digest that changes with the packages and kernels that the appliance is built from. Raises Failed."""
     digest = hashlib.sha256()
     try:
         for path in (_PACKAGES / "status", *sorted(_RECIPE.iterdir()), *sorted(_KERNELS.glob("vmlinu*"))):
@@ -59,7 +59,7 @@ def _version() -> str:
 
 
 def _build(target: Path, who: User) -> None:
-    """supermin reads what everybody may read; its result becomes root's."""
+    """Build the appliance from files that all users may read, and make root its owner. Raises Failed."""
     target.mkdir(mode=0o700)
     os.chown(target, who.uid, who.gid)
     line = ["supermin", "--build", "-f", "ext2", "--copy-kernel", "--host-cpu", "x86_64", str(_RECIPE), "-o", "/made/d"]
@@ -78,7 +78,7 @@ def _build(target: Path, who: User) -> None:
 
 
 def _take(source: Path, target: Path) -> None:
-    """Give a plain file to root. Raises Failed if it is anything else."""
+    """Make root the owner of a regular file. Raises Failed if it is not a regular file."""
     source.rename(target)
     fd = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

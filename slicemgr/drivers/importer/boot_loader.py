@@ -1,4 +1,4 @@
-"""How a disk image boots: what its first sector, its partition table and its /boot say."""
+"""How a disk image can boot, from its first sector, its partition table and its /boot directory."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _PLAIN = ("initrd.img", "initrd", "initramfs.img", "initramfs", "initramfs-linux
 
 
 def facts(sector: bytes, partition_types: Sequence[str]) -> BootFacts:
-    """What can boot a disk, by its first sector and the types of its partitions."""
+    """How a disk can boot, from its first sector and the types of its partitions."""
     return BootFacts(bios=has_code(sector), uefi=not _ESP.isdisjoint(one.strip() for one in partition_types))
 
 
 def has_code(sector: bytes) -> bool:
-    """Whether a first sector has something that a BIOS would run."""
+    """Whether a first sector contains boot code that a BIOS would run."""
     return len(sector) == SECTOR and sector[510:] == b"\x55\xaa" and any(sector[:BOOT_CODE])
 
 
 def kernel(boot: Sequence[str], top: Sequence[str]) -> tuple[str, str]:
-    """Paths of the newest kernel and its initrd, given the names in /boot and in /; "" for what is not there."""
+    """The paths of the newest kernel and its initrd, from the names in /boot and in /; "" for a missing one."""
     found = [(_order(match["version"] or ""), match) for match in map(_KERNEL.fullmatch, boot) if match]
     if not found:
         inside = [name for name in top if name == "vmlinuz"]
@@ -40,11 +40,11 @@ def kernel(boot: Sequence[str], top: Sequence[str]) -> tuple[str, str]:
 
 
 def _order(version: str) -> tuple[tuple[int, int | str], ...]:
-    """6.10 is newer than 6.9."""
+    """A sort key for kernel versions, so that 6.10 sorts after 6.9."""
     return tuple((1, int(part)) if part.isdigit() else (0, part) for part in re.split(r"([0-9]+)", version))
 
 
 def root_argument(root: RootDevice) -> str:
-    """The kernel's argument for a root, by the UUID of its file system if that is known."""
+    """The kernel argument that names the root, by the file system's UUID if it is known."""
     where = f"root=UUID={root.uuid}" if root.uuid else f"root={root.device.replace('/dev/sd', '/dev/vd')}"
     return f"{where} rootflags=subvol={root.subvolume}" if root.subvolume else where

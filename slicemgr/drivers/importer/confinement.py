@@ -1,9 +1,9 @@
-"""A place where a program reads what a stranger has made: as a user of its own, with limits, seeing next to nothing.
+"""Run a program that reads untrusted data: as a user of its own, with limits, and with a minimal view of the node.
 
-bubblewrap makes the namespaces and mounts as root; then the program gets its user, loses every capability and the way
-back to them, and gets its limits. Seccomp (seccomp_filter) refuses what the kernel need not offer it. It sees /usr, an
-empty scratch of bounded size that ends with it, and what its caller binds. Memory and processes of all that it starts
-are limited by a cgroup where there is one.
+bubblewrap creates the namespaces and mounts as root. The program then gets its user, loses every capability for good,
+and gets its limits. A seccomp filter (seccomp_filter) denies system calls that it does not need. It can access /usr, an
+empty scratch directory of limited size that ends with it, and the paths that its caller binds. A cgroup, where one is
+available, limits the memory and the number of all its processes.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from slicemgr.drivers.importer import seccomp_filter
 from slicemgr.drivers.kernel import cgroup
 from slicemgr.errors import invalid
 
-SCRATCH = "/var/tmp"  # and /tmp, where QEMU would not put its temporary files
+SCRATCH = "/var/tmp"  # also /tmp, which QEMU does not use for its temporary files
 _ENVIRONMENT = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
     "HOME": SCRATCH,
     "TMPDIR": SCRATCH,
     "XDG_RUNTIME_DIR": SCRATCH,
-}  # and nothing of the agent's: a proxy's address may hold a password
-_BECOMING = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")  # of setpriv, which gives them up
+}  # nothing is inherited from the agent: the address of a proxy may contain a password
+_BECOMING = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")  # for setpriv, which then drops them
 _ETC = ("/etc/ld.so.cache", "/etc/alternatives")
 _SYSTEMD = Path("/run/systemd/system")
-_SLIVERS = 1 << 30  # slivers' ids are above
-_FIRST_VICTIM = 800  # oom_score_adj: the node's own programs and slivers outlive it
+_SLIVERS = 1 << 30  # the ids of slivers begin here
+_FIRST_VICTIM = 800  # oom_score_adj; the OOM killer prefers it to the node's own programs and to slivers
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Numbers; no name needs to exist. groups: beside its own, such as that of /dev/kvm."""
+    """A numeric user; it needs no name. groups: ids in addition to `gid`, such as that of /dev/kvm."""
 
     uid: int
     gid: int
@@ -51,10 +51,11 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """memory, scratch: bytes of all its processes together. data: of each (RLIMIT_DATA).
+    """Limits of a confined program.
 
-    file: bytes of each file that it makes. cpu: seconds of each process. files: that each has open.
-    processes: of its user, threads included.
+    memory, scratch: bytes of all its processes together. data: bytes of each process (RLIMIT_DATA).
+    file: bytes of each file that it writes. cpu: seconds of CPU time of each process. files: open files of each
+    process. processes: processes and threads of its user.
     """
 
     memory: int
@@ -68,7 +69,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What it sees beside /usr. reads, writes: place inside → path on the node. devices: as they are called."""
+    """The paths in addition to /usr. reads, writes: path inside → path on the node. devices: same path inside."""
 
     reads: Mapping[str, Path]
     writes: Mapping[str, Path]
@@ -76,7 +77,7 @@ class View:
 
 
 def user(text: str) -> User:
-    """Of `importer.user`: a name, or `uid:gid`. Refused if there is no such user, or it is root."""
+    """The user of the setting `importer.user`: a name or `uid:gid`. Raises Refused for root or an unknown user."""
     if re.fullmatch(r"[0-9]{1,10}:[0-9]{1,10}", text):
         uid, _, gid = text.partition(":")
         found = User(int(uid), int(gid))
@@ -102,9 +103,9 @@ def words(
     env: Mapping[str, str] = MappingProxyType({}),
     keep_caps: Sequence[str] = (),
 ) -> list[str]:
-    """The words that run `program` in its place. Pure.
+    """The command line that runs `program` confined. Pure.
 
-    who: None is root, with the capabilities `keep_caps` and no others. filter_fd: a descriptor with
+    who: None means root with the capabilities `keep_caps` only. filter_fd: a descriptor of a file with
     seccomp_filter.program().
     """
     line = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -148,13 +149,13 @@ def _limited(bounds: Bounds) -> list[str]:
 
 
 def grouped(line: Sequence[str], groups: Sequence[Path]) -> list[str]:
-    """Words that run others in cgroups that are there, as the first victim when memory is short. Pure."""
+    """A command line that runs `line` in existing cgroups, with a high OOM score. Pure."""
     joined = "".join(f"echo $$ >{shlex.quote(str(group / 'cgroup.procs'))} && " for group in groups)
     return ["sh", "-c", f'{joined}echo {_FIRST_VICTIM} >/proc/self/oom_score_adj && exec "$@"', "sh", *line]
 
 
 def scoped(line: Sequence[str], bounds: Bounds, name: str) -> list[str]:
-    """The same where systemd keeps the cgroups (v2): a scope of its own. Pure."""
+    """A command line that runs `line` in a systemd scope of its own, for cgroup v2 under systemd. Pure."""
     properties = [f"MemoryMax={bounds.memory}", "MemorySwapMax=0", f"TasksMax={bounds.processes}"]
     asked = [word for one in properties for word in ("-p", one)]
     unit = ["systemd-run", "--scope", "--quiet", "--collect", f"--unit={name}", *asked, "--"]
@@ -171,9 +172,9 @@ def prepared(
     env: Mapping[str, str] = MappingProxyType({}),
     keep_caps: Sequence[str] = (),
 ) -> Iterator[tuple[list[str], int]]:
-    """The whole words that run `program` in its place, and the descriptor that they need.
+    """The complete command line that runs `program` confined, and the file descriptor that it must inherit.
 
-    Its cgroup is there meanwhile.
+    Its cgroups exist until the context ends.
     """
     name = f"{cgroup.IMPORTER}{secrets.token_hex(4)}"
     filter_fd = os.memfd_create("seccomp", os.MFD_CLOEXEC)
@@ -191,7 +192,7 @@ def prepared(
 
 
 def run(program: Sequence[str], who: User, bounds: Bounds, view: View, *, timeout: float) -> bytes:
-    """What the program wrote to stdout. Raises CommandFailed."""
+    """Run a confined program and return its standard output. timeout: seconds. Raises CommandFailed."""
     with prepared(program, who, bounds, view) as (line, fd):
         return command.run(line, timeout=timeout, keep=(fd,))
 
@@ -207,7 +208,7 @@ def converse(
     env: Mapping[str, str],
     keep: Sequence[int] = (),
 ) -> Iterator[Conversation]:
-    """As command.converse."""
+    """Run a confined program as command.converse does."""
     with (
         prepared(program, who, bounds, view, env=env) as (line, fd),
         command.converse(line, timeout=timeout, keep=(fd, *keep)) as talk,

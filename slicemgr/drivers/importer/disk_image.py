@@ -1,9 +1,9 @@
-"""VM disk images: is the file what it says it is, and the files inside it.
+"""VM disk images: check the format that was declared, and extract the files inside.
 
-The node's kernel never mounts an image that somebody brought: libguestfs reads it in its appliance. qemu-img,
-libguestfs and its QEMU are confined (see confinement): of what they do only a few lines of JSON and the tar stream come
-out, which is unpacked where nothing but the target can be written (see unpack), whatever the archive says. Device nodes
-are unpacked as they are: roots are mounted nodev, and a sliver's cgroup allows no devices but its own.
+The node's kernel never mounts an uploaded image: libguestfs reads it in its appliance. qemu-img, libguestfs and its
+QEMU are confined (see confinement). Only a few lines of JSON and the tar stream leave the confinement. The stream is
+unpacked in another confinement that can write only to the target (see unpack), whatever the archive contains. Device
+nodes are unpacked unchanged: roots are mounted nodev, and a sliver's cgroup allows only its own devices.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from slicemgr.errors import invalid
 from slicemgr.model import NO_BOOT, BootFacts
 
 FORMATS = ("qcow2", "raw")
-SYSTEM_PYTHON = "/usr/bin/python3"  # Debian's libguestfs binding belongs to it
+SYSTEM_PYTHON = "/usr/bin/python3"  # the interpreter of Debian's libguestfs binding
 
 _CHUNK = 1 << 20
 _CHECK_SECONDS = 600.0
 _APPLIANCE_SECONDS = 1800.0
-_DISK, _PROGRAM = "/image/disk", "/image/importer.py"  # where the confined programs see them
+_DISK, _PROGRAM = "/image/disk", "/image/importer.py"  # their paths inside the confinement
 _KVM = "/dev/kvm"
 CHECK_BOUNDS = Bounds(memory=2 << 30, data=1 << 30, cpu=600, file=0)
 IMPORT_BOUNDS = Bounds(memory=3 << 30, data=4 << 30, cpu=3600, file=1 << 30, scratch=512 << 20)
@@ -47,7 +47,7 @@ _LARGEST_PROGRAM, _LARGEST_RELEASE = 1 << 24, 1 << 16  # bytes
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """Sizes in bytes."""
+    """The format and sizes of a disk image. Sizes are in bytes."""
 
     format: str
     virtual_size: int
@@ -56,7 +56,7 @@ class DiskFacts:
 
 @dataclass(frozen=True, slots=True)
 class TreeFacts:
-    """What was found in a tree; arch and os_name "" if there was none. bytes: as streamed, headers included."""
+    """The findings in an unpacked tree. arch, os_name: "" without a tree. bytes: of the stream, with its headers."""
 
     arch: str
     os_name: str
@@ -65,11 +65,11 @@ class TreeFacts:
 
 
 def detect_and_check(path: Path, declared: str, *, max_virtual_size: int, who: User) -> DiskFacts:
-    """Look at a file before anything else reads it. Refused, with what is wrong with it.
+    """Check an uploaded file before any other program reads it. Raises Refused with the reason.
 
-    who: the importer's user, who must be able to read the file. declared: qcow2 or raw; the content must agree, or
-    somebody is playing tricks (CVE-2026-24708). No backing file, no external data file, whole, not larger than
-    `max_virtual_size` bytes.
+    who: the importer's user, who must be able to read the file. declared: qcow2 or raw. The content must match it: a
+    file of another format could name files of the node (CVE-2026-24708). The image must have no backing file and no
+    external data file, be complete, and be at most `max_virtual_size` bytes large.
     """
     if declared not in FORMATS:
         raise invalid("format", f"{declared[:40]!r} is unknown", " or ".join(FORMATS))
@@ -108,7 +108,7 @@ def _reason(failure: str) -> str:
 
 
 def _check_qcow2(path: Path, size: int, who: User) -> None:
-    """Consistent, and as long as its own tables say, up to the last cluster: a compressed one is not padded."""
+    """Refuse a damaged file, or one shorter than its tables; a last, compressed cluster has no padding."""
     damaged = invalid("file", "is damaged or truncated", "send it again, whole")
     try:
         line = ["qemu-img", "check", "--output=json", "-f", "qcow2", _DISK]
@@ -126,7 +126,7 @@ def _check_qcow2(path: Path, size: int, who: User) -> None:
 
 
 def _check_raw(path: Path, size: int) -> None:
-    """A partition table that speaks of more than the file has: truncated. Neither table nor filesystem: no disk."""
+    """Refuse a file that is too short for a disk, or shorter than its partition table requires: it is truncated."""
     with path.open("rb") as file:
         head = file.read(2 * _SECTOR)
     if len(head) < 2 * _SECTOR:
@@ -142,7 +142,7 @@ def _check_raw(path: Path, size: int) -> None:
 
 
 def sha256_of(path: Path, progress: Callable[[int], None]) -> str:
-    """Hexadecimal digest; `progress` is called with percents."""
+    """The SHA-256 of a file in hexadecimal. `progress` is called with the percentage done."""
     digest, done, size = hashlib.sha256(), 0, max(1, path.stat().st_size)
     reported = -1
     with path.open("rb") as file:
@@ -156,10 +156,10 @@ def sha256_of(path: Path, progress: Callable[[int], None]) -> str:
 
 
 def settings(acceleration: Acceleration | None) -> dict[str, str]:
-    """The environment by which libguestfs' appliance runs as machines do here, or emulated while that is not known.
+    """The environment in which libguestfs runs its appliance as machines run here; emulated while that is unknown.
 
-    By itself libguestfs takes a /dev/kvm under which its kernel may not boot. Emulated code is not speculated upon: the
-    kernel's guards against that would only cost time.
+    By default libguestfs uses any /dev/kvm, although its kernel may not boot under it. In emulation the kernel's
+    mitigations of speculative execution are off: emulated code is not speculated upon.
     """
     direct = {
         "LIBGUESTFS_BACKEND": "direct",
@@ -185,12 +185,13 @@ def extract(
     reserve: int,
     cancelled: threading.Event,
 ) -> TreeFacts:
-    """Unpack the files of the disk's one root filesystem, with what its fstab mounts, into the empty `target`.
+    """Unpack the disk's one root file system, with the file systems of its fstab, into the empty `target`.
 
-    Owners, modes, ACLs, hard links, device nodes, capabilities of files and users' xattrs are kept. Refused if there is
-    no root filesystem, or two, or if it streams more than `size_limit` bytes; Failed if it broke or was cancelled. The
-    caller removes `target`. acceleration: of machines on this node. who: the importer's user, who must be able to read
-    the disk. cache: where libguestfs' appliance is kept. reserve: bytes of the pool that stay free.
+    Owners, modes, ACLs, hard links, device nodes, file capabilities and user xattrs are kept. Raises Refused if the
+    disk does not have exactly one root file system or streams more than `size_limit` bytes, and Failed if the import
+    broke or was cancelled. The caller removes `target`. acceleration: of machines on this node. who: the importer's
+    user, who must be able to read the disk. cache: directory of libguestfs' appliance. reserve: bytes of the pool that
+    must stay free.
     """
     request = {"disk": _DISK, "format": format, "cpu": "" if acceleration is Acceleration.KVM else EMULATED_CPU}
     progress("inspect", None)
@@ -225,18 +226,18 @@ def extract(
 
 
 def importer_view(disk: Path, made: Path, acceleration: Acceleration | None) -> View:
-    """What the importer sees. made: the appliance's directory. Pure."""
+    """The importer's view. made: the appliance's directory. Pure."""
     reads = {_DISK: disk, _PROGRAM: Path(__file__).with_name("image_importer.py"), appliance.PLACE: made}
     return View(reads, {}, (_KVM,) if acceleration is Acceleration.KVM else ())
 
 
 def with_kvm(who: User) -> User:
-    """In the group that may open /dev/kvm, beside its own."""
+    """The same user, with the group of /dev/kvm in addition."""
     return replace(who, groups=(Path(_KVM).stat().st_gid,))
 
 
 def facts_of(tree: Path, streamed: int, loader: BootFacts) -> TreeFacts:
-    """What can be told of an unpacked tree. streamed: bytes that it came as. loader: how else the disk boots."""
+    """The findings in an unpacked tree. streamed: bytes of its stream. loader: how else the disk boots."""
     with Root(tree) as inside:
         release = (inside.read("etc/os-release", _LARGEST_RELEASE) or b"").decode(errors="replace")
         kernel, initrd = boot_loader.kernel(inside.names("boot"), inside.names("."))
@@ -244,7 +245,7 @@ def facts_of(tree: Path, streamed: int, loader: BootFacts) -> TreeFacts:
 
 
 def pretty_name(os_release: str) -> str:
-    """What an os-release file calls its system, without characters that do not print; "" if it does not say."""
+    """PRETTY_NAME of an os-release file, without unprintable characters; "" if the file has none."""
     for line in os_release.split("\n"):
         if line.startswith("PRETTY_NAME="):
             name = line.partition("=")[2].strip("\"'")
@@ -253,7 +254,7 @@ def pretty_name(os_release: str) -> str:
 
 
 def arch_of(tree: Path) -> str:
-    """The architecture of the programs in a tree. Refused if there is none that says so."""
+    """The architecture of the programs in a tree. Raises Refused if no program shows it."""
     with Root(tree) as inside:
         for program in _PROGRAMS:
             arch = elf_arch(inside.read(program, _LARGEST_PROGRAM) or b"")
@@ -263,7 +264,7 @@ def arch_of(tree: Path) -> str:
 
 
 def elf_arch(head: bytes) -> str:
-    """The machine an ELF file is for, as `uname -m` says it; "" if it is no ELF file or another machine."""
+    """The machine of an ELF file, named as by `uname -m`; "" if it is not ELF or the machine is unknown."""
     if head[:4] != b"\x7fELF" or len(head) < 20:
         return ""
     order = "<" if head[5] == 1 else ">"
@@ -271,7 +272,7 @@ def elf_arch(head: bytes) -> str:
 
 
 def _only_root(found: DiskFindings, *, bootable: bool) -> RootDevice | None:
-    """The one root; None if there is not one, but a boot loader: only a machine can tell then."""
+    """The one root; None if there is not exactly one, but a boot loader. Raises Refused otherwise."""
     if found.root is not None or bootable:
         return found.root
     if not found.count:

@@ -1,9 +1,9 @@
-"""Where everything lies on a bootable disk, as numbers and text: partitions, sfdisk's input, fstab. Pure.
+"""The layout of a bootable disk as numbers and text: partitions, sfdisk's input and fstab. Pure.
 
-    gpt   table | BIOS-boot partition (GRUB's core) | ESP, if UEFI | /boot, if of its own | root
-    dos   boot sector | GRUB's core in the gap      |              | /boot, if of its own | root
+    gpt   table | BIOS boot partition (GRUB's core) | ESP, if UEFI | /boot, if separate | root
+    dos   boot sector | GRUB's core in the gap      |              | /boot, if separate | root
 
-The root is the last by place, so that a larger disk can grow it.
+The root is last on the disk, so that it can grow with the disk.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from slicemgr.model import MIB
 TABLES = ("gpt", "dos")
 FILESYSTEMS = ("ext4", "btrfs")
 SECTOR = 512
-BOOT_CODE = 440  # bytes of a boot sector before the disk's signature and partition table
-_FIRST = 1 * MIB  # of the first partition; what is before it belongs to the table
+BOOT_CODE = 440  # bytes of code in a boot sector, before the disk signature and the partition table
+_FIRST = 1 * MIB  # offset of the first partition; the space before it belongs to the table
 _BIOS_SIZE, _ESP_SIZE = 1 * MIB, 30 * MIB
-_GPT_TAIL = 1 * MIB  # the backup table, and alignment
+_GPT_TAIL = 1 * MIB  # for the backup table and alignment
 SMALLEST_BOOT = 64 * MIB
-# mkfs.btrfs needs 109 MiB before it has stored a file
+# mkfs.btrfs uses 109 MiB for an empty file system
 _SMALLEST_ROOT = {"ext4": 64 * MIB, "btrfs": 256 * MIB}
 _FSTAB = {"ext4": "ext4 defaults,errors=remount-ro 0 1", "btrfs": "btrfs defaults 0 0"}
 
@@ -33,7 +33,7 @@ _TYPE_LINUX = {"gpt": "0FC63DAF-8483-4772-8E79-3D69D8477DE4", "dos": "83"}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of the disk, in bytes. number: its partition's; 0 if it stands in no table."""
+    """A range of the disk, in bytes. number: the partition's number, 0 if the range is not in the table."""
 
     name: str
     number: int
@@ -44,9 +44,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """size: the disk's, in bytes. core: where GRUB's core image goes. boot, esp: None if there is none of its own.
+    """The ranges of a disk. size: of the disk, in bytes. core: for GRUB's core image. boot, esp: None if absent.
 
-    filesystem: the root's; a boot partition is ext4.
+    filesystem: of the root; a separate /boot is always ext4.
     """
 
     table: str
@@ -64,7 +64,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class DiskIds:
-    """What ties the parts together: the file systems' UUIDs and the ESP's FAT serial number."""
+    """The identifiers by which the parts refer to each other: file system UUIDs and the ESP's FAT serial number."""
 
     root: uuid.UUID
     boot: uuid.UUID
@@ -76,9 +76,9 @@ class DiskIds:
 
 
 def lay_out(size: int, *, table: str, filesystem: str, boot: int, uefi: bool) -> Layout:
-    """The layout of a disk of `size` bytes. boot: bytes of a /boot of its own, 0 for none.
+    """The layout of a disk of `size` bytes. boot: bytes of a separate /boot, 0 for none.
 
-    Refused, naming the recipe's key, if the parts do not fit.
+    Raises Refused, which names the recipe's key, if the parts do not fit.
     """
     size -= size % MIB
     gpt = table == "gpt"
@@ -100,10 +100,10 @@ def lay_out(size: int, *, table: str, filesystem: str, boot: int, uefi: bool) ->
 
 
 def table_script(layout: Layout) -> str:
-    """sfdisk's input."""
+    """The input of sfdisk for a layout."""
     gpt = layout.table == "gpt"
     lines = [f"label: {layout.table}", "unit: sectors", *(["first-lba: 34"] if gpt else [])]
-    active = layout.boot or layout.root  # some BIOSes start no disk without one
+    active = layout.boot or layout.root  # some BIOSes require an active partition
     for part in layout.partitions:
         words = f"{part.number} : start={part.start // SECTOR}, size={part.size // SECTOR}, type={part.kind}"
         if gpt:
@@ -115,7 +115,7 @@ def table_script(layout: Layout) -> str:
 
 
 def fstab(layout: Layout, ids: DiskIds) -> str:
-    """The ESP may be missing: only the boot loader needs it."""
+    """The text of /etc/fstab. The ESP is mounted with nofail: only the boot loader needs it."""
     lines = [f"UUID={ids.root} / {_FSTAB[layout.filesystem]}"]
     if layout.boot:
         lines.append(f"UUID={ids.boot} /boot ext4 defaults 0 2")

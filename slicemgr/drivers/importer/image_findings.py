@@ -1,6 +1,7 @@
-"""What the importer of disk images says, checked as if the image had written it: it may have. Pure.
+"""Parse and check the importer's output as hostile: the image may have compromised it. Pure.
 
-A name that goes into a kernel's command line, into XML or before people's eyes matches a pattern here or is refused.
+A name that is used in a kernel command line or in XML, or that is displayed, must match a pattern here, or is refused
+or escaped.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ _SUBVOLUME = re.compile(r"[A-Za-z0-9@_.][A-Za-z0-9@_.+-]{0,254}(?:/[A-Za-z0-9@_.
 _UUID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _TYPE = re.compile(r"[0-9A-Fa-fx-]{1,40}")
 _MOST_PARTITIONS = 128
-_SHOWN = 80  # characters of a foreign name in an error
+_SHOWN = 80  # characters, at most, of an untrusted name in an error
 _LONGEST_ERROR = 300
 
 
 @dataclass(frozen=True, slots=True)
 class RootDevice:
-    """Where a root file system lies. subvolume, uuid: "" where there is none or it is not known."""
+    """The location of a root file system. subvolume, uuid: "" if there is none or it is unknown."""
 
     device: str
     subvolume: str
@@ -36,7 +37,7 @@ class RootDevice:
 
 @dataclass(frozen=True, slots=True)
 class DiskFindings:
-    """sector: the disk's first. names: of all roots, as people may read them. root: the only one, if it is one."""
+    """The findings on a disk. sector: its first. names: of all roots, for display. root: if there is exactly one."""
 
     sector: bytes
     partition_types: tuple[str, ...]
@@ -46,13 +47,13 @@ class DiskFindings:
 
 
 def shown(text: str, limit: int = _SHOWN) -> str:
-    """A foreign text for an error or a log: one line, of at most `limit` characters, that steers nothing."""
+    """An untrusted text for an error or a log: one line of at most `limit` characters, control characters escaped."""
     whole = human.printable(text).strip()
     return whole if len(whole) <= limit else f"{whole[: limit - 1]}…"
 
 
 def disk(line: str) -> DiskFindings:
-    """The importer's first line. Raises Refused for names that a root cannot have here, Failed if it broke."""
+    """Parse the importer's first line. Raises Refused for a root with a forbidden name, Failed for other errors."""
     said = _object(line)
     try:
         sector = bytes.fromhex(_text(said["sector"]))
@@ -69,7 +70,7 @@ def disk(line: str) -> DiskFindings:
 
 
 def used_bytes(line: str) -> int:
-    """The importer's second line: what the files take, at least 1."""
+    """Parse the importer's second line: the space that the files use, in bytes, at least 1. Raises Failed."""
     amount = _object(line).get("bytes")
     if type(amount) is not int or not 0 <= amount < 1 << 63:
         raise _not_understood()
@@ -77,13 +78,13 @@ def used_bytes(line: str) -> int:
 
 
 def complete(line: str) -> None:
-    """The importer's last line. Raises Failed unless it says that the stream is whole."""
+    """Parse the importer's last line. Raises Failed unless it states that the stream is complete."""
     if _object(line).get("complete") is not True:
         raise _not_understood()
 
 
 def broken(text: str) -> Failed:
-    """The error of an import that broke, with the end of what a program said."""
+    """The error of a failed import, with the end of a program's output."""
     return Failed(f"the image's files cannot be read: {shown(text.strip()[-_LONGEST_ERROR:], _LONGEST_ERROR)}")
 
 
@@ -100,7 +101,7 @@ def _root(device: str, subvolume: str, uuid: str) -> RootDevice:
 
 
 def _object(line: str) -> Mapping[str, object]:
-    """Raises Failed if it is none, or says that the importer broke."""
+    """A line parsed as a JSON object. Raises Failed if it is not one, or if it reports an error of the importer."""
     try:
         said = _mapping(json.loads(line))
     except (ValueError, RecursionError) as error:

@@ -1,12 +1,12 @@
-"""Reads a foreign disk image by libguestfs: a program of its own, never imported.
+"""Read an untrusted disk image by libguestfs. A separate program that is never imported.
 
-It runs under the system's Python, whose package python3-guestfs is libguestfs' binding, so it imports nothing of
-slicemgr. The binding takes arguments: no name that an image holds is ever part of a line that something interprets.
+It runs under the system's Python, which has libguestfs' binding (python3-guestfs), and so imports nothing of slicemgr.
+The binding takes arguments: a name from an image is never part of text that a shell or parser interprets.
 
-argv: the number of the descriptor that takes the tar stream. Standard input: one line of JSON with `disk`, `format`
-and `cpu` (QEMU's -cpu, "" for the default). Standard output: three lines of JSON, which image_findings.py beside this
-file checks: what the disk holds; how many bytes its files take, before the stream begins; that the stream is complete.
-Instead of any of them `{"error": TEXT}`. When standard input ends, so does the program.
+argv: the number of the file descriptor for the tar stream. Standard input: one line of JSON with `disk`, `format` and
+`cpu` (QEMU's -cpu, "" for the default). Standard output: three lines of JSON, which image_findings.py checks: the
+findings on the disk; the bytes that its files use, before the stream begins; and that the stream is complete. In place
+of any of them, `{"error": TEXT}` reports a failure. The program ends when its standard input closes.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import guestfs
 
 _DISK = "/dev/sda"
 _SECTOR = 512
-_MOST_ROOTS, _MOST_PARTITIONS = 8, 128  # more than these are not described
+_MOST_ROOTS, _MOST_PARTITIONS = 8, 128  # further ones are not described
 _LONGEST = 300  # characters of an error
 
 
 def main() -> int:
     stream = int(sys.argv[1])
-    os.set_inheritable(stream, False)  # the stream ends when this program closes it, whatever QEMU still holds
+    os.set_inheritable(stream, False)  # the stream must end when this program closes it, even while QEMU runs
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_the_caller, daemon=True).start()
     guest = guestfs.GuestFS(python_return_dict=True)
     try:
         _import(guest, request, stream)
-    except RuntimeError as error:  # the binding's only exception
+    except RuntimeError as error:  # the only exception of the binding
         _say({"error": str(error)[:_LONGEST]})
         return 1
     guest.close()
@@ -66,7 +66,7 @@ def _import(guest: guestfs.GuestFS, request: dict[str, str], stream: int) -> Non
 
 
 def _partition_types(guest: guestfs.GuestFS) -> list[str]:
-    """Of the first disk: GPT type GUIDs, or MBR ids as 0x…."""
+    """The partition types of the first disk: GPT type GUIDs, or MBR ids as hexadecimal numbers with 0x."""
     found = []
     for device in guest.list_partitions()[:_MOST_PARTITIONS]:
         with contextlib.suppress(RuntimeError):
@@ -81,7 +81,7 @@ def _partition_types(guest: guestfs.GuestFS) -> list[str]:
 
 
 def _root(guest: guestfs.GuestFS, root: str) -> dict[str, str]:
-    """uuid, subvolume: "" where there is none."""
+    """The description of a root. uuid, subvolume: "" if it has none."""
     device, uuid, subvolume = guest.mountable_device(root), "", ""
     with contextlib.suppress(RuntimeError):
         uuid = guest.vfs_uuid(device)
@@ -91,7 +91,7 @@ def _root(guest: guestfs.GuestFS, root: str) -> dict[str, str]:
 
 
 def _mount(guest: guestfs.GuestFS, root: str) -> None:
-    """The root must mount; what else fstab names may be missing. Outer file systems come first."""
+    """Mount the root, which must succeed, and the file systems of its fstab, which may fail; outer ones first."""
     places = guest.inspect_get_mountpoints(root)
     for where in sorted(places, key=lambda where: (len(where), where)):
         try:
@@ -107,8 +107,8 @@ def _say(finding: dict[str, object]) -> None:
 
 
 def _end_with_the_caller() -> None:
-    """libguestfs' calls do not notice that nobody waits for them. The whole group: QEMU is in it."""
-    while os.read(sys.stdin.fileno(), 1):  # by the descriptor: a lock on the file object would break the exit
+    """Kill this process group, which includes QEMU, when the caller closes standard input: calls do not notice it."""
+    while os.read(sys.stdin.fileno(), 1):  # a read of the file object would hold its lock and break the exit
         pass
     os.killpg(0, signal.SIGKILL)
 

@@ -1,9 +1,9 @@
-"""The system calls that an importer of disk images is refused, as a BPF program for seccomp. Pure; x86-64 only.
+"""The system calls that an importer of disk images may not use, as a BPF program for seccomp. Pure; x86-64 only.
 
-Refused are classes that no reader of files needs and that kernels had holes in: mounts, other namespaces, tracing,
-keys, BPF, performance counters, io_uring, userfaultfd, modules, kexec, file handles, and sockets but unix ones. What is
-newer than this table does not exist for it, a 32-bit call ends it. Numbers: arch/x86/entry/syscalls/syscall_64.tbl of
-Linux.
+Denied are groups of calls that no reader of files needs and in which kernels had vulnerabilities: mounts, other
+namespaces, tracing, keys, BPF, performance counters, io_uring, userfaultfd, modules, kexec, file handles, and sockets
+other than unix sockets. Calls newer than this table fail with ENOSYS. A 32-bit call kills the process. Numbers:
+arch/x86/entry/syscalls/syscall_64.tbl of Linux.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ _INSTRUCTION = struct.Struct("=HBBI")
 
 
 def program() -> bytes:
-    """Instructions as `bwrap --seccomp` reads them: struct sock_filter, one after the other."""
+    """The instructions in the format of `bwrap --seccomp`: a sequence of struct sock_filter."""
     words = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, _X86_64), _end(_KILL), (_LOAD, 0, 0, _NUMBER)]
     words += _when(_AT_LEAST, _FIRST_UNKNOWN, _ERRNO | errno.ENOSYS)
-    words += _when(_EQUAL, _CLONE3, _ERRNO | errno.ENOSYS)  # its flags are in memory; libraries fall back to clone
+    words += _when(_EQUAL, _CLONE3, _ERRNO | errno.ENOSYS)  # its flags are in memory; libraries then use clone
     for number in REFUSED.values():
         words += _when(_EQUAL, number, _ERRNO | errno.EPERM)
     for number in _SOCKETS.values():

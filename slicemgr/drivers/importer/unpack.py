@@ -1,8 +1,8 @@
-"""The tar stream of an image on its way into a base: counted, and unpacked where nothing else can be written.
+"""Count the tar stream of an image and unpack it in a confinement that can write only to the target.
 
-tar is root, for it gives files to owners; but it has a few capabilities only, no network and limits, and is confined as
-importers are: what the stream says was said by a stranger. Extended attributes are those of users and the capabilities
-of files: `trusted` ones are this program's own, other `security` ones the node's.
+tar runs as root because it sets owners. It has few capabilities, no network, and limits, and is confined as importers
+are, because the stream is untrusted. The extended attributes that it unpacks are user attributes and file capabilities:
+`trusted` attributes are slicemgr's own, and other `security` attributes the node's.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Progress = Callable[[str, int | None], None]
 
 _CHUNK = 1 << 20
 _SECONDS = 1800.0
-_LOOK = 16 << 20  # bytes of the stream between two looks at the pool: files without content take room, too
+_LOOK = 16 << 20  # bytes of the stream between checks of the pool's free space: empty files use space, too
 _CAPABILITIES = (
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
     "CAP_FOWNER",
-    "CAP_FSETID",  # set-id bits of files that were given away
+    "CAP_FSETID",  # set-id bits of files whose owner was changed
     "CAP_MKNOD",
     "CAP_SETFCAP",
 )
@@ -41,9 +41,9 @@ _TAR = (
 
 
 class Meter:
-    """Counts what streams by; stops it when it is too much or no longer wanted.
+    """Counts the bytes of a stream; interrupts it when it is too large or was cancelled.
 
-    expected, limit: bytes of the stream. reserve: bytes that the target's file system must keep.
+    expected, limit: bytes of the stream. reserve: bytes of the target's file system that must stay free.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ def _outgrown(hint: str) -> Refused:
 
 @contextmanager
 def prepared(target: Path, largest: int) -> Iterator[tuple[list[str], int]]:
-    """The words that unpack standard input into `target`, and the descriptor that they need.
+    """The command line that unpacks standard input into `target`, and the file descriptor that it must inherit.
 
-    largest: bytes of a file, holes included.
+    largest: size limit of each file in bytes, holes included.
     """
     bounds = Bounds(memory=2 << 30, data=1 << 30, cpu=3600, file=largest)
     program = ["sh", "-c", f"{_TAR} && echo unpacked"]
@@ -103,9 +103,9 @@ def prepared(target: Path, largest: int) -> Iterator[tuple[list[str], int]]:
 
 
 def unpack(stream: FileIO, target: Path, meter: Meter, complete: Callable[[], None]) -> int:
-    """From the stream through us into tar; the bytes of the stream.
+    """Pass the stream to tar and return its size in bytes.
 
-    complete: called at its end; raises if that is no good end. Raises Refused, Failed, CommandFailed.
+    complete: called at the stream's end; raises if the stream is incomplete. Raises Refused, Failed or CommandFailed.
     """
     with (
         pipe() as (for_tar, from_us),
@@ -138,7 +138,7 @@ def _pump(source: FileIO, sink: FileIO, meter: Meter, tar: Conversation) -> None
 
 @contextmanager
 def pipe() -> Iterator[tuple[FileIO, FileIO]]:
-    """Where bytes come out, and where they go in."""
+    """A new pipe: its read end and its write end."""
     source, sink = os.pipe()
     with FileIO(source, "r") as reader, FileIO(sink, "w") as writer:
         yield reader, writer
