@@ -1,1 +1,1 @@
-"""What is put inside a sliver: its files, its identity, keys, cloud-init seed and view of /proc."""
+"""The content that slicemgr puts into slivers: files, identity, keys, cloud-init seed and view of /proc."""

@@ -1,6 +1,6 @@
-"""root's authorized_keys: the lines that the testbed put there change, those that the tenant wrote stay.
+"""root's authorized_keys: lines that the testbed wrote are replaced, lines that the tenant wrote are kept.
 
-What was ever put there is noted beside the root, where the tenant cannot change it.
+The lines that the testbed has written are recorded beside the root, where the tenant cannot change the record.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _LONGEST_HOME = 1024
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """put: every line that was ever put there, by us. now: those that the sliver has."""
+    """The record. put: every line that slicemgr ever wrote. now: the lines that the sliver currently has."""
 
     put: tuple[str, ...]
     now: tuple[str, ...]
 
     def gone(self, want: Collection[str]) -> tuple[str, ...]:
-        """The lines of ours that it shall not have."""
+        """The lines of slicemgr that must not be in the file."""
         return tuple(one for one in self.put if one not in want)
 
 
 def read_note(pool: Path, sliver: str) -> Note | None:
-    """None: nothing was put there yet."""
+    """The record; None if no lines have been written yet or the record is not readable."""
     try:
         raw = json.loads(names.keys_file(pool, sliver).read_text())
         return Note(tuple(raw["put"]), tuple(raw["now"]))
@@ -47,14 +47,14 @@ def write_note(pool: Path, sliver: str, put: Sequence[str], now: Sequence[str]) 
 
 
 def merged(content: bytes, put: Collection[str], want: Sequence[str]) -> bytes:
-    """The file with `want` in place of what was put there before; all other lines as they are. Pure."""
+    """The file with `want` in place of the lines `put`; all other lines are kept. Pure."""
     ours = {line.strip().encode() for line in (*put, *want)}
     kept = [line for line in content.splitlines() if line.strip() not in ours]
     return b"".join(line + b"\n" for line in (*kept, *(line.strip().encode() for line in want)))
 
 
 def write(root: Root, want: Sequence[str], put: Collection[str] | None) -> None:
-    """put: what was put there before; None: nothing was, and what the image brought is replaced. Raises Failed."""
+    """Write the file. put: lines written before; None: none, and the image's lines are replaced. Raises Failed."""
     home = home_of_root(root.read("etc/passwd", _LARGEST_PASSWD))
     if not root.exists(home):
         root.mkdir(home, 0o700)
@@ -67,7 +67,7 @@ def write(root: Root, want: Sequence[str], put: Collection[str] | None) -> None:
 
 
 def home_of_root(passwd: bytes | None) -> str:
-    """Root's home by the root's own /etc/passwd; `/root` if that says nothing usable."""
+    """root's home directory by the /etc/passwd of the sliver; `/root` if that has no usable entry."""
     for line in (passwd or b"").decode("utf-8", "replace").splitlines():
         fields = line.split(":")
         if len(fields) >= 7 and fields[0] == "root":

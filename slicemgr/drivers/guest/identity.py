@@ -1,4 +1,4 @@
-"""What makes one snapshot of a base a sliver of its own: its name, address, keys and ids, as files in its root."""
+"""The identity of a sliver: its name, address, keys and ids, written as files into its snapshot of a base."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from slicemgr.drivers.guest import authorized_keys as login_keys
 from slicemgr.drivers.guest.rootfs import Root
 
-INIT_DIRECTORY = ".slicemgr"  # the mount point of the init, which is not part of the image
+INIT_DIRECTORY = ".slicemgr"  # mount point of the init, which is not part of the image
 
 _HOST_KEY = "etc/ssh/ssh_host_ed25519_key"
 _HOST_KEY_NAME = re.compile(r"ssh_host_.*key(\.pub)?")
@@ -22,9 +22,9 @@ _HOST_KEY_NAME = re.compile(r"ssh_host_.*key(\.pub)?")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is written into a root. search: domains to complete short names with, may be empty.
+    """The identity that is written into a root. search: domains that complete short names; may be empty.
 
-    keys_put: ssh keys that we put there before; None: none yet, and what the image brought goes.
+    keys_put: ssh keys that slicemgr wrote before; None: none yet, and the image's keys are removed.
     """
 
     hostname: str
@@ -39,7 +39,7 @@ class Identity:
 
 
 def new_host_key() -> tuple[bytes, str]:
-    """A fresh ed25519 key: the private half as OpenSSH keeps it, the public half as one line."""
+    """A new ed25519 key: the private key in OpenSSH's format, and the public key as one line."""
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
@@ -47,7 +47,7 @@ def new_host_key() -> tuple[bytes, str]:
 
 
 def fingerprint(public_line: str) -> str:
-    """`SHA256:…` of a public key line, as ssh prints it. ValueError if the line is not a key."""
+    """`SHA256:…` of a public key line, as ssh prints it. Raises ValueError if the line is not a key."""
     words = public_line.split()
     if len(words) < 2:
         raise ValueError("a public key line has at least two words")
@@ -60,7 +60,7 @@ def fingerprint(public_line: str) -> str:
 
 
 def machine_id(host_key_public: str) -> str:
-    """32 hexadecimal digits, the same for as long as the host key is, so that no two slivers share one."""
+    """32 hexadecimal digits derived from the host key, so that no two slivers share a machine id."""
     return hashlib.sha256(b"machine-id " + host_key_public.strip().encode()).hexdigest()[:32]
 
 
@@ -75,9 +75,9 @@ def resolv_conf(identity: Identity) -> str:
 
 
 def write_identity(root: Root, identity: Identity) -> None:
-    """Make the root the sliver's own. Writing the same identity again changes nothing.
+    """Write the sliver's identity into its root. A second call with the same identity changes nothing.
 
-    Raises Failed, with the path, where the image has something in the way.
+    Raises Failed, with the path, if the image contains something that prevents it.
     """
     root.write("etc/hostname", f"{identity.hostname}\n".encode())
     root.write("etc/hosts", hosts_file(identity).encode())
@@ -95,7 +95,7 @@ def _write_machine_id(root: Root, number: str) -> None:
 
 
 def _write_host_key(root: Root, identity: Identity) -> None:
-    """Our one key, and none of those every other snapshot of the same image has too."""
+    """Write the sliver's one host key and remove the image's keys, which other snapshots of the image share."""
     root.write(_HOST_KEY, identity.host_key_private, mode=0o600)
     root.write(f"{_HOST_KEY}.pub", f"{identity.host_key_public.strip()}\n".encode())
     ours = _HOST_KEY.rpartition("/")[2]

@@ -1,8 +1,8 @@
-"""lxcfs: the files of /proc that show a container its own limits and use instead of the node's.
+"""lxcfs: files of /proc that show a container its own limits and usage instead of the node's.
 
-One daemon serves all containers. It answers tenants, so it has few capabilities, and a mount point that no container
-sees. It may end or hang: then it is ended, started anew, and the new files take the place of the dead ones in each
-container (tools/view). The daemon is not the agent's child: containers keep their /proc while the agent is away.
+One daemon serves all containers. Tenants send it requests, so it has few capabilities and a mount point that no
+container can access. A daemon that ends or hangs is replaced, and tools/view mounts the new files over the dead ones
+in each container. The daemon is not a child of the agent: containers keep their /proc while the agent does not run.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ log = logging.getLogger(__name__)
 
 PROGRAM = "lxcfs"
 RENEW = PACKAGE / "libexec" / "sliver-view"
-ANSWER_SECONDS = 10.0  # a healthy daemon needs a millisecond; a busy node may not run it for seconds
-_TARGETS = ("/proc/meminfo", "/proc/uptime")  # enough to tell what a container has
+ANSWER_SECONDS = 10.0  # a healthy daemon needs 1 ms; a busy node may not schedule it for seconds
+_TARGETS = ("/proc/meminfo", "/proc/uptime")  # enough to identify the files that a container has
 _FILESYSTEM = "fuse.lxcfs"
 _START_SECONDS, _MOUNT_SECONDS, _RENEW_SECONDS = 20.0, 10.0, 60.0
 _PAUSE = 0.02
 _UNIT = "slicemgr-lxcfs"
-_BACKGROUND = '"$@" < /dev/null > /dev/null 2>&1 &'  # the daemon must hold no pipe of the agent's
-# It mounts, enters PID namespaces and its first mount namespace, and reads what belongs to mapped ids.
+_BACKGROUND = '"$@" < /dev/null > /dev/null 2>&1 &'  # the daemon must not hold a pipe of the agent
+# It mounts, enters PID namespaces and its first mount namespace, and reads files of mapped ids.
 _CAPABILITIES = ("sys_admin", "sys_chroot", "sys_ptrace", "dac_override", "dac_read_search", "setuid", "setgid")
 
 
 class ProcView:
-    """The daemon and its mount below `run_dir`."""
+    """The daemon, and its mount below `run_dir`."""
 
     def __init__(self, run_dir: Path) -> None:
-        self.mount = run_dir / "view" / "lxcfs"  # in a directory that only root enters
+        self.mount = run_dir / "view" / "lxcfs"  # in a directory that only root may enter
         self._pid_file = run_dir / "lxcfs.pid"
 
     def installed(self) -> bool:
         return shutil.which(PROGRAM, path="/usr/local/bin:/usr/bin:/bin") is not None
 
     def answers(self) -> bool:
-        """Whether the daemon answers in time. `start` ends one that hangs, and the processes that wait for it go on."""
+        """Whether the daemon responds within 10 s. `start` kills one that hangs, which releases waiting processes."""
         found: list[str] = []
 
         def read() -> None:
@@ -62,7 +62,7 @@ class ProcView:
         return bool(found)
 
     def remove(self) -> None:
-        """End the daemon, and take away its mount and its files. Raises CommandFailed if the mount stays."""
+        """Kill the daemon and remove its mount and files. Raises CommandFailed if the unmount fails."""
         self.kill()
         if self._mounted():
             command.run(["umount", "--lazy", self.mount], timeout=_MOUNT_SECONDS)
@@ -72,7 +72,7 @@ class ProcView:
                 directory.rmdir()
 
     def start(self) -> None:
-        """Start the daemon in the place of one that is gone. Raises Failed."""
+        """Start the daemon, after it has removed an earlier one. Raises Failed."""
         try:
             self.remove()
         except (command.CommandFailed, OSError) as error:
@@ -93,7 +93,7 @@ class ProcView:
         return device(Path("/proc/thread-self/mountinfo"), str(self.mount)) is not None
 
     def kill(self) -> None:
-        """End the daemon, and it alone: the process must say that it serves this mount."""
+        """Kill the daemon, after a check that the process of the pid file serves this mount."""
         with suppress(OSError, ValueError):
             pid = int(self._pid_file.read_text())
             descriptor = os.pidfd_open(pid)
@@ -105,9 +105,10 @@ class ProcView:
                 os.close(descriptor)
 
     def renew(self, inits: Collection[int]) -> list[int]:
-        """Give the containers with these first processes the files of the daemon that runs, where theirs are dead.
+        """Mount the running daemon's files over dead ones in the containers with these first processes.
 
-        Those that never had any stay as they are. Returns the processes whose containers were given some.
+        Containers that never had such files are skipped. Returns the processes whose containers were changed. Raises
+        Failed.
         """
         current = device(Path("/proc/thread-self/mountinfo"), str(self.mount))
         if current is None:
@@ -122,9 +123,9 @@ class ProcView:
 
 
 def start_words(mount: Path, pid_file: Path, *, systemd: bool) -> list[str]:
-    """The words that start the daemon and do not wait for it. systemd: as a unit of its own. Pure.
+    """The command line that starts the daemon in the background. systemd: as a unit of its own. Pure.
 
-    `-l`: load averages of the container. `-u`: no swap is shown, since a sliver has none.
+    `-l`: the container's load averages. `-u`: no swap is shown, since a sliver has none.
     """
     serve = [PROGRAM, "-f", "-l", "-u", "--enable-cfs", "--enable-pidfd", "-p", str(pid_file), str(mount)]
     if systemd:
@@ -144,15 +145,15 @@ def start_words(mount: Path, pid_file: Path, *, systemd: bool) -> list[str]:
 
 
 def device(mountinfo: Path, target: str) -> str | None:
-    """The device `MAJOR:MINOR` of what lxcfs has on top at a mount point; None if there is nothing of it.
+    """The device `MAJOR:MINOR` of the topmost lxcfs mount at `target`; None if there is none.
 
-    The kernel's own list: it answers also where the daemon does not.
+    It comes from the kernel's list of mounts, which is readable even if the daemon does not respond.
     """
     return devices(mountinfo).get(target)
 
 
 def devices(mountinfo: Path) -> Mapping[str, str]:
-    """Of each mount point of lxcfs in a list of mounts, the device on top."""
+    """The device of the topmost mount at each mount point of lxcfs, from a list of mounts."""
     found = {}
     with suppress(OSError):
         for line in mountinfo.read_text(errors="replace").splitlines():
@@ -164,7 +165,7 @@ def devices(mountinfo: Path) -> Mapping[str, str]:
 
 
 def _shown(init: int) -> set[str]:
-    """The devices behind a container's files of lxcfs."""
+    """The devices of the lxcfs files that a container has."""
     have = devices(Path(f"/proc/{init}/mountinfo"))
     return {have[one] for one in _TARGETS if one in have}
 

@@ -1,11 +1,11 @@
-"""Files inside a sliver's root, written by the host's root without being led outside by the tenant's symlinks.
+"""Access files inside a sliver's root as the host's root, safe against the tenant's symlinks.
 
-Directories are resolved by openat2 as if the root were `/`; the last name of a path is never followed. A file is
-written beside its place and renamed over it, so that hard links, FIFOs and devices are replaced and not written to.
+openat2 resolves directories as if the root were `/`, and the last name of a path that is written is never followed. A
+file is written under a temporary name and renamed, so hard links, FIFOs and devices are replaced, not written to.
 
-A tenant may hold a file by a lease (fcntl(2), F_SETLEASE): each blocking open of it then waits up to
-/proc/sys/fs/lease-break-time (45 s), and so does the next one. Files are therefore opened without waiting, and what is
-waited for a holder that lets go is bounded for the whole use of a root. Unlink, rename and chmod wait for no lease.
+A tenant may hold a lease on a file (fcntl(2), F_SETLEASE). Each blocking open of the file then waits up to
+/proc/sys/fs/lease-break-time (45 s). Files are therefore opened without blocking, and the time spent on leases is
+limited for the whole use of a root. Unlink, rename and chmod do not wait for leases.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from slicemgr.errors import Failed
 
 _LARGEST_COMPARED = 1 << 20
 _LARGEST_COPIED = 1 << 30
-_MOST_NAMES = 10_000  # of a directory that is listed
-_PATIENCE = 0.5  # seconds: a program that answers the signal of a broken lease needs milliseconds
-_PAUSE = 0.01  # seconds between attempts meanwhile
+_MOST_NAMES = 10_000  # of a directory that `names` lists
+_PATIENCE = 0.5  # seconds; a program that handles the signal of a broken lease needs milliseconds
+_PAUSE = 0.01  # seconds between attempts
 _FICLONE = 0x40049409  # linux/fs.h
 
 
 class Root:
-    """The root directory of a sliver, open. Paths are relative to it; a leading `/` makes no difference.
+    """The open root directory of a sliver. Paths are relative to it; a leading `/` is ignored.
 
-    Every method raises Failed, with the path, if the tree does not allow what is asked. patience: seconds that all of
-    them together wait for files that somebody holds by a lease.
+    Every method raises Failed, with the path, if the content of the root prevents the operation. patience: seconds
+    that all calls together wait for files with a lease.
     """
 
     def __init__(self, path: Path, patience: float = _PATIENCE) -> None:
@@ -58,7 +58,7 @@ class Root:
         self._fd = -1
 
     def read(self, relpath: str, limit: int) -> bytes | None:
-        """At most `limit` bytes of a regular file, through symlinks inside the root; None if there is none."""
+        """At most `limit` bytes of a regular file, with symlinks resolved inside the root; None if there is none."""
         with self._step("read", relpath):
             try:
                 with _closing(open_in_root(self._fd, relpath, os.O_PATH)) as fd:
@@ -67,9 +67,9 @@ class Root:
                 return None
 
     def copy_out(self, relpath: str, target: Path) -> bool:
-        """A regular file, through symlinks inside the root, as the new file `target`; False if there is none.
+        """Copy a regular file, with symlinks resolved inside the root, to the new file `target`; False if none exists.
 
-        On one btrfs the two share their bytes. The copy has mode 0600. A file of more than 1 GiB is refused.
+        On the same btrfs the copy shares the file's blocks. It has mode 0600. Files above 1 GiB are refused.
         """
         with self._step("read", relpath):
             try:
@@ -89,7 +89,7 @@ class Root:
         return True
 
     def exists(self, relpath: str) -> bool:
-        """Whether something is there, through symlinks inside the root."""
+        """Whether the path exists, with symlinks resolved inside the root."""
         with self._step("look for", relpath):
             try:
                 os.close(open_in_root(self._fd, relpath, os.O_PATH))
@@ -98,7 +98,7 @@ class Root:
         return True
 
     def names(self, relpath: str) -> list[str]:
-        """What a directory holds; nothing if it is not there. A directory of more than 10,000 entries is refused."""
+        """The names in a directory, sorted; [] if it does not exist. More than 10,000 entries are refused."""
         with self._step("list", relpath):
             try:
                 with (
@@ -113,9 +113,10 @@ class Root:
                 return []
 
     def write(self, relpath: str, data: bytes, mode: int = 0o644, uid: int = 0, gid: int = 0) -> bool:
-        """Make `relpath` a plain file with this content, mode and owner, and its directories; False if it was one.
+        """Write a regular file with this content, mode and owner; False if it was already so.
 
-        A file that is already right is not touched, so that a second run takes no space in a snapshot.
+        Missing directories are created. A file that is already right is not touched, so a repeated call uses no space
+        in a snapshot.
         """
         with self._step("write", relpath), self._parent(relpath) as (parent, name):
             if self._is_right(parent, name, data, (mode, uid, gid)):
@@ -138,12 +139,12 @@ class Root:
         return True
 
     def mkdir(self, relpath: str, mode: int = 0o755) -> None:
-        """Make the directory and those above it (root's, 0755). One that is there, or a symlink to one, stays."""
+        """Create a directory and its parents (root's, 0755). An existing one, or a symlink to one, is kept."""
         with self._step("make the directory", relpath):
             self._make_directory(_parts(relpath), mode)
 
     def own_directory(self, relpath: str, mode: int) -> None:
-        """Make `relpath` a real directory of root's with this mode; anything else of that name is replaced."""
+        """Make `relpath` a directory of root with this mode, not a symlink; a file of that name is replaced."""
         with self._step("make the directory", relpath), self._parent(relpath) as (parent, name):
             with contextlib.suppress(FileNotFoundError):
                 if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
@@ -158,7 +159,7 @@ class Root:
                     os.fchmod(fd, mode)
 
     def remove(self, relpath: str, missing_ok: bool = True) -> None:
-        """Remove a file or a symlink itself, never what it leads to, and never a directory."""
+        """Remove a file, or a symlink itself and not its target. Directories are refused."""
         with self._step("remove", relpath):
             above, name = _split(relpath)
             try:
@@ -169,7 +170,7 @@ class Root:
                     raise
 
     def chmod(self, relpath: str, mode: int) -> None:
-        """Set the mode of a file or directory; a symlink as the last name is refused."""
+        """Set the mode of a file or directory. A symlink as the last name is refused."""
         flags = os.O_PATH | os.O_NOFOLLOW
         with self._step("set the mode of", relpath), _closing(open_in_root(self._fd, relpath, flags)) as fd:
             if stat.S_ISLNK(os.fstat(fd).st_mode):
@@ -178,7 +179,7 @@ class Root:
 
     @contextlib.contextmanager
     def _parent(self, relpath: str) -> Iterator[tuple[int, str]]:
-        """The open directory that holds `relpath`, made if need be, and the last name."""
+        """The open parent directory of `relpath`, created if necessary, and the last name."""
         above, name = _split(relpath)
         self._make_directory(_parts(above), 0o755)
         with _closing(open_in_root(self._fd, above, os.O_PATH | os.O_DIRECTORY)) as fd:
@@ -202,9 +203,9 @@ class Root:
             _by_descriptor(fd).chmod(mode)
 
     def _is_right(self, parent: int, name: str, data: bytes, wanted: tuple[int, int, int]) -> bool:
-        """Whether `name` is a plain file of its own with this content, (mode, uid, gid).
+        """Whether `name` is a regular file with one name and this content and (mode, uid, gid).
 
-        One that is held by a lease counts as different: it is replaced, which waits for nobody.
+        A file with a lease counts as different, because its replacement does not wait.
         """
         try:
             fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
@@ -222,16 +223,16 @@ class Root:
                 return False
 
     def _read_regular(self, fd: int, limit: int) -> bytes | None:
-        """The content behind an O_PATH descriptor. A FIFO or a device, whose mere opening may act, is not opened."""
+        """The content of the file of an O_PATH descriptor; None for FIFOs and devices, where open has side effects."""
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return None
         with os.fdopen(self._open(fd), "rb") as file:
             return file.read(limit)
 
     def _open(self, fd: int) -> int:
-        """The regular file behind an O_PATH descriptor, for reading. BlockingIOError if a lease holds it for too long.
+        """Open the regular file of an O_PATH descriptor. Raises BlockingIOError if a lease holds it for too long.
 
-        The first attempt makes the kernel signal the holder; without O_NONBLOCK it would also wait for it.
+        The first attempt makes the kernel signal the holder; without O_NONBLOCK the call would wait for the holder.
         """
         while True:
             try:
@@ -269,12 +270,12 @@ def _split(relpath: str) -> tuple[str, str]:
 
 
 def _new(path: Path) -> BinaryIO:
-    """A file that nobody but its owner may read. Raises FileExistsError."""
+    """Create a file that only its owner may read. Raises FileExistsError."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
 
 
 def _by_descriptor(fd: int) -> Path:
-    """The very inode of a descriptor as a path; leads nowhere else, whatever is renamed meanwhile."""
+    """A path to the inode of a descriptor, valid even if the file is renamed."""
     return Path(f"/proc/self/fd/{fd}")
 
 

@@ -1,6 +1,6 @@
-"""cloud-init's NoCloud seed: what a guest learns at its first start. JSON, which is YAML, so nothing needs quoting.
+"""cloud-init's NoCloud seed, which configures a guest at its first start. JSON, as a subset of YAML, avoids quoting.
 
-Ours comes as vendor data, so that the tenant's user data is merged over it by cloud-init itself.
+slicemgr's settings are vendor data, over which cloud-init merges the tenant's user data.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _CONTAINER_CONFIG = "network: {config: disabled}\ndatasource_list: [NoCloud, Non
 
 
 def files(identity: Identity, instance: str, user_data: str, mac: str | None, *, clone: bool = False) -> dict[str, str]:
-    """The seed's files by name. mac: of the guest's link; None where the network is up already (a container).
+    """The files of the seed by name. mac: of the guest's link; None if the network is already up (a container).
 
-    clone: the disk was another machine's, whose machine id it must not keep.
+    clone: the disk comes from another machine, whose machine id is replaced.
     """
     seed = {
         "meta-data": _json(
@@ -41,14 +41,14 @@ def files(identity: Identity, instance: str, user_data: str, mac: str | None, *,
 
 
 def write(root: Root, seed: Mapping[str, str]) -> None:
-    """Put the seed where the cloud-init inside a container finds it; its network is none of cloud-init's business."""
+    """Write the seed where cloud-init inside a container finds it, and disable its network configuration."""
     for name, text in seed.items():
         root.write(f"{_SEED_DIR}/{name}", text.encode(), mode=0o600)
     root.write("etc/cloud/cloud.cfg.d/99_slicemgr.cfg", _CONTAINER_CONFIG.encode())
 
 
 def _vendor(identity: Identity, mac: str | None, clone: bool) -> dict[str, object]:
-    """root logs in as on every sliver; one host key, the recorded one."""
+    """The vendor data: root may log in, and the only host key is the recorded one."""
     data: dict[str, Any] = {
         "disable_root": False,
         "manage_etc_hosts": "localhost" if mac else False,
@@ -68,7 +68,7 @@ def _vendor(identity: Identity, mac: str | None, clone: bool) -> dict[str, objec
 
 
 def _network(identity: Identity, mac: str) -> dict[str, object]:
-    """A /32 and a gateway outside of it, on the link: nothing else is the guest's neighbour."""
+    """A /32 address with an on-link gateway outside of it, so that the guest has no neighbours."""
     return {
         "version": 2,
         "ethernets": {
@@ -87,7 +87,7 @@ def _network(identity: Identity, mac: str) -> dict[str, object]:
 
 
 def _bring_up(identity: Identity, mac: str) -> str:
-    """For images whose cloud-init cannot say `on-link` (ENI, sysconfig): the same by hand, at every start."""
+    """Configure the link at every start, for images whose cloud-init does not support `on-link` (ENI, sysconfig)."""
     resolver = "".join(f"nameserver {one}\n" for one in identity.dns)
     return (
         "ip -4 route show default | grep -q . && exit 0\n"
@@ -101,7 +101,7 @@ def _bring_up(identity: Identity, mac: str) -> str:
 
 
 def _set_keys(identity: Identity) -> str:
-    """cloud-init itself takes keys at the first start only: at every start, ours change and the tenant's own stay."""
+    """Replace slicemgr's keys at every start and keep the tenant's; cloud-init itself adds keys only at the first."""
     return (
         "umask 077\nfile=~root/.ssh/authorized_keys\n"
         'mkdir -p "${file%/*}" && touch "$file"\n'
@@ -113,7 +113,7 @@ def _set_keys(identity: Identity) -> str:
 
 
 def _gone(identity: Identity) -> tuple[str, ...]:
-    """The keys that we put there once and that are not to be there."""
+    """The keys that slicemgr once wrote and that must no longer be present."""
     return tuple(one for one in identity.keys_put or () if one not in identity.authorized_keys)
 
 
@@ -122,5 +122,5 @@ def _lines(keys: tuple[str, ...]) -> str:
 
 
 def _json(value: object) -> str:
-    """One key a line: small guests read it with sed."""
+    """JSON with one key per line, because small guests read it with sed."""
     return json.dumps(value, indent=1) + "\n"

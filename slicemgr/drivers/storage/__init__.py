@@ -1,1 +1,1 @@
-"""The btrfs pool, its files and quotas, and the disks of virtual machines."""
+"""The btrfs pool with its files and quotas, and the disks of virtual machines."""

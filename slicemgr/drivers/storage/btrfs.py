@@ -1,13 +1,13 @@
 """The pool: subvolumes, snapshots and quota groups on btrfs.
 
-Layout, both plain directories of root's with mode 0700, because slivers hold setuid files that no user of the
-host may reach: `bases/SHA256` (read-only) and `slivers/ID` (a subvolume; `root` in it is a snapshot of a base,
-`snapshots/ID` are what the sliver keeps of it).
+Layout: `bases/SHA256` (read-only) and `slivers/ID` (a subvolume; `root` in it is a snapshot of a base, and
+`snapshots/ID` are snapshots that the sliver keeps of it). Both directories belong to root. `bases` has mode 0700 and
+`slivers` 0711, because slivers contain setuid files that the host's users must not reach.
 
-With simple quotas a sliver's limit sits on its own parent group `1/SERIAL`; a limit on a subvolume's own group would
-be escaped by a subvolume made inside. Full quotas cannot count a snapshot in a parent group without a rescan of
-everything, and until then nothing is limited: there the limit sits on the root's own group, and slivers may not make
-subvolumes. All calls may be made from many threads.
+With simple quotas a sliver's limit is set on its own parent group `1/SERIAL`: nested subvolumes would escape a limit on
+a subvolume's own group. Full quotas cannot count a snapshot in a parent group without a rescan of the whole file
+system, and limit nothing until it ends. With them, the limit is set on the root's own group, and slivers may not create
+subvolumes. All functions are thread-safe.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from slicemgr.errors import Code, Refused
 log = logging.getLogger(__name__)
 
 _LEVEL_1 = 1 << 48
-_DELETE_PASSES = 8  # a process that still makes subvolumes while they are deleted is outrun or reported
-_CLEANER_LOOK = 0.1  # seconds between looks at what it has left
+_DELETE_PASSES = 8  # attempts to delete a tree in which a process still creates subvolumes, before an error
+_CLEANER_LOOK = 0.1  # seconds between checks of the cleaner's progress
 
 
 class QuotaMode(StrEnum):
-    """How the pool counts: `simple` charges what a sliver writes, `full` is slow, `none` limits nothing."""
+    """The quota mode: `simple` charges what a sliver writes, `full` is slow, `none` limits nothing."""
 
     SIMPLE = "simple"
     FULL = "full"
@@ -45,7 +45,7 @@ class QuotaMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Bytes of the pool's file system; free is what can still be written."""
+    """The size of the pool's file system in bytes; free: what can still be written."""
 
     total: int
     used: int
@@ -54,7 +54,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Subvolume:
-    """path is relative to the top of the file system, which need not be the pool's directory."""
+    """A subvolume. path: relative to the top of the file system, which need not be the pool's directory."""
 
     id: int
     parent: int
@@ -62,12 +62,12 @@ class Subvolume:
 
 
 def quota_modes_to_try(current: QuotaMode) -> tuple[QuotaMode, ...]:
-    """What to switch on, best first. A mode that is on stays: to change it would drop its groups and limits."""
+    """The modes to try, best first. A mode that is on is kept: a change would remove its groups and limits."""
     return () if current is not QuotaMode.NONE else (QuotaMode.SIMPLE, QuotaMode.FULL)
 
 
 def inner_first(top: int, children: Callable[[int], list[Ref]]) -> list[Ref]:
-    """All subvolumes below `top`, each before the one that holds it."""
+    """All subvolumes below `top`, each before the subvolume that contains it."""
     found: list[Ref] = []
     waiting = [top]
     while waiting:
@@ -78,13 +78,13 @@ def inner_first(top: int, children: Callable[[int], list[Ref]]) -> list[Ref]:
 
 
 class Pool:
-    """The directory on btrfs that holds all bases and slivers of a node."""
+    """The directory on btrfs that contains all bases and slivers of a node."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def check(self) -> None:
-        """Refused unless the pool can be used: a directory on a writable btrfs that runs programs, we are root."""
+        """Raise Refused unless the pool is a directory on a writable btrfs that runs programs, and we are root."""
         try:
             with directory(self.path) as fd:
                 ioctl.filesystem_id(fd)
@@ -101,9 +101,9 @@ class Pool:
                 raise _unusable(self.path, f"is mounted {word}", f"remount it without {word}")
 
     def ensure_layout(self) -> None:
-        """Make `bases`, for root only, and `slivers`, where QEMU finds the files of its own sliver.
+        """Create `bases` with mode 0700 and `slivers` with mode 0711, so that QEMU reaches its own sliver's files.
 
-        They stay as they are when they are right.
+        Owner and mode of existing directories are changed only if they differ. Raises PoolFailed.
         """
         for name, mode in (("bases", 0o700), ("slivers", 0o711)):
             where = self.path / name
@@ -118,7 +118,7 @@ class Pool:
                         os.fchmod(fd, mode)
 
     def quota_mode(self) -> QuotaMode:
-        """How the file system counts, from its quota tree (so no mounted /sys is needed)."""
+        """The file system's quota mode, read from its quota tree, so that /sys need not be mounted."""
         with step(f"read the quota mode of {self.path}"), directory(self.path) as fd:
             try:
                 flags = ioctl.quota_status(fd)
@@ -129,7 +129,7 @@ class Pool:
         return QuotaMode.SIMPLE if flags & ioctl.STATUS_SIMPLE else QuotaMode.FULL
 
     def enable_quota(self) -> QuotaMode:
-        """Switch quotas on as well as this kernel can, and say in the log what was done; the mode that holds."""
+        """Enable the best quota mode that this kernel supports, log the result, and return the mode in effect."""
         commands = {QuotaMode.SIMPLE: ioctl.QUOTA_ENABLE_SIMPLE, QuotaMode.FULL: ioctl.QUOTA_ENABLE}
         for mode in quota_modes_to_try(self.quota_mode()):
             with directory(self.path) as fd:
@@ -143,12 +143,12 @@ class Pool:
         return self.quota_mode()
 
     def create_subvolume(self, path: Path, *, qgroup: int | None = None) -> None:
-        """Make an empty subvolume, charged to `qgroup` from its first byte. PoolFailed (EEXIST) if it is there."""
+        """Create an empty subvolume, charged to `qgroup` from its first byte. PoolFailed (EEXIST) if it exists."""
         with step(f"make the subvolume {path}"), directory(path.parent) as parent:
             ioctl.create_subvolume(parent, os.fsencode(path.name), qgroup)
 
     def snapshot(self, source: Path, target: Path, *, qgroup: int | None = None, readonly: bool = False) -> None:
-        """Make `target` a snapshot of the subvolume `source`, charged to `qgroup` for what it will write."""
+        """Create `target` as a snapshot of the subvolume `source`; `qgroup` is charged for what it will write."""
         with (
             step(f"snapshot {source} to {target}"),
             directory(source) as fd,
@@ -161,7 +161,7 @@ class Pool:
             ioctl.set_readonly(fd, flag)
 
     def is_subvolume(self, path: Path) -> bool:
-        """Whether `path` itself (no symlink) is a subvolume; False if it is absent."""
+        """Whether `path` itself (not a symlink's target) is a subvolume; False if it does not exist."""
         try:
             with directory(path) as fd:
                 return _is_subvolume(fd)
@@ -169,22 +169,22 @@ class Pool:
             return False
 
     def create_group(self, group: int) -> None:
-        """Make the quota group; one that is there is fine. Does nothing where quotas are off."""
+        """Create the quota group. No effect if it exists or quotas are off."""
         with step(f"make the quota group {name_of(group)}"), directory(self.path) as fd:
             tolerate((errno.EEXIST, errno.ENOTCONN), ioctl.create_group, fd, group)
 
     def limit_group(self, group: int, max_bytes: int | None) -> None:
-        """Let the group hold at most `max_bytes` of its own; None lifts the limit. Nothing where quotas are off."""
+        """Limit the exclusive bytes of the group to `max_bytes`; None removes the limit. No effect without quotas."""
         with step(f"limit the quota group {name_of(group)}"), directory(self.path) as fd:
             tolerate((errno.ENOTCONN,), ioctl.limit_group, fd, group, max_bytes)
 
     def limit_subvolume(self, path: Path, max_bytes: int | None) -> None:
-        """Limit what the subvolume's own group holds, without subvolumes in it. Nothing where quotas are off."""
+        """Limit the subvolume's own group, without nested subvolumes. No effect without quotas."""
         with step(f"limit {path}"), directory(path) as fd:
             tolerate((errno.ENOTCONN,), ioctl.limit_group, fd, ioctl.subvolume_id(fd), max_bytes)
 
     def own_usage(self, path: Path) -> int | None:
-        """Bytes that the subvolume alone holds, as of the last commit; None if nobody counts."""
+        """Bytes of the subvolume's own group, as of the last commit; None without quotas."""
         with step(f"measure {path}"), directory(path) as fd:
             own = ioctl.subvolume_id(fd)
             try:
@@ -193,16 +193,16 @@ class Pool:
                 return None
 
     def destroy_group(self, group: int) -> bool:
-        """Remove the group; False if the kernel's cleaner still has members of it to free. Absent is fine."""
+        """Remove the group; False if the kernel's cleaner has yet to free members of it. True if it is absent."""
         with step(f"remove the quota group {name_of(group)}"), directory(self.path) as fd:
             return self._destroy_group(fd, group)
 
     def groups(self) -> frozenset[int]:
-        """All quota groups of level 1."""
+        """All quota groups of level 1, by id."""
         return frozenset(self.usage())
 
     def usage(self) -> dict[int, int]:
-        """Bytes charged to each group of level 1, as of the last commit (30 s by default; `sync` makes one)."""
+        """Bytes charged to each group of level 1, as of the last commit (every 30 s by default; `sync` commits)."""
         with step(f"read the quota groups of {self.path}"), directory(self.path) as fd:
             try:
                 return ioctl.group_usage(fd, _LEVEL_1, 2 * _LEVEL_1 - 1)
@@ -210,7 +210,7 @@ class Pool:
                 return {}
 
     def charges(self) -> dict[int, tuple[int, int]]:
-        """Bytes that each quota group, of level 0 or 1, refers to and those of its own; {} if nobody counts."""
+        """Referenced and exclusive bytes of each quota group of level 0 or 1; {} without quotas."""
         with step(f"read the quota groups of {self.path}"), directory(self.path) as fd:
             try:
                 return ioctl.group_charges(fd, 0, 2 * _LEVEL_1 - 1)
@@ -218,12 +218,12 @@ class Pool:
                 return {}
 
     def subvolume_id(self, path: Path) -> int:
-        """The number of the subvolume, which is that of its level-0 group."""
+        """The id of the subvolume, which is also the id of its level-0 group."""
         with step(f"look at {path}"), directory(path) as fd:
             return ioctl.subvolume_id(fd)
 
     def limits(self) -> dict[int, int | None]:
-        """The limit in bytes of each group of level 1; None: unlimited."""
+        """The limit of each group of level 1 in bytes; None if unlimited."""
         with step(f"read the quota limits of {self.path}"), directory(self.path) as fd:
             try:
                 found = ioctl.group_limits(fd, _LEVEL_1, 2 * _LEVEL_1 - 1)
@@ -239,7 +239,7 @@ class Pool:
             return [Subvolume(ref.id, ref.parent, Path(os.fsdecode(walk.path(ref)))) for ref in refs.values()]
 
     def nested_below(self, path: Path) -> list[Path]:
-        """The subvolumes below the subvolume `path`, whoever made them, inner first; their names may be any bytes."""
+        """All subvolumes below the subvolume `path`, inner ones first; their names may contain any bytes."""
         with step(f"list the subvolumes below {path}"), directory(path) as fd:
             top = ioctl.subvolume_id(fd)
             refs = inner_first(top, lambda parent: ioctl.children(fd, parent))
@@ -247,11 +247,11 @@ class Pool:
             return [path / os.fsdecode(walk.path(ref)) for ref in refs]
 
     def delete_tree(self, path: Path, group: int | None = None) -> bool:
-        """Delete the subvolume `path` with all below it, then its group; what is absent is fine.
+        """Delete the subvolume `path` with all below it, then its group; absent ones are skipped.
 
-        False if the group has to wait for the kernel's cleaner: `collect_groups` removes it later. The limit is
-        lifted first, since a subvolume of a full group cannot be deleted. Subvolumes are found by number and
-        opened by handle, so no name, depth or symlink a tenant made can mislead it.
+        False if the group must wait for the kernel's cleaner; `collect_groups` removes it later. The limit is removed
+        first, since a subvolume of a full group cannot be deleted. Subvolumes are found by id and opened by handle, so
+        a tenant's names, depth or symlinks cannot redirect the deletion. Raises PoolFailed.
         """
         with step(f"delete {path}"), directory(self.path) as fd:
             if group is not None:
@@ -261,10 +261,10 @@ class Pool:
             return group is None or self._destroy_group(fd, group)
 
     def collect_groups(self, wanted: Collection[int]) -> frozenset[int]:
-        """Remove the level-1 groups that are not wanted and without a living subvolume; the ids removed.
+        """Remove the level-1 groups that are neither in `wanted` nor have a live subvolume; the ids removed.
 
-        Never waits for the cleaner. How much a group holds says nothing: full quotas may keep a count of what is gone.
-        1/0 is left alone: serials begin at 1, and other programs keep a group of that name.
+        It never waits for the cleaner. The usage of a group is ignored: full quotas may keep counts of deleted data.
+        Group 1/0 is kept: serials begin at 1, and other programs use a group of that id.
         """
         unwanted = self.groups() - set(wanted) - {_LEVEL_1}
         if self.quota_mode() is not QuotaMode.NONE:
@@ -272,7 +272,7 @@ class Pool:
         return frozenset(group for group in sorted(unwanted) if self.destroy_group(group))
 
     def _collect_subvolume_groups(self) -> None:
-        """Linux before 6.11 keeps the group of a subvolume that is gone; any does while what it wrote is in use."""
+        """Remove groups of deleted subvolumes: Linux before 6.11 keeps them, any while the data is still shared."""
         with step(f"tidy the quota groups of {self.path}"), directory(self.path) as fd:
             alive = {ref.id for ref in ioctl.all_subvolumes(fd)}
             for group in ioctl.group_usage(fd, ioctl.FIRST_FREE_ID, _LEVEL_1 - 1).keys() - alive:
@@ -285,17 +285,17 @@ class Pool:
         return Space(total, total - held.f_bfree * held.f_frsize, held.f_bavail * held.f_frsize)
 
     def node_size(self) -> int:
-        """Bytes of each node of its trees."""
+        """The size of a node of the file system's trees in bytes."""
         with step(f"look at {self.path}"), directory(self.path) as fd:
             return ioctl.node_size(fd)
 
     def sync(self) -> None:
-        """Commit what was written and wake the cleaner of deleted subvolumes."""
+        """Commit all writes, which also wakes the cleaner of deleted subvolumes."""
         with step(f"sync {self.path}"), directory(self.path) as fd:
             ioctl.sync(fd)
 
     def wait_cleaned(self, timeout: float) -> bool:
-        """Wait until the space of all deleted subvolumes is free again; False after `timeout` seconds."""
+        """Wait until the space of all deleted subvolumes is free; False after `timeout` seconds."""
         end = time.monotonic() + timeout
         with step(f"wait for the cleaner of {self.path}"), directory(self.path) as fd:
             while ioctl.deleted_subvolumes(fd):
@@ -339,12 +339,12 @@ class Pool:
 
 
 def name_of(group: int) -> str:
-    """A quota group as btrfs-progs write it: `1/57`."""
+    """The name of a quota group as in btrfs-progs, such as `1/57`."""
     return f"{group >> 48}/{group & (_LEVEL_1 - 1)}"
 
 
 def _destroy_nested(pool: int, ref: Ref) -> None:
-    """Delete one nested subvolume through the directory that holds it; gone or refilled meanwhile is fine."""
+    """Delete a nested subvolume through its directory. A subvolume that has gone or is not empty is skipped."""
     try:
         with inode(pool, ref.parent, ref.dirid) as folder:
             try:
@@ -361,9 +361,9 @@ def _destroy_nested(pool: int, ref: Ref) -> None:
 
 
 def _drop_dead_member(fd: int, member: int) -> bool:
-    """Remove the group of a subvolume the cleaner is done with: kernels before 6.11 leave it behind, empty.
+    """Remove the group of a subvolume that the cleaner has freed: kernels before 6.11 leave it behind, empty.
 
-    False if it still holds what a clone uses: then it outlives the group above it, and is removed after the clone.
+    False if it still contains data that a clone shares; it then outlives its parent group, until the clone is deleted.
     """
     span = (member, ioctl.ROOT_ITEM, 0), (member, ioctl.ROOT_ITEM, ioctl.MAX_U64)
     if any(ioctl.search(fd, ioctl.ROOT_TREE, *span)):

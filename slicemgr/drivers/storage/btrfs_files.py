@@ -1,7 +1,7 @@
-"""What roots need of btrfs beside subvolumes: a root's epoch, two places exchanged, shared blocks, what was written.
+"""Functions of btrfs that roots need beside subvolumes: epochs, exchange, shared blocks and bytes written.
 
-The epoch is an extended attribute of the root itself, in the `trusted` namespace, which no tenant reaches: it comes and
-goes with the root in one rename, so what a root is can always be told by looking.
+The epoch is an extended attribute of the root itself, in the `trusted` namespace, which tenants cannot access. It moves
+with the root in one rename, so it identifies a root at any time.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _EPOCH = "trusted.slicemgr.epoch"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _FICLONE, _SET_FLAGS, _NO_COW = 0x40049409, 0x40086602, 0x00800000
 _EXTENT_DATA = 108
-_EXTENT = struct.Struct("=QQBBHBQQ")  # generation, size in memory, 3 × encoding, type, where on disk, size there
+_EXTENT = struct.Struct("=QQBBHBQQ")  # generation, decoded size, 3 × encoding, type, disk address, disk size
 _INLINE = 0
 _ROOT_GENERATION = struct.Struct("=160xQ")
-_ITEM_HEAD = 25  # bytes that an item takes of a tree node beside its data
+_ITEM_HEAD = 25  # bytes of a tree node per item, without its data
 _MOST_ITEMS = 400_000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def epoch(root: Path) -> int:
-    """Which of a sliver's roots this is; 0 for its first, or if there is none."""
+    """The number of a sliver's root; 0 for its first, or if there is no root."""
     try:
         return int(os.getxattr(root, _EPOCH, follow_symlinks=False))
     except (OSError, ValueError):
@@ -42,7 +42,7 @@ def set_epoch(root: Path, number: int) -> None:
 
 
 def put(made: Path, place: Path) -> None:
-    """Give `made` its place in one step; what was there is then where `made` was."""
+    """Move `made` to `place` atomically. If `place` exists, the two are exchanged. Raises Failed."""
     if not os.path.lexists(place):
         made.rename(place)
         return
@@ -52,8 +52,8 @@ def put(made: Path, place: Path) -> None:
 
 
 def share(source: Path, target: Path) -> None:
-    """Make the file `target`, which shares all blocks with `source`, another without copy on write below it."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # it may be a file that QEMU owns
+    """Create the file `target`, which shares all blocks with `source`, both without copy on write. Raises Failed."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # QEMU may own the file
     with os.fdopen(os.open(source, flags), "rb") as old, target.open("xb") as new:
         fcntl.ioctl(new, _SET_FLAGS, struct.pack("=l", _NO_COW))
         try:
@@ -63,9 +63,9 @@ def share(source: Path, target: Path) -> None:
 
 
 def written_since(tree: Path, base: Path) -> int | None:
-    """Bytes that the subvolume `tree`, which began as a snapshot of `base`, holds and that one does not.
+    """Bytes of the subvolume `tree`, which began as a snapshot of `base`, that `base` does not have.
 
-    Only nodes newer than the base are read. None if there is too much of them to count quickly.
+    Only tree nodes newer than the base are read. None if there are too many items to count quickly.
     """
     with _opened(base) as fd:
         since = _generation(fd, ioctl.subvolume_id(fd))
@@ -88,7 +88,7 @@ def _newer(fd: int, tree: int, since: int) -> int | None:
 
 
 def _generation(fd: int, subvolume: int) -> int:
-    """The transaction that changed a subvolume last."""
+    """The last transaction that changed a subvolume."""
     for item in ioctl.search(
         fd, ioctl.ROOT_TREE, (subvolume, ioctl.ROOT_ITEM, 0), (subvolume, ioctl.ROOT_ITEM, ioctl.MAX_U64)
     ):

@@ -1,7 +1,7 @@
-"""The btrfs calls of the kernel (linux/btrfs.h, btrfs_tree.h) on open descriptors; all raise OSError.
+"""The kernel's btrfs calls (linux/btrfs.h, btrfs_tree.h) on open file descriptors; all raise OSError.
 
-A create must cost milliseconds, so no program is started. Numbers are computed from the structs' sizes,
-as the kernel's own _IOW and _IOR macros do. Everything but `sync` needs CAP_SYS_ADMIN.
+A slice is created in milliseconds, so no program is started for these calls. Request numbers are computed from the
+sizes of the structs, as the kernel's macros _IOW and _IOR do. All calls but `sync` need CAP_SYS_ADMIN.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 _MAGIC = 0x94
 _NONE, _WRITE, _READ = 0, 1, 2
 
-FIRST_FREE_ID = 256  # both the smallest subvolume id and the inode number of every subvolume's own directory
+FIRST_FREE_ID = 256  # the smallest subvolume id, and the inode number of every subvolume's top directory
 MAX_U64 = (1 << 64) - 1
 
 ROOT_TREE, QUOTA_TREE, ORPHANS = 1, 8, MAX_U64 - 4
@@ -46,19 +46,19 @@ FS_INFO_ARGS = struct.Struct("=QQ16sIIIHHQQ16s944s")
 FLAGS = struct.Struct("=Q")
 FILE_HANDLE = struct.Struct("=IiQQI")
 
-_ROOT_REF_HEAD = struct.Struct("=QQH")  # directory's inode, sequence, length of the name
+_ROOT_REF_HEAD = struct.Struct("=QQH")  # inode number of the directory, sequence, length of the name
 _INODE_ITEM_HEAD = struct.Struct("=Q")  # generation
 _INODE_REF_HEAD = struct.Struct("=QH")
 _STATUS_HEAD = struct.Struct("=QQQQ")
-_INFO_ITEM = struct.Struct("=5Q")  # generation, referenced, its compressed size, exclusive, its compressed size
+_INFO_ITEM = struct.Struct("=5Q")  # generation, referenced, referenced compressed, exclusive, exclusive compressed
 _LIMIT_ITEM = struct.Struct("=5Q")
 
 _SEARCH_BUFFER = 1 << 17
-_LARGEST_ITEM = 1 << 16  # no item outgrows a tree node, and 64 KiB is the largest node
+_LARGEST_ITEM = 1 << 16  # an item fits into a tree node, which has at most 64 KiB
 
 
 def request(direction: int, number: int, size: int) -> int:
-    """The ioctl number of a btrfs call: _IO, _IOW (1), _IOR (2) or _IOWR (3) with an argument of `size` bytes."""
+    """The number of a btrfs ioctl: direction _IO (0), _IOW (1), _IOR (2) or _IOWR (3), argument of `size` bytes."""
     return direction << 30 | size << 16 | _MAGIC << 8 | number
 
 
@@ -81,7 +81,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item of a btree."""
+    """One item of a b-tree."""
 
     objectid: int
     type: int
@@ -91,7 +91,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Where a subvolume hangs: its name in directory `dirid` (an inode number) of subvolume `parent`."""
+    """The location of a subvolume: its name in the directory with inode `dirid` of the subvolume `parent`."""
 
     id: int
     parent: int
@@ -101,17 +101,17 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class GroupLimit:
-    """What a quota group may hold of its own, in bytes; None: no limit."""
+    """The limit of a quota group's exclusive bytes; None if unlimited."""
 
     group: int
     max_bytes: int | None
 
 
 def call(fd: int, number: int, argument: bytes = b"") -> bytes:
-    """One ioctl; the argument as the kernel left it.
+    """Do one ioctl and return the argument as the kernel changed it. Raises OSError.
 
-    Not by fcntl.ioctl, which keeps all other threads from running during a call with more than 1024 bytes: a
-    snapshot waits for a commit, and every worker would wait with it.
+    fcntl.ioctl is not used: for arguments of more than 1024 bytes it holds the interpreter lock during the call. A
+    snapshot waits for a commit, and all other threads would wait with it.
     """
     buffer = ctypes.create_string_buffer(argument, len(argument))
     if _libc.ioctl(fd, ctypes.c_ulong(number), buffer) < 0:
@@ -121,7 +121,7 @@ def call(fd: int, number: int, argument: bytes = b"") -> bytes:
 
 
 def sync(fd: int) -> None:
-    """Commit the running transaction and wake the cleaner of deleted subvolumes."""
+    """Commit the running transaction, which also wakes the cleaner of deleted subvolumes."""
     call(fd, SYNC)
 
 
@@ -141,12 +141,12 @@ def _create(parent: int, number: int, source: int, name: bytes, flags: int, grou
 
 
 def pack_inherit(groups: Sequence[int]) -> bytes:
-    """struct btrfs_qgroup_inherit: the groups a new subvolume joins."""
+    """struct btrfs_qgroup_inherit with the groups that a new subvolume joins."""
     return INHERIT.pack(0, len(groups), *([0] * 7)) + struct.pack(f"={len(groups)}Q", *groups)
 
 
 def destroy(parent: int, name: bytes) -> None:
-    """Delete the subvolume `name` in the open directory `parent`; its space comes back later."""
+    """Delete the subvolume `name` in the open directory `parent`. The cleaner frees its space later."""
     call(parent, SNAP_DESTROY, VOL_ARGS.pack(0, name))
 
 
@@ -155,7 +155,7 @@ def is_readonly(subvolume: int) -> bool:
 
 
 def set_readonly(subvolume: int, readonly: bool) -> None:
-    """A subvolume that is so already is not touched."""
+    """Set or clear the read-only flag. A subvolume that already has this value is not changed."""
     flags = FLAGS.unpack(call(subvolume, SUBVOL_GETFLAGS, bytes(FLAGS.size)))[0]
     if bool(flags & _READONLY) is readonly:
         return
@@ -163,23 +163,23 @@ def set_readonly(subvolume: int, readonly: bool) -> None:
 
 
 def subvolume_id(fd: int) -> int:
-    """The id of the subvolume that an open file belongs to."""
+    """The id of the subvolume that contains an open file."""
     answer = INO_LOOKUP_ARGS.unpack(call(fd, INO_LOOKUP, INO_LOOKUP_ARGS.pack(0, FIRST_FREE_ID, b"")))
     return int(answer[0])
 
 
 def filesystem_id(fd: int) -> bytes:
-    """The 16 bytes of the file system's UUID. OSError ENOTTY if it is not btrfs."""
+    """The file system's UUID, 16 bytes. Raises OSError ENOTTY if it is not btrfs."""
     return bytes(_fs_info(fd)[2])
 
 
 def node_size(fd: int) -> int:
-    """Bytes of each node of the file system's trees."""
+    """The size of a node of the file system's trees in bytes."""
     return int(_fs_info(fd)[3])
 
 
 def devices(fd: int) -> tuple[int, int]:
-    """The highest number of a device of the file system, and how many it has."""
+    """The highest device number of the file system, and its number of devices."""
     info = _fs_info(fd)
     return int(info[0]), int(info[1])
 
@@ -201,20 +201,21 @@ def destroy_group(fd: int, group: int) -> None:
 
 
 def assign_group(fd: int, member: int, group: int, present: bool) -> None:
-    """Make `member` part of `group`, or no longer."""
+    """Add `member` to `group`, or remove it if `present` is False."""
     call(fd, QGROUP_ASSIGN, GROUP_ASSIGN.pack(int(present), member, group))
 
 
 def limit_group(fd: int, group: int, max_bytes: int | None) -> None:
-    """Limit what the group holds of its own. Under simple quotas this equals what it refers to."""
+    """Limit the group's exclusive bytes. Under simple quotas these equal its referenced bytes."""
     value = MAX_U64 if max_bytes is None else max_bytes
     call(fd, QGROUP_LIMIT_CALL, GROUP_LIMIT.pack(group, _LIMIT_EXCLUSIVE, 0, value, 0, 0))
 
 
 def open_inode(mount: int, subvolume: int, inode: int = FIRST_FREE_ID) -> int:
-    """A descriptor of a directory by its numbers, so that neither names nor symlinks matter.
+    """Open a directory by its inode number, independently of names and symlinks.
 
-    mount: any open file of the file system. Needs CAP_DAC_READ_SEARCH. OSError ESTALE or ENOENT if it is gone.
+    mount: any open file of the file system. Needs CAP_DAC_READ_SEARCH. Raises OSError ESTALE or ENOENT if the
+    directory does not exist.
     """
     handle = FILE_HANDLE.pack(20, _HANDLE_WITHOUT_PARENT, inode, subvolume, _generation(mount, subvolume, inode))
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -226,7 +227,7 @@ def open_inode(mount: int, subvolume: int, inode: int = FIRST_FREE_ID) -> int:
 
 
 def _generation(fd: int, subvolume: int, inode: int) -> int:
-    """A number's incarnation. Linux 6.1 opens no handle without it."""
+    """The generation of an inode number, which Linux 6.1 requires in a file handle."""
     for item in search(fd, subvolume, (inode, INODE_ITEM, 0), (inode, INODE_ITEM, 0)):
         return int(_INODE_ITEM_HEAD.unpack_from(item.data)[0]) & 0xFFFFFFFF
     raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), f"subvolume {subvolume} inode {inode}")
@@ -237,7 +238,7 @@ def search(
 ) -> Iterator[Item]:
     """The items of a tree whose keys (objectid, type, offset) lie between two keys, both included.
 
-    since: only those in nodes that this transaction or a later one wrote.
+    since: only items in nodes that this transaction or a later one wrote.
     """
     while True:
         key = SEARCH_KEY.pack(
@@ -257,7 +258,7 @@ def search(
 
 
 def parse_items(buffer: bytes, start: int, count: int) -> tuple[list[Item], int]:
-    """`count` items from offset `start` of a search's answer, and how many bytes they took."""
+    """`count` items from offset `start` of a search result, and the number of bytes that they occupy."""
     items, at = [], start
     for _ in range(count):
         _, objectid, offset, kind, length = SEARCH_HEADER.unpack_from(buffer, at)
@@ -268,7 +269,7 @@ def parse_items(buffer: bytes, start: int, count: int) -> tuple[list[Item], int]
 
 
 def next_key(key: tuple[int, int, int]) -> tuple[int, int, int] | None:
-    """The smallest key above `key`; None above the last."""
+    """The smallest key above `key`; None if `key` is the largest."""
     objectid, kind, offset = key
     if offset < MAX_U64:
         return objectid, kind, offset + 1
@@ -278,13 +279,13 @@ def next_key(key: tuple[int, int, int]) -> tuple[int, int, int] | None:
 
 
 def children(fd: int, subvolume: int) -> list[Ref]:
-    """The subvolumes that hang directly in `subvolume`."""
+    """The subvolumes that lie directly in `subvolume`."""
     span = (subvolume, ROOT_REF, 0), (subvolume, ROOT_REF, MAX_U64)
     return [_ref(item.offset, subvolume, item.data) for item in search(fd, ROOT_TREE, *span)]
 
 
 def all_subvolumes(fd: int) -> list[Ref]:
-    """Every subvolume of the file system but the topmost."""
+    """Every subvolume of the file system except the top one."""
     span = (FIRST_FREE_ID, ROOT_BACKREF, 0), (MAX_U64 - 255, ROOT_BACKREF, MAX_U64)
     found = (item for item in search(fd, ROOT_TREE, *span) if item.type == ROOT_BACKREF)
     return [_ref(item.objectid, item.offset, item.data) for item in found]
@@ -296,7 +297,7 @@ def _ref(child: int, parent: int, data: bytes) -> Ref:
 
 
 def directory_name(fd: int, subvolume: int, inode: int) -> tuple[int, bytes] | None:
-    """The parent inode and the name of a directory; None if it is not there."""
+    """The parent inode and the name of a directory; None if the directory does not exist."""
     for item in search(fd, subvolume, (inode, INODE_REF, 0), (inode, INODE_REF, MAX_U64)):
         _, length = _INODE_REF_HEAD.unpack_from(item.data)
         return item.offset, item.data[_INODE_REF_HEAD.size : _INODE_REF_HEAD.size + length]
@@ -304,7 +305,7 @@ def directory_name(fd: int, subvolume: int, inode: int) -> tuple[int, bytes] | N
 
 
 class Paths:
-    """Paths of subvolumes, put together from directory entries by number, so that their length has no limit."""
+    """Paths of subvolumes, built from directory entries by inode number, so that their length is not limited."""
 
     def __init__(self, fd: int, refs: dict[int, Ref]) -> None:
         self._fd = fd
@@ -312,7 +313,7 @@ class Paths:
         self._known: dict[tuple[int, int], bytes] = {}
 
     def path(self, ref: Ref) -> bytes:
-        """From the top of the file system, or from the first subvolume that is not among the refs."""
+        """The path below the top of the file system, or below the first ancestor that is not among the refs."""
         parts: list[bytes] = []
         at: Ref | None = ref
         while at is not None:
@@ -335,25 +336,25 @@ class Paths:
 
 
 def quota_status(fd: int) -> int:
-    """The status flags of the quota tree. OSError ENOENT while there is none."""
+    """The status flags of the quota tree. Raises OSError ENOENT if there is none."""
     for item in search(fd, QUOTA_TREE, (0, QGROUP_STATUS, 0), (0, QGROUP_STATUS, 0)):
         return int(_STATUS_HEAD.unpack_from(item.data)[2])
     return 0
 
 
 def deleted_subvolumes(fd: int) -> int:
-    """How many deleted subvolumes the cleaner has not freed yet."""
+    """The number of deleted subvolumes that the cleaner has not freed yet."""
     span = (ORPHANS, ORPHAN_ITEM, 0), (ORPHANS, ORPHAN_ITEM, MAX_U64)
     return sum(1 for _ in search(fd, ROOT_TREE, *span))
 
 
 def group_usage(fd: int, first: int, last: int) -> dict[int, int]:
-    """Bytes of their own that the groups `first`..`last` hold, as of the last commit."""
+    """The exclusive bytes of the groups `first`..`last`, as of the last commit."""
     return {group: own for group, (_, own) in group_charges(fd, first, last).items()}
 
 
 def group_charges(fd: int, first: int, last: int) -> dict[int, tuple[int, int]]:
-    """Bytes that the groups `first`..`last` refer to, and those of their own, as of the last commit."""
+    """The referenced and exclusive bytes of the groups `first`..`last`, as of the last commit."""
     span = (0, QGROUP_INFO, first), (0, QGROUP_INFO, last)
     found = ((item.offset, _INFO_ITEM.unpack_from(item.data)) for item in search(fd, QUOTA_TREE, *span))
     return {group: (info[1], info[3]) for group, info in found}
@@ -368,6 +369,6 @@ def group_limits(fd: int, first: int, last: int) -> list[GroupLimit]:
 
 
 def related_groups(fd: int, group: int) -> list[int]:
-    """The groups above and below `group`; the level (bits 48 and up) tells which."""
+    """The parents and members of `group`; the level (bits 48 and up) distinguishes them."""
     span = (group, QGROUP_RELATION, 0), (group, QGROUP_RELATION, MAX_U64)
     return [item.offset for item in search(fd, QUOTA_TREE, *span)]

@@ -1,8 +1,8 @@
-"""What is left for btrfs's metadata: trees of files, extents and checksums.
+"""The free space for btrfs metadata: the trees of files, extents and checksums.
 
-Simple quotas charge a sliver with its own trees, not with the entries that its extents have in the trees of the whole
-file system, so slivers together may take more metadata than they are charged with. A pool without room for metadata
-becomes read-only, whatever is free for data.
+Simple quotas charge a sliver for its own trees, but not for the entries of its extents in the trees of the whole file
+system, so slivers together may use more metadata than they are charged for. A pool without space for metadata becomes
+read-only, even if it has space for data.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from slicemgr.drivers.storage import btrfs_ioctl as ioctl
 _METADATA, _RESERVE = 1 << 2, 1 << 49
 _TWICE = (1 << 4) | (1 << 5) | (1 << 6)  # RAID1, DUP, RAID10
 _HEAD = struct.Struct("=QQ")
-_SPACE = struct.Struct("=QQQ")  # kind, bytes set aside for it, bytes used of those
-_DEVICE = struct.Struct("=Q16sQQ3032s1024s")  # number, UUID, bytes used, its size
-_MOST = 64  # kinds of space that are asked for; there are four
+_SPACE = struct.Struct("=QQQ")  # kind, bytes allocated to it, bytes of those in use
+_DEVICE = struct.Struct("=Q16sQQ3032s1024s")  # number, UUID, bytes used, size
+_MOST = 64  # kinds of space requested; there are four
 _SPACE_INFO = ioctl.request(3, 20, _HEAD.size)
 _DEV_INFO = ioctl.request(3, 30, _DEVICE.size)
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Bytes in use, and how many more there is room for, what is not set aside for anything included."""
+    """Metadata in bytes. room: what can still be used, including space that is not allocated to any kind."""
 
     used: int
     room: int
 
 
 def metadata(pool: Path) -> Metadata:
-    """Of the file system that `pool` lies on. Raises OSError."""
+    """The metadata of the file system that contains `pool`. Raises OSError."""
     fd = os.open(pool, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return room(_spaces(fd), sum(size - used for used, size in _devices(fd)))
@@ -43,7 +43,7 @@ def metadata(pool: Path) -> Metadata:
 
 
 def room(spaces: Iterable[tuple[int, int, int]], unallocated: int) -> Metadata:
-    """Pure part of `metadata`. spaces: kind, bytes set aside, bytes used. The kernel's own reserve is no room."""
+    """The sums of `metadata`. Pure. spaces: kind, bytes allocated, bytes used. The kernel's reserve does not count."""
     used = left = 0
     copies = 1
     for kind, total, taken in spaces:
@@ -64,7 +64,7 @@ def _spaces(fd: int) -> list[tuple[int, int, int]]:
 
 
 def _devices(fd: int) -> Iterator[tuple[int, int]]:
-    """Bytes used and size of each. Numbers of devices that were removed are skipped."""
+    """Used bytes and size of each device. The numbers of removed devices are skipped."""
     highest, count = ioctl.devices(fd)
     for number in range(1, highest + 1):
         if not count:

@@ -1,4 +1,4 @@
-"""One step on the pool: its directories and inodes opened, and the kernel's error in words."""
+"""Steps on the pool: open its directories and inodes, and translate the kernel's errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PoolFailed(Failed):
-    """The kernel refused a step; `errno` says how, `__cause__` is its OSError."""
+    """The kernel refused a step. `errno` is its error number, and `__cause__` its OSError."""
 
     def __init__(self, message: str, number: int, *, hint: str = "", code: Code = Code.FAILED) -> None:
         super().__init__(message, hint=hint, code=code)
@@ -23,7 +23,7 @@ class PoolFailed(Failed):
 
 
 class PoolFull(PoolFailed):
-    """ENOSPC: the pool itself has no room left."""
+    """ENOSPC: the pool is full."""
 
 
 class OverLimit(PoolFailed):
@@ -31,7 +31,7 @@ class OverLimit(PoolFailed):
 
 
 def tolerate(numbers: Collection[int], call: Callable[..., None], *arguments: object) -> None:
-    """Call it and ignore an OSError with one of these numbers."""
+    """Call a function and ignore an OSError with one of these numbers."""
     try:
         call(*arguments)
     except OSError as error:
@@ -41,7 +41,7 @@ def tolerate(numbers: Collection[int], call: Callable[..., None], *arguments: ob
 
 @contextlib.contextmanager
 def directory(path: Path | str, parent: int | None = None) -> Iterator[int]:
-    """A descriptor of the directory; a symbolic link as its last part is refused. Raises OSError."""
+    """A file descriptor of a directory. A symbolic link as the last part of the path is refused. Raises OSError."""
     fd = os.open(path, _DIRECTORY, dir_fd=parent)
     try:
         yield fd
@@ -51,7 +51,7 @@ def directory(path: Path | str, parent: int | None = None) -> Iterator[int]:
 
 @contextlib.contextmanager
 def inode(mount: int, subvolume: int, inode: int = ioctl.FIRST_FREE_ID) -> Iterator[int]:
-    """A descriptor of an inode by its number, by default of the subvolume's own directory. Raises OSError."""
+    """A file descriptor of an inode by number, by default the subvolume's top directory. Raises OSError."""
     fd = ioctl.open_inode(mount, subvolume, inode)
     try:
         yield fd
@@ -61,7 +61,7 @@ def inode(mount: int, subvolume: int, inode: int = ioctl.FIRST_FREE_ID) -> Itera
 
 @contextlib.contextmanager
 def step(what: str) -> Iterator[None]:
-    """Turn the kernel's error into one that names the failed step and the remedy. Raises PoolFailed."""
+    """Translate an OSError into an error that names the failed step and the remedy. Raises PoolFailed."""
     try:
         yield
     except OSError as error:

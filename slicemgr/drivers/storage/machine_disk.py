@@ -1,7 +1,7 @@
-"""A virtual machine's disks: the overlay on its image, the seed, and the kernel for a direct boot.
+"""The disks of a virtual machine: the overlay on its image, the seed, and the kernel for a direct boot.
 
-Every qemu-img names both formats: nothing is ever probed, for a guest may write what it likes into its disk
-(CVE-2026-24708). QEMU owns a disk that has run, so its header, too, may say anything: what reads one is confined.
+Every call of qemu-img names both formats, so that none is detected from content that a guest controls
+(CVE-2026-24708). QEMU owns a disk that has run, so its header is untrusted as well: programs that read it are confined.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from slicemgr.drivers.storage import btrfs_files
 from slicemgr.errors import Failed
 
 _TIME = 60.0
-_MOST_FILE = 1 << 46  # bytes; a sliver's quota bounds what it takes
-_MOST_PROCESSES = 4096  # of a sliver's own user, which may run others
+_MOST_FILE = 1 << 46  # bytes; the sliver's quota limits the space that is used
+_MOST_PROCESSES = 4096  # of the sliver's own user, which may run other processes
 _MAGIC = b"QFI\xfb"
 _SEED_BYTES = 1 << 20
 
 
 def create_argv(overlay: Path, image: Path, image_format: str, size: int) -> list[str]:
-    """qemu-img's words for an overlay of `size` bytes. Pure.
+    """The qemu-img command line for an overlay of `size` bytes. Pure.
 
-    nocow: btrfs does not copy on write below qcow2, which does so itself. extended_l2: a small write takes 2 KiB of the
-    disk limit, not 64, and reads nothing of the image. -u: the image itself is not opened.
+    nocow: qcow2 copies on write itself, so btrfs does not. extended_l2: a small write uses 2 KiB of the disk limit
+    instead of 64 KiB, and reads nothing from the image. -u: the image is not opened.
     """
     return [
         "qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", image_format, "-b", str(image),
@@ -43,7 +43,7 @@ def create_argv(overlay: Path, image: Path, image_format: str, size: int) -> lis
 
 
 def make_overlay(overlay: Path, image: Path, image_format: str, size: int) -> None:
-    """A new overlay that appears complete or not at all. Raises CommandFailed."""
+    """Create an overlay atomically. size: in bytes. Raises CommandFailed."""
     unfinished = overlay.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
     command.run(create_argv(unfinished, image, image_format, size), timeout=_TIME)
@@ -51,7 +51,7 @@ def make_overlay(overlay: Path, image: Path, image_format: str, size: int) -> No
 
 
 def copy_overlay(source: Path, overlay: Path, size: int, epoch: int, who: User) -> None:
-    """A disk that goes on from another one, sharing its blocks, of at least `size` bytes; complete or not at all."""
+    """Create a disk atomically from another, with shared blocks and at least `size` bytes. Raises Failed."""
     unfinished = overlay.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
     btrfs_files.share(source, unfinished)
@@ -62,11 +62,11 @@ def copy_overlay(source: Path, overlay: Path, size: int, epoch: int, who: User) 
 
 
 def copy_variables(source: Path, target: Path) -> None:
-    """What the firmware remembers, if it remembers anything."""
+    """Copy the firmware's variables; remove `target` if `source` has none."""
     unfinished = target.with_suffix(".new")
     if source.exists():
         unfinished.unlink(missing_ok=True)
-        unfinished.touch(mode=0o600)  # libvirt gives it to QEMU
+        unfinished.touch(mode=0o600)  # libvirt makes QEMU its owner
         shutil.copyfile(source, unfinished)
         unfinished.rename(target)
     else:
@@ -74,7 +74,7 @@ def copy_variables(source: Path, target: Path) -> None:
 
 
 def make_seed(target: Path, files: Mapping[str, str]) -> None:
-    """A FAT disk labelled CIDATA, which cloud-init looks for. Raises CommandFailed."""
+    """Create a FAT disk labelled CIDATA, the label that cloud-init searches for. Raises CommandFailed."""
     with tempfile.TemporaryDirectory(prefix="seed.", dir=target.parent) as directory:
         unfinished = Path(directory) / "image"
         unfinished.touch(mode=0o600)
@@ -90,7 +90,7 @@ def make_seed(target: Path, files: Mapping[str, str]) -> None:
 
 
 def copy_from_tree(tree: Path, path: str, target: Path) -> None:
-    """A file of an image's own. Raises Failed if it is not there any more."""
+    """Copy a file of an image's tree. Raises Failed if it no longer exists."""
     target.unlink(missing_ok=True)
     with Root(tree) as root:
         if not root.copy_out(path, target):
@@ -98,7 +98,7 @@ def copy_from_tree(tree: Path, path: str, target: Path) -> None:
 
 
 def virtual_size(overlay: Path) -> int | None:
-    """Bytes that the guest sees of it, by the header; None if there is no qcow2 file."""
+    """The size of the guest's disk in bytes, from the header; None if the file is not qcow2 or does not exist."""
     try:
         with os.fdopen(_open(overlay, os.O_RDONLY), "rb") as file:
             head = file.read(32)
@@ -110,7 +110,7 @@ def virtual_size(overlay: Path) -> int | None:
 
 
 def _open(disk: Path, how: int) -> int:
-    """A descriptor of a plain file with one name, not through a link. Raises OSError."""
+    """Open a regular file that has one name, not by a symbolic link. Raises OSError."""
     fd = os.open(disk, how | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     found = os.fstat(fd)
     if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
@@ -120,10 +120,10 @@ def _open(disk: Path, how: int) -> int:
 
 
 def grow(overlay: Path, size: int, who: User) -> None:
-    """Make the disk of a machine that does not run larger. Raises Failed, CommandFailed.
+    """Enlarge the disk of a machine that does not run to `size` bytes. Raises Failed or CommandFailed.
 
-    qemu-img sees this one file and runs as who owns it, or as `who` if root does. The image below is not opened: the
-    disk is as large as that already, so nothing of it shows in the new part.
+    qemu-img can access only this file and runs as its owner, or as `who` if root owns it. The image is not opened: the
+    disk is at least as large as the image, so no data of the image appears in the new part.
     """
     try:
         fd = _open(overlay, os.O_RDWR)
@@ -142,18 +142,18 @@ def grow(overlay: Path, size: int, who: User) -> None:
 
 
 def _without_image(path: str) -> str:
-    """A qcow2 disk by QEMU's description, whatever its header names below it."""
+    """QEMU's description of a qcow2 disk without a backing file, whatever its header names."""
     file = {"driver": "file", "filename": path}
     return "json:" + json.dumps({"driver": "qcow2", "backing": None, "file": file})
 
 
 def allowance(disk: int) -> int:
-    """Bytes beside the guest's own: qcow2's tables (18 bytes per 64 KiB; 32 are allowed for), seed, keys, console."""
+    """Bytes in addition to the guest's: 32 per 64 KiB for qcow2's tables, which need 18; seed, keys and console log."""
     return disk // 2048 + (16 << 20)
 
 
 def give_to(path: Path, uid: int, gid: int, mode: int) -> None:
-    """Make a file QEMU's; one that is a symbolic link, or has a second name, stays as it is. Raises Failed."""
+    """Change owner and mode of a regular file with one name, such as for QEMU. Raises Failed for any other file."""
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         held = os.fstat(fd)
