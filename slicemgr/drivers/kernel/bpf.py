@@ -1,7 +1,7 @@
-"""The bpf(2) system call, and the few instructions that the node's own programs are written in.
+"""The bpf(2) system call, and the instructions that slicemgr's own programs consist of.
 
-The programs are short, so no compiler and no library for them is needed. Numbers are those of linux/bpf.h. Every call
-raises OSError; for a program that the kernel's verifier refuses, it holds the verifier's last lines.
+The programs are short, so neither a compiler nor a library is needed. Numbers are those of linux/bpf.h. Every call
+raises OSError. For a program that the kernel's verifier rejects, the error contains the last lines of its log.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ATTACH_SETSOCKOPT = 22
 _NUMBERS = {"x86_64": 321, "aarch64": 280}  # of bpf(2)
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_NEXT = 0, 1, 2, 3, 4
 _PROG_LOAD, _OBJ_PIN, _OBJ_GET = 5, 6, 7
-_ATTRIBUTES = 160  # bytes of union bpf_attr that are passed; what is unused is zero
+_ATTRIBUTES = 160  # bytes of union bpf_attr that are passed; unused ones are zero
 _LOG_SIZE = 1 << 16
 _NAME = 15  # characters of a name
 
-# Registers. R0 is a call's result, R1 to R5 its arguments, R6 to R9 outlive it, R10 is the stack's end.
+# Registers: R0 holds the result of a call, R1 to R5 its arguments; calls preserve R6 to R9; R10 is the frame pointer.
 R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10 = range(11)
 W, DW = 0x00, 0x18  # sizes: 32 and 64 bits
 JEQ, JGT, JNE, JLE = 0x10, 0x20, 0x50, 0xB0  # conditions, of unsigned numbers
@@ -37,7 +37,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Program:
-    """Instructions with labels. Each method but `call_map` and `map` appends one instruction."""
+    """Instructions with labels. Each method except `label`, `call_map`, `map` and `encode` appends one instruction."""
 
     def __init__(self) -> None:
         self._code: list[tuple[int, int, int, int, int]] = []
@@ -54,7 +54,7 @@ class Program:
         self._add(0xB7, target, value=value)
 
     def map(self, target: int, descriptor: int, value: bool = False) -> None:
-        """`target` becomes the map, or the address of the first value of an array."""
+        """Load the map into `target`, or with `value` the address of the first value of an array."""
         self._add(0x18, target, 2 if value else 1, value=descriptor)
         self._add(0)
 
@@ -74,11 +74,11 @@ class Program:
         self._add(0x07, target, value=value)
 
     def compare_exchange(self, target: int, source: int, offset: int = 0) -> None:
-        """Store 64 bits if R0 is what is there; R0 becomes what was there."""
+        """Store 64 bits if the memory equals R0; R0 gets the previous value."""
         self._add(0xDB, target, source, offset, 0xF1)
 
     def jump_if(self, condition: int, left: int, right: int, label: str) -> None:
-        """Compare two registers."""
+        """Jump if the comparison of two registers holds."""
         self._jumps[len(self._code)] = label
         self._add(0x0D | condition, left, right)
 
@@ -90,7 +90,7 @@ class Program:
         self._add(0x85, value=function)
 
     def call_map(self, function: int, descriptor: int, key: int) -> None:
-        """Call with a map and the address of a key, which is at `key` of the stack."""
+        """Call a function with a map and the address of a key, which is at offset `key` of the stack."""
         self.map(R1, descriptor)
         self.move(R2, R10)
         self.add_value(R2, key)
@@ -100,7 +100,7 @@ class Program:
         self._add(0x95)
 
     def encode(self) -> bytes:
-        """The program as the kernel loads it."""
+        """The program in the kernel's format."""
         encoded = []
         for index, (code, target, source, offset, value) in enumerate(self._code):
             if index in self._jumps:
@@ -113,7 +113,7 @@ class Program:
 
 
 class Map:
-    """A map's descriptor. key, value: sizes in bytes."""
+    """The file descriptor of a map. key, value: sizes in bytes."""
 
     def __init__(self, descriptor: int, key: int, value: int) -> None:
         self.descriptor = descriptor
@@ -135,7 +135,7 @@ class Map:
         os.close(self.descriptor)
 
     def __getitem__(self, key: bytes) -> bytes:
-        """Raises FileNotFoundError if there is no such key."""
+        """The value of a key. Raises FileNotFoundError if there is no such key."""
         value = ctypes.create_string_buffer(self._value)
         self._do(_MAP_LOOKUP, key, value)
         return value.raw
@@ -147,7 +147,7 @@ class Map:
         self._do(_MAP_DELETE, key, None)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Every key. One that is removed meanwhile makes the kernel begin again: keys may come twice."""
+        """Every key. If a key is removed during the iteration, the kernel restarts: keys may repeat."""
         key, following = None, ctypes.create_string_buffer(self._key)
         while True:
             try:
@@ -164,7 +164,7 @@ class Map:
 
 
 def load(kind: int, program: Program, name: str, attach: int) -> int:
-    """The descriptor of a program that may be attached as `attach`."""
+    """Load a program of a kind for the attach type `attach`; its file descriptor."""
     code = program.encode()
     instructions = ctypes.create_string_buffer(code, len(code))
     licence = ctypes.create_string_buffer(b"Apache-2.0")
@@ -187,13 +187,13 @@ def load(kind: int, program: Program, name: str, attach: int) -> int:
 
 
 def pin(descriptor: int, path: Path) -> None:
-    """Give a map or program a name in a BPF file system; it is there until the name is removed."""
+    """Name a map or program in a BPF file system, which keeps it until the name is removed."""
     name = ctypes.create_string_buffer(os.fsencode(path))
     _call(_OBJ_PIN, struct.pack("=QI", ctypes.addressof(name), descriptor))
 
 
 def pinned(path: Path) -> int:
-    """The descriptor of what has that name."""
+    """The file descriptor of the map or program with that name."""
     name = ctypes.create_string_buffer(os.fsencode(path))
     return _call(_OBJ_GET, struct.pack("=QI", ctypes.addressof(name), 0))
 

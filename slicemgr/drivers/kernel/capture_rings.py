@@ -1,12 +1,13 @@
-"""Bounds the capture rings of packet sockets, which the kernel charges to no cgroup: for each sliver, over all sockets.
+"""Limit the capture rings of packet sockets, which the kernel charges to no cgroup: per sliver, over all sockets.
 
-A BPF program judges every setsockopt() of the slivers: it sees the kernel's own copy of the argument, adds the ring to
-what the sliver's network namespace was granted, and beyond the limit answers ENOMEM, upon which libpcap asks for a
-smaller ring. The program needs no process: it and its maps have names in a BPF file system, the launcher attaches it to
-each sliver's cgroup. The kernel does not ask it about calls of 32-bit programs: a filter refuses rings to those.
+A BPF program checks every setsockopt() of slivers. It gets the kernel's copy of the argument, adds the size of the ring
+to the sum granted to the sliver's network namespace, and above the limit fails the call with ENOMEM, upon which libpcap
+requests a smaller ring. No process needs to run: the program and its maps are pinned in a BPF file system, and the
+launcher attaches the program to each sliver's cgroup. The kernel does not run it for 32-bit calls: a seccomp filter
+denies rings to those.
 
-The kernel calls no program when a ring goes. So the agent counts the rings that are there (sock_diag) and returns the
-rest of what was granted. While no agent runs nothing is returned: slivers can have fewer rings then, never more.
+The kernel runs no program when a ring is freed. So the agent measures the existing rings (sock_diag) and returns the
+rest of the granted sum. While no agent runs, nothing is returned: slivers can then have fewer rings, never more.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from slicemgr.drivers.kernel.bpf import DW, R0, R1, R2, R3, R4, R6, R7, R8, R9, 
 from slicemgr.errors import Failed
 
 SYSTEM_MOUNT = Path("/sys/fs/bpf")  # systemd mounts it
-OWN_MOUNT = "bpf"  # in the runtime directory, where the system has none
+OWN_MOUNT = "bpf"  # in the runtime directory, if the system has none
 
 _PROGRAM, _LIMIT, _GRANTED, _RETURNED = "setsockopt", "limit", "granted", "returned"
 _NAMESPACES = 1 << 16
 _SOL_PACKET, _RX_RING, _TX_RING = 263, 5, 13
-SMALLEST = 64 << 10  # bytes that a ring counts at least, for what the kernel keeps beside it
-_LONGEST = 4096  # bytes of an option's value that a program sees
-_ATTEMPTS = 8  # at an account that other calls change at the same time
+SMALLEST = 64 << 10  # bytes; the least that a ring counts, to cover the kernel's own overhead
+_LONGEST = 4096  # bytes of an option's value that a program can access
+_ATTEMPTS = 8  # to update an account that other calls change at the same time
 _VALUE, _VALUE_END, _LEVEL, _NAME, _LENGTH = 8, 16, 24, 28, 32  # fields of struct bpf_sockopt
 _COOKIE, _ZERO = -8, -16  # on the stack: the key of an account, a new account
 _NUMBER = struct.Struct("=Q")
@@ -44,7 +45,7 @@ _NUMBER = struct.Struct("=Q")
 
 @dataclass(frozen=True, slots=True)
 class Maps:
-    """Descriptors: the limit of each namespace, and by cookie what it was granted and what was returned."""
+    """File descriptors of the maps: the limit, and by namespace cookie the bytes granted and returned."""
 
     limit: int
     granted: int
@@ -52,9 +53,9 @@ class Maps:
 
 
 def install(run_dir: Path, limit: int) -> Path:
-    """Load the program if it is not there yet, and set each sliver's limit in bytes; where the launcher finds it.
+    """Load the program if it is not loaded, and set each sliver's limit in bytes; the program's path for the launcher.
 
-    Raises Failed with the kernel's reason if it cannot run the program.
+    Raises Failed with the kernel's reason if it does not support the program.
     """
     try:
         directory = _file_system(run_dir) / "slicemgr" / _version()
@@ -73,7 +74,7 @@ def install(run_dir: Path, limit: int) -> Path:
 
 
 def program(run_dir: Path) -> Path | None:
-    """Where the loaded program has its name; None if it is not loaded."""
+    """The path at which the program is pinned; None if it is not loaded."""
     for mount in (SYSTEM_MOUNT, run_dir / OWN_MOUNT):
         path = mount / "slicemgr" / _version() / _PROGRAM
         with contextlib.suppress(OSError):
@@ -83,13 +84,13 @@ def program(run_dir: Path) -> Path | None:
 
 
 def programs(run_dir: Path) -> list[Path]:
-    """The loaded program, and those of other releases that slivers may still run under."""
+    """The pinned programs: this release's, and those of other releases that slivers may still use."""
     found = program(run_dir)
     return [] if found is None else sorted(found.parent.parent.glob(f"*/{_PROGRAM}"))
 
 
 def remove(run_dir: Path) -> None:
-    """Take away the programs' names, and the file system that was mounted for them. Raises Failed."""
+    """Remove the pinned programs, and the file system that was mounted for them. Raises Failed."""
     own = run_dir / OWN_MOUNT
     try:
         for mount in (SYSTEM_MOUNT, own):
@@ -104,9 +105,9 @@ def remove(run_dir: Path) -> None:
 
 
 class Accounts:
-    """What network namespaces were granted and what was returned, bytes by the kernel's cookie of the namespace.
+    """The bytes granted to and returned by network namespaces, by the kernel's cookie of the namespace.
 
-    The program alone changes the first, the agent alone the second. Raises OSError if the program is not loaded.
+    Only the program changes the first, and only the agent the second. Raises OSError if the program is not loaded.
     """
 
     def __init__(self, program: Path) -> None:
@@ -130,7 +131,7 @@ class Accounts:
         self._returned[_NUMBER.pack(cookie)] = _NUMBER.pack(returned)
 
     def forget(self, cookie: int) -> None:
-        """Remove the account of a namespace that is gone."""
+        """Remove the account of a namespace that has ended."""
         for one in (self._granted, self._returned):
             with contextlib.suppress(FileNotFoundError):
                 del one[_NUMBER.pack(cookie)]
@@ -146,7 +147,7 @@ def _numbers(numbers: bpf.Map) -> dict[int, int]:
 
 @functools.cache
 def _version() -> str:
-    """Named by its content: another release loads its own program beside the one that running slivers have."""
+    """A digest of the program: another release loads its own beside the one that running slivers use."""
     return hashlib.sha256(judge(Maps(1, 2, 3)).encode()).hexdigest()[:12]
 
 
@@ -171,7 +172,7 @@ def _locked(run_dir: Path) -> Iterator[None]:
 
 
 def _load(directory: Path) -> None:
-    """The program that the launcher looks for gets its name last: what has that name is whole."""
+    """Load and pin the program and its maps. The program, which the launcher opens, is pinned last."""
     if directory.exists():
         shutil.rmtree(directory)
     directory.mkdir(mode=0o700)
@@ -190,7 +191,7 @@ def _load(directory: Path) -> None:
 
 
 def judge(maps: Maps) -> Program:
-    """The program of setsockopt(): 1 lets the kernel go on, 0 refuses. Pure."""
+    """The program for setsockopt(). It returns 1 to allow the call and 0 to deny it. Pure."""
     code = Program()
     code.move(R6, R1)
     code.load(W, R2, R6, _LEVEL)
@@ -198,10 +199,10 @@ def judge(maps: Maps) -> Program:
     code.load(W, R2, R6, _NAME)
     code.jump_if_value(bpf.JEQ, R2, _RX_RING, "ring")
     code.jump_if_value(bpf.JEQ, R2, _TX_RING, "ring")
-    code.label("other")  # 0 as length: what the program did not see whole goes on as the caller gave it
+    code.label("other")  # length 0 makes the kernel use the caller's value, of which the program got a part only
     code.load(W, R2, R6, _LENGTH)
     code.jump_if_value(bpf.JLE, R2, _LONGEST, "allow")
-    code.set(R2, 0)  # Linux before 6.4 lets no constant be stored there
+    code.set(R2, 0)  # Linux before 6.4 does not accept a constant there
     code.store(W, R6, R2, _LENGTH)
     code.label("allow")
     code.set(R0, 1)
@@ -215,10 +216,10 @@ def judge(maps: Maps) -> Program:
     code.move(R4, R2)
     code.add_value(R4, 8)
     code.jump_if(bpf.JGT, R4, R3, "refuse")
-    code.load(W, R7, R2, 0)  # bytes of a block, number of blocks
+    code.load(W, R7, R2, 0)  # size of a block in bytes, number of blocks
     code.load(W, R8, R2, 4)
     code.compute(bpf.MUL, R7, R8)
-    code.jump_if_value(bpf.JEQ, R7, 0, "allow")  # gives a ring back
+    code.jump_if_value(bpf.JEQ, R7, 0, "allow")  # frees a ring
     code.jump_if_value(bpf.JGT, R7, SMALLEST, "grant")
     code.set(R7, SMALLEST)
     code.label("grant")
@@ -232,9 +233,9 @@ def judge(maps: Maps) -> Program:
 
 
 def _grant(code: Program, maps: Maps) -> None:
-    """Add R7 to what the namespace was granted, and on to "allow"; behind this where that is too much.
+    """Add R7 to the bytes granted and jump to "allow"; if that exceeds the limit, continue after this code.
 
-    The sum never counts what was refused, not even for a moment: the agent may read it at any time.
+    The sum never includes a denied request, not even temporarily, because the agent may read it at any time.
     """
     code.move(R1, R6)
     code.call(bpf.CALL_NETNS_COOKIE)
@@ -247,7 +248,7 @@ def _grant(code: Program, maps: Maps) -> None:
     code.map(R1, maps.limit, value=True)
     code.load(DW, R1, R1)
     code.jump_if(bpf.JGT, R7, R1, "refuse")
-    code.compute(bpf.ADD, R9, R1)  # R9: what it may have been granted
+    code.compute(bpf.ADD, R9, R1)  # R9 = the largest sum that may be granted
     code.call_map(bpf.CALL_LOOKUP, maps.granted, _COOKIE)
     code.jump_if_value(bpf.JNE, R0, 0, "account")
     code.store_value(DW, R10, 0, _ZERO)
@@ -255,7 +256,7 @@ def _grant(code: Program, maps: Maps) -> None:
     for register, position in ((R2, _COOKIE), (R3, _ZERO)):
         code.move(register, R10)
         code.add_value(register, position)
-    code.set(R4, 1)  # BPF_NOEXIST: another call may have made it meanwhile
+    code.set(R4, 1)  # BPF_NOEXIST: another call may have created it
     code.call(bpf.CALL_UPDATE)
     code.call_map(bpf.CALL_LOOKUP, maps.granted, _COOKIE)
     code.jump_if_value(bpf.JEQ, R0, 0, "refuse")

@@ -1,7 +1,7 @@
-"""What the kernel says of a sliver's cgroups: its limits as they hold, its usage. v1 (also hybrid) and v2.
+"""The limits and usage of slivers' cgroups as the kernel reports them. v1 (also hybrid) and v2.
 
-libvirt writes the limits; here they are read back. Only freezing on v2 is done here, because virDomainSuspend
-fails there. Numbers are bytes, and microseconds of CPU time in each period.
+libvirt writes the limits, and this module reads them back. It writes only the freezer of v2, because virDomainSuspend
+fails there, and the groups of importers. Units: bytes, and microseconds of CPU time per period.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from slicemgr.model import Limits
 log = logging.getLogger(__name__)
 
 MOUNT = Path("/sys/fs/cgroup")
-IMPORTER = "slicemgr-import-"  # what the groups of confined importers begin with
-_GROUP_V1 = "slicemgr"  # our directory in the v1 pids hierarchy
+IMPORTER = "slicemgr-import-"  # prefix of the groups of confined importers
+_GROUP_V1 = "slicemgr"  # slicemgr's directory in the v1 pids hierarchy
 _PAGE = 4096
 _LEAVING = 5.0  # seconds
 _LEAST_SOCKETS = 8 << 20  # bytes of socket buffers of the smallest sliver, on v1
-_SOCKETS_SHARE = 8  # of its memory, the part that socket buffers may take beside it, on v1
+_SOCKETS_SHARE = 8  # an eighth of a sliver's memory may be used by socket buffers in addition, on v1
 _DOMAIN_V1 = re.compile(r"(?:lxc|qemu)-[0-9]+-(.+)\.libvirt-(?:lxc|qemu)")
-_THREADS = ("emulator",)  # where libvirt puts QEMU's own threads; the limits are in the directory above
+_THREADS = ("emulator",)  # subgroups of libvirt for QEMU's own threads; the limits are in the parent
 
 
 def version() -> str:
-    """`v2` where the unified hierarchy is mounted alone, else `v1`."""
+    """`v2` if only the unified hierarchy is mounted, else `v1`."""
     return "v2" if (MOUNT / "cgroup.controllers").exists() else "v1"
 
 
 def pids_group_v1(domain: str) -> Path | None:
-    """The directory that limits a domain's processes on v1; None on v2: the container's own is limited there."""
+    """The group that limits a domain's processes on v1; None on v2, where the container's own group does."""
     return MOUNT / "pids" / _GROUP_V1 / domain if version() == "v1" else None
 
 
 def collect_empty(running: Collection[str]) -> None:
-    """Remove empty directories of domains of ours that are not in `running` (v1).
+    """Remove empty directories of slicemgr's domains that are not in `running` (v1).
 
-    A libvirtd that was away when a domain ended forgets them. On v2 systemd's scopes go by themselves.
+    They remain if a domain ended while libvirtd was down. On v2 systemd removes its scopes itself.
     """
     if version() == "v2":
         return
@@ -59,9 +59,9 @@ def collect_empty(running: Collection[str]) -> None:
 
 
 def collect_importers() -> None:
-    """Remove the empty groups of a killed agent's importers (v1).
+    """Remove the empty groups that the importers of a killed agent left behind (v1).
 
-    Before this agent starts one of its own: a group is empty until its process has joined it.
+    Call it before this agent starts an importer: a new group is empty until its process joins it.
     """
     for directory in MOUNT.glob(f"*/{_GROUP_V1}/{IMPORTER}*"):
         with contextlib.suppress(OSError):
@@ -69,7 +69,7 @@ def collect_importers() -> None:
 
 
 def own_limits(version: str, name: str, *, memory: int, processes: int) -> dict[Path, dict[str, int]]:
-    """Directories of a group of our own, and what their files shall say. memory: bytes, swap included. Pure."""
+    """The directories of a group of slicemgr's own, with the values of their files. memory: with swap. Pure."""
     if version == "v2":
         return {MOUNT / name: {"memory.max": memory, "memory.swap.max": 0, "pids.max": processes}}
     return {
@@ -80,14 +80,14 @@ def own_limits(version: str, name: str, *, memory: int, processes: int) -> dict[
 
 @contextlib.contextmanager
 def own_groups(name: str, *, memory: int, processes: int) -> Iterator[list[Path]]:
-    """Directories of a new group with these limits, those that the kernel lets us make; they go at the end."""
+    """Create a group with these limits; its directories, without those that failed. It is removed at the end."""
     made = []
     for directory, limits in own_limits(version(), name, memory=memory, processes=processes).items():
         try:
             directory.mkdir(parents=True, exist_ok=True)
             made.append(directory)
             for file, limit in limits.items():
-                if (directory / file).exists():  # swap is not always accounted
+                if (directory / file).exists():  # not every kernel accounts swap
                     (directory / file).write_text(str(limit))
         except OSError as error:
             log.warning("%s limits nothing: %s", directory, error)
@@ -99,7 +99,7 @@ def own_groups(name: str, *, memory: int, processes: int) -> Iterator[list[Path]
 
 
 def _remove(directory: Path) -> None:
-    """What was killed leaves its group a moment later."""
+    """Remove a group; killed processes leave it with a short delay."""
     deadline = time.monotonic() + _LEAVING
     while time.monotonic() < deadline:
         try:
@@ -114,29 +114,29 @@ def _remove(directory: Path) -> None:
 
 
 def has_swap_limit() -> bool:
-    """Whether memory and swap can be capped together (v1 with swap accounting)."""
+    """Whether memory and swap can be limited together (v1 with swap accounting)."""
     return (MOUNT / "memory" / "memory.memsw.limit_in_bytes").exists()
 
 
 def has_socket_limit() -> bool:
-    """Whether socket buffers have a limit of their own (v1); on v2 they count as memory."""
+    """Whether socket buffers have a limit of their own (v1); on v2 they are charged as memory."""
     return (MOUNT / "memory" / "memory.kmem.tcp.limit_in_bytes").exists()
 
 
 def socket_memory(memory: int) -> int:
-    """Bytes of socket buffers, beside its memory, that a sliver with that much memory has on v1."""
+    """Bytes of socket buffers that a sliver with this much memory has in addition, on v1."""
     return max(_LEAST_SOCKETS, memory // _SOCKETS_SHARE) // _PAGE * _PAGE
 
 
 def has_io_weight() -> bool:
-    """Whether a block weight has an effect: a scheduler with weights is there."""
+    """Whether a block weight has an effect: a scheduler with weights is active."""
     patterns = ("blkio/blkio*.weight", "blkio/*/blkio*.weight", "*/io*.weight", "*/*/io*.weight")
-    # Path.glob raises for a group that vanishes meanwhile.
+    # Path.glob raises if a group is removed during the search.
     return any(next(glob.iglob(f"{MOUNT}/{pattern}"), None) for pattern in patterns)  # noqa: PTH207
 
 
 def parse_membership(text: str) -> dict[str, str]:
-    """`/proc/PID/cgroup` as controller → path; the unified hierarchy is called ""."""
+    """`/proc/PID/cgroup` as controller → path; the unified hierarchy has the key ""."""
     paths: dict[str, str] = {}
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -147,7 +147,7 @@ def parse_membership(text: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def gone_is_failed(pid: int) -> Iterator[None]:
-    """Files of a process or its group that go meanwhile raise Failed; a group's that are open say "no such device"."""
+    """Turn errors of files of an ended process, or of its removed group (ENODEV if open), into Failed."""
     try:
         yield
     except OSError as error:
@@ -157,7 +157,7 @@ def gone_is_failed(pid: int) -> Iterator[None]:
 
 
 def _directory(pid: int, controller: str) -> Path:
-    """The directory of a process in a controller's hierarchy. Raises Failed if the process is gone."""
+    """The directory of a process in a controller's hierarchy. Raises Failed if the process has ended."""
     with gone_is_failed(pid):
         paths = parse_membership(Path(f"/proc/{pid}/cgroup").read_text())
     unified = version() == "v2"
@@ -169,23 +169,23 @@ def _directory(pid: int, controller: str) -> Path:
 
 
 def group_of(pid: int, controller: str) -> Path:
-    """The directory whose files tell what a process's group uses. Raises Failed if the process is gone."""
+    """The directory with the usage files of a process's group. Raises Failed if the process has ended."""
     return _directory(pid, "" if version() == "v2" else controller)
 
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """Limits as files and what they should say."""
+    """A limit with the files that hold it and its expected value."""
 
     name: str
     wanted: str
-    files: tuple[str, ...]  # one of them must say so; systemd keeps weights in the scope above libvirt's directory
+    files: tuple[str, ...]  # one must have the value; systemd sets weights in the parent scope
     controller: str
     normal: Callable[[str], str] = str
 
 
 def expected(limits: Limits, version: str) -> list[Effective]:
-    """What each limit should read as, per version of cgroups. Pure."""
+    """The expected value of each limit, per version of cgroups. Pure."""
     memory = str(limits.memory // _PAGE * _PAGE)
     quota = round(limits.cpu * CPU_PERIOD)
     unified = version == "v2"
@@ -219,7 +219,7 @@ def _weight(text: str) -> str:
 
 
 def verify(pid: int, limits: Limits) -> list[str]:
-    """What the kernel says differently from `limits` for the cgroup of `pid`; [] is right."""
+    """The differences between `limits` and the cgroup of `pid`, as texts; [] if there are none. Raises Failed."""
     wrong = []
     for row in expected(limits, version()):
         directory = _directory(pid, row.controller)
@@ -232,7 +232,7 @@ def verify(pid: int, limits: Limits) -> list[str]:
 
 
 def freeze_v2(pid: int, frozen: bool) -> None:
-    """Stop or go on with every process of the container (v2 only). Raises Failed if it is gone."""
+    """Freeze or thaw every process of the container (v2 only). Raises Failed if it has ended."""
     with gone_is_failed(pid):
         (_directory(pid, "") / "cgroup.freeze").write_text("1" if frozen else "0")
 

@@ -1,6 +1,6 @@
-"""What the kernel counts for running slivers, read from its files alone: libvirt is not asked, nothing is started.
+"""The kernel's counters of running slivers, read from files alone, without libvirt and without other programs.
 
-Which slivers run is what libvirtd has noted on disk. Numbers are bytes, seconds and counts since the domain began.
+libvirt's pid files show which slivers run. Units are bytes, seconds and counts since the domain started.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from slicemgr.drivers.kernel import cgroup
 from slicemgr.drivers.libvirt import processes as bodies
 from slicemgr.errors import Failed
 
-LINKS = Path("/proc/self/net/dev")  # every link of this network namespace, in one read
-_LARGEST = 65536  # bytes of a file of these
+LINKS = Path("/proc/self/net/dev")  # all links of this network namespace in one read
+_LARGEST = 65536  # bytes, the largest file of these that is read
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of one running sliver; None where its kernel does not tell.
+    """The counters of one running sliver; None for those that its kernel does not provide.
 
-    charged: all that its group is charged with. working: less what could be dropped at once. guest: what a container
-    sees as used. cpu: seconds.
+    charged: all memory that its group is charged for. working: without what the kernel can drop at once. guest: used
+    memory as a container shows it. cpu: seconds.
     """
 
     charged: int | None = None
@@ -44,7 +44,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What went over a sliver's link. in: towards the sliver."""
+    """Bytes and packets on a sliver's link. in: towards the sliver."""
 
     net_in: int
     net_in_packets: int
@@ -53,7 +53,7 @@ class Link:
 
 
 def running() -> dict[str, int]:
-    """The process of each noted domain of ours, by sliver. A note may have outlived its process."""
+    """The main process of each domain of slicemgr with a pid file, by sliver. The process may have ended."""
     found = {}
     for directory in (bodies.LXC_DIR, bodies.QEMU_DIR):
         for sliver, note in bodies.noted(directory):
@@ -63,7 +63,7 @@ def running() -> dict[str, int]:
 
 
 def age(pid: int) -> float | None:
-    """Seconds since the process began; None if it is gone."""
+    """Seconds since the process started; None if it has ended."""
     try:
         fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
@@ -72,7 +72,7 @@ def age(pid: int) -> float | None:
 
 
 def links(text: bytes | None = None) -> dict[str, Link]:
-    """The links of slivers. text: as in /proc/net/dev, if not what is there now. A link's own in and out are turned."""
+    """The slivers' links, with in and out swapped. text: in the format of /proc/net/dev, its current one by default."""
     found = {}
     for line in (LINKS.read_bytes() if text is None else text).splitlines()[2:]:
         name, _, counts = line.partition(b":")
@@ -84,14 +84,14 @@ def links(text: bytes | None = None) -> dict[str, Link]:
 
 
 class Groups:
-    """Reads cgroups by file names that are found once for each domain."""
+    """Reads cgroups by file names that are looked up once per domain."""
 
     def __init__(self) -> None:
         self._version = cgroup.version()
         self._known: dict[tuple[str, int], _Files] = {}
 
     def read(self, running: Mapping[str, int]) -> dict[str, Counts]:
-        """What each is charged with; those whose group is gone are left out."""
+        """The counters of each sliver, without those whose group no longer exists."""
         counts = {}
         for one in running.items():
             files = self._known.get(one)
@@ -106,7 +106,7 @@ class Groups:
 
 
 class _Files:
-    """The files of one domain's groups. A group that is not the domain's own (v1 puts machines in none) is not read."""
+    """The files of a domain's own groups. Groups of others are not read: v1 puts machines into none of their own."""
 
     def __init__(self, sliver: str, pid: int, version: str) -> None:
         self._unified = version == "v2"
@@ -124,7 +124,7 @@ class _Files:
     def read(self) -> Counts | None:
         try:
             return self._read_v2() if self._unified else self._read_v1()
-        except (OSError, ValueError):  # it ends just now
+        except (OSError, ValueError):  # it is ending
             return None
 
     def _read_v1(self) -> Counts:
@@ -166,7 +166,7 @@ class _Files:
 
 
 def parse_blkio(text: bytes) -> tuple[int, int]:
-    """Reads and writes of all devices in a `blkio.throttle.*` file (v1)."""
+    """Reads and writes of all devices from a `blkio.throttle.*` file (v1)."""
     sums = {b"Read": 0, b"Write": 0}
     for line in text.splitlines():
         words = line.split()
@@ -176,7 +176,7 @@ def parse_blkio(text: bytes) -> tuple[int, int]:
 
 
 def parse_io_stat(text: bytes) -> tuple[int, int, int, int]:
-    """Bytes read and written, reads, writes of all devices in `io.stat` (v2)."""
+    """Bytes read and written, and reads and writes, of all devices from `io.stat` (v2)."""
     sums = {b"rbytes": 0, b"wbytes": 0, b"rios": 0, b"wios": 0}
     for word in text.split():
         name, _, value = word.partition(b"=")
@@ -186,7 +186,7 @@ def parse_io_stat(text: bytes) -> tuple[int, int, int, int]:
 
 
 def _value(text: bytes, name: bytes) -> int:
-    """The number of a line `name number`; 0 if there is none."""
+    """The number in a line `name number`; 0 if there is no such line."""
     start = 0 if text.startswith(name + b" ") else text.find(b"\n" + name + b" ") + 1
     if start == 0 and not text.startswith(name + b" "):
         return 0
@@ -220,7 +220,7 @@ def _lines(path: str) -> Iterator[list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The node itself. cpu: seconds that its cores worked since it began."""
+    """The node itself. cpu: seconds of work of all cores since boot."""
 
     memory: int
     memory_total: int
@@ -232,9 +232,9 @@ class Machine:
 
 
 def machine() -> Machine:
-    """Memory is what cannot be had without swapping (total less MemAvailable)."""
+    """The counters of the node. Used memory is what is not available without swapping: total less MemAvailable."""
     info = {words[0].rstrip(":"): int(words[1]) * 1024 for words in _lines("/proc/meminfo")}
-    # user, nice, system, irq, softirq, steal: guest time is within user.
+    # user, nice, system, irq, softirq and steal; guest time is part of user.
     ticks = [int(one) for one in next(_lines("/proc/stat"))[1:9]]
     load = Path("/proc/loadavg").read_text().split()
     return Machine(

@@ -1,4 +1,4 @@
-"""openat2(2), which neither Python nor this glibc offers: resolve a path as if a directory were `/`."""
+"""openat2(2), which neither Python nor glibc offers: resolve a path as if a directory were `/`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IN_ROOT = 0x10
 
 _SYSCALL = 437  # the same on every architecture
 _TRIES = 16  # before the first pause
-_PATIENCE = 2.0  # seconds: any rename on the node that coincides with a `..` in the path makes the kernel answer EAGAIN
+_PATIENCE = 2.0  # seconds; a rename anywhere on the node during the resolution of `..` makes the kernel return EAGAIN
 _PAUSE = 0.001  # seconds
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -22,8 +22,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def open_in_root(root: int, path: str, flags: int) -> int:
     """Open `path` below the open directory `root`; absolute symlinks and `..` stay inside. Raises OSError.
 
-    Nothing is ever created, since a file must be named by the descriptor of its directory to be safe. EAGAIN, which
-    openat2(2) returns for a path with `..` while anybody on the node renames, is retried for a bounded time.
+    The function never creates a file: to be safe, callers create by the descriptor of the directory. EAGAIN, which
+    openat2(2) returns for a path with `..` if any process renames a file meanwhile, is retried for about 2 s.
     """
     if "\0" in path:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)

@@ -1,4 +1,4 @@
-"""The capture rings that packet sockets of a network namespace have, by the kernel's sock_diag interface."""
+"""The capture rings of the packet sockets in a network namespace, by the kernel's sock_diag interface."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SO_NETNS_COOKIE = 71
 _SOCK_DIAG, _BY_FAMILY, _REQUEST_DUMP = 4, 20, 0x301
 _DONE, _ERROR = 3, 2
 _SHOW_RINGS = 4
-_RX_RING, _TX_RING = 2, 3  # attributes of an answer
+_RX_RING, _TX_RING = 2, 3  # attributes of a response
 _HEAD, _ATTRIBUTE, _RING = struct.Struct("=IHHII"), struct.Struct("=HH"), struct.Struct("=II")
 _ASK = struct.Struct("=BBHIIII")
 _SOCKET = 16  # bytes of a socket's description before its attributes
@@ -26,7 +26,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.contextmanager
 def inside(pid: int) -> Iterator[socket.socket]:
-    """A sock_diag socket in the network namespace of a process. Raises OSError if it is gone."""
+    """A sock_diag socket in the network namespace of a process. Raises OSError if the process has ended."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         _enter(f"/proc/{pid}/ns/net")
@@ -42,7 +42,7 @@ def inside(pid: int) -> Iterator[socket.socket]:
 
 
 def _enter(path: str) -> None:
-    """Moves this thread alone."""
+    """Move the calling thread, and no other, into a network namespace."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if _libc.setns(descriptor, _NEW_NETWORK) < 0:
@@ -53,20 +53,20 @@ def _enter(path: str) -> None:
 
 
 def cookie(diagnosis: socket.socket) -> int:
-    """What the kernel calls that namespace; never used again."""
+    """The kernel's cookie of the namespace, which is never reused."""
     return int(struct.unpack("=Q", diagnosis.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Packet sockets of a namespace, and the bytes of all their rings."""
+    """The number of packet sockets in a namespace, and the bytes of all their rings."""
 
     sockets: int
     ring_bytes: int
 
 
 def find(diagnosis: socket.socket, least: int) -> Found:
-    """What is there now; each ring counts as `least` bytes at least. Raises OSError."""
+    """The sockets that exist now; a ring counts at least `least` bytes. Raises OSError."""
     request = _ASK.pack(socket.AF_PACKET, 0, 0, 0, _SHOW_RINGS, 0, 0)
     diagnosis.send(_HEAD.pack(_HEAD.size + len(request), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + request)
     sockets, total, more = 0, 0, True
@@ -84,7 +84,7 @@ def find(diagnosis: socket.socket, least: int) -> Found:
 
 
 def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Kind and content of each netlink message. Pure."""
+    """The type and payload of each netlink message. Pure."""
     while len(data) >= _HEAD.size:
         length, kind, *_ = _HEAD.unpack_from(data)
         yield kind, data[_HEAD.size : length]
@@ -92,7 +92,7 @@ def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def rings(body: bytes) -> Iterator[int]:
-    """The size of each ring of a socket, from its description. Pure."""
+    """The size of each ring of a socket in bytes, from its description. Pure."""
     data = body[_SOCKET:]
     while len(data) >= _ATTRIBUTE.size:
         length, kind = _ATTRIBUTE.unpack_from(data)

@@ -1,1 +1,1 @@
-"""The network of slivers on the node: packet filter, connection tracking, neighbours, rates."""
+"""The network of slivers on the node: packet filter, connection tracking, neighbours and rates."""

@@ -1,7 +1,7 @@
-"""Ends connections that the kernel remembers for an address, so that its next owner does not inherit them.
+"""Delete tracked connections of an address, so that its next owner does not inherit them.
 
-Speaks ctnetlink (linux/netfilter/nfnetlink_conntrack.h): a dump of the network namespace's IPv4 connections, then one
-delete for each that is meant. The dump costs about 10 ms for a quarter of a million (even empty) hash buckets.
+This uses ctnetlink (linux/netfilter/nfnetlink_conntrack.h): a dump of the network namespace's IPv4 connections, then
+one delete request per match. The dump takes about 10 ms for 250,000 hash buckets, even if they are empty.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _Attributes = dict[int, bytes]
 
 
 def forget(meant: Callable[[IPv4Address], bool]) -> int:
-    """End every IPv4 connection whose opener or answerer has an address that is `meant`; how many there were.
+    """Delete every IPv4 connection from or to an address for which `meant` is true; the number deleted.
 
-    A kernel that refuses is logged: such connections then end by their own time limits.
+    An error of the kernel is logged: the connections then expire by their own timeouts.
     """
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER) as link:
@@ -45,9 +45,9 @@ def forget(meant: Callable[[IPv4Address], bool]) -> int:
 
 
 def count(addresses: Collection[bytes]) -> dict[bytes, int]:
-    """How many IPv4 connections each address (4 bytes) has opened or answers. Raises OSError.
+    """The number of IPv4 connections from or to each address (4 bytes). Raises OSError.
 
-    Takes some 10 µs for each connection that the node knows: `total` says how many these are.
+    It takes roughly 10 µs per connection that the node tracks; `total` returns their number.
     """
     found = dict.fromkeys(addresses, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER) as link:
@@ -61,7 +61,7 @@ def count(addresses: Collection[bytes]) -> dict[bytes, int]:
 
 
 def total() -> int | None:
-    """Connections that the kernel tracks; None if it does not say."""
+    """The number of connections that the kernel tracks; None if it is not available."""
     try:
         return int(_TOTAL.read_text())
     except (OSError, ValueError):
@@ -102,7 +102,7 @@ def _send(link: socket.socket, kind: int, flags: int, attributes: bytes) -> None
 
 
 def _answers(link: socket.socket) -> Iterator[bytes]:
-    """The payloads of one answer. Raises OSError; that a connection has ended meanwhile is no error."""
+    """The payloads of one response. Raises OSError, but not for a connection that has ended in the meantime."""
     while True:
         data = link.recv(1 << 17)
         while len(data) >= _HEADER.size:
@@ -119,7 +119,7 @@ def _answers(link: socket.socket) -> Iterator[bytes]:
 
 
 def _source(pair: bytes) -> bytes:
-    """The source address of a tuple."""
+    """The source address of a connection tuple."""
     return _parse(_parse(pair).get(_TUPLE_IP, b"")).get(_IP_V4_SRC, b"")
 
 

@@ -1,7 +1,7 @@
-"""Makes the host's packet filter what `firewall_rules` says, by whichever of two ways fits the host.
+"""Write the rules of `firewall_rules` to the host's packet filter, by one of two back ends.
 
-Only chains `SLICEMGR-*` and the jumps to them are ever touched. A change rewrites the chains that differ from what
-was last written here; `full` trusts nothing and writes all.
+Only the chains `SLICEMGR-*` and the jumps to them are changed. A change rewrites the chains that differ from the last
+write of this process; `full` writes all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Backend(Protocol):
-    """A way to the kernel's rules."""
+    """An interface to the kernel's rules."""
 
     name: str
 
@@ -40,10 +40,10 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the choice depends on.
+    """The properties of the host that the choice depends on.
 
-    program: nft, legacy or "" (no `iptables` here). others: what else uses nft. fault: why python-iptables cannot
-    write the rules into the kernel's legacy tables, "" if it can.
+    program: nft, legacy or "" (no `iptables`). others: other users of nft. fault: why python-iptables cannot write the
+    rules into the kernel's legacy tables, "" if it can.
     """
 
     legacy_tables: bool
@@ -53,7 +53,7 @@ class Facts:
 
     @property
     def obstacle(self) -> str:
-        """What forbids the legacy back end; "" if nothing does."""
+        """Why the legacy back end cannot be used; "" if it can."""
         if not self.legacy_tables:
             return "this kernel has no legacy tables"
         return f"python-iptables cannot write the rules here: {self.fault}" if self.fault else ""
@@ -61,14 +61,14 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`legacy` or `restore`, and why."""
+    """The chosen back end, `legacy` or `restore`, and the reason."""
 
     name: str
     reason: str
 
 
 def choose(setting: str, facts: Facts) -> Choice:
-    """The back end for `network.firewall`. Refused if the host has neither or not the one asked for."""
+    """The back end for `network.firewall`. Raises Refused if the host does not support it, or supports none."""
     if setting == "legacy" and facts.obstacle:
         raise Refused(Code.INVALID, facts.obstacle, hint="auto or restore", field="network.firewall")
     if setting != "legacy" and not facts.program and (setting == "restore" or facts.obstacle):
@@ -88,7 +88,7 @@ def choose(setting: str, facts: Facts) -> Choice:
 
 
 def gather_facts(network: NetworkConfig) -> Facts:
-    """What this host has, in the calling thread's network namespace. Starts programs; changes nothing."""
+    """The facts of the calling thread's network namespace. It starts programs and changes nothing."""
     program, others = "", ""
     try:
         version = command.run(["iptables", "--version"], timeout=10).decode(errors="replace")
@@ -99,12 +99,12 @@ def gather_facts(network: NetworkConfig) -> Facts:
         saved = RestoreProgram().saved(ipv6=False)
         others = ", ".join(f"table {name}" for name, table in saved.items() if table.foreign)
         others = others or _native_tables()
-    fault = firewall_trial.fault(network)  # loads the kernel's module, if there is one
+    fault = firewall_trial.fault(network)  # loads the kernel's module, if it exists
     return Facts(_legacy_supported(), program, others, fault)
 
 
 def _native_tables() -> str:
-    """Tables of nft that iptables does not know, firewalld's for instance; "" without the program `nft`."""
+    """nft tables that do not belong to iptables, such as firewalld's; "" without the program `nft`."""
     if not any((Path(place) / "nft").exists() for place in ("/usr/sbin", "/sbin", "/usr/bin")):
         return ""
     listed = command.run(["nft", "list", "tables"], timeout=10).decode(errors="replace").splitlines()
@@ -114,48 +114,48 @@ def _native_tables() -> str:
 
 
 def _legacy_supported() -> bool:
-    """Whether this kernel has legacy tables. Makes none."""
+    """Whether this kernel has legacy tables. The check creates none."""
     return Path("/proc/thread-self/net/ip_tables_names").exists()
 
 
 class Firewall:
-    """The node's packet filter. Safe for threads; one per node."""
+    """The packet filter of the node. Thread-safe; one per node."""
 
     def __init__(self, network: NetworkConfig) -> None:
         self._network = network
         self._lock = threading.Lock()
         self._tickets = threading.Lock()
-        self._asked = 0  # calls of replace so far, and how many of them are served
+        self._asked = 0  # number of calls of replace, and of those that are served
         self._served = 0
         self._choice: Choice | None = None
         self._facts: Facts | None = None
         self._backends: dict[str, Backend] = {}
         self._written: dict[str, Table] = {}
         self._owners: dict[str, Published] | None = None  # by address
-        self._gone: set[str] = set()  # addresses that were left since connections were last ended
+        self._gone: set[str] = set()  # addresses released since connections were last deleted
 
     @property
     def backend(self) -> str:
-        """`legacy` or `restore`, as chosen at the last full replace (or for it, if there was none)."""
+        """`legacy` or `restore`, as chosen at the last full replace, or now if there was none."""
         with self._lock:
             return (self._choice or self._choose()).name
 
     @property
     def reason(self) -> str:
-        """Why this back end."""
+        """The reason for this back end."""
         with self._lock:
             return (self._choice or self._choose()).reason
 
     def replace(
         self, published: Collection[Published] | Callable[[], Collection[Published]], *, full: bool = False
     ) -> None:
-        """Make the host's rules equal to what these slivers need.
+        """Replace the host's rules by those that these slivers need.
 
-        Threads that read rows and then wait here would overwrite newer rules with older ones: give a function, which
-        is asked when the turn has come. All who wait meanwhile are then served by one write.
-        full: trust nothing, choose the back end anew and write every chain and jump; otherwise only chains that
-        differ from the last write of this object (the first call is always full). Raises Refused if the host has no
-        way to do it, Failed if it broke: each table is then as before or complete, and the next call is full.
+        published: the slivers, or a function that returns them. A thread that reads rows and then waits here could
+        overwrite newer rules; a function is called when it is the thread's turn, and one write serves all waiting
+        threads. full: choose the back end again and write every chain and jump; otherwise only the chains that differ
+        from the last write of this object (the first call is always full). Raises Refused if no back end is usable,
+        and Failed if a write failed: each table is then unchanged or complete, and the next call is full.
         """
         with self._tickets:
             self._asked += 1
@@ -185,7 +185,7 @@ class Firewall:
         self._written = wanted
 
     def remove(self) -> None:
-        """Take away all own chains and jumps, wherever they are. Raises Failed."""
+        """Remove all own chains and jumps by both back ends. Raises Failed."""
         with self._lock:
             self._written, self._owners, facts = {}, None, gather_facts(self._network)
             if facts.program:
@@ -193,16 +193,16 @@ class Firewall:
             self._clear_legacy(facts)
 
     def check(self) -> list[str]:
-        """What is missing or too much on the host compared with the last replace; [] if all is well."""
+        """The differences between the host's rules and the last replace, as texts; [] if there are none."""
         with self._lock:
             if self._choice is None or not self._written:
                 return ["the rules have not been written yet"]
             return self._backend(self._choice.name).problems(list(self._written.values()))
 
     def busiest(self) -> dict[str, int]:
-        """Of each published sliver with as many connections as `network.connections`: how many. Raises OSError.
+        """The number of connections of each published sliver that has reached `network.connections`. Raises OSError.
 
-        Those that have ended and that the kernel remembers still are among them.
+        Ended connections that the kernel still tracks are included.
         """
         with self._lock:
             slivers = {socket.inet_aton(address): one.sliver for address, one in (self._owners or {}).items()}
@@ -211,12 +211,12 @@ class Firewall:
 
     @property
     def published(self) -> int:
-        """How many slivers were in the last replace."""
+        """The number of slivers in the last replace."""
         with self._lock:
             return len(self._owners or {})
 
     def _tables(self, published: Collection[Published]) -> list[Table]:
-        """IPv6's are left out where the kernel runs without it."""
+        """The tables, without those for IPv6 if the kernel runs without it."""
         ipv6 = Path("/proc/thread-self/net/if_inet6").exists()
         return [table for table in tables(published, self._network) if ipv6 or not table.ipv6]
 
@@ -229,7 +229,7 @@ class Firewall:
         return choice
 
     def _leave_other_place(self, choice: Choice) -> None:
-        """Clean up what an earlier choice left; only with the nft program are there two places for rules."""
+        """Remove the rules of an earlier back end. Two places for rules exist only with the nft program."""
         if self._facts is None or self._facts.program != "nft":
             return
         if choice.name == "legacy":
@@ -238,7 +238,7 @@ class Firewall:
             self._clear_legacy(self._facts)
 
     def _clear_legacy(self, facts: Facts) -> None:
-        """What an older slicemgr or library wrote there still holds; the host's own program removes it if need be."""
+        """Remove legacy rules that an earlier version wrote, by the host's program if the library cannot."""
         if facts.legacy_tables and not facts.fault:
             self._backend("legacy").remove(self._tables(()))
         elif facts.legacy_tables and facts.program == "nft":
@@ -249,16 +249,17 @@ class Firewall:
             if name == "restore":
                 self._backends[name] = RestoreProgram()
             else:
-                from slicemgr.drivers.network.firewall_legacy import LegacyTables  # needs libraries a host may lack
+                from slicemgr.drivers.network.firewall_legacy import LegacyTables  # its libraries may be missing
 
                 self._backends[name] = LegacyTables()
         return self._backends[name]
 
     def _forget_predecessors(self, published: Collection[Published]) -> None:
-        """An address that has a new owner must not inherit its predecessor's open connections.
+        """Delete the open connections of addresses whose owner has changed.
 
-        They are ended when an address comes back, not when it goes: one look at all connections then serves every
-        address that went since the last one. Of those before this object's time, all of the pool are ended.
+        They are deleted when an address is used again, not when it is released: one dump of all connections then
+        serves every address released since. At the first call, the connections of all unused addresses of the pool
+        are deleted.
         """
         before, owners = self._owners, {one.address: one for one in published}
         if before is None:

@@ -1,7 +1,7 @@
-"""The rules in the kernel's legacy tables, by python-iptables: read, change and commit a table in one go.
+"""Write the rules to the kernel's legacy tables by python-iptables: read, change and commit a table in one step.
 
-A rule is encoded once into the kernel's own form and kept: a table of thousands of rules is then written in
-milliseconds. Nothing here is safe for threads (nor is libiptc); `Firewall` holds a lock.
+Rules are encoded into the kernel's format once and cached, so that a table of thousands of rules is written within
+milliseconds. Neither this module nor libiptc is thread-safe; `Firewall` holds a lock.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ with warnings.catch_warnings():
 LOCK = Path("/run/xtables.lock")  # the lock that `iptables -w` waits for
 LOCK_TIMEOUT = 20.0  # seconds
 ATTEMPTS = 3
-MOST_ENCODED = 1 << 15  # rules kept in the kernel's form, some 400 bytes each
+MOST_ENCODED = 1 << 15  # cached rules in the kernel's format, about 400 bytes each
 
 
 class LegacyTables:
-    """Back end over libiptc."""
+    """The back end that uses libiptc."""
 
     name = "legacy"
 
@@ -38,18 +38,18 @@ class LegacyTables:
         self._encoded: dict[tuple[bool, Rule], Any] = {}
 
     def apply(self, steps: Sequence[tuple[Table, Table | None]]) -> None:
-        """Make each table's share equal. A table with no known predecessor is written anew. Raises Failed."""
+        """Write the own part of each table, as a whole if its predecessor is None. Raises Failed."""
         for table, previous in steps:
             self._retry(table, previous)
 
     def remove(self, tables: Sequence[Table]) -> None:
-        """Take away every own chain and every jump to one. Raises Failed."""
+        """Remove every own chain and every jump to one. Raises Failed."""
         for table in tables:
             if _has_chains(table):
                 self._retry(Table(table.ipv6, table.name, (), {}), None)
 
     def problems(self, tables: Sequence[Table]) -> list[str]:
-        """What is not as `tables` says: jumps, chains and how many rules each one has."""
+        """The differences from `tables` in jumps, chains and the number of rules of each chain."""
         found: list[str] = []
         for table in tables:
             with _open(table) as handle:
@@ -62,7 +62,7 @@ class LegacyTables:
         return found
 
     def _retry(self, table: Table, previous: Table | None) -> None:
-        """Somebody without the lock may be quicker (EAGAIN), or have removed our chains: then all anew."""
+        """Commit, and retry with a full write: a program without the lock may interfere or remove own chains."""
         for attempt in range(ATTEMPTS):
             try:
                 self._commit(table, previous)
@@ -96,7 +96,7 @@ class LegacyTables:
             handle.commit()
 
     def _drop_jumps(self, handle: Any, table: Table) -> list[tuple[str, str]]:
-        """Remove jumps to own chains that are not where they should be; return those to be inserted."""
+        """Remove misplaced jumps to own chains; return the jumps to insert."""
         missing: list[tuple[str, str]] = []
         for builtin in _builtin_chains(handle):
             wanted = [chain for name, chain in table.jumps if name == builtin]
@@ -120,7 +120,7 @@ class LegacyTables:
 
 
 class _PureRule(iptc.Rule):  # type: ignore[misc]
-    """A rule that is encoded without opening every table to learn which names are chains."""
+    """A rule that is encoded without a search through every table for the names of chains."""
 
     tables = property(lambda self: [_OwnChains])
 
@@ -159,7 +159,7 @@ def _encode(ipv6: bool, rule: Rule) -> Any:
 
 @contextlib.contextmanager
 def _open(table: Table) -> Iterator[Any]:
-    """The table as the kernel has it, under the lock of all who change tables; closed without a commit."""
+    """The table as the kernel has it, under the lock that iptables programs share; closed without a commit."""
     with _lock():
         kind = iptc.Table6 if table.ipv6 else iptc.Table
         handle = kind(table.name, autocommit=False)
@@ -189,7 +189,7 @@ def _lock() -> Iterator[None]:
 
 
 def _has_chains(table: Table) -> bool:
-    """Whether own chains are there. Asks only about a table that the kernel has made already."""
+    """Whether own chains exist. A table that the kernel has not created yet is not opened."""
     path = _names_file(table.ipv6)
     if not path.exists() or table.name not in path.read_text().split():
         return False
@@ -198,7 +198,7 @@ def _has_chains(table: Table) -> bool:
 
 
 def _names_file(ipv6: bool) -> Path:
-    """The names of the tables that were made so far, in the thread's own network namespace."""
+    """The file with the names of the tables that exist in the thread's network namespace."""
     return Path("/proc/thread-self/net") / ("ip6_tables_names" if ipv6 else "ip_tables_names")
 
 

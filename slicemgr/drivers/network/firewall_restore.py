@@ -1,7 +1,7 @@
-"""The same rules through the host's own `iptables-restore`: what the host's other programs use, we use.
+"""Write the rules by the host's own `iptables-restore`, the program that the host's other software uses.
 
-With the nft variant our chains are then in the one place where Docker's, ufw's and firewalld's are too.
-`iptables-save` is looked at for the names of own chains and for own jumps alone, never for what rules mean.
+With the nft variant, slicemgr's chains are then in the same tables as those of Docker, ufw and firewalld. The output of
+`iptables-save` is read only for the names of own chains and for own jumps, never for the meaning of rules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ATTEMPTS = 3
 
 @dataclass
 class Saved:
-    """What `iptables-save` says of one table. first: the first rule of each built-in chain."""
+    """The content of one table by `iptables-save`. first: the first rule of each built-in chain."""
 
     policies: dict[str, str] = field(default_factory=dict)
     chains: set[str] = field(default_factory=set)
@@ -32,7 +32,7 @@ class Saved:
 
     @property
     def foreign(self) -> bool:
-        """Whether somebody else has a say here: a policy, a chain or a rule."""
+        """Whether other software has a policy, a chain or a rule in this table."""
         others = {name for name in self.chains if not name.startswith(PREFIX)}
         own_jumps = sum(self.jumps.values())
         rules = sum(count for name, count in self.rules.items() if not name.startswith(PREFIX))
@@ -40,7 +40,7 @@ class Saved:
 
     @property
     def own(self) -> dict[str, int]:
-        """Own chains with the number of their rules."""
+        """The own chains with their numbers of rules."""
         return {name: self.rules[name] for name in self.chains if name.startswith(PREFIX)}
 
 
@@ -67,28 +67,28 @@ def parse_saved(text: str) -> dict[str, Saved]:
 
 
 class RestoreProgram:
-    """Back end over `iptables-restore --noflush`: one process for all tables of a family, one commit per table."""
+    """The back end that uses `iptables-restore --noflush`: one process per family, one commit per table."""
 
     name = "restore"
 
     def __init__(self, variant: str = "") -> None:
-        """variant: `-legacy` for the program that always uses the legacy tables; "" is the host's choice."""
+        """variant: `-legacy` for the program that always uses the legacy tables; "" for the host's default."""
         self._variant = variant
 
     def apply(self, steps: Sequence[tuple[Table, Table | None]]) -> None:
-        """Make each table's share equal. A table with no known predecessor is written anew. Raises Failed."""
+        """Write the own part of each table, as a whole if its predecessor is None. Raises Failed."""
         for family in {table.ipv6 for table, _ in steps}:
             self._retry(family, [step for step in steps if step[0].ipv6 is family])
 
     def remove(self, tables: Sequence[Table]) -> None:
-        """Take away every own chain and every jump to one. Raises Failed."""
+        """Remove every own chain and every jump to one. Raises Failed."""
         for family in {table.ipv6 for table in tables}:
             saved = self.saved(family)
             mine = [one for one in tables if one.ipv6 is family and saved.get(one.name, Saved()).own]
             self._retry(family, [(Table(family, table.name, (), {}), None) for table in mine])
 
     def problems(self, tables: Sequence[Table]) -> list[str]:
-        """What is not as `tables` says: jumps, chains and how many rules each one has."""
+        """The differences from `tables` in jumps, chains and the number of rules of each chain."""
         found: list[str] = []
         for family in {table.ipv6 for table in tables}:
             saved = self.saved(family)
@@ -101,14 +101,14 @@ class RestoreProgram:
         return found
 
     def saved(self, ipv6: bool) -> dict[str, Saved]:
-        """What the host's own program knows, by table. Raises Failed."""
+        """The tables as the host's own program saves them, by name. Raises Failed."""
         try:
             return parse_saved(command.run([self._program(ipv6, "save")], timeout=TIMEOUT).decode(errors="replace"))
         except command.CommandFailed as error:
             raise Failed(f"cannot read the packet filter: {error}") from error
 
     def _retry(self, ipv6: bool, steps: Sequence[tuple[Table, Table | None]]) -> None:
-        """Somebody may have removed our chains or put others in place: then all anew."""
+        """Commit, and retry with a full write: other software may have removed own chains or replaced them."""
         for attempt in range(ATTEMPTS):
             try:
                 self._commit(ipv6, steps)

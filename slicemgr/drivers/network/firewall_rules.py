@@ -1,16 +1,16 @@
-"""The node's packet filter as plain data: what every chain `SLICEMGR-*` should hold. Pure.
+"""The desired rules of the node's packet filter as plain data: the content of every chain `SLICEMGR-*`. Pure.
 
-What passes, per packet: raw PREROUTING (no forged source addresses) → nat PREROUTING (port block → sliver) →
-mangle INPUT or FORWARD (how many connections) → filter INPUT or FORWARD (who may reach whom) →
-nat POSTROUTING (the pool hides behind the node).
+The path of a packet: raw PREROUTING (drops forged source addresses) → nat PREROUTING (port block → sliver) → mangle
+INPUT or FORWARD (limits the number of connections) → filter INPUT or FORWARD (decides which destinations are allowed)
+→ nat POSTROUTING (replaces pool addresses by the node's).
 
-Chains are searched as trees: by port ranges for DNAT, by the signs of the slice's tag for whatever depends on the
-slice. A new connection crosses the rules of one path, and a change of one sliver changes the chains of one path.
+Chains are search trees: over port ranges for DNAT, and over the characters of the slice's tag for rules that depend on
+the slice. A new connection passes the rules of one path, and a change of one sliver changes the chains of one path.
 
-An interface test of iptables is a prefix, and `sm+` also matches an interface that somebody called `smc0`. So what
-hurts (a drop) asks for the address pool, which is ours alone, or for the whole `smTAG-` of a published slice;
-everything else on such an interface goes on to the host's own rules. The reverse of it: the link of a sliver that is
-not published may only speak from the pool, and its IPv6 is not closed. Publish before the link exists.
+An interface test of iptables matches a prefix, and `sm+` also matches an unrelated interface named `smc0`. So a rule
+that drops packets tests for the address pool, which belongs to slicemgr alone, or for the whole `smTAG-` of a published
+slice; other packets on such an interface continue to the host's own rules. In consequence, the link of a sliver that is
+not published may send only from the pool, but its IPv6 is not blocked. Publish a sliver before its link exists.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ LINKS = f"{names.MARK}+"
 PORT_FANOUT = 8  # children of a port range
 LEAF = 8  # blocks or slices listed in one chain before it is split
 SSH = 22
-PARTS = 16  # in which a sliver's connections are counted
+PARTS = 16  # the number of parts in which a sliver's connections are counted
 
-# Bridges whose owners (Docker, libvirt, ...) have their own rules for who may come in: a sliver's connection to one
-# is left to those rules instead of being accepted as one to the world.
+# Bridges whose owners (Docker, libvirt, ...) have their own rules for incoming connections: a sliver's connection to
+# one is left to those rules instead of being accepted like one to the Internet.
 PRIVATE_BRIDGES = ("docker+", "br-+", "virbr+", "lxdbr+", "incusbr+", "lxcbr+", "podman+", "cni+")
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the firewall has to know of a sliver. siblings: slivers in its slice, itself included."""
+    """The properties of a sliver that the rules need. siblings: slivers in its slice, including itself."""
 
     sliver: str
     tag: str
@@ -58,12 +58,12 @@ TO_NODE = Match("addrtype", (("dst-type", "LOCAL"),))
 FROM_NODE = Match("addrtype", (("src-type", "LOCAL"),))
 NO_WAY_BACK = Match("rpfilter", (("invert", ""),))
 PING = Match("icmp", (("icmp-type", "echo-request"),))
-# The first packet of a connection. A later one that nobody has answered yet is NEW, too, but its entry is confirmed.
+# Matches only the first packet of a connection. Until a reply, later ones are NEW as well, but CONFIRMED.
 OPENING = Match("conntrack", (("ctstate", "NEW"), ("ctstatus", "!CONFIRMED")))
 
 
 def tables(published: Collection[Published], network: NetworkConfig) -> tuple[Table, ...]:
-    """All tables, those that forbid before the one that forwards ports."""
+    """All tables. Those that restrict come before the one that forwards ports."""
     tags = {one.tag: one.siblings > 1 for one in published}
     every = tuple(sorted(tags))
     return (
@@ -79,7 +79,7 @@ def _raw(network: NetworkConfig, tags: tuple[str, ...]) -> Table:
     pool = network.addresses
     chains: dict[str, Chain] = {
         f"{PREFIX}PREROUTING": (
-            # Strict, whatever the host's rp_filter says: an address of the pool comes from its own link or not at all.
+            # Strict, whatever the host's rp_filter is: an address of the pool is valid only from its own link.
             Rule("DROP", source=pool, matches=(NO_WAY_BACK,)),
             Rule(f"{PREFIX}LINKS", source=f"!{pool}", in_link=LINKS, goto=True),
         ),
@@ -102,11 +102,12 @@ def _untracked(network: NetworkConfig, end: str, side: Match) -> Iterator[Rule]:
 
 
 def _mangle(network: NetworkConfig) -> Table:
-    """How many connections the node tracks for one sliver, and how fast they may become more.
+    """Limit the connections that the node tracks for one sliver, and the rate of new ones.
 
-    A packet that is dropped here leaves no entry behind. What one sliver opens to another counts for the opener alone,
-    so that nobody can use up another's share. The rules name no sliver: the kernel counts by address, and loses its
-    counts when the table is written (the legacy ones always as a whole), which therefore happens at no change.
+    A packet that is dropped here leaves no entry behind. A connection between slivers counts for its opener only, so
+    that no sliver can use up another's share. The rules name no sliver: the kernel counts by address, and loses its
+    counts when the table is written (the legacy back end always writes it as a whole). So no change of slivers changes
+    this table.
     """
     pool = network.addresses
     opens = Rule(f"{PREFIX}OPENS", source=pool, in_link=LINKS, matches=(OPENING,), goto=True)
@@ -121,20 +122,20 @@ def _mangle(network: NetworkConfig) -> Table:
 
 
 def _at_most(name: str, network: NetworkConfig, end: str) -> dict[str, Chain]:
-    """The rate comes first: each connection that is counted costs memory until the kernel has found it gone.
+    """Limit the rate first: each counted connection uses memory until the kernel finds that it has ended.
 
-    The kernel looks at every connection of an address when it counts. So each new one is counted in one of some parts,
-    by chance: whose part is full is dropped, and its next packet has another chance.
+    To count, the kernel walks all connections of an address. So each new connection is counted in one of several parts,
+    chosen at random. If that part is full, the packet is dropped, and a retransmission is assigned a part again.
     """
     rate, most = network.connection_rate, network.connections
     by_rate = (
         ("hashlimit-above", f"{rate}/sec"),
         ("hashlimit-burst", str(most)),
         ("hashlimit-mode", f"{end}ip"),
-        # The kernel keeps the numbers with the name, from one table to the next: other numbers are another name.
+        # The kernel keeps the values with the name when the table is replaced: other values need another name.
         ("hashlimit-name", f"sm{end}-{rate}-{most}"),
         ("hashlimit-htable-max", str(ip_network(network.addresses).num_addresses)),
-        # In ms, until all may be opened at once again. 1000 is the default, which python-iptables writes as 0.
+        # In ms, until the whole burst is available again. 1000 is the default, which python-iptables writes as 0.
         ("hashlimit-htable-expire", str(1000 * (most // rate + 2))),
     )
     by_count = (("connlimit-above", str(most // PARTS)), ("connlimit-mask", "32"), (f"connlimit-{end[0]}addr", ""))
@@ -156,7 +157,7 @@ def _filter(network: NetworkConfig, shared: tuple[str, ...]) -> Table:
     pool, opened = network.addresses, Rule("ACCEPT", matches=(ESTABLISHED,))
     chains: dict[str, Chain] = {
         f"{PREFIX}INPUT": (Rule(f"{PREFIX}HOST", source=pool, in_link=LINKS, goto=True),),
-        # The node's own services, by whatever address: closed. DNATed connections do not come this way.
+        # Closes the node's own services at all addresses. DNATed connections do not pass this chain.
         f"{PREFIX}HOST": (
             opened,
             Rule("ACCEPT", protocol="icmp", destination=f"{network.gateway}/32", matches=(PING,)),
@@ -165,11 +166,11 @@ def _filter(network: NetworkConfig, shared: tuple[str, ...]) -> Table:
         f"{PREFIX}FORWARD": (
             Rule(f"{PREFIX}FROM", source=pool, in_link=LINKS, goto=True),
             Rule(f"{PREFIX}TO", destination=pool, out_link=LINKS, goto=True),
-            Rule("DROP", destination=pool),  # a sliver that is gone; not to be looked for on the LAN
+            Rule("DROP", destination=pool),  # a sliver that no longer exists; the packet must not reach the LAN
         ),
         f"{PREFIX}FROM": (
             opened,
-            Rule("DROP", matches=(INVALID,)),  # it would leave with its private source
+            Rule("DROP", matches=(INVALID,)),  # it would leave with its private source address
             Rule(f"{PREFIX}PEER", destination=pool, goto=True),
             *(Rule("DROP", destination=denied) for denied in network.denied),
             *(Rule("RETURN", out_link=bridge) for bridge in PRIVATE_BRIDGES),
@@ -187,7 +188,7 @@ def _filter(network: NetworkConfig, shared: tuple[str, ...]) -> Table:
 
 
 def _filter6(tags: tuple[str, ...]) -> Table:
-    """Slivers have no IPv6 but the link-local address every link gets: nothing of it may pass."""
+    """Block all IPv6: slivers have only the link-local address that every link gets."""
     chains: dict[str, Chain] = {
         f"{PREFIX}INPUT": (Rule(f"{PREFIX}LINKS", in_link=LINKS, goto=True),),
         f"{PREFIX}FORWARD": (
@@ -205,12 +206,12 @@ def _nat(network: NetworkConfig, published: Collection[Published]) -> Table:
     blocks = tuple(sorted(_Block(one.ports.first, one.ports.last, one.address) for one in published))
     chains: dict[str, Chain] = {
         f"{PREFIX}PREROUTING": (Rule(f"{PREFIX}DNAT", matches=(TO_NODE,), goto=True),),
-        # Not for 127.0.0.0/8: such a packet may only leave by a sliver's link with route_localnet on, which would
-        # let the sliver reach what listens on the host's loopback.
+        # Not for 127.0.0.0/8: such a packet leaves by a sliver's link only with route_localnet, which would let the
+        # sliver reach services on the host's loopback.
         f"{PREFIX}OUTPUT": (Rule(f"{PREFIX}DNAT", destination="!127.0.0.0/8", matches=(TO_NODE,), goto=True),),
         f"{PREFIX}POSTROUTING": (
             Rule("MASQUERADE", source=pool, destination=f"!{pool}"),
-            # By way of a public port, perhaps the sliver's own: it must not see its own address come in.
+            # For a public port, perhaps the sliver's own: the source must not be the sliver's own address.
             Rule("MASQUERADE", source=pool, destination=pool, matches=(DNATED,)),
         ),
         f"{PREFIX}DNAT": (
@@ -224,11 +225,11 @@ def _nat(network: NetworkConfig, published: Collection[Published]) -> Table:
     return Table(False, "nat", jumps, chains)
 
 
-# Rules of slivers and slices are asked for again at every change of any: cached, a change costs one lookup for each.
+# Every change needs the rules of all slivers and slices again: cached, each costs one lookup.
 
 
 class _Block(NamedTuple):
-    """The ports of one sliver; of plain values, for it is compared and hashed at every change of any."""
+    """The ports of one sliver, as plain values, because it is compared and hashed at every change."""
 
     first: int
     last: int
@@ -236,7 +237,7 @@ class _Block(NamedTuple):
 
 
 def _port_rules(protocol: str, block: _Block) -> Iterator[Rule]:
-    """Lowest port → ssh, every other one → itself (a destination without a port keeps it)."""
+    """DNAT of the lowest port to ssh, and of every other port to itself (a destination without a port keeps it)."""
     to_ssh = (("to-destination", f"{block.address}:{SSH}"),)
     yield Rule("DNAT", to_ssh, protocol, matches=(_port(protocol, block.first),))
     if block.last > block.first:
@@ -264,13 +265,13 @@ def _within_slice(tag: str) -> Rule:
     return Rule("ACCEPT", in_link=link, out_link=link)
 
 
-@lru_cache(maxsize=1 << 9)  # some hundred subtrees at a time; each change leaves a tuple of all tags behind
+@lru_cache(maxsize=1 << 9)  # some hundred subtrees are in use; each change leaves a tuple of all tags behind
 def _by_tag(
     name: str, tags: tuple[str, ...], rule: Callable[[str], Rule], depth: int = 0, into: bool = False
 ) -> tuple[tuple[str, Chain], ...]:
-    """A tree over the signs of the (sorted) tags; a chain with more than LEAF slices is split by the next sign.
+    """A tree over the characters of the sorted tags; a chain with more than LEAF slices is split by the next one.
 
-    into: the rules match the outgoing link. Cached: a change of one slice is one path from the root.
+    into: the rules match the outgoing link. Cached: a change of one slice changes one path from the root.
     """
     if len(tags) <= LEAF or depth == names.TAG_LENGTH:
         return ((name, tuple(rule(tag) for tag in tags)),)
@@ -289,13 +290,13 @@ def _by_tag(
     return (*below, (name, tuple(here)))
 
 
-@lru_cache(maxsize=1 << 9)  # each change of one block leaves the path from the root, with a tuple of all blocks
+@lru_cache(maxsize=1 << 9)  # each change of a block leaves one path from the root behind, with a tuple of all blocks
 def _by_port(
     name: str, protocol: str, first: int, width: int, blocks: tuple[_Block, ...]
 ) -> tuple[tuple[str, Chain], ...]:
-    """A tree over the ports `first` up to `first + width`; a chain with more than LEAF (sorted) blocks is split.
+    """A tree over the ports from `first` below `first + width`; a chain with more than LEAF sorted blocks is split.
 
-    Its cuts are where they are whatever is published, so that a change stays where it is.
+    The boundaries do not depend on the published blocks, so a change affects one path only.
     """
     if len(blocks) <= LEAF or width < PORT_FANOUT:
         return ((name, tuple(rule for block in blocks for rule in _port_rules(protocol, block))),)
@@ -304,7 +305,7 @@ def _by_port(
     part = width // PORT_FANOUT
     for low in range(first, first + width, part):
         high = low + part - 1
-        begin = bisect_left(blocks, low, key=lambda one: one.last)  # sorted by both ends: none overlaps another
+        begin = bisect_left(blocks, low, key=lambda one: one.last)  # sorted by both ends, as blocks do not overlap
         inside = blocks[begin : bisect_right(blocks, high, key=lambda one: one.first)]
         if not inside:
             continue

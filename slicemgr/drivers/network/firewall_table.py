@@ -1,4 +1,4 @@
-"""A table of the packet filter as plain data: rules, their iptables words, the changes between two versions. Pure."""
+"""A table of the packet filter as plain data: rules, their iptables syntax, and changes between versions. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 
 class Match(NamedTuple):
-    """One `-m module` with its options; a flag's value is "", a value with a leading `!` is negated."""
+    """One `-m module` with its options; a flag has the value "", and a leading `!` negates a value."""
 
     module: str
     options: tuple[tuple[str, str], ...]
 
 
 class Rule(NamedTuple):
-    """One rule. Addresses with a leading `!` are negated; links may end in `+`. "" means: any."""
+    """One rule. A leading `!` negates an address, links may end in `+`, and "" matches anything."""
 
     target: str
     options: tuple[tuple[str, str], ...] = ()
@@ -33,7 +33,7 @@ Chain = tuple[Rule, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """One table's share: own chains, and (built-in chain, own chain) jumps, each the first rule of the built-in one."""
+    """The own part of a table: own chains, and jumps (built-in chain, own chain), each first in its built-in chain."""
 
     ipv6: bool
     name: str
@@ -46,7 +46,7 @@ class Table:
 
 
 def rule_words(rule: Rule) -> list[str]:
-    """The rule as `iptables` takes it, chain left out."""
+    """The rule in the syntax of `iptables`, without the chain."""
     words: list[str] = []
     for flag, value in (
         ("-s", rule.source),
@@ -73,14 +73,14 @@ def _option_words(options: tuple[tuple[str, str], ...]) -> Iterator[str]:
 
 
 def changes(table: Table, previous: Table | None) -> tuple[set[str], set[str]]:
-    """The chains to write and the chains to delete on the way from `previous` to `table`."""
+    """The chains to write and the chains to delete to change `previous` to `table`."""
     before = previous.chains if previous else {}
     written = {name for name, chain in table.chains.items() if before.get(name) != chain}
     return written, before.keys() - table.chains.keys()
 
 
 def wrong_counts(table: Table, there: Mapping[str, int]) -> list[str]:
-    """Problems with own chains, given how many rules each of those that are there has."""
+    """Problems with own chains. there: the number of rules of each existing own chain."""
     problems = [f"{table.title}: chain {name} is missing" for name in table.chains if name not in there]
     problems += [f"{table.title}: chain {name} is a leftover" for name in there if name not in table.chains]
     for name, chain in table.chains.items():
@@ -92,9 +92,9 @@ def wrong_counts(table: Table, there: Mapping[str, int]) -> list[str]:
 def restore_text(
     table: Table, written: Collection[str], stale: Collection[str], jumps: Mapping[tuple[str, str], int] | None = None
 ) -> str:
-    """Input for `iptables-restore --noflush` that writes some chains and deletes others, in one commit.
+    """Input for `iptables-restore --noflush` that writes some chains and deletes others in one commit.
 
-    jumps: how often each jump is there already (they are then put in place anew); None leaves all jumps alone.
+    jumps: the number of existing rules for each jump, which are then replaced; None changes no jumps.
     """
     lines = [f"*{table.name}", *(f":{name} - [0:0]" for name in (*sorted(written), *sorted(stale)))]
     for (builtin, chain), count in (jumps or {}).items():

@@ -1,9 +1,9 @@
-"""Whether python-iptables can write the node's rules here: found by writing them where nothing depends on them.
+"""Find out whether python-iptables can write the node's rules here, by a trial in a separate network namespace.
 
-A library that loads is not one that works: python-iptables knows the structures of libxtables by heart, and newer
-versions of it changed them. A wrong guess raises, crashes the process, or writes other rules than were meant. So a
-process of its own writes them in an empty network namespace, and compares what the kernel then has with what the
-host's own `iptables-legacy-restore` makes of the same rules.
+The trial is necessary because a library that loads may still not work: python-iptables hard-codes structures of
+libxtables that newer versions have changed. A mismatch raises an exception, crashes the process or writes wrong rules.
+So a separate process writes the rules in an empty network namespace and compares the result with that of the host's own
+`iptables-legacy-restore`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from slicemgr.model import PortBlock
 _PROGRAM = "slicemgr.drivers.network.firewall_trial"
 _TIMEOUT = 60.0  # seconds
 _WORKS = "works"
-_LONGEST = 300  # characters of a fault
+_LONGEST = 300  # characters, at most, of a fault
 
 
 @functools.cache
 def fault(network: NetworkConfig) -> str:
-    """Why python-iptables cannot write the rules on this host, "" if it can. Found once in a process, by trying."""
+    """Why python-iptables cannot write the rules on this host, "" if it can. Tried once per process."""
     return try_by([sys.executable, "-I", "-m", _PROGRAM], network)
 
 
 def try_by(program: list[str], network: NetworkConfig) -> str:
-    """The same by another program, which is given the network's settings as JSON."""
+    """The same, by another program, which reads the network settings as JSON from its standard input."""
     request = json.dumps(dataclasses.asdict(network)).encode()
     try:
         answer = command.run(["unshare", "--net", "--", *program], timeout=_TIMEOUT, input=request)
@@ -52,7 +52,7 @@ def try_by(program: list[str], network: NetworkConfig) -> str:
 
 
 def examples() -> list[Published]:
-    """Slivers whose rules have every form: more slices and blocks than one chain lists, one slice with two slivers."""
+    """Slivers whose rules have every form: more slices and blocks than one chain lists, and a slice of two slivers."""
     signs = names.ALPHABET[: LEAF + 1]
     tags = [signs[0] + sign * (names.TAG_LENGTH - 1) for sign in (signs[0], *signs)]
     return [
@@ -62,7 +62,7 @@ def examples() -> list[Published]:
 
 
 def main() -> None:
-    """In the empty network namespace: write what is wrong. Nothing that is raised leaves but by its text."""
+    """Print the fault, in the empty network namespace. An exception is printed as text as well."""
     given: dict[str, Any] = json.load(sys.stdin)
     given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
     ipv6 = Path("/proc/thread-self/net/if_inet6").exists()
@@ -75,11 +75,11 @@ def main() -> None:
 
 
 def _write(wanted: list[Table]) -> str:
-    """What is wrong with the rules after they were written by python-iptables, "" if nothing is."""
-    from slicemgr.drivers.network import firewall_legacy  # needs libxtables and libip4tc, which a host may lack
+    """Write the rules by python-iptables; the first fault found, "" if there is none."""
+    from slicemgr.drivers.network import firewall_legacy  # needs libxtables and libip4tc
 
     with tempfile.NamedTemporaryFile() as lock:
-        firewall_legacy.LOCK = Path(lock.name)  # nobody else can write into this namespace
+        firewall_legacy.LOCK = Path(lock.name)  # no other program writes into this namespace
         firewall_legacy.LegacyTables().apply([(table, None) for table in wanted])
         problems = firewall_legacy.LegacyTables().problems(wanted)
     if problems:
@@ -96,7 +96,7 @@ def _write(wanted: list[Table]) -> str:
 
 
 def _saved(wanted: list[Table]) -> list[str]:
-    """The rules as `iptables-legacy-save` shows them, IPv4 and IPv6, without counts."""
+    """The rules by `iptables-legacy-save`, IPv4 and IPv6, without counters."""
     programs = {f"ip{'6' if table.ipv6 else ''}tables-legacy-save" for table in wanted}
     shown = [command.run([program], timeout=_TIMEOUT).decode(errors="replace") for program in sorted(programs)]
     return [line.split(" [")[0] for text in shown for line in text.splitlines() if not line.startswith("#")]

@@ -1,9 +1,10 @@
-"""Bounds the fragments that each sliver can have waiting in the node's own network.
+"""Limit the incomplete fragments that each sliver can have in the node's own network.
 
-Connection tracking puts packets together before any rule of iptables sees them, and what waits for its rest shares one
-threshold of the node's: a single sliver could fill it, and everybody's fragments would be dropped. So a chain of
-nftables comes before it. It counts packets, for a small one costs as much as a large one, by the link that they come
-from, for source addresses can be forged. The threshold and the time limit that fit are in tools/units/90-slicemgr.conf.
+Connection tracking reassembles packets before any iptables rule applies, and all incomplete packets of the node share
+one threshold: a single sliver could fill it, and the fragments of all others would be dropped. So a chain of nftables
+runs before connection tracking. It limits the number of fragments, because a small one costs as much as a large one,
+and counts per incoming link, because source addresses can be forged. The matching threshold and timeout are in
+tools/units/90-slicemgr.conf.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from slicemgr.drivers import command
 from slicemgr.errors import Failed
 
 TABLE = "slicemgr-fragments"
-PER_SECOND = 1000  # fragments from one sliver: 11 Mbit/s of large packets
+PER_SECOND = 1000  # fragments per second and sliver: 11 Mbit/s of large packets
 BURST = 2000
-_PRIORITY = -450  # connection tracking's is -400
+_PRIORITY = -450  # connection tracking has -400
 
 
 def install() -> None:
-    """Write the chain anew. Raises Failed with the reason, where nftables is not there."""
+    """Write the chain, in place of an existing one. Raises Failed, also if nftables is not installed."""
     try:
         command.run(["nft", "-f", "-"], input=rules().encode(), timeout=10)
     except command.CommandFailed as error:
@@ -28,7 +29,7 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Take the chain away. Raises Failed."""
+    """Remove the chain. Raises Failed."""
     if is_installed():
         try:
             command.run(["nft", "delete", "table", "inet", TABLE], timeout=10)
@@ -45,7 +46,7 @@ def is_installed() -> bool:
 
 
 def rules() -> str:
-    """What `nft -f` reads. IPv6 is not routed for slivers: its fragments have nowhere to go. Pure."""
+    """The input of `nft -f`. All IPv6 fragments are dropped, since IPv6 is not routed for slivers. Pure."""
     return f"""\
 table inet {TABLE}
 delete table inet {TABLE}

@@ -1,9 +1,9 @@
-"""What the node believes about the other end of a sliver's link: one permanent neighbour, and nothing that is sent.
+"""Fix the node's neighbour entry for each sliver's link: one permanent neighbour that no message can change.
 
-The kernel has one table of neighbours for all network namespaces, and makes an entry for each sender of an ARP request
-that could have come this way. So a link gets the one entry that it needs, which no message changes and which counts
-against no limit; and reverse path filtering, by which a request that names another sender is none. The node goes on
-answering requests for the gateway, whoever restarts the network inside: nothing is changed there.
+The kernel has one neighbour table for all network namespaces, and adds an entry for each sender of an ARP request that
+is routed back by the same link. So a link gets one permanent entry, which messages cannot change and which counts
+against no limit. Reverse path filtering makes the kernel ignore requests with other senders. The node still answers
+requests for the gateway, so the network inside the sliver can restart at any time.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _SYSTEM = Path("/proc/sys/net")  # of the caller's network namespace
 _WANTED = {
     "ipv4/conf/{link}/rp_filter": "1",
     "ipv4/conf/{link}/arp_accept": "0",
-    "ipv6/conf/{link}/disable_ipv6": "1",  # its table of neighbours is as global
+    "ipv6/conf/{link}/disable_ipv6": "1",  # IPv6 has a global neighbour table as well
 }
 _GET_PEER, _GET_ARP, _SET_ARP = 0x8917, 0x8954, 0x8955  # SIOCGIFDSTADDR, SIOCGARP, SIOCSARP: linux/sockios.h
 _ETHERNET = 1  # ARPHRD_ETHER: linux/if_arp.h
 _COMPLETE, _PERMANENT = 0x02, 0x04  # ATF_COM, ATF_PERM
 _REQUEST = struct.Struct("=H2x4s8xH14sI16x16s")  # struct arpreq: address, hardware address, flags, netmask, device
 _INTERFACE = struct.Struct("=16sH2x4s16x")  # struct ifreq with an address
-_NO_LINK = (errno.ENODEV, errno.ENOENT)  # its own tenant may remove it from inside
+_NO_LINK = (errno.ENODEV, errno.ENOENT)  # the tenant may remove the link from inside
 
 
 def guard(sliver: str, address: str) -> None:
-    """Make the sliver's link such; may be repeated. Raises Failed. A link that is not there needs nothing."""
+    """Protect the sliver's link; may be repeated. Without a link there is no effect. Raises Failed."""
     link = names.link(sliver)
     try:
         for path, value in _settings(link):
@@ -46,7 +46,7 @@ def guard(sliver: str, address: str) -> None:
 
 
 def is_guarded(sliver: str) -> bool:
-    """Whether `guard` has nothing to do, for the address to which the link leads."""
+    """Whether `guard` would change nothing, for the peer address of the link."""
     link = names.link(sliver)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
@@ -57,11 +57,11 @@ def is_guarded(sliver: str) -> bool:
         permanent = bool(flags & _PERMANENT) and mac[:6] == _mac(sliver)
         return permanent and all(path.read_text().strip() == value for path, value in _settings(link))
     except OSError as error:
-        return error.errno in (*_NO_LINK, errno.EADDRNOTAVAIL)  # without an address it leads nowhere
+        return error.errno in (*_NO_LINK, errno.EADDRNOTAVAIL)  # a link without an address has no neighbours
 
 
 def _settings(link: str) -> list[tuple[Path, str]]:
-    """What a kernel without IPv6 does not have is left out."""
+    """The settings and their values, without those for IPv6 if the kernel lacks it."""
     files = [(_SYSTEM / path.format(link=link), value) for path, value in _WANTED.items()]
     return [(path, value) for path, value in files if (_SYSTEM / "ipv6").exists() or "ipv6" not in path.parts]
 

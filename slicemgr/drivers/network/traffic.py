@@ -1,8 +1,8 @@
-"""Network rates of slivers: what the kernel lets through a sliver's link in each direction, set from the host's side.
+"""Network rates of slivers: limits on a sliver's link in each direction, set on the host's side.
 
-Towards the sliver a token bucket sits on the link itself. What comes from it is redirected to a shaper, an ifb device
-of the sliver's own with such a bucket, and goes on as if it came from the link: firewall and routing notice nothing.
-Only tbf, ingress, u32, mirred and ifb are needed: kernels that lack police, sfq or matchall have these.
+Traffic to the sliver passes a token bucket on the link itself. Traffic from the sliver is redirected to a shaper, an
+ifb device of the sliver's own with such a bucket, and continues as if it came from the link, so firewall and routing
+are unaffected. This needs tbf, ingress, u32, mirred and ifb, which also kernels without police, sfq or matchall have.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from slicemgr.errors import Failed
 
 _LINKS = Path("/sys/class/net")
 _TIMEOUT = 30.0  # seconds
-_BURST = 0.010  # seconds of the rate at once: a tick of the slowest kernels (100 Hz)
-_QUEUE = 0.050  # seconds of the rate that may wait
-# At low rates both are a few packets: fewer, and TCP would stand still. Larger GSO packets are cut by tbf.
+_BURST = 0.010  # seconds of the rate that may pass at once: one tick of the slowest kernels (100 Hz)
+_QUEUE = 0.050  # seconds of the rate that may be queued
+# At low rates both are a few packets: with fewer, TCP would stall. tbf segments larger GSO packets.
 _LEAST_BURST, _LEAST_QUEUE = 3200, 6400  # bytes
 _ALL = "protocol all pref 1 handle 800::800 u32 match u32 0 0"
 _NEEDED: Mapping[str, str] = {
@@ -33,9 +33,9 @@ _NEEDED: Mapping[str, str] = {
 
 
 def shape(sliver: str, to_sliver: int | None, from_sliver: int | None) -> None:
-    """Hold the sliver's link to these rates, bits per second; None lifts what was set.
+    """Set the rates of the sliver's link in bits per second; None removes the limit.
 
-    May be repeated, also with other rates. Raises Failed; then the link is not limited and no shaper is left.
+    May be repeated with other rates. Raises Failed; the link is then not limited and no shaper remains.
     """
     try:
         _make(sliver, to_sliver, from_sliver)
@@ -47,7 +47,7 @@ def shape(sliver: str, to_sliver: int | None, from_sliver: int | None) -> None:
 
 
 def clear(sliver: str) -> None:
-    """Remove the shaper: it alone outlives the link. Raises Failed."""
+    """Remove the shaper, which alone outlives the link. Raises Failed."""
     try:
         _remove(sliver)
     except command.CommandFailed as error:
@@ -55,7 +55,7 @@ def clear(sliver: str) -> None:
 
 
 def shaped() -> frozenset[str]:
-    """The slivers that have a shaper, whether their link is there or not."""
+    """The slivers that have a shaper, with or without a link."""
     return frozenset(filter(None, (names.sliver_of_shaper(entry.name) for entry in _LINKS.iterdir())))
 
 
@@ -65,9 +65,9 @@ def is_shaped(sliver: str) -> bool:
 
 @functools.cache
 def missing() -> tuple[str, ...]:
-    """What the kernel lacks for rates, as its modules are called; () if it can. Found once, by trying.
+    """The kernel's missing modules for rates; () if there are none. Tried once, in a temporary network namespace.
 
-    Tried in a network namespace that is gone afterwards. `missing.cache_clear()` before looking again.
+    Call `missing.cache_clear()` to have it tried again.
     """
     script = "\n".join(f"{words} >/dev/null 2>&1 || echo {name}" for name, words in _NEEDED.items())
     try:
@@ -77,10 +77,10 @@ def missing() -> tuple[str, ...]:
 
 
 def batch(sliver: str, to_sliver: int | None, from_sliver: int | None) -> str:
-    """What `tc -batch` shall do for these rates, whatever was set before. Pure."""
+    """The input of `tc -batch` that sets these rates in place of any earlier ones. Pure."""
     link, shaper = names.link(sliver), names.shaper(sliver)
     lines = [f"qdisc replace dev {link} root {bucket(to_sliver)}"]
-    if to_sliver is None:  # a delete fails where nothing was set: so something is
+    if to_sliver is None:  # a delete fails if nothing is set, so a qdisc is set first
         lines += [f"qdisc del dev {link} root"]
     if from_sliver is not None:
         lines += [f"qdisc replace dev {shaper} root {bucket(from_sliver)}"]
@@ -93,7 +93,7 @@ def batch(sliver: str, to_sliver: int | None, from_sliver: int | None) -> str:
 
 
 def bucket(rate: int | None) -> str:
-    """The words of `tc` that hold a link to a rate, bits per second; None: to none."""
+    """The `tc` qdisc that limits a link to a rate in bits per second; None: no limit."""
     if rate is None:
         return "pfifo"
     burst = max(int(rate / 8 * _BURST), _LEAST_BURST)
