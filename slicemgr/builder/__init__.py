@@ -1,1 +1,1 @@
-"""Disk images made from recipes: packages, partitions, boot loader."""
+"""Build disk images from recipes: packages, partitions and boot loader."""

@@ -1,7 +1,8 @@
-"""From a tree of files to a bootable raw disk.
+"""Make a bootable raw disk from a tree of files.
 
-Everything is written straight into sparse files, without a loop device, a mount or an appliance: sfdisk for the table,
-mke2fs -d and mkfs.btrfs --rootdir for the file systems, mtools for the ESP, and GRUB's two boot sectors by hand.
+All data is written into sparse files, without a loop device, a mount or an appliance: by sfdisk for the partition
+table, mke2fs -d and mkfs.btrfs --rootdir for the file systems, mtools for the ESP, and this module for GRUB's boot
+sector and core image.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _TIME = 600.0
 
 
 def assemble(tree: Path, disk: Path, layout: Layout, kernel_options: str) -> None:
-    """Write the disk `disk` from `tree`, which gets its fstab and GRUB's files and loses a /boot of its own.
+    """Write `disk` from `tree`. This adds fstab and GRUB's files to the tree, and moves a separate /boot out of it.
 
-    Needs room beside `disk`. Raises Refused for a tree that cannot boot, CommandFailed.
+    Needs free space beside `disk`. Raises Refused for a tree that cannot boot, or CommandFailed.
     """
     ids = DiskIds(uuid.uuid4(), uuid.uuid4(), int.from_bytes(os.urandom(4)))
     grub.write(tree / "etc/fstab", fstab(layout, ids))
@@ -54,7 +55,7 @@ def _make_ext4(tree: Path, disk: Path, part: Part, identity: uuid.UUID) -> None:
     command.run(
         [
             "mke2fs", "-q", "-F", "-t", "ext4", "-m", "1", "-L", part.name, "-U", str(identity),
-            # GRUB 2.06 and older kernels cannot read these two, which newer e2fsprogs switch on
+            # GRUB 2.06 and older kernels do not support these two features, which newer e2fsprogs enable
             "-O", "^metadata_csum_seed,^orphan_file",
             "-E", f"offset={part.start}", "-d", tree, disk, f"{part.size // 1024}k",
         ],
@@ -63,7 +64,7 @@ def _make_ext4(tree: Path, disk: Path, part: Part, identity: uuid.UUID) -> None:
 
 
 def _make_btrfs(tree: Path, disk: Path, part: Part, identity: uuid.UUID) -> None:
-    """Made in a file of its own, because mkfs.btrfs knows no offset, and put into its place without the holes."""
+    """Make the file system in a separate file, since mkfs.btrfs has no offset, and copy it without the holes."""
     alone = disk.with_name(part.name)
     with alone.open("xb") as file:
         file.truncate(part.size)
@@ -82,7 +83,7 @@ def _make_btrfs(tree: Path, disk: Path, part: Part, identity: uuid.UUID) -> None
 
 
 def _write_esp(tree: Path, disk: Path, esp: Part, ids: DiskIds) -> None:
-    """The removable-media path, so that no firmware has to remember an entry; shim and GRUB as signed by Debian."""
+    """Write the ESP with the removable-media path, which needs no firmware entry; Debian signed shim and GRUB."""
     image = f"{disk}@@{esp.start}"
     sectors = esp.size // SECTOR
     command.run(

@@ -1,7 +1,7 @@
-"""GRUB on a disk that is only a file: its configuration, and what `grub-install` would write, by hand.
+"""Install GRUB on a disk that is a file: its configuration, and the data that `grub-install` would write.
 
-A BIOS loads the boot sector, that loads the core image from where the layout has it, and the core image finds
-`grub.cfg` by the UUID of the file system with /boot. UEFI's GRUB, signed by Debian, is led there in the same words.
+A BIOS loads the boot sector, which loads the core image from its place in the layout, which finds `grub.cfg` by the
+UUID of the file system with /boot. UEFI's GRUB, signed by Debian, finds it by the same configuration.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from slicemgr.drivers import command
 from slicemgr.drivers.importer.disk_layout import BOOT_CODE, SECTOR, DiskIds, Layout, Part
 from slicemgr.errors import invalid
 
-# GRUB's fixed places (include/grub/i386/pc/boot.h, offsets in the first sector of boot.img and core.img).
-_BOOT_KERNEL_SECTOR = 0x5C  # boot.img: where core.img begins, 8 bytes
-_BOOT_DRIVE_CHECK = 0x66  # boot.img: a jump over the check of the drive number, two NOPs on a hard disk
-_CORE_BLOCKLIST = 0x1F4  # core.img: where its second sector lies, 8 bytes
+# GRUB's fixed offsets (include/grub/i386/pc/boot.h), in the first sectors of boot.img and core.img.
+_BOOT_KERNEL_SECTOR = 0x5C  # boot.img: the first sector of core.img, 8 bytes
+_BOOT_DRIVE_CHECK = 0x66  # boot.img: a jump over the check of the drive number; two NOPs for a hard disk
+_CORE_BLOCKLIST = 0x1F4  # core.img: the position of its second sector, 8 bytes
 _CORE_MODULES = ("biosdisk", "search_fs_uuid", "configfile", "normal", "linux", "serial", "terminal")
 _TABLE_MODULES = {"gpt": "part_gpt", "dos": "part_msdos"}
 _FILESYSTEM_MODULES = {"ext4": "ext2", "btrfs": "btrfs"}
@@ -27,18 +27,18 @@ _KERNEL_LINKS = ("vmlinuz", "initrd.img")
 
 
 def core_modules(layout: Layout) -> tuple[str, ...]:
-    """What the core image needs to reach grub.cfg and a kernel without loading anything more."""
+    """The modules that the core image needs to read grub.cfg and a kernel."""
     filesystem = "ext4" if layout.boot else layout.filesystem
     return (*_CORE_MODULES, _TABLE_MODULES[layout.table], _FILESYSTEM_MODULES[filesystem])
 
 
 def prefix(layout: Layout) -> str:
-    """GRUB's directory in the file system that has /boot."""
+    """GRUB's directory in the file system that contains /boot."""
     return "/grub" if layout.boot else "/boot/grub"
 
 
 def grub_config(layout: Layout, ids: DiskIds, kernel_options: str) -> str:
-    """The first grub.cfg: names the kernel by Debian's links; `update-grub` in the guest writes a fuller one."""
+    """The first grub.cfg, which loads the kernel by Debian's links; `update-grub` in the guest writes another."""
     return (
         "set timeout=1\n"
         "serial --speed=115200\n"
@@ -53,7 +53,7 @@ def grub_config(layout: Layout, ids: DiskIds, kernel_options: str) -> str:
 
 
 def early_config(layout: Layout, ids: DiskIds) -> str:
-    """What finds grub.cfg, on either firmware."""
+    """The configuration that finds grub.cfg, for both firmwares."""
     return (
         f"search.fs_uuid {_boot_uuid(layout, ids)} root\n"
         f"set prefix=($root){prefix(layout)}\n"
@@ -62,7 +62,7 @@ def early_config(layout: Layout, ids: DiskIds) -> str:
 
 
 def defaults(kernel_options: str) -> str:
-    """What `update-grub` in the guest shall keep of the first grub.cfg."""
+    """The settings that make `update-grub` in the guest keep the options of the first grub.cfg."""
     return (
         "GRUB_TIMEOUT=1\n"
         f"GRUB_CMDLINE_LINUX={shlex.quote(kernel_options)}\n"
@@ -76,7 +76,7 @@ def _boot_uuid(layout: Layout, ids: DiskIds) -> str:
 
 
 def boot_sector(boot: bytes, core: Part) -> bytes:
-    """The MBR's code from GRUB's boot.img, told where the core image lies. Refused if it is not boot.img."""
+    """The MBR's code: GRUB's boot.img with the position of the core image. Raises Refused if it is not boot.img."""
     if len(boot) < SECTOR or boot[510:512] != b"\x55\xaa":
         raise invalid("recipe.packages", "GRUB's boot.img is not what it was taken for")
     code = bytearray(boot[:BOOT_CODE])
@@ -86,7 +86,7 @@ def boot_sector(boot: bytes, core: Part) -> bytes:
 
 
 def core_image(image: bytes, core: Part) -> bytes:
-    """GRUB's core.img, told where its own second sector lies. Refused if it does not fit."""
+    """GRUB's core.img with the position of its own second sector. Raises Refused if it does not fit."""
     if not SECTOR < len(image) <= core.size:
         raise invalid("recipe.packages", f"GRUB's core image of {len(image)} bytes does not fit into {core.size}")
     placed = bytearray(image)
@@ -95,23 +95,23 @@ def core_image(image: bytes, core: Part) -> bytes:
 
 
 def install(tree: Path, layout: Layout, ids: DiskIds, kernel_options: str) -> tuple[bytes, bytes]:
-    """What grub-install would put into /boot/grub of `tree`. Returns the boot sector and the core image.
+    """Write GRUB's files into /boot/grub of `tree`, as grub-install does; the boot sector and the core image.
 
-    Raises Refused if the tree has no kernel or no GRUB, CommandFailed.
+    Raises Refused if the tree has no kernel or no GRUB, or CommandFailed.
     """
     modules, target = tree / "usr/lib/grub" / _PLATFORM, tree / "boot/grub" / _PLATFORM
     if not (modules / "boot.img").is_file():
         raise invalid("recipe.packages", "bring no GRUB for a BIOS", "grub-pc-bin and grub2-common")
     _link_kernel(tree, layout)
     target.mkdir(parents=True)
-    place = shutil.copyfile if layout.boot else os.link  # one file system can share the package's bytes
+    place = shutil.copyfile if layout.boot else os.link  # hard links work within one file system only
     for pattern in ("*.mod", "*.lst"):
         for module in modules.glob(pattern):
             place(module, target / module.name)
     write(tree / "boot/grub/grub.cfg", grub_config(layout, ids, kernel_options))
     write(tree / "etc/default/grub.d/50_testbed.cfg", defaults(kernel_options))
     write(target / "load.cfg", early_config(layout, ids))
-    # run in the tree, whose version fits its modules
+    # The tree's own program is run, because its version fits the modules.
     command.run(
         [
             "chroot", tree, "grub-mkimage", f"--format={_PLATFORM}", f"--prefix={prefix(layout)}",
@@ -125,7 +125,7 @@ def install(tree: Path, layout: Layout, ids: DiskIds, kernel_options: str) -> tu
 
 
 def _link_kernel(tree: Path, layout: Layout) -> None:
-    """GRUB follows no link from one file system into another: with a /boot of its own Debian keeps the links there."""
+    """Move the links to the kernel into a separate /boot: GRUB follows no links to another file system."""
     for name in _KERNEL_LINKS:
         link = tree / name
         if not link.is_symlink():
@@ -138,7 +138,7 @@ def _link_kernel(tree: Path, layout: Layout) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Make `path` a file of its own, for all to read."""
+    """Write a new file that all users may read, in place of a link or a file at `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.write_text(text)

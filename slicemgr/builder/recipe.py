@@ -1,7 +1,7 @@
-"""Image recipes: from a folder of data to a bootable VM disk image (mmdebstrap, then `disk_assembly`).
+"""Image recipes: build a bootable VM disk image from a folder (by mmdebstrap, then `disk_assembly`).
 
-A recipe is `images/NAME/recipe.toml`; `files/` beside it is copied over the tree, hooks are run on it. What
-several recipes have in common is a folder of the same kind with a `part.toml`, which they include.
+A recipe is `images/NAME/recipe.toml`. Its folder `files/` is copied over the tree, and its hooks run on the tree. Parts
+are folders of the same form with a `part.toml`; several recipes can include the same part.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ Progress = Callable[[str, int | None], None]
 
 IMAGES = PACKAGE / "images"
 _FALLBACK = {"Debian": "http://deb.debian.org/debian", "Debian-Security": "http://deb.debian.org/debian-security"}
-_BUILD_TIME = 1800.0  # seconds for all packages, on a slow network
+_BUILD_TIME = 1800.0  # seconds for all packages on a slow network
 _CONVERT_TIME = 900.0
-# The host's settings for reaching a mirror; the rest of its apt configuration is its own affair.
+# The host's apt settings that are needed to reach a mirror; all other settings are ignored.
 _APT_OPTION = re.compile(r'Acquire::(?:https?::|Check-|Retries|ForceIPv|Max-FutureTime)[\w:./-]* "[^"]+";')
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # a suite, an architecture, a component: never an option
-_KERNEL_OPTIONS = re.compile(r"[A-Za-z0-9 _.,:=/+@-]*")  # nothing that GRUB's configuration would interpret
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # a suite, an architecture or a component, but not an option
+_KERNEL_OPTIONS = re.compile(r"[A-Za-z0-9 _.,:=/+@-]*")  # no characters that GRUB's configuration would interpret
 _PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a recipe says. size: bytes that a guest sees; the file is much smaller.
+    """The content of a recipe. size: of the guest's disk in bytes; the image file is much smaller.
 
-    include: parts, folders beside the recipe's. Their lists come before the recipe's, its other words before theirs.
-    table: `gpt` or `dos`. root: its file system, `ext4` or `btrfs`. boot: bytes of an ext4 /boot of its own, or 0.
-    uefi: boots on UEFI, too; every disk boots on a BIOS.
-    exclude, keep: dpkg path filters for this disk. hooks: scripts beside the recipe, run by sh with the tree as $1.
-    folders: the parts' and the recipe's own.
+    include: parts, as names of folders beside the recipe's. The recipe's lists are appended to theirs, and its other
+    values replace theirs. table: `gpt` or `dos`. root: the file system, `ext4` or `btrfs`. boot: bytes of a separate
+    ext4 /boot, or 0. uefi: boots on UEFI too; every disk boots on a BIOS.
+    exclude, keep: dpkg path filters for this disk. hooks: scripts beside the recipe, which sh runs with the tree as $1.
+    folders: of the parts and of the recipe.
     """
 
     suite: str
@@ -66,7 +66,7 @@ class Recipe:
 
     @property
     def layout(self) -> Layout:
-        """Refused if the disk is too small for it."""
+        """The layout of the disk. Raises Refused if the disk is too small for it."""
         return lay_out(self.size, table=self.table, filesystem=self.root, boot=self.boot, uefi=self.uefi)
 
 
@@ -75,12 +75,12 @@ _NEEDED = {one.name for one in fields(Recipe) if one.default is MISSING}
 
 
 def names() -> list[str]:
-    """The recipes that come with the program."""
+    """The names of the recipes that slicemgr contains."""
     return sorted(path.parent.name for path in IMAGES.glob("*/recipe.toml"))
 
 
 def directory(name: str) -> Path:
-    """The folder of the recipe called `name`. Refused if there is none."""
+    """The folder of the recipe `name`. Raises Refused if there is none."""
     if name not in names():
         raise Refused(
             Code.NOT_FOUND, f"there is no recipe called {name!r}", hint=f"known: {', '.join(names())}", field="recipe"
@@ -89,7 +89,7 @@ def directory(name: str) -> Path:
 
 
 def load(recipe_dir: Path) -> Recipe:
-    """Read `recipe.toml` and the parts it includes. Refused, naming the key that is missing, unknown or wrong."""
+    """Read `recipe.toml` and its parts. Raises Refused, which names the key that is missing, unknown or wrong."""
     own = _read(recipe_dir / "recipe.toml")
     values: dict[str, typing.Any] = {}
     folders = [recipe_dir.parent / part for part in own.get("include", ())]
@@ -104,7 +104,7 @@ def load(recipe_dir: Path) -> Recipe:
 
 
 def _read(file: Path) -> dict[str, typing.Any]:
-    """The keys of a recipe or a part, of the right types."""
+    """The keys of a recipe or a part, with values of the right types. Raises Refused."""
     try:
         raw = tomllib.loads(file.read_text())
     except OSError as error:
@@ -150,10 +150,10 @@ def _check(recipe: Recipe) -> None:
 
 
 def build(recipe_dir: Path, output: Path, progress: Progress, *, security: bool = True) -> None:
-    """Make the qcow2 disk image `output` from the recipe. Needs root, about 2 GiB beside `output`, and a mirror.
+    """Build the qcow2 disk image `output` from a recipe. Needs root, about 2 GiB beside `output`, and a mirror.
 
-    security: False leaves Debian's security fixes out, for a mirror that has none. progress(phase, percent or None).
-    `output` appears complete or not at all. Raises Refused, Failed.
+    security: False omits Debian's security fixes, for a mirror without them. progress: called with a phase, and a
+    percentage or None. `output` is created atomically. Raises Refused or Failed.
     """
     recipe = load(recipe_dir)
     layout = recipe.layout
@@ -167,7 +167,7 @@ def build(recipe_dir: Path, output: Path, progress: Progress, *, security: bool 
         try:
             progress("installing packages", None)
             sources, options = host_sources(recipe, security=security), host_apt_options()
-            # What it mounts in the tree is in mounts of its own: gone with it, also if it is killed.
+            # A mount namespace of its own removes the tree's mounts, even if mmdebstrap is killed.
             argv = ["unshare", "--mount", *bootstrap_argv(recipe, tree, sources, options)]
             command.run(argv, timeout=_BUILD_TIME)
             progress("making the disk", None)
@@ -183,7 +183,7 @@ def build(recipe_dir: Path, output: Path, progress: Progress, *, security: bool 
 
 
 def pack_argv(raw: Path, packed: Path) -> list[str]:
-    """qemu-img's words for a compressed qcow2; zstd packs and unpacks several times faster than zlib."""
+    """The qemu-img command line for a compressed qcow2 image; zstd is several times faster than zlib."""
     return [
         "qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-c", "-o", "compression_type=zstd",
         "-m", "8", "-W", str(raw), str(packed),
@@ -191,7 +191,7 @@ def pack_argv(raw: Path, packed: Path) -> list[str]:
 
 
 def bootstrap_argv(recipe: Recipe, tree: Path, sources: Sequence[str], apt_options: Sequence[str]) -> list[str]:
-    """mmdebstrap's words for the recipe's tree. All files are in place before the first hook runs."""
+    """The mmdebstrap command line for the recipe's tree. All files are copied before the first hook runs."""
     words = [
         "mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory",
         f"--architectures={recipe.architecture}",
@@ -209,22 +209,22 @@ def bootstrap_argv(recipe: Recipe, tree: Path, sources: Sequence[str], apt_optio
 
 
 def host_sources(recipe: Recipe, *, security: bool = True) -> list[str]:
-    """Lines for sources.list: the recipe's suite on the mirrors that the host's own apt uses for Debian."""
+    """The lines of sources.list: the recipe's suite on the mirrors that the host's apt uses for Debian."""
     form = "$(ORIGIN)|$(LABEL)|$(REPO_URI)"
     try:
         output = command.run(
             ["apt-get", "indextargets", "--format", form, "Created-By: Packages"], timeout=60, env={"LC_ALL": "C"}
         )
     except command.CommandFailed:
-        output = b""  # not a Debian host: the public mirrors
+        output = b""  # not a Debian host: the public mirrors are used
     return sources_on(mirrors(output.decode(errors="replace")), recipe.suite, recipe.components, security=security)
 
 
 def mirrors(index_targets: str) -> dict[str, str]:
-    """Archive label → address, from `apt-get indextargets`; other vendors' repositories do not count.
+    """Archive label → address, from `apt-get indextargets`, without the repositories of other vendors.
 
-    Before the first `apt-get update` apt knows no origin: an address that ends like Debian's archives is then taken,
-    and its signature is checked by mmdebstrap against Debian's keyring as for any other.
+    Before the first `apt-get update`, apt does not have the origins: an address that ends like one of Debian's archives
+    is then used, and mmdebstrap checks its signature against Debian's keyring as for any other.
     """
     found = dict(_FALLBACK)
     seen = set()
@@ -245,7 +245,7 @@ def mirrors(index_targets: str) -> dict[str, str]:
 
 
 def sources_on(mirror: dict[str, str], suite: str, components: Sequence[str], *, security: bool = True) -> list[str]:
-    """One-line sources for a suite with its updates and, if wanted, security fixes."""
+    """One-line sources for a suite with its updates and, if `security`, its security fixes."""
     parts = " ".join(components)
     lines = [
         f"deb {mirror['Debian']} {suite} {parts}",
@@ -255,7 +255,7 @@ def sources_on(mirror: dict[str, str], suite: str, components: Sequence[str], *,
 
 
 def host_apt_options() -> list[str]:
-    """How the host's apt reaches its mirrors: proxies, certificates, retries, date checks."""
+    """The options by which the host's apt reaches its mirrors: proxies, certificates, retries, date checks."""
     try:
         output = command.run(["apt-config", "dump", "--format", '%F "%v";%n', "Acquire"], timeout=60)
     except command.CommandFailed:
@@ -264,5 +264,5 @@ def host_apt_options() -> list[str]:
 
 
 def apt_options(dump: str) -> list[str]:
-    """The lines of `apt-config dump` that say how to reach a mirror."""
+    """The lines of `apt-config dump` that are needed to reach a mirror."""
     return [line for line in dump.splitlines() if _APT_OPTION.fullmatch(line)]

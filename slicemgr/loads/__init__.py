@@ -1,5 +1,5 @@
-"""Programs of experiments: sent as text to a Python in a sliver, or run by the node's own.
+"""Programs of experiments, which run in slivers (sent as text to their Python) or on the node.
 
-Each imports nothing but Python's own library, works from 3.9 on, and prints one JSON object in its last line: what it
-measured, or `missing` (what is not there, with `adds`, the command that adds it), or `failed`.
+Each imports only Python's standard library, works with Python 3.9 or newer, and prints one JSON object as its last
+line: its results, or `missing` (what it requires, with `adds`, the command that installs it), or `failed`.
 """

@@ -1,10 +1,10 @@
-"""Reads and writes one SQLite database, or many small files, as the thesis on INGINious did; prints seconds.
+"""Measure one SQLite database, or many small files, as the thesis on INGInious did; print seconds.
 
     disk.py make,measure,remove sqlite BYTES SEED
     disk.py make,measure,remove files COUNT SEED
 
-In the working directory; the actions may be asked for one by one. What is read is not in the page cache: its pages
-are dropped, and those of nothing else.
+It works in the current directory. The actions may be run one at a time. Before a measurement, the pages of the data,
+and no others, are dropped from the page cache.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PAGE = 4096  # bytes of a small file, and of a database's page
+PAGE = 4096  # bytes of a small file, and of a page of the database
 DATABASE, FILES, ARCHIVE, COPY = Path("data.db"), Path("files"), Path("files.tar"), Path("copy")
-# TPC-C's nine tables, by rows of one round, columns of text, and characters in each of them.
+# TPC-C's nine tables: rows per round, text columns, and characters per column.
 TABLES = {
     "warehouse": (1, 8, 10),
     "district": (1, 8, 10),
@@ -47,7 +47,7 @@ Found = dict[str, object]
 
 
 class Missing(Exception):
-    """Cannot be measured here: what is not there, and the command that adds it ("" if none does)."""
+    """It cannot be measured here. what: the requirement; adds: the command that installs it, or ""."""
 
     def __init__(self, what: str, adds: str = "") -> None:
         super().__init__(what)
@@ -63,7 +63,7 @@ def text(chooser: random.Random, length: int) -> bytes:
 
 @contextmanager
 def database() -> Iterator[Any]:
-    """A connection; what goes wrong is an OSError. Without a transaction that is begun each statement is its own."""
+    """A connection without implicit transactions. Errors are raised as OSError, a missing SQLite as Missing."""
     try:
         import sqlite3
     except ImportError as error:
@@ -79,7 +79,7 @@ def database() -> Iterator[Any]:
 
 
 def make_database(size: int, seed: int) -> None:
-    """Filled in rounds until it has `size` bytes, at least a page of each table."""
+    """Add rounds of rows until the database has `size` bytes, or more if a page of each table needs more."""
     chooser = random.Random(seed)
     pool = text(chooser, _POOL).decode()
 
@@ -107,7 +107,7 @@ def make_database(size: int, seed: int) -> None:
 
 
 def read_database() -> None:
-    """All of every table, as text, to nowhere."""
+    """Read all rows of every table, convert them to text and discard it."""
     with database() as connection, Path(os.devnull).open("w") as nowhere:
         for name in TABLES:
             for row in connection.execute(f"SELECT * FROM {name}"):
@@ -115,7 +115,7 @@ def read_database() -> None:
 
 
 def write_database() -> None:
-    """Every table once more, each in a transaction of its own, as safe from a power cut as SQLite makes it."""
+    """Copy every table, each in its own transaction, with SQLite's default durability."""
     with database() as connection:
         for name in TABLES:
             connection.execute(f"CREATE TABLE {name}_copy AS SELECT * FROM {name}")
@@ -133,7 +133,7 @@ def make_files(count: int, seed: int) -> None:
 
 
 def read_files() -> None:
-    """One after the other, in the order in which the directory has them."""
+    """Read all files, one after the other, in the order of the directory."""
     with os.scandir(FILES) as found:
         for one in found:
             with open(one.path, "rb") as file:  # noqa: PTH123  # a Path for each would be measured, too
@@ -160,7 +160,7 @@ def tar(*words: str) -> None:
 
 
 def evict(paths: Iterator[Path]) -> None:
-    """Out of the page cache; what is not on the disk yet stays there."""
+    """Drop the files' pages from the page cache, except those that are not on the disk yet."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -168,7 +168,7 @@ def evict(paths: Iterator[Path]) -> None:
 
 
 def settle() -> None:
-    """What was written to this file system is on its disk."""
+    """Wait until all data written to this file system is on its disk."""
     descriptor = os.open(".", os.O_RDONLY)
     try:
         library = ctypes.CDLL(None, use_errno=True)
@@ -194,7 +194,7 @@ def make(what: str, size: int, seed: int) -> Found:
 
 
 def measure(what: str, _size: int, _seed: int) -> Found:
-    """read, write: seconds. sync: seconds more until what was written is on the disk. bytes: of the database."""
+    """read, write: seconds. sync: further seconds until the written data is on the disk. bytes: of the database."""
     if what == "sqlite":
         with database() as connection:
             found: Found = {"version": connection.execute("SELECT sqlite_version()").fetchone()[0]}

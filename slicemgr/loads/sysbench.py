@@ -1,8 +1,8 @@
-"""Runs one test of sysbench 1.0 as the table of "Create Simple Container" has them, and prints what it found.
+"""Run one test of sysbench 1.0 with the options of the table in "Create Simple Container", and print the results.
 
     sysbench.py cpu|threads|memory|fileio SECONDS BYTES SEED
 
-In the working directory. SECONDS 0: as long as in that table. BYTES: of the files of `fileio`.
+It works in the current directory. SECONDS 0 selects the duration of that table. BYTES: of the files of `fileio`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORDS = {
     "memory": ["--threads=4"],
     "fileio": ["--threads=16", "--file-test-mode=rndrw"],
 }
-SECONDS = {"cpu": 10, "threads": 20, "memory": 20, "fileio": 10}  # the table's, and sysbench's own where it is silent
+SECONDS = {"cpu": 10, "threads": 20, "memory": 20, "fileio": 10}  # the table's, or sysbench's defaults
 _GENERAL = {"seconds": r"total time:\s+([0-9.]+)s", "events": r"total number of events:\s+([0-9]+)"}
 LINES = {
     "cpu": {**_GENERAL, "events_per_second": r"events per second:\s+([0-9.]+)"},
@@ -33,12 +33,12 @@ LINES = {
     },
     "fileio": {**_GENERAL, "read": r"read, MiB/s:\s+([0-9.]+)", "written": r"written, MiB/s:\s+([0-9.]+)"},
 }
-_FAREWELL = 600  # seconds beyond the test for preparing and ending
+_FAREWELL = 600  # seconds in addition to the test, for preparation and cleanup
 Found = dict[str, object]
 
 
 def parse(test: str, said: str) -> dict[str, float]:
-    """Raises ValueError if a line is not there."""
+    """The results in sysbench's output. Raises ValueError if one is missing."""
     found = {}
     for name, line in LINES[test].items():
         match = re.search(line, said)
