@@ -1,5 +1,5 @@
-"""The node's agent: it makes the host what the rows say, and the rows say what the host is.
+"""The node's agent: it makes the host match the rows, and records the host's state in the rows.
 
-`scheduler` takes the work, `observe` reads the host, `plan` decides (pure), `apply` acts;
-`journal` writes to the store.
+`scheduler` receives the work, `observe` reads the host, `plan` decides (pure), `apply` acts, and `journal` writes to
+the store.
 """

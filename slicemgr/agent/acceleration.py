@@ -1,4 +1,4 @@
-"""What runs virtual machines on this node: hardware acceleration, emulation or nothing."""
+"""The acceleration of virtual machines on this node: KVM, emulation or none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Machines:
-    """`found` is None until it is known."""
+    """The acceleration as found. `found` is None until it is known."""
 
     def __init__(self, config: Config) -> None:
         self._wanted = config.libvirt.acceleration
@@ -24,11 +24,11 @@ class Machines:
         self.found: Found | None = None
 
     def place(self, node: Host) -> Host:
-        """The node, with what runs virtual machines as far as that is known."""
+        """The node's properties with its acceleration, if that is known."""
         return replace(node, acceleration=self.found.acceleration) if self.found and self.found.acceleration else node
 
     def find(self, then: Callable[[], None]) -> None:
-        """Find out in the background, because a guest that does not boot takes long; then call `then`."""
+        """Find the acceleration in the background, because a guest that does not boot takes long; then call `then`."""
 
         def work() -> None:
             self.found = acceleration.find(self._wanted, self._cache)

@@ -1,4 +1,4 @@
-"""The lock by which a node has one agent."""
+"""The lock that allows one agent per node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slicemgr.errors import Code, Refused
 
 @contextmanager
 def only_one(path: Path) -> Iterator[None]:
-    """Hold the lock that an agent holds while it runs. Refused if one does."""
+    """Hold the lock of a running agent. Raises Refused if another agent holds it."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

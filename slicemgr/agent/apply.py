@@ -1,4 +1,4 @@
-"""Carries out the steps: each is idempotent, so that it may run again after a crash anywhere inside it."""
+"""Carry out the steps of a plan. Each step is idempotent, so that it can run again after a crash at any point."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LOOPBACK = ipaddress.IPv4Network("127.0.0.0/8")
 
 
 class Applier:
-    """Carries out one step of one sliver's plan. Thread-safe for different slivers."""
+    """Carries out single steps of slivers' plans. Thread-safe for different slivers."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Applier:
         self._machines = machines
         self._containers = launch.host(config)
         self._roots = Roots(config, pool, hypervisor, self._place)
-        self._console_sizes: dict[str, int] = {}  # machine → bytes on its console before it started
+        self._console_sizes: dict[str, int] = {}  # machine → bytes in its console log before it started
         self._dns = config.network.dns or resolvers(Path("/etc/resolv.conf").read_text())
         self._steps: dict[Step, Callable[[Sliver], str | None]] = {
             Step.DISCARD: self._discard,
@@ -83,17 +83,17 @@ class Applier:
         }
 
     def do(self, step: Step, sliver: Sliver, progress: Callable[[str], None], unwanted: Callable[[], bool]) -> str:
-        """Carry out the step; a detail for the operation, or "". Raises Failed or Refused.
+        """Carry out the step and return a detail for the operation, or "". Raises Failed or Refused.
 
-        progress: reports a detail meanwhile. unwanted: whether a later request desires another state; then it does not
-        wait.
+        progress: called with a detail during the step. unwanted: whether a later request has changed the desired
+        state; the step then stops waiting.
         """
         if step is Step.SSH:
             return self._ssh(sliver, progress, unwanted)
         return self._steps[step](sliver) or ""
 
     def undo(self, step: Step, sliver: Sliver) -> None:
-        """After `step` failed: remove what is of no use. A root with data in it always stays."""
+        """Clean up after `step` failed. A root that contains data is always kept."""
         with suppress(SlicemgrError):
             if step is Step.ROOT and not (observe.has_root(self._config, sliver.id) or sliver.snapshots):
                 self._remove(sliver)
@@ -106,7 +106,7 @@ class Applier:
     # snapshots
 
     def _snapshot(self, sliver: Sliver) -> str:
-        """Make each that is not made yet; the disk limit gets its size where it does not count snapshots itself."""
+        """Create the missing snapshots; then set the disk limit, which has to count their sizes under full quotas."""
         details = []
         for one in sliver.snapshots:
             if not one.made:
@@ -141,7 +141,7 @@ class Applier:
         self._journal.add(pending.SliverSeen(sliver.id, Phase.PENDING, host_key=public, keys_missing=""))
 
     def _keys(self, sliver: Sliver) -> str:
-        """Keys that a running sliver cannot take are no failure: its row names the reason until it is started again."""
+        """Replace the ssh keys. A running sliver that cannot accept them is no failure: its row has the reason."""
         missing = self._roots.give_keys(sliver)
         _, public = self._host_key(sliver)
         update = pending.SliverSeen(sliver.id, phase_after(sliver.desired), keys_missing=missing, host_key=public)
@@ -149,7 +149,7 @@ class Applier:
         return missing
 
     def _host_key(self, sliver: Sliver) -> tuple[bytes, str]:
-        """The sliver's key, kept beside its root where the tenant cannot change it; made at the first start."""
+        """The sliver's ssh host key, stored where the tenant cannot change it; created at the first start."""
         directory = names.sliver_dir(self._config.node.pool, sliver.id)
         private, public = directory / "host_key", directory / "host_key.pub"
         if public.exists():
@@ -187,7 +187,7 @@ class Applier:
             raise Failed("; ".join(wrong), hint="`slicectl doctor` shows which limits the kernel of the node supports")
 
     def _ssh(self, sliver: Sliver, progress: Callable[[str], None], unwanted: Callable[[], bool]) -> str:
-        """Wait for the banner. A sliver without sshd is no failure: the detail says that the banner did not come."""
+        """Wait for the ssh banner. A sliver without sshd is no failure: the detail reports the missing banner."""
         agent = self._config.agent
         limit = (agent.ssh_wait if sliver.kind is Kind.LXC else agent.boot_wait).total_seconds()
         deadline = time.monotonic() + limit
@@ -220,7 +220,7 @@ class Applier:
         )
 
     def _wait_for_console(self, sliver: Sliver) -> bool:
-        """Wait until the guest writes to its console; whether it did. No banner can be expected before that."""
+        """Wait until the guest writes to its console; whether it did. No banner can appear before."""
         pool, before = self._config.node.pool, self._console_sizes.pop(sliver.id, 0)
         deadline = time.monotonic() + _CONSOLE_LIMIT
         while not (written := console_log.size(pool, sliver.id) != before) and time.monotonic() < deadline:
@@ -232,7 +232,7 @@ class Applier:
         self._hypervisor.pause(sliver.id)
 
     def _resume(self, sliver: Sliver) -> None:
-        """Resume it; Failed with the reason if a machine that paused because of an error does so again."""
+        """Resume the sliver. Raises Failed with the reason if a machine paused by an error pauses again."""
         self._hypervisor.resume(sliver.id)
         if sliver.kind is Kind.KVM and self._stop.wait(_RESUME_CHECK):
             return
@@ -241,7 +241,7 @@ class Applier:
             raise self._paused_by_error(sliver, domain.trouble)
 
     def _paused_by_error(self, sliver: Sliver, trouble: str) -> Failed:
-        """The error of a machine that paused itself: libvirt does not distinguish a quota from a broken disk."""
+        """The error of a machine that paused itself; libvirt does not distinguish a quota from a broken disk."""
         used = self._pool.usage().get(names.qgroup(sliver.serial), 0) + sliver.inherited
         if used >= sliver.limits.disk:
             text = allocate.size_text(sliver.limits.disk)
@@ -278,7 +278,7 @@ def _with_size(snapshots: tuple[SliverSnapshot, ...], id: str, size: int) -> tup
 
 
 def resolvers(resolv_conf: str) -> tuple[str, ...]:
-    """The IPv4 name servers a sliver can use: the node's own, without those only the node reaches."""
+    """The first three IPv4 name servers of the node that slivers can reach, without loopback addresses."""
     found = []
     for line in resolv_conf.splitlines():
         words = line.split()

@@ -1,7 +1,7 @@
-"""Serves consoles and screens of the node's slivers to clients that have a token: one thread for each session.
+"""Serve consoles and screens of the node's slivers to clients that have a token, with one thread per session.
 
-A sliver has one console, and a virtual machine one screen: a later session takes it over. To open or close one changes
-nothing about the sliver. A session whose user loses the right to it ends within seconds.
+A sliver has one console, and a virtual machine one screen: a new session ends an earlier one. Opening and closing a
+session does not change the sliver. A session whose user loses the right to it ends within seconds.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from slicemgr.store.updates import utcnow
 
 log = logging.getLogger(__name__)
 
-MOST = 64  # open at once
+MOST = 64  # open sessions, at most
 _TOKEN_WITHIN = 5.0  # seconds after connecting
-_REASON_WITHIN = 1.0  # seconds for a client to make room for the reason of the end
-_WATCH = 2.0  # seconds between checks of the rights to the open ones
-_ENDING = 3.0  # seconds for all of them to end when the agent does
+_REASON_WITHIN = 1.0  # seconds for a client to accept the reason of the end
+_WATCH = 2.0  # seconds between checks of the rights to open sessions
+_ENDING = 3.0  # seconds for all sessions to end with the agent
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
 class Consoles:
-    """A context manager: serves `config.console_socket` until its end, which is that of all open consoles."""
+    """A context manager: serves `config.console_socket` until its end, which ends all open sessions."""
 
     def __init__(self, config: Config, store: Store, hypervisor: Hypervisor) -> None:
         self._config = config
         self._store = store
         self._hypervisor = hypervisor
         self._lock = threading.Lock()
-        self._open: dict[tuple[str, bool], _Session] = {}  # by sliver, and whether it is the screen
+        self._open: dict[tuple[str, bool], _Session] = {}  # key: sliver, and whether it is the screen
         self._room = threading.BoundedSemaphore(MOST)
         self._threads: set[threading.Thread] = set()
         self._stopping = threading.Event()
@@ -74,7 +74,7 @@ class Consoles:
                 try:
                     stream, _ = self._listener.accept()
                 except OSError as error:
-                    if not self._stopping.wait(0.1):  # no descriptors left, for one
+                    if not self._stopping.wait(0.1):  # for example, because no descriptors are left
                         log.error("cannot accept a console: %s", error)
                     continue
                 thread = threading.Thread(target=self._serve, args=(stream,), name="console", daemon=True)
@@ -85,7 +85,7 @@ class Consoles:
     def _watch(self) -> None:
         """End the sessions whose users no longer have the right to them.
 
-        While the rows cannot be read, sessions go on, as slivers do.
+        While the database cannot be read, sessions continue, as slivers do.
         """
         while not self._stopping.wait(_WATCH):
             with self._lock:
@@ -120,7 +120,7 @@ class Consoles:
             self._threads.discard(threading.current_thread())
 
     def _attend(self, stream: socket.socket) -> SlicemgrError | None:
-        """Serve the client from its token to the end; the reason of the end, or None if the client closed it."""
+        """Serve the client from its token to its end; the reason of the end, or None if the client closed it."""
         if not self._room.acquire(blocking=False):
             raise Refused(Code.UNAVAILABLE, f"the node already has {MOST} open consoles", hint="close one of them")
         with ExitStack() as stack:
@@ -155,7 +155,7 @@ class Consoles:
                 if not windows:
                     windows.append(stack.enter_context(TerminalSize(self._hypervisor.init_pid(sliver.id))))
                 windows[0].resize(*size)
-            except (OSError, Failed) as error:  # it is just starting, or going
+            except (OSError, Failed) as error:  # the container is starting or ending
                 log.debug("the console of %s keeps its size: %s", sliver.id, error)
 
         return resize
@@ -170,7 +170,7 @@ class Consoles:
             why = ended_by(console_rights.read(c, [ticket]), ticket, utcnow())
         if not rows:
             raise Refused(Code.NOT_FOUND, "the sliver is not on this node")
-        if why is not None:  # since it was given
+        if why is not None:  # the right was lost after the token was issued
             raise why
         sliver = rows[0].sliver
         if sliver.desired is not Desired.RUNNING:
@@ -192,7 +192,7 @@ class Consoles:
         if before is not None:
             message = f"{session.ticket.user} opened the {session.what} of {session.name}, which closed this session"
             before.end(Refused(Code.CONFLICT, message))
-            before.over.wait(_ENDING)  # or both would read, each of them a part
+            before.over.wait(_ENDING)  # two readers would each get a part of the output
 
     def _forget(self, session: _Session) -> None:
         session.over.set()
@@ -202,7 +202,7 @@ class Consoles:
 
 
 class _Session:
-    """One client at one console or screen. over: it no longer uses it."""
+    """One client at one console or screen. over: set when it no longer uses it."""
 
     def __init__(self, name: str, ticket: Ticket, stream: socket.socket) -> None:
         self.name = name
@@ -214,15 +214,18 @@ class _Session:
         self._why: SlicemgrError | None = None
 
     def end(self, why: SlicemgrError) -> None:
-        """End it soon, from another thread."""
+        """End the session soon. Called from another thread."""
         self._why = self._why or why
         with suppress(OSError):
-            self._stream.shutdown(socket.SHUT_RD)  # `pump` ends then, and can still send the reason
+            self._stream.shutdown(socket.SHUT_RD)  # ends `pump`, which can still send the reason
 
     def pump(
         self, console: Console | Screen, resize: Callable[[console_socket.TerminalSize], None]
     ) -> SlicemgrError | None:
-        """Pass bytes both ways until either side or `end` ends it; no more is read than the other side takes."""
+        """Pass bytes in both directions until either side or `end` ends the session.
+
+        No more is read from one side than the other side accepts.
+        """
         to_sliver = to_client = b""
         while self._why is None:
             from_client, from_sliver = self._wait(console, to_sliver, to_client)
@@ -249,24 +252,24 @@ class _Session:
             except BlockingIOError:
                 continue
             except OSError:
-                break  # the client is gone
+                break  # the client has closed the connection
         return self._why
 
     def _wait(self, console: Console | Screen, to_sliver: bytes, to_client: bytes) -> tuple[int, int]:
-        """Wait for either; the poll events of client and console."""
+        """Wait for either side; the poll events of client and console."""
         poll = select.poll()
         poll.register(
             self._stream, select.POLLRDHUP | (select.POLLOUT if to_client else 0) | (0 if to_sliver else select.POLLIN)
         )
         wanted = (select.POLLOUT if to_sliver else 0) | (0 if to_client else select.POLLIN)
-        if wanted:  # or poll would return its end again and again before it can be passed on
+        if wanted:  # poll would report the end repeatedly before it can be passed on
             poll.register(console, wanted)
         ready = dict(poll.poll())
         return ready.get(self._stream.fileno(), 0), ready.get(console.fileno(), 0)
 
 
 def ended_by(found: console_rights.Rights, ticket: Ticket, now: datetime) -> Refused | None:
-    """Why the console may not go on; None if it may."""
+    """Why the console must be closed; None if it may stay open."""
     account, credential = found.accounts.get(ticket.user), found.credentials.get(ticket.credential)
     return objection(ticket.user, account, credential, found.targets.get(ticket.sliver), now)
 

@@ -1,6 +1,6 @@
-"""Checks everything the node needs and names the remedy for what is missing. Reads only.
+"""Check all requirements of the node and report the remedy for what is missing. The checks change nothing.
 
-`ok` is True, False, or None where the node works but with less than it could.
+`ok` is True, False, or None if the node works with restrictions.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _PROGRAMS = {
     "tc": "apt-get install iproute2",
 }
 _CONTROLLERS = ("memory", "cpu", "pids")
-_NODES = 4096  # bytes of a node of the pool: see docs/how-to/install.md
-_METADATA_LEFT = 0.1  # of what there is for metadata; with less the node needs attention
-_OWN_CONNECTIONS = 32768  # of the node itself
+_NODES = 4096  # bytes of a tree node of the pool: see docs/how-to/install.md
+_METADATA_LEFT = 0.1  # share of the space for metadata; with less, the node needs attention
+_OWN_CONNECTIONS = 32768  # connections of the node itself
 _NEARLY_FULL = 0.9
-_LOOSE = 2  # of rp_filter
+_LOOSE = 2  # value of rp_filter
 _ENOUGH_NEIGHBOURS = 65536
-_SHOWN = 5  # slivers at their limit that are named
+_SHOWN = 5  # number of slivers at their limit that are named
 _OLD_KERNEL = (6, 7)
 
 
@@ -60,7 +60,7 @@ class Check:
 def examine(
     config: Config, hypervisor: Hypervisor, pool: Pool, firewall: Firewall, machines: Found | None
 ) -> list[Check]:
-    """Every check, in the order in which things depend on each other."""
+    """Every check. A check comes after those that it depends on."""
     checks: list[Callable[[], Check]] = [
         _root,
         lambda: _libvirt(hypervisor, Kind.LXC),
@@ -160,7 +160,7 @@ def _socket_memory() -> Check:
 
 
 def socket_memory(version: str, options: Sequence[str], *, limited: bool) -> Check:
-    """options: the kernel's command line. limited: whether v1 has a limit of its own for it. Pure."""
+    """Whether socket memory is limited. options: the kernel's command line. limited: whether v1 has a limit. Pure."""
     name = "socket memory"
     off = {word for option in options if option.startswith("cgroup.memory=") for word in option[14:].split(",")}
     if off & {"nosocket", "nokmem"}:
@@ -181,7 +181,7 @@ def socket_memory(version: str, options: Sequence[str], *, limited: bool) -> Che
 
 
 def _capture_rings(config: Config) -> Check:
-    """As the launcher finds the program: see the log of the agent it could not be loaded."""
+    """Whether the launcher finds the program; the agent's log has the reason if it could not be loaded."""
     if capture_rings.program(config.node.run_dir) is not None:
         return Check("capture rings", True, f"at most {config.limits.capture_rings.bytes >> 10} KiB in each sliver")
     detail = "denied in slivers, because this kernel cannot limit them with BPF; tcpdump does not work"
@@ -281,7 +281,7 @@ def _appliance() -> Check:
 
 
 def _importer(config: Config) -> Check:
-    """Whether the importer's program starts as its user where it is confined, with libguestfs' binding."""
+    """Whether the importer's program with libguestfs' binding starts in its confinement as its user."""
     name, remedy = "importer", "apt-get install python3-guestfs bubblewrap; importer.user must be a dedicated user"
     try:
         who = confinement.user(config.importer.user)
@@ -296,16 +296,16 @@ def _neighbours() -> Check:
     limit = _number("/proc/sys/net/ipv4/neigh/default/gc_thresh3")
     try:
         used = max(int(row.split()[0], 16) for row in Path("/proc/net/stat/arp_cache").read_text().splitlines()[1:])
-    except (FileNotFoundError, ValueError):  # in the machine's first network namespace alone
+    except (FileNotFoundError, ValueError):  # exists only in the initial network namespace
         used = None
     return neighbours(limit, used, _number("/proc/sys/net/ipv4/conf/all/rp_filter"))
 
 
 def neighbours(limit: int | None, used: int | None, path_filter: int | None) -> Check:
-    """Whether the table has room, and whether links take forged senders for neighbours. Pure.
+    """Whether the table has room, and whether forged ARP requests can add entries. Pure.
 
-    limit: entries that can be collected, of all network namespaces. used: entries of any kind. path_filter: the
-    machine's own setting, which each link raises but cannot lower: 2 is loose, and strict is 1.
+    limit: collectable entries of all network namespaces. used: entries of any kind. path_filter: the setting for all
+    links, which each link's own setting can raise but not lower: 2 is loose, and 1 is strict.
     """
     name, sysctl = "neighbour table", "net.ipv4.neigh.default.gc_thresh3"
     if path_filter == _LOOSE:
@@ -338,14 +338,14 @@ def _conntrack(network: NetworkConfig, firewall: Firewall) -> Check:
 def connections(
     network: NetworkConfig, limit: int | None, used: int | None, published: int, busiest: Mapping[str, int]
 ) -> Check:
-    """Whether the slivers' shares of the table and the node's own have room in it. Pure.
+    """Whether the table has room for the shares of all slivers and of the node. Pure.
 
-    limit: entries that the kernel has room for. used: by all. busiest: sliver → entries, of those at their limit.
+    limit: entries, at most. used: entries in use. busiest: sliver → entries, of the slivers at their limit.
     """
     name, sysctl = "connection tracking", "net.netfilter.nf_conntrack_max"
     if limit is None or used is None:
         return Check(name, None, f"this kernel has no {sysctl}", "modprobe nf_conntrack")
-    each = 2 * network.connections  # opened by it, and to it
+    each = 2 * network.connections  # connections that it opens, and connections to it
     enough = max(65536, published * each + _OWN_CONNECTIONS)
     detail = f"{sysctl} = {limit}, {used} in use; {published} slivers can use up to {each} each"
     if busiest:

@@ -1,4 +1,4 @@
-"""At the start, files that an earlier version left readable to every local user become their owner's alone."""
+"""Restrict files that an earlier version left readable to all local users, when the agent starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_SLIVER = ("limit", "host_key.pub", names.KERNEL, names.INITRD, names.FIRMWAR
 
 
 def tighten(config: Config) -> None:
-    """Take their modes away from group and others. Links are not followed; what is absent is fine."""
+    """Remove all permissions of group and others. Links are not followed; missing files are skipped."""
     for path in _private(config):
         with suppress(FileNotFoundError, NotADirectoryError):
             _tighten(path)

@@ -1,6 +1,6 @@
-"""What carries our mark but is in no row: found by comparing the host with the rows, removed only on request.
+"""Find resources with slicemgr's mark that no row names, and remove them on request.
 
-What does not parse as one of our names is not ours and is never listed.
+A name that does not parse as one of slicemgr's is never listed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LINKS = Path("/sys/class/net")
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something to be removed: what kind of thing, its name, and how."""
+    """A resource to remove: its type, its name and the function that removes it."""
 
     what: str
     name: str
@@ -33,7 +33,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the rows name: everything else with our mark is left over."""
+    """The resources that the rows name: all others with slicemgr's mark are left over."""
 
     slivers: frozenset[str]
     groups: frozenset[int]
@@ -49,9 +49,9 @@ class Wanted:
 
 
 def find(config: Config, hypervisor: Hypervisor, pool: Pool, read_wanted: Callable[[], Wanted]) -> list[Leftover]:
-    """List the host, then the rows. Domains come first: what they use can only be removed after them.
+    """List the host's resources, then read the rows. Domains are first, because they use the others.
 
-    In this order, because what is made meanwhile has its row before it is on the host.
+    The host is read first, because a resource that is created meanwhile has its row before it exists on the host.
     """
     host, groups, links = observe.host(config, hypervisor), pool.groups(), _links()
     bases, disks = _children(config.node.pool / "bases"), _children(config.images_dir)
@@ -76,12 +76,12 @@ def find(config: Config, hypervisor: Hypervisor, pool: Pool, read_wanted: Callab
 
 
 def _links() -> set[str]:
-    """The slivers whose links are there."""
+    """The slivers that have a link on the host."""
     return set(filter(None, (names.sliver_of_link(entry.name) for entry in _LINKS.iterdir())))
 
 
 def _ends_with_domain() -> None:
-    """A link goes when its container does: after the domain was removed there is nothing to do."""
+    """Do nothing: a link disappears with its container, which has been removed before."""
 
 
 def _slivers(config: Config, pool: Pool, host: observe.Host, wanted: Wanted) -> list[Leftover]:
@@ -123,7 +123,7 @@ def _children(directory: Path) -> list[Path]:
 
 
 def collect(found: Sequence[Leftover], *, apply: bool) -> dict[str, object]:
-    """The result of a `gc` operation; with `apply`, after removing. Goes on past what cannot be removed."""
+    """The result of a `gc` operation; with `apply`, after the removal. A failure does not stop the removal."""
     items: list[dict[str, object]] = []
     for one in found:
         removed, detail = False, ""

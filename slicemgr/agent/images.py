@@ -1,6 +1,6 @@
-"""Disk images: from an uploaded file to a read-only base, and away again.
+"""Disk images: import an uploaded file as a read-only base, and delete it.
 
-The base is made under a name of its own and gets its place by one rename, so that a base that is there is complete.
+A base is created under a temporary name and renamed once, so that an existing base is complete.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from slicemgr.store import pending
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _CHUNK = 1 << 20
-_RESERVE = 256 << 20  # bytes of the pool that an import's stream never takes
-_LEAST_FREE = 128 << 20  # bytes of the pool below which it ends: names and inodes take room beside the stream
+_RESERVE = 256 << 20  # bytes of the pool that an import must not use
+_LEAST_FREE = 128 << 20  # free bytes below which an import ends: names and inodes use space as well
 
 
 def incoming_dir(pool: Path, sha256: str) -> Path:
@@ -39,15 +39,15 @@ def incoming_dir(pool: Path, sha256: str) -> Path:
 
 
 def note_file(config: Config, sha256: str) -> Path:
-    """What the extraction found, for an agent that is restarted before it is in the rows."""
+    """The file with the findings of an extraction, for an agent that restarts before they are in the rows."""
     return config.images_dir / f"{sha256}.json"
 
 
 def take_over(upload: Path, disk: Path) -> None:
-    """Copy what the web process spooled to a file of root's own.
+    """Copy the file that the web process has spooled to a file of root's own.
 
-    A copy, because the web process may still hold its file open; read without following a link, because that process
-    may not decide what root reads. Raises Failed if there is no plain file.
+    It is copied because the web process may still have its file open, and read without following a link because that
+    process must not choose what root reads. Raises Failed if it is not a regular file.
     """
     unfinished = disk.with_suffix(".new")
     try:
@@ -66,7 +66,7 @@ def take_over(upload: Path, disk: Path) -> None:
 
 
 class Importer:
-    """Carries out `image-import` and `image-delete`; idempotent, so that a restarted agent begins again."""
+    """Carries out `image-import` and `image-delete`. Both are idempotent, so a restarted agent repeats them."""
 
     def __init__(self, config: Config, pool: Pool, journal: Journal, machines: Machines, stop: threading.Event) -> None:
         self._config = config
@@ -76,9 +76,9 @@ class Importer:
         self._stop = stop
 
     def add(self, operation: pending.Operation) -> dict[str, object]:
-        """Check the file, take it over, extract its files into the base.
+        """Check the file, copy it, and extract its files into the base.
 
-        Raises Refused for a file that is not a usable image, Failed if the extraction broke; nothing is left then.
+        Raises Refused for a file that is not a usable image, and Failed if the extraction broke; nothing remains then.
         """
         sha256, format = operation.image, str(operation.params["format"])
         if not _SHA256.fullmatch(sha256) or format not in disk_image.FORMATS:
@@ -86,7 +86,7 @@ class Importer:
         upload = self._config.uploads_dir / f"{sha256}.{format}"
         try:
             return self._add(operation, sha256, format, upload)
-        except Exception:  # of any kind: such a row could be neither deleted nor imported again
+        except Exception:  # an image whose row remains could be neither deleted nor imported again
             if not self._stop.is_set():
                 self._journal.add(pending.ImageGone(sha256))
             raise
@@ -98,7 +98,7 @@ class Importer:
         incoming = incoming_dir(self._config.node.pool, sha256)
         with ExitStack() as revert:
             self._config.images_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
-            self._config.images_dir.chmod(0o711)  # QEMU, which is not root, finds what it is named
+            self._config.images_dir.chmod(0o711)  # QEMU, which is not root, opens files by their names
             revert.callback(self._drop, upload, disk)
             if not disk.exists():
                 take_over(upload, disk)
@@ -149,14 +149,14 @@ class Importer:
         return {"sha256": sha256, "arch": tree.arch, "os": tree.os_name, "bytes": tree.bytes}
 
     def _most(self, operation: pending.Operation) -> int:
-        """Bytes that its files may take: of the pool, and of the quota of the project whose it is."""
+        """The bytes that its files may use, by the free space of the pool and the quota of the image's project."""
         free = max(0, self._pool.space().free - _RESERVE)
         left = operation.params.get("most")
         return min(free, left) if isinstance(left, int) else free
 
     def _keep(self, tree: disk_image.TreeFacts, incoming: Path, base: Path) -> None:
-        """Give the files their place; without a Linux in the image there are none."""
-        self._pool.delete_tree(base, None)  # of an agent that ended right here
+        """Rename the files to their base; an image without Linux has none."""
+        self._pool.delete_tree(base, None)  # of an agent that was killed at this point
         if tree.arch:
             self._pool.set_readonly(incoming, True)
             incoming.rename(base)
@@ -164,7 +164,7 @@ class Importer:
             self._pool.delete_tree(incoming, None)
 
     def remove(self, operation: pending.Operation) -> dict[str, object]:
-        """Delete an image's base and disk file. The service made sure that no slice uses it."""
+        """Delete an image's base and disk file. The service has verified that no slice uses it."""
         sha256 = operation.image
         self._pool.delete_tree(incoming_dir(self._config.node.pool, sha256), None)
         self._pool.delete_tree(names.base_dir(self._config.node.pool, sha256), None)
@@ -175,7 +175,7 @@ class Importer:
         return {}
 
     def _drop(self, upload: Path, disk: Path) -> None:
-        """A stopped agent keeps the file: the next one goes on with it."""
+        """Remove the files of a failed import; an agent that is stopping keeps them for the next one."""
         if not self._stop.is_set():
             upload.unlink(missing_ok=True)
             disk.unlink(missing_ok=True)

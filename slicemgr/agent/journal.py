@@ -1,8 +1,8 @@
-"""The agent's one writer to the store.
+"""The agent's only writer to the store.
 
-What workers report is queued and written by one thread, in order. Reports of steps and phases wait a moment to share a
-transaction; any other report is written at once, with all that was queued before.
-A report that is lost in a crash is made again when the host is observed.
+One thread writes what workers report, in order. Reports of steps and phases wait a moment to share a transaction. Any
+other report is written at once, with all that were queued before. A report that is lost in a crash is made again when
+the host is observed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from slicemgr.store import Store, StoreError, pending
 
 log = logging.getLogger(__name__)
 
-_SHARING = 0.05  # seconds that such a report waits for others
+_SHARING = 0.05  # seconds that a report of a step or phase waits for others
 _MAY_WAIT = (pending.StepSeen, pending.SliverSeen)
-_RETRY = 0.5  # seconds between attempts while the database does not take a write
+_RETRY = 0.5  # seconds between attempts while the database refuses writes
 
 
 class Journal:
-    """Queue of updates with its writer thread. Use as a context manager; its end writes what is queued.
+    """A queue of updates with its writer thread. A context manager; its end writes all queued updates.
 
-    broken: called if the writer ends by an error that does not go away by waiting: no work may go on unreported.
+    broken: called if the writer ends with an error other than StoreError: no work may continue unreported.
     """
 
     def __init__(self, store: Store, broken: Callable[[], None] = lambda: None) -> None:
@@ -90,7 +90,7 @@ class Journal:
         return self._closing or self._flushing > 0 or not all(isinstance(one, _MAY_WAIT) for one in self._queued)
 
     def _write(self, batch: Sequence[pending.Update]) -> bool:
-        """Write until it works; False when the agent is being stopped and the database still refuses."""
+        """Write until it succeeds; False if the agent is stopping and the database still refuses the write."""
         while True:
             try:
                 with self._store.write() as connection:

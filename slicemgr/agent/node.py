@@ -1,4 +1,4 @@
-"""One node, as the parts of its agent share it."""
+"""The node as the parts of its agent share it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from slicemgr.store import Store, pending
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node: the drivers that act on it, and what else the parts of its agent share.
+    """One node: its drivers, and the other objects that the parts of its agent share.
 
-    raw_slivers: set while slivers run that are in no row, because a measurement makes them.
+    raw_slivers: set while slivers without rows run, because a measurement creates them.
     """
 
     config: Config
@@ -36,7 +36,7 @@ class Node:
 
     @classmethod
     def open(cls, config: Config, store: Store, journal: Journal, stop: threading.Event) -> Node:
-        """With drivers of its own. Changes nothing on the host. stop: the agent is to end."""
+        """A node with new drivers. It changes nothing on the host. stop: set when the agent is to end."""
         firewall = Firewall(config.network)
         return cls(
             config,
@@ -52,7 +52,7 @@ class Node:
         )
 
     def announce(self) -> None:
-        """Write to the store what the node has."""
+        """Write the node's properties to the store."""
         node = self.config.node
         facts = node_facts.gather(self.config, self.pool, self.hypervisor, self.machines.found)
         self.journal.add(pending.NodeSeen(node.name, node.address, facts))

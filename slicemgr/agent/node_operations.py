@@ -1,6 +1,6 @@
-"""What a node can be asked to do: a table of the operations on the node or an image, with what serves each of them.
+"""The operations on the node or on images: a table with the function for each kind.
 
-Operations on slivers are not here: the scheduler gives each of their slivers a turn.
+Operations on slivers are not in it: the scheduler works on each of their slivers in turn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Result = dict[str, object]
 
 
 class NodeOperations:
-    """Serves one operation at a time in each thread that calls it."""
+    """Carries out operations, one at a time in each thread that calls it."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -29,7 +29,7 @@ class NodeOperations:
         self.measurer = Measurer(node.config, node.pool, node.stop)
 
     def serve(self, operation: pending.Operation) -> Result:
-        """Carry out the operation; its result. Refused if the table has no entry for its kind, or as the entry does."""
+        """Carry out the operation and return its result. Raises Refused for an unknown kind, or as its function."""
         function = TABLE.get(operation.kind)
         if function is None:
             message = f"this agent does not support the operation {operation.kind!r}"

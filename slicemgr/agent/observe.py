@@ -1,4 +1,4 @@
-"""What the host has: reads libvirt, the pool and the runtime directory, and changes nothing."""
+"""Observe the state of the host: reads libvirt, the pool and the runtime directory, and changes nothing."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _NOTHING = Observed()
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Everything on the host that carries our mark, by sliver id."""
+    """All resources on the host that carry slicemgr's mark, by sliver id."""
 
     domains: Mapping[str, DomainSeen]
     roots: frozenset[str]
     directories: frozenset[str]
     launches: frozenset[str]
-    settled: Mapping[str, int]  # sliver → pid of the domain that was settled
+    settled: Mapping[str, int]  # sliver → pid of the domain that completed its plan
     disks: Mapping[str, int]  # sliver → disk limit as applied
     shaped: frozenset[str]
-    keys: Mapping[str, tuple[str, ...]]  # sliver → the ssh keys of ours that it has
+    keys: Mapping[str, tuple[str, ...]]  # sliver → the ssh keys that slicemgr gave it
     pool: Path
 
     def sliver(self, sliver: str) -> Observed:
-        """What `plan` needs to know of one sliver."""
+        """The observed state of one sliver, for `plan`."""
         observed = Observed(
             root=sliver in self.roots,
             disk=self.disks.get(sliver),
@@ -50,16 +50,16 @@ class Host:
         )
 
     def slivers(self) -> set[str]:
-        """Every sliver of which the host has anything."""
+        """Every sliver that has any resource on the host."""
         return {*self.domains, *self.directories, *self.launches, *self.shaped}
 
 
 def host(config: Config, hypervisor: Hypervisor) -> Host:
-    """Observe all slivers. Raises Failed if libvirt does not answer."""
+    """Observe all slivers. Raises Failed if libvirt does not respond."""
     directories = _children(config.node.pool / "slivers")
     limits = {sliver: _disk_limit(config, sliver) for sliver in directories}
     keys = {sliver: _keys(config, sliver) for sliver in directories}
-    marks = _listing(settled_dir(config))  # before the domains: one that is new since then has no mark here
+    marks = _listing(settled_dir(config))  # before the domains: a domain that is newer has no mark here
     return Host(
         domains=hypervisor.domains(),
         roots=frozenset(one for one in directories if has_root(config, one)),
@@ -92,7 +92,7 @@ def one(config: Config, hypervisor: Hypervisor, sliver: str) -> Observed:
 
 
 def has_root(config: Config, sliver: str) -> bool:
-    """Of either kind."""
+    """Whether the sliver has a root, of either kind."""
     return names.root_dir(config.node.pool, sliver).is_dir() or names.disk_file(config.node.pool, sliver).exists()
 
 
@@ -109,12 +109,12 @@ def _keys(config: Config, sliver: str) -> tuple[str, ...] | None:
 
 
 def snapshots(pool: Path, sliver: str) -> frozenset[str]:
-    """The ids of those that are there."""
+    """The ids of the sliver's existing snapshots."""
     return frozenset(filter(names.is_snapshot_id, _listing(names.snapshots_dir(pool, sliver))))
 
 
 class _Contents(NamedTuple):
-    """What a sliver's directory has beside its root."""
+    """The content of a sliver's directory in addition to its root."""
 
     epoch: int
     snapshots: frozenset[str]
@@ -134,7 +134,7 @@ def _with_domain(sliver: str, observed: Observed, domain: DomainSeen, settled: b
 
 
 def settled_dir(config: Config) -> Path:
-    """Holds an empty file `DOMAIN.PID` for each domain that went through all its steps; gone after a reboot."""
+    """The directory with an empty file `DOMAIN.PID` for each domain that completed its plan; empty after a reboot."""
     return config.node.run_dir / "settled"
 
 

@@ -1,6 +1,6 @@
-"""What has to be done so that a sliver becomes what is desired. Pure: no clock, no host, no database.
+"""Compute the steps that give a sliver its desired state. Pure: no clock, no host, no database.
 
-A create, a repair after a crash, a reboot and a hand-made `virsh destroy` all come through `plan`.
+Creation, repair after a crash or a reboot, and a manual `virsh destroy` are all handled by `plan`.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from slicemgr.model import Desired, Phase, Sliver
 
 
 class Step(StrEnum):
-    """One idempotent change to the host. The value is what progress bars and operations show."""
+    """One idempotent change to the host. Progress bars and operations show the value."""
 
     DISCARD = "discard"  # snapshots that are no longer in the rows
-    SNAPSHOT = "snapshot"  # those that are wanted and not made yet
-    ROOT = "root"  # quota group, sliver subvolume, snapshot of the base or of what it shall begin as
+    SNAPSHOT = "snapshot"  # snapshots that are requested and do not exist yet
+    ROOT = "root"  # quota group, sliver subvolume, snapshot of the base or of the sliver's origin
     RESIZE = "resize"  # another disk limit
     IDENTITY = "identity"  # hostname, keys, resolver written into the root
     DOMAIN = "domain"  # virDomainCreateXML
-    KEYS = "keys"  # other ssh keys into a sliver that runs; its host key into the rows
-    LINK = "link"  # what a link that was made without it lacks: its one neighbour
+    KEYS = "keys"  # other ssh keys in a running sliver; its host key in the rows
+    LINK = "link"  # the permanent neighbour of a link that was created without it
     SHAPE = "shape"  # the network rates on its link
     PUBLISH = "publish"  # NAT, DNAT and filter rules
-    VERIFY = "verify"  # the kernel's limits are the ones asked for
-    SSH = "ssh"  # the banner answers
+    VERIFY = "verify"  # the limits in effect equal those requested
+    SSH = "ssh"  # the sliver sends an ssh banner
     PAUSE = "pause"
     RESUME = "resume"
     STOP = "stop"  # clean, then by force
     KILL = "kill"  # by force
-    WITHDRAW = "withdraw"  # the rules go
+    WITHDRAW = "withdraw"  # remove the rules
     REMOVE = "remove"  # root, subvolume, quota group
 
 
 class DomainState(StrEnum):
-    """The domain as libvirt sees it; a transient domain that is shut off is gone."""
+    """The state of a domain in libvirt; a transient domain that is shut off does not exist."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -43,15 +43,15 @@ class DomainState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the host has of one sliver.
+    """The observed state of one sliver.
 
-    generation: of the domain. settled: this very domain went through every step up to SSH.
-    root: it is complete. disk: the limit in bytes that was applied to it, None if unknown.
-    traces: something with the sliver's mark is in the pool or runtime directory.
-    unguarded: the node believes what is sent over its link about neighbours.
+    generation: of the domain. settled: this domain has completed every step up to SSH.
+    root: a complete root exists. disk: the limit in bytes that was applied to it, None if unknown.
+    traces: the pool or the runtime directory contains resources of the sliver.
+    unguarded: messages over its link can change the node's neighbour entries.
     shaped: it has a device for its outgoing rate, which outlives the domain.
-    keys: the ssh keys of ours that it has, None if unknown.
-    epoch: which of its roots is there. snapshots: their ids. replaced: a root that was replaced is still there.
+    keys: the ssh keys that slicemgr gave it, None if unknown.
+    epoch: the number of its root. snapshots: their ids. replaced: a root that was replaced still exists.
     """
 
     domain: DomainState | None = None
@@ -73,7 +73,7 @@ _CHECK = (Step.VERIFY, Step.SSH)
 
 
 def plan(want: Sliver, observed: Observed) -> tuple[Step, ...]:
-    """The steps, in order, that lead from `observed` to what is wanted; () if nothing is to be done."""
+    """The steps, in order, that lead from `observed` to the desired state; () if there is nothing to do."""
     match want.desired:
         case Desired.ABSENT:
             return _away(observed)
@@ -86,14 +86,14 @@ def plan(want: Sliver, observed: Observed) -> tuple[Step, ...]:
 
 
 def _snapshots(want: Sliver, observed: Observed) -> tuple[Step, ...]:
-    """A snapshot is of a moment: one that was made and is lost is not made again."""
+    """A snapshot is of one moment: one that was made and then lost is not made again."""
     unwanted = observed.snapshots - {one.id for one in want.snapshots}
     discard = (Step.DISCARD,) if unwanted or (observed.replaced and observed.root) else ()
     return (*discard, *((Step.SNAPSHOT,) if any(not one.made for one in want.snapshots) else ()))
 
 
 def _other_root(want: Sliver, observed: Observed) -> bool:
-    """Whether the sliver shall go on with another root than the one it has."""
+    """Whether the sliver must continue with another root than its current one."""
     return observed.root and observed.epoch != want.epoch
 
 
@@ -103,7 +103,7 @@ def _rest(want: Sliver, observed: Observed) -> tuple[Step, ...]:
 
 
 def _away(observed: Observed) -> tuple[Step, ...]:
-    """The rules stay as long as the link: the packet filter treats a link without rules as foreign."""
+    """The rules remain as long as the link: the packet filter treats a link without rules as foreign."""
     kill = (Step.KILL,) if observed.domain else ()
     remove = (Step.REMOVE,) if observed.root or observed.traces or observed.shaped else ()
     return (*kill, Step.WITHDRAW, *remove)
@@ -117,7 +117,7 @@ def _run(want: Sliver, observed: Observed, *, pause: bool) -> tuple[Step, ...]:
     shape = (Step.SHAPE,) if observed.shaped or (limits.net_in, limits.net_out) != (None, None) else ()
     if observed.domain is None:
         return (*root, *_START, *shape, *_CHECK, *last)
-    if other:  # what runs is given up: nothing of it is kept
+    if other:  # the running domain is discarded with its state
         return (Step.KILL, *root, *_START, *shape, *_CHECK, *last)
     if observed.generation != want.generation:
         return (Step.STOP, *root, *_START, *shape, *_CHECK, *last)
@@ -134,7 +134,7 @@ def _run(want: Sliver, observed: Observed, *, pause: bool) -> tuple[Step, ...]:
 
 
 def _keys(want: Sliver, observed: Observed) -> tuple[Step, ...]:
-    """A sliver that does not run gets them as it starts. Its host key is reported again if the report was lost."""
+    """A stopped sliver gets its keys when it starts. A host key is reported again if its row lacks it."""
     other = observed.keys is not None and set(observed.keys) != set(want.ssh_keys)
     return (Step.KEYS,) if other or not want.host_key else ()
 

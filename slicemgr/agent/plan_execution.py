@@ -1,4 +1,4 @@
-"""Brings one sliver from what the host has to what is desired: observe, plan, apply.
+"""Bring one sliver from its observed state to the desired state: observe, plan, apply.
 
 Each step is reported to the caller. A step that fails is undone and ends the plan.
 """
@@ -22,7 +22,7 @@ from slicemgr.errors import Code, SlicemgrError
 from slicemgr.model import OperationState, Sliver
 
 _UNAVAILABLE_LIMIT = 15.0  # seconds during which libvirt may be unavailable before a step fails
-_ATTEMPT_INTERVAL = 0.5  # seconds between attempts meanwhile
+_ATTEMPT_INTERVAL = 0.5  # seconds between attempts during that time
 
 Report = Callable[[Step, OperationState, str], None]
 T = TypeVar("T")
@@ -38,15 +38,15 @@ class PlanExecutor:
         self._stop = stop
 
     def steps(self, sliver: Sliver) -> tuple[Step, ...]:
-        """The steps that are missing now."""
+        """The steps that are needed now."""
         return plan(
             sliver, self._repeat_while_unavailable(lambda: observe.one(self._config, self._hypervisor, sliver.id))
         )
 
     def begin_kill(self, slivers: Collection[str]) -> None:
-        """Begin to end the containers among slivers that are to be deleted, all at the same time.
+        """Begin to kill the containers among slivers that are to be deleted, all at the same time.
 
-        Errors are left to the turn of each sliver, which ends what is still there.
+        Errors are ignored: the turn of each sliver ends what still runs.
         """
         with suppress(SlicemgrError):
             self._hypervisor.begin_kill(slivers)
@@ -54,9 +54,9 @@ class PlanExecutor:
     def carry_out(
         self, sliver: Sliver, steps: tuple[Step, ...], report: Report, unwanted: Callable[[], bool]
     ) -> Rest | None:
-        """Apply `steps` up to the one that only waits; return the rest as a function, or None if there is no rest.
+        """Apply `steps` up to the step that only waits; return the rest as a function, or None if there is no rest.
 
-        unwanted: whether a later request desires another state; then the rest does not wait.
+        unwanted: whether a later request has changed the desired state; the rest then does not wait.
         """
         waiting = steps.index(Step.SSH) if Step.SSH in steps else len(steps)
         self._apply(sliver, steps[:waiting], report, unwanted)
@@ -77,7 +77,7 @@ class PlanExecutor:
             report(step, OperationState.DONE, detail)
 
     def _repeat_while_unavailable(self, job: Callable[[], T]) -> T:
-        """Repeat the job for a limited time while libvirt is unavailable: it may be restarting."""
+        """Repeat the job for up to 15 s while libvirt is unavailable, because it may be restarting."""
         deadline = time.monotonic() + _UNAVAILABLE_LIMIT
         while True:
             try:

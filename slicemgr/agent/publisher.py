@@ -1,7 +1,7 @@
-"""The slivers that the packet filter knows: every one that has a row, whether it runs or not.
+"""The slivers in the packet filter's rules: every sliver that has a row, running or not.
 
-A sliver is published before its link exists and withdrawn after it is gone. Rewriting a table costs the same for one
-sliver or fifty: the firewall reads the slivers when its turn comes, so that all changes that wait share one write.
+A sliver is published before its link exists and withdrawn after its link is gone. A table is always rewritten as a
+whole. So the firewall reads the slivers only when its turn comes, and all changes that wait share one write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def published(sliver: Sliver) -> Published:
 
 
 class Publisher:
-    """Thread-safe; each method returns when the kernel has its rules."""
+    """Publishes and withdraws slivers. Thread-safe; each method returns when the kernel has the rules."""
 
     def __init__(self, firewall: Firewall) -> None:
         self._firewall = firewall
@@ -30,13 +30,13 @@ class Publisher:
         self._lock = threading.Lock()
 
     def reset(self, slivers: Iterable[Sliver]) -> None:
-        """Write all rules from the rows, whatever is in the kernel."""
+        """Write all rules from the rows, whatever the kernel has."""
         with self._lock:
             self._open = {one.id: published(one) for one in slivers}
         self._firewall.replace(self._all, full=True)
 
     def heal(self) -> None:
-        """Write all rules again if another program changed our chains."""
+        """Write all rules again if another program has changed slicemgr's chains."""
         if self._firewall.check():
             self._firewall.replace(self._all, full=True)
 
@@ -52,12 +52,12 @@ class Publisher:
             return
         try:
             self._firewall.replace(self._all)
-        except SlicemgrError:  # the next attempt must not take it for done
+        except SlicemgrError:  # otherwise the next attempt would find nothing to change
             self._swap(sliver, before)
             raise
 
     def _swap(self, sliver: str, wanted: Published | None) -> Published | None:
-        """Replace what is published of the sliver; what was published until now."""
+        """Replace the published state of the sliver and return the previous one."""
         with self._lock:
             before = self._open.pop(sliver, None)
             if wanted is not None:

@@ -1,4 +1,4 @@
-"""Compares what the host has with the rows: finds the repairs, which the scheduler carries out, and tidies."""
+"""Compare the host with the rows: find the repairs, which the scheduler carries out, and remove leftovers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the host had, and the repairs that are due: each is found when the caller takes it."""
+    """The observed host, and the repairs that are due. Each repair is computed when the caller requests it."""
 
     host: observe.Host
     repairs: Iterator[Repair]
 
 
 class Reconciler:
-    """`compare` and `tidy` are called by one thread, `repaired` by any."""
+    """Compares host and rows. One thread calls `compare` and `tidy`; any thread may call `repaired`."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -36,7 +36,7 @@ class Reconciler:
     def compare(self, slivers: Sequence[Sliver], busy: Callable[[str], bool]) -> Comparison | None:
         """Announce the node, observe the host and restore the packet filter; None if the host cannot be observed.
 
-        slivers: all of the node. busy: whether work on a sliver is under way.
+        slivers: all of the node. busy: whether work on a sliver is in progress.
         """
         node = self._node
         node.announce()
@@ -52,7 +52,7 @@ class Reconciler:
         return Comparison(host, found)
 
     def repaired(self, sliver: str, error: SlicemgrError | None) -> None:
-        """How the repair of a sliver ended: after an error the next attempt waits."""
+        """Record the outcome of a repair: after an error, the next attempt waits."""
         if error is None:
             self._attempts.succeeded(sliver)
             return

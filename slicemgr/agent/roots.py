@@ -1,7 +1,7 @@
-"""How a sliver's root is made, one way for each kind: a snapshot of the image's files, or a disk over the image.
+"""Create the roots of slivers, in one way per kind: a snapshot of the image's files, or a disk over the image.
 
-Both lie in the sliver's own subvolume, so that one quota group limits and measures them alike. So do its snapshots; a
-root that begins as one of those is made the same way, and takes the place of the one before in one step.
+Both lie in the sliver's own subvolume, so that one quota group limits and measures them alike, as it does the sliver's
+snapshots. A root that begins as a snapshot is created in the same way, and replaces the earlier root atomically.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ from slicemgr.policy.allocate import size_text
 _NO_SNAPSHOT = "the snapshot that its root begins as is gone"
 _HINT = "restore another one, or delete the slice"
 _CRASH = "as after a power cut"
-_BLOCK = 512  # bytes that st_blocks counts in
+_BLOCK = 512  # bytes per unit of st_blocks
 _ROOM = 16 * MIB
 _CLEANED = 30.0  # seconds
 
 
 class Preparation(Protocol):
-    """What one kind needs before its domain starts. Every method may be called again after a crash."""
+    """The operations on a root that depend on the kind. Every method may be called again after a crash."""
 
     def make(self, sliver: Sliver, directory: Path, group: int | None) -> None:
-        """The root, complete or not at all, instead of the one that is there.
+        """Create the root atomically, in place of an existing one.
 
-        group: the quota group that limits it, if groups do.
+        group: the quota group that limits it, or None if no group does.
         """
 
     def snapshot(self, sliver: Sliver, target: Path, group: int | None) -> str:
-        """Keep the root as it is now, complete or not at all; what is worth knowing of it."""
+        """Snapshot the root atomically; a detail for the operation, or ""."""
 
     def size(self, sliver: Sliver, snapshot: Path) -> int | None:
-        """Bytes that it holds beyond the image; None if they cannot be counted quickly."""
+        """Bytes that the snapshot has beyond the image; None if they cannot be counted quickly."""
 
     def limit(self, sliver: Sliver, directory: Path, group: int | None) -> None:
-        """Let it write as much as the sliver's limit says. Without a root yet: what it is made in."""
+        """Apply the sliver's disk limit. If there is no root yet, it applies to the directory."""
 
     def grow(self, sliver: Sliver) -> None:
-        """Let the guest see a limit that was raised."""
+        """Announce a raised limit to the guest."""
 
     def identify(self, sliver: Sliver, identity: Identity) -> None:
-        """Name, keys, address, user data."""
+        """Write host name, keys, address and user data."""
 
     def keys(self, sliver: Sliver, note: Note) -> None:
-        """Replace the ssh keys while it runs. Raises Failed if the guest does not take them."""
+        """Replace the ssh keys of a running sliver. Raises Failed if the guest does not accept them."""
 
     def launch(self, sliver: Sliver) -> None:
-        """The last thing before the domain starts."""
+        """Prepare the root as the last step before the domain starts."""
 
 
 def preparation(
@@ -81,7 +81,7 @@ def preparation(
 
 
 class Roots:
-    """Makes the roots of both kinds. Thread-safe for different slivers."""
+    """Creates and changes the roots of both kinds. Thread-safe for different slivers."""
 
     def __init__(self, config: Config, pool: Pool, hypervisor: Hypervisor, place: Callable[[], Host]) -> None:
         self._config = config
@@ -89,7 +89,7 @@ class Roots:
         self._kinds = {kind: preparation(kind, config, pool, hypervisor, place) for kind in Kind}
 
     def make(self, sliver: Sliver) -> None:
-        """The quota group, the sliver's subvolume and its root."""
+        """Create the quota group, the sliver's subvolume and its root."""
         directory, group = names.sliver_dir(self._config.node.pool, sliver.id), self._group(sliver)
         if group is not None:
             self._pool.create_group(group)
@@ -105,14 +105,14 @@ class Roots:
                 self._await_room(sliver, group)
 
     def _await_room(self, sliver: Sliver, group: int) -> None:
-        """What a full root that was replaced held is free only when the kernel's cleaner has come by."""
+        """Wait for the kernel's cleaner if the sliver is nearly full: it frees the root that was replaced."""
         self._pool.sync()
         if self._pool.usage().get(group, 0) + _ROOM > _own_limit(sliver, whole=True):
             self._pool.wait_cleaned(_CLEANED)
 
     @contextmanager
     def _room(self, sliver: Sliver) -> Iterator[None]:
-        """Meanwhile a sliver that is at its limit has room for what deleting and replacing takes."""
+        """Raise the limit by 16 MiB meanwhile, since deletion and replacement need space in a full sliver."""
         directory, group = names.sliver_dir(self._config.node.pool, sliver.id), self._group(sliver)
         limit = self._kinds[sliver.kind].limit
         limit(replace(sliver, limits=replace(sliver.limits, disk=sliver.limits.disk + _ROOM)), directory, group)
@@ -122,19 +122,19 @@ class Roots:
             limit(sliver, directory, group)
 
     def resize(self, sliver: Sliver) -> None:
-        """Give a root that is there the sliver's disk limit."""
+        """Apply the sliver's disk limit to an existing root."""
         directory, its = names.sliver_dir(self._config.node.pool, sliver.id), self._kinds[sliver.kind]
         its.limit(sliver, directory, self._group(sliver))
         its.grow(sliver)
         self._note_limit(sliver)
 
     def _note_limit(self, sliver: Sliver) -> None:
-        """The limit as it is applied: see observe."""
+        """Record the limit that is applied, for observe."""
         note = names.limit_file(self._config.node.pool, sliver.id)
         atomic_file.write(note, str(sliver.limits.disk))
 
     def snapshot(self, sliver: Sliver, snapshot: str) -> tuple[int, str]:
-        """Make it, or examine one that is there: its bytes beyond the image, and a detail for the operation."""
+        """Make the snapshot unless it exists; its bytes beyond the image, and a detail for the operation."""
         pool, its = self._config.node.pool, self._kinds[sliver.kind]
         target, detail = names.snapshot_dir(pool, sliver.id, snapshot), ""
         if not observe.has_root(self._config, sliver.id):
@@ -149,7 +149,7 @@ class Roots:
         return size, detail
 
     def _check_room(self, sliver: Sliver, target: Path, size: int) -> None:
-        """Full quotas do not stop a snapshot: what it keeps is the root's no longer."""
+        """Refuse a snapshot above the limit: full quotas do not limit the data that only a snapshot has."""
         others = sum(one.size for one in sliver.snapshots)
         if self._pool.quota_mode() is QuotaMode.FULL and size + others > sliver.limits.disk:
             self._pool.delete_tree(target, None)
@@ -157,11 +157,11 @@ class Roots:
             raise Failed(text, hint="delete a snapshot, or raise the limit with `slicectl resize`", code=Code.QUOTA)
 
     def _held(self, sliver: Sliver) -> int:
-        """At most as much as everything of the sliver's."""
+        """An upper bound in bytes: all data of the sliver."""
         return self._pool.usage().get(names.qgroup(sliver.serial), sliver.limits.disk) + sliver.inherited
 
     def discard(self, sliver: Sliver) -> int:
-        """Delete the snapshots that it shall not have, and a root that was replaced; how many snapshots."""
+        """Delete the snapshots that are not in the row, and a root that was replaced; the number of snapshots."""
         pool = self._config.node.pool
         unwanted = observe.snapshots(pool, sliver.id) - {one.id for one in sliver.snapshots}
         with self._room(sliver):
@@ -171,13 +171,13 @@ class Roots:
         return len(unwanted)
 
     def limit(self, sliver: Sliver) -> None:
-        """Apply the disk limit again: full quotas count a root and its snapshots apart."""
+        """Apply the disk limit again, because full quotas count a root and its snapshots separately."""
         if self._pool.quota_mode() is QuotaMode.FULL:
             directory = names.sliver_dir(self._config.node.pool, sliver.id)
             self._kinds[sliver.kind].limit(sliver, directory, None)
 
     def identify(self, sliver: Sliver, identity: Identity) -> None:
-        """With the keys that the sliver shall have; those that it had go, the tenant's own stay."""
+        """Write the identity with the sliver's keys. Its earlier keys are removed, the tenant's own are kept."""
         pool, want = self._config.node.pool, sliver.ssh_keys
         note = authorized_keys.read_note(pool, sliver.id)
         before = () if note is None else note.put
@@ -187,7 +187,7 @@ class Roots:
         authorized_keys.write_note(pool, sliver.id, (*before, *want), want)
 
     def give_keys(self, sliver: Sliver) -> str:
-        """The keys that a running sliver shall have; why it has not got them, or ""."""
+        """Replace the keys of a running sliver; the reason if it does not accept them, or ""."""
         pool, want = self._config.node.pool, sliver.ssh_keys
         note = authorized_keys.read_note(pool, sliver.id)
         if note is not None and set(note.now) == set(want):
@@ -237,7 +237,7 @@ class _Container:
         return base
 
     def snapshot(self, sliver: Sliver, target: Path, group: int | None) -> str:
-        """What was written is in it, also if it is in memory still. A subvolume made inside is not."""
+        """The snapshot includes data that is still in memory, but no subvolume that was created inside."""
         root = names.root_dir(self._config.node.pool, sliver.id)
         inner = len(self._pool.nested_below(root))
         self._pool.snapshot(root, target, qgroup=group, readonly=True)
@@ -267,7 +267,7 @@ class _Container:
             authorized_keys.write(root, sliver.ssh_keys, note.put)
 
     def _root(self, sliver: Sliver) -> Root:
-        """The root, writable: the tenant owns the subvolume and can set it read-only."""
+        """The root, set writable: the tenant owns the subvolume and can set it read-only."""
         path = names.root_dir(self._config.node.pool, sliver.id)
         self._pool.set_readonly(path, False)
         return Root(path)
@@ -301,7 +301,7 @@ class _Machine:
             machine_disk.copy_overlay(source / names.DISK, directory / names.DISK, size, sliver.epoch, who)
 
     def snapshot(self, sliver: Sliver, target: Path, group: int | None) -> str:
-        """Of its whole directory. While QEMU stands still, all that the guest has sent to its disk is in the file."""
+        """Snapshot the whole directory. While QEMU is paused, the file contains all that the guest has sent."""
         domain, directory = self._hypervisor.domain(sliver.id), names.sliver_dir(self._config.node.pool, sliver.id)
         keep = partial(self._pool.snapshot, directory, target, qgroup=group, readonly=True)
         if domain is None or domain.paused:
@@ -326,7 +326,7 @@ class _Machine:
             self._pool.limit_subvolume(directory, _own_limit(sliver, whole=False) + more)
 
     def grow(self, sliver: Sliver) -> None:
-        """A disk in use is QEMU's to resize."""
+        """Enlarge the disk; QEMU has to do it if the disk is in use."""
         disk = names.disk_file(self._config.node.pool, sliver.id)
         if self._hypervisor.domain(sliver.id) is not None:
             self._hypervisor.grow_disk(sliver.id, _disk_size(sliver))
@@ -339,12 +339,12 @@ class _Machine:
         machine_disk.make_seed(names.seed_file(self._config.node.pool, sliver.id), files)
 
     def keys(self, sliver: Sliver, note: Note) -> None:
-        """By the guest agent; one that has none gets them by its seed, as it starts."""
+        """Set the keys by the guest agent; a guest without one gets them by its seed at its next start."""
         gone = list(note.gone(sliver.ssh_keys))
         self._hypervisor.set_guest_keys(sliver.id, list(sliver.ssh_keys), gone)
 
     def launch(self, sliver: Sliver) -> None:
-        """QEMU runs as the sliver's own user: what it opens is that user's, the rest of the directory root's."""
+        """Give QEMU's user the files that QEMU opens; the rest of the directory belongs to root."""
         pool, gid = self._config.node.pool, self._place().machine_gid
         machine_disk.give_to(names.disk_file(pool, sliver.id), sliver.uid_first, gid, 0o600)
         machine_disk.give_to(names.seed_file(pool, sliver.id), sliver.uid_first, gid, 0o400)
@@ -352,7 +352,7 @@ class _Machine:
 
 
 def _origin(config: Config, sliver: Sliver) -> Path | None:
-    """The snapshot that the root begins as; None if it is made of the image."""
+    """The snapshot that the root begins as; None if it begins as the image. Raises Failed if it does not exist."""
     if not sliver.origin:
         return None
     owner, _, snapshot = sliver.origin.partition("/")
@@ -363,10 +363,10 @@ def _origin(config: Config, sliver: Sliver) -> Path | None:
 
 
 def _own_limit(sliver: Sliver, *, whole: bool) -> int:
-    """Bytes that may be written. whole: the limit holds for root and snapshots together.
+    """The bytes that may be written. whole: the limit applies to root and snapshots together.
 
-    A clone counts what it began with as if it were a copy: when its original is gone, no other sliver pays for it.
-    Where the limit holds for the root alone, what each snapshot holds is taken off.
+    A clone counts its origin's data as a copy would: if the original is deleted, no other sliver is charged for it.
+    If the limit applies to the root alone, the sizes of the snapshots are subtracted.
     """
     if whole:
         return max(0, sliver.limits.disk - sliver.inherited)
@@ -374,5 +374,5 @@ def _own_limit(sliver: Sliver, *, whole: bool) -> int:
 
 
 def _disk_size(sliver: Sliver) -> int:
-    """Bytes that the guest sees: of an image that is larger than the limit, not all can be written."""
+    """The size of the guest's disk in bytes. If the image is larger than the limit, not all of it can be written."""
     return max(sliver.image_size, sliver.limits.disk)

@@ -1,7 +1,7 @@
-"""Takes operations from the store, gives each sliver its turn, and decides when an operation has ended.
+"""Read operations from the store, run each sliver's turns, and decide when an operation has ended.
 
-The rows are read when an operation is taken, so that the rest of a long create respects a delete that was requested
-meanwhile. Between operations the node is reconciled at an interval, and slivers that are not as desired are repaired.
+The rows are read when an operation is started, so that the rest of a long create respects a later delete. Between
+operations the node is reconciled at an interval, and slivers that differ from their desired state are repaired.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slicemgr.store import pending as work
 
 log = logging.getLogger(__name__)
 
-# Repairs that are no event: keys are offered again and again to a guest that does not take them.
+# Repairs that are not recorded as events: keys are sent repeatedly to a guest that does not accept them.
 _NO_EVENT = ((), (Step.KEYS,))
 _TICK = 1.0  # seconds between queries for operations when no process wakes the agent
 _QUIET = 3.0  # seconds without the end of an operation before its effects are reconciled and announced
@@ -38,16 +38,16 @@ _SETTLING = 0.2  # seconds from the start or end of a domain to reconciling, so 
 
 @dataclass(slots=True)
 class _Operation:
-    """An operation under way: the slivers still to be done, and their errors."""
+    """An operation in progress: the slivers that are not done yet, and the errors of those that are."""
 
     row: work.Operation
     left: set[str]
     errors: dict[str, SlicemgrError] = field(default_factory=dict)
-    ended: bool = False  # kept until the rows have its end too
+    ended: bool = False  # kept until the rows show the end as well
 
 
 class Scheduler:
-    """The node's scheduler. `run` returns after `stop`; killing it at any moment loses nothing.
+    """The node's scheduler. `run` returns after `stop`; a kill at any moment loses nothing.
 
     serve: carries out an operation that is not on slivers, and returns its result.
     """
@@ -71,7 +71,7 @@ class Scheduler:
         self._stop = stop
         self._lock = threading.Lock()
         self._rows: dict[str, Sliver] = {}
-        self._turn_slivers: dict[str, Sliver] = {}  # as the turn under way was planned; the row may be newer
+        self._turn_slivers: dict[str, Sliver] = {}  # as the turn in progress was planned; the row may be newer
         self._operations: dict[str, _Operation] = {}
         self._turns = Turns(config.agent.workers)
         self._slow = ThreadPoolExecutor(2, "slow")
@@ -79,7 +79,7 @@ class Scheduler:
         self._operation_ended = threading.Event()
 
     def run(self) -> None:
-        """Work until stopped. The node is reconciled at an interval, and when a domain started or ended."""
+        """Work until `stop`. The node is reconciled at an interval, and when a domain has started or ended."""
         with ExitStack() as stack:
             listener = stack.enter_context(Listener(self._config.wake_socket, self._config.web.user))
             stack.callback(self._slow.shutdown, wait=False, cancel_futures=True)
@@ -107,12 +107,12 @@ class Scheduler:
                 listener.wait(min(_TICK, max(0.0, min(due, quiet) - time.monotonic())))
 
     def changed(self, sliver: str) -> None:
-        """A domain started or ended: reconcile soon, unless work on the sliver is under way."""
+        """Reconcile soon, because a domain started or ended; not if work on the sliver is in progress."""
         if not self._turns.busy(sliver):
             self._reconcile_soon.set()
 
     def _reconcile(self) -> None:
-        """Compare the host with the rows, and make each sliver as desired though no operation asks for it."""
+        """Compare the host with the rows, and repair slivers without an operation."""
         with self._store.read() as connection:
             slivers = [row.sliver for row in work.slivers(connection, self._config.node.name)]
         found = self._reconciler.compare(slivers, self._turns.busy)
@@ -123,7 +123,7 @@ class Scheduler:
         self._reconciler.tidy(found.host, slivers, self._turns.busy)
 
     def _repair(self, sliver: Sliver) -> None:
-        """The turn plans again: what was found may have changed until a worker is free."""
+        """Add a repair. Its turn plans again, because the state may have changed before a worker is free."""
         with self._lock:
             self._rows[sliver.id] = sliver
         self._turns.add(
@@ -203,7 +203,7 @@ class Scheduler:
             message, hint = f"{error.field}: {error.message}" if error.field else error.message, error.hint
             if len(operation.row.slivers) > 1:
                 message = f"{len(operation.errors)} of {len(operation.row.slivers)} slivers: {first}: {message}"
-            if operation.row.kind == "snapshot":  # all of it or nothing: the slivers that made theirs discard it
+            if operation.row.kind == "snapshot":  # atomic: slivers that have made the snapshot discard it
                 self._journal.add(work.SnapshotGone(str(operation.row.params["snapshot"])))
         self._journal.add(work.OperationEnded(operation.row.id, state, message, hint, result))
         operation.ended = True
@@ -226,7 +226,7 @@ class Scheduler:
         )
 
     def _unwanted(self, sliver: Sliver) -> bool:
-        """Whether a later request desires another state than the turn under way."""
+        """Whether a later request has changed the desired state since the turn was planned."""
         with self._lock:
             row = self._rows.get(sliver.id)
         return row is None or row.desired is not sliver.desired
@@ -239,7 +239,7 @@ class Scheduler:
         return report
 
     def _ended(self, sliver_id: str, error: BaseException | None) -> SlicemgrError | None:
-        """Write the outcome of a sliver's turn; its error as users read it."""
+        """Record the outcome of a sliver's turn; its error in the form for users."""
         with self._lock:
             sliver = self._turn_slivers.pop(sliver_id, None)
         if error is not None:
@@ -258,7 +258,7 @@ class Scheduler:
 
 
 def _superseded(kind: str, sliver: Sliver | None) -> SlicemgrError | None:
-    """The error of an operation that failed only because a later request changed what is desired."""
+    """The error of an operation that failed only because a later request changed the desired state."""
     wanted = work.SLIVER_OPERATIONS[kind]
     if sliver is None or wanted is None or sliver.desired is wanted:
         return None

@@ -1,4 +1,4 @@
-"""Prepares at the start of the agent what all slivers of the node share."""
+"""Prepare what all slivers of the node share, at the start of the agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def prepare(node: Node) -> None:
-    """Make directories, pool, bounds and packet filter ready. Raises Refused or Failed with what the node lacks."""
+    """Prepare directories, pool, limits and packet filter. Raises Refused or Failed with what the node lacks."""
     config = node.config
     for directory, mode in (
         (config.node.run_dir / "launch", 0o700),
@@ -40,7 +40,7 @@ def prepare(node: Node) -> None:
 
 
 def _bound_kernel_memory(config: Config) -> None:
-    """What cannot be bounded `doctor` reports; no sliver gets capture rings then."""
+    """Install the limits on kernel memory. `doctor` reports failures; without a program, capture rings are denied."""
     for bound in (
         lambda: capture_rings.install(config.node.run_dir, config.limits.capture_rings.bytes),
         fragments.install,
@@ -52,7 +52,7 @@ def _bound_kernel_memory(config: Config) -> None:
 
 
 def _note_keys(config: Config, rows: Sequence[pending.SliverRow]) -> None:
-    """Write the note of a sliver that an earlier version made: its root has the keys that its row names."""
+    """Write the record of keys of slivers that an earlier version created: their roots have the keys of their rows."""
     pool = config.node.pool
     for row in rows:
         sliver = row.sliver

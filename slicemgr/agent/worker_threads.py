@@ -1,9 +1,8 @@
-"""Threads for work on slivers: serial and in order for one sliver, parallel across slivers.
+"""Threads for work on slivers: one job at a time and in order for one sliver, in parallel for different slivers.
 
-Work that only waits (for a banner) goes on in a second, larger pool, so that it never keeps a worker from
-making the next sliver. A job that takes very long, whatever holds it, loses its place to the next sliver's: it goes on
-in a spare thread, of which there is a bounded number. So a few slivers that hold up their own jobs cannot stop the
-others.
+The part of a job that only waits (for a banner) continues in a second, larger pool, so that it never occupies a worker
+that could create the next sliver. A job that takes longer than 10 s no longer counts as one of the workers: it
+continues in a spare thread, of which there are 64. So a few slivers that block their own jobs cannot stop the others.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from functools import partial
 
 log = logging.getLogger(__name__)
 
-_WAITING = 64  # threads that only wait
+_WAITING = 64  # threads for parts of jobs that only wait
 _LONG = 10.0  # seconds after which a job no longer counts against the number of workers
-_SPARE = 64  # jobs at most that do not count
+_SPARE = 64  # jobs, at most, that do not count
 _CHECK_INTERVAL = 1.0  # seconds between checks for such jobs
 
 Rest = Callable[[], None]
@@ -38,24 +37,24 @@ class _Turn:
 
 
 class Turns:
-    """Queues of jobs by sliver. `done` is called once for each job, with what it raised or None."""
+    """Queues of jobs by sliver. `done` is called once for each job, with its exception or None."""
 
     def __init__(self, workers: int, long: float = _LONG) -> None:
-        """workers: jobs at a time. long: seconds after which a job does not count among them any more."""
+        """workers: number of concurrent jobs. long: seconds after which a job no longer counts as one of them."""
         self._workers = ThreadPoolExecutor(workers + _SPARE, "worker")
         self._waiting = ThreadPoolExecutor(_WAITING, "waiting")
         self._long = long
         self._free = workers
         self._spare = _SPARE
-        self._next: deque[_Turn] = deque()  # without a worker yet
-        self._since: dict[int, float] = {}  # job that counts, by the id of its turn → when it began
+        self._next: deque[_Turn] = deque()  # turns without a worker
+        self._since: dict[int, float] = {}  # job that counts, by the id of its turn → its start
         self._queues: dict[str, deque[_Turn]] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
         threading.Thread(target=self._relieve, name="turns", daemon=True).start()
 
     def add(self, sliver: str, job: Job, done: Done) -> None:
-        """Run `job` after everything added before for this sliver; what it returns runs as its second half."""
+        """Run `job` after all earlier jobs of this sliver; the function that it returns runs as its second part."""
         turn = _Turn(sliver, job, done)
         with self._lock:
             queue = self._queues.setdefault(sliver, deque())
@@ -69,7 +68,7 @@ class Turns:
             return sliver in self._queues
 
     def shutdown(self) -> None:
-        """Take no more turns; those under way end by themselves."""
+        """Discard the turns that have not begun; those in progress continue to their ends."""
         self._ended.set()
         with self._lock:
             self._next.clear()
@@ -82,9 +81,9 @@ class Turns:
         self._fill()
 
     def _fill(self) -> None:
-        """Give the free workers what comes next.
+        """Start the next turns on the free workers.
 
-        Jobs are submitted without the lock: one may end before its callback is added, which then runs here.
+        Jobs are submitted without the lock: one may end before its callback is added, which then runs in this thread.
         """
         fresh = []
         with self._lock:
@@ -94,11 +93,11 @@ class Turns:
                 self._since[id(turn)] = time.monotonic()
                 fresh.append(turn)
         for turn in fresh:
-            with suppress(RuntimeError):  # shut down meanwhile
+            with suppress(RuntimeError):  # shut down in the meantime
                 self._workers.submit(turn.job).add_done_callback(partial(self._half, turn))
 
     def _relieve(self) -> None:
-        """While jobs wait for a worker: free the places of the jobs that take very long."""
+        """While turns wait for a worker, free the places of jobs that take longer than `long`."""
         while not self._ended.wait(min(_CHECK_INTERVAL, self._long)):
             with self._lock:
                 late = time.monotonic() - self._long

@@ -1,1 +1,1 @@
-"""What the agent does at intervals beside the work on slivers; `runner` runs it."""
+"""Tasks that the agent runs at intervals; `runner` runs them."""

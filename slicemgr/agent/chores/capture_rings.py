@@ -1,8 +1,8 @@
-"""Returns what slivers were granted for capture rings that are gone; see drivers/kernel.
+"""Return the bytes granted to slivers for capture rings that no longer exist; see drivers/kernel.
 
-A ring is granted before the kernel makes it, and a thread that gets little CPU time can be between the two for long.
-Its socket is there meanwhile. So where a namespace has no packet socket left, all that it was granted is returned;
-where it has some, what was granted is noted, and the rings are counted SETTLED seconds later.
+A ring is granted before the kernel creates it, and a thread with little CPU time can stay between the two for long,
+with its socket open. So if a namespace has no packet socket left, all that it was granted is returned. Otherwise the
+granted sum is recorded, and the existing rings are subtracted from it SETTLED seconds later.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from slicemgr.drivers.libvirt import processes
 
 SETTLED = 60.0  # seconds
 _INTERVAL = 5.0  # seconds
-_ENDING = 5.0  # seconds for what is under way when the agent ends
+_ENDING = 5.0  # seconds that the agent waits at its end for a run in progress
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What each namespace had been granted, and when that was noted."""
+    """The bytes granted to each namespace, and the time at which that was recorded."""
 
     _noted: dict[int, tuple[int, float]] = field(default_factory=dict)
 
@@ -38,9 +38,9 @@ class Ledger:
         returned: Mapping[int, int],
         examine: Callable[[int], Found | None],
     ) -> dict[int, int]:
-        """What each namespace's account is to have as returned, where that is due. Pure but for `examine`.
+        """The new value of each namespace's returned bytes, for those that are due. Pure but for `examine`.
 
-        examine: what a namespace has now; None if that cannot be known.
+        now: seconds. examine: the sockets and rings that a namespace has now; None if that is unknown.
         """
         open_accounts = {one: sum for one, sum in granted.items() if sum != returned.get(one, 0)}
         self._noted = {one: note for one, note in self._noted.items() if one in open_accounts}
@@ -56,16 +56,16 @@ class Ledger:
 
 
 class Captures:
-    """Settles the accounts of capture rings, if the node can bound them."""
+    """Settles the accounts of capture rings, if the node can limit them."""
 
     def __init__(self, config: Config) -> None:
         self._programs = capture_rings.programs(config.node.run_dir)
         self._ledgers = {program: Ledger() for program in self._programs}
         self._inits: dict[int, int] = {}  # cookie of a namespace → the init of its sliver
-        self._gone: dict[Path, set[int]] = {}  # cookies that no running sliver had at the last time
+        self._gone: dict[Path, set[int]] = {}  # cookies without a running sliver at the previous run
 
     def chores(self) -> list[Chore]:
-        """None where the node has no program that counts rings."""
+        """The chore; none if the node has no program that counts rings."""
         chore = Chore(
             thread="captures",
             run=lambda: self.settle(time.monotonic()),
@@ -76,7 +76,7 @@ class Captures:
         return [chore] if self._programs else []
 
     def settle(self, now: float) -> None:
-        """Examine all accounts once, those of other releases' slivers too. Raises OSError."""
+        """Settle all accounts once, including those of other releases' slivers. Raises OSError."""
         for program, ledger in self._ledgers.items():
             with Accounts(program) as accounts:
                 granted = accounts.granted()
@@ -90,7 +90,7 @@ class Captures:
                 self._gone[program] = gone
 
     def _find(self, cookies: set[int]) -> None:
-        """The inits of running slivers, where a cookie is not known yet."""
+        """Find the inits of running slivers, if a cookie is unknown."""
         self._inits = {cookie: pid for cookie, pid in self._inits.items() if Path(f"/proc/{pid}").exists()}
         if cookies <= set(self._inits):
             return

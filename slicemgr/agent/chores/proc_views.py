@@ -1,4 +1,4 @@
-"""Keeps lxcfs running, and the files that containers have of it alive."""
+"""Keep lxcfs running, and the files that it provides to containers valid."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ log = logging.getLogger(__name__)
 
 _INTERVAL = 2.0  # seconds
 _LONGEST = 60.0  # seconds between attempts to start a daemon that does not start
-_RENEWALS = 3  # runs after a start that renew: a container may just have been made with files that are dead now
+_RENEWALS = 3  # runs after a start that renew: a container may have been created with files that are now dead
 
 
 class ProcViews:
-    """Examines the daemon again and again; the end of the agent leaves it running.
+    """Checks the daemon at intervals. The daemon keeps running when the agent ends.
 
-    inits: the first processes of the containers that run, as the host numbers them.
+    inits: the first processes of the running containers, as the host's pids.
     """
 
     def __init__(self, view: ProcView, inits: Callable[[], Collection[int]]) -> None:
@@ -27,7 +27,7 @@ class ProcViews:
         self._renewals = _RENEWALS
 
     def chores(self) -> list[Chore]:
-        """None where lxcfs is not installed. The first run is before the first container is made."""
+        """The chore; none if lxcfs is not installed. It first runs before any container is created."""
         chore = Chore(
             thread="proc views",
             run=self.keep,
@@ -39,7 +39,7 @@ class ProcViews:
         return [chore] if self._view.installed() else []
 
     def keep(self) -> None:
-        """Start the daemon if it does not answer, and then give containers its files again. Raises SlicemgrError."""
+        """Start the daemon if it does not respond, and renew the containers' files. Raises SlicemgrError."""
         if not self._view.answers():
             self._view.start()
             self._renewals = _RENEWALS

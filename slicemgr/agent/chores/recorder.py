@@ -1,7 +1,7 @@
-"""Measures slivers and node at a set interval, and writes the samples.
+"""Measure slivers and node at a set interval, and write the samples.
 
-Another thread asks libvirt about machines, so that a slow answer costs a figure and not a sample. A measurement that
-cannot be written is not kept, and the next one includes everything since the last that was written.
+Another thread queries libvirt for machines, so that a slow response costs some values and not a sample. A measurement
+that cannot be written is discarded, and the next one includes everything since the last that was written.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from slicemgr.store import Store, samples
 log = logging.getLogger(__name__)
 
 Stats = Mapping[str, Mapping[str, int]]
-_ENDING = 5.0  # seconds for a measurement under way when the agent ends
+_ENDING = 5.0  # seconds that the agent waits at its end for a measurement in progress
 
 
 class Machines:
-    """Libvirt's figures of machines, as of the last time it answered; asked in the background."""
+    """libvirt's statistics of machines as of its last response, queried in the background."""
 
     def __init__(self, ask: Callable[[], Stats]) -> None:
         self._ask = ask
@@ -34,7 +34,7 @@ class Machines:
         self._known: Stats = {}
 
     def ask(self, any_there: bool) -> Stats:
-        """Return the last answer and begin the next query; nothing while the last query is not answered yet."""
+        """Return the last response and start the next query; {} while the last query is in progress."""
         if self._thread is not None and self._thread.is_alive():
             return {}
         known, self._known = self._known, {}
@@ -51,7 +51,7 @@ class Machines:
 
 
 class Recorder:
-    """Records what slivers and node use. ask: libvirt's figures of machines, which may take long."""
+    """Records the usage of slivers and node. ask: returns libvirt's statistics of machines, which may take long."""
 
     def __init__(self, config: Config, store: Store, pool: Pool, ask: Callable[[], Stats]) -> None:
         self._config = config
@@ -71,7 +71,7 @@ class Recorder:
         )
 
     def record(self, now: int | None = None) -> None:
-        """One sample, then what is due of summing up and forgetting. now: seconds since 1970, the present."""
+        """Write one sample, then sum up and delete old samples as due. now: seconds since 1970, the present."""
         now = int(time.time()) if now is None else now
         node = self._config.node.name
         with self._store.read() as c:

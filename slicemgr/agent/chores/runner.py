@@ -1,4 +1,4 @@
-"""Runs the chores: what the agent does again and again beside the work on slivers, each at its own interval."""
+"""Run the chores: the tasks that the agent repeats beside the work on slivers, each at its own interval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class First(Enum):
     """When a chore runs for the first time."""
 
-    BEFORE_ALL = auto()  # the caller that enters the runner waits for it
+    BEFORE_ALL = auto()  # the caller that enters the runner waits for this run
     AT_ONCE = auto()
     AFTER_INTERVAL = auto()
 
@@ -28,12 +28,12 @@ class First(Enum):
 class Chore:
     """Work that is repeated until the agent ends.
 
-    thread: the name of its thread; chores that name the same one run in it one after another.
+    thread: the name of its thread; chores with the same name run in it one after another.
     run: does the work once. An SlicemgrError or OSError is logged, and the chore is repeated.
-    interval: seconds from the end of a run to the next one; if `steady`, from beginning to beginning.
-    longest: seconds up to which the interval doubles with each failure in a row; None: it stays as it is.
-    failure: what the log says before the error. each_failure: log every one, not only the first of several in a row.
-    grace: seconds that the end of the agent waits for a run under way.
+    interval: seconds from the end of a run to the next one; if `steady`, from start to start.
+    longest: seconds up to which the interval doubles with each consecutive failure; None: it never changes.
+    failure: the log's text before the error. each_failure: log every failure, not only the first of consecutive ones.
+    grace: seconds that the end of the agent waits for a run in progress.
     """
 
     thread: str
@@ -49,11 +49,11 @@ class Chore:
 
 @dataclass(slots=True)
 class Schedule:
-    """When one chore is due. Pure: each method gets the present as seconds of a clock that never goes back."""
+    """The time at which one chore is due. Pure: `now` is in seconds of a monotonic clock."""
 
     chore: Chore
     due: float = 0.0
-    failed: bool = False  # the last run did
+    failed: bool = False  # whether the last run failed
     _pause: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class Schedule:
 
 
 class Runner:
-    """A context manager: repeats the chores until its end, each thread on its own."""
+    """A context manager: repeats the chores until its end, with one thread per name."""
 
     def __init__(self, chores: Sequence[Chore]) -> None:
         self._stop = threading.Event()
@@ -113,7 +113,7 @@ class Runner:
 
 
 def _attempt(chore: Chore, *, failed_before: bool) -> bool:
-    """Run it once; whether it did not fail."""
+    """Run the chore once; whether it succeeded."""
     try:
         chore.run()
     except (SlicemgrError, OSError) as error:

@@ -1,1 +1,1 @@
-"""What experiments measure on the node itself: loads, raw slivers without slicemgr, the fill of kernel tables."""
+"""Measurements of experiments on the node itself: loads, raw slivers without slicemgr, and use of kernel tables."""

@@ -1,7 +1,7 @@
-"""The same work without slicemgr around it: the same root and the same XML through virDomainCreateXML.
+"""Measure the same work without slicemgr: the same root and the same XML through virDomainCreateXML.
 
-Nothing else: no request, no rows, no rules, no checks. What `slicectl bench` measures is compared with this, in the
-same run on the same node. The raw slivers are gone at the end.
+There are no requests, rows, rules and checks. `slicectl bench` compares its results with these, in the same run on the
+same node. The raw slivers are removed at the end.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _INTERVAL = 0.005  # seconds between checks
 
 
 def measure(host: raw_slivers.Host, images: Sequence[Image], params: Mapping[str, Any]) -> dict[str, object]:
-    """Make, wait for each ssh banner at the private address, end, delete; seconds. Raises Refused or Failed."""
+    """Create raw slivers, wait for the ssh banners, and delete them; times in seconds. Raises Refused or Failed."""
     image = next((one for one in images if one.sha256 == params["image"]), None)
     if image is None:
         raise Refused(Code.NOT_FOUND, "there is no such image", field="image")
     ones = raw_slivers.slivers(host.config, image, params)
     makers = raw_slivers.makers(Kind(params["type"]), host)
     with ExitStack() as undo:
-        undo.callback(host.pool.wait_cleaned, _CLEANED_SECONDS)  # what is measured next must not pay for it
+        undo.callback(host.pool.wait_cleaned, _CLEANED_SECONDS)  # the next measurement must not include this cleanup
         for one in ones:
             undo.callback(raw_slivers.remove, host, makers, one)
         makers.prepare(ones, undo)

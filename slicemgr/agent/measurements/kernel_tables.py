@@ -1,4 +1,4 @@
-"""How full the tables are that all slivers of a node share, and what one sliver may take of them. Reads only."""
+"""Read the use and limits of the kernel tables that all slivers share, and one sliver's share. Changes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECONDS = 20.0
 
 
 def read(config: Config) -> dict[str, object]:
-    """Entries in use and the most there may be; None where the kernel does not say. Raises CommandFailed."""
+    """Entries in use and the limit; None if the kernel does not provide it. Raises CommandFailed."""
     return {
         "terminals": config.limits.ptys,
         "cgroup": cgroup.version(),

@@ -1,9 +1,8 @@
-"""What `slicectl bench io` and `sysbench` want of the node itself: roots made in three ways, and the node's own speed.
+"""Measure on the node itself for `slicectl bench io` and `sysbench`: roots created in three ways, and the node's speed.
 
-Nothing of an image is executed: its files are what a root is made of, and the program is ours (`slicemgr.loads`), run
-by the node's own Python as a user that no other program has, without capabilities, in a mount namespace of its own,
-which takes its mounts with it whatever ends it. No container has these roots, because the kernel maps no ids of
-overlayfs.
+No program of an image is executed: a root consists of its files, and the program is slicemgr's own (`slicemgr.loads`).
+The node's Python runs it as a user of its own, without capabilities, in a mount namespace that removes its mounts
+however it ends. These roots are not those of a container, because the kernel maps no ids on overlayfs.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from slicemgr.model import IDS_PER_SLIVER, MIB, Image
 
 SQLITE, FILES = "sqlite", "files"
 SNAPSHOT, OVERLAY, COPY = "snapshot", "overlay", "copy"
-_WORK_SPACE = names.sliver_id("measured", names.MAX_INDEX)  # always the same, so that the next one finds what was left
-_USER = 64999 * IDS_PER_SLIVER  # far from what allocation gives
-_RESERVE = 1024 * MIB  # bytes of the pool that are left alone
-_OF_FILE = 8192  # bytes of disk that a small file takes with its part of the archive
-_LONGEST = 3600.0  # seconds of one program
+_WORK_SPACE = names.sliver_id("measured", names.MAX_INDEX)  # fixed: a later measurement removes leftovers
+_USER = 64999 * IDS_PER_SLIVER  # outside the range that allocation uses
+_RESERVE = 1024 * MIB  # bytes of the pool that must remain free
+_OF_FILE = 8192  # bytes of disk for a small file with its part of the archive
+_LONGEST = 3600.0  # seconds, at most, of one program
 _CLEANED = 60.0
 _INTERVAL = 0.05
 _LAYERS = "lowerdir=pattern,upperdir=upper,workdir=work"
-# $1: the work space. $2: the layers that overlayfs joins at `root`, or "". $3: the program's directory, mounted at $4.
+# $1: the work space. $2: the layers that overlayfs mounts at `root`, or "". $3: the program's directory, mounted at $4.
 _STAGE = """set -e
 cd -- "$1"
 if [ -n "$2" ]; then mount -t overlay overlay -o "nosuid,nodev,$2" root; fi
@@ -48,16 +47,16 @@ exec "$@"
 
 
 class Measurer:
-    """One measurement at a time. stop: the agent is stopping, and so does the program."""
+    """Does one measurement at a time. stop: set when the agent is stopping, which ends the program too."""
 
     def __init__(self, config: Config, pool: Pool, stop: threading.Event) -> None:
         self._pool = pool
-        self._mount_point = config.node.run_dir / "measured"  # where the program has its directory
+        self._mount_point = config.node.run_dir / "measured"  # the mount point of the program's directory
         self._stop = stop
         self._busy = threading.Lock()
 
     def io(self, images: Sequence[Image], params: Mapping[str, Any]) -> dict[str, object]:
-        """Seconds of making a root that holds the data, of reading and of writing them there. Refused or Failed."""
+        """Seconds for creating a root with the data, and for reading and writing them. Raises Refused or Failed."""
         image = next((one for one in images if one.sha256 == params["image"]), None)
         base = names.base_dir(self._pool.path, str(params["image"]))
         if image is None or not self._pool.is_subvolume(base):
@@ -86,7 +85,7 @@ class Measurer:
         return {**found, "make": seconds} if "missing" not in found else found
 
     def sysbench(self, params: Mapping[str, Any]) -> dict[str, object]:
-        """One test on the node, in a directory of the pool. Failed if it breaks."""
+        """One test on the node, in a directory of the pool. Raises Refused or Failed."""
         self._check_room(int(params["size"]), 0)
         words = [str(params[name]) for name in ("test", "seconds", "size", "seed")]
         with self._work_space() as space:
@@ -100,12 +99,12 @@ class Measurer:
             raise Refused(Code.CONFLICT, message, hint=f"{size(_RESERVE)} more must remain free; use a smaller size")
 
     def is_busy(self) -> bool:
-        """Whether something is being measured."""
+        """Whether a measurement is running."""
         return self._busy.locked()
 
     @contextmanager
     def _work_space(self) -> Iterator[Path]:
-        """A subvolume for all that is made; only root can open it. Refused while another measurement runs."""
+        """A subvolume for all files, which only root can open. Raises Refused while another measurement runs."""
         if not self._busy.acquire(blocking=False):
             hint = "wait until the operation has ended, see `slicectl op list`"
             raise Refused(Code.CONFLICT, "a measurement is running on this node", hint=hint)
@@ -113,7 +112,7 @@ class Measurer:
         with ExitStack() as undo:
             undo.callback(self._busy.release)
             self._pool.delete_tree(space, None)  # of an agent that was killed
-            undo.callback(self._pool.wait_cleaned, _CLEANED)  # what is measured next must not pay for it
+            undo.callback(self._pool.wait_cleaned, _CLEANED)  # the next measurement must not include this cleanup
             undo.callback(self._pool.delete_tree, space, None)
             self._pool.create_subvolume(space)
             space.chmod(0o700)
@@ -125,7 +124,7 @@ class Measurer:
         os.chown(path, _USER, _USER, follow_symlinks=False)
 
     def _root(self, kind: str, space: Path) -> float:
-        """Seconds. Raises CommandFailed."""
+        """Create the root; the time in seconds. Raises CommandFailed."""
         begun = time.monotonic()
         match kind:
             case "snapshot":
@@ -144,7 +143,7 @@ class Measurer:
     def _run(
         self, program: str, words: Collection[str], space: Path, directory: str, layers: str = ""
     ) -> dict[str, object]:
-        """The result of a program of `loads`. directory: where it works, below the work space."""
+        """The result of a program of `loads`. directory: its working directory, below the work space."""
         self._mount_point.mkdir(exist_ok=True)
         argv = staged(confined(["python3", "-I", "-", *words]), space, directory, self._mount_point, layers)
         file = Path(loads.__file__).with_name(program)
@@ -156,7 +155,7 @@ class Measurer:
 
 
 def _last_line(talk: command.Conversation) -> str:
-    """The last line of a program that has ended well. Raises Failed."""
+    """The last line of output of a program that ended with status 0. Raises Failed."""
     last = ""
     try:
         while True:
@@ -168,7 +167,7 @@ def _last_line(talk: command.Conversation) -> str:
 
 
 def result(line: str) -> dict[str, object]:
-    """The result in a program's line, or what is missing. Raises Failed if it reports an error or is no result."""
+    """The result in a program's line. Raises Failed if it reports an error or is not a result."""
     try:
         found = json.loads(line)
     except ValueError:
@@ -181,13 +180,13 @@ def result(line: str) -> dict[str, object]:
 
 
 def confined(words: Sequence[str]) -> list[str]:
-    """The arguments that run a program as a user that no other program has, and end it with the agent."""
+    """The command line that runs a program as a user of its own, and ends it with the agent."""
     user = str(_USER)
     confine = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs"]
     return [*confine, "--bounding-set", "-all", "--inh-caps", "-all", "--pdeathsig", "KILL", *words]
 
 
 def staged(words: Sequence[str], space: Path, directory: str, mount_point: Path, layers: str = "") -> list[str]:
-    """The arguments that run a program with `directory`, below `space`, at `mount_point`, in mounts of its own."""
+    """The command line that runs a program with `directory`, below `space`, mounted at `mount_point`."""
     unshare = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _STAGE, "sh"]
     return [*unshare, str(space), layers, directory, str(mount_point), *words]

@@ -1,6 +1,6 @@
-"""Slivers without slicemgr around them: the same root and the same XML through virDomainCreateXML, and nothing else.
+"""Slivers without slicemgr: only the same root and the same XML through virDomainCreateXML.
 
-They carry our mark and have no row; the caller that makes them removes them. What all have in common is made before.
+They carry slicemgr's mark and have no row; the caller that creates them removes them. What they share is created first.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, Refused
 from slicemgr.model import IDS_PER_SLIVER, Boot, Desired, Image, Kind, Limits, PortBlock, Sliver
 
-_LAST_IDS = 65000 * IDS_PER_SLIVER  # far from what allocation gives
-_PATTERN = 900  # index of the snapshot that the others are made of
+_LAST_IDS = 65000 * IDS_PER_SLIVER  # outside the range that allocation uses
+_PATTERN = 900  # index of the snapshot that the others are copied from
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What raw slivers are made with."""
+    """The configuration and drivers that create raw slivers."""
 
     config: Config
     hypervisor: Hypervisor
@@ -40,15 +40,15 @@ class Host:
 
 
 class Makers(Protocol):
-    """Makes and removes the raw slivers of one kind."""
+    """Creates and removes the raw slivers of one kind."""
 
     def prepare(self, raw: Sequence[Sliver], undo: ExitStack) -> None:
-        """What is not timed. undo: takes it away again."""
+        """Do what is not timed. undo: gets the callbacks that revert it."""
 
     def root(self, one: Sliver) -> None: ...
 
     def remove(self, one: Sliver) -> None:
-        """Whatever there is of one that does not run."""
+        """Remove all files of a raw sliver that does not run."""
 
 
 def makers(kind: Kind, host: Host) -> Makers:
@@ -60,13 +60,13 @@ def makers(kind: Kind, host: Host) -> Makers:
 
 
 def start(host: Host, makers: Makers, one: Sliver) -> None:
-    """Root and domain."""
+    """Create root and domain."""
     makers.root(one)
     host.hypervisor.create(one.kind, domain_xml(one, host.place), host_memory(one, host.place))
 
 
 def remove(host: Host, makers: Makers, one: Sliver) -> None:
-    """Domain and root; absent ones are fine."""
+    """Remove domain and root; missing ones are skipped."""
     host.hypervisor.kill(one.id)
     makers.remove(one)
 
@@ -104,7 +104,7 @@ class _Machines:
         self._its = preparation(Kind.KVM, host.config, host.pool, host.hypervisor, lambda: host.place)
 
     def prepare(self, raw: Sequence[Sliver], undo: ExitStack) -> None:
-        """The seeds: each machine has a disk with its address."""
+        """Create the seeds: each machine has a disk with its address."""
         for one in raw:
             self._host.pool.create_subvolume(names.sliver_dir(self._pool_dir, one.id))
             self._its.identify(one, _identity(self._host.config, one))
@@ -118,7 +118,7 @@ class _Machines:
 
 
 def slivers(config: Config, image: Image, params: Mapping[str, Any]) -> list[Sliver]:
-    """As the service would make them, at the far end of the address pool. Refused if the image cannot boot so."""
+    """Slivers as the service creates them, at the end of the address pool. Raises Refused if the image cannot boot."""
     kind, boot = Kind(params["type"]), image.boot.choose(Boot(params["boot"]))
     if boot is None and kind is Kind.KVM:
         raise Refused(Code.INVALID, f"image {image.name} cannot boot by {params['boot']}", field="boot")
