@@ -1,9 +1,10 @@
 /*
- * The filter by numbers: in each ABI only system calls that were reviewed exist, and only some socket families.
+ * The filter by numbers: it allows only reviewed system calls of each ABI, and only some socket families.
  *
- * Written by hand because libseccomp cannot compare a system call's number by range, does not know calls newer than
- * itself, and cannot compare arguments where a 32-bit x86 program may call socket(2) both by itself and through
- * socketcall(2), whose arguments no filter sees. The kernel takes the strictest answer of this filter and the other.
+ * It is written by hand because libseccomp cannot compare a system call's number by range, rejects calls newer than
+ * itself, and cannot compare arguments where a 32-bit x86 program may call socket(2) both directly and through
+ * socketcall(2), whose arguments no filter can read. The kernel applies the strictest result of this filter and the
+ * other.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -16,8 +17,9 @@
 #include "launcher.h"
 
 /*
- * unix, inet, inet6, netlink, packet; any other family makes the host load a module nobody looks at. Packet sockets,
- * the last, are not for 32-bit slivers: no filter sees the options that socketcall(2) sets, and so no capture ring.
+ * unix, inet, inet6, netlink, packet. Any other family makes the host load a module that is rarely audited. 32-bit
+ * slivers get no packet sockets, the last one: no filter can read the options that socketcall(2) sets, and so it could
+ * not deny a capture ring.
  */
 static const uint32_t socket_families[] = {1, 2, 10, 16, 17};
 #define COMPAT_FAMILIES (LENGTH(socket_families) - 1)
@@ -28,15 +30,15 @@ static const uint32_t socket_families[] = {1, 2, 10, 16, 17};
 #define OPTION_TX_RING 13
 
 #define NO_CALL 0xffffffffU
-#define SKIPPED_CALL 0xffffffffU /* the number that a tracer writes so that the kernel makes no call */
+#define SKIPPED_CALL 0xffffffffU /* a tracer writes it to make the kernel skip the call */
 #define CODE_MAX 256
 #define RANGES_MAX 8
 
 /*
- * The calls of Linux 6.18 that were reviewed; above 423 a number means the same in every ABI. Left out are
+ * The reviewed calls of Linux 6.18; above 423 a number has the same meaning in every ABI. Not included are
  * open_tree_attr (467), which libseccomp 2.5.4 does not know; statmount (457), listmount (458) and lsm_* (459 to 461),
- * which no program needs; file_getattr and file_setattr (468, 469), for which there are ioctls. No filter judges
- * uretprobe (335) and uprobe (336) of x86_64: the kernel's own trampolines call them, anybody else is killed.
+ * which no program needs; file_getattr and file_setattr (468, 469), for which there are ioctls. No filter applies to
+ * uretprobe (335) and uprobe (336) of x86_64: the kernel's own trampolines call them, any other caller is killed.
  */
 #define NEW_CALLS {424, 456}, {462, 466}
 
@@ -45,7 +47,7 @@ static const struct abi {
     int is_compat;
     struct {
         uint32_t first, last;
-    } reviewed[RANGES_MAX]; /* ascending; {0, 0} ends it unless it is the first */
+    } reviewed[RANGES_MAX]; /* ascending; {0, 0} ends the list, unless it is the first */
 } abis[] = {
     {AUDIT_ARCH_X86_64, 41, 53, NO_CALL, 54, 0, {{0, 334}, NEW_CALLS}},
     {AUDIT_ARCH_I386,
@@ -56,7 +58,7 @@ static const struct abi {
      1,
      {{0, 221}, {224, 250}, {252, 284}, {286, 386}, {393, 414}, {416, 423}, NEW_CALLS}},
     {AUDIT_ARCH_AARCH64, 198, 199, NO_CALL, 208, 0, {{0, 243}, {260, 294}, NEW_CALLS}},
-    /* the last: breakpoint, cacheflush, usr26, usr32, set_tls, get_tls */
+    /* the last range: breakpoint, cacheflush, usr26, usr32, set_tls, get_tls */
     {AUDIT_ARCH_ARM, 281, 288, NO_CALL, 294, 1, {{0, 414}, {416, 423}, NEW_CALLS, {0x0f0001, 0x0f0006}}},
 };
 
@@ -96,7 +98,7 @@ static void answer_unreviewed(struct program *program, const struct abi *abi)
     while (ranges < RANGES_MAX && abi->reviewed[ranges].last)
         ranges++;
     for (size_t i = 0; i < ranges; i++) {
-        const uint8_t left = (uint8_t)(2 * (ranges - i) - 1); /* from the first to the answer, the second past it */
+        const uint8_t left = (uint8_t)(2 * (ranges - i) - 1); /* the first jumps to the denial, the second past it */
 
         add(program, BPF_JMP | BPF_JGE | BPF_K, abi->reviewed[i].first, 0, left);
         add(program, BPF_JMP | BPF_JGT | BPF_K, abi->reviewed[i].last, 0, left);
@@ -104,7 +106,7 @@ static void answer_unreviewed(struct program *program, const struct abi *abi)
     answer(program, SECCOMP_RET_ERRNO | ENOSYS);
 }
 
-/* Capture rings that no BPF program judges: those of 32-bit programs, and all where the kernel runs none. */
+/* Deny capture rings that no BPF program checks: those of 32-bit programs, and all if the kernel has no program. */
 static void answer_rings(struct program *program, uint32_t setsockopt)
 {
     add(program, BPF_JMP | BPF_JEQ | BPF_K, setsockopt, 0, 7);

@@ -1,10 +1,10 @@
 /*
- * socketcall(2) in a 32-bit sliver. Its arguments lie in the caller's memory, where no filter sees the socket family,
- * and the C library of Debian's i386 has no other way to make a socket. So in these slivers the guard stays for as long
- * as the container: the filter by names hands it the two subcalls that make sockets, and it makes them itself, from a
- * copy of the arguments, with the caller's ids and privileges, in the sliver's namespaces and cgroups. The caller's
- * own call never goes on: its memory may have changed meanwhile. If the guard is killed, these calls fail with ENOSYS
- * until the sliver starts again; all other calls go on.
+ * socketcall(2) in a 32-bit sliver. Its arguments are in the caller's memory, where no filter can read the socket
+ * family, and the C library of Debian's i386 has no other way to create a socket. So in these slivers the guard runs as
+ * long as the container: the filter by names passes it the two subcalls that create sockets, and it creates them
+ * itself, from a copy of the arguments, with the caller's ids and privileges, in the sliver's namespaces and cgroups.
+ * The caller's own call never continues, because its memory may have changed meanwhile. If the guard is killed, these
+ * calls fail with ENOSYS until the sliver starts again; all other calls continue to work.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,7 +30,7 @@
 
 #define SOCKETCALL 102
 
-/* What decides about a socket: the ids as numbers inside the sliver. */
+/* The attributes that the kernel checks for a socket. The ids are numbers inside the sliver. */
 struct caller {
     gid_t groups[NGROUPS_MAX];
     size_t group_count;
@@ -39,7 +39,7 @@ struct caller {
     uint64_t capabilities;
 };
 
-/* So that CPU time and the sockets' memory are the sliver's. `controller` is "" for cgroup v2. */
+/* Join a cgroup, which is then charged for CPU time and the sockets' memory. `controller` is "" for cgroup v2. */
 static void join_group(const char *mount_point, const char *controller, const char *group)
 {
     char path[2 * PATH_MAX];
@@ -123,7 +123,7 @@ static int set_effective(uint64_t capabilities)
     return (int)syscall(SYS_capset, &header, sets);
 }
 
-/* socket(2), or socketpair(2) where `pair`, as the caller would make it; 0 or -errno. */
+/* socket(2), or socketpair(2) if `pair`, with the caller's rights; 0 or -errno. */
 static int make_sockets(const struct caller *caller, const uint32_t *arguments, int pair, int *sockets)
 {
     int result = -EPERM;
@@ -142,7 +142,7 @@ static int make_sockets(const struct caller *caller, const uint32_t *arguments, 
     return result;
 }
 
-/* Gives the caller the sockets. The answer is what the call returns: a descriptor, 0 for a pair, or -errno. */
+/* Give the caller the sockets. The result is that of the call: a descriptor, 0 for a pair, or -errno. */
 static int hand_over(int listener, const struct seccomp_notif *call, const uint32_t *arguments, int pair, int *sockets)
 {
     struct seccomp_notif_addfd addition = {
@@ -179,7 +179,7 @@ static int make_call(int listener, const struct seccomp_notif *call)
     if (!is_compat_family(arguments[0]))
         return -EAFNOSUPPORT;
     if (read_caller((pid_t)call->pid, &caller) < 0 || ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &call->id) < 0)
-        return -EINTR; /* the number may be another process's by now */
+        return -EINTR; /* the pid may belong to another process by now */
     if ((result = make_sockets(&caller, arguments, pair, sockets)) == 0)
         result = hand_over(listener, call, arguments, pair, sockets);
     for (size_t i = 0; i < LENGTH(sockets); i++)

@@ -1,8 +1,8 @@
 /*
- * What the kernel counts for each user: a sliver has counts of its own, and limits of its own for them.
+ * The kernel's counts per user: a sliver has its own counts, with its own limits.
  *
- * A limit that a user namespace's maker has when it makes the namespace holds for all users in it together
- * (user_namespaces(7), ucounts). Processes need none here: the pids cgroup limits them.
+ * The limits that the creator of a user namespace has at that time apply to all users in it together
+ * (user_namespaces(7), ucounts). Processes need no limit here: the pids cgroup limits them.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -28,9 +28,9 @@ static const struct {
     __rlimit_resource_t resource;
     rlim_t most;
 } limits[] = {
-    {RLIMIT_SIGPENDING, 8192},     /* signals; the kernel's own default is a quarter of the pages of memory */
-    {RLIMIT_MSGQUEUE, 819200},     /* bytes of POSIX message queues: the kernel's own default */
-    {RLIMIT_MEMLOCK, 8L << 20},    /* bytes: the kernel's own default */
+    {RLIMIT_SIGPENDING, 8192},     /* signals; the kernel's default is a quarter of the pages of memory */
+    {RLIMIT_MSGQUEUE, 819200},     /* bytes of POSIX message queues; the kernel's default */
+    {RLIMIT_MEMLOCK, 8L << 20},    /* bytes; the kernel's default */
 };
 
 void limit_counts(void)
@@ -53,7 +53,7 @@ static uid_t maker(const struct launch *launch)
     return (uid_t)(launch->uid + launch->count - 1);
 }
 
-/* From memory, so that the launcher stays one file. libvirt_lxc closes the descriptor in the container. */
+/* Load the library from memory: the launcher is one file. libvirt_lxc closes the descriptor in the container. */
 void load_maker(const struct launch *launch)
 {
     const size_t size = (size_t)(maker_library_end - maker_library);

@@ -1,4 +1,4 @@
-/* The filter by names: what libvirt_lxc needs and the tenant does not, what only the host's root would want. */
+/* The filter by names: calls that libvirt_lxc needs and the tenant does not, and those of the host's root. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/net.h>
@@ -7,11 +7,11 @@
 
 #include "launcher.h"
 
-/* Calls that libvirt_lxc makes while it builds the container and nobody in it needs afterwards. */
+/* Calls that libvirt_lxc makes while it builds the container, and that no program in it needs afterwards. */
 static const char *const setup_calls[] = {"sethostname", "setdomainname", "mount", "umount",
                                           "umount2",     "pivot_root",    "bpf"};
 
-/* Calls that only the host's root, or an exploit, would want. */
+/* Calls that only the host's root, or an exploit, would use. */
 static const char *const denied_calls[] = {
     "acct", "add_key", "clock_adjtime", "clock_adjtime64", "clock_settime", "clock_settime64", "create_module",
     "delete_module", "fanotify_init", "finit_module", "get_kernel_syms", "init_module", "io_uring_enter",
@@ -20,20 +20,20 @@ static const char *const denied_calls[] = {
     "query_module", "quotactl", "quotactl_fd", "reboot", "request_key", "setns", "settimeofday", "stime", "swapoff",
     "swapon", "_sysctl", "sysfs", "syslog", "uselib", "userfaultfd", "ustat", "vm86", "vm86old"};
 
-/* The newer mount calls: ENOSYS, so that programs fall back to mount(2), which libvirt_lxc may use. */
+/* The newer mount calls fail with ENOSYS, so that programs use mount(2) instead, which libvirt_lxc may use. */
 static const char *const absent_calls[] = {"open_tree", "move_mount", "fsopen", "fsconfig",
                                            "fsmount",   "fspick",     "mount_setattr"};
 
-/* BTRFS_IOC_SNAP_CREATE, SUBVOL_CREATE and their second versions. */
+/* BTRFS_IOC_SNAP_CREATE and SUBVOL_CREATE, in both versions. */
 static const uint32_t subvolume_requests[] = {0x50009401, 0x5000940e, 0x50009417, 0x50009418};
 
 /*
- * BTRFS_IOC_SYNC, START_SYNC and WAIT_SYNC: each makes the whole pool commit, and needs no privilege. Others on the same
- * pool wait for the commit. sync(2), syncfs(2) and fsync(2) stay.
+ * BTRFS_IOC_SYNC, START_SYNC and WAIT_SYNC: each makes the whole pool commit and needs no privilege, and other slivers
+ * wait for the commit. sync(2), syncfs(2) and fsync(2) remain allowed.
  */
 static const uint32_t sync_requests[] = {0x00009408, 0x80089418, 0x40089416};
 
-/* A call that an architecture does not have is no reason to fail; one that libseccomp does not know would stay open. */
+/* Skip calls that the architecture lacks. Fail for calls that libseccomp lacks, which would otherwise be allowed. */
 static void add_rules(scmp_filter_ctx filter, uint32_t action, const char *const *names, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -56,7 +56,7 @@ static void deny_requests(scmp_filter_ctx filter, const uint32_t *requests, size
             die("cannot make the seccomp filter");
 }
 
-/* The subcalls that make sockets go to the guard; the others work on sockets whose family was judged. */
+/* The guard handles the subcalls that create sockets; the others work on sockets whose family was checked. */
 static void add_socketcall(scmp_filter_ctx filter)
 {
     static const scmp_datum_t subcalls[] = {SYS_SOCKET, SYS_SOCKETPAIR};

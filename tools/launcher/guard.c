@@ -1,4 +1,4 @@
-/* The guard: hardens the container from inside before the tenant's first instruction. */
+/* The guard: hardens the container from inside, before the tenant's first instruction. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -18,14 +18,14 @@
 #include "launcher.h"
 #include "view.h"
 
-#define GUARD_SECONDS 60 /* a start that takes longer is given up */
-#define TTY_GROUP 5      /* as libvirt_lxc assumes */
-#define INOTIFY_INSTANCES "1024" /* for each user inside; the node's fs.inotify.* bound all of them together */
+#define GUARD_SECONDS 60 /* a start that takes longer fails */
+#define TTY_GROUP 5      /* the group that libvirt_lxc assumes */
+#define INOTIFY_INSTANCES "1024" /* per user inside; the node's fs.inotify.* limit their sum */
 #define INOTIFY_WATCHES "65536"
 
 /*
- * In the directory of libvirt's that holds the container's processes, not in the systemd scope above it: systemd
- * writes its own defaults there again at each daemon-reload. Nobody in the container sees either.
+ * Set the limits in libvirt's cgroup with the container's processes, not in the systemd scope above it: systemd writes
+ * its own defaults there at each daemon-reload. The container can access neither.
  */
 static void limit_v2(const struct launch *launch, pid_t init)
 {
@@ -42,13 +42,13 @@ static void limit_v2(const struct launch *launch, pid_t init)
     errno = 0;
     if (strlen(path) < 2)
         die("the container has no cgroup of its own: '%s'", path);
-    for (char *part = path; part; part = strchr(part + 1, '/')) { /* hand the controller down to it */
+    for (char *part = path; part; part = strchr(part + 1, '/')) { /* enable the controller on the way down */
         int fd;
 
         snprintf(file, sizeof file, "%s%.*s/cgroup.subtree_control", launch->cgroup2, (int)(part - path), path);
         if ((fd = open(file, O_WRONLY | O_CLOEXEC)) >= 0) {
             if (write(fd, "+pids", 5) < 0)
-                errno = 0; /* where it is missing, the next write says so */
+                errno = 0; /* if the controller is missing, the next write fails */
             close(fd);
         }
     }
@@ -56,7 +56,7 @@ static void limit_v2(const struct launch *launch, pid_t init)
     snprintf(text, sizeof text, "%ld", launch->pids);
     write_file(AT_FDCWD, file, text);
     snprintf(file, sizeof file, "%s%s/memory.swap.max", launch->cgroup2, path);
-    if (access(file, F_OK) == 0) /* or the memory cap would only move memory to the swap */
+    if (access(file, F_OK) == 0) /* otherwise the memory limit would only move memory to swap */
         write_file(AT_FDCWD, file, "0");
     errno = 0;
 }
@@ -82,14 +82,14 @@ static void enter(pid_t init, const char *kind)
     close(fd);
 }
 
-/* Runs as the host's root, while `init` (nothing of the tenant yet) waits in sethostname(). */
+/* Run as the host's root, while `init` (which has run nothing of the tenant yet) waits in sethostname(). */
 static void harden(const struct launch *launch, pid_t init)
 {
     char options[96];
     int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int user = namespace_of(init, "user");
     struct view view;
-    int shown = *launch->view ? open_view(launch->view, &view) : 0; /* none where lxcfs does not run: doctor says so */
+    int shown = *launch->view ? open_view(launch->view, &view) : 0; /* 0 if lxcfs does not run, which doctor reports */
 
     check_maker(launch, user);
     expose_to_oom(init);
@@ -113,14 +113,14 @@ static void harden(const struct launch *launch, pid_t init)
         die("cannot mount what lxcfs shows");
     if (launch->fragments)
         close_settings(launch, proc);
-    if (setns(user, CLONE_NEWUSER) < 0) /* the setting is found through the opener's user namespace */
+    if (setns(user, CLONE_NEWUSER) < 0) /* the setting depends on the opener's user namespace */
         die("cannot enter the container's user namespace");
     write_file(proc, "sys/user/max_user_namespaces", "0");
     write_file(proc, "sys/user/max_inotify_instances", INOTIFY_INSTANCES);
     write_file(proc, "sys/user/max_inotify_watches", INOTIFY_WATCHES);
 }
 
-/* Does the container's one-time work in a child, which leaves this process and its view of the host as they are. */
+/* Do the container's one-time work in a child, so that this process keeps its namespaces. */
 static int harden_in_child(const struct launch *launch, pid_t init)
 {
     int status;
@@ -135,7 +135,7 @@ static int harden_in_child(const struct launch *launch, pid_t init)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -1;
 }
 
-/* Whether the container may go on; if not, libvirt_lxc gives up with what `answer` says. */
+/* Whether the container may continue; if not, libvirt_lxc fails with the error in `answer`. */
 static int finish_start(const struct launch *launch, pid_t init, struct seccomp_notif_resp *answer)
 {
     if (harden_in_child(launch, init) != 0) {
@@ -148,8 +148,8 @@ static int finish_start(const struct launch *launch, pid_t init, struct seccomp_
 }
 
 /*
- * Lets libvirt_lxc's calls pass until the one that says: the container is complete. Then it returns, or in a 32-bit
- * sliver goes on with the sockets of socketcall(2).
+ * Let libvirt_lxc's calls pass until sethostname(), which shows that the container is complete. Then return, or in a
+ * 32-bit sliver continue with the sockets of socketcall(2).
  */
 static void answer_calls(const struct launch *launch, int listener)
 {
@@ -166,10 +166,10 @@ static void answer_calls(const struct launch *launch, int listener)
         if (ready < 0 && errno == EINTR)
             continue;
         if (ready <= 0 || !(wait.revents & POLLIN))
-            return; /* libvirt_lxc is gone or stuck */
+            return; /* libvirt_lxc has ended or hangs */
         memset(call, 0, sizeof *call);
         if (seccomp_notify_receive(listener, call) != 0)
-            continue; /* the caller was killed meanwhile */
+            continue; /* the caller was killed in the meantime */
         memset(answer, 0, sizeof *answer);
         answer->id = call->id;
         if (complete)
@@ -215,7 +215,7 @@ void send_fd(int channel, int fd)
         die("cannot reach the guard");
 }
 
-/* Forked twice, so that libvirt_lxc does not get a child it does not know; holds nothing of libvirt's but stderr. */
+/* Fork twice, so that libvirt_lxc gets no child that it does not know. Of libvirt's files it keeps only stderr. */
 int start_guard(const struct launch *launch)
 {
     int pair[2], status;

@@ -1,11 +1,11 @@
 /*
- * Kernel memory that the memory cgroup does not see, bounded for one container:
+ * Limits for one container on kernel memory that the memory cgroup does not count:
  *
- *   - capture rings: the BPF program that slicemgr/drivers/kernel/capture_rings.py loaded is attached to the sliver's cgroup;
- *     the kernel does not ask it about calls of 32-bit programs: the filter by numbers refuses rings to those;
- *   - socket buffers on cgroup v1, which have a limit of their own there (on v2 they count as the sliver's memory);
- *   - fragments that wait for the rest of their packet: low thresholds, and network settings are read-only but for
- *     those that cost no memory, or only memory that is counted.
+ *   - capture rings: the BPF program that slicemgr/drivers/kernel/capture_rings.py loaded is attached to the sliver's
+ *     cgroup; the kernel does not run it for calls of 32-bit programs, to which the filter by numbers denies rings;
+ *   - socket buffers on cgroup v1, which has a separate limit for them (v2 counts them as memory);
+ *   - incomplete fragments: low thresholds, which stay so because network settings are read-only, except for those
+ *     that use no memory, or only memory that is counted.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,10 +21,10 @@
 
 #include "launcher.h"
 
-#define SLIVERS_GROUP "slicemgr-slivers" /* of all slivers, in the cgroup v2 hierarchy of a host that uses v1 */
+#define SLIVERS_GROUP "slicemgr-slivers" /* of all slivers, in the cgroup v2 hierarchy of a host with v1 */
 #define ATTACHED_MAX 64
 
-/* Files and directories below /proc/sys/net/ that stay writable. */
+/* Files and directories below /proc/sys/net/ that remain writable. */
 static const char *const open_settings[] = {
     "ipv4/conf",
     "ipv4/fib_multipath_hash_policy",
@@ -61,9 +61,9 @@ static const char *const open_settings[] = {
     "ipv6/ip_nonlocal_bind",
 };
 
-static const char *const closed_settings[] = {"ipv4", "ipv6"}; /* the others are read-only by libvirt */
+static const char *const closed_settings[] = {"ipv4", "ipv6"}; /* libvirt makes the others read-only */
 
-/* Low before high: neither may pass the other. */
+/* Low before high: the kernel rejects a low threshold above the high one. */
 static const char *const fragment_settings[][2] = {
     {"ipv4/ipfrag_low_thresh", "ipv4/ipfrag_high_thresh"},
     {"ipv6/ip6frag_low_thresh", "ipv6/ip6frag_high_thresh"},
@@ -75,7 +75,7 @@ static long bpf(int command, union bpf_attr *attributes)
     return syscall(SYS_bpf, command, attributes, sizeof *attributes);
 }
 
-/* The cgroup of a process in the hierarchy whose line begins, after its number, with `controller`; "" if none. */
+/* The cgroup of a process in the hierarchy whose line has `controller` after its number; "" if there is none. */
 static void group_path(pid_t pid, const char *controller, char *path, size_t size)
 {
     char file[64], line[PATH_MAX + 64];
@@ -97,8 +97,9 @@ static void group_path(pid_t pid, const char *controller, char *path, size_t siz
 }
 
 /*
- * On a host with v1 controllers, where cgroup v2 is not mounted for libvirt's sake: a mount that no mount table shows.
- * One directory serves all slivers, for the program tells them apart by their network namespaces.
+ * The slivers' cgroup on a host with v1 controllers, where cgroup v2 is not mounted because of libvirt: it is reached
+ * by a mount that no mount table lists. One directory serves all slivers, as the program distinguishes them by their
+ * network namespaces.
  */
 static int slivers_group(pid_t init)
 {
@@ -165,7 +166,7 @@ static void bound_rings(const struct launch *launch, pid_t init)
     attach.attach_type = BPF_CGROUP_SETSOCKOPT;
     attach.attach_flags = BPF_F_ALLOW_MULTI;
     if (!is_attached(group, program) && bpf(BPF_PROG_ATTACH, &attach) < 0 && !is_attached(group, program))
-        die("cannot attach the program %s", launch->socket_program); /* unless another launcher was quicker */
+        die("cannot attach the program %s", launch->socket_program); /* unless another launcher attached it */
     close(program);
     close(group);
     errno = 0;
@@ -191,7 +192,7 @@ void bound_sockets(const struct launch *launch, pid_t init)
         bound_socket_buffers(launch, init);
 }
 
-/* Without CAP_SYS_ADMIN the tenant cannot change mounts. */
+/* Make settings read-only by mounts, which the tenant cannot change without CAP_SYS_ADMIN. */
 void close_settings(const struct launch *launch, int proc)
 {
     const unsigned long flags = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC;

@@ -1,4 +1,4 @@
-/* Reads the launch file, which slicemgr/drivers/libvirt/launch.py writes. */
+/* Read the launch file, which slicemgr/drivers/libvirt/launch.py writes. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

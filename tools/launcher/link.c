@@ -1,4 +1,4 @@
-/* The hardware address of the sliver's link, by which the node knows the one neighbour behind it. */
+/* The hardware address of the sliver's link, which the node's permanent neighbour entry contains. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/ethtool.h>
@@ -23,8 +23,8 @@ static int is_veth(int control, const char *name)
 }
 
 /*
- * libvirt sets it when it has made the link, outside the container. There udev gives each new link an address
- * (MACAddressPolicy=persistent), and on a busy host it may be the later of the two. Inside it is out of udev's reach.
+ * libvirt sets the address after it has created the link, outside the container. There udev gives each new link an
+ * address too (MACAddressPolicy=persistent), which on a busy host may happen later. Inside, udev cannot change it.
  */
 void set_link_address(const struct launch *launch)
 {

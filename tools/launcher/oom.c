@@ -1,6 +1,6 @@
 /*
- * Who dies when the sliver's memory is full. libvirt_lxc shares the container's memory cgroup, and is the largest
- * process where memory is full of files or of many small processes: the sliver would end in their place.
+ * Which process the kernel kills if the sliver's memory is full. libvirt_lxc is in the container's memory cgroup, and
+ * is the largest process if the memory is full of files or of many small processes: its end would end the sliver.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -12,11 +12,11 @@
 #include "launcher.h"
 
 #define PROTECTED "-900"
-#define EXPOSED "500" /* of the container, where libvirt_lxc cannot be protected */
+#define EXPOSED "500" /* for the container, if libvirt_lxc cannot be protected */
 
 static int is_protected;
 
-/* Only CAP_SYS_RESOURCE lowers the value, which a node that is itself a container may lack. */
+/* Lower the value, which needs CAP_SYS_RESOURCE. A node that is itself a container may lack it. */
 void protect_from_oom(void)
 {
     int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
@@ -30,7 +30,7 @@ void protect_from_oom(void)
     errno = 0;
 }
 
-/* The container inherits libvirt_lxc's value. Below what CAP_SYS_RESOURCE writes the tenant cannot go. */
+/* Reset the value that the container inherits. The tenant cannot go below a value that CAP_SYS_RESOURCE has set. */
 void expose_to_oom(pid_t init)
 {
     char path[64];

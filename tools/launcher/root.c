@@ -1,4 +1,4 @@
-/* The mounts that libvirt_lxc finds ready: the sliver's idmapped root, the empty file of its masks. */
+/* The mounts that libvirt_lxc needs: the sliver's idmapped root, and the sources of its masks. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -16,11 +16,11 @@
 
 #define ROOT_MOUNT RUN_DIR "/root"
 #define MASK_MOUNT RUN_DIR "/mask"
-#define MASK_FILE MASK_MOUNT "/empty" /* as slicemgr/drivers/libvirt/launch.py names them */
+#define MASK_FILE MASK_MOUNT "/empty" /* the names in slicemgr/drivers/libvirt/launch.py */
 #define MASK_DIRECTORY MASK_MOUNT "/none"
 #define MASK_ZEROS MASK_MOUNT "/vmstat"
 
-/* A user namespace with the sliver's mapping; it only lends its numbers to the mount. */
+/* A user namespace with the sliver's mapping, which the mount copies. */
 static int mapping(const struct launch *launch)
 {
     char path[64], map[64];
@@ -44,8 +44,8 @@ static int mapping(const struct launch *launch)
 }
 
 /*
- * libvirt mounts on these without looking. The tenant owns the root: a symlink here would lead the mounts, made
- * while the host's tree is still reachable, to a place of the tenant's choice.
+ * libvirt mounts on these without a check. The tenant owns the root: a symlink here would redirect the mounts, made
+ * while the host's tree is still reachable, to a path of the tenant's choice.
  */
 static void check_mount_points(int tree)
 {
@@ -96,7 +96,7 @@ static FILE *mask_file(const char *path)
     return file;
 }
 
-/* The node's names of what vmstat counts, which vmstat(8) wants to find, without the node's numbers. */
+/* The names of the node's counters, which vmstat(8) requires, with zeros as values. */
 static void write_zeros(FILE *target)
 {
     char line[256];
@@ -109,7 +109,7 @@ static void write_zeros(FILE *target)
     errno = 0;
 }
 
-/* A file system of the sliver's own, for nothing is shared through its files: neither locks nor times. */
+/* A file system of the sliver's own, so that slivers share neither locks nor times of its files. */
 void mount_mask(void)
 {
     const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;

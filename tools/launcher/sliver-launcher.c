@@ -1,22 +1,22 @@
 /*
- * sliver-launcher: the <emulator> of every lxc sliver. libvirtd runs it in place of libvirt_lxc, with
- * libvirt_lxc's arguments; it confines itself and becomes libvirt_lxc. What libvirt-LXC lacks is done here:
+ * sliver-launcher: the <emulator> of every lxc sliver. libvirtd runs it in place of libvirt_lxc, with libvirt_lxc's
+ * arguments; it confines itself and executes libvirt_lxc. It adds what libvirt's LXC driver lacks:
  *
- *   - an idmapped mount of the sliver's root on ROOT_MOUNT, in a mount namespace that ends with the container,
- *     so the host's mount table never sees it and the pool itself can stay closed to everyone but root;
- *   - protection of libvirt_lxc from the kernel's memory killer, which the container does not inherit;
- *   - an empty read-only file of the sliver's own on MASK_MOUNT, which libvirt binds over what is to read as empty;
- *   - seccomp filters, inherited by all that runs in the container;
- *   - what must be done *inside* the container before the tenant's first instruction: limits on processes and
- *     ptys, no nested user namespaces, the slice's host name. libvirt_lxc's child calls sethostname() when its
- *     namespaces are complete and just before it gives up its capabilities. The filter stops that call (seccomp
- *     user notification) until a guard process has done the work. Then the guard ends, and with it every call
- *     on `setup_calls`: only libvirt_lxc needs them, and a listener that is gone means ENOSYS for ever;
- *   - a user id and limits of the sliver's own for what the kernel counts for each user: counts.c.
+ *   - an idmapped mount of the sliver's root on ROOT_MOUNT, in a mount namespace that ends with the container, so that
+ *     the host's mount table never contains it and only root needs access to the pool;
+ *   - protection of libvirt_lxc from the kernel's OOM killer, which the container does not inherit;
+ *   - read-only mask sources of the sliver's own on MASK_MOUNT, which libvirt binds over paths that must read as empty;
+ *   - seccomp filters, which all processes of the container inherit;
+ *   - actions *inside* the container before the tenant's first instruction: limits on processes and ptys, no nested
+ *     user namespaces, the slice's host name. libvirt_lxc's child calls sethostname() when its namespaces are complete,
+ *     just before it drops its capabilities. The filter suspends that call (seccomp user notification) until a guard
+ *     process has done the work. Then the guard ends, and with it every call in `setup_calls`: only libvirt_lxc needs
+ *     them, and without a listener they fail with ENOSYS;
+ *   - a user id and limits of the sliver's own for resources that the kernel counts per user: counts.c.
  *
- * Everything fails closed: without the launch file, or if the guard dies, the container does not start.
- * What it prints on stderr is what libvirt reports. The sliver's values come from LAUNCH_DIR/NAME, written by
- * slicemgr/drivers/libvirt/launch.py as key=value lines.
+ * It fails closed: without the launch file, or if the guard dies, the container does not start. libvirt reports
+ * the launcher's standard error. The sliver's values come from LAUNCH_DIR/NAME, which
+ * slicemgr/drivers/libvirt/launch.py writes as key=value lines.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -65,7 +65,7 @@ int namespace_of(pid_t pid, const char *kind)
     return fd;
 }
 
-/* libvirt_lxc needs its memory while it starts, and is then there for as long as the sliver: hundreds of them. */
+/* Save memory: libvirt_lxc needs its heap during the start, and then runs as long as the sliver, one per sliver. */
 static void keep_heap_small(void)
 {
     setenv("MALLOC_ARENA_MAX", "1", 1);

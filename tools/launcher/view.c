@@ -1,8 +1,8 @@
 /*
  * The files of /proc and /sys that lxcfs computes from the sliver's own limits, mounted over those of the node.
  *
- * Used by the guard when a container starts, and by sliver-view when lxcfs was started anew and what slivers have of the
- * old one answers no more.
+ * The guard uses this when a container starts, and sliver-view when lxcfs has been restarted and the slivers' files of
+ * the previous daemon are dead.
  */
 #define _GNU_SOURCE
 #include "view.h"
@@ -16,9 +16,9 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#define DETACH 2    /* MNT_DETACH, UMOUNT_NOFOLLOW: <sys/mount.h> cannot be included beside <linux/mount.h> */
+#define DETACH 2    /* MNT_DETACH, UMOUNT_NOFOLLOW: <sys/mount.h> cannot be included with <linux/mount.h> */
 #define NOFOLLOW 8
-#define MOST_LAYERS 4 /* dead mounts of one file */
+#define MOST_LAYERS 4 /* dead mounts of one file, at most */
 
 int umount2(const char *target, int flags);
 
@@ -41,7 +41,7 @@ int open_view(const char *source, struct view *view)
     return found;
 }
 
-/* The file to mount on, in a mount namespace whose tree is the tenant's: no symlink is followed. */
+/* Open the file to mount on, without symlinks: the tree of the mount namespace belongs to the tenant. */
 static int open_target(const char *path)
 {
     struct open_how how = {.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC,
@@ -50,7 +50,7 @@ static int open_target(const char *path)
     return (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
 }
 
-/* What a daemon that is gone left there. A file without a mount of that kind stays as it is. */
+/* Unmount what a daemon that has ended left behind. A file without such a mount is not changed. */
 static void remove_dead(const char *path)
 {
     struct statfs status;

@@ -13,11 +13,11 @@
 
 #define X32 0x40000000
 #define KILLED 255
-#define FIRST_UNKNOWN 467 /* open_tree_attr: beyond it come calls that no program needs */
+#define FIRST_UNKNOWN 467 /* open_tree_attr: no program needs it or later calls */
 #define LAST_UNKNOWN 1100
 #define FAMILIES 46
 
-/* Arguments that reach the kernel's own check and change nothing where the call is let through. */
+/* Arguments that reach the kernel's own check and change nothing if the call is allowed. */
 static const struct call {
     const char *name;
     int number, number32;
@@ -91,7 +91,7 @@ static long call64(long number, long a, long b, long c)
     return result < 0 ? -errno : result;
 }
 
-/* In a child, which a call that gets through may change or end: 0, an errno, KILLED. */
+/* Make the call in a child, which it may change or end; the result is 0, an errno or KILLED. */
 static int outcome(long (*call)(long, long, long, long), long number, long a, long b, long c)
 {
     int status;
@@ -115,7 +115,7 @@ static void say_outcome(const char *abi, const char *name, int result)
     say(line, "%s", result == 0 ? "ok" : result == KILLED ? "killed" : error_name(result));
 }
 
-/* The first number beyond those that are known which the kernel does not call absent. */
+/* Report the first number beyond the known ones that does not fail with ENOSYS. */
 static void say_unknown(const char *abi, long (*call)(long, long, long, long), long base)
 {
     char line[64];
@@ -158,7 +158,7 @@ static int opens32(int family, int type)
     return outcome(call32, 359, family, type, 0) == 0;
 }
 
-/* socketcall(2): its arguments lie in memory, below 4 GiB for a 32-bit call. */
+/* socketcall(2): its arguments are in memory, which must be below 4 GiB for a 32-bit call. */
 static int opens_by_socketcall(int family, int type)
 {
     static unsigned int *words;

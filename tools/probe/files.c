@@ -1,4 +1,4 @@
-/* What a sliver shows of the node, and what of it can be written. */
+/* The information about the node that a sliver can read, and the files that it can write. */
 #define _GNU_SOURCE
 #include "probe.h"
 
@@ -79,7 +79,7 @@ static void say_entries(const char *path)
 
 static int writable;
 
-/* Below /proc of processes everything is the sliver's own; what opens for writing elsewhere is named. */
+/* Report files that open for writing, except below the /proc of processes, where all belongs to the sliver. */
 static int visit(const char *path, const struct stat *status, int type, struct FTW *where)
 {
     int fd;
@@ -109,7 +109,7 @@ int probe_files(char **arguments)
     return 0;
 }
 
-/* A device node that can be made is no finding by itself: it must not open. */
+/* Try to open device nodes. The creation of a node alone is no finding. */
 int probe_devices(char **arguments)
 {
     static const struct {
@@ -230,7 +230,7 @@ int probe_view(char **arguments)
     return 0;
 }
 
-/* Requests of btrfs that would reach beyond the sliver's own files. */
+/* btrfs requests that would affect more than the sliver's own files. */
 int probe_pool(char **arguments)
 {
     static const struct {
@@ -261,7 +261,7 @@ int probe_lease(char **arguments)
 {
     int fd = open(arguments[0], O_RDONLY | O_CLOEXEC);
 
-    signal(SIGIO, SIG_IGN); /* the kernel's word that somebody waits for the lease */
+    signal(SIGIO, SIG_IGN); /* the signal by which the kernel reports a process that waits for the lease */
     say_result("lease", fd < 0 ? -1 : fcntl(fd, F_SETLEASE, F_WRLCK));
     hold();
     return 0;

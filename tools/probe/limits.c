@@ -116,7 +116,7 @@ int probe_memory(char **arguments)
     return 0;
 }
 
-/* Incompressible bytes: what is written must be what is charged. */
+/* Write incompressible bytes, so that the bytes written are the bytes charged. */
 static long fill(const char *path, long bytes)
 {
     static unsigned char block[MIB];
@@ -140,7 +140,7 @@ static long fill(const char *path, long bytes)
     return done;
 }
 
-/* In a plain file, and in a subvolume of the tenant's own: a limit on the root's own group would miss that. */
+/* Fill a regular file, and a subvolume of the tenant, which a limit on the root's own group would not cover. */
 int probe_disk(char **arguments)
 {
     static struct {

@@ -1,4 +1,4 @@
-/* The hardware that a virtual machine is given: its disks, what is on its buses, and the names that it shows. */
+/* The hardware of a virtual machine: its disks, the devices on its buses, and the names that it reports. */
 #define _GNU_SOURCE
 #include "probe.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SECTOR 512LL /* of sysfs, whatever the disk's own is */
+#define SECTOR 512LL /* bytes; the unit of sysfs, whatever the disk's own sector size is */
 
 static int line_of(const char *folder, const char *entry, const char *file, char *line, int size)
 {
@@ -25,7 +25,7 @@ static int line_of(const char *folder, const char *entry, const char *file, char
     return found;
 }
 
-/* A disk of the machine's hardware has a device; one that its kernel makes, such as a loop device, has none. */
+/* Report a hardware disk, which has a device; disks of the kernel, such as loop devices, have none. */
 static void say_disk(const char *name)
 {
     char line[64], device[512], label[64];
@@ -45,7 +45,7 @@ static void say_disk(const char *name)
     }
 }
 
-/* One line for each device of a bus: the words of two of its files. */
+/* Report one line for each device of a bus: the values of two of its files. */
 static void say_bus(const char *bus, const char *name, const char *first, const char *second)
 {
     char folder[256], label[64], one[64], two[64];
@@ -53,7 +53,7 @@ static void say_bus(const char *bus, const char *name, const char *first, const 
 
     snprintf(folder, sizeof folder, "/sys/bus/%s/devices", bus);
     snprintf(label, sizeof label, "hardware.%s", name);
-    if ((devices = opendir(folder)) == NULL) /* a kernel without this bus finds nothing on it */
+    if ((devices = opendir(folder)) == NULL) /* a kernel without this bus has no devices on it */
         return;
     for (struct dirent *entry; (entry = readdir(devices)) != NULL;)
         if (entry->d_name[0] != '.' && line_of(folder, entry->d_name, first, one, sizeof one) &&

@@ -1,4 +1,4 @@
-/* The table of probes. */
+/* The table of probes, and the functions that they share. */
 #define _GNU_SOURCE
 #include "probe.h"
 
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define MARK "/.slicemgr/init"
-#define GATEWAY 0x0101FEA9UL /* 169.254.1.1 as /proc/net/route shows it: the way out of every sliver */
+#define GATEWAY 0x0101FEA9UL /* 169.254.1.1 as /proc/net/route shows it: the gateway of every sliver */
 
 enum scope { CONTAINER, SLIVER, ANYWHERE };
 
@@ -18,7 +18,7 @@ static const struct probe {
     const char *name;
     int arguments;
     int (*run)(char **arguments);
-    enum scope scope; /* where it may run: on a node its calls would be real */
+    enum scope scope; /* where it may run: on a node its calls would have effects */
 } probes[] = {
     {"calls", 0, probe_calls, CONTAINER},
     {"sockets", 0, probe_sockets, CONTAINER},
@@ -27,23 +27,23 @@ static const struct probe {
     {"devices", 0, probe_devices, CONTAINER},
     {"view", 0, probe_view, ANYWHERE},
     {"pool", 0, probe_pool, CONTAINER},
-    {"processes", 1, probe_processes, CONTAINER}, /* at most */
-    {"terminals", 1, probe_terminals, CONTAINER}, /* at most */
+    {"processes", 1, probe_processes, CONTAINER}, /* the most to start */
+    {"terminals", 1, probe_terminals, CONTAINER}, /* the most to open */
     {"memory", 1, probe_memory, SLIVER},       /* bytes */
     {"disk", 2, probe_disk, CONTAINER},           /* directory, bytes */
-    {"rings", 2, probe_rings, CONTAINER},         /* bytes of each, bytes in all */
-    {"fragments", 1, probe_fragments, CONTAINER}, /* bytes that the threshold is raised to */
+    {"rings", 2, probe_rings, CONTAINER},         /* bytes of each, bytes in total */
+    {"fragments", 1, probe_fragments, CONTAINER}, /* bytes to raise the threshold to */
     {"buffers", 2, probe_buffers, CONTAINER},     /* tcp or udp, bytes */
-    {"inotify", 1, probe_inotify, CONTAINER},     /* at most; holds them */
-    {"signals", 1, probe_signals, CONTAINER},     /* at most; holds them */
-    {"queues", 1, probe_queues, CONTAINER},       /* at most; holds them */
+    {"inotify", 1, probe_inotify, CONTAINER},     /* the most to create; holds them */
+    {"signals", 1, probe_signals, CONTAINER},     /* the most to send; holds them */
+    {"queues", 1, probe_queues, CONTAINER},       /* the most to create; holds them */
     {"lease", 1, probe_lease, CONTAINER},         /* file; holds it */
     {"connect", 2, probe_connect, ANYWHERE},     /* address, ports */
     {"listen", 2, probe_listen, ANYWHERE},       /* UDP port, seconds */
     {"spoof", 3, probe_spoof, ANYWHERE},         /* source, destination, UDP port */
     {"flows", 2, probe_flows, ANYWHERE},         /* destination, count */
     {"arp", 2, probe_arp, ANYWHERE},             /* first forged sender, count */
-    {"ipv6", 1, probe_ipv6, ANYWHERE},           /* milliseconds to wait for answers */
+    {"ipv6", 1, probe_ipv6, ANYWHERE},           /* milliseconds to wait for responses */
     {"hardware", 0, probe_hardware, ANYWHERE},
 };
 
@@ -98,7 +98,7 @@ static int in_container(void)
     return access(MARK, F_OK) == 0;
 }
 
-/* A virtual machine has no mark. */
+/* Whether this is a virtual machine of slicemgr, which has no mark but the gateway. */
 static int in_machine(void)
 {
     char line[256];

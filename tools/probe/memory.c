@@ -1,4 +1,4 @@
-/* Kernel memory that a tenant can hold beside its own: packet rings, fragments, socket buffers, per-user objects. */
+/* Kernel memory that a tenant can hold in addition: packet rings, fragments, socket buffers and per-user objects. */
 #define _GNU_SOURCE
 #include "probe.h"
 
@@ -49,7 +49,7 @@ static int ring(long bytes)
     return fd;
 }
 
-/* One of the given size, one as tcpdump wants it, and the sum of many of the latter. */
+/* Allocate a ring of the given size, one of the size that tcpdump uses, and many of the latter. */
 int probe_rings(char **arguments)
 {
     long bytes = number(arguments[0]), total = number(arguments[1]), each = 2L << 20, held = 0;
@@ -94,7 +94,7 @@ int probe_fragments(char **arguments)
     return 0;
 }
 
-/* Pages that the sliver's sockets hold, as its own network namespace counts them. */
+/* The bytes that the sliver's sockets hold, as its own network namespace counts them. */
 static long socket_bytes(const char *kind)
 {
     char line[256], *field;
@@ -124,7 +124,7 @@ struct held {
     long bytes, sockets;
 };
 
-/* Fills receive queues that nobody reads, until the kernel refuses or `bytes` are held; always says how far it is. */
+/* Fill receive queues until the kernel refuses or `bytes` are held; `held` is updated after each pair of sockets. */
 static void hold_buffers(int udp, long bytes, volatile struct held *held)
 {
     const char *kind = udp ? "UDP:" : "TCP:";
@@ -141,7 +141,7 @@ static void hold_buffers(int udp, long bytes, volatile struct held *held)
         if (end < 0 || sender < 0 || bind(end, (struct sockaddr *)&where, sizeof where) < 0 ||
             getsockname(end, (struct sockaddr *)&where, &length) < 0)
             break;
-        if (udp) { /* of TCP a size that the program sets would pass the limit of cgroup v1: see the threat model */
+        if (udp) { /* with TCP, a size set by the program would exceed the limit of cgroup v1: see the threat model */
             setsockopt(end, SOL_SOCKET, SO_RCVBUF, &most, sizeof most);
             setsockopt(sender, SOL_SOCKET, SO_SNDBUF, &most, sizeof most);
             if (queue_udp(&where, sender) == 0)
@@ -160,8 +160,8 @@ static void hold_buffers(int udp, long bytes, volatile struct held *held)
 }
 
 /*
- * By a child, which the kernel kills first: where buffers count as memory (cgroup v2), reaching the limit kills a
- * process, and it shall not be the sliver's sshd.
+ * A child does it, which the kernel kills first: if buffers count as memory (cgroup v2), a process is killed at the
+ * limit, and it must not be the sliver's sshd.
  */
 int probe_buffers(char **arguments)
 {
@@ -230,7 +230,7 @@ int probe_queues(char **arguments)
         snprintf(name, sizeof name, "/sliver-probe-%d-%ld", (int)getpid(), count);
         if ((queue = mq_open(name, O_CREAT | O_EXCL | O_RDWR, 0600, NULL)) == (mqd_t)-1)
             break;
-        mq_unlink(name); /* it lives as long as the descriptor */
+        mq_unlink(name); /* it exists as long as the descriptor */
     }
     say("queues", "%ld", count);
     hold();

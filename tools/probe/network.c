@@ -1,4 +1,4 @@
-/* What a sliver can send and reach. */
+/* The packets that a sliver can send, and the addresses that it can reach. */
 #define _GNU_SOURCE
 #include "probe.h"
 
@@ -52,7 +52,7 @@ static struct sockaddr_in place(const char *host, long port)
     return (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = address(host), .sin_port = htons((uint16_t)port)};
 }
 
-/* Begins a connection: its descriptor; `*error` is set where that fails at once. */
+/* Begin a connection and return its descriptor; `*error` is not 0 if that fails at once. */
 static int begin(const char *host, long port, int *error)
 {
     struct sockaddr_in where = place(host, port);
@@ -62,7 +62,7 @@ static int begin(const char *host, long port, int *error)
     return fd;
 }
 
-/* Connections to several ports of an address at once, "22,53": what became of each. */
+/* Connect to several ports of an address at the same time, such as "22,53", and report the result of each. */
 int probe_connect(char **arguments)
 {
     struct pollfd wait[MOST_PORTS];
@@ -73,7 +73,7 @@ int probe_connect(char **arguments)
         ports[count] = number(one);
         wait[count] = (struct pollfd){.fd = begin(arguments[0], ports[count], &errors[count]), .events = POLLOUT};
         if (errors[count])
-            wait[count].fd = -1; /* which poll leaves alone */
+            wait[count].fd = -1; /* poll ignores it */
         else
             errors[count] = ETIMEDOUT;
     }
@@ -103,7 +103,7 @@ int probe_connect(char **arguments)
     return 0;
 }
 
-/* Counts datagrams; says first that it listens. */
+/* Count datagrams, after a first line that reports that the socket is ready. */
 int probe_listen(char **arguments)
 {
     struct sockaddr_in where = {.sin_family = AF_INET, .sin_port = htons((uint16_t)number(arguments[0]))};
@@ -152,7 +152,7 @@ int probe_spoof(char **arguments)
     return 0;
 }
 
-/* Each datagram goes to another port, so each is a connection of its own to whoever tracks them. */
+/* Send datagrams to different ports, so that connection tracking counts each as a connection. */
 int probe_flows(char **arguments)
 {
     long count = number(arguments[1]), sent = 0;
@@ -161,7 +161,7 @@ int probe_flows(char **arguments)
     for (long i = 0; i < count; i++) {
         struct sockaddr_in where = place(arguments[0], 1024 + i % 60000);
 
-        if (i % 60000 == 0) { /* another source port */
+        if (i % 60000 == 0) { /* use another source port */
             if (fd >= 0)
                 close(fd);
             fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -172,7 +172,7 @@ int probe_flows(char **arguments)
     return 0;
 }
 
-/* ARP requests for the gateway, each from another address that is not the sliver's. */
+/* Send ARP requests for the gateway, each with another sender address that is not the sliver's. */
 int probe_arp(char **arguments)
 {
     uint32_t first = ntohl(address(arguments[0]).s_addr);
@@ -220,7 +220,7 @@ static uint16_t checksum(const void *data, size_t length, uint32_t sum)
     return htons((uint16_t)~sum);
 }
 
-/* Packets of IPv6 that arrive, own ones apart, until the time is over. */
+/* The number of IPv6 packets that arrive during the time, without the sliver's own. */
 static long heard(int fd, long milliseconds)
 {
     long count = 0, end = now() + milliseconds, left;
@@ -237,7 +237,7 @@ static long heard(int fd, long milliseconds)
     return count;
 }
 
-/* Echo requests to all nodes of the link, frame by frame: the sliver's own IPv6 may be off. */
+/* Send echo requests to all nodes of the link as raw frames, since the sliver's own IPv6 may be off. */
 int probe_ipv6(char **arguments)
 {
     static const uint8_t everybody[ETH_ALEN] = {0x33, 0x33, 0, 0, 0, 1};
@@ -252,7 +252,7 @@ int probe_ipv6(char **arguments)
     struct packet_mreq everything = {.mr_type = PACKET_MR_PROMISC};
 
     where.sll_ifindex = everything.mr_ifindex = (int)if_nametoindex(LINK);
-    /* The node asks for the forged address by its own group: the device of a machine would leave that out. */
+    /* The node's neighbour solicitation for the forged address goes to a group that a machine's device would filter. */
     if (fd < 0 || ioctl(fd, SIOCGIFHWADDR, &link) < 0 ||
         setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &everything, sizeof everything) < 0 ||
         bind(fd, (struct sockaddr *)&where, sizeof where) < 0) {
@@ -270,7 +270,7 @@ int probe_ipv6(char **arguments)
     inet_pton(AF_INET6, "fe80::a0d1:7", &packet.ip.ip6_src);
     inet_pton(AF_INET6, "ff02::1", &packet.ip.ip6_dst);
     packet.icmp.icmp6_type = ICMP6_ECHO_REQUEST;
-    /* of the pseudo header: length, protocol, both addresses */
+    /* the pseudo header: length, protocol, both addresses */
     packet.icmp.icmp6_cksum = checksum(&packet.ip.ip6_src, 2 * sizeof packet.ip.ip6_src + sizeof packet.icmp,
                                        sizeof packet.icmp + IPPROTO_ICMPV6);
     for (int i = 0; i < COPIES; i++)

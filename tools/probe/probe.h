@@ -1,9 +1,10 @@
 /*
- * sliver-probe: tries, as root inside a sliver, what a tenant must not be able to do. `slicectl audit` brings it there.
+ * sliver-probe: tries, as root inside a sliver, actions that must be denied to a tenant. `slicectl audit` copies it
+ * there.
  *
- * Each call of the program runs one group of probes and prints `name<TAB>value` lines: a value is `ok`, the name of an
- * errno, a number or a path. Probes that hold something keep it until their standard input ends, so that they end with
- * whoever started them. Every probe is bounded by its arguments; none needs a file of the sliver.
+ * Each run of the program executes one group of probes and prints `name<TAB>value` lines: a value is `ok`, the name of
+ * an errno, a number or a path. Probes that hold resources keep them until their standard input closes, so that they
+ * end with the process that started them. The arguments limit every probe, and no probe needs a file of the sliver.
  */
 #ifndef PROBE_H
 #define PROBE_H
@@ -13,7 +14,7 @@
 void say(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_result(const char *name, long result); /* ok, or the name of errno */
 const char *error_name(int error);
-void hold(void); /* until standard input ends */
+void hold(void); /* wait until standard input closes */
 long number(const char *text);
 
 int probe_calls(char **arguments);

@@ -1,9 +1,9 @@
 /*
- * Loaded into libvirt_lxc by the launcher: a user id of the sliver's own makes the container's user namespace.
+ * Loaded into libvirt_lxc by the launcher: creates the container's user namespace with a user id of the sliver's own.
  *
  * Inotify instances and watches, pending signals, message queues and locked memory are counted in the namespace and
- * also for the user id that made it. libvirt_lxc is root, so without this all slivers share the counts of the host's
- * root. Only the effective id of the calling thread changes, and only for this call; its privileges stay.
+ * also for the user id that created it. libvirt_lxc is root, so otherwise all slivers would share the counts of the
+ * host's root. Only the effective id of the calling thread changes, and only for this call; its privileges are kept.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,7 +23,7 @@ typedef int clone_call(int (*)(void *), void *, int, void *, ...);
 
 static uid_t maker;
 
-/* Nothing else that libvirt_lxc starts needs either. */
+/* Remove both variables: no program that libvirt_lxc starts needs them. */
 static void __attribute__((constructor)) take_environment(void)
 {
     const char *value = getenv(MAKER_VARIABLE);
@@ -33,7 +33,7 @@ static void __attribute__((constructor)) take_environment(void)
     unsetenv("LD_PRELOAD");
 }
 
-/* A change from root to another effective id takes the effective privileges away. */
+/* Restore the effective privileges, which a change from root to another effective id removes. */
 static int keep_privileges(void)
 {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
@@ -76,7 +76,7 @@ int clone(int (*function)(void *), void *stack, int flags, void *argument, ...)
     error = errno;
     if (become(0) < 0)
         _exit(EXIT_FAILURE);
-    prctl(PR_SET_DUMPABLE, 1); /* as before: a change of ids takes it away */
+    prctl(PR_SET_DUMPABLE, 1); /* as before; a change of ids clears it */
     errno = error;
     return pid;
 }
