@@ -32,8 +32,9 @@ _FAREWELL = 10.0  # seconds that a program has for its cleanup after its standar
 class CommandFailed(Exception):
     """A program did not start, exceeded its time limit, or exited with an error.
 
-    status: the exit status; None if the program exceeded its time limit; -1 if it did not start. stderr: the end of
-    its standard error. Control characters are escaped, because programs repeat text from untrusted files and guests.
+    status: the exit status; None if the program exceeded its time limit or wrote an overlong line; -1 if it did not
+    start. stderr: the end of its standard error, with control characters escaped, because programs repeat text from
+    untrusted files and guests.
     """
 
     def __init__(self, argv: Sequence[str], status: int | None, stderr: str) -> None:

@@ -2,7 +2,7 @@
 
 A ring is granted before the kernel creates it, and a thread with little CPU time can stay between the two for long,
 with its socket open. So if a namespace has no packet socket left, all that it was granted is returned. Otherwise the
-granted sum is recorded, and the existing rings are subtracted from it SETTLED seconds later.
+granted sum is recorded, and what it exceeds the existing rings by is returned SETTLED seconds later.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class ProcView:
                 directory.rmdir()
 
     def start(self) -> None:
-        """Start the daemon, after it has removed an earlier one. Raises Failed."""
+        """Remove an earlier daemon and start a new one. Raises Failed."""
         try:
             self.remove()
         except (command.CommandFailed, OSError) as error:

@@ -77,7 +77,7 @@ class View:
 
 
 def user(text: str) -> User:
-    """The user of the setting `importer.user`: a name or `uid:gid`. Raises Refused for root or an unknown user."""
+    """The user of the setting `importer.user`: a name or `uid:gid`. Raises Refused for root and unknown users."""
     if re.fullmatch(r"[0-9]{1,10}:[0-9]{1,10}", text):
         uid, _, gid = text.partition(":")
         found = User(int(uid), int(gid))

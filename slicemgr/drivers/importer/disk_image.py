@@ -187,11 +187,13 @@ def extract(
 ) -> TreeFacts:
     """Unpack the disk's one root file system, with the file systems of its fstab, into the empty `target`.
 
-    Owners, modes, ACLs, hard links, device nodes, file capabilities and user xattrs are kept. Raises Refused if the
-    disk does not have exactly one root file system or streams more than `size_limit` bytes, and Failed if the import
-    broke or was cancelled. The caller removes `target`. acceleration: of machines on this node. who: the importer's
-    user, who must be able to read the disk. cache: directory of libguestfs' appliance. reserve: bytes of the pool that
-    must stay free.
+    Owners, modes, ACLs, hard links, device nodes, file capabilities and user xattrs are kept. A disk that can boot but
+    does not have exactly one root file system is not unpacked. Raises Refused if any other disk does not have one, or
+    if more than `size_limit` bytes are streamed, and Failed if the import broke or was cancelled. The caller removes
+    `target`.
+
+    acceleration: of machines on this node. who: the importer's user, who must be able to read the disk. cache:
+    directory of libguestfs' appliance. reserve: bytes of the pool that must stay free.
     """
     request = {"disk": _DISK, "format": format, "cpu": "" if acceleration is Acceleration.KVM else EMULATED_CPU}
     progress("inspect", None)

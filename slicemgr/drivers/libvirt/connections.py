@@ -50,7 +50,7 @@ class Connections:
         if Kind.KVM not in self._open and Kind.KVM not in self._missing:
             try:
                 self._events(Kind.KVM)
-            except Failed as error:  # without the driver, no machine runs only if libvirt has no pid file of one
+            except Failed as error:  # no machine runs for certain only if libvirt has no pid file of one
                 if error.code is Code.UNAVAILABLE and any(processes.noted(processes.QEMU_DIR)):
                     raise
         return [Kind.LXC, Kind.KVM] if Kind.KVM in self._open else [Kind.LXC]

@@ -1,8 +1,9 @@
 """The pool: subvolumes, snapshots and quota groups on btrfs.
 
 Layout: `bases/SHA256` (read-only) and `slivers/ID` (a subvolume; `root` in it is a snapshot of a base, and
-`snapshots/ID` are snapshots that the sliver keeps of it). Both directories belong to root. `bases` has mode 0700 and
-`slivers` 0711, because slivers contain setuid files that the host's users must not reach.
+`snapshots/ID` are snapshots that the sliver keeps of it). Bases and containers lie in directories of root with mode
+0700, because they contain setuid files that the host's users must not reach. `slivers` itself has mode 0711, so that
+QEMU reaches the files of its own sliver.
 
 With simple quotas a sliver's limit is set on its own parent group `1/SERIAL`: nested subvolumes would escape a limit on
 a subvolume's own group. Full quotas cannot count a snapshot in a parent group without a rescan of the whole file

@@ -51,7 +51,10 @@ def make_overlay(overlay: Path, image: Path, image_format: str, size: int) -> No
 
 
 def copy_overlay(source: Path, overlay: Path, size: int, epoch: int, who: User) -> None:
-    """Create a disk atomically from another, with shared blocks and at least `size` bytes. Raises Failed."""
+    """Create a disk atomically from another, with shared blocks and at least `size` bytes.
+
+    Raises Failed or CommandFailed.
+    """
     unfinished = overlay.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
     btrfs_files.share(source, unfinished)
@@ -62,7 +65,7 @@ def copy_overlay(source: Path, overlay: Path, size: int, epoch: int, who: User) 
 
 
 def copy_variables(source: Path, target: Path) -> None:
-    """Copy the firmware's variables; remove `target` if `source` has none."""
+    """Copy the firmware's variables; remove `target` if `source` does not exist."""
     unfinished = target.with_suffix(".new")
     if source.exists():
         unfinished.unlink(missing_ok=True)
