@@ -51,6 +51,8 @@ _OLD_KERNEL = (6, 7)
 
 @dataclass(frozen=True, slots=True)
 class Check:
+    """One result. ok: None if the node works with restrictions. remedy: how to fix it, "" if ok is True."""
+
     name: str
     ok: bool | None
     detail: str

@@ -41,6 +41,7 @@ class Wanted:
 
     @classmethod
     def of(cls, slivers: Collection[Sliver], images: Collection[Image]) -> Wanted:
+        """The resources of these rows; an image that is being deleted is not among them."""
         return cls(
             frozenset(one.id for one in slivers),
             frozenset(names.qgroup(one.serial) for one in slivers),

@@ -35,6 +35,7 @@ _LEAST_FREE = 128 << 20  # free bytes below which an import ends: names and inod
 
 
 def incoming_dir(pool: Path, sha256: str) -> Path:
+    """The subvolume into which an import extracts the files of an image."""
     return pool / "bases" / f".incoming-{sha256}"
 
 

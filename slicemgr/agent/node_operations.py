@@ -37,6 +37,7 @@ class NodeOperations:
         return function(self, operation)
 
     def images(self) -> list[Image]:
+        """The images of all rows. Raises StoreError."""
         with self.node.store.read() as connection:
             return pending.images(connection)
 

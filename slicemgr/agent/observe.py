@@ -139,6 +139,7 @@ def settled_dir(config: Config) -> Path:
 
 
 def mark(config: Config, sliver: str, pid: int) -> Path:
+    """The file that records that the domain with this pid completed its plan."""
     return settled_dir(config) / f"{names.domain(sliver)}.{pid}"
 
 

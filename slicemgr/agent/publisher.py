@@ -16,6 +16,7 @@ from slicemgr.model import Sliver
 
 
 def published(sliver: Sliver) -> Published:
+    """The properties of a sliver that the packet filter needs."""
     return Published(
         sliver=sliver.id, tag=sliver.tag, address=sliver.address, ports=sliver.ports, siblings=sliver.siblings
     )
@@ -41,9 +42,11 @@ class Publisher:
             self._firewall.replace(self._all, full=True)
 
     def publish(self, sliver: Sliver) -> None:
+        """Write the rules of a sliver. Raises Refused or Failed."""
         self._change(sliver.id, published(sliver))
 
     def withdraw(self, sliver: str) -> None:
+        """Remove the rules of a sliver. Raises Refused or Failed."""
         self._change(sliver, None)
 
     def _change(self, sliver: str, wanted: Published | None) -> None:

@@ -31,6 +31,7 @@ class Attempts:
     _keys: dict[str, float] = field(default_factory=dict)  # sliver → not before, if only its ssh keys differ
 
     def may_repair(self, sliver: str, now: float) -> bool:
+        """Whether the wait after the last failure is over."""
         return now >= self._failed.get(sliver, (0.0, 0.0))[0]
 
     def may_give_keys(self, sliver: str, now: float) -> bool:
@@ -41,6 +42,7 @@ class Attempts:
         return True
 
     def succeeded(self, sliver: str) -> None:
+        """Forget the failures of a sliver."""
         self._failed.pop(sliver, None)
 
     def failed(self, sliver: str, now: float) -> float:

@@ -73,6 +73,7 @@ class Preparation(Protocol):
 def preparation(
     kind: Kind, config: Config, pool: Pool, hypervisor: Hypervisor, place: Callable[[], Host]
 ) -> Preparation:
+    """The implementation for a kind. place: returns the node's properties with its acceleration."""
     match kind:
         case Kind.LXC:
             return _Container(config, pool)
@@ -204,6 +205,7 @@ class Roots:
         return ""
 
     def launch(self, sliver: Sliver) -> None:
+        """Prepare the root as the last step before the domain starts."""
         self._kinds[sliver.kind].launch(sliver)
 
     def _group(self, sliver: Sliver) -> int | None:

@@ -64,6 +64,7 @@ class Turns:
             self._begin(turn)
 
     def busy(self, sliver: str) -> bool:
+        """Whether the sliver has a turn in progress or in its queue."""
         with self._lock:
             return sliver in self._queues
 

@@ -114,6 +114,7 @@ class Conversation:
 
     @property
     def ended(self) -> bool:
+        """Whether the program has exited."""
         return self._process.poll() is not None
 
     def say(self, line: str) -> None:

@@ -55,6 +55,7 @@ class Missing(Exception):
 
 
 def text(chooser: random.Random, length: int) -> bytes:
+    """Random letters and digits as bytes."""
     return chooser.randbytes(length).translate(_ALPHANUMERIC)
 
 
@@ -125,6 +126,7 @@ def write_database() -> None:
 
 
 def make_files(count: int, seed: int) -> None:
+    """Create `count` files of one page, and an archive of them."""
     chooser = random.Random(seed)
     FILES.mkdir()
     for number in range(count):
@@ -141,11 +143,13 @@ def read_files() -> None:
 
 
 def write_files() -> None:
+    """Unpack the archive into a new directory."""
     COPY.mkdir()
     tar("-xf", str(ARCHIVE), "-C", str(COPY))
 
 
 def tar(*words: str) -> None:
+    """Run tar. Raises Missing without the program, OSError if it fails."""
     program = shutil.which("tar")
     if program is None:
         raise Missing("there is no tar", "apt-get install tar")
@@ -179,12 +183,14 @@ def settle() -> None:
 
 
 def seconds(work: Callable[[], None]) -> float:
+    """The duration of `work` in seconds."""
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
 
 
 def make(what: str, size: int, seed: int) -> Found:
+    """Create the data and wait until it is on the disk. size: bytes of the database, or number of files."""
     if what == "sqlite":
         make_database(size, seed)
     else:
@@ -212,6 +218,7 @@ def measure(what: str, _size: int, _seed: int) -> Found:
 
 
 def remove(_what: str, _size: int, _seed: int) -> Found:
+    """Remove all data of earlier actions."""
     for path in (FILES, COPY):
         shutil.rmtree(path, ignore_errors=True)
     for path in (DATABASE, ARCHIVE, Path(f"{DATABASE}-journal")):
@@ -220,6 +227,7 @@ def remove(_what: str, _size: int, _seed: int) -> Found:
 
 
 def run(actions: str, what: str, size: int, seed: int) -> Found:
+    """Run the actions, separated by commas; the results, or `missing` or `failed`."""
     known = {"make": make, "measure": measure, "remove": remove}
     found: Found = {}
     try:

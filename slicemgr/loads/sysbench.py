@@ -49,11 +49,13 @@ def parse(test: str, said: str) -> dict[str, float]:
 
 
 def words(test: str, seconds: int, size: int, seed: int) -> list[str]:
+    """The command line of a test, without the program and the action."""
     files = [f"--file-total-size={size}"] if test == "fileio" else []
     return [test, *WORDS[test], *files, f"--time={seconds or SECONDS[test]}", f"--rand-seed={seed}"]
 
 
 def run(test: str, seconds: int, size: int, seed: int) -> Found:
+    """Run a test; its results, or `missing` or `failed`."""
     program = shutil.which("sysbench")
     if program is None:
         return {"missing": "sysbench is not installed", "adds": ADDS}

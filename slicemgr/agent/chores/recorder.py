@@ -60,6 +60,7 @@ class Recorder:
         self._machines = Machines(ask)
 
     def chore(self) -> Chore:
+        """The chore that records at the configured interval."""
         return Chore(
             thread="recorder",
             run=self.record,

@@ -60,13 +60,16 @@ class Schedule:
         self._pause = self.chore.interval
 
     def begin(self, now: float) -> None:
+        """Set the time of the first run."""
         self.due = now if self.chore.first is First.AT_ONCE else now + self.chore.interval
 
     def started(self, now: float) -> None:
+        """Set the next time of a steady chore."""
         if self.chore.steady:
             self.due = max(self.due + self.chore.interval, now)
 
     def ended(self, now: float, *, failed: bool) -> None:
+        """Record the outcome of a run, and set the next time of a chore that is not steady."""
         self.failed = failed
         longest = self.chore.longest
         self._pause = min(2 * self._pause, longest) if failed and longest is not None else self.chore.interval

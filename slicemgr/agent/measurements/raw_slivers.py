@@ -52,6 +52,7 @@ class Makers(Protocol):
 
 
 def makers(kind: Kind, host: Host) -> Makers:
+    """The implementation for a kind."""
     match kind:
         case Kind.LXC:
             return _Containers(host)

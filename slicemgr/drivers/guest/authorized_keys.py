@@ -42,6 +42,7 @@ def read_note(pool: Path, sliver: str) -> Note | None:
 
 
 def write_note(pool: Path, sliver: str, put: Sequence[str], now: Sequence[str]) -> None:
+    """Record the lines that slicemgr ever wrote (`put`) and those that the sliver has (`now`)."""
     text = json.dumps({"put": list(dict.fromkeys(put)), "now": list(now)})
     atomic_file.write(names.keys_file(pool, sliver), text)
 

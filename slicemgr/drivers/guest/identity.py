@@ -65,11 +65,13 @@ def machine_id(host_key_public: str) -> str:
 
 
 def hosts_file(identity: Identity) -> str:
+    """The text of /etc/hosts."""
     names = [f"{identity.hostname}.{domain}" for domain in identity.search[:1]] + [identity.hostname]
     return f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{identity.address}\t{' '.join(names)}\n"
 
 
 def resolv_conf(identity: Identity) -> str:
+    """The text of /etc/resolv.conf."""
     search = [f"search {' '.join(identity.search)}"] if identity.search else []
     return "".join(f"{line}\n" for line in [*search, *(f"nameserver {one}" for one in identity.dns)])
 

@@ -44,6 +44,7 @@ class ProcView:
         self._pid_file = run_dir / "lxcfs.pid"
 
     def installed(self) -> bool:
+        """Whether the program lxcfs is installed."""
         return shutil.which(PROGRAM, path="/usr/local/bin:/usr/bin:/bin") is not None
 
     def answers(self) -> bool:

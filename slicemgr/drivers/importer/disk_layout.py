@@ -59,6 +59,7 @@ class Layout:
 
     @property
     def partitions(self) -> tuple[Part, ...]:
+        """The ranges that are in the partition table, in their order on the disk."""
         return tuple(part for part in (self.core, self.esp, self.boot, self.root) if part and part.number)
 
 
@@ -72,6 +73,7 @@ class DiskIds:
 
     @property
     def esp_uuid(self) -> str:
+        """The ESP's serial number in the form that fstab uses, such as 12AB-34CD."""
         return f"{self.esp >> 16:04X}-{self.esp & 0xFFFF:04X}"
 
 

@@ -27,6 +27,7 @@ _LONGEST = 300  # characters of an error
 
 
 def main() -> int:
+    """Import one image; the exit status, 1 after a failure of libguestfs."""
     stream = int(sys.argv[1])
     os.set_inheritable(stream, False)  # the stream must end when this program closes it, even while QEMU runs
     request = json.loads(sys.stdin.readline())

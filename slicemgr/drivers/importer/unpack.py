@@ -67,6 +67,7 @@ class Meter:
         self.count = 0
 
     def add(self, amount: int) -> None:
+        """Count bytes and report progress. Raises Refused if the files do not fit, Failed if it was cancelled."""
         self.count += amount
         if self.count > self.limit:
             raise _outgrown(f"{self.limit >> 20} MiB are free for it")

@@ -121,11 +121,13 @@ class Map:
 
     @classmethod
     def create(cls, kind: int, key: int, value: int, entries: int, name: str, flags: int = 0) -> Map:
+        """Create a map of at most `entries` keys. key, value: sizes in bytes. name: 15 characters are kept."""
         attributes = struct.pack("=IIIIIII16s", kind, key, value, entries, flags, 0, 0, name[:_NAME].encode())
         return cls(_call(_MAP_CREATE, attributes), key, value)
 
     @classmethod
     def pinned(cls, path: Path, key: int, value: int) -> Map:
+        """Open a pinned map. key, value: sizes in bytes."""
         return cls(pinned(path), key, value)
 
     def __enter__(self) -> Map:

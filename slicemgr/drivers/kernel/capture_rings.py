@@ -122,12 +122,15 @@ class Accounts:
             os.close(one.descriptor)
 
     def granted(self) -> dict[int, int]:
+        """Bytes granted to each namespace since it was created, by cookie."""
         return _numbers(self._granted)
 
     def returned(self) -> dict[int, int]:
+        """Bytes of those that were returned, by cookie."""
         return _numbers(self._returned)
 
     def give_back(self, cookie: int, returned: int) -> None:
+        """Set the total of bytes returned by a namespace."""
         self._returned[_NUMBER.pack(cookie)] = _NUMBER.pack(returned)
 
     def forget(self, cookie: int) -> None:

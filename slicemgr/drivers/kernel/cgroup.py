@@ -238,6 +238,7 @@ def freeze_v2(pid: int, frozen: bool) -> None:
 
 
 def is_frozen_v2(pid: int) -> bool:
+    """Whether the container is frozen (v2 only); False if it has ended."""
     with contextlib.suppress(Failed), gone_is_failed(pid):
         return (_directory(pid, "") / "cgroup.freeze").read_text().strip() == "1"
     return False

@@ -148,6 +148,7 @@ class Hypervisor:
         self._freeze(sliver, True)
 
     def resume(self, sliver: str) -> None:
+        """Thaw every process of the sliver. Raises Failed."""
         self._freeze(sliver, False)
 
     def _freeze(self, sliver: str, frozen: bool) -> None:

@@ -98,6 +98,7 @@ def _sockets(config: Config, sliver: Sliver) -> dict[str, str | int]:
 
 
 def launch_text(values: Mapping[str, str | int]) -> str:
+    """The text of a launch file."""
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 

@@ -57,6 +57,7 @@ class Body(Protocol):
 
 
 def body(kind: Kind) -> Body:
+    """The operations for a kind."""
     match kind:
         case Kind.LXC:
             return _Container()

@@ -42,6 +42,7 @@ class Table:
 
     @property
     def title(self) -> str:
+        """The name of the table for messages, such as `IPv4 filter table`."""
         return f"{'IPv6' if self.ipv6 else 'IPv4'} {self.name} table"
 
 

@@ -38,6 +38,7 @@ def remove() -> None:
 
 
 def is_installed() -> bool:
+    """Whether the chain exists; False if nftables is not installed."""
     try:
         command.run(["nft", "list", "chain", "inet", TABLE, "before"], timeout=10)
     except command.CommandFailed:

@@ -60,6 +60,7 @@ def shaped() -> frozenset[str]:
 
 
 def is_shaped(sliver: str) -> bool:
+    """Whether the sliver has a shaper, with or without a link."""
     return (_LINKS / names.shaper(sliver)).exists()
 
 

@@ -158,6 +158,7 @@ class Pool:
             ioctl.snapshot(parent, os.fsencode(target.name), fd, qgroup, readonly)
 
     def set_readonly(self, path: Path, flag: bool) -> None:
+        """Set or clear the read-only flag of the subvolume `path`. Raises PoolFailed."""
         with step(f"set {path} {'read-only' if flag else 'writable'}"), directory(path) as fd:
             ioctl.set_readonly(fd, flag)
 
@@ -280,6 +281,7 @@ class Pool:
                 _drop_dead_member(fd, group)
 
     def space(self) -> Space:
+        """The size of the pool's file system. Raises PoolFailed."""
         with step(f"measure {self.path}"):
             held = os.statvfs(self.path)
         total = held.f_blocks * held.f_frsize

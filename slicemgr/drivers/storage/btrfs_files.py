@@ -38,6 +38,7 @@ def epoch(root: Path) -> int:
 
 
 def set_epoch(root: Path, number: int) -> None:
+    """Write the epoch into a new root. Raises OSError."""
     os.setxattr(root, _EPOCH, str(number).encode(), follow_symlinks=False)
 
 

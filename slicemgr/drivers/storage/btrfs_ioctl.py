@@ -126,10 +126,12 @@ def sync(fd: int) -> None:
 
 
 def create_subvolume(parent: int, name: bytes, group: int | None) -> None:
+    """Create an empty subvolume in the open directory `parent`; it joins the quota group `group`, if any."""
     _create(parent, SUBVOL_CREATE_V2, 0, name, 0, group)
 
 
 def snapshot(parent: int, name: bytes, source: int, group: int | None, readonly: bool) -> None:
+    """Create a snapshot of the open subvolume `source` in `parent`; it joins the quota group `group`, if any."""
     _create(parent, SNAP_CREATE_V2, source, name, _READONLY if readonly else 0, group)
 
 
@@ -151,6 +153,7 @@ def destroy(parent: int, name: bytes) -> None:
 
 
 def is_readonly(subvolume: int) -> bool:
+    """Whether the open subvolume has the read-only flag."""
     return bool(FLAGS.unpack(call(subvolume, SUBVOL_GETFLAGS, bytes(FLAGS.size)))[0] & _READONLY)
 
 
@@ -189,14 +192,17 @@ def _fs_info(fd: int) -> tuple[Any, ...]:
 
 
 def quota_ctl(fd: int, command: int) -> None:
+    """Enable or disable quotas. command: one of the constants QUOTA_*."""
     call(fd, QUOTA_CTL_CALL, QUOTA_CTL.pack(command, 0))
 
 
 def create_group(fd: int, group: int) -> None:
+    """Create a quota group. Raises OSError EEXIST if it exists."""
     call(fd, QGROUP_CREATE, GROUP_CREATE.pack(1, group))
 
 
 def destroy_group(fd: int, group: int) -> None:
+    """Remove a quota group. Raises OSError EBUSY if it is still in use."""
     call(fd, QGROUP_CREATE, GROUP_CREATE.pack(0, group))
 
 
@@ -361,6 +367,7 @@ def group_charges(fd: int, first: int, last: int) -> dict[int, tuple[int, int]]:
 
 
 def group_limits(fd: int, first: int, last: int) -> list[GroupLimit]:
+    """The limits of the groups `first`..`last`."""
     found = []
     for item in search(fd, QUOTA_TREE, (0, QGROUP_LIMIT, first), (0, QGROUP_LIMIT, last)):
         flags, _, exclusive, _, _ = _LIMIT_ITEM.unpack_from(item.data)
