@@ -1,5 +1,6 @@
-"""Experiments: run through the API like any user's work, compared with a baseline of the same run.
+"""Experiments: they use the API as any client does, and compare with a baseline of the same run.
 
-One that fills a folder is an `experiment.Experiment`, carried out by `frame.run.carry_out` (`cli.bench.frame`), and a
-module with `content(run)` that `pages.CONTENTS` names: tables, plots, aims, metrics and sentences for the report.
+An experiment with a run folder consists of an `experiment.Experiment`, which `frame.run.carry_out` executes
+(`cli.bench.frame`), and of a module in `pages.CONTENTS` whose `content(run)` returns the tables, plots, aims, metrics
+and sentences of the report.
 """

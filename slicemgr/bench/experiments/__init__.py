@@ -1,1 +1,1 @@
-"""The experiments: what each does step by step."""
+"""The experiments and their steps."""

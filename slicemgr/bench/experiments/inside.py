@@ -1,6 +1,7 @@
-"""What the thesis times inside a sliver that runs: a command, a web server until its first response, a ping.
+"""The measurements of the thesis inside a running sliver: a command, the first response of a web server, a ping.
 
-A command is run by ssh through the sliver's own port, with all that takes; the server is asked through the next port.
+A command is run over ssh through the sliver's own port, including the connection and login. The web server is reached
+through the next port.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from slicemgr.errors import Code, Failed
 Times = dict[str, list[float]]
 
 _HELLO = "Hello World"
-_LONGEST = 120.0  # seconds of a command
+_LONGEST = 120.0  # timeout of a command in seconds
 _PINGS = 5
 _PING_SECONDS = 4
 _GATEWAY = "$(ip -4 route show default | sed -n '1s/.* via \\([^ ]*\\).*/\\1/p')"
 _RTT = re.compile(r"time[=<]([0-9.]+) ms")
-# As light a server as every image can run: it says the same to whoever asks, one after the other.
+# A minimal server that runs in every image: it sends the same response to each client, one after the other.
 _SERVER = """
 import socket
 with socket.create_server(("", {port})) as server:
@@ -37,9 +38,10 @@ with socket.create_server(("", {port})) as server:
 
 
 def measure(words: Sequence[str], sliver: wire.Sliver, target: str, stop: threading.Event) -> Times:
-    """Seconds of `exec`, `launch`, `response` and each `ping` that was answered. words: run a command in the sliver.
+    """Seconds of `exec`, `launch`, `response` and each `ping` that was answered.
 
-    target: whom it pings, "" for its gateway. Raises Failed, and Over if nobody wants it any more.
+    words: the command prefix that runs a command in the sliver. target: the address that it pings, "" for its gateway.
+    Raises Failed, and Over if `stop` is set.
     """
     port = sliver["ports"]["first"] + 1
     begun = time.monotonic()
@@ -60,7 +62,7 @@ def measure(words: Sequence[str], sliver: wire.Sliver, target: str, stop: thread
 
 
 def server(port: int) -> str:
-    """A line for the sliver's shell that starts the web server and does not wait for it."""
+    """A line for the shell of the sliver that starts the web server and does not wait for it."""
     program = shlex.join(["python3", "-ISc", _SERVER.format(port=port)])
     return f"setsid {program} </dev/null >/dev/null 2>&1 &"
 
@@ -87,9 +89,9 @@ def _answered(host: str, port: int) -> bool:
 
 
 def pings(words: Sequence[str], target: str) -> list[float]:
-    """Seconds of each echo; [] if none comes back, as where the target lies behind what lets none through.
+    """Seconds of each echo; [] if there is none, for example because a firewall in front of the target drops them.
 
-    target: "" for the gateway, the one address of the node that its slivers may ping.
+    target: "" for the gateway, the only address of the node that its slivers may ping.
     """
     whom = shlex.quote(target) if target else _GATEWAY
     asked = f"ping -n -c {_PINGS} -i 0.2 -w {_PING_SECONDS} {whom}"
@@ -101,5 +103,5 @@ def pings(words: Sequence[str], target: str) -> list[float]:
 
 
 def round_trips(said: str) -> list[float]:
-    """Of what ping prints, in seconds."""
+    """The round-trip times in the output of ping, in seconds."""
     return [float(one) / 1000 for one in _RTT.findall(said)]

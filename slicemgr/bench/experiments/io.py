@@ -1,8 +1,9 @@
 """The thesis's disk experiments: one SQLite database of five sizes, and five numbers of small files, read and written.
 
-In a sliver of each kind through ssh, and on the node on three roots of the same image that its agent makes: a btrfs
-snapshot, overlayfs, a plain copy. There the data lie in what the root is made of, as in a container's image. The order
-of the places is another one in each repetition, chosen by the seed; the data are the same in all places.
+The places are a sliver of each kind, over ssh, and three roots of the same image that the agent makes on the node: a
+btrfs snapshot, overlayfs, a plain copy. On the node, the data are in the base of the root, as in the image of a
+container. The order of the places differs between repetitions and is derived from the seed; the data are the same in
+all places.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ NAME = "io"
 ROOTS = ("snapshot", "overlay", "copy")
 PLACES = ("lxc", *ROOTS, "kvm")
 SQLITE, FILES = "sqlite", "files"
-DATABASES = (151_600, 536_600, 2_600_000, 11_900_000, 111_600_000)  # bytes: the thesis's
+DATABASES = (151_600, 536_600, 2_600_000, 11_900_000, 111_600_000)  # bytes, as in the thesis
 COUNTS = (10, 100, 1000, 10_000, 100_000)
 MEASURED = ("read", "write", "sync")
-_FILE = 8192  # bytes of disk of a small file with its part of the archive
-_LONGEST = 3600.0  # seconds of one step in a sliver
-_PACE = {"lxc": 1.0, "snapshot": 1.5, "overlay": 1.5, "copy": 3.0, "kvm": 10.0}  # for the dry run
+_FILE = 8192  # bytes of disk per small file, including its share of the archive
+_LONGEST = 3600.0  # timeout of one step in a sliver, in seconds
+_PACE = {"lxc": 1.0, "snapshot": 1.5, "overlay": 1.5, "copy": 3.0, "kvm": 10.0}  # for the estimate of the dry run
 
 
 @dataclass(frozen=True, slots=True)
 class IoParameters:
     """The parameters of a run.
 
-    images: by kind; the roots on the node are made of that of lxc. memory, disk: of the slivers.
+    images: by kind; the roots on the node are made from that of lxc. memory, disk: limits of the slivers.
     """
 
     way: Way
@@ -55,7 +56,7 @@ class IoParameters:
 
 
 def label(what: str, size: int) -> str:
-    """As the thesis writes it."""
+    """The size as the thesis writes it."""
     if what == FILES:
         return f"{size:,} files".replace(",", " ")
     return f"{size / 1e6:g} MB" if size >= 1_000_000 else f"{size / 1e3:g} kB"
@@ -63,7 +64,7 @@ def label(what: str, size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """what: SQLITE or FILES. size: bytes of the database, number of files."""
+    """One measurement. what: SQLITE or FILES. size: bytes of the database, or number of files."""
 
     turn: int
     place: str
@@ -72,7 +73,7 @@ class Load:
 
 
 def steps(parameters: IoParameters) -> list[StepOf[Load]]:
-    """`2/overlay/sqlite/2600000`: in the second repetition."""
+    """The steps. Example of an id: `2/overlay/sqlite/2600000`, where 2 is the repetition."""
     found = []
     for turn in range(1, parameters.repeat + 1):
         about = f" ({turn} of {parameters.repeat})" if parameters.repeat > 1 else ""
@@ -87,19 +88,19 @@ def steps(parameters: IoParameters) -> list[StepOf[Load]]:
 
 
 class Io(InPlaces):
-    """See `experiment.Experiment`."""
+    """The disk experiment; see `experiment.Experiment`."""
 
     def __init__(self, parameters: IoParameters) -> None:
         super().__init__(parameters.way, parameters.places)
         self._parameters = parameters
-        # What the roots on the node are made of: sha256, size, and whether there is a Linux in it.
+        # The image of the roots on the node: sha256, size in bytes, and whether it contains an operating system.
         self._image: tuple[str, int, bool] = ("", 0, False)
 
     def steps(self) -> list[StepOf[Load]]:
         return steps(self._parameters)
 
     def need(self, step: StepOf[Load]) -> guard.Need:
-        """The data three times (as made, as written, a copy), a copied root, a sliver's memory."""
+        """Disk for the data three times (created, written, copied) and for a copied root, and memory for a sliver."""
         place, what, size = step.work.place, step.work.what, step.work.size
         data = 3 * size * (_FILE if what == FILES else 1)
         if place in ROOTS:
@@ -108,7 +109,7 @@ class Io(InPlaces):
         return guard.Need(limit + MACHINE if place == "kvm" else MACHINE, data, 16)
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
-        """Also refused without the image that roots are made of."""
+        """As in the base class; also raises an error if the image of the roots does not exist."""
         if set(ROOTS) & set(self._parameters.places):
             image = self._client.images.get(self._parameters.images["lxc"])
             self._image = image["sha256"], image["virtual_size"], bool(image["os"])

@@ -1,7 +1,7 @@
-"""Create, ssh banner through the DNAT port, work inside, delete: seconds beside the raw baseline of the same run.
+"""Times of creation, ssh banner, work inside and deletion, compared with the raw baseline of the same run.
 
-A series is one type (and one way to boot). In each repetition it has two steps: its raw baseline, and right after it
-its slices, from their creation to their deletion.
+The banner is read through the DNAT port. A series is one type and, for machines, one way to boot. In each repetition
+it has two steps: the raw baseline, and directly after it the slices, from their creation to their deletion.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 
 NAME = "lifecycle"
 _RAW_SECONDS = 1800.0
-_GUESS = {"lxc": 0.3, "kvm": 20.0}  # seconds of one sliver, for the dry run
+_GUESS = {"lxc": 0.3, "kvm": 20.0}  # estimated seconds of one sliver, for the dry run
 PHASES = ("accepted", "prepared", "started", "console", "operation", "banner")
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What is made. boot: of virtual machines, "" for containers."""
+    """The type of the slivers. boot: the way to boot machines, "" for containers."""
 
     kind: str
     image: str
@@ -42,9 +42,8 @@ class Series:
 class LifecycleParameters:
     """The parameters of a run.
 
-    connect: makes a client; each thread has its own. key: a public line and a private file.
-
-    ping: whom the slivers ping; "" for their gateway, which is the node.
+    connect: makes a client; each thread has its own. key: the line of the public key, and the content of the private
+    key. ping: the address that the slivers ping; "" for their gateway, which is the node.
     """
 
     connect: Callable[[], Client]
@@ -67,14 +66,14 @@ class LifecycleParameters:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """raw: the baseline of the series, without slicemgr."""
+    """The work of a step. raw: the baseline of the series, without slicemgr."""
 
     series: Series
     raw: bool
 
 
 def steps(parameters: LifecycleParameters) -> list[StepOf[Part]]:
-    """`2/kvm-direct/slices`: the second repetition's; `…/raw`: its baseline."""
+    """The steps. Examples of ids: `2/kvm-direct/slices` in repetition 2, and `2/kvm-direct/raw` for its baseline."""
     found = []
     for turn in range(1, parameters.repeat + 1):
         about = f" ({turn} of {parameters.repeat})" if parameters.repeat > 1 else ""
@@ -89,7 +88,7 @@ def steps(parameters: LifecycleParameters) -> list[StepOf[Part]]:
 
 
 class Lifecycle:
-    """See `experiment.Experiment`."""
+    """The lifecycle experiment; see `experiment.Experiment`."""
 
     def __init__(self, parameters: LifecycleParameters) -> None:
         self._parameters = parameters
@@ -97,7 +96,7 @@ class Lifecycle:
         self._key = slivers.Key(parameters.key)
         self._stop = threading.Event()
         self._watch = slivers.Watch(self.state)
-        self._asked: str | int | None = None  # a baseline that may go on
+        self._asked: str | int | None = None  # the operation of a baseline that may be running
 
     def steps(self) -> list[StepOf[Part]]:
         return steps(self._parameters)
@@ -110,7 +109,7 @@ class Lifecycle:
         return slivers.cost(step.work.series.kind, memory, self._parameters.count)
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
-        """Refused beside others' experiments, with too few ports or without an image."""
+        """Raises Refused if another experiment has slices, ports do not suffice, or an image is missing."""
         parameters, client = self._parameters, self._client
         guard.state(client.nodes.get(parameters.node)["facts"])
         cleanup.refuse_others(client, parameters.prefix)
@@ -141,7 +140,7 @@ class Lifecycle:
         self._stop.set()
 
     def clean(self, progress: Progress) -> None:
-        """A baseline that was asked for deletes its own, and cannot be ended: that is waited for."""
+        """Delete the slices. A running baseline cannot be stopped; it deletes its own slivers, which is awaited."""
         if self._asked is not None:
             progress.say("waiting until the node has ended and deleted its raw baseline")
             self._client.operations.wait(self._asked, _RAW_SECONDS)
@@ -172,10 +171,10 @@ class Lifecycle:
             raise Failed(f"the baseline: {ended['error']}", hint=ended["hint"] or "")
         return ended["result"]["baseline"]
 
-    # ours
+    # slices
 
     def _slices(self, series: Series, names: Sequence[str], progress: Progress) -> Json:
-        """What was made is deleted again even where not all could be; that is timed if all could."""
+        """Create and delete the slices, also if only some were created; the deletion is timed if all were created."""
         before = self._available()
         begun = time.monotonic()
         found, trouble = self._side_by_side(lambda name: self._create(series, name), names, "create", progress)
@@ -207,7 +206,7 @@ class Lifecycle:
         return slivers.side_by_side(job, names, self._parameters.parallel, self.interrupt, done)
 
     def _create(self, series: Series, name: str) -> tuple[dict[str, float], wire.Sliver]:
-        """Seconds by phase since the request; a phase that nobody saw is left out."""
+        """Seconds of each phase since the request, without the phases that were not observed; and the sliver."""
         with self._parameters.connect() as client:
             slivers.check(self._stop)
             begun, times = time.monotonic(), dict[str, float]()
@@ -238,11 +237,11 @@ class Lifecycle:
         )
 
     def _available(self) -> int:
-        """Bytes of memory that the node says are available when it looks at itself next."""
+        """Bytes of memory that are available in the node's next facts."""
         return cleanup.next_look(self._client, self._parameters.node).memory_available
 
     def _weigh(self, names: Sequence[str], before: int) -> Json:
-        """The node's next look at itself, taken after the last sliver was up, says what they cost."""
+        """The costs per sliver, from the node's next facts, which were observed after the last sliver had started."""
 
         def usage() -> list[wire.Usage]:
             return [self._client.slices.get(name)["slivers"][0]["usage"] for name in (names[0], names[-1])]
@@ -254,12 +253,12 @@ class Lifecycle:
 
 
 def speaks(operation: wire.Operation) -> bool:
-    """Whether the steps of a create say that the guest spoke on its console."""
+    """Whether the steps of a creation report output of the guest on its console."""
     return any(one["name"] == "ssh" and one["state"] == "running" and one["detail"] for one in operation["steps"])
 
 
 def reached(operation: wire.Operation) -> dict[str, float]:
-    """Of the steps of a create: seconds until the root was made, `prepared`, and until the domain ran, `started`."""
+    """Seconds until the root existed, `prepared`, and until the domain ran, `started`, from the steps of a creation."""
     for step in operation["steps"]:
         began, took = step.get("began"), step.get("seconds")
         if step["name"] == "domain" and began is not None and took is not None:
@@ -268,7 +267,7 @@ def reached(operation: wire.Operation) -> dict[str, float]:
 
 
 def _gathered(found: Iterable[Mapping[str, float | list[float]]]) -> dict[str, list[float]]:
-    """The values of all slivers, phase by phase."""
+    """The values of all slivers by phase."""
     gathered: dict[str, list[float]] = {}
     for times in found:
         for phase, value in times.items():

@@ -1,11 +1,12 @@
-"""The same work by slicemgr and by whatever else is installed: create to ssh's banner, memory, disk, iperf3, delete.
+"""The same work by slicemgr and by other installed systems: create to ssh banner, memory, disk, iperf3, delete.
 
-One step is one system once: its containers are made from the same image on the same pool, each with its forwarded
-ports, measured, and deleted, before another system's turn. In each repetition the systems take turns in another order.
+One step is one repetition of one system: its containers are created from the same image on the same pool, each with
+its forwarded ports, measured, and deleted before the next system begins. The order of the systems differs between
+repetitions.
 
-It runs as root on the node itself, and not in the agent: daemons, bridges and foreign programs that work as root are
-none of a testbed's service. So there is no request that starts them, nobody but who is root there can ask for them,
-and they end with slicectl (see `peers.namespaces`), where an operation of the agent would go on.
+The experiment runs as root on the node itself, and not in the agent: daemons, bridges and programs of other systems
+that run as root do not belong to the service of a testbed. So no request starts them, only root on the node can, and
+they end together with slicectl (see `peers.namespaces`), whereas an operation of the agent would continue.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ NAME = "peers"
 OURS = "slicemgr"
 LABELS = {OURS: "slicemgr", **{key: peer.label for key, peer in PEERS.items()}}
 _OURS_COST = Cost(0.3, 6 << 20, 4)
-_BANNER = 60.0  # seconds within which ssh's banner must come
-_SETTLE = 2.0  # seconds from the last banner until the memory is looked at
-_CLEANED = 300.0  # seconds that the pool may take to give back what was deleted
-_BESIDES = 60.0  # seconds of a step without its containers: a guess
-_MARGIN = 60.0  # seconds beyond an iperf3 measurement for starting and ending programs
-_IMPORT = 1200.0  # seconds that a peer may take for the image
+_BANNER = 60.0  # seconds within which the ssh banner must arrive
+_SETTLE = 2.0  # seconds from the last banner until the memory is read
+_CLEANED = 300.0  # seconds that the pool may take to free the space of deleted files
+_BESIDES = 60.0  # estimated seconds of a step without its containers
+_MARGIN = 60.0  # seconds beyond an iperf3 measurement, for starting and ending programs
+_IMPORT = 1200.0  # seconds that a peer may take to import the image
 _ABSENT = "absent"
-_UNPACKED = 3 << 29  # bytes of an image on its way into a peer: packed and unpacked
+_UNPACKED = 3 << 29  # bytes of an image during its import into a peer, packed and unpacked
 _PLAIN_PORT = 5201
 
 
@@ -52,9 +53,8 @@ _PLAIN_PORT = 5201
 class PeersParameters:
     """The parameters of a run.
 
-    connect: makes a client; each thread has its own. prefix: of the names of all that it makes.
-
-    pool: of the node. peers: by their keys in PEERS. seconds: of each iperf3 measurement, 0 for none.
+    connect: makes a client; each thread has its own. prefix: of the names of all slices. pool: the directory of
+    the node's pool. peers: by their keys in PEERS. seconds: of each iperf3 measurement, 0 for none.
     """
 
     connect: Callable[[], Client]
@@ -86,14 +86,17 @@ class PeersParameters:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A system's in a repetition. missing: what it lacks here; then there is nothing but that to say."""
+    """One repetition of one system. missing: the programs that are not installed; the step only records them."""
 
     key: str
     missing: tuple[str, ...] = ()
 
 
 def steps(parameters: PeersParameters, missing: Mapping[str, Sequence[str]]) -> list[StepOf[Turn]]:
-    """`2/docker`: Docker in the second repetition; `absent/lxd`: LXD is not installed. missing: programs, by peer."""
+    """The steps. Examples of ids: `2/docker` in repetition 2; `absent/lxd`: LXD is not installed.
+
+    missing: the missing programs, by peer.
+    """
     found = [
         StepOf(
             f"{_ABSENT}/{key}",
@@ -118,7 +121,7 @@ def steps(parameters: PeersParameters, missing: Mapping[str, Sequence[str]]) -> 
 
 
 class Peers:
-    """See `experiment.Experiment`. What breaks in one system ends its series, not the others'."""
+    """See `experiment.Experiment`. A failure of one system stops its series only."""
 
     def __init__(self, parameters: PeersParameters) -> None:
         self._parameters = parameters
@@ -147,7 +150,7 @@ class Peers:
         )
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
-        """Refused elsewhere than as root on the node, beside other experiments, with too few ports, without iperf3."""
+        """Raises Refused unless root runs it on the node, without other experiments, with enough ports and iperf3."""
         parameters, client = self._parameters, self._client
         node = refuse_elsewhere(client, parameters.node)
         guard.state(node["facts"])
@@ -178,12 +181,12 @@ class Peers:
                 self._leave(key, progress)
         except SlicemgrError as error:
             raise Stopped(_reason(key, self._parameters.count, data, error), data) from error
-        except OSError as error:  # a file of a peer that could not be written, or is not what it should be
+        except OSError as error:  # a file of a peer that could not be written, or has an unexpected type
             raise Stopped(f"{LABELS[key]}: {error}", data) from error
         return data
 
     def interrupt(self) -> None:
-        """Whatever a peer is doing ends at once."""
+        """Ends all programs of a peer at once."""
         self._stop.set()
         if self._sandbox is not None:
             self._sandbox.end()
@@ -220,7 +223,7 @@ class Peers:
             begun = time.monotonic()
             side.delete(made, progress)
             data["delete_seconds"] = time.monotonic() - begun
-            if trouble is not None:  # so many came up, and what they cost is known
+            if trouble is not None:  # the containers that started were measured
                 raise trouble
 
     def _side(self, key: str, sandbox: Sandbox) -> Side:
@@ -237,10 +240,10 @@ class Peers:
             cleanup.delete(self._client, self._parameters.prefix, progress)
 
     def _look(self, progress: Progress, *, cleaned: bool = False) -> tuple[int, int]:
-        """Bytes of memory (and swap) and of the pool that are free. cleaned: once what was deleted is given back."""
+        """Free bytes of memory (including swap) and of the pool. cleaned: wait until deleted files are freed."""
         if cleaned:
             progress.say("waiting until the pool has taken back what was deleted")
-        for what in ("filesystem", "subvolume") if cleaned else ("filesystem",):  # the first wakes who cleans up
+        for what in ("filesystem", "subvolume") if cleaned else ("filesystem",):  # the first wakes the cleaner
             try:
                 command.run(["btrfs", what, "sync", self._parameters.pool], timeout=_CLEANED)
             except command.CommandFailed as error:
@@ -249,7 +252,7 @@ class Peers:
         return free_memory(Path("/proc/meminfo").read_text()), there.f_bfree * there.f_frsize
 
     def _create(self, side: Side, data: Json, progress: Progress) -> tuple[list[Target], SlicemgrError | None]:
-        """Those that came up, in the order of their names; the first trouble, and then no more are begun."""
+        """The containers that started, in the order of their names; and the first error, which ends the creation."""
         begun, seconds, count = time.monotonic(), 0.0, self._parameters.count
 
         def done(made: int) -> None:
@@ -273,7 +276,7 @@ class Peers:
         return target, times
 
     def _reached(self, made: Sequence[Target], progress: Progress) -> int:
-        """How many answer once more when all of them run."""
+        """The number of containers that answer again when all of them run."""
         reached = 0
         with ThreadPoolExecutor(self._parameters.parallel) as threads:
             for done, one in enumerate(threads.map(answers, made), 1):
@@ -282,7 +285,7 @@ class Peers:
         return reached
 
     def _rates(self, side: Side, sandbox: Sandbox, target: Target, progress: Progress) -> dict[str, float]:
-        """Bits per second: the plain link, into the container, out of it."""
+        """Bits per second of the plain link, into the container, and out of it."""
         plain = Route(sandbox.words([]), (), PEER_SIDE, _PLAIN_PORT)
         route = side.route(target)
         found = {}
@@ -295,7 +298,7 @@ class Peers:
 
 
 def refuse_elsewhere(client: Client, node: str) -> wire.Node:
-    """What the node says. Refused elsewhere than as root on the node itself."""
+    """The node. Raises Refused if this process does not run as root on the node itself."""
     if os.geteuid() != 0:
         message = "peers are started as root, by whoever may be root on the node"
         raise Refused(Code.DENIED, message, hint="`sudo slicectl bench …` on the node itself")
@@ -306,13 +309,13 @@ def refuse_elsewhere(client: Client, node: str) -> wire.Node:
 
 
 def free_memory(meminfo: str) -> int:
-    """Bytes that can be had without swapping, and of swap, of /proc/meminfo."""
+    """Bytes of memory that are available without swapping plus bytes of free swap, from /proc/meminfo."""
     fields = dict(line.split(":", 1) for line in meminfo.splitlines() if ":" in line)
     return sum(int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "SwapFree"))
 
 
 def rate(route: Route, seconds: int, *, reverse: bool) -> float:
-    """Bits per second that arrived. Raises Failed with what iperf3 says."""
+    """Bits per second that arrived. Raises Failed with the error of iperf3."""
     port, limit = str(route.port), seconds + _MARGIN
     server = [*route.server, *iperf.server_words(route.port)]
     client = [*route.client, "iperf3", "-c", route.address, "-p", port, "-t", str(seconds), "-i", "0", "-J"]

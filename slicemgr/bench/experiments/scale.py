@@ -1,7 +1,7 @@
-"""The paper's figures 3 and 4: memory, swap and disk of the node, and time of a create, by the number of slivers.
+"""The paper's figures 3 and 4: memory, swap and disk of the node, and the time of a create, by the number of slivers.
 
-Slices of one sliver each are added `step` by `step`. After each step the node's own next look at itself says what it
-holds, and a few of the earlier slivers, chosen by the seed, are looked at again through their ports; at the end all.
+Slices of one sliver each are added in steps of `step`. After each step, the next facts of the node are recorded, and
+some earlier slivers, chosen by the seed, are tested again through their ports; at the end, all slivers are tested.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from slicemgr.config import parse_size
 from slicemgr.errors import SlicemgrError
 
 NAME = "scale"
-_GUESS = {"lxc": 0.3, "kvm": 20.0}  # seconds of one create, for the dry run
-_AGAIN = 20  # earlier slivers looked at after each step
-_WAKES = 35.0  # seconds after a deletion until the pool's cleaner, which sleeps up to 30, has begun
-_CLEANED = 300.0  # seconds that it may take
+_GUESS = {"lxc": 0.3, "kvm": 20.0}  # estimated seconds of one create, for the dry run
+_AGAIN = 20  # number of earlier slivers that are tested after each step
+_WAKES = 35.0  # seconds after a deletion until the cleaner of the pool, which sleeps up to 30 s, has begun
+_CLEANED = 300.0  # seconds that the cleaner may take
 _ANSWER_SECONDS = 5
-_LOOKS = 3  # at a sliver that does not answer
+_LOOKS = 3  # number of tests of a sliver that does not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,13 @@ class ScaleParameters:
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    """Until there are so many slivers."""
+    """Create slivers until there are `size`."""
 
     size: int
 
 
 class AtTheEnd(Enum):
-    """What follows the last of a repetition."""
+    """The steps at the end of a repetition."""
 
     CHECK = "check"
     DELETE = "delete"
@@ -79,7 +79,7 @@ ScaleStep = StepOf[Grow | AtTheEnd]
 
 
 def steps(parameters: ScaleParameters) -> list[ScaleStep]:
-    """`2/15`: the second repetition, until there are 15 slivers."""
+    """The steps. Example of an id: `2/15`, in repetition 2, until there are 15 slivers."""
     sizes = [*range(0, parameters.to, parameters.step), parameters.to]
     each = _GUESS[parameters.kind] * parameters.step / parameters.parallel
     found: list[ScaleStep] = []
@@ -101,12 +101,12 @@ def steps(parameters: ScaleParameters) -> list[ScaleStep]:
 
 
 class Scale:
-    """See `experiment.Experiment`."""
+    """The scale experiment; see `experiment.Experiment`."""
 
     def __init__(self, parameters: ScaleParameters) -> None:
         self._parameters = parameters
         self._client = parameters.connect()
-        self._slivers: dict[str, wire.Sliver] = {}  # of each slice that answers, by its name
+        self._slivers: dict[str, wire.Sliver] = {}  # of each slice that answers, by the name of the slice
         self._looks: dict[int, guard.State] = {}  # of this series, by the number of slivers
         self._stop = threading.Event()
         self._watch = slivers.Watch(self.state)
@@ -118,7 +118,7 @@ class Scale:
         return guard.state(self._client.nodes.get(self._parameters.node)["facts"])
 
     def need(self, step: ScaleStep) -> guard.Need:
-        """By what the slivers of this series cost so far, the last ones if they cost more; before that by a guess."""
+        """From the costs of the slivers of this series, or of the last ones if they cost more; an estimate at first."""
         more = max(0, step.work.size - len(self._slivers)) if isinstance(step.work, Grow) else 0
         sizes = sorted(self._looks)
         if len(sizes) < 2:
@@ -129,7 +129,7 @@ class Scale:
         return guard.Need(*(max(values) for values in zip(*(asdict(one).values() for one in found), strict=True)))
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
-        """Refused beside others' experiments or with too few ports. A series that was cut off is filled again."""
+        """Raises Refused if another experiment has slices or ports do not suffice. Restores an interrupted series."""
         parameters, client = self._parameters, self._client
         guard.state(client.nodes.get(parameters.node)["facts"])
         cleanup.refuse_others(client, parameters.prefix)
@@ -188,13 +188,13 @@ class Scale:
         return data
 
     def _settle(self, progress: Progress) -> None:
-        """Wait until the pool has taken back what anybody deleted: it would count as growth that is missing."""
+        """Wait until the pool has freed the space of all deleted slivers: it would reduce the measured growth."""
         end, shown = time.monotonic() + _CLEANED, self._client.nodes.get(self._parameters.node)
         ended = [one["finished_at"] for one in self._client.operations.list(kind="delete") if one["finished_at"]]
         deleted = max(map(datetime.fromisoformat, ended), default=None)
         if deleted is None:
             return
-        seen = datetime.fromisoformat(shown["agent_seen_at"])  # by the service's clock, like the other
+        seen = datetime.fromisoformat(shown["agent_seen_at"])  # by the clock of the service, as the other
         since = (seen - deleted).total_seconds()
         if since > _CLEANED:
             return
@@ -206,11 +206,11 @@ class Scale:
             before, used = used, self._look().disk_used
 
     def _look(self) -> guard.State:
-        """The node's next one at itself."""
+        """The node's next state."""
         return cleanup.next_look(self._client, self._parameters.node)
 
     def _create(self, names: Sequence[str], progress: Progress) -> tuple[list[dict[str, float]], SlicemgrError | None]:
-        """Seconds by phase of each that came up, in the order of their names; the first trouble, and then no more."""
+        """Seconds by phase of each sliver that started, in the order of names; and the first error, which ends it."""
 
         def done(count: int) -> None:
             progress.inside("create", count, len(names))
@@ -220,7 +220,7 @@ class Scale:
         return list(found.values()), trouble
 
     def _one(self, name: str) -> dict[str, float]:
-        """Raises SlicemgrError if it does not come up, Over if nobody wants it any more."""
+        """Create a slice. Raises SlicemgrError if it does not start, Over if the experiment was interrupted."""
         with self._parameters.connect() as client:
             slivers.check(self._stop)
             begun = time.monotonic()
@@ -235,7 +235,7 @@ class Scale:
             return times
 
     def _reached(self, names: Sequence[str], progress: Progress) -> int:
-        """How many of them answer by ssh through their ports. A node under load may be late: silence is asked again."""
+        """The number of slices whose sshd answers through the port, with retries for late answers of a loaded node."""
         silent = list(names)
         with ThreadPoolExecutor(self._parameters.parallel) as threads:
             for _ in range(_LOOKS):
@@ -270,7 +270,7 @@ class Scale:
         )
 
     def _refill(self, done: Mapping[str, Json], first: Step, progress: Progress) -> list[str]:
-        """The slivers that the first missing step builds on, made again if they are gone; none of its own."""
+        """Create missing slivers on which the first unfinished step builds, but none of that step. Returns notes."""
         size = max((one["data"].get("n", 0) for one in done.values() if one["series"] == first.series), default=0)
         found = {one["name"]: one for one in self._client.slices.list(prefix=self._parameters.prefix)}
         wanted = [self._name(index) for index in range(size)]

@@ -1,7 +1,7 @@
 """The table of "Create Simple Container": sysbench's CPU, threads, memory and file I/O, on the host, in lxc and in kvm.
 
-Five runs of each, in an order of the places that the seed chooses anew for each run. Every run of lxc and kvm has a
-fresh sliver; on the host the node's agent runs it, as a user without privileges in a directory of the pool.
+Each test is run five times. The seed determines the order of the places for each run. Every run in lxc and kvm has a
+new sliver; on the host, the agent runs sysbench as an unprivileged user in a directory of the pool.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ MEASURED = {
     "fileio": ("seconds", "read", "written"),
 }
 INSTALL = f"command -v sysbench >/dev/null || {{ {ADDS}; }}"
-_SLACK = 1200.0  # seconds beyond a test for making its files, in an emulated machine
+_SLACK = 1200.0  # seconds beyond a test, for creating its files in an emulated machine
 
 
 @dataclass(frozen=True, slots=True)
 class SysbenchParameters:
     """The parameters of a run.
 
-    seconds: of each test, 0 as the table has it. size: of the files. install: sysbench, if missing.
+    seconds: of each test, 0 for the durations of the table. size: of the files. install: install sysbench if missing.
     """
 
     way: Way
@@ -60,7 +60,7 @@ class SysbenchParameters:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A test of sysbench's in a place, of a repetition."""
+    """A test of sysbench in a place, in one repetition."""
 
     turn: int
     place: str
@@ -68,7 +68,7 @@ class Run:
 
 
 def steps(parameters: SysbenchParameters) -> list[StepOf[Run]]:
-    """`2/kvm/memory`: in the second repetition."""
+    """The steps. Example of an id: `2/kvm/memory`, where 2 is the repetition."""
     found = []
     for turn in range(1, parameters.repeat + 1):
         about = f" ({turn} of {parameters.repeat})" if parameters.repeat > 1 else ""
@@ -81,7 +81,7 @@ def steps(parameters: SysbenchParameters) -> list[StepOf[Run]]:
 
 
 class Sysbench(InPlaces):
-    """See `experiment.Experiment`."""
+    """The sysbench experiment; see `experiment.Experiment`."""
 
     def __init__(self, parameters: SysbenchParameters) -> None:
         super().__init__(parameters.way, parameters.places)

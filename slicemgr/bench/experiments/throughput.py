@@ -1,7 +1,7 @@
-"""The paper's table 2: iperf3 between two nodes, and between slivers of them, through NAT at one and DNAT at the other.
+"""The paper's table 2: iperf3 between two nodes, and between their slivers through NAT at one and DNAT at the other.
 
-The client is at the far end, the peer, and connects to a port of the near node. Both ends have slivers where the peer
-has a service, too; else the client is the plain peer. Then many of them talk at once.
+The client is at the far end, the peer, and connects to a port of the near node. If the peer has a service, too, both
+ends have slivers; otherwise the client runs on the peer itself. A second part measures many pairs at once.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from slicemgr.config import parse_rate, parse_size
 from slicemgr.errors import SlicemgrError, invalid
 
 NAME = "throughput"
-VANILLA = "vanilla"  # from plain node to plain node, as the paper calls it
+VANILLA = "vanilla"  # between the nodes themselves, as the paper calls it
 UNLIMITED = "unlimited"
 DIRECTIONS = ("in", "out")  # data to the near node, and from it
-_PARALLEL = 4  # slivers made side by side
-_TALKER = guard.Need(memory=24 * slivers.MIB, pids=18)  # the programs around one pair, wherever they run
+_PARALLEL = 4  # slivers that are created at the same time
+_TALKER = guard.Need(memory=24 * slivers.MIB, pids=18)  # the programs of one pair, on both ends
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Parameters, but for where. links: `unlimited`, or a rate. talkers: how many pairs at once, one after the other.
+    """The parameters without the places.
 
-    seconds: of each measurement, of which `discard` are not counted. plain: the talkers also from node to node.
+    links: `unlimited` or a rate. talkers: the numbers of concurrent pairs, measured one after the other. seconds: of
+    each measurement, of which the first `discard` do not count. plain: measure the talkers also between the nodes.
     """
 
     kinds: Sequence[str]
@@ -58,8 +59,9 @@ class Workload:
 class ThroughputParameters:
     """The parameters of a run.
 
-    near, far: the two nodes; far.connect: None where the peer has no service. address: of the near one.
-    key: a public line and a private file. prefix: of the names of all that it makes. peer: client.json of its service.
+    near, far: the two nodes; far.connect is None if the peer has no service. address: of the near node. key: the line
+    of the public key, and the content of the private key. prefix: of the names of all slices. peer: the path of the
+    client.json of the peer's service.
     """
 
     workload: Workload
@@ -82,7 +84,7 @@ class ThroughputParameters:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One measurement. count: of pairs; 0: one pair, with all its streams, for the table."""
+    """One measurement. count: number of pairs; 0: one pair with all streams, for table 2."""
 
     link: str
     repeat: int
@@ -96,7 +98,7 @@ class Turn:
 
 
 def turns(workload: Workload) -> dict[str, Turn]:
-    """By the ids of their steps: `1Gbit/2/in/lxc` and, of many at once, `1Gbit/2/in/lxc*50`."""
+    """The measurements by the ids of the steps, such as `1Gbit/2/in/lxc`, or `1Gbit/2/in/lxc*50` for 50 pairs."""
     found: dict[str, Turn] = {}
     talking = ([VANILLA] if workload.plain else []) + [one for one in workload.kinds if one == "lxc"]
     for link in workload.links:
@@ -123,14 +125,14 @@ def steps(workload: Workload) -> list[StepOf[Turn]]:
 
 
 class Throughput:
-    """See `experiment.Experiment`."""
+    """The throughput experiment; see `experiment.Experiment`."""
 
     def __init__(self, parameters: ThroughputParameters) -> None:
         self._parameters = parameters
         self._key = slivers.Key(parameters.key)
         self._clients = {one: one.connect() for one in (parameters.near, parameters.far) if one.connect is not None}
         self._cpus: dict[End, int] = {}
-        self._made: dict[tuple[End, str], list[tuple[str, wire.Sliver]]] = {}  # what answers, of each kind
+        self._made: dict[tuple[End, str], list[tuple[str, wire.Sliver]]] = {}  # that answer, by node, kind
         self._link = Link(parameters.near, parameters.far, parameters.address)
         self._rate: int | None = None
         self._stop = threading.Event()
@@ -140,12 +142,12 @@ class Throughput:
         return steps(self._parameters.workload)
 
     def state(self) -> guard.State:
-        """Of that node which has less memory left. Its load is what the talkers of the step before have left."""
+        """The state of the node with less free memory. Its load is set to 0, because the previous step caused it."""
         found = [guard.state(client.nodes.get(end.node)["facts"]) for end, client in self._clients.items()]
         return replace(min(found, key=lambda one: one.memory_available), load=0.0)
 
     def need(self, step: StepOf[Turn]) -> guard.Need:
-        """Both ends may be on one machine."""
+        """The sum of both ends, because both may be on one host."""
         turn = step.work
         programs = guard.Need(memory=_TALKER.memory * turn.pairs, pids=_TALKER.pids * turn.pairs)
         if turn.way == VANILLA:
@@ -155,7 +157,7 @@ class Throughput:
         return guard.Need(programs.memory + own.memory, own.disk, programs.pids + own.pids)
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[StepOf[Turn]], progress: Progress) -> list[str]:
-        """Refused if the ends are one, the link is down, or slivers do not fit. What an earlier run left is deleted."""
+        """Raises Refused if both ends are one, the link is down, or slivers do not fit. Deletes leftover slices."""
         parameters = self._parameters
         if parameters.near.words == parameters.far.words:
             hint = "words that start programs there, such as 'ssh HOST' or 'tools/nodebox enter BOX --'"
@@ -181,14 +183,14 @@ class Throughput:
         return {**asdict(turn), "pairs": found}
 
     def find(self) -> None:
-        """The link, so that `clean` frees it. Refused if there is none."""
+        """Find the link, so that `clean` removes its limit. Raises Refused if there is none."""
         self._link.find()
 
     def interrupt(self) -> None:
         self._stop.set()
 
     def clean(self, progress: Progress) -> None:
-        """The link first: it is what others feel. One that was never found, this process never held to a rate."""
+        """Remove the limit of the link first, because it affects other users. Without `find` there is no limit."""
         try:
             if self._link.found:
                 self._link.free()
@@ -199,7 +201,7 @@ class Throughput:
             self._made = {}
 
     def close(self) -> None:
-        """The link is let go also where slices are kept."""
+        """Remove the limit of the link, also if slices are kept, and close the connections."""
         with suppress(SlicemgrError):
             if self._rate is not None:
                 self._link.free()
@@ -210,7 +212,7 @@ class Throughput:
     # before the first step
 
     def _fits(self, todo: Sequence[Turn]) -> None:
-        """Refused beside others' experiments, without an image, with too few ports."""
+        """Raises Refused if another experiment has slices, an image is missing, or ports do not suffice."""
         for end, client in self._clients.items():
             shown = client.nodes.get(end.node)
             guard.state(shown["facts"])
@@ -222,8 +224,10 @@ class Throughput:
                 slivers.ports_suffice(client, end.node, planned, most, "--talkers")
 
     def _try(self) -> None:
-        """Refused, or Failed by iperf3's own words, if no data get from one plain node to the other or the link cannot
-        be held to a rate."""
+        """Test the connection between the nodes and the limit of the link.
+
+        Raises Refused, or Failed with the error of iperf3.
+        """
         rates = [parse_rate(one, "--link") for one in self._parameters.workload.links if one != UNLIMITED]
         self._link.shape(min(rates, default=None))
         self._link.shape(None)
@@ -237,7 +241,7 @@ class Throughput:
         return iperf.Pair(f"{VANILLA} {index + 1}", near.words, far.words, self._parameters.workload.port + index)
 
     def _pairs(self, turn: Turn, progress: Progress) -> list[iperf.Pair]:
-        """The slivers it takes are made if they are not there. Raises Stopped if not all come up."""
+        """The pairs of a measurement, whose slivers are created if missing. Raises Stopped if not all start."""
         if turn.way == VANILLA:
             return [self._plain(index) for index in range(turn.pairs)]
         for end in self._clients:
@@ -270,14 +274,14 @@ class Throughput:
         if trouble is None:
             made += [(name, found[name]) for name in names]
             return
-        with suppress(SlicemgrError):  # what is told is the trouble; `clean` deletes them all
+        with suppress(SlicemgrError):  # the first error is reported; `clean` deletes all slices
             cleanup.delete(self._clients[end], self._prefix(end, kind), progress, but={name for name, _ in made})
         if trouble.code not in slivers.ENOUGH:
             raise trouble
         raise Stopped(f"of {count} {kind} slivers {len(made) + len(found)} came up on {end.node}: {trouble}")
 
     def _prefix(self, end: End, kind: str) -> str:
-        """Both ends may be nodes of one service."""
+        """The prefix of the slices of one end, because both ends may be nodes of one service."""
         return f"{self._parameters.prefix}{kind}-{'n' if end == self._parameters.near else 'p'}"
 
     def _one(self, end: End, kind: str, name: str) -> wire.Sliver:
@@ -291,7 +295,7 @@ class Throughput:
             return sliver
 
     def _request(self, end: End, kind: str, name: str) -> wire.SliceRequest:
-        """A sliver that may use every core: its CPU quota is not what is measured."""
+        """The request of a sliver that may use every core, so that its CPU quota does not limit the rate."""
         workload, boot = self._parameters.workload, "direct" if kind == "kvm" else ""
         more: dict[str, Any] = {"memory": workload.memory, "cpu": self._cpus[end], "ports": 2, "boot": boot}
         return slivers.request(name, kind, workload.images[kind], end.node, self._key.line, **more)
@@ -300,7 +304,7 @@ class Throughput:
 def from_recorded(
     recorded: Mapping[str, Any], connect: Callable[[], Client], key: tuple[str, bytes], prefix: str
 ) -> ThroughputParameters:
-    """From what run.json says."""
+    """The parameters from run.json. Raises Refused."""
     own = {name: recorded[name] for name in Workload.__dataclass_fields__ if name in recorded}
     near = End(connect, recorded["node"], tuple(shlex.split(recorded["node_exec"])))
     peer, node = str(recorded["peer"]), str(recorded["peer_node"])
@@ -312,13 +316,13 @@ def from_recorded(
 
 
 def peer_client(file: str) -> Callable[[], Client]:
-    """Makes clients of the service that a file tells, one like the node's own client.json. Refused if it does not."""
+    """A function that makes clients of the service in a file like client.json. Raises Refused if it is invalid."""
     found = read_settings(Path(file), "--peer")
     return lambda: Client(found.url, found.token, source=found.source)
 
 
 def clean(info: Mapping[str, Any], progress: Progress) -> None:
-    """What a killed run left beside the slices at this node: those at its peer, and what holds the link."""
+    """Delete what a killed run left in other places than this node: the slices of the peer, the limit of the link."""
     left = Throughput(from_recorded(info["parameters"], Client.local, ("", b""), info["prefix"]))
     with closing(left):
         try:

@@ -1,1 +1,1 @@
-"""What every experiment needs: run folder, steps, guard, slivers, lock and cleanup."""
+"""The parts that all experiments share: run folder, steps, guard, slivers, lock and cleanup."""

@@ -1,4 +1,4 @@
-"""What an experiment leaves: nothing. Its slices are known by the prefix of their names; and the node's next look."""
+"""Deletion of the slices of an experiment, found by the prefix of their names; and waiting for a node's next facts."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from slicemgr.bench.frame.experiment import Progress
 from slicemgr.client import Client
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 
-COMMON = "bench-"  # how the names of all experiments' slices begin
+COMMON = "bench-"  # the names of the slices of all experiments begin with this
 _TRIES = 3
-_LONGEST = 600.0  # seconds of one deletion
-_LOOK_SECONDS = 180.0  # within which the agent looks at its node and all slivers again
+_LONGEST = 600.0  # seconds that one deletion may take
+_LOOK_SECONDS = 180.0  # within this time the agent observes its node and all slivers again
 
 
 def prefix(run: str) -> str:
-    """Of the names of what a run makes. run: its own eight characters."""
+    """The prefix of the names of the slices of a run. run: the eight characters that identify it."""
     return f"{COMMON}{run}-"
 
 
 def refuse_others(client: Client, mine: str) -> None:
-    """Refused if slices of another experiment are there: one that runs elsewhere, or one that was killed."""
+    """Raises Refused if slices of another experiment exist, which runs elsewhere or was killed."""
     others = sorted(one["name"] for one in client.slices.list(prefix=COMMON) if not one["name"].startswith(mine))
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
@@ -31,7 +31,10 @@ def refuse_others(client: Client, mine: str) -> None:
 
 
 def delete(client: Client, mine: str, progress: Progress, but: Collection[str] = ()) -> None:
-    """Every slice whose name begins so, whoever made it and however far that came. Raises Failed if some stay."""
+    """Delete every slice whose name begins with `mine`, also one that another process made or left incomplete.
+
+    but: names of slices to keep. Raises Failed if some slices could not be deleted.
+    """
     trouble = ""
     for _ in range(_TRIES):
         names = [one["name"] for one in client.slices.list(prefix=mine) if one["name"] not in but]
@@ -55,7 +58,7 @@ def delete(client: Client, mine: str, progress: Progress, but: Collection[str] =
 
 
 def next_look(client: Client, node: str) -> guard.State:
-    """What the node says when it looks at itself next. Raises Failed if it does not in time."""
+    """The facts of the node's next observation. Raises Failed if there is none within `_LOOK_SECONDS`."""
     end = time.monotonic() + _LOOK_SECONDS
     first = shown = client.nodes.get(node)
     while shown["agent_seen_at"] == first["agent_seen_at"]:

@@ -1,7 +1,7 @@
-"""The two ends of a link: how programs are started there, and the link between them held to a rate.
+"""The two nodes of a link: start programs on them, and limit the link to a rate.
 
-Programs are started by words, such as `ssh HOST` or `tools/nodebox enter BOX --`; no words: here. Each one lives as
-long as its standard input is held open: whatever ends this process, ends them.
+A program is started by a command prefix, such as `ssh HOST` or `tools/nodebox enter BOX --`; an empty prefix means
+this host. Each program ends when its standard input is closed, so it does not outlive this process.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from slicemgr.drivers import command
 from slicemgr.drivers.network import traffic
 from slicemgr.errors import Code, Failed, Refused, invalid
 
-MARK = "5a11:"  # handle of our queueing discipline: no other one is ever taken away
-_SECONDS = 60.0  # of one short command
+MARK = "5a11:"  # handle of the queueing discipline of slicemgr; only one with this handle is removed
+_SECONDS = 60.0  # timeout of one short command
 _READY = "ready"
-# Waits for a line before it begins, and ends the program when its input does. A shell reads it from its own input, so
-# that no quoting is lost on the way; the program gets none of it.
+# Waits for a line before it starts the program, and kills the program when the input ends. The shell reads this script
+# from its standard input, so that no level of quoting is lost on the way; the program gets none of that input.
 _HELD = (
     "exec 3<&0; echo {ready}; read -r go <&3 || exit 1; {program} </dev/null & child=$!; "
     "( cat <&3; kill $child ) >/dev/null 2>&1 & watcher=$!; "
@@ -31,7 +31,11 @@ _HELD = (
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """connect: to the service whose slivers are there, None if there is none. words: start programs on the node."""
+    """A node of the link.
+
+    connect: makes a client of the service that manages the node; None if there is no such service. words: the command
+    prefix that starts programs on the node.
+    """
 
     connect: Callable[[], Client] | None
     node: str
@@ -39,26 +43,29 @@ class End:
 
 
 def held(program: Sequence[str]) -> str:
-    """A line for a shell."""
+    """The script for a shell that holds the program back until a line arrives."""
     return _HELD.format(ready=_READY, program=shlex.join(program))
 
 
 @contextmanager
 def started(words: Sequence[str], program: Sequence[str], timeout: float) -> Iterator[command.Conversation]:
-    """A program that waits, once `await_ready` has returned, for the line that lets it go. Raises CommandFailed."""
+    """Start a program that, after `await_ready` has returned, waits for a line before it begins.
+
+    timeout: seconds. Raises CommandFailed.
+    """
     with command.converse([*words, "sh"], timeout=timeout) as talk:
         talk.say(held(program))
         yield talk
 
 
 def await_ready(talk: command.Conversation) -> None:
-    """Raises CommandFailed if it is not to be."""
+    """Wait until the shell is ready to start the program. Raises CommandFailed if it ends before."""
     while talk.line() != _READY:
         pass
 
 
 def rest(talk: command.Conversation) -> tuple[str, int | None]:
-    """What a program prints until it ends, and its exit status."""
+    """The remaining output of a program, and its exit status."""
     lines: list[str] = []
     while True:
         try:
@@ -68,7 +75,7 @@ def rest(talk: command.Conversation) -> tuple[str, int | None]:
 
 
 class Link:
-    """Between the two nodes, from the far one to `address` of the near one."""
+    """The link between two nodes, over which the far node reaches `address` of the near node."""
 
     def __init__(self, near: End, far: End, address: str) -> None:
         self._sides = (near.words, far.words)
@@ -80,7 +87,7 @@ class Link:
         return self._devices is not None
 
     def find(self) -> tuple[str, str]:
-        """The devices at the near and the far end. Refused if it is no link between two nodes."""
+        """The network devices of the near and the far node. Raises Refused if no link between two nodes is used."""
         if self._devices is None:
             near, far = self._sides
             there = _route(far, self._address)
@@ -92,7 +99,7 @@ class Link:
         return self._devices
 
     def shape(self, rate: int | None) -> None:
-        """Hold both directions to a rate, bits per second; None: as it was. Raises Failed, Refused."""
+        """Limit both directions to a rate in bits per second; None removes the limit. Raises Failed, Refused."""
         self.find()
         self.free()
         if rate is None:
@@ -106,7 +113,7 @@ class Link:
                 raise
 
     def free(self) -> None:
-        """Take away what holds it, of this process or an earlier one."""
+        """Remove the limit, also one that an earlier process set."""
         for words, device in zip(self._sides, self.find(), strict=True):
             if any(
                 one.get("handle") == MARK for one in _json_rows(words, ["tc", "-j", "qdisc", "show", "dev", device])

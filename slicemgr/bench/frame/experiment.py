@@ -1,4 +1,4 @@
-"""What an experiment is to the frame: steps that are finished one by one, a node to look at, nothing left behind."""
+"""The interface of an experiment: its steps, the state of its node, and the deletion of what it created."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ Work = TypeVar("Work")
 
 @dataclass(frozen=True)  # no slots: Python 3.11 cannot make a generic one of them by its alias
 class StepOf(Generic[Work]):
-    """id: unique, and the same whenever the same parameters are given; people and run folders know the step by it.
+    """A step of an experiment.
 
-    work: what is to be done, as the experiment has it. seconds: a guess for the dry run. series: steps that build on
-    each other; where one of them is stopped, the rest of its series is left out, but for those that say `always`, such
-    as the deletion. deletes: what was made; the last of all steps is left out if it does and all shall be kept.
+    id: unique, and the same for the same parameters; users and run folders identify the step by it. work: the
+    experiment's own description of the step. seconds: the estimate for the dry run. series: the name of steps that
+    build on each other; when one is stopped, the rest of its series is omitted, except steps with `always`, such as
+    the deletion. deletes: the step deletes what was created; it is omitted if it is the last and all is to be kept.
     """
 
     id: str
@@ -34,7 +35,10 @@ Step = StepOf[Any]
 
 
 class Stopped(Exception):
-    """The node holds no more: reason, for people. data: what the step measured until then."""
+    """The node has no capacity for more.
+
+    reason: for the report and the terminal. data: what the step measured before.
+    """
 
     def __init__(self, reason: str, data: Json | None = None) -> None:
         super().__init__(reason)
@@ -43,9 +47,9 @@ class Stopped(Exception):
 
 
 class Missing(Exception):
-    """A step cannot be measured here, whatever the node has left; all others go on. --resume tries it again.
+    """A step cannot be measured here, regardless of free resources. The others continue, and --resume repeats it.
 
-    reason: for people, what is not there and what would add it.
+    reason: for the report and the terminal: what is missing and what would add it.
     """
 
     def __init__(self, reason: str) -> None:
@@ -54,7 +58,7 @@ class Missing(Exception):
 
 
 class Progress(Protocol):
-    """Receives the progress of a run, for people. None of its methods may raise."""
+    """Receives the progress of a run and shows it to the user. None of its methods may raise."""
 
     def begin(self, steps: Sequence[Step], done: int) -> None:
         """Before the first step. done: how many steps an earlier run has finished."""
@@ -63,7 +67,7 @@ class Progress(Protocol):
         """A step begins."""
 
     def inside(self, what: str, done: int, total: int) -> None:
-        """Within the step; from any thread."""
+        """Within a step, `done` of `total` are finished. Called from any thread."""
 
     def finished(self, step: Step, seconds: float) -> None: ...
 
@@ -71,34 +75,34 @@ class Progress(Protocol):
 
 
 class Experiment(Protocol):
-    """One experiment with its parameters. What it makes carries the run's own prefix in its name."""
+    """One experiment with its parameters. The names of all that it creates begin with the prefix of the run."""
 
     def steps(self) -> Sequence[Step]: ...
 
     def state(self) -> guard.State | None:
-        """What the node says of itself; None if there is nothing to guard. Raises SlicemgrError."""
+        """The state of the node; None if there is nothing to guard. Raises SlicemgrError."""
 
     def need(self, step: Step) -> guard.Need:
-        """What the step will take of the node."""
+        """The resources of the node that the step is going to use."""
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> Sequence[str]:
-        """Before the first of the steps that are missing; notes for the reader. Refused if it cannot be run.
+        """Called before the first unfinished step. Returns notes for the report. Raises Refused if it cannot be run.
 
-        done: what was finished before, by the id of its step.
+        done: the records of the finished steps, by the id of the step.
         """
 
     def run(self, step: Step, progress: Progress) -> Json:
-        """Its measurements, as JSON.
+        """The measurements of the step, as JSON.
 
-        Raises Stopped where the node holds no more, Missing if it lacks what is to be measured, SlicemgrError if it
-        broke.
+        Raises Stopped if the node has no capacity for more, Missing if the node lacks what the step measures, and
+        SlicemgrError if the step failed.
         """
 
     def interrupt(self) -> None:
-        """Threads of a step shall end: its results are not wanted any more."""
+        """End the threads of a step: its results are no longer needed."""
 
     def close(self) -> None:
-        """Connections that it keeps; the last that is called."""
+        """Close the connections. This is the last method that is called."""
 
     def clean(self, progress: Progress) -> None:
-        """Delete whatever carries the run's prefix, made by this process or an earlier one. Raises SlicemgrError."""
+        """Delete all slices with the prefix of the run, also those of an earlier process. Raises SlicemgrError."""

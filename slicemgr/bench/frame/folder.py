@@ -1,7 +1,7 @@
-"""A run is a folder: run.json says what was run and where, steps.jsonl has a line for each step that was finished.
+"""The folder of a run: run.json describes the run and its node, steps.jsonl has a line for each finished step.
 
-A step is either finished, with its line on the disk, or it never was: whatever ends the process, `--resume` goes on
-with what is missing. data.csv, data.json and the reports are made of these two and can be made again.
+A step is finished only when its line is on the disk: after any end of the process, `--resume` runs the steps without
+a line. data.csv, data.json and the reports are derived from these two files and can be generated again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from slicemgr.errors import Code, Failed, Refused, invalid
 FORMAT = 1
 FIELD = "--output"
 _INFO, _STEPS = "run.json", "steps.jsonl"
-_ROOM = 16 << 20  # bytes that a run's files may take
+_ROOM = 16 << 20  # bytes that the files of a run may need
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a folder tells. steps: by their id, in the order in which they were finished."""
+    """The content of a run folder. steps: the records by the id of the step, in the order in which they finished."""
 
     folder: Path
     info: Json
@@ -37,7 +37,7 @@ class Run:
 
 
 class Folder:
-    """A run's folder in the hand of the one who writes it; nobody else gets it meanwhile."""
+    """The folder of a run, locked and open for writing; no other process can open it for writing meanwhile."""
 
     def __init__(self, path: Path, info: Json, steps: dict[str, Json], descriptor: int) -> None:
         self.path = path
@@ -53,7 +53,10 @@ class Folder:
 
     @classmethod
     def take(cls, path: Path, experiment: str, parameters: Json, *, resume: bool = False) -> Folder:
-        """A new run in a folder that is empty or not there, or with `resume` one that is. Refused otherwise."""
+        """Open a folder for a new run, which must be empty or missing; with `resume`, a folder with the same run.
+
+        Raises Refused otherwise.
+        """
         parameters = json.loads(json.dumps(parameters))
         found = look(path, experiment, parameters, resume=resume)
         try:
@@ -76,13 +79,13 @@ class Folder:
         return folder
 
     def note(self, more: Mapping[str, Any]) -> None:
-        """Write more about the run into run.json, whole or not at all. Raises Failed if the disk is full."""
+        """Add values to run.json atomically. Raises Failed if the disk is full."""
         info = {**self.info, **more}
         self.write(_INFO, json.dumps(info, indent=2, allow_nan=False) + "\n")
         self.info = info
 
     def finish(self, step: str, record: Mapping[str, Any]) -> None:
-        """A step is done; on the disk when this returns. Raises Failed if the disk is full."""
+        """Record a finished step; its line is on the disk when this returns. Raises Failed if the disk is full."""
         line = json.dumps({"step": step, **record}, allow_nan=False) + "\n"
         try:
             with (self.path / _STEPS).open("a") as file:
@@ -94,11 +97,11 @@ class Folder:
         self.steps[step] = json.loads(line)
 
     def write(self, name: str, text: str) -> None:
-        """A file of the run, whole or not at all. Raises Failed."""
+        """Write a file of the run atomically. Raises Failed."""
         write(self.path / name, text)
 
     def forget(self) -> None:
-        """Nothing happened: away with what says that a run began, and with the folder if nothing else is in it."""
+        """Remove run.json of a run that did nothing, and the folder if it is empty then."""
         with suppress(OSError):
             (self.path / _INFO).unlink(missing_ok=True)
             self.path.rmdir()
@@ -109,9 +112,9 @@ class Folder:
 
 
 def look(path: Path, experiment: str, parameters: Json, *, resume: bool) -> Run | None:
-    """What is to be resumed; None if the run is a new one. Changes nothing. Refused if neither can be.
+    """The run to resume; None for a new run. Changes nothing. Raises Refused if neither is possible.
 
-    A run that did not come to finish a step is begun anew without being asked for.
+    A run without a finished step is begun again even without `resume`.
     """
     if not path.exists() or (path.is_dir() and all(one.suffix == ".new" for one in path.iterdir())):
         if resume:
@@ -129,7 +132,7 @@ def look(path: Path, experiment: str, parameters: Json, *, resume: bool) -> Run 
 
 
 def read(path: Path, field: str = FIELD) -> Run:
-    """What a folder tells. A last line that was cut off is no step. Refused if it is not a run."""
+    """Read the folder of a run; an incomplete last line is ignored. Raises Refused if it is not a run."""
     hint = "a folder that `slicectl bench` made"
     try:
         info = json.loads((path / _INFO).read_text())
@@ -152,7 +155,7 @@ def read(path: Path, field: str = FIELD) -> Run:
 
 
 def write(path: Path, text: str | bytes) -> None:
-    """A file whole or not at all, also after a power cut. Raises Failed if it cannot be."""
+    """Write a file atomically, also with respect to a power failure. Raises Failed."""
     fresh = path.with_name(path.name + ".new")
     try:
         with fresh.open("wb") as file:
@@ -166,7 +169,7 @@ def write(path: Path, text: str | bytes) -> None:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A column for each name that any row has; empty where a row has none."""
+    """Rows as CSV, with a column for each name that any row has; empty where a row lacks it."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     target = io.StringIO()
     writer = csv.DictWriter(target, names, lineterminator="\n")
@@ -176,7 +179,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _differs(info: Json, experiment: str, parameters: Json) -> str:
-    """How a run differs from what is wanted, by the first thing; "" if it does not."""
+    """The first difference between a run and the requested one, as a sentence part; "" if there is none."""
     if info["experiment"] != experiment:
         return f"its experiment is {info['experiment']}, not {experiment}"
     known = info.get("parameters") or {}
@@ -203,7 +206,7 @@ def _check_room(path: Path) -> None:
 
 
 def _cut(steps: Path) -> None:
-    """Away with a last line that was not finished: the next one must begin a line of its own."""
+    """Remove an incomplete last line, so that the next record begins on a line of its own."""
     if steps.exists():
         whole = steps.read_bytes()
         end = whole.rfind(b"\n") + 1

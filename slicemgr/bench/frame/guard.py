@@ -1,4 +1,4 @@
-"""Stops an experiment before the node suffocates. Pure: decisions from what the node says of itself."""
+"""Decides when an experiment must stop because the node runs out of resources. Pure: it uses the node's facts only."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Sizes in bytes; load: of the last minute.
+    """The state of a node. Sizes are in bytes; load is the average of the last minute.
 
-    disk_used: metadata included, which `disk_free` says little about: btrfs tells there what is left for data.
+    disk_used includes metadata. disk_free hardly reflects them, because btrfs reports the space left for data there.
     """
 
     memory_total: int
@@ -32,7 +32,7 @@ class State:
 
     @property
     def memory(self) -> int:
-        """What cannot be had without swapping."""
+        """Bytes of memory that are in use and not available without swapping."""
         return self.memory_total - self.memory_available
 
     @property
@@ -42,9 +42,9 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Shares of the whole. What must stay free of memory and of the pool is at most `room` bytes.
+    """Limits of a node, as shares of the whole. load: per core.
 
-    load: for each core.
+    memory, disk: the share that must stay free, at most `room` bytes. swap, pids: the share that may be in use.
     """
 
     memory: float = 0.06
@@ -57,7 +57,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What the next step is going to take: bytes and processes."""
+    """The resources that the next step is going to use: bytes of memory and disk, and processes."""
 
     memory: int = 0
     disk: int = 0
@@ -65,7 +65,7 @@ class Need:
 
 
 def state(facts: Mapping[str, object]) -> State:
-    """Of a node's facts. Refused if its agent does not tell what is needed."""
+    """The state of a node from its facts. Raises Refused if the agent does not report a required fact."""
     values: dict[str, float] = {}
     for name in (one.name for one in fields(State)):
         value = facts.get("memory" if name == "memory_total" else name)
@@ -77,7 +77,7 @@ def state(facts: Mapping[str, object]) -> State:
 
 
 def verdict(now: State, need: Need, limits: Limits) -> str | None:
-    """Why the next step must not begin, as a sentence's part; None if it may."""
+    """The reason why the next step must not begin, as part of a sentence; None if it may begin."""
     for what, left, whole, takes, share in (
         ("memory", now.memory_available, now.memory_total, need.memory, limits.memory),
         ("disk of the pool", now.disk_free, now.disk_total, need.disk, limits.disk),
@@ -101,7 +101,7 @@ def verdict(now: State, need: Need, limits: Limits) -> str | None:
 
 
 def growth(before: State, after: State, made: int, more: int) -> Need:
-    """What `more` slivers will take if they cost what `made` slivers did between two looks."""
+    """The resources that `more` slivers will use if each costs as much as each of `made` slivers between two states."""
     if made < 1:
         return Need()
     spans = ((before.memory, after.memory), (before.disk_used, after.disk_used), (before.pids, after.pids))

@@ -1,4 +1,4 @@
-"""iperf3 between many pairs at once: all are ready before the first one begins; what each interval carried."""
+"""iperf3 between many pairs at once: all are ready before the first one begins. Returns the rate of each interval."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from slicemgr.bench.frame.experiment import Json
 from slicemgr.drivers import command
 from slicemgr.errors import Failed, invalid
 
-_MARGIN = 120.0  # seconds beyond the measurement for starting and ending programs
-_AT_ONCE = 16  # programs that are started together: each is a login, which takes its time
-_FILES, _FILES_EACH = 200, 4  # descriptors of this process, and of each program that it talks to
-_CONNECT = 5000  # milliseconds
-_EARLY = 0.5  # seconds by which a sample may begin before what is discarded is over
-_LOOK = 0.5  # seconds between looks whether one has ended too soon
+_MARGIN = 120.0  # seconds beyond the measurement, for starting and ending programs
+_AT_ONCE = 16  # programs that are started together: each start needs an ssh login, which takes time
+_FILES, _FILES_EACH = 200, 4  # file descriptors of this process, and of each program that it talks to
+_CONNECT = 5000  # milliseconds of the timeout of a connection
+_EARLY = 0.5  # seconds by which a sample may begin before the end of the discarded time
+_LOOK = 0.5  # seconds between checks whether a client has ended too soon
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """server, client: words that start programs where they are. port: of the server, for both."""
+    """A server and a client of iperf3: the command prefixes that start programs there. port: of the server."""
 
     name: str
     server: tuple[str, ...]
@@ -37,9 +37,11 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """Seconds of the whole, of which those before `discard` do not count, and of a sample. reverse: to the client.
+    """Parameters of a measurement.
 
-    congestion: TCP's control, as the kernel calls it; "": whatever each end has.
+    seconds: the whole duration, of which the first `discard` seconds do not count. interval: seconds of a sample.
+    reverse: the server sends. congestion: the congestion control of TCP, by its name in the kernel; "": the default of
+    each end.
     """
 
     address: str
@@ -51,13 +53,16 @@ class How:
     congestion: str = ""
 
     def whole(self, pairs: int) -> int:
-        """Seconds that so many pairs talk: many go on a sample longer, which does not count, so that those that began
-        first leave nothing to the others as long as it counts."""
+        """Seconds that iperf3 runs with so many pairs.
+
+        Several pairs run one sample longer, which does not count: otherwise the pairs that began first would end first
+        and leave their share of the link to the others within the time that counts.
+        """
         return self.seconds + (self.interval if pairs > 1 else 0)
 
 
 def make_room(pairs: int) -> None:
-    """Let this process hold the pipes of so many pairs at once. Refused if it may not."""
+    """Raise the limit of open files of this process for so many pairs. Raises Refused if it may not be raised."""
     need = _FILES + 2 * pairs * _FILES_EACH
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < need:
@@ -73,13 +78,16 @@ def server_words(port: int) -> list[str]:
 
 
 def await_listening(server: command.Conversation) -> None:
-    """Raises CommandFailed if it ends before."""
+    """Wait until the server listens. Raises CommandFailed if it ends before."""
     while "listening" not in server.line():
         pass
 
 
 def client_words(pair: Pair, how: How, whole: int) -> list[str]:
-    """whole: seconds that it talks. What is discarded is measured, too: iperf3's own --omit goes up to a minute."""
+    """The command line of a client that runs for `whole` seconds.
+
+    The discarded time is measured, too, because --omit of iperf3 is limited to one minute.
+    """
     words = ["iperf3", "-c", how.address, "-p", str(pair.port), "-t", str(whole)]
     words += ["-i", str(how.interval), "-P", str(how.streams), "--connect-timeout", str(_CONNECT), "-J"]
     words += ["-C", how.congestion] if how.congestion else []
@@ -87,7 +95,7 @@ def client_words(pair: Pair, how: How, whole: int) -> list[str]:
 
 
 def measure(pairs: Sequence[Pair], how: How, progress: Callable[[str, int, int], None]) -> list[Json]:
-    """What each pair's `figures` are, all at the same time. Raises Failed, with the first pair that did not get on."""
+    """The `figures` of each pair, measured at the same time. Raises Failed, which names the first pair that failed."""
     whole = how.whole(len(pairs))
     limit = whole + _MARGIN + len(pairs)
     with ExitStack() as stack:
@@ -114,13 +122,13 @@ def measure(pairs: Sequence[Pair], how: How, progress: Callable[[str, int, int],
         for pair, talk in zip(pairs, clients, strict=True):
             _expect(pair, how, partial(_go, talk))
         _sit_through(clients, whole, progress)
-        both = sorted(zip(pairs, clients, strict=True), key=lambda one: not one[1].ended)  # what broke is told at once
+        both = sorted(zip(pairs, clients, strict=True), key=lambda one: not one[1].ended)  # failures first
         found = {pair.name: _figures(pair, talk, how) for pair, talk in both}
         return [found[one.name] for one in pairs]
 
 
 def _hang_up(talks: Sequence[command.Conversation]) -> None:
-    """On all at once, before each one is waited for."""
+    """Close the input of all programs before the exit of each one is awaited."""
     for one in talks:
         one.hang_up()
 
@@ -168,11 +176,11 @@ def _figures(pair: Pair, talk: command.Conversation, how: How) -> Json:
 
 
 def figures(said: str, discard: int, interval: int, until: float = math.inf) -> Json | None:
-    """Of `iperf3 -J`: bits per second of each sample, of the whole as it arrived; retransmissions, congestion
-    control and CPU, per cent.
+    """The figures in the output of `iperf3 -J`; None if it has no counted sample.
 
-    until: seconds; a sample that begins later does not count. None if it did not get that far. A last sample that is
-    cut short is none, unless it is the only one.
+    They are the bits per second of each sample and of all data that arrived, the retransmissions, the congestion
+    control, and the CPU use in per cent. until: seconds; a sample that begins later does not count. An incomplete last
+    sample does not count unless it is the only one.
     """
     try:
         report = json.loads(said)
@@ -197,7 +205,7 @@ def _more(end: Any) -> Json:
 
 
 def complaint(said: str) -> str:
-    """What `iperf3 -J` says is wrong; "" if nothing."""
+    """The error in the output of `iperf3 -J`; "" if there is none."""
     try:
         return str(json.loads(said).get("error", "")).removeprefix("error - ")
     except (ValueError, AttributeError):

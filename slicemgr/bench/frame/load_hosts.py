@@ -1,4 +1,4 @@
-"""Where the programs of `slicemgr.loads` are run: in one sliver after the other by ssh, or on the node by its agent."""
+"""Runs the programs of `slicemgr.loads`: in one sliver after the other over ssh, or on the node by its agent."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from slicemgr.drivers import command
 from slicemgr.errors import Failed
 
 KINDS = ("lxc", "kvm")
-MACHINE = 384 << 20  # bytes beside its memory, and of programs elsewhere: the page cache is given back
+MACHINE = 384 << 20  # bytes beyond the memory of a machine, and of programs elsewhere: the page cache is reclaimable
 _UP_SECONDS = {"lxc": 120.0, "kvm": 900.0}
 _SETTLE_SECONDS = 900.0
 _INSTALL_SECONDS = 1800.0
-_NODE_SECONDS = 4000.0  # of one operation: longer than the agent lets a program run
-# A first boot goes on after ssh answers; a container has cloud-init's files, but nothing that starts it.
+_NODE_SECONDS = 4000.0  # timeout of one operation: longer than the agent's timeout of a program
+# The first boot continues after sshd answers. A container has the files of cloud-init, but no service starts it.
 _SETTLED = "if command -v cloud-init >/dev/null; then cloud-init status --wait >/dev/null 2>&1; fi; sync; true"
 _OPERATIONS = ("io", "sysbench")
-_ARRIVAL = 5.0  # seconds in which a request whose answer nobody reads is an operation
-_NO_PYTHON = 127  # what a shell says of a program that is not there
+_ARRIVAL = 5.0  # seconds within which an interrupted request, whose answer is not read, has become an operation
+_NO_PYTHON = 127  # exit status of a shell for a program that does not exist
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How slivers are made and entered.
+    """How slivers are created and entered.
 
-    connect: makes a client. key: the public line, and the private file. login: the words before a command line that
-    is run in a slice's sliver, for a private key's file. requests: by kind, what a slice is asked for but its name.
-    directory: where programs run there.
+    connect: makes a client. key: the line of the public key, and the content of the private key. login: returns the
+    command prefix that runs a command line in the sliver of a slice, for the file of a private key. requests: the
+    request of a slice without its name, by kind. directory: the working directory of programs in a sliver.
     """
 
     connect: Callable[[], Client]
@@ -53,7 +53,7 @@ class Way:
 
 
 class Slivers:
-    """One sliver at a time: who wants another kind, or another turn, loses the one before."""
+    """One sliver at a time: `use` with another kind or turn deletes the sliver before."""
 
     def __init__(self, way: Way, client: Client) -> None:
         self._way = way
@@ -63,9 +63,10 @@ class Slivers:
         self._key = slivers.Key(way.key)
 
     def use(self, turn: int, kind: str, progress: Progress, install: str = "") -> None:
-        """Be in the sliver of this turn and kind. install: a shell's command for a fresh one.
+        """Use the sliver of this turn and kind, which is created unless it is the present one.
 
-        Raises Missing if the node cannot run that kind or the command fails there, what the service refuses.
+        install: a shell command that is run in a new sliver. Raises Missing if the node cannot run that kind or the
+        command fails, and the errors of the service.
         """
         name = f"{self._way.prefix}{turn}-{kind}"
         if self._name == name:
@@ -87,7 +88,10 @@ class Slivers:
         self._name = name
 
     def run(self, program: str, words: Sequence[str], names: Sequence[str], timeout: float) -> Json:
-        """What a program of `loads` found in the present sliver: `names`, each a number. Missing or Failed."""
+        """Run a program of `loads` in the present sliver and return the numbers `names` of its result.
+
+        timeout: seconds. Raises Missing or Failed.
+        """
         text = Path(loads.__file__).with_name(program).read_bytes()
         place = shlex.quote(self._way.directory)
         line = f"mkdir -p {place} && cd {place} && exec python3 -I - {shlex.join(words)}"
@@ -100,7 +104,7 @@ class Slivers:
         return checked(said.decode(errors="replace"), names, self._image())
 
     def leave(self, progress: Progress) -> None:
-        """Delete what there is of this run. Raises SlicemgrError."""
+        """Delete all slices of this run. Raises SlicemgrError."""
         self._name = ""
         leave.delete(self._client, self._way.prefix, progress)
 
@@ -115,7 +119,7 @@ class Slivers:
         return sliver
 
     def check(self, kind: str) -> None:
-        """Refused if the service would not make such a slice."""
+        """Raises Refused if the service would not create such a slice."""
         slivers.dry_run(self._client, self._request(f"{self._way.prefix}try", kind))
 
     def _request(self, name: str, kind: str) -> wire.SliceRequest:
@@ -140,7 +144,7 @@ class Slivers:
 
 
 class OnNode:
-    """Operations of the node's agent. One at a time; one that is under way when the run ends is waited for."""
+    """Measurements as operations of the agent, one at a time. At the end of the run, a running operation is awaited."""
 
     def __init__(self, client: Client, node: str) -> None:
         self._client = client
@@ -148,8 +152,11 @@ class OnNode:
         self._asked = self._answered = False
 
     def run(self, ask: Callable[[], wire.Operation], names: Sequence[str]) -> Json:
-        """What it measured: `names`, each a number. Raises Missing, or Failed as the agent says."""
-        self._asked = True  # from before the request: an interruption may take the answer, but not the operation
+        """Request an operation and return the numbers `names` that it measured.
+
+        Raises Missing, or Failed with the error of the agent.
+        """
+        self._asked = True  # set before the request: an interruption may lose the answer, but not the operation
         self._answered = False
         operation = ask()
         self._answered = True
@@ -160,14 +167,14 @@ class OnNode:
         return numbers(dict(ended["result"]["measured"]), names, "the node")
 
     def quiet(self, progress: Progress) -> None:
-        """Wait for what this or an earlier process asked for: it would disturb, and be disturbed."""
+        """Wait for the operations that this or an earlier process requested: concurrent loads disturb each other."""
         for kind, state in itertools.product(_OPERATIONS, ("queued", "running")):
             for one in self._client.operations.list(kind=kind, state=state):
                 progress.say("the node ends what it was asked to measure before; this takes a moment")
                 self._client.operations.wait(one["id"], _NODE_SECONDS)
 
     def leave(self, progress: Progress) -> None:
-        """Wait for what is under way: the agent takes away what it made when it ends."""
+        """Wait for the operation that is running: the agent removes its files when it finishes."""
         if self._asked:
             if not self._answered:
                 time.sleep(_ARRIVAL)
@@ -176,7 +183,7 @@ class OnNode:
 
 
 def in_words(values: Mapping[str, object]) -> Json:
-    """Parameters as a report shows them: lists and tables as texts."""
+    """Parameters for a report, with lists and tables as text."""
     kept: Json = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -187,7 +194,7 @@ def in_words(values: Mapping[str, object]) -> Json:
 
 
 class InPlaces:
-    """An experiment in one place after the other, all by the main thread; see `experiment.Experiment`."""
+    """An experiment in one place after the other, all in the main thread; see `experiment.Experiment`."""
 
     def __init__(self, way: Way, places: Sequence[str]) -> None:
         self._way = way
@@ -200,7 +207,7 @@ class InPlaces:
         return guard.state(self._facts())
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
-        """Refused beside others' experiments, or where the service would not make such slices."""
+        """Raises Refused if another experiment has slices, or if the service would not create such slices."""
         facts = self._facts()
         guard.state(facts)
         leave.refuse_others(self._client, self._way.prefix)
@@ -212,10 +219,10 @@ class InPlaces:
         return [f"resumed at {todo[0].title}"] if done else []
 
     def interrupt(self) -> None:
-        """The main thread does it all, and the signal itself interrupts that."""
+        """Nothing to do: all runs in the main thread, which the signal itself interrupts."""
 
     def clean(self, progress: Progress) -> None:
-        """Both, also if the first one goes wrong. Raises SlicemgrError."""
+        """Delete the slivers and wait for the node, also if the deletion fails. Raises SlicemgrError."""
         try:
             self._slivers.leave(progress)
         finally:
@@ -230,7 +237,7 @@ class InPlaces:
 
 
 def checked(said: str, names: Sequence[str], where: str) -> Json:
-    """What a program of `loads` said in its last line. Raises Missing, Failed."""
+    """The result of a program of `loads`, which is the last line of its output. Raises Missing, Failed."""
     lines = said.strip().splitlines()
     try:
         found = json.loads(lines[-1])
@@ -242,7 +249,7 @@ def checked(said: str, names: Sequence[str], where: str) -> Json:
 
 
 def numbers(found: Json, names: Sequence[str], where: str) -> Json:
-    """The named numbers, and the version that goes with them. Raises Missing, Failed."""
+    """The numbers `names` of a result, and the version of the program if it has one. Raises Missing, Failed."""
     if "missing" in found:
         adds = f" (what adds it there: `{found['adds']}`)" if found.get("adds") else ""
         raise Missing(f"{where}: {str(found['missing'])[:300]}{adds[:300]}")

@@ -1,4 +1,4 @@
-"""One experiment at a time on a node, as far as one machine can tell: a lock that says whose it is."""
+"""A lock that allows one experiment at a time on a node, among the processes of one host. It records its holder."""
 
 from __future__ import annotations
 
@@ -16,31 +16,34 @@ from pathlib import Path
 from slicemgr.errors import Code, Refused
 
 _SHARED = Path("/run/lock")
-_LONGEST = 4096  # bytes of what a holder says of itself
+_LONGEST = 4096  # bytes of the holder's record that are read and written
 
 
 def path(url: str, node: str, directory: Path | None = None) -> Path:
-    """Where the lock of a node of a service is. directory: for all users; the system's own if left out."""
+    """The lock file of a node of a service. directory: one that all users share; the default is the system's own."""
     place = directory or (_SHARED if os.access(_SHARED, os.W_OK) else Path(tempfile.gettempdir()))
     return place / f"slicemgr-bench-{hashlib.sha256(f'{url} {node}'.encode()).hexdigest()[:16]}.lock"
 
 
 @contextmanager
 def held(file: Path, about: str) -> Iterator[None]:
-    """Hold it; it ends with the process, however that ends. about: what runs. Refused if somebody holds it."""
+    """Hold the lock, which the kernel releases at any end of the process.
+
+    about: the name of the experiment. Raises Refused if another process holds the lock.
+    """
     descriptor = _taken(file)
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(_about(about)).encode()[:_LONGEST], 0)
         yield
     finally:
-        with suppress(OSError):  # another user's, where only that user may remove it
+        with suppress(OSError):  # the file of another user in a directory where only its owner may remove it
             file.unlink()
         os.close(descriptor)
 
 
 def _taken(file: Path) -> int:
-    """Locked, and not removed meanwhile by who held it before."""
+    """The descriptor of the locked file, which the previous holder has not removed meanwhile."""
     while True:
         with ExitStack() as undo:
             descriptor = _open(file)
@@ -58,7 +61,10 @@ def _taken(file: Path) -> int:
 
 
 def _open(file: Path) -> int:
-    """Whoever comes first makes it, for everybody: the system forbids to create what another user's file is already."""
+    """Open the file, or create it for all users.
+
+    O_CREAT is used only with O_EXCL: in a shared directory, the kernel refuses O_CREAT for a file of another user.
+    """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
         with suppress(FileNotFoundError):

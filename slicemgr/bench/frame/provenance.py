@@ -1,4 +1,4 @@
-"""What a run was: version, commit, command line, the node it ran on and the noise there before it began."""
+"""Provenance of a run: version, commit, command line, facts of the node, and its load before the run began."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OMITTED = ("addresses", "boot_id", "kinds_reason", "net_rate_missing", "acceler
 
 
 def head(client: Client, node: str, words: Sequence[str], seed: int | None) -> dict[str, Any]:
-    """For run.json, with the prefix of what the run makes. words: the command line. Raises SlicemgrError."""
+    """The provenance for run.json, and the prefix of its slices. words: the command line. Raises SlicemgrError."""
     shown = client.nodes.get(node)
     facts = {name: value for name, value in shown["facts"].items() if name not in _OMITTED}
     return {
@@ -34,7 +34,7 @@ def head(client: Client, node: str, words: Sequence[str], seed: int | None) -> d
 
 
 def commit(repository: Path) -> str | None:
-    """Of a clone that slicemgr runs from, with a word if files in it were changed; None if it is no clone."""
+    """The commit of the clone that slicemgr runs from, marked if files were changed; None if it is not a clone."""
     if not (repository / ".git").exists():
         return None
     git = ["git", "-c", f"safe.directory={repository}", "-C", str(repository)]

@@ -1,4 +1,4 @@
-"""A run's folder as the archive that is published: the report's files alone, and the same bytes each time."""
+"""The archive of a run folder for publication: only the files of the report, and reproducible byte by byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slicemgr.policy import experiments
 
 
 def files_of(folder: Path) -> list[Path]:
-    """What of a run's folder is published. Refused, with what to do, if its report is not there or not whole."""
+    """The files of a run folder that are published. Raises Refused, with a hint, if the report is incomplete."""
     if not folder.is_dir():
         wrong = "is not a folder" if folder.exists() else "does not exist"
         raise invalid("FOLDER", f"{folder} {wrong}", "the folder of a run of `slicectl bench`")
@@ -38,7 +38,7 @@ def files_of(folder: Path) -> list[Path]:
 
 @contextmanager
 def archive(folder: Path) -> Iterator[tuple[IO[bytes], int]]:
-    """The archive, open at its beginning, and its size in bytes. Refused, or Failed if a file cannot be read."""
+    """The archive, open at its beginning, and its size in bytes. Raises Refused, or Failed if a file is unreadable."""
     with tempfile.TemporaryFile() as target:
         try:
             _pack(files_of(folder), target)
@@ -50,7 +50,7 @@ def archive(folder: Path) -> Iterator[tuple[IO[bytes], int]]:
 
 
 def _pack(files: list[Path], target: IO[bytes]) -> None:
-    """Without times and owners: the same report is the same archive, whoever packs it."""
+    """Omits times and owners, so that the same report gives the same archive for every user."""
     with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in files:
             with path.open("rb") as file:

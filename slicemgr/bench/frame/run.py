@@ -1,4 +1,4 @@
-"""Carries an experiment out: what is missing, step by step, the guard before each, and nothing left at the end."""
+"""Runs the unfinished steps of an experiment, with the guard before each, and deletes what they created."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from slicemgr.bench.frame.folder import Folder
 from slicemgr.errors import SlicemgrError
 
 DONE, STOPPED, INTERRUPTED, FAILED, RUNNING = "done", "stopped", "interrupted", "failed", "running"
-_JUMP = 2.0  # seconds by which the wall clock may leave the monotonic one within a step: it is slewed, not set
+_JUMP = 2.0  # seconds by which the wall clock may differ from the monotonic one within a step because it is slewed
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Moment(NamedTuple):
-    """Both clocks at once, in seconds."""
+    """The readings of both clocks, in seconds."""
 
     wall: float
     monotonic: float
@@ -39,7 +39,7 @@ def jump(before: Moment, after: Moment) -> float:
 
 
 class Interrupts:
-    """The first signal to end raises KeyboardInterrupt; while what was made is deleted, all others only say so."""
+    """The first signal raises KeyboardInterrupt. Later ones, during the deletion, only print that it takes a moment."""
 
     def __init__(self, progress: Progress, end: Callable[[], None]) -> None:
         self._progress = progress
@@ -77,10 +77,11 @@ def carry_out(
     keep: bool = False,
     limits: guard.Limits | None = None,
 ) -> str:
-    """DONE or STOPPED, by the guard or because the node held no more. keep: do not delete what was made.
+    """Run the experiment. Returns DONE, or STOPPED by the guard or because the node had no capacity for more.
 
-    Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, what breaks an experiment its SlicemgrError; in each case what
-    was finished is in the folder, run.json says how it ended, and what was made is deleted.
+    keep: do not delete what was created. Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, a failed step raises its
+    SlicemgrError. In each case the finished steps are in the folder, run.json has the outcome, and what was created is
+    deleted.
     """
     outcome, reason, begun = FAILED, "", _now()
     with _interruptible(progress, experiment.interrupt) as interrupts:
@@ -139,12 +140,12 @@ def _steps(
 
 
 def _outcome(over: Mapping[str, str]) -> tuple[str, str]:
-    """over: why, by the series that were stopped."""
+    """The outcome of the run and its reason. over: the reasons by the series that were stopped."""
     return (STOPPED, list(over.values())[-1]) if over else (DONE, "")
 
 
 def _step(experiment: Experiment, step: Step, progress: Progress, limits: guard.Limits) -> tuple[str, Json]:
-    """Why it was stopped, "" if it was not, and its record. What always runs is not held back by the guard."""
+    """Run a step. Returns why it was stopped, or "", and its record. The guard ignores steps with `always`."""
     progress.step(step)
     now = None if step.always else experiment.state()
     reason = (guard.verdict(now, experiment.need(step), limits) or "") if now is not None else ""
@@ -168,7 +169,7 @@ def _step(experiment: Experiment, step: Step, progress: Progress, limits: guard.
 
 
 def _end(folder: Folder, begun: str, outcome: str, reason: str) -> None:
-    """Said in run.json; an experiment that was resumed has several turns."""
+    """Write the outcome into run.json. An experiment that was resumed has several turns."""
     turn = {"started": begun, "finished": _now(), "outcome": outcome, "reason": reason}
     turns = [*folder.info.get("turns", ()), turn]
     folder.note({"finished": turn["finished"], "outcome": outcome, "reason": reason, "turns": turns})
@@ -179,5 +180,5 @@ def _now() -> str:
 
 
 def estimate(steps: Sequence[Step]) -> float:
-    """Seconds, by the steps' own guesses."""
+    """Estimated seconds of the steps."""
     return sum(one.seconds for one in steps)

@@ -1,4 +1,4 @@
-"""Slices of one sliver for experiments: made, waited for as long as somebody wants them, logged into."""
+"""Slices of one sliver for experiments: creation, waiting that can be interrupted, and login."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from slicemgr.client.ssh import answers, known_hosts, ssh_words
 from slicemgr.drivers import command
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 
-ENOUGH = (Code.FAILED, Code.TIMEOUT, Code.QUOTA)  # what a node says that holds no more
+ENOUGH = (Code.FAILED, Code.TIMEOUT, Code.QUOTA)  # errors that mean that the node has no capacity for more
 BANNER_SECONDS = {"lxc": 120.0, "kvm": 600.0}
 MIB = 1 << 20
-_POLL = 2  # seconds of one request that waits: as long as an interruption may take
-_SAMPLED_WITHIN = 60.0  # seconds; a sample is taken each 30 s by default
-_BETWEEN_LOOKS = 1.0  # seconds between looks of the guard within a step
+_POLL = 2  # seconds that one request waits, which is also the longest delay of an interruption
+_SAMPLED_WITHIN = 60.0  # seconds; the default interval of samples is 30 s
+_BETWEEN_LOOKS = 1.0  # seconds between checks of the guard within a step
 
 _known = threading.Lock()
 
@@ -32,15 +32,15 @@ Result = TypeVar("Result")
 
 
 class Over(Exception):
-    """Nobody wants the result any more."""
+    """The result is no longer needed, because the experiment was interrupted."""
 
 
 class Suffocates(Failed):
-    """The guard says so within a step."""
+    """Within a step, the guard found too few free resources."""
 
 
 class Key:
-    """An ssh key of this process alone, in memory: it ends with it. line: its public half; file: for `ssh -i`."""
+    """An ssh key in the memory of this process only. line: the public key; file: the path for `ssh -i`."""
 
     def __init__(self, pair: tuple[str, bytes]) -> None:
         self.line = pair[0]
@@ -54,20 +54,20 @@ class Key:
 
 
 def login(name: str, sliver: wire.Sliver, key: Path) -> list[str]:
-    """Words that run a command as root in a slice's sliver. Thread-safe."""
+    """The command prefix that runs a command as root in the sliver of a slice. Thread-safe."""
     with _known:
         return ssh_words(sliver, known_hosts(name, sliver), str(key), "root")
 
 
 def request(name: str, kind: str, image: str, node: str, key: str, **more: Any) -> wire.SliceRequest:
-    """more: what else it says; what is empty is left out."""
+    """The request of a slice. more: other fields of it; empty ones are omitted."""
     asked: wire.SliceRequest = {"name": name, "type": kind, "image": image, "node": node, "ssh_keys": [key]}
     asked.update({field: value for field, value in more.items() if value})  # type: ignore[typeddict-item]
     return asked
 
 
 def dry_run(client: Client, asked: wire.SliceRequest) -> wire.Slice:
-    """What the service would make. Refused if the quota does not allow it."""
+    """The slice that the service would create. Raises Refused if the quota does not allow it."""
     answer = client.slices.submit({**asked, "dry_run": True})
     if "request" in answer:
         raise Refused(Code.QUOTA, "the project's quota does not allow it", hint="an admin's project has none")
@@ -75,7 +75,7 @@ def dry_run(client: Client, asked: wire.SliceRequest) -> wire.Slice:
 
 
 def ports_suffice(client: Client, node: str, one: wire.Slice, count: int, field: str) -> None:
-    """Refused if a node has not the ports of so many slices like this one."""
+    """Raises Refused if a node lacks the ports for `count` slices like this one."""
     ports = one["slivers"][0]["ports"]
     each, shown = ports["last"] - ports["first"] + 1, client.nodes.get(node)
     free = shown["capacity"]["ports"] - shown["used"]["ports"]
@@ -85,7 +85,7 @@ def ports_suffice(client: Client, node: str, one: wire.Slice, count: int, field:
 
 
 def ask(client: Client, asked: wire.SliceRequest) -> wire.Created:
-    """Refused if it is beyond the quota by now."""
+    """Request a slice. Raises Refused if the quota does not allow it any more."""
     created = client.slices.submit(asked)
     if "request" in created:
         raise Refused(Code.QUOTA, "the project's quota does not allow more")
@@ -98,7 +98,10 @@ def wait(
     stop: threading.Event,
     look: Callable[[wire.Operation], None] | None = None,
 ) -> wire.Operation:
-    """Until it is done. look: is shown each change. Raises Failed if it fails, Over if nobody wants it any more."""
+    """Wait until an operation is done. look: called with each change.
+
+    Raises Failed if the operation fails, Over if `stop` is set.
+    """
     while operation["state"] not in ("done", "failed"):
         check(stop)
         seen = operation["version"] if look is not None else None
@@ -109,21 +112,21 @@ def wait(
 
 
 def succeeded(operation: wire.Operation) -> wire.Operation:
-    """Raises Failed if it did not."""
+    """Raises Failed if the operation failed; returns it otherwise."""
     if operation["state"] == "failed":
         raise Failed(f"{operation['slice']}: {operation['error']}", hint=operation["hint"] or "")
     return operation
 
 
 def patience(node: wire.Node, kind: str) -> float:
-    """Seconds that the node's settings give a sliver of this kind to start; a node of an older version does not say."""
+    """Seconds that the node's settings allow a sliver of this kind to start; a default for older versions of a node."""
     said = node["facts"].get("start_wait")
     found = said.get(kind) if isinstance(said, dict) else None
     return float(found) if isinstance(found, int | float) and found > 0 else BANNER_SECONDS[kind]
 
 
 def wait_for_banner(name: str, kind: str, sliver: wire.Sliver, stop: threading.Event) -> None:
-    """Raises Failed if it does not come, Over if nobody wants it any more."""
+    """Wait for the banner of sshd. Raises Failed if there is none in time, Over if `stop` is set."""
     await_banner(name, lambda: answers(sliver, 5), BANNER_SECONDS[kind], stop)
 
 
@@ -136,9 +139,10 @@ def await_banner(
     why: Callable[[], str] | None = None,
     pause: float = 0.005,
 ) -> None:
-    """Until ssh's banner is `seen`, looked for every `pause` seconds. why: the hint, a slice's console if left out.
+    """Wait until `seen` reports the banner of sshd, called every `pause` seconds, for at most `seconds`.
 
-    Raises Failed if it is not seen in time, Over if nobody wants it any more.
+    why: returns the hint of the error; the default is the console of the slice. Raises Failed if there is no banner in
+    time, Over if `stop` is set.
     """
     end = time.monotonic() + seconds
     while not seen():
@@ -151,10 +155,10 @@ def await_banner(
 
 
 def mean_usage(usage: Sequence[wire.Usage]) -> dict[str, float | None]:
-    """Bytes of slivers on the mean; None where none is known. working: the working set of their own groups."""
+    """Mean bytes per sliver; None for a value that is unknown. working: the working set of their control groups."""
     working = stats.mean_of_known([one.get("working", one["memory"]) for one in usage])
     return {
-        "memory": working,  # the former name
+        "memory": working,  # the former name of `working`
         "working": working,
         "disk": stats.mean_of_known([one["disk"] for one in usage]),
     }
@@ -163,9 +167,9 @@ def mean_usage(usage: Sequence[wire.Usage]) -> dict[str, float | None]:
 def next_usage(
     known: Sequence[wire.Usage], ask: Callable[[], Sequence[wire.Usage]], stop: threading.Event
 ) -> Sequence[wire.Usage]:
-    """The usage once every sliver was sampled after `known` was read; what there is after a minute.
+    """The usage after every sliver was sampled again since `known`, or the present usage after a minute.
 
-    A service that does not say when it sampled has the usage of its last look at the node.
+    The usage of a service that does not report the time of samples is the one of its last observation of the node.
     """
     end, found = time.monotonic() + _SAMPLED_WITHIN, ask()
     while any("at" in now and now["at"] == before.get("at") for before, now in zip(known, found, strict=True)):
@@ -189,10 +193,10 @@ def side_by_side(
     interrupt: Callable[[], None],
     done: Callable[[int], None],
 ) -> tuple[dict[Item, Result], SlicemgrError | None]:
-    """What the job gives for each item that it succeeds with; the first trouble, after which no more are begun.
+    """Run the job for all items, `parallel` at a time. Returns the results by item, and the first error or None.
 
-    done: called with how many there are after each; if it raises, that is trouble, too. interrupt: ends all jobs, if
-    this is ended.
+    After an error, no more jobs are begun. done: called after each job with the count; an error that it raises counts
+    as one of the jobs. interrupt: ends all jobs, called if this function is interrupted.
     """
     found: dict[Item, Result] = {}
     trouble: SlicemgrError | None = None
@@ -217,14 +221,14 @@ def side_by_side(
 
 
 class Watch:
-    """The guard within a step, now and then."""
+    """Applies the guard within a step, at most once per `_BETWEEN_LOOKS`."""
 
     def __init__(self, state: Callable[[], guard.State]) -> None:
         self._state = state
         self._looked = 0.0
 
     def look(self) -> None:
-        """Raises Suffocates if the node has too little left."""
+        """Raises Suffocates if the node has too few free resources."""
         if time.monotonic() < self._looked + _BETWEEN_LOOKS:
             return
         self._looked = time.monotonic()
@@ -234,12 +238,12 @@ class Watch:
 
 
 def cost(kind: str, memory: int, count: int) -> guard.Need:
-    """What so many slivers are guessed to take. memory: bytes that a machine may have."""
+    """The estimated resources of `count` slivers. memory: the limit of a machine in bytes."""
     return guard.Need((12 * MIB + (memory if kind == "kvm" else 0)) * count, MIB * count, 8 * count)
 
 
 def inside(words: Sequence[str], argv: Sequence[str], timeout: float) -> bytes:
-    """What a command prints where `words` lead. Raises Failed."""
+    """The output of a command that is run with the prefix `words`. timeout: seconds. Raises Failed."""
     try:
         return command.run([*words, *argv], timeout=timeout)
     except command.CommandFailed as error:

@@ -1,1 +1,1 @@
-"""The systems that `slicectl bench peers` compares with, and how each is driven."""
+"""The systems that `slicectl bench peers` compares slicemgr with, and the programs that control each."""

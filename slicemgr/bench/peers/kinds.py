@@ -1,4 +1,4 @@
-"""The peers as a table: what must be installed, how to get it, what to expect of it, what makes it."""
+"""The table of the peers: required programs, their packages, expected costs, and the class that controls each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from slicemgr.drivers import command
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A guess for each container, for the dry run and the guard. seconds: of its creation and its deletion."""
+    """The estimated cost of a container, for the dry run and the guard.
+
+    seconds: of its creation and deletion. memory: bytes. pids: processes.
+    """
 
     seconds: float
     memory: int
@@ -21,7 +24,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """programs: all of them must be there. package: how to get them."""
+    """A peer. programs: all of them must be installed. package: the command or package that installs them."""
 
     label: str
     programs: tuple[str, ...]
@@ -35,7 +38,7 @@ class Peer:
 
 
 def version(peer: Peer) -> str:
-    """The first line of what it says; "" if it does not."""
+    """The version of a peer, which is the first line of its output; "" if the command fails."""
     try:
         said = command.run([find(peer.version[0]) or peer.version[0], *peer.version[1:]], timeout=30)
     except command.CommandFailed:
@@ -43,7 +46,7 @@ def version(peer: Peer) -> str:
     return said.decode(errors="replace").strip().partition("\n")[0]
 
 
-# Costs: of 20 ports each, 2 cores, as they were seen before this experiment was written; systemd-nspawn by a guess.
+# Costs: measured with 20 ports per container on 2 cores before this experiment existed; systemd-nspawn: estimated.
 PEERS = {
     "docker": Peer(
         "Docker",

@@ -6,8 +6,8 @@ every program inside and removes links, rules and mounts. The sandbox has its ow
 copy of /etc, so it neither sees nor disturbs a daemon that runs on the node. Files in one directory of the pool and
 empty control groups remain, both named by the run's prefix: `remove` deletes them.
 
-One link leads from the node into the sandbox. Each side is another machine to the other: slices are reached from the
-sandbox, peers from the node, both through one link and one translation of addresses.
+One link connects the node and the sandbox, and each side acts as a remote host for the other: clients in the sandbox
+reach slices, clients on the node reach peers, both through one link and one address translation.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from slicemgr.bench.frame import cleanup
 from slicemgr.drivers import command
 from slicemgr.errors import Code, Failed
 
-NODE_SIDE, PEER_SIDE = "198.18.0.1", "198.18.0.2"  # of the range that RFC 2544 keeps for benchmarks
+NODE_SIDE, PEER_SIDE = "198.18.0.1", "198.18.0.2"  # from the range that RFC 2544 reserves for benchmarks
 CGROUPS = Path("/sys/fs/cgroup")
 PROGRAMS = ("unshare", "nsenter", "setsid", "ip", "tar", "btrfs")
 Words = Sequence[str | Path]
-_SUBVOLUME = 256  # the inode of each subvolume's own directory
+_SUBVOLUME = 256  # inode number of the top directory of each subvolume
 _TAIL = 500  # characters of a log that an error quotes
-_SHORT = 60.0  # seconds of a small program
+_SHORT = 60.0  # timeout of a short program in seconds
 
-# $1: the pool. The pool and the control groups are mounted again over what is hidden; programs whose parents
-# have ended become the keeper's, which lets the kernel take them away. It prints its process ID as the node counts.
+# $1: the pool. The pool and the control groups are mounted again over what is hidden. The keeper inherits programs
+# whose parents have ended, and ignores SIGCHLD, so that the kernel reaps them. It prints its process ID on the node.
 _KEEPER = """
 set -eu
 read -r pid rest < /proc/self/stat
@@ -68,7 +68,7 @@ _STOP = 'kill -KILL "$1"; while kill -0 "$1"; do sleep 0.005; done 2> /dev/null'
 
 
 def directory(pool: Path, prefix: str) -> Path:
-    """Where a run's peers keep their files. ValueError if the prefix is not that of a run."""
+    """The directory of the files of a run's peers. Raises ValueError if the prefix is not that of a run."""
     if not prefix.startswith(cleanup.COMMON) or not prefix.removeprefix(cleanup.COMMON).strip("-"):
         raise ValueError(f"{prefix!r} is no run's prefix")
     return pool / prefix.rstrip("-")
@@ -172,7 +172,7 @@ class Sandbox:
             command.run(["sh", "-c", _UNLINK, self.directory.name], timeout=_SHORT)
 
     def _forget(self) -> None:
-        """After the keeper has ended."""
+        """Clear the state after the keeper has ended."""
         self._keeper = 0
         self._unlink()
 
@@ -209,7 +209,7 @@ def charged(prefix: str) -> int | None:
 
 
 def inside(mark: str) -> int:
-    """The ID of a process with its own network, in a control group whose path contains `mark`. Raises Failed."""
+    """The ID of a process with its own network namespace whose control group path contains `mark`. Raises Failed."""
     own = Path("/proc/self/ns/net").readlink()
     for one in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -220,7 +220,7 @@ def inside(mark: str) -> int:
 
 
 def _delete(tree: Path) -> None:
-    """Depth first; a subvolume without others in it is deleted as a whole, for it may have many files."""
+    """Delete a tree depth first; a subvolume without others is deleted as a whole, because it may have many files."""
     if tree.lstat().st_ino == _SUBVOLUME and _delete_subvolume(tree):
         return
     with os.scandir(tree) as entries:

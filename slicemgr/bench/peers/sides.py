@@ -1,4 +1,4 @@
-"""What the experiment does with each system alike: slicemgr through its REST interface, a peer by its programs."""
+"""The common interface of all compared systems: slicemgr through its REST interface, a peer by its programs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from slicemgr.bench.peers.kinds import Peer
 from slicemgr.bench.peers.namespaces import NODE_SIDE, PEER_SIDE, Sandbox
 from slicemgr.client import Client
 
-_CONNECT = 5.0  # seconds
+_CONNECT = 5.0  # timeout in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A container that was made: where its lowest port is reached from the node."""
+    """A created container, with the address and number of its lowest port as reached from the node."""
 
     name: str
     host: str
@@ -31,7 +31,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """For iperf3: words before the server and the client, and how the client reaches the server."""
+    """Route of iperf3: the command prefixes of server and client, and the address of the server for the client."""
 
     server: Sequence[str]
     client: Sequence[str]
@@ -40,34 +40,34 @@ class Route:
 
 
 class Side(Protocol):
-    """Each method raises SlicemgrError."""
+    """A system in the experiment. Each method raises SlicemgrError."""
 
     def begin(self) -> None:
-        """What is not measured."""
+        """Preparations, which are not measured."""
 
     def create(self, index: int, stop: threading.Event) -> Target:
-        """stop: nobody wants it any more."""
+        """Create a container. stop: set when the experiment is interrupted."""
 
     def delete(self, made: Sequence[Target], progress: Progress) -> None: ...
 
     def charged(self) -> int | None:
-        """Bytes of memory that the control groups of all are charged with; None if they have none."""
+        """Bytes of memory charged to the control groups of all containers; None if they have none."""
 
     def route(self, target: Target) -> Route:
-        """From outside, through the second of its ports."""
+        """The route from outside through the second port of a container."""
 
     def why(self, target: Target) -> str:
-        """What to look at if it does not answer."""
+        """The hint for a container that does not answer."""
 
 
 class Ours:
     def __init__(self, connect: Callable[[], Client], request: wire.SliceRequest, sandbox: Sandbox) -> None:
-        """request: without a name."""
+        """request: of a slice, without its name."""
         self._connect, self._request, self._prefix, self._sandbox = connect, request, sandbox.prefix, sandbox
         self._slivers: dict[str, wire.Sliver] = {}
 
     def begin(self) -> None:
-        """The service runs."""
+        """Nothing to prepare: the service runs."""
 
     def create(self, index: int, stop: threading.Event) -> Target:
         name = f"{self._prefix}{index:04}"
@@ -137,5 +137,5 @@ class Theirs:
 
 
 def answers(target: Target) -> bool:
-    """Whether ssh's banner comes through its lowest port."""
+    """Whether sshd sends its banner through the lowest port of a container."""
     return ssh_banner.answers(target.host, target.port, _CONNECT)

@@ -1,9 +1,9 @@
-"""The peers: what each one calls its programs, and how it makes, reaches and deletes a container with its ports.
+"""The peers: the programs of each, and how it creates, reaches and deletes a container with forwarded ports.
 
-All get the same: the files of the image as a snapshot on the pool, the same program as first process (sshd alone), the
-same memory limit where they have one, the lowest of their ports to 22 and each other to itself, TCP. Nobody maps ids
-or filters calls beyond what the peer does unasked. What plain LXC and systemd-nspawn lack (forwarded ports, and with
-the latter an address) is done by `ip` and `iptables`, as short as it goes.
+All containers have the same configuration: the files of the image as a snapshot on the pool, sshd as the first
+process, the same memory limit if the peer supports one, and the same TCP ports (the lowest leads to port 22, each
+other to the same number). ID mappings and system call filters are the defaults of each peer. `ip` and `iptables`
+provide what plain LXC and systemd-nspawn lack: forwarded ports, and for systemd-nspawn an address.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from slicemgr.errors import Failed
 
 MIB = 1 << 20
 NSPAWN = "systemd-nspawn"
-FIRST_PORT = 10_000  # in the peers' own network, below the ports that the kernel gives away by itself
+FIRST_PORT = 10_000  # in the network of the peers, below the kernel's range of ephemeral ports
 FIRST_PROCESS = "/.bench-peer"
 IMAGE = "localhost/bench-peer"
-MOST = 1000  # containers that the ports and addresses are enough for, with MOST_PORTS each
+MOST = 1000  # containers for which ports and addresses suffice, with MOST_PORTS each
 MOST_PORTS = 22
 _NET, _GATEWAY = "198.19", "198.19.0.1"
 _BRIDGE = "peers0"
-_LONG = 600.0  # seconds of a program that copies an image
-_CREATE = 120.0  # seconds of one that makes or deletes a container
-_ELSEWHERE = ("/usr/libexec/incus", "/opt/incus/bin")  # where daemons are that nobody calls by hand
-# $0: where control groups are mounted. $1: a new one, below one of its own. $2: its limit in bytes. The rest: what runs
-# in it. On v2 they are all in one tree, before that those of memory are in one of their own.
+_LONG = 600.0  # timeout in seconds of a program that copies an image
+_CREATE = 120.0  # timeout in seconds of a program that creates or deletes a container
+_ELSEWHERE = ("/usr/libexec/incus", "/opt/incus/bin")  # directories of daemons that are not in PATH
+# $0: the mount point of the control groups. $1: a new group, below one of the peer. $2: its memory limit in bytes. The
+# rest: the program that runs in it. On v2 there is one hierarchy; on v1 the memory controller has its own.
 _JOIN = """
 for top in "$0" "$0/memory"; do
     [ -e "$top/cgroup.procs" ] || continue
@@ -56,7 +56,7 @@ _SCRIPT = b"#!/bin/sh\nmkdir -p /run/sshd\nexec /usr/sbin/sshd -D -e\n"
 
 @dataclass(frozen=True, slots=True)
 class One:
-    """A container. ports: first and last, on PEER_SIDE. address: where the peer does not give one by itself."""
+    """A container. first, last: its ports on PEER_SIDE. address: used if the peer does not assign one."""
 
     name: str
     first: int
@@ -66,7 +66,7 @@ class One:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """memory: limit of each in bytes. ports: of each."""
+    """Parameters of the containers. memory: limit of each in bytes. ports: number of ports of each."""
 
     memory: int
     ports: int
@@ -80,18 +80,18 @@ class System(Protocol):
     """A peer in a sandbox. Each method raises Failed."""
 
     def begin(self) -> None:
-        """What is not measured: daemon, image, bridge."""
+        """Preparations, which are not measured: daemon, image, bridge."""
 
     def create(self, one: One) -> None: ...
 
     def delete(self, one: One) -> None: ...
 
     def within(self, one: One) -> list[str]:
-        """Words before a program of the node that start it in the container's network, in the sandbox."""
+        """The command prefix that runs a program of the node in the network of the container, in the sandbox."""
 
 
 def find(program: str) -> str | None:
-    """Where a program is; None if it is not installed."""
+    """The path of a program; None if it is not installed."""
     return shutil.which(program, path=":".join((command.environment()["PATH"], *_ELSEWHERE)))
 
 
@@ -99,16 +99,16 @@ def find(program: str) -> str | None:
 
 
 def pattern(sandbox: Sandbox, base: Path) -> Path:
-    """A snapshot of the image's files with a host key and the first process, which the others are made of."""
+    """Create the snapshot of the image from which containers are made, with a host key and the first process."""
     path = sandbox.directory / "pattern"
     sandbox.run(["btrfs", "subvolume", "snapshot", base, path])
-    # Not through the links that an image may have: tar puts directories where they are.
+    # tar does not follow symbolic links of the image: it replaces them by directories.
     sandbox.run(["tar", "--extract", "--directory", path], input=_additions())
     return path
 
 
 def _additions() -> bytes:
-    """One host key for all of them: nobody logs in."""
+    """The additional files. All containers share one host key, because no user logs in."""
     key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     files = {"etc/ssh/ssh_host_ed25519_key": (key, 0o600), FIRST_PROCESS.lstrip("/"): (_SCRIPT, 0o755)}
     return _archive(files, ("etc", "etc/ssh"))
@@ -129,7 +129,7 @@ def _archive(files: Mapping[str, tuple[bytes, int]], directories: Sequence[str] 
 
 
 def _packed(sandbox: Sandbox) -> Path:
-    """The pattern as an archive, for those that want to unpack an image themselves."""
+    """The pattern as an archive, for peers that unpack the image themselves."""
     path = sandbox.directory / "root.tar"
     words = ("tar", "--create", "--numeric-owner", "--one-file-system", "--file", path, "--directory")
     sandbox.run([*words, sandbox.directory / "pattern", "."], _LONG)
@@ -140,7 +140,7 @@ def _packed(sandbox: Sandbox) -> Path:
 
 
 class Engine:
-    """`docker` or `podman`: they take the same words. daemon: what must run first."""
+    """Docker or Podman, whose command lines are the same. daemon: the daemon that must run first."""
 
     def __init__(self, sandbox: Sandbox, work: Work, words: Words, daemon: Words = ()) -> None:
         self._sandbox, self._work = sandbox, work
@@ -172,7 +172,7 @@ class Engine:
 
 
 def docker(sandbox: Sandbox, work: Work) -> System:
-    """A daemon of its own, with nobody else's configuration."""
+    """Docker with its own daemon, which does not read the configuration of the node."""
     settings = sandbox.directory / "docker.json"
     settings.write_text("{}\n")
     driver = ("--storage-driver", "btrfs", "--exec-opt", "native.cgroupdriver=cgroupfs")
@@ -192,7 +192,7 @@ def podman(runtime: str) -> Callable[[Sandbox, Work], System]:
 
 
 class Lxd:
-    """LXD or Incus. daemon, client, admin: their words; the last before `waitready` and `init`."""
+    """LXD or Incus. daemon, client, admin: their commands; `waitready` and `init` are subcommands of admin."""
 
     def __init__(
         self, sandbox: Sandbox, work: Work, variable: str, daemon: str, client: str, admin: Sequence[str]
@@ -224,7 +224,7 @@ class Lxd:
         archive.unlink()
 
     def create(self, one: One) -> None:
-        """Privileged, as the others are: the ids of its files need not be changed. Ports are proxied, its default."""
+        """Create a privileged container, as the others are, so file owners stay. Ports are proxied, the default."""
         config = {
             "raw.lxc": f"lxc.init.cmd = {FIRST_PROCESS}",
             "limits.memory": str(self._work.memory),
@@ -282,7 +282,7 @@ class _ByHand:
         self._sandbox.run(["btrfs", "subvolume", "delete", target])
 
     def _forward(self, change: str, one: One) -> None:
-        """change: -A or -D."""
+        """Add or remove the port forwarding of a container. change: -A or -D."""
         to = f"{change} PREROUTING -d {PEER_SIDE} -p tcp --dport"
         rules = [f"{to} {one.first} -j DNAT --to-destination {one.address}:22"]
         if one.last > one.first:
@@ -330,7 +330,7 @@ class Lxc(_ByHand):
 
 
 class Nspawn(_ByHand):
-    """Without the machine manager, which it would need D-Bus for: its control group is made by hand, too."""
+    """systemd-nspawn without the machine manager, which needs D-Bus; so its control group is created here, too."""
 
     def create(self, one: One) -> None:
         root, port = self._sandbox.directory / f"{one.name}.root", f"v{one.first}"

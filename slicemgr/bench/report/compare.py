@@ -1,4 +1,4 @@
-"""A run beside an earlier one of the same experiment: each difference with its significance. Pure."""
+"""Compares a run with an earlier one of the same experiment: each difference and its significance. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SAME = ("cpu_model", "cpus", "memory", "kernel")
 
 
 def table(new: Content, old: Content) -> Table:
-    """A line for each figure that both have."""
+    """The table of the comparison, with a row for each metric that both runs have."""
     before = {one.name: one for one in old.metrics}
     both = [(before[one.name], one) for one in new.metrics if one.name in before]
     found = [stats.difference(old_one.values, new_one.values) for old_one, new_one in both]
@@ -46,7 +46,7 @@ def _verdict(metric: Metric, one: stats.Difference, p: float | None) -> str:
 
 
 def sentence(table: Table) -> str:
-    """What the table comes to."""
+    """The summary of the comparison table."""
     verdicts = [str(row[-1]) for row in table.rows]
     named = {
         word: [
@@ -59,7 +59,7 @@ def sentence(table: Table) -> str:
 
 
 def caveats(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
-    """What else differs between the two runs: parameters and the node they ran on."""
+    """Other differences between the two runs: parameters, and properties of the node."""
     said = []
     for what, key, only in (("parameter", "parameters", ()), ("node", "node", _SAME)):
         now, then = new.get(key) or {}, old.get(key) or {}

@@ -1,6 +1,6 @@
-"""What every experiment gives the report: tables, plots, aims, sentences, samples to compare. Descriptions, no drawing.
+"""The content of a report: descriptions of its tables, plots, aims, sentences and metrics, without any drawing.
 
-An experiment's module has `content(run) -> Content`; `pages.py` knows where each one is.
+The report module of each experiment has `content(run) -> Content`; `pages.CONTENTS` lists these modules.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Value = str | float | int | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """unit: as it stands beside the name, "" for words and counts. digits: after the point, None: as it comes."""
+    """A column of a table. unit: shown beside the name, "" for text and counts. digits: decimals; None: as needed."""
 
     name: str
     unit: str = ""
@@ -23,7 +23,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """rows: as long as `columns`; None is shown as a dash. note: what a reader must know about it."""
+    """A table. rows: each as long as `columns`; None is shown as a dash. note: an explanation below the table."""
 
     title: str
     columns: Sequence[Column]
@@ -33,7 +33,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """least, most: where it begins and ends, None: as the values want. log: on a logarithmic scale."""
+    """An axis of a plot. least, most: its range, None: derived from the values. log: use a logarithmic scale."""
 
     label: str
     unit: str = ""
@@ -48,9 +48,10 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One curve. low, high: a band around it, such as a confidence interval. right: it belongs to the axis there.
+    """One curve, or the bars of one kind.
 
-    y may have None where nothing was measured. errors are drawn as a band of a line and as whiskers of bars.
+    y: None for a value that was not measured. low, high: an interval around each value, such as a confidence interval,
+    drawn as a band around a line and as whiskers of bars. right: the curve belongs to the right axis.
     """
 
     label: str
@@ -59,12 +60,12 @@ class Series:
     low: Sequence[float | None] = ()
     high: Sequence[float | None] = ()
     right: bool = False
-    points: bool = False  # marks without a line
+    points: bool = False  # draw marks without a line
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A line across the plot at an x, or with `y` at a value of the left axis: a number of the paper, a limit."""
+    """A line across the plot at a value of the x axis, or with `y` of the left axis: a limit or a published number."""
 
     at: float
     label: str
@@ -73,7 +74,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """name: of its file. groups: words below groups of bars, one bar of each series in each; then x is left out."""
+    """A plot. name: of its file. groups: labels of groups of bars, each with one bar per series; x is then unused."""
 
     name: str
     title: str
@@ -88,7 +89,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What was to be reached. reached: None where this run cannot tell. measured: what it came to, or why not."""
+    """A goal of the experiment. reached: None if undecided. measured: the result, or the reason why there is none."""
 
     text: str
     reached: bool | None
@@ -97,7 +98,7 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Values that an earlier run of the same experiment has, too. better: less, more, or "" if neither is."""
+    """Values to compare with an earlier run of the same experiment. better: "less", "more", or "" for neither."""
 
     name: str
     unit: str
@@ -107,7 +108,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """outcome: sentences that state what came out. data: flat rows for data.csv and data.json."""
+    """The content of a report. outcome: sentences that state the results. data: rows for data.csv and data.json."""
 
     title: str
     outcome: Sequence[str]

@@ -1,4 +1,4 @@
-"""What `bench io` says: SQLite and small files by size and place, and what the thesis's text says of it. Pure."""
+"""The report of `bench io`: SQLite and small files by size and place, and the statements of the thesis. Pure."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ WORDS = {
     "overlay": "overlayfs",
     "copy": "plain copy",
 }
-_SAME = 1.5  # a ratio up to which two are "similar": the thesis gives no measure of it
+_SAME = 1.5  # the ratio up to which two times are "similar": the thesis does not define it
 _REFERENCE = "snapshot"
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One repetition of one size in one place; seconds. make: of the root, on the node alone. sync: until on disk."""
+    """One repetition of one size in one place. Times are in seconds.
+
+    make: creation of the root, None in slivers. sync: from the end of the write until the data are on the disk.
+    """
 
     turn: int
     place: str
@@ -43,11 +46,11 @@ class Point:
     make: float | None
 
 
-Values = dict[tuple[str, int, str], list[float]]  # (place, size, read or write or …) → one for each repetition
+Values = dict[tuple[str, int, str], list[float]]  # (place, size, "read" or "write" or …) → a value for each repetition
 
 
 def points(run: Run) -> list[Point]:
-    """In the order in which they were measured."""
+    """The points of a run, in the order in which they were measured."""
     found = []
     for one in run.steps.values():
         data = one["data"]
@@ -58,7 +61,7 @@ def points(run: Run) -> list[Point]:
 
 
 def content(run: Run) -> Content:
-    """Raises ValueError if nothing was measured yet."""
+    """The content of the report. Raises ValueError if nothing was measured yet."""
     found = points(run)
     if not found:
         raise ValueError("no size was measured yet")
@@ -97,7 +100,7 @@ def _sizes(values: Values, how: str, place: str = "") -> list[int]:
 
 
 def mean_text(values: Sequence[float]) -> str:
-    """The mean, with half the width of its confidence interval where there are several."""
+    """The mean, with half the width of its confidence interval if there are several values."""
     one = stats.summary(values)
     return f"{one.mean:.4g}" if one.high is None else f"{one.mean:.4g} ± {one.high - one.mean:.2g}"
 
@@ -141,7 +144,7 @@ def _made(grouped: Mapping[str, Values], places: Sequence[str]) -> list[Table]:
 def _compared(
     grouped: Mapping[str, Values], places: Sequence[str], tests: Sequence[tuple[str, str, str]]
 ) -> list[Table]:
-    """The largest data of each test, each place beside the snapshot."""
+    """Compares each place with the snapshot, for the largest data of each test."""
     if _REFERENCE not in places:
         return []
     rows: list[list[Value]] = []
@@ -173,7 +176,7 @@ def _compared(
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """text: of the thesis. here: what it is in this run. holds: None where this run cannot tell."""
+    """text: the statement of the thesis. here: the result of this run. holds: None if this run cannot decide it."""
 
     text: str
     here: str
@@ -182,7 +185,7 @@ class Statement:
 
 def _statements(grouped: Mapping[str, Values], places: Sequence[str]) -> list[Statement]:
     def at(what: str, how: str, one: str, other: str, *, least: bool = False) -> tuple[float, float | None, int] | None:
-        """One's time as a ratio to the other's, its p, at the largest data that both have."""
+        """The ratio of the times of `one` and `other`, its p, and the size: the largest (or least) that both have."""
         values = grouped[what]
         sizes = [size for size in _sizes(values, how, one) if (other, size, how) in values]
         if not sizes:
@@ -192,7 +195,7 @@ def _statements(grouped: Mapping[str, Values], places: Sequence[str]) -> list[St
         return (found.new / found.old if found.old else 1.0), found.p, size
 
     def beside(text: str, what: str, how: str, one: str, other: str, *, least: bool = False, more: bool) -> Statement:
-        """more: the one takes longer, and that is no accident; else they are similar."""
+        """more: the statement is that `one` takes significantly longer; otherwise, that both take a similar time."""
         comparison = at(what, how, one, other, least=least)
         if comparison is None:
             return Statement(text, "not measured", None)

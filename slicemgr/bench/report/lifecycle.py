@@ -1,4 +1,4 @@
-"""What `bench lifecycle` says: each phase beside the raw baseline, the thesis's phases, what a sliver costs. Pure."""
+"""The report of `bench lifecycle`: phases compared with the raw baseline and the thesis, costs of a sliver. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from slicemgr.bench.report import stats
 from slicemgr.bench.report.content import Aim, Axis, Column, Content, Metric, Plot, Series, Table, Value
 
 MIB, KIB = 1 << 20, 1 << 10
-_EDGE = 50  # creates at either end that are compared
-# What people read, ours by phase, the baseline's by name: both where they are the same point.
+_EDGE = 50  # the number of first and of last creates that are compared
+# The label, the phase of slicemgr, and the point of the baseline if both are the same point of time.
 _LINES = (
     ("accepted", "accepted", None),
     ("prepared: the root is made", "prepared", None),
@@ -22,7 +22,7 @@ _LINES = (
     ("operation done", "operation", None),
     ("ssh banner", "banner", "answered"),
 )
-# Those of the thesis's section 4.2.2, by its names for them.
+# The phases of section 4.2.2 of the thesis, by its names.
 THESIS = ("create", "start", "exec", "launch", "response", "ping")
 _SAID = {
     "create": "t_create: until the container is created",
@@ -32,7 +32,7 @@ _SAID = {
     "response": "t_response: from then until the first HTTP response",
     "ping": "ping, one echo",
 }
-# The thesis has its times in drawings only; this is what its text says of them (chapter 5).
+# The thesis shows its times in drawings only; these are the statements of its text (chapter 5).
 _THESIS_SAYS = (
     ("create and start", "more for what is based on virtualisation: a kernel has to be loaded"),
     ("exec", "much less overhead there"),
@@ -41,7 +41,7 @@ _THESIS_SAYS = (
 
 @dataclass(slots=True)
 class Turn:
-    """One repetition of a series: what was measured, raw and ours, as far as it came."""
+    """One repetition of a series: the measurements of the baseline and of slicemgr, which may be incomplete."""
 
     raw: Mapping[str, Any] = field(default_factory=dict)
     ours: Mapping[str, Any] = field(default_factory=dict)
@@ -51,11 +51,11 @@ class Turn:
 
     @property
     def whole(self) -> bool:
-        """All slices that were asked for came up."""
+        """Whether all requested slices started."""
         return "inside" in self.ours
 
     def thesis(self, name: str) -> list[float]:
-        """Seconds of each sliver. start: what lies between two of ours."""
+        """Seconds of a phase of the thesis, of each sliver. start: the time between two phases of slicemgr."""
         if name == "create":
             return self.phase("prepared")
         if name == "start":
@@ -63,11 +63,11 @@ class Turn:
         return list(self.ours.get("inside", {}).get(name, ()))
 
 
-Turns = dict[str, list[Turn]]  # by the series' label
+Turns = dict[str, list[Turn]]  # by the label of the series
 
 
 def turns(run: Run) -> Turns:
-    """In the order of the series, each in the order of its repetitions."""
+    """The repetitions of each series, in the order in which they were run."""
     labels = {f"{one['kind']} {one['boot']}".strip() for one in run.info["parameters"]["series"]}
     known = {label.replace(" ", "-"): label for label in labels}
     found: dict[str, dict[str, Turn]] = {}
@@ -82,7 +82,7 @@ def turns(run: Run) -> Turns:
 
 
 def content(run: Run) -> Content:
-    """Raises ValueError if no slice was measured yet."""
+    """The content of the report. Raises ValueError if no slice was measured yet."""
     found = {label: [one for one in own if one.phase("banner")] for label, own in turns(run).items()}
     found = {label: own for label, own in found.items() if own}
     if not found:
@@ -107,13 +107,13 @@ def _all(own: Iterable[Turn], phase: str) -> list[float]:
 
 
 def ratios(own: Sequence[Turn], phase: str, point: str) -> list[float]:
-    """Of each repetition: the median of ours to that of its own baseline."""
+    """For each repetition, the median of slicemgr divided by the median of the baseline of that repetition."""
     both = [(one.phase(phase), list(one.raw.get(point, ()))) for one in own]
     return [stats.percentile(ours, 0.5) / stats.percentile(raw, 0.5) for ours, raw in both if ours and raw]
 
 
 def last_to_first(own: Sequence[Turn]) -> list[float]:
-    """Of each repetition: the median create of its last slivers to that of its first."""
+    """For each repetition, the median time of the last creates divided by that of the first."""
     found = []
     for one in own:
         banner = one.phase("banner")
@@ -124,7 +124,10 @@ def last_to_first(own: Sequence[Turn]) -> list[float]:
 
 
 def totals_ratios(own: Sequence[Turn], what: str) -> list[float]:
-    """create or delete: of all slices to all raw slivers, of each whole repetition."""
+    """For each complete repetition, the time of all slices divided by that of all raw slivers.
+
+    what: "create" or "delete".
+    """
     return [one.ours[what] / one.raw[what] for one in own if one.whole and one.raw.get(what)]
 
 
@@ -133,12 +136,12 @@ def _weights(own: Sequence[Turn], what: str) -> list[float]:
 
 
 def _short(value: float | None) -> float | None:
-    """Three digits are what such a figure is good for."""
+    """Rounded to three significant digits, the precision of such a figure."""
     return None if value is None else float(f"{value:.3g}")
 
 
 def _around(values: Sequence[float]) -> str | None:
-    """A mean with its confidence interval, as text."""
+    """The mean with its confidence interval, as text."""
     if not values:
         return None
     summary = stats.summary(values)
@@ -204,7 +207,7 @@ def _thesis(run: Run, found: Turns) -> Table:
 
 
 def network(own: Sequence[Turn]) -> list[float]:
-    """Of each sliver: seconds from the request until a server inside has answered, without waiting for others."""
+    """For each sliver, seconds from the request until a server inside has answered, without waiting for others."""
     found = []
     for one in own:
         if one.whole:
@@ -324,14 +327,14 @@ def _outcome(run: Run, found: Turns) -> list[str]:
 
 
 def _aims(found: Turns, asked: int) -> list[Aim]:
-    """Those of lxc: a machine's times are its guest's."""
+    """The aims, which concern lxc: the times of a machine depend on its guest."""
     own = found.get("lxc")
     if own is None:
         return []
     beside, creates, late = ratios(own, "banner", "answered"), totals_ratios(own, "create"), last_to_first(own)
     deletes = [200 * one.ours["delete"] / one.ours["count"] for one in own if one.whole]
     few = f"this run had {asked}"
-    light = few if asked < _EDGE else ""  # what few take is less than the node's memory wavers by
+    light = few if asked < _EDGE else ""  # the memory of few slivers is less than the noise of the node's memory
     return [
         _aim("one create, from the request to ssh's banner, takes at most 2 × raw", beside, 2, "×"),
         _aim("200 slices take at most 1.3 × raw", creates, 1.3, "×", few if asked < 200 else ""),
@@ -364,7 +367,7 @@ def _metrics(found: Turns) -> list[Metric]:
 
 
 def _rows(label: str, own: Sequence[Turn]) -> list[dict[str, Any]]:
-    """A line of data.csv for each sliver: seconds."""
+    """A row of data.csv for each sliver, in seconds."""
     rows = []
     for number, turn in enumerate(own, 1):
         phases = turn.ours["phases"]

@@ -1,4 +1,4 @@
-"""What a run could not measure where it ran, and why. Pure."""
+"""The measurements that were not possible on the node of a run, and the reasons. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from slicemgr.bench.report.content import Column, Table
 
 
 def reasons(run: Run) -> dict[str, list[str]]:
-    """What was not measured, by the reason. A step's series is named `TURN/WHAT`."""
+    """The names of what was not measured, by the reason. The series of a step is named `TURN/WHAT`."""
     found: dict[str, list[str]] = {}
     for one in run.steps.values():
         if one.get("missing"):
@@ -23,14 +23,14 @@ def sentences(run: Run) -> list[str]:
 
 
 def tables(run: Run) -> list[Table]:
-    """One, or none if nothing is missing."""
+    """The table of missing measurements; empty if there are none."""
     rows = [[", ".join(what), reason] for reason, what in reasons(run).items()]
     note = "--resume tries these once more."
     return [Table("Not measured", [Column("what"), Column("why")], rows, note)] if rows else []
 
 
 def outcome(run: Run) -> list[str]:
-    """Sentences on what is missing, and on where the guard let no more begin."""
+    """Sentences on missing measurements, and on the step at which the guard stopped the run."""
     said = [f"Not measured: {', '.join(what)} ({reason})." for reason, what in reasons(run).items()]
     stops = [f"{one['title']}: {one['stopped']}" for one in run.steps.values() if one.get("stopped")]
     if stops:

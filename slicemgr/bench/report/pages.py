@@ -1,4 +1,4 @@
-"""report.html, one page that needs nothing else, and report.md with its pictures beside it, of a run's folder."""
+"""Writes the reports of a run: report.html, a page without external resources, and report.md with its pictures."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Pairs = list[tuple[str, str]]
 
 
 def content(run: Run) -> Content:
-    """What its experiment says of it. Refused if that is unknown here or nothing was measured yet."""
+    """The content of the report of a run. Raises Refused if the experiment is unknown or nothing was measured yet."""
     name = str(run.info["experiment"])
     if name not in CONTENTS:
         raise invalid("FOLDER", f"{name!r} is no experiment of this version", f"known: {', '.join(CONTENTS)}")
@@ -70,7 +70,10 @@ def content(run: Run) -> Content:
 
 
 def write(run: Run, older: Run | None = None) -> list[Path]:
-    """The reports and the data into the run's folder. Refused without matplotlib or scipy, Failed if it cannot be."""
+    """Write the reports and the data into the folder of the run. Returns the paths.
+
+    older: a run to compare with. Raises Refused if matplotlib or scipy is missing, Failed if a file cannot be written.
+    """
     if older is not None and older.info["experiment"] != run.info["experiment"]:
         message = f"{older.folder} is a run of {older.info['experiment']}, not of {run.info['experiment']}"
         raise invalid("--compare", message, "a run of the same experiment")
@@ -91,7 +94,7 @@ def write(run: Run, older: Run | None = None) -> list[Path]:
 
 
 def data(run: Run, made: Content) -> list[Path]:
-    """data.csv has the experiment's rows, data.json all that was measured."""
+    """Write data.csv with the rows of the experiment, and data.json with all measurements."""
     whole = {"run": run.info, "rows": list(made.data), "steps": list(run.steps.values())}
     files = {"data.csv": folder.as_csv(made.data), "data.json": json.dumps(whole, indent=1, allow_nan=False) + "\n"}
     for name, text in files.items():
@@ -100,7 +103,7 @@ def data(run: Run, made: Content) -> list[Path]:
 
 
 def context(run: Run, made: Content, older: Run | None, beside: Content | None) -> dict[str, Any]:
-    """All that both forms say."""
+    """The variables of both templates."""
     info = run.info
     outcome = list(made.outcome)
     tables = list(made.tables)
@@ -173,7 +176,7 @@ def _jumps(run: Run) -> list[str]:
 
 
 def cell(value: Value, column: Column | None = None) -> str:
-    """As it stands in a table."""
+    """A value as text for a table."""
     if value is None or value == "":
         return _DASH
     if isinstance(value, float):
@@ -186,7 +189,7 @@ def heading(column: Column) -> str:
 
 
 def numeric(table: Table, place: int) -> bool:
-    """Whether a column is set to the right."""
+    """Whether a column has only numbers, so that it is aligned right."""
     return all(isinstance(row[place], int | float) or row[place] is None for row in table.rows)
 
 
@@ -195,7 +198,7 @@ def verdict(reached: bool | None) -> str:
 
 
 def html(context: Mapping[str, Any], svgs: Mapping[str, str]) -> str:
-    """svgs: by the plots' names. Whatever else is in it, is text."""
+    """report.html. svgs: the pictures by the names of the plots; all other values are escaped as text."""
     return _template("report.html", escape=True).render(**context, svgs=svgs)
 
 
@@ -218,5 +221,5 @@ def _template(name: str, *, escape: bool) -> jinja2.Template:
 
 
 def _plain(text: object) -> str:
-    """Text that Markdown takes for nothing else."""
+    """Text with the characters escaped that have a meaning in Markdown."""
     return "".join(f"\\{one}" if one in "\\`*_|<>[]#" else one for one in str(text)).replace("\n", " ")

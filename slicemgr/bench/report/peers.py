@@ -1,4 +1,4 @@
-"""What `bench peers` says: what each system costs, as ratios to slicemgr in the same run, and what was not measured."""
+"""The report of `bench peers`: the costs of each system, as ratios to slicemgr in the same run, and what is missing."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from slicemgr.bench.report import stats
 from slicemgr.bench.report.content import Aim, Axis, Column, Content, Metric, Plot, Series, Table
 
 MIB, KIB = 1 << 20, 1 << 10
-_AIM = 200  # slices from which the aim is looked at,
-_AIM_DOCKER = 50  # and Docker's containers: 20 proxies twice for each are more than some nodes hold for 200
+_AIM = 200  # slices from which the aim is evaluated,
+_AIM_DOCKER = 50  # and containers of Docker: some nodes lack the memory for 2 x 20 proxies each of 200
 _AIM_PORTS = 20
-_TIME, _MEMORY = 1 / 3, 1 / 6  # of Docker's
+_TIME, _MEMORY = 1 / 3, 1 / 6  # of the value of Docker
 _FAIR = (
     "All systems: the same image's files on the same pool, sshd as first process, the same number of forwarded ports "
     "and made side by side; peers in a network of their own that one link joins to the node's. Slices also forward "
@@ -25,7 +25,7 @@ _FAIR = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """key: in a System's values. scale: of its unit. better: less or more."""
+    """A figure. key: in the values of a System. scale: bytes or seconds per unit. better: "less" or "more"."""
 
     key: str
     name: str
@@ -50,13 +50,13 @@ _BESIDE = ("create", "banner", "memory", "disk", "delete", "in", "out")
 
 @dataclass(slots=True)
 class System:
-    """values: by figure, one for each repetition (banner: for each container); seconds, bytes, shares."""
+    """A system. values: by figure, one per repetition (banner: per container), in seconds, bytes or shares."""
 
     key: str
     label: str
     version: str = ""
     most: int = 0
-    total: list[float] = field(default_factory=list)  # seconds of all creates, by repetition
+    total: list[float] = field(default_factory=list)  # seconds of all creates, per repetition
     rows: list[dict[str, Any]] = field(default_factory=list)
     values: dict[str, list[float]] = field(default_factory=dict)
 
@@ -66,7 +66,7 @@ class System:
 
 
 def systems(run: Run) -> list[System]:
-    """Those with a repetition whose figures are there, if fewer came up than were wanted; slicemgr first."""
+    """The systems with a complete repetition, even one with fewer containers than requested; slicemgr first."""
     found: dict[str, System] = {}
     for name, step in run.steps.items():
         data, turn = step["data"], name.partition("/")[0]
@@ -99,7 +99,7 @@ def _values(data: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def _row(turn: str, label: str, data: dict[str, Any], values: dict[str, list[float]]) -> dict[str, Any]:
-    """A line of data.csv: seconds, bytes, bits per second; of each container where it says so."""
+    """A row of data.csv, in seconds, bytes and bits per second; `_each` means per container."""
     rates = data.get("rates") or {}
     return {
         "repetition": turn,
@@ -119,7 +119,7 @@ def _row(turn: str, label: str, data: dict[str, Any], values: dict[str, list[flo
 
 
 def content(run: Run) -> Content:
-    """Raises ValueError if nothing was measured yet."""
+    """The content of the report. Raises ValueError if nothing was measured yet."""
     found = systems(run)
     if not found:
         raise ValueError("no system's turn is finished yet")
@@ -182,7 +182,7 @@ def _beside(ours: System, others: Sequence[System]) -> Table:
 
 
 def ratio(one: System, other: System, key: str) -> float | None:
-    """None where either was not measured, or is lost in noise."""
+    """The ratio of two means; None if either was not measured, or is lost in noise."""
     above, below = one.mean(key), other.mean(key)
     return None if above is None or below is None or below <= 0 else above / below
 
@@ -214,7 +214,7 @@ def _short(value: float | None) -> float | None:
 
 
 def _absent(run: Run, measured: set[str]) -> Table:
-    """What is not installed, and what did not get through its turn."""
+    """The systems that are not installed, and those that did not finish a repetition."""
     rows = []
     for one in run.steps.values():
         data = one["data"]
@@ -242,7 +242,7 @@ def _bars(found: Sequence[System], key: str, title: str, name: str) -> Plot:
         [one.low for one in summaries] if sure else (),
         [one.high for one in summaries] if sure else (),
     )
-    lost = any(one.mean <= 0 for one in summaries)  # in the noise of the node's memory
+    lost = any(one.mean <= 0 for one in summaries)  # lost in the noise of the node's memory
     axis = Axis(figure.name, f"{figure.unit} each", least=None if lost else 0)
     return Plot(name, title.capitalize(), Axis("system"), axis, [series], groups=[one.label for one in found])
 
@@ -283,7 +283,7 @@ def _sentence(one: System, ours: System) -> str:
 
 
 def _ahead(one: System, ours: System) -> list[str]:
-    """In what a peer does better, beyond what wavers anyway."""
+    """The names of the figures in which a peer is better by more than 5 %, which is taken as noise."""
     names = []
     for key in _BESIDE:
         found = ratio(one, ours, key)

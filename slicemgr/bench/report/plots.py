@@ -1,4 +1,4 @@
-"""Draws plots: as SVG whose colours the page chooses, light or dark, and as PNG; by matplotlib (group `bench`)."""
+"""Draws plots with matplotlib (group `bench`): as SVG with the colours of the page, light or dark, and as PNG."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Colours:
     back: str
 
 
-# What stands in an SVG for the page's colours; a curve beyond the last takes the first again, with another dash.
+# Placeholders in an SVG for the colours of the page. Curves beyond the last colour reuse the first with another dash.
 _PAGE = Colours("#010101", "#020202", ("#030301", "#030302", "#030303", "#030304", "#030305", "#030306"), "none")
 _VARIABLES = {
     _PAGE.ink: "var(--ink)",
@@ -38,7 +38,7 @@ _DASHES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _SIZE = (7.2, 4.2)  # inches
 _NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-_MARKED = 45  # points up to which each is marked
+_MARKED = 45  # up to this number of points, each one is marked
 _SETTINGS = {
     "svg.fonttype": "none",
     "font.size": 10.0,
@@ -51,7 +51,7 @@ _SETTINGS = {
 
 
 def svg(plot: Plot) -> str:
-    """An <svg> element to stand in a page that has --ink, --rule, --curve-1 to -6. Refused without matplotlib."""
+    """An <svg> element for a page that defines --ink, --rule and --curve-1 to -6. Raises Refused without matplotlib."""
     target = io.StringIO()
     with _settings(plot.name):
         draw(plot, _PAGE).savefig(target, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
@@ -69,7 +69,7 @@ def svg(plot: Plot) -> str:
 
 
 def png(plot: Plot) -> bytes:
-    """On white, for where there is no page. Refused without matplotlib."""
+    """A PNG image on white, for use outside a page. Raises Refused without matplotlib."""
     target = io.BytesIO()
     figure = draw(plot, _PAPER)
     figure.savefig(target, format="png", dpi=144, facecolor=_PAPER.back, metadata={"Software": None})
@@ -77,7 +77,7 @@ def png(plot: Plot) -> bytes:
 
 
 def _settings(salt: str) -> Any:
-    """Within it figures look as they shall, the same each time. Refused without matplotlib."""
+    """The context that makes figures reproducible, in the style of slicemgr. Raises Refused without matplotlib."""
     try:
         from matplotlib import rc_context
     except ImportError:
@@ -87,7 +87,7 @@ def _settings(salt: str) -> Any:
 
 
 def draw(plot: Plot, colours: Colours) -> Figure:
-    """Refused without matplotlib."""
+    """The figure of a plot. Raises Refused without matplotlib."""
     with _settings(plot.name):
         from matplotlib.figure import Figure
 
@@ -180,7 +180,7 @@ def _axes(plot: Plot, left: Axes, right: Axes | None, colours: Colours) -> None:
 
 
 def _plain_numbers(axis: Scale) -> None:
-    """Not as powers of ten; where the axis spans few of them, their double and five-fold, too."""
+    """Label a logarithmic axis with plain numbers, also with 2 and 5 times each if it spans less than three decades."""
     from matplotlib.ticker import FuncFormatter
 
     def between(value: float, _place: int | None) -> str:
@@ -192,7 +192,7 @@ def _plain_numbers(axis: Scale) -> None:
 
 
 def _mark(axes: Axes, mark: Mark, place: int, colours: Colours) -> None:
-    """place: among the marks, so that the words of neighbours stand below each other."""
+    """Draw a mark. place: its index among the marks, by which the labels of neighbours are set below each other."""
     style: dict[str, Any] = {"color": colours.ink, "lw": 0.9, "ls": (0, (4, 3))}
     words: dict[str, Any] = {"textcoords": "offset points", "color": colours.ink, "fontsize": 9}
     if mark.y:
@@ -205,7 +205,7 @@ def _mark(axes: Axes, mark: Mark, place: int, colours: Colours) -> None:
 
 
 def check(plots: Sequence[Plot]) -> None:
-    """Raises ValueError of a plot whose curves do not fit together."""
+    """Raises ValueError if the values of a plot's curves do not match in number, or an axis is missing."""
     for plot in plots:
         for one in plot.series:
             wide = len(plot.groups) if plot.groups else len(one.x)

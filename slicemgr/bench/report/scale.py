@@ -1,4 +1,4 @@
-"""What `bench scale` says: the paper's figures 3 and 4, what a sliver costs, the paper's numbers beside ours. Pure."""
+"""The report of `bench scale`: the paper's figures 3 and 4, the costs of a sliver, the paper's numbers. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from slicemgr.bench.report import stats
 from slicemgr.bench.report.content import Aim, Axis, Column, Content, Mark, Metric, Plot, Series, Table
 
 MIB, KIB = 1 << 20, 1 << 10
-_EDGE = 50  # creates at either end that are compared
-_LINES = 45  # of the table; data.csv has them all
-_FULL = 0.98  # of the memory in use: what the paper's figures show as all
-_SWAPS = 0.01  # of the swap in use, beyond what was at the start
+_EDGE = 50  # the number of first and of last creates that are compared
+_LINES = 45  # rows of the table; data.csv has all
+_FULL = 0.98  # share of the memory in use that counts as "all", as in the paper's figures
+_SWAPS = 0.01  # share of the swap, beyond that at the start, from which the node counts as swapping
 
-# The paper's text on its figures 3 and 4: 4 GiB of memory, Linux 2.6.29, 0 to 200 by 5.
+# From the paper's text on its figures 3 and 4: 4 GiB of memory, Linux 2.6.29, 0 to 200 slivers in steps of 5.
 PAPER_GIB = 4
 PAPER = {"lxc": (("all memory in use", 110),), "kvm": (("all memory in use", 30), ("swapping", 40))}
 PAPER_SWAP = {"lxc": "mostly none up to 200", "kvm": "from 40 on, until it is full and no VM boots any more"}
@@ -27,7 +27,7 @@ FIGURE = {"lxc": 3, "kvm": 4}
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """After one step of one repetition. Shares in per cent, growth in bytes since there were none, times in seconds."""
+    """The node after one step of a repetition: shares in per cent, growth in bytes since its start, seconds."""
 
     turn: str
     n: int
@@ -42,7 +42,7 @@ class Point:
 
 
 def points(run: Run) -> list[Point]:
-    """In the order in which they were measured. Growth of memory and disk is against the first of its repetition."""
+    """The points in the order of measurement. Memory and disk growth is relative to the first of the repetition."""
     found: list[Point] = []
     first: dict[str, dict[str, Any]] = {}
     for one in run.steps.values():
@@ -75,7 +75,7 @@ def _used(node: dict[str, Any], free: str) -> int:
 
 
 def content(run: Run) -> Content:
-    """Raises ValueError if nothing was measured yet."""
+    """The content of the report. Raises ValueError if nothing was measured yet."""
     found = points(run)
     if not found:
         raise ValueError("no step with a look at the node is finished yet")
@@ -99,9 +99,10 @@ def content(run: Run) -> Content:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """A value for each repetition: bytes of the node for each sliver at the largest number; creates from first to last.
+    """Costs of a sliver, a value for each repetition.
 
-    late: the median of the last creates as a ratio to that of the first.
+    memory, disk: bytes of the node per sliver at the largest number of slivers. late: the median time of the last
+    creates divided by that of the first. most: the largest number of slivers.
     """
 
     memory: list[float]
@@ -184,7 +185,7 @@ def _cost_table(costs: Costs, found: Sequence[Point], deletes: Sequence[dict[str
 
 
 def _short(value: float | None) -> float | None:
-    """Three digits are what such a figure is good for."""
+    """Rounded to three significant digits, the precision of such a figure."""
     return None if value is None else float(f"{value:.3g}")
 
 
@@ -217,7 +218,7 @@ def _total(run: Run, name: str) -> int:
 
 
 def knee(found: Sequence[Point], what: str) -> int | None:
-    """The first number of slivers with all memory in use, or with swap in use beyond what was; None: not reached."""
+    """The least number of slivers with all memory in use, or with more swap in use than at the start; None: none."""
     start = min(found, key=lambda one: one.n)
     for one in sorted(found, key=lambda one: one.n):
         if what == "memory" and one.memory >= 100 * _FULL:
@@ -231,7 +232,7 @@ def knee(found: Sequence[Point], what: str) -> int | None:
 
 
 def _curve(found: Sequence[Point], label: str, name: str, scale: float = 1.0, *, right: bool = False) -> Series:
-    """The mean of the repetitions, with its confidence interval where there are several."""
+    """The curve of the means of the repetitions, with confidence intervals if there are several."""
     summaries = {n: stats.summary([getattr(one, name) / scale for one in own]) for n, own in _by_size(found).items()}
     bands = any(one.low is not None for one in summaries.values())
     low = [one.low for one in summaries.values()] if bands else ()
@@ -307,7 +308,7 @@ def _outcome(run: Run, kind: str, found: Sequence[Point], costs: Costs) -> list[
 
 
 def _knee(run: Run, found: Sequence[Point]) -> tuple[int | None, str]:
-    """Beyond which number no more go well, and why."""
+    """The number of machines from which the node lacks a resource, and the reason."""
     for what, why in (("swap", "from there on swap is in use"), ("memory", "there all memory is in use")):
         at = knee(found, what)
         if at is not None:
@@ -372,7 +373,7 @@ def _metrics(found: Sequence[Point], costs: Costs, deletes: Sequence[dict[str, A
 
 
 def _row(one: Point) -> dict[str, Any]:
-    """A line of data.csv: sizes in bytes, times in seconds."""
+    """A row of data.csv: sizes in bytes, times in seconds."""
     known = bool(one.creates)
     return {
         "repetition": one.turn,

@@ -1,4 +1,4 @@
-"""Statistics of samples. Pure; scipy does them, it comes with the optional group `bench`."""
+"""Statistics of samples. Pure; computed by scipy, which the optional group `bench` installs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from slicemgr.errors import Code, Refused
 
 CONFIDENCE = 0.95
-_RANKS = 20  # values on each side from which ranks are compared: times are skewed, and few values have no tail to tell
+_RANKS = 20  # values on each side from which ranks are compared: times are skewed, which few values do not show
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """low, high: the confidence interval of the mean by Student's t; None of one value. deviation: of the sample."""
+    """Summary of a sample. low, high: Student's confidence interval of the mean. None: undefined for one value."""
 
     count: int
     mean: float
@@ -29,7 +29,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of `new` to `old`. change: as a share of the old mean. p: None where it cannot be told. test: by its name."""
+    """The difference of two means. change: relative to the old mean. p: None if unknown. test: name of the test."""
 
     old: float
     new: float
@@ -40,7 +40,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """A line through points by least squares; low, high: the slope's confidence interval. fit: r squared."""
+    """A line fitted by least squares. start: its value at 0. low, high: confidence interval of the slope. fit: r²."""
 
     value: float
     start: float
@@ -50,7 +50,7 @@ class Slope:
 
 
 def scipy_stats() -> Any:
-    """scipy.stats. Refused with how to install it if it is missing."""
+    """The module scipy.stats. Raises Refused, with a hint how to install it, if it is missing."""
     try:
         import scipy.stats
     except ImportError:
@@ -59,13 +59,13 @@ def scipy_stats() -> Any:
 
 
 def missing(package: str) -> Refused:
-    """The error of an optional package that is not there."""
+    """The error for an optional package that is not installed."""
     hint = "install the optional group: pip install 'slicemgr[bench]'"
     return Refused(Code.UNAVAILABLE, f"reports need {package}, which is not installed", hint=hint)
 
 
 def summary(values: Sequence[float], confidence: float = CONFIDENCE) -> Summary:
-    """Raises ValueError of no values."""
+    """The summary of a sample. Raises ValueError if it is empty."""
     if not values:
         raise ValueError("no values")
     count, mean = len(values), math.fsum(values) / len(values)
@@ -77,13 +77,13 @@ def summary(values: Sequence[float], confidence: float = CONFIDENCE) -> Summary:
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
-    """None if nothing is known."""
+    """The mean of the values that are known; None if there are none."""
     known = [one for one in values if one is not None]
     return sum(known) / len(known) if known else None
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of the values lie, between neighbours in proportion. ValueError of no values."""
+    """The quantile `share` (0 to 1) of the values, interpolated linearly. Raises ValueError if there are none."""
     if not values:
         raise ValueError("no values")
     ordered = sorted(values)
@@ -94,13 +94,13 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def fairness(values: Sequence[float]) -> float | None:
-    """Jain's index: 1 if all have the same, 1/n if one has all; None if nobody has anything."""
+    """Jain's fairness index: 1 if all values are equal, 1/n if all but one are 0; None if all are 0."""
     squares = math.fsum(one * one for one in values)
     return math.fsum(values) ** 2 / (len(values) * squares) if squares else None
 
 
 def difference(old: Sequence[float], new: Sequence[float]) -> Difference:
-    """Welch's t, or Mann-Whitney's U where both have many values. ValueError of no values."""
+    """Compares two samples by Welch's t, or by Mann-Whitney's U if both are large. ValueError if one is empty."""
     before, after = summary(old), summary(new)
     change = (after.mean - before.mean) / before.mean if before.mean else None
     if min(before.count, after.count) < 2:
@@ -117,12 +117,12 @@ def difference(old: Sequence[float], new: Sequence[float]) -> Difference:
 
 
 def _spreads(one: Summary) -> bool:
-    """Whether the values differ by more than what their sum is rounded to."""
+    """Whether the values differ by more than the rounding error of their sum."""
     return one.deviation is not None and one.deviation > _ROUNDING * abs(one.mean)
 
 
 def adjusted(values: Sequence[float | None]) -> list[float | None]:
-    """p values of several comparisons at once, by Benjamini and Hochberg; what cannot be told stays so."""
+    """p values of several comparisons, corrected by Benjamini and Hochberg; None stays None."""
     known = [one for one in values if one is not None]
     if not known:
         return list(values)
@@ -131,7 +131,7 @@ def adjusted(values: Sequence[float | None]) -> list[float | None]:
 
 
 def slope(x: Sequence[float], y: Sequence[float], confidence: float = CONFIDENCE) -> Slope | None:
-    """None where fewer than three different x have a value."""
+    """The line through points; None if there are fewer than three different x."""
     if len(set(x)) < 3:
         return None
     found = scipy_stats().linregress(x, y)

@@ -1,4 +1,4 @@
-"""What `bench sysbench` says: the table of "Create Simple Container", ours beside the paper's. Pure."""
+"""The report of `bench sysbench`: the results beside those of the paper "Create Simple Container". Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PAPER_RUNS = 5
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. better: less, more, or "" where the number is how long it was told to run.
+    """One row of the table. better: "less", "more", or "" if the number is the requested duration.
 
-    paper: host, its own container, LXC, Docker; None where the paper has no such line.
+    paper: the values of host, the paper's own container, LXC and Docker; None if the paper has no such row.
     """
 
     test: str
@@ -42,10 +42,10 @@ ROWS = (
     Row("threads", "seconds", "threads total time", "s", "", (20.0001, 20.0003, 3.6231, 3.8231)),
     Row("threads", "events", "threads total number of events", "", "more", (96749, 95274, 10000, 10000)),
 )
-# Lines of one number each that two places can be compared by, for the plot and the ratios.
+# The keys of the rows that compare the speeds of two places, for the plot and the ratios.
 _SPEEDS = ("events_per_second", "written", "read", "mib_per_second", "events")
 
-Values = dict[tuple[str, str, str], list[float]]  # (place, test, key) → one for each repetition
+Values = dict[tuple[str, str, str], list[float]]  # (place, test, key) → a value for each repetition
 
 
 def values(run: Run) -> Values:
@@ -60,7 +60,7 @@ def values(run: Run) -> Values:
 
 
 def content(run: Run) -> Content:
-    """Raises ValueError if nothing was measured yet."""
+    """The content of the report. Raises ValueError if nothing was measured yet."""
     found = values(run)
     if not found:
         raise ValueError("no test has ended yet")
@@ -85,7 +85,7 @@ def _title(row: Row) -> str:
 
 
 def _plain(row: Row) -> str:
-    """Its name in a list or below a bar."""
+    """The name of a row in a list or below a bar."""
     for more in (" total number of events", " events each second", " access, throughput"):
         if row.name.endswith(more):
             return row.name.removesuffix(more)
@@ -104,7 +104,7 @@ def _digits(value: float) -> str:
 
 
 def _table(found: Values, places: Sequence[str]) -> Table:
-    """Mean, deviation of the sample, and the mean's confidence interval."""
+    """The table of the means, the deviations of the samples, and the confidence intervals of the means."""
     columns = [Column("what"), Column("place"), Column("mean"), Column("deviation"), Column("low"), Column("high")]
     columns += [Column("unit"), Column("runs")]
     rows: list[list[Value]] = []
@@ -127,7 +127,7 @@ def _short(value: float | None) -> float | None:
 
 
 def _ratios(found: Values, places: Sequence[str]) -> list[Table]:
-    """Each place beside the host."""
+    """The table that compares each place with the host."""
     if HOST not in places or len(places) < 2:
         return []
     rows: list[list[Value]] = []
@@ -166,7 +166,7 @@ def _paper(found: Values, places: Sequence[str]) -> Table:
 
 
 def _shares(found: Values, row: Row) -> list[Value]:
-    """lxc's as a share of the host's, here and in the paper."""
+    """The ratio of lxc to the host, in this run and in the paper."""
     own, host = (found.get((place, row.test, row.key)) for place in ("lxc", HOST))
     ours = stats.summary(own).mean / stats.summary(host).mean if own and host and any(host) else None
     return [ours, row.paper[2] / row.paper[0] if row.paper else None]
@@ -176,14 +176,14 @@ def _shares(found: Values, row: Row) -> list[Value]:
 
 
 def _bars(found: Values, places: Sequence[str]) -> list[Row]:
-    """The lines that all bars of a group have: those that the reference has, too."""
+    """The rows that are drawn as groups of bars: those that the reference, the first place, has, too."""
     rows = [row for row in _known(found) if row.better and row.key in _SPEEDS]
     rows = [row for row in rows if not (row.test == "cpu" and row.key == "events")]
     return [row for row in rows if all((place, row.test, row.key) in found for place in places[:1])]
 
 
 def _plots(found: Values, places: Sequence[str]) -> list[Plot]:
-    """Speeds as shares of the first place's, which is the host's if that was measured."""
+    """The plot of speeds as shares of the first place's speed, which is the host if it was measured."""
     rows = _bars(found, places)
     if not rows:
         return []
@@ -251,6 +251,6 @@ def _metrics(found: Values, places: Sequence[str]) -> list[Metric]:
 
 
 def _row(data: dict[str, Any]) -> dict[str, Any]:
-    """A line of data.csv."""
+    """A row of data.csv."""
     numbers = {key: value for key, value in data.items() if key not in ("turn", "place", "test")}
     return {"repetition": data["turn"], "place": data["place"], "test": data["test"], **numbers}

@@ -1,4 +1,4 @@
-"""What `bench throughput` says: the paper's table 2 beside ours, what the many get, and whether it is shared. Pure."""
+"""The report of `bench throughput`: the paper's table 2, the rates of many talkers, and their fairness. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slicemgr.bench.report import stats
 from slicemgr.bench.report.content import Aim, Axis, Column, Content, Mark, Metric, Plot, Series, Table, Value
 
 MBIT = 10**6
-MANY = 200  # talkers of the aims
+MANY = 200  # number of talkers in the aims
 # Table 2 of the CoreLab paper, Mbit/s over Gigabit Ethernet: average, minimum, maximum.
 PAPER = {
     VANILLA: ("Vanilla Linux", 940, 940, 941),
@@ -21,13 +21,13 @@ PAPER = {
     "lxc": ("LXC", 931, 901, 934),
     "kvm": ("KVM (virtio)", 604, 492, 702),
 }
-_LEAST = {UNLIMITED: 0.95}  # of vanilla, by the link; for any that is held to a rate:
+_LEAST = {UNLIMITED: 0.95}  # share of vanilla, by link; for a link that is limited to a rate:
 _LEAST_SHAPED = 0.99
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measurement, bits per second. samples: of each pair. count: 0 for one of the table."""
+    """One measurement, in bits per second. samples: of each pair. count: number of talkers, 0 for table 2."""
 
     link: str
     repeat: int
@@ -35,12 +35,12 @@ class Point:
     way: str
     count: int
     samples: tuple[tuple[float, ...], ...]
-    cpu: float | None  # per cent of a core at the client's end, of all pairs
+    cpu: float | None  # CPU use of all clients, in per cent of a core
     retransmits: int | None
 
     @property
     def each(self) -> list[float]:
-        """What each pair had on the mean."""
+        """The mean rate of each pair."""
         return [sum(one) / len(one) for one in self.samples]
 
     @property
@@ -72,7 +72,7 @@ def points(run: Run) -> list[Point]:
 
 
 def content(run: Run) -> Content:
-    """Raises ValueError if nothing was measured yet."""
+    """The content of the report. Raises ValueError if nothing was measured yet."""
     found = points(run)
     if not found:
         raise ValueError("no measurement is finished yet")
@@ -100,18 +100,18 @@ def content(run: Run) -> Content:
 
 
 def of(found: Sequence[Point], link: str, direction: str, way: str, count: int = 0) -> list[Point]:
-    """Its repetitions."""
+    """The repetitions of one measurement."""
     return [one for one in found if (one.link, one.direction, one.way, one.count) == (link, direction, way, count)]
 
 
 def shares(found: Sequence[Point], link: str, direction: str, way: str) -> list[float]:
-    """Of vanilla in the same repetition."""
+    """The rates as shares of the rate of vanilla in the same repetition."""
     plain = {one.repeat: one.total for one in of(found, link, direction, VANILLA)}
     return [one.total / plain[one.repeat] for one in of(found, link, direction, way) if plain.get(one.repeat)]
 
 
 def sums(found: Sequence[Point], link: str, direction: str, way: str, count: int) -> list[float]:
-    """Of so many talkers, to that of one in the same repetition."""
+    """The summed rates of `count` talkers, divided by the rate of one talker in the same repetition."""
     alone = {one.repeat: one.total for one in of(found, link, direction, way, 1)}
     return [one.total / alone[one.repeat] for one in of(found, link, direction, way, count) if alone.get(one.repeat)]
 
@@ -188,7 +188,7 @@ def _talkers(talk: Sequence[Point], link: str, direction: str) -> Table:
 
 
 def _summed(one: Point) -> list[float]:
-    """Of all pairs, sample by sample; they began together."""
+    """The sums over all pairs, sample by sample; the pairs began at the same time."""
     least = min(len(pair) for pair in one.samples)
     return [sum(pair[at] for pair in one.samples) for at in range(least)]
 
@@ -277,7 +277,7 @@ def _sentence(found: Sequence[Point], link: str, direction: str) -> str:
 
 
 def _aims(found: Sequence[Point], link: str) -> list[Aim]:
-    """Of lxc, of the worst direction."""
+    """The aims, which concern lxc, evaluated for the worst direction."""
     directions = list(dict.fromkeys(one.direction for one in found))
     least = _LEAST.get(link, _LEAST_SHAPED)
     share = [fmean(x) for x in (shares(found, link, one, "lxc") for one in directions) if x]
@@ -318,7 +318,7 @@ def _metrics(found: Sequence[Point]) -> list[Metric]:
 
 
 def _rows(one: Point) -> list[dict[str, Any]]:
-    """A line of data.csv for each pair: bits per second."""
+    """A row of data.csv for each pair, in bits per second."""
     head = {"link": one.link, "repetition": one.repeat, "direction": one.direction, "way": one.way}
     return [
         {**head, "talkers": one.count, "pair": number, "mean": round(sum(pair) / len(pair)), "least": min(pair)}
