@@ -1,1 +1,1 @@
-"""`slicectl audit`: what a tenant could do to the node and to others, tried inside slivers of its own and by REST."""
+"""`slicectl audit`: attacks of a tenant on the node and on other tenants, from inside its slivers and over REST."""

@@ -1,6 +1,6 @@
-"""What the probe must find inside a container: pure judgements over its `name<TAB>value` lines.
+"""The checks inside a container and their verdicts on the `name<TAB>value` lines of the probe. Pure.
 
-The first group follows the rows of the CoreLab paper's table 3, the others the project's own threat model.
+The first group follows the rows of table 3 of the CoreLab paper, the others the threat model of the project.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ REFUSED = frozenset(
 )
 LARGEST_RING = 64 * MIB
 CAPTURE_RING = 2 * MIB
-_ONE_WRITE = {"v1": 128 << 10, "v2": 64 << 10}  # by cgroup version: bytes that a socket may have beyond the limit
-# Settings below /proc/sys that are the sliver's own: its network namespace's, and harmless to others.
+_ONE_WRITE = {"v1": 128 << 10, "v2": 64 << 10}  # by cgroup version: bytes that a socket may use beyond the limit
+# Writable settings that are harmless to others: those of the sliver's network namespace and of its processes.
 WRITABLE = ("/proc/sys/net/", "/proc/self/", "/proc/thread-self/")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the sliver was promised: bytes, numbers. cgroup: the node's version, v1 or v2."""
+    """The limits of the sliver, in bytes, numbers and CPU cores. cgroup: the version on the node, v1 or v2."""
 
     name: str
     memory: int
@@ -43,7 +43,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """words: the probe's arguments. expected: for people."""
+    """A check. words: the arguments of the probe. expected: a text for the report. timeout: seconds."""
 
     row: str
     expected: str
@@ -53,18 +53,18 @@ class Check:
 
 
 def one(values: Values, name: str) -> str:
-    """The first value of a name, "nothing" if the probe did not say it."""
+    """The first value of a name, "nothing" if the probe did not print it."""
     return next(iter(values.get(name, ())), "nothing")
 
 
 def amount(values: Values, name: str) -> int | None:
-    """A value as a number, None if it is none."""
+    """The first value of a name as a number, None if it is not one."""
     value = one(values, name)
     return int(value) if value.isdecimal() else None
 
 
 def refused(prefix: str) -> Callable[[Values, Target], Verdict]:
-    """Every value whose name begins so must be an error, and there must be some."""
+    """Every value whose name begins with the prefix must be an error, and there must be at least one."""
 
     def judge(values: Values, _: Target) -> Verdict:
         found = {name: one(values, name) for name in values if name.startswith(prefix)}
@@ -77,7 +77,7 @@ def refused(prefix: str) -> Callable[[Values, Target], Verdict]:
 
 
 def at_most(name: str, limit: Callable[[Target], int]) -> Callable[[Values, Target], Verdict]:
-    """A number that must not be above the limit."""
+    """The value must be a number that does not exceed the limit."""
 
     def judge(values: Values, target: Target) -> Verdict:
         value = amount(values, name)
@@ -103,7 +103,7 @@ def equals(name: str, *wanted: str) -> Callable[[Values, Target], Verdict]:
 
 
 def hidden(prefix: str) -> Callable[[Values, Target], Verdict]:
-    """Reads as empty or not at all."""
+    """Every file whose name begins with the prefix must be empty or unreadable, and there must be at least one."""
 
     def judge(values: Values, _: Target) -> Verdict:
         found = {name.removeprefix(prefix): one(values, name) for name in values if name.startswith(prefix)}
@@ -146,7 +146,7 @@ def processors(values: Values, target: Target) -> Verdict:
 
 
 def _container_processors(values: Values, target: Target) -> Verdict:
-    """cgroup v2 counts no CPU time by processor, so lxcfs passes the node's stat on (lxc/lxcfs#593)."""
+    """cgroup v2 does not account CPU time per processor, so lxcfs shows the stat of the node (lxc/lxcfs#593)."""
     if target.cgroup == "v1":
         return processors(values, target)
     said, cpuinfo, stat = _processors(values)
@@ -183,7 +183,7 @@ def _links(values: Values, _: Target) -> Verdict:
 
 
 def _tcp_buffers(values: Values, target: Target) -> Verdict:
-    """On v1 each socket may pass the limit by what one write needs, on v2 by one buffer: docs/threat-model.md."""
+    """Each socket may exceed the limit, on v1 by the size of one write, on v2 by one buffer: docs/threat-model.md."""
     held, sockets = amount(values, "buffers.tcp"), amount(values, "buffers.sockets")
     most = target.memory + (sockets or 0) * _ONE_WRITE[target.cgroup]
     return f"{held} in {sockets} sockets", held is not None and held <= most
@@ -265,7 +265,7 @@ LIMITS = (
         "packet ring, large",
         "refused",
         lambda t: ("rings", LARGEST_RING, 2 * LARGEST_RING),
-        equals("rings.large", "ENOMEM"),  # upon which libpcap asks for less
+        equals("rings.large", "ENOMEM"),  # after which libpcap requests less
     ),
     Check(
         "packet ring, tcpdump's",
@@ -297,13 +297,13 @@ INSIDE = (*PAPER, *CONFINEMENT, *LIMITS)
 
 
 def judged(check: Check, kind: str, values: Values, target: Target) -> Row:
-    """The row of one check."""
+    """The row of a check in the report."""
     seen, ok = check.judge(values, target)
     return Row(check.row, kind, check.expected, seen, ok)
 
 
 def parse(text: str) -> dict[str, list[str]]:
-    """The probe's lines, as far as they are lines of the probe; what else a sliver prints is left out."""
+    """The values of the probe by name. Lines that do not have the probe's format are ignored."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         name, tab, value = line.partition("\t")

@@ -1,4 +1,4 @@
-"""HTTP requests as an attacker sends them: every answer is accepted as it is, and read up to a limit."""
+"""HTTP requests of an attacker: every answer is accepted, and read up to a limit."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from urllib.parse import urlencode, urlsplit
 
 from slicemgr.errors import Code, Failed, Refused
 
-_MOST = 1 << 20  # bytes of an answer
-_LONGEST = 10.0  # seconds, for an answer that does not end
+_MOST = 1 << 20  # bytes of an answer that are read
+_LONGEST = 10.0  # seconds within which an answer is read
 _PROOF = re.compile(r'name="csrf_token" value="([^"]+)"')
 
 
 class Answer(NamedTuple):
-    """text: headers and body. status: 0 if no answer came; then text is the reason."""
+    """An answer. text: headers and body. status: 0 if there was no answer; then text is the reason."""
 
     status: int
     text: str
 
 
 class HttpProbe:
-    """Sends requests of one account to a service. url: such as https://testbed.example; token: "" for no account."""
+    """Sends requests of one account to a service.
+
+    url: such as https://testbed.example. token: "" for no account. timeout: seconds.
+    """
 
     def __init__(self, url: str, token: str = "", timeout: float = 30.0) -> None:
         parts = urlsplit(url.strip().rstrip("/"))
@@ -36,7 +39,7 @@ class HttpProbe:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def send(self, method: str, path: str, body: Any = None, data: bytes | None = None) -> Answer:
-        """path: with the API's own prefix. body: sent as JSON; data: sent as it is."""
+        """Send a request. path: including the prefix of the API. body: sent as JSON; data: sent unchanged."""
         headers = dict(self._headers)
         if data is not None:
             headers["Content-Type"] = "application/octet-stream"
@@ -45,7 +48,7 @@ class HttpProbe:
         return self._send(method, path, data, headers)
 
     def sign_in(self, user: str, password: str, agent: str) -> None:
-        """Sign in on the page. agent: the User-Agent of the browser. Raises Failed if the password is refused."""
+        """Sign in on the web page. agent: the User-Agent header. Raises Failed if the password is refused."""
         page = self._send("GET", "/sign-in", None, {})
         proof = _PROOF.search(page.text)
         cookies = _cookies(page.text)
@@ -73,7 +76,7 @@ class HttpProbe:
 
 
 def _body(connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> str:
-    """The part of the body that arrives within the limits: an answer that leaks data may never end."""
+    """The part of the body that arrives within the limits, because an answer that leaks data may never end."""
     chunks, size, end = [], 0, time.monotonic() + _LONGEST
     while size < _MOST and (left := end - time.monotonic()) > 0:
         if connection.sock is not None:

@@ -1,4 +1,4 @@
-"""Takes away what audits made, also those that were killed: projects by their names, and all that is in them."""
+"""Deletes the projects of audits, found by their names, and all objects in them, also after a killed audit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slicemgr.errors import Failed, Refused
 
 Named = Callable[[str], bool]
 Found = list[dict[str, Any]]
-_PAUSE = 0.2  # seconds between two looks at what is being deleted
+_PAUSE = 0.2  # seconds between two queries for objects that are being deleted
 
 
 def clean(
@@ -23,10 +23,10 @@ def clean(
     image: Named = lambda _: False,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
-    """The projects that were there and are gone, with their slices and images. Failed if something does not go.
+    """Delete the projects of audits with their slices and images. Returns the names of the projects.
 
-    project, image: whether a name is an audit's; an image is also one by its project. patience: seconds for each kind
-    of thing. say: called with a sentence about each slice.
+    project, image: whether a name is that of an audit; images in such projects are deleted, too. patience: seconds for
+    each kind of object. say: called with a sentence about each slice. Raises Failed if an object cannot be deleted.
     """
     projects = [one["name"] for one in admin.projects.list() if project(one["name"])]
     for name in projects:
@@ -46,13 +46,13 @@ def clean(
 
 
 def _slices(client: Client) -> Found:
-    """Those of the client's project."""
+    """The slices of the client's project."""
     return [dict(one) for one in client.slices.list()]
 
 
 @contextmanager
 def in_project(client: Client, name: str) -> Iterator[None]:
-    """Meanwhile the client's slices are those of the project."""
+    """Within the context, the client uses the project."""
     before, client.project = client.project, name
     try:
         yield
@@ -61,7 +61,7 @@ def in_project(client: Client, name: str) -> Iterator[None]:
 
 
 def _drop(patience: float, look: Callable[[], Found], delete: Callable[[dict[str, Any]], object]) -> None:
-    """Delete until nothing is found. What cannot go yet is asked for again: a slice that was cloned, for one."""
+    """Delete until no object is found, with retries for objects in use, such as a slice that was cloned."""
     end = time.monotonic() + patience
     while found := look():
         if time.monotonic() > end:

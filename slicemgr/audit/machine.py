@@ -1,7 +1,7 @@
-"""What the probe must find inside a virtual machine, and why the other checks of a container mean nothing there. Pure.
+"""The checks inside a virtual machine, and the reasons why the other checks of a container do not apply. Pure.
 
-A tenant may do everything inside its own machine. What has to hold is that the machine is as large as was promised and
-has no hardware but what QEMU makes; the network between slivers is asked in `shared`.
+A tenant may do everything inside its own machine. The checks verify that the machine has the promised size and only
+hardware that QEMU emulates; `shared` has the checks of the network between slivers.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from slicemgr.audit.checks import INSIDE, LIMITS, MIB, PAPER, Check, Target, Values, Verdict, amount, one, processors
 from slicemgr.audit.row import OWN_KERNEL
 
-# net, block, console, rng, balloon, gpu: see "Device Types" in the virtio specification. Others share more of the node:
-# 9 and 26 its files, 19 its sockets.
+# net, block, console, rng, balloon, gpu: see "Device Types" in the virtio specification. Other devices share more of
+# the node: 9 and 26 files, 19 sockets.
 VIRTIO = frozenset({0x1, 0x2, 0x3, 0x4, 0x5, 0x10})
 _QUMRANET, _RED_HAT, _INTEL = 0x1AF4, 0x1B36, 0x8086
-# Of the board q35 as QEMU models it: host bridge, ISA bridge, SATA, SMBus, USB.
+# Devices of the board q35 of QEMU: host bridge, ISA bridge, SATA, SMBus, USB.
 _Q35 = frozenset({0x29C0, 0x2918, 0x2922, 0x2930, 0x2934, 0x2935, 0x2936, 0x293A})
-_USB = frozenset({0x1D6B, 0x0627})  # the root hubs that Linux shows, and what QEMU makes
+_USB = frozenset({0x1D6B, 0x0627})  # the root hubs of Linux, and devices of QEMU
 _BOARD = "QEMU"
 _SERIALS = ("product_serial", "board_serial", "chassis_serial")
 _NO_SERIAL = ("nothing", "", "Not Specified", "None")
 
 
 def _ids(values: Values, bus: str) -> list[tuple[int, int]]:
-    """Vendor and device of what is on a bus. A line that cannot be read counts as unknown hardware."""
+    """Vendor and device IDs on a bus. A line that cannot be parsed counts as unknown hardware."""
     found = []
     for line in values.get(f"hardware.{bus}", ()):
         vendor, _, device = line.partition(":")
@@ -36,7 +36,7 @@ def _ids(values: Values, bus: str) -> list[tuple[int, int]]:
 
 
 def _disks(values: Values, target: Target) -> Verdict:
-    """All that can be written is counted together."""
+    """The total size of the writable disks must not exceed the limit."""
     sizes = {name.removeprefix("disk.size."): amount(values, name) for name in values if name.startswith("disk.size.")}
     written = {disk: size for disk, size in sizes.items() if one(values, f"disk.read_only.{disk}") != "1"}
     seen = ", ".join(
@@ -68,7 +68,7 @@ def _firmware(values: Values, _: Target) -> Verdict:
 
 
 def _memory(values: Values, target: Target) -> Verdict:
-    """Beyond what the machine has its own kernel ends the process, and the machine goes on."""
+    """Beyond the memory of the machine, its own kernel kills the process, and the machine continues to run."""
     ended = one(values, "memory")
     seen = f"{ended}: a process that fills {(target.memory + _BEYOND) // MIB} MiB"
     return seen, ended in ("killed", "refused")
@@ -103,7 +103,7 @@ def _reason(check: Check) -> str:
     return "a machine has hardware of its own: see the row hardware" if check.row == "devices" else OWN_KERNEL
 
 
-# By row, in the order of the table: what concerns a kernel that slivers share.
+# By row, in the order of the table: checks of a kernel that slivers share.
 INAPPLICABLE: Mapping[str, str] = {
     check.row: _reason(check) for check in INSIDE if check.row not in {one.row for one in CHECKS}
 }

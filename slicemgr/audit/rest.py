@@ -1,7 +1,7 @@
-"""Every route of the OpenAPI description, asked by a member of another project for what is the victim's.
+"""Requests to every route of the OpenAPI description, by a member of another project, for objects of the victim.
 
-All of it happens between accounts and projects that the audit makes (`rest_world`), so that a hole harms nobody. What
-is looked at and what a request would change are two projects: a hole that destroys one does not hide another.
+The audit creates the accounts and projects (`rest_world`), so that a vulnerability harms no user. Requests that read
+and requests that change use two projects, so that destruction by one vulnerability does not hide another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DESCRIPTION = "/api/v1/openapi.json"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One request. seen: the status and what is wrong with the answer or with what the victim has afterwards."""
+    """One request. seen: the status, and what is wrong with the answer or with the victim's objects afterwards."""
 
     route: str
     method: str
@@ -35,17 +35,17 @@ class Row:
     verdict: str
 
     def line(self) -> row.Row:
-        """As a line of the table of `slicectl audit`."""
+        """The row in the table of `slicectl audit`."""
         query = re.sub(r"=[^&]*", "", self.path.partition("?")[2])
         asked = f"{self.route}?{query}" if query else self.route
         return row.Row(asked, "rest", self.expected, self.seen, self.verdict == PASS)
 
 
 def probe(url: str, token: str, patience: float = 300.0) -> list[Row]:
-    """All rows. token: an admin's. patience: seconds for what the agent has to do, such as the victim's slice.
+    """Run the audit and return all rows. token: of an admin. patience: seconds for an operation of the agent.
 
-    Refused or Failed if the audit cannot make what it needs. What it made is gone afterwards; what a killed run left
-    goes first. One run at a time.
+    Raises Refused or Failed if the audit cannot create its objects. It deletes them at the end, and those of a killed
+    run at the beginning. Only one audit may run at a time.
     """
     with Client(url, token) as admin, World(admin, url, patience) as world:
         return list(_rows(world))
@@ -71,7 +71,7 @@ def _rows(world: World) -> Iterator[Row]:
             if changed := _difference(before, after):
                 faults = f"{faults}; changed: {changed}"
             row_ = _row(attempt, faults)
-            if row_.verdict == FAIL and not attempt.untested:  # what a hole began is not the next request's change
+            if row_.verdict == FAIL and not attempt.untested:  # do not attribute a change to the next request
                 world.settle(world.changed)
                 after = world.view(world.changed)
             before = after
@@ -103,7 +103,7 @@ def _aim(world: World, things: Things) -> Aim:
 
 
 def _check_canaries(world: World, things: Things) -> None:
-    """The victim sees every one of them: or nothing would be shown by the attacker's not seeing them."""
+    """Raises Failed unless the victim sees all canaries; otherwise their absence in an answer would prove nothing."""
     text = json.dumps(world.view(things))
     hidden = [one for kind, one in things.objects.items() if kind not in _NOT_IN_VIEW and one not in text]
     if hidden:
@@ -114,7 +114,7 @@ _NOT_IN_VIEW = ("operations", "action", "files", "nodes")
 
 
 def _lost(attempt: Attempt, view: Any, world: World) -> str:
-    """Why an answer would show nothing: an earlier request took away what this one is aimed at."""
+    """The reason why an answer would prove nothing: an earlier request deleted the target; "" if it exists."""
     text, objects = json.dumps(view), world.changed.objects
     outside = {objects[kind] for kind in _NOT_IN_VIEW}
     gone = [one for one in attempt.targets if one not in outside and one not in text]
@@ -122,7 +122,7 @@ def _lost(attempt: Attempt, view: Any, world: World) -> str:
 
 
 def _judge(world: World, attempt: Attempt, attacker: HttpProbe) -> str:
-    """The status that came, and after a colon what is wrong with it."""
+    """The status of the answer and, after a colon, what is wrong with it."""
     if attempt.untested:
         return f"untested: {attempt.untested}"
     if attempt.route.endswith("/clock/confirm") and world.admin.leases.clock()["doubt"]:
@@ -143,7 +143,7 @@ def _row(attempt: Attempt, seen: str) -> Row:
 
 
 def _difference(before: Any, after: Any, where: str = "") -> str:
-    """Where two views differ, as words; "" if they do not."""
+    """The places in which two views differ, as text; "" if they are equal."""
     if type(before) is not type(after):
         return where or "everything"
     if isinstance(before, dict):

@@ -1,7 +1,7 @@
-"""Which requests an attacker sends to each route of an OpenAPI description, and what must be answered. Pure.
+"""The requests of an attacker to each route of an OpenAPI description, and the required answers. Pure.
 
-A route whose path names an object is aimed at one of the victim's: the word before a parameter says of which kind. What
-cannot be filled in by these rules is named as such, so that a new route cannot be left out by silence.
+A route whose path contains an object targets one of the victim; the path segment before a parameter is the kind of the
+object. A parameter that these rules cannot fill in is reported, so that no new route is silently omitted.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ API = "/api/v1"
 VERBS = ("get", "put", "patch", "post", "delete")  # in the order in which they are sent
 HIDDEN = (403, 404)
 _DENIED, _NOT_THERE, _REFUSED = (403,), (404,), (401,)
-_ANSWERED = (200, 204, 400, 403, 404)  # of what is not aimed at an object: it counts what is in the answer
+_ANSWERED = (200, 204, 400, 403, 404)  # for requests without a target: the check concerns the content of the answer
 _OWN = (200, 201)
 _PARAMETER = re.compile(r"{(\w+)}")
-_WHOSE = ("project", "user", "owner")  # query parameters that name somebody or something of the victim
+_WHOSE = ("project", "user", "owner")  # query parameters that name the victim or its project
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What requests are aimed at. objects: the victim's, by kind; fields: what bodies name, by the word for it.
+    """The targets of requests. objects: of the victim, by kind; fields: the values of `$word` in bodies, by the word.
 
-    kind: the segment before the parameter, with `me/` before it where the path begins so.
+    The kind is the path segment before the parameter, with `me/` before it if the path begins with `me/`.
     """
 
     objects: Mapping[str, str]
@@ -37,9 +37,9 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One request. expected: the statuses that protect. changes: it would change something if it were carried out.
+    """One request. expected: the statuses of a refusal. changes: whether it would change something if accepted.
 
-    targets: the victim's names and ids in the path. untested: why it cannot be sent.
+    targets: names and IDs of the victim in the path. untested: the reason why it cannot be sent.
     """
 
     route: str
@@ -55,7 +55,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a route needs beside its path. body: `$word` stands for what the aim calls so. objects: other ones."""
+    """Exceptions for a route. body: `$word` stands for a field of the aim. objects: override those of the aim."""
 
     body: Any = None
     expected: tuple[int, ...] = HIDDEN
@@ -64,8 +64,8 @@ class Rule:
     objects: Mapping[str, str] = field(default_factory=dict)
 
 
-_NO_NODE = {"nodes": "$no_node"}  # of a node that is not there: what would be carried out harms none
-_NODES = Rule(expected=_DENIED, objects=_NO_NODE)  # 404 would be the answer to somebody who may
+_NO_NODE = {"nodes": "$no_node"}  # a node that does not exist: a request that is accepted harms no node
+_NODES = Rule(expected=_DENIED, objects=_NO_NODE)  # 404 would be the answer for an admin
 RULES: Mapping[str, Rule] = {
     f"POST {API}/login": Rule({"user": "$victim", "password": "$wrong"}, _REFUSED),
     f"POST {API}/invitation": Rule({"token": "audit", "password": "$wrong"}, _NOT_THERE),
@@ -85,7 +85,7 @@ RULES: Mapping[str, Rule] = {
     f"POST {API}/nodes/{{name}}/sysbench": Rule({"test": "cpu"}, _DENIED, objects=_NO_NODE),
     f"POST {API}/clock/confirm": Rule({}, _DENIED),
     f"POST {API}/me/password": Rule({"old": "$password", "new": "$password"}, _OWN),
-    f"POST {API}/users": Rule({"name": "$victim"}, _DENIED),  # who is there already: none would be made
+    f"POST {API}/users": Rule({"name": "$victim"}, _DENIED),  # exists already, so that no account would be created
     f"PATCH {API}/users/{{name}}": Rule({"full_name": "audit"}),
     f"POST {API}/projects": Rule({"name": "$new_project"}, _DENIED),
     f"PATCH {API}/projects/{{name}}": Rule({"description": "audit"}),
@@ -100,9 +100,9 @@ RULES: Mapping[str, Rule] = {
 
 
 def attempts(spec: Json, aim: Aim) -> Iterator[Attempt]:
-    """Every request for every route, in an order in which what takes objects away comes last."""
+    """Every request for every route, in an order in which deletions come last."""
     found = [(verb, path, item[verb]) for path, item in spec["paths"].items() for verb in VERBS if verb in item]
-    # An object goes before what it is in: deeper paths first where something is deleted.
+    # Deeper paths come first, so that an object is deleted before the one that contains it.
     for verb, path, operation in sorted(found, key=lambda one: (VERBS.index(one[0]), -one[1].count("/"), one[1])):
         yield from _of_route(verb.upper(), path, operation, aim)
 
@@ -127,7 +127,7 @@ def _of_route(method: str, path: str, operation: Json, aim: Aim) -> Iterator[Att
 
 
 def _path(path: str, objects: Mapping[str, str]) -> tuple[str, tuple[str, ...], str]:
-    """The path with the victim's objects in it, which those are, and a parameter that is not known ("": none)."""
+    """The path with objects of the victim, these objects, and the first unknown parameter ("" if there is none)."""
     begins = "me/" if path.startswith(f"{API}/me/") else ""
     done: list[str] = []
     used: list[str] = []
@@ -150,7 +150,7 @@ def _path(path: str, objects: Mapping[str, str]) -> tuple[str, tuple[str, ...], 
 def _queries(
     operation: Json, rule: Rule, aim: Aim, targets: tuple[str, ...], changes: bool
 ) -> Iterator[Mapping[str, str]]:
-    """Queries to send: the rule's; else none, and with each parameter that can name what is the victim's."""
+    """The queries to send: that of the rule; otherwise none, and one per parameter that can name the victim."""
     if rule.query:
         yield {name: str(_filled(one, aim)) for name, one in rule.query.items()}
         return
@@ -171,6 +171,6 @@ def _filled(value: Any, aim: Aim) -> Any:
 
 
 def _example(operation: Json) -> Any:
-    """The description's own example of a body; None if it takes none."""
+    """The example of a body in the description; None if there is none."""
     content = operation.get("requestBody", {}).get("content", {})
     return content.get("application/json", {}).get("example")

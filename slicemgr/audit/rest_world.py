@@ -1,7 +1,7 @@
-"""What the REST probes play with: two accounts and four projects that the audit makes, and takes away again.
+"""The objects of the REST audit: two accounts and four projects, which the audit creates and deletes.
 
-Accounts cannot be deleted, so the two are made once, and disabled when they are not in use. Projects carry a mark in
-their names; whatever a killed run left is found by it.
+Accounts cannot be deleted, so the two are created once and disabled when they are not in use. The names of the
+projects have a mark by which the leftovers of a killed run are found.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from slicemgr.errors import Code, Failed, Refused
 ATTACKER, VICTIM = "slicectl-audit-attacker", "slicectl-audit-victim"
 _PROJECT = re.compile(r"rest-audit-[0-9a-f]{8}-(own|looked-at|changed|outside|new)")
 _WORD = re.compile(r"audit-[0-9a-f]{12}")
-_NOWHERE = "slicectl-audit.invalid"  # no mail server has it (RFC 2606)
+_NOWHERE = "slicectl-audit.invalid"  # a reserved name without a mail server (RFC 2606)
 _LEASE = "4h"
 _WITH_IDS = ("operations", "requests", "keys", "tokens", "sessions", "invitations", "me/invitations", "experiments")
-_BEYOND = 100  # slivers: more than a throw-away project's quota
+_BEYOND = 100  # slivers, more than the quota of a temporary project
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Account:
 
 @dataclass
 class Canaries:
-    """Words that are in what is the victim's and in nothing else, by what they are in."""
+    """Unique words that occur only in objects of the victim, with a description of the object of each."""
 
     words: dict[str, str] = field(default_factory=dict)
 
@@ -57,13 +57,13 @@ class Canaries:
         return word
 
     def within(self, text: str, but: str) -> list[str]:
-        """What of the victim's is in `text`, apart from words that were in the request itself (`but`)."""
+        """The victim's objects whose words occur in `text`, without the words of the request itself (`but`)."""
         return [what for word, what in self.words.items() if word in text and word not in but]
 
 
 @dataclass(frozen=True, slots=True)
 class Things:
-    """A project of the victim's with one object of each kind. objects: by the kinds of `rest_routes`."""
+    """A project of the victim with one object of each kind. objects: by the kinds of `rest_routes`."""
 
     project: str
     objects: Mapping[str, str]
@@ -72,7 +72,7 @@ class Things:
 
 
 class World:
-    """Use it as a context; `admin` is an admin's client. patience: seconds for what an agent has to do."""
+    """A context manager. admin: a client of an admin. patience: seconds for an operation of the agent."""
 
     def __init__(self, admin: Client, url: str, patience: float = 300.0) -> None:
         self.admin, self.url, self.patience = admin, url, patience
@@ -125,7 +125,7 @@ class World:
         return self.admin.projects.create(self.named(role), quota=quota, ceiling=quota, **words)["name"]
 
     def _things(self, role: str) -> Things:
-        """The objects of a project, settled."""
+        """Create the objects of a project and wait for their operations."""
         new, client, project = self.canaries.new, self.victim.client, self._project(role, VICTIM)
         (key,) = client.keys.add(public_key(new("comment of a key")))
         before = {one["id"] for one in client.sessions.list()}
@@ -181,7 +181,7 @@ class World:
         return name
 
     def _experiment(self) -> str:
-        """Published and hidden from all but admins."""
+        """Publish an experiment that only admins can see."""
         name = self.canaries.new("name of a hidden experiment")
         run = {"experiment": "audit", "outcome": f"hidden {name}"}
         files = {"report.html": f"<!doctype html><title>{name}</title>", "run.json": json.dumps(run)}
@@ -201,15 +201,15 @@ class World:
             raise Failed(f"{ended['kind']} for the audit failed: {ended['error']}", hint=ended["hint"] or "")
 
     def settle(self, things: Things) -> None:
-        """Wait until no operation of the project is open."""
-        for state in ("queued", "running"):  # in this order: one that begins meanwhile is not missed
+        """Wait until no operation of the project is queued or running."""
+        for state in ("queued", "running"):  # in this order, so that an operation that begins meanwhile is not missed
             for one in self.admin.operations.list(limit=None, state=state, project=things.project):
                 self.admin.operations.wait(one["id"], self.patience)
 
-    # what the victim has
+    # the victim's view
 
     def view(self, things: Things) -> dict[str, Any]:
-        """Everything that the victim sees of these and of the account, without what changes by itself."""
+        """All that the victim sees of the objects and of its account, without values that change by themselves."""
         client, project = self.victim.client, things.project
         parts: dict[str, Callable[[], object]] = {
             "slices": client.slices.list,
@@ -232,7 +232,7 @@ class World:
 
 
 def disk() -> bytes:
-    """A disk with a partition table, something that a BIOS would run, and nothing else; another one each time."""
+    """A disk image with a partition table and random boot code, and nothing else; different each time."""
     size, sector = 1 << 20, 512
     entry = struct.pack("<B3xB3xII", 0x80, 0x83, 1, size // sector - 1)
     first = secrets.token_bytes(440) + bytes(6) + entry + bytes(48) + b"\x55\xaa"
@@ -246,7 +246,7 @@ def public_key(comment: str) -> str:
 
 
 def _part(look: Callable[[], object]) -> object:
-    """What it finds, or the code of the refusal: the object may have been taken away."""
+    """The result of a query, or the code of its refusal, because the object may have been deleted."""
     try:
         return look()
     except Refused as error:
@@ -262,9 +262,9 @@ def _without(value: Any, names: tuple[str, ...]) -> Any:
 
 
 def _base(admin: Client) -> tuple[str, str]:
-    """The smallest image for all, and the type of slice that a node makes of it: lxc where that can be.
+    """The smallest public image, and the type of slice that a node can create from it, preferably lxc.
 
-    Refused if there is none.
+    Raises Refused if there is none.
     """
     images = [one for one in admin.images.list() if one.get("project") is None and one["state"] == "ready"]
     kinds: set[str] = set()
@@ -278,7 +278,7 @@ def _base(admin: Client) -> tuple[str, str]:
 
 
 def _account(admin: Client, url: str, name: str) -> Account:
-    """The account with a new password and token; made if it is not there, enabled if it is."""
+    """The account with a new password and token; it is created if it does not exist, else enabled."""
     try:
         admin.users.change(name, enabled=True)
         link = admin.users.invite_again(name)
@@ -293,13 +293,13 @@ def _account(admin: Client, url: str, name: str) -> Account:
     return Account(name, password, token, Client(url, token))
 
 
-# taking it away
+# deletion
 
 
 def clean(admin: Client, patience: float = 300.0) -> list[str]:
-    """Take away what audits made, also those that were killed; the projects that were found.
+    """Delete the objects of audits, also of killed ones. Returns the names of the projects.
 
-    The accounts stay, disabled, without keys, tokens, sessions and memberships. Failed if something does not go.
+    The accounts remain, disabled, without keys, tokens, sessions and memberships. Raises Failed if a deletion fails.
     """
     projects = leftovers.clean(admin, _is_project, patience, image=_is_word)
     for one in admin.experiments.list(kind="audit"):
@@ -317,7 +317,7 @@ def _is_project(name: str) -> bool:
 
 
 def _is_word(name: str) -> bool:
-    """Also an image that a hole has made public."""
+    """Whether a name is one of an audit, also the name of an image that a vulnerability has made public."""
     return _WORD.fullmatch(name) is not None
 
 

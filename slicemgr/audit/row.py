@@ -1,4 +1,4 @@
-"""One line of an audit: what was tried, what must happen, what happened."""
+"""A row of an audit: the attempt, the expected result, and the observed result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from slicemgr.human import printable
 
 LONGEST = 300  # characters of a cell
-OWN_KERNEL = "a machine has a kernel of its own"  # why a check of what containers share means nothing for it
+OWN_KERNEL = "a machine has a kernel of its own"  # why checks of what containers share do not apply
 
 
 class Verdict(StrEnum):
@@ -19,7 +19,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """kind: `lxc`, `kvm`, `node` or `rest`. ok: whether what was seen is what was expected; None: it was not tried."""
+    """kind: `lxc`, `kvm`, `node` or `rest`. ok: whether the observed result is the expected one; None: not tried."""
 
     row: str
     kind: str
@@ -34,11 +34,11 @@ class Row:
         return Verdict.PASS if self.ok else Verdict.FAIL
 
     def shown(self) -> dict[str, object]:
-        """As JSON."""
+        """The row as JSON."""
         cells = {name: printable(value)[:LONGEST] for name, value in asdict(self).items() if isinstance(value, str)}
         return {**cells, "verdict": self.verdict.value}
 
 
 def inapplicable(row: str, kind: str, reason: str) -> Row:
-    """The row of a check that means nothing for this kind of sliver."""
+    """The row of a check that does not apply to this kind of sliver."""
     return Row(row, kind, "", reason, None)

@@ -1,4 +1,4 @@
-"""One audit of one node: slivers of each kind, the probe inside them, the API beside them, and the table of it all."""
+"""An audit of a node: slivers of each kind, the probe inside them, the requests to the API, and the resulting rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 class Audit:
-    """images: by kind; the kinds are what is audited. token: the client's own, for the process that cleans up."""
+    """images: by kind; these kinds are audited. token: of the client, for the process that cleans up."""
 
     def __init__(
         self, client: Client, node: str, images: Mapping[str, str], key: slivers.Key, token: str, say: Say
@@ -38,9 +38,9 @@ class Audit:
         self._stop = threading.Event()
 
     def run(self, patience: float = 300.0) -> list[Row]:
-        """Every row. patience: seconds for each thing that the agent makes for the routes.
+        """Run the audit and return all rows. patience: seconds for each operation of the agent in the REST audit.
 
-        Raises SlicemgrError if the audit itself could not be done; it leaves nothing behind.
+        Raises SlicemgrError if the audit itself failed; all of its objects are deleted in any case.
         """
         place.check_admin(self._client)
         place.clean(self._client, place.PREFIX, self._say)
@@ -57,7 +57,7 @@ class Audit:
         return found + [one.line() for one in rest.probe(self._client.url, self._token, patience)]
 
     def _checked(self) -> list[Row]:
-        """What the node says of itself: a check that fails means that a protection cannot be given."""
+        """The checks of the node itself: a failed check means that a protection is not available."""
         self._say("checking the node")
         result = self._ended(self._client.nodes.doctor(self._node)).get("checks", [])
         bad = [one for one in result if one["ok"] is False]
@@ -66,7 +66,7 @@ class Audit:
 
     @contextmanager
     def site(self, projects: tuple[str, str], tag: str, kind: str, image: str) -> Iterator[shared.Site]:
-        """Running slivers of a kind with the probe in them, deleted at the end. Raises SlicemgrError."""
+        """Create running slivers of a kind that contain the probe; delete them at the end. Raises SlicemgrError."""
         own, others = place.make(self._client, projects, tag, kind, image, self._node, self._key.line, self._stop)
         try:
             patience = slivers.patience(self._client.nodes.get(self._node), kind)
@@ -98,7 +98,7 @@ class Audit:
         return found
 
     def inside(self, site: shared.Site, asked: Sequence[Check], target: Target) -> list[Row]:
-        """The rows of checks of one sliver. Probes of one group share a call; one that breaks fails its rows alone."""
+        """The rows of the checks of a sliver. Checks with equal arguments share a call; its failure fails only them."""
         found: list[Row] = []
         known: dict[tuple[str, ...], Values | SlicemgrError] = {}
         for check in asked:
@@ -121,7 +121,7 @@ class Audit:
             return error
 
     def target(self, site: shared.Site) -> Target:
-        """What the attacker's sliver was promised."""
+        """The limits of the attacker's sliver."""
         limits, tables = site.attacker.shown["limits"], self._tables()
         return Target(
             name=site.attacker.name.rpartition("/")[0],
@@ -144,7 +144,7 @@ class Audit:
 
 
 def report(rows: Sequence[Row], began: datetime) -> dict[str, object]:
-    """What is kept of an audit and printed as JSON."""
+    """The report of an audit, which is stored and printed as JSON."""
     return {
         "began_at": began.astimezone(UTC).isoformat(timespec="seconds"),
         "rows": [one.shown() for one in rows],

@@ -1,4 +1,4 @@
-"""What slivers share: the network between them, and tables of the node's kernel. Tried from one, seen at another."""
+"""Checks of shared resources, the network and tables of the node's kernel: one sliver acts, another observes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from slicemgr.client.ssh import answers
 GATEWAY = "169.254.1.1"
 SERVICES = (22, 53, 111, 5432, 5672, 16509)  # ssh, name service, rpcbind, PostgreSQL, RabbitMQ, libvirt
 _UDP_PORT = 4001
-_SILENCE = 2.0  # seconds for ssh's banner
-_FORGED = "10.255.0.1"  # the first of the senders that are nobody's
+_SILENCE = 2.0  # seconds for the ssh banner
+_FORGED = "10.255.0.1"  # the first of the forged sender addresses, which no host has
 _ARP = 64
-_ARP_MARGIN = 8  # entries that other slivers may add meanwhile
-_IPV6_MILLISECONDS = 3000  # a node that wants to answer asks three times, each second, for the address
-_FLOW_MARGIN = 256  # connections that others may open meanwhile
+_ARP_MARGIN = 8  # entries of the table that other slivers may add meanwhile
+_IPV6_MILLISECONDS = 3000  # a node that answers solicits the address three times, once per second
+_FLOW_MARGIN = 256  # connections that other slivers may open meanwhile
 _UNREACHED = REFUSED | {"ECONNREFUSED", "ETIMEDOUT", "EHOSTUNREACH", "ENETUNREACH"}
 
 Tables = Callable[[], Mapping[str, Any]]
@@ -28,9 +28,10 @@ Tables = Callable[[], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """attacker and mate are of one slice, the neighbour of another project.
+    """The slivers of an audit. attacker and mate belong to one slice, the neighbour belongs to another project.
 
-    tables: the node's, read anew. service_port: of the web page. paused: the neighbour is, within the context.
+    tables: reads the tables of the node. service_port: of the web page. paused: a context in which the neighbour is
+    paused.
     """
 
     kind: str
@@ -43,13 +44,13 @@ class Site:
 
 
 def rows(site: Site) -> Iterator[Row]:
-    """One probe at a time: what two of them took together would say nothing of either."""
+    """All rows. The probes run one after the other, because their effects on the node could not be distinguished."""
     yield from between(site)
     yield from _counters(site)
 
 
 def between(site: Site) -> Iterator[Row]:
-    """What every kind of sliver shares: links, the node's tables, and that a paused one is silent."""
+    """The checks for all kinds of slivers: links, tables of the node, and the silence of a paused sliver."""
     yield from _reached(site)
     yield _spoofed(site)
     yield _connections(site)
@@ -59,7 +60,7 @@ def between(site: Site) -> Iterator[Row]:
 
 
 def _connects(site: Site, address: str, ports: Sequence[int]) -> dict[str, str]:
-    """By `address:port`: `ok`, or the errno's name."""
+    """The result by `address:port`: `ok`, or the name of the errno."""
     found = site.attacker.probe(("connect", address, ",".join(map(str, ports))))
     return {f"{address}:{port}": one(found, f"connect.{port}") for port in ports}
 
@@ -69,7 +70,7 @@ def _connect(site: Site, address: str, port: int) -> str:
 
 
 def _reached(site: Site) -> Iterator[Row]:
-    """The mate's port is the control: the probe can tell that it reaches something."""
+    """The port of the mate is the control: it shows that the probe detects a successful connection."""
     mate = _connect(site, site.mate.shown["address"], 22)
     yield Row("network: a sliver of the same slice", site.kind, "ok", mate, mate == "ok")
     neighbour = _connect(site, site.neighbour.shown["address"], 22)
@@ -97,11 +98,11 @@ def _spoofed(site: Site) -> Row:
 
 
 def void(_: Values) -> None:
-    """What a probe said is of no interest."""
+    """Ignore the values of a probe."""
 
 
 def _connections(site: Site) -> Row:
-    """As many as a quarter more than the limit, and never more than half of what the node has left."""
+    """Opens connections beyond the limit by a quarter, but at most half of the free entries of the node."""
     name = "connection tracking"
     before = site.tables()["connections"]
     limit, room = before.get("per_sliver"), (before["limit"] - before["used"]) // 2
@@ -123,7 +124,7 @@ def _neighbours(site: Site) -> Row:
 
 
 def _ipv6(site: Site) -> Row:
-    """Slivers have none: whatever arrives has come from the node."""
+    """Slivers have no IPv6, so every packet that arrives comes from the node."""
     found = site.attacker.probe(("ipv6", _IPV6_MILLISECONDS))
     sent, answers_ = amount(found, "ipv6.sent"), amount(found, "ipv6.answers")
     seen = f"{answers_} packets after {sent} requests"
@@ -131,7 +132,7 @@ def _ipv6(site: Site) -> Row:
 
 
 def _frozen(site: Site) -> Row:
-    """The row `freeze` of the paper's table 3: a paused sliver does nothing, and goes on when it is resumed."""
+    """The row `freeze` of the paper's table 3: a paused sliver does nothing, and continues when it is resumed."""
     with site.paused():
         during = answers(site.neighbour.shown, _SILENCE)
     after = answers(site.neighbour.shown, 10 * _SILENCE)
@@ -140,18 +141,18 @@ def _frozen(site: Site) -> Row:
 
 
 def _inotify_at_most(tables: Mapping[str, Any], wanted: int) -> int:
-    """Instances that an attacker may hold: no more than half of what the node gives one user, who may be its root."""
+    """The number of instances for the attacker: at most half of the limit per user, as that user may be root."""
     limit = tables.get("inotify", {}).get("limit")  # an agent of an earlier version does not report it
     return min(wanted, limit // 2) if isinstance(limit, int) else wanted
 
 
-# probe, what the attacker tries to hold (more than one sliver may have, less than tools/units/90-slicemgr.conf or Linux
-# gives one user), what the neighbour must still get
+# The probe; the number that the attacker requests (more than one sliver may have, less than the limit per user of
+# tools/units/90-slicemgr.conf or Linux); the number that the neighbour must still get.
 COUNTERS = (("inotify", 1100, 64), ("signals", 65536, 256), ("queues", 64, 4))
 
 
 def _counters(site: Site) -> Iterator[Row]:
-    """Limits that the kernel counts per user: what one sliver holds must not be missing in the next."""
+    """Limits that the kernel counts per user: objects of one sliver must not reduce the number for another."""
     for name, most, wanted in COUNTERS:
         if site.kind == "kvm":
             yield inapplicable(f"shared limit: {name}", site.kind, f"{OWN_KERNEL}, which counts these")

@@ -1,7 +1,7 @@
-"""What an audit makes: two projects, their slices, and the certainty that they go again.
+"""The projects and slices of an audit, and their deletion.
 
-Everything carries the prefix `audit-` and a lease of an hour. A process of its own, the watchdog, deletes it when this
-one ends before it has, and the next audit deletes what even that left.
+All names begin with `audit-`, and all leases last one hour. A separate process, the watchdog, deletes the objects if
+this process ends before it has deleted them, and the next audit deletes what remains even then.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from slicemgr.errors import Code, Refused, SlicemgrError
 PREFIX = "audit-"
 DONE = "done"
 _LEASE = "1h"
-_LONGEST = 3600.0  # seconds of an audit
+_LONGEST = 3600.0  # timeout of an audit in seconds
 _MEMORY, _DISK, _PORTS = {"lxc": "256M", "kvm": "512M"}, {"lxc": "256M", "kvm": "2G"}, 4
 
 
 def new_tag() -> str:
-    """What the names of one audit have in common."""
+    """The common prefix of the names of one audit."""
     return f"{PREFIX}{secrets.token_hex(3)}"
 
 
 def clean(client: Client, prefix: str, say: Callable[[str], None] = lambda _: None) -> None:
-    """Delete the slices and projects whose names begin so. Raises SlicemgrError for what cannot be deleted."""
+    """Delete the slices and projects whose names have the prefix. Raises SlicemgrError if a deletion fails."""
     leftovers.clean(client, lambda name: name.startswith(prefix), say=say)
 
 
 @contextmanager
 def watched(client: Client, token: str, prefix: str) -> Iterator[None]:
-    """Whatever ends this process meanwhile, what carries the prefix is deleted. token: the client's own."""
+    """Within the context, the watchdog deletes objects with the prefix if this process ends. token: of the client."""
     words = [sys.executable, "-m", "slicemgr.audit.watchdog"]
     with command.converse(words, timeout=2 * _LONGEST) as talk:
         talk.say(json.dumps({"url": client.url, "token": token, "prefix": prefix}))
@@ -53,7 +53,7 @@ def watched(client: Client, token: str, prefix: str) -> Iterator[None]:
 
 @contextmanager
 def projects(client: Client, tag: str, say: Callable[[str], None]) -> Iterator[tuple[str, str]]:
-    """The attacker's project and the neighbour's; at the end they are gone with all their slices."""
+    """Create the projects of the attacker and of the neighbour; delete them with all their slices at the end."""
     names = (f"{tag}-a", f"{tag}-b")
     try:
         for name in names:
@@ -66,9 +66,9 @@ def projects(client: Client, tag: str, say: Callable[[str], None]) -> Iterator[t
 def make(
     client: Client, names: tuple[str, str], tag: str, kind: str, image: str, node: str, key: str, stop: threading.Event
 ) -> tuple[Sequence[wire.Sliver], Sequence[wire.Sliver]]:
-    """A slice of two slivers in the first project, one of one in the second, running. Raises SlicemgrError."""
+    """Create running slices, with two slivers in the first project and one in the second. Raises SlicemgrError."""
     asked = []
-    # A machine starts sooner without its own boot loader, of which nothing is audited.
+    # A machine starts faster without its boot loader, which no check concerns.
     boot = "direct" if kind == "kvm" and client.images.get(image)["boot"].get("kernel") else ""
     for project, count in zip(names, (2, 1), strict=True):
         wanted = slivers.request(
@@ -93,7 +93,7 @@ def remove(client: Client, names: tuple[str, str], tag: str, kind: str) -> None:
 
 @contextmanager
 def paused(client: Client, project: str, name: str) -> Iterator[None]:
-    """A slice is paused meanwhile. Raises SlicemgrError."""
+    """Within the context, a slice is paused. Raises SlicemgrError."""
     _act(client, project, name, "pause")
     try:
         yield
@@ -107,6 +107,6 @@ def _act(client: Client, project: str, name: str, action: str) -> None:
 
 
 def check_admin(client: Client) -> None:
-    """Refused for everybody else: projects and operations on a node are for admins."""
+    """Raises Refused unless the user is an admin: only admins may create projects and start checks of a node."""
     if not client.account.get().get("admin"):
         raise Refused(Code.DENIED, "an audit makes projects and asks the node", hint="use an admin's token")

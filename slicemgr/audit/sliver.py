@@ -1,4 +1,4 @@
-"""The probe inside a sliver: brought there by ssh, run one group at a time, ended with this process."""
+"""The probe inside a sliver: copied over ssh, run for one group of values at a time, and ended with this process."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from slicemgr.errors import Failed
 
 PROGRAM = Path(__file__).parent.parent / "libexec" / "sliver-probe"
 _PLACE = "/root/.sliver-probe"
-_SECONDS = 120.0  # of one short command: an emulated machine takes some to let somebody in
-_LISTENING = 100  # seconds, at most
-_FIRST_LINES = 16  # lines to read before a probe that holds something has said what
+_SECONDS = 120.0  # timeout of one short command in seconds: a login to an emulated machine is slow
+_LISTENING = 100  # seconds for which the probe listens at most
+_FIRST_LINES = 16  # maximum number of lines before a probe reports what it holds
 
 Values = dict[str, list[str]]
 
 
 class Inside:
-    """One sliver of the audit. words: run a command in it as root."""
+    """One sliver of the audit. words: the command prefix that runs a command in it as root."""
 
     def __init__(self, name: str, shown: wire.Sliver, words: Sequence[str]) -> None:
         self.name = name
@@ -35,12 +35,12 @@ class Inside:
         self._run([line], PROGRAM.read_bytes(), _SECONDS)
 
     def probe(self, words: Sequence[object], timeout: float = _SECONDS) -> Values:
-        """What one group of probes says. timeout: seconds. Raises Failed if it breaks or takes longer."""
+        """The values of one group of probes. timeout: seconds. Raises Failed if the probe fails or takes longer."""
         return parse(self._run([self._line(words)], None, timeout).decode(errors="replace"))
 
     @contextmanager
     def holding(self, words: Sequence[object]) -> Iterator[Values]:
-        """The same for a probe that holds what it got until the context ends."""
+        """The values of a probe that keeps its resources until the context ends."""
         with command.converse([*self._words, self._line(words)], timeout=_SECONDS) as talk:
             found: Values = {}
             for _ in range(_FIRST_LINES):
@@ -53,7 +53,7 @@ class Inside:
             yield found
 
     def received(self, port: int, during: Callable[[], None]) -> int | None:
-        """How many UDP datagrams reach a port while something is done; None if the probe does not say."""
+        """The number of UDP datagrams that reach a port during a call; None if the probe does not report it."""
         with command.converse([*self._words, self._line(("listen", port, _LISTENING))], timeout=_SECONDS) as talk:
             try:
                 if parse(talk.line()).get("listen") != ["ok"]:

@@ -1,7 +1,7 @@
-"""The process that cleans up after an audit that was killed: `python -m slicemgr.audit.watchdog`.
+"""The process that deletes the objects of a killed audit: `python -m slicemgr.audit.watchdog`.
 
-Reads one line of JSON (url, token, prefix) from its standard input and then waits: for the line `done`, which ends it,
-or for the end of its input, after which it deletes what carries the prefix.
+It reads one line of JSON (url, token, prefix) from its standard input. It then ends at the line `done`; at the end of
+the input, it deletes all objects with the prefix.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from slicemgr.audit import site
 from slicemgr.client import Client
 from slicemgr.errors import SlicemgrError
 
-_TRIES, _PAUSE = 20, 3.0  # and seconds between them: operations of the audit may still run
+_TRIES, _PAUSE = 20, 3.0  # number of attempts, and seconds between them: operations of the audit may still run
 
 
 def main() -> int:
