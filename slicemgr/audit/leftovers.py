@@ -66,7 +66,7 @@ def _drop(patience: float, look: Callable[[], Found], delete: Callable[[dict[str
     while found := look():
         if time.monotonic() > end:
             left = ", ".join(one["name"] for one in found)
-            raise Failed(f"{left} of the audit cannot be deleted", hint="`slicectl gc` and `slicectl doctor` say more")
+            raise Failed(f"{left} of the audit cannot be deleted", hint="see `slicectl gc` and `slicectl doctor`")
         for one in found:
             if one["state"] != "deleting":
                 with suppress(Refused):

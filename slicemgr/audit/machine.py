@@ -88,7 +88,7 @@ _SAME = (
 OWN = (
     Check("table 3: tools", "its own processors", lambda _: ("view",), processors),
     Check("disks", "at most the disk limit; the others read-only", lambda _: ("hardware",), _disks),
-    Check("hardware", "only what QEMU makes", lambda _: ("hardware",), _hardware),
+    Check("hardware", "only what QEMU emulates", lambda _: ("hardware",), _hardware),
     Check("firmware", "QEMU's, no serial number", lambda _: ("hardware",), _firmware),
     Check("memory", "ends at the limit", lambda target: ("memory", target.memory + _BEYOND), _memory, timeout=300.0),
 )

@@ -47,7 +47,7 @@ class Inside:
                 try:
                     found = parse(talk.line())
                 except command.CommandFailed as error:
-                    raise Failed(f"the probe in {self.name} broke: {error}") from error
+                    raise Failed(f"the probe in {self.name} failed: {error}") from error
                 if found:
                     break
             yield found
@@ -62,7 +62,7 @@ class Inside:
                 talk.hang_up()
                 found = parse(talk.line()).get("received", [""])[0]
             except command.CommandFailed as error:
-                raise Failed(f"the probe in {self.name} broke: {error}") from error
+                raise Failed(f"the probe in {self.name} failed: {error}") from error
         return int(found) if found.isdecimal() else None
 
     @staticmethod
@@ -73,4 +73,4 @@ class Inside:
         try:
             return command.run([*self._words, *words], timeout=timeout, input=data)
         except command.CommandFailed as error:
-            raise Failed(f"the probe in {self.name} broke: {error}") from error
+            raise Failed(f"the probe in {self.name} failed: {error}") from error

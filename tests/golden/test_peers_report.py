@@ -1,4 +1,4 @@
-"""What a run of `bench peers` comes to: its report, and whether the aim is reached, is not, or cannot be told."""
+"""What a run of `bench peers` comes to: its report, and whether the aim is reached, is not, or undetermined."""
 
 from __future__ import annotations
 

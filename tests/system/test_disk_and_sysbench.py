@@ -74,7 +74,7 @@ def test_host_and_lxc_without_sysbench_in_the_image(node: Node, tmp_path: Path) 
     short = ("--seconds", "1", "--size", "16M", "--memory", "512M", "--disk", "1G", "--repeat", "1")
     said = node.slicectl("bench", "sysbench", "--on", "host", "--on", "lxc", *short, "--output", run, timeout=600)
     assert said.returncode == 0, said.stderr
-    assert "the image debian-12: sysbench is not installed (what adds it there: `apt-get update &&" in said.stderr
+    assert "the image debian-12: sysbench is not installed (to install it: `apt-get update &&" in said.stderr
     result = folder.read(run)
     host = [one["data"] for one in result.steps.values() if one["series"].endswith("/host")]
     assert [data["test"] for data in host] == list(sysbench.TESTS)

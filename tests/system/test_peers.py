@@ -94,5 +94,5 @@ def test_subvolumes_in_subvolumes_are_deleted_and_links_are_not_followed(node: N
 def test_elsewhere_than_on_the_node_it_is_refused(node: Node, tmp_path: Path) -> None:
     """Outside of the box the node's pool is not seen, though the machine is the same."""
     said = node.slicectl("bench", "peers", *SMALL, "--output", tmp_path / "run")
-    assert said.returncode == 2 and "is not seen here" in said.stderr and len(said.stderr.splitlines()) == 1
+    assert said.returncode == 2 and "does not exist here" in said.stderr and len(said.stderr.splitlines()) == 1
     assert node.slices() == [] and not (tmp_path / "run").exists()

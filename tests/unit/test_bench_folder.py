@@ -315,7 +315,7 @@ def test_interrupted_again_while_it_deletes(tmp_path: Path, world: Path) -> None
     _until(world / "cleans", process)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and "is being deleted" in said
+    assert process.returncode == 130 and "are being deleted" in said
     assert Fake(world).slices() == []
 
 

@@ -155,7 +155,7 @@ def test_no_python_in_the_image(testbed: PaperLoads, tmp_path: Path) -> None:
     bare = replace(wanted, way=replace(wanted.way, login=lambda *_: ["sh", "-c", "PATH=/nonexistent; exec python3"]))
     result = carry_out(bare, tmp_path / "run")
     assert {one["missing"] for one in result.steps.values()} == {
-        "the image debian-12 has no python3 (one with it: apt-get install python3)"
+        "the image debian-12 has no python3 (to install it: apt-get install python3)"
     }
 
 
@@ -207,7 +207,7 @@ def test_what_an_earlier_process_asked_for_is_waited_for(
 
     testbed.on("GET /operations/old", look)
     assert main([*ON_NODE, "--output", str(tmp_path / "run")]) == 0
-    assert "the node ends what it was asked to measure before" in capsys.readouterr().err
+    assert "the node finishes an earlier measurement" in capsys.readouterr().err
     assert testbed.asked("GET /operations/old") != []
 
 
@@ -298,7 +298,7 @@ def test_an_interrupted_run_waits_for_what_the_node_was_asked(
     assert testbed.left != [] and process.poll() is None
     testbed.ends.set()
     _, said = process.communicate(timeout=60)
-    assert process.returncode == INTERRUPTED and "the node ends what it was asked to measure" in said, said
+    assert process.returncode == INTERRUPTED and "the node finishes an earlier measurement" in said, said
     assert testbed.left == []
     result = folder.read(tmp_path / "run")
     assert result.info["outcome"] == "interrupted" and len(result.steps) == 3
@@ -348,22 +348,22 @@ def run_of(path: Path, places: tuple[str, ...] = io.PLACES, *, repeat: int = 4, 
 
 def test_the_thesis_statements_are_judged_by_significance(tmp_path: Path) -> None:
     content = pages.content(run_of(tmp_path / "run"))
-    (table,) = [one for one in content.tables if one.title == "Beside the thesis"]
+    (table,) = [one for one in content.tables if one.title == "Compared with the thesis"]
     assert [row[2] for row in table.rows] == ["yes", "yes", "yes", "yes", "no"]
     assert table.rows[3][1] == "overlayfs 2 × btrfs snapshot, 111.6 MB"
     assert "Of 5 statements of the thesis that this run can judge, 4 hold here." in content.outcome
     equal = pages.content(run_of(tmp_path / "equal", slow=1.0))
-    assert [row[2] for row in _table(equal, "Beside the thesis")] == ["yes", "yes", "yes", "no", "no"]
+    assert [row[2] for row in _table(equal, "Compared with the thesis")] == ["yes", "yes", "yes", "no", "no"]
     once = pages.content(run_of(tmp_path / "once", repeat=1))
-    assert [row[2] for row in _table(once, "Beside the thesis")] == [
-        "cannot be told",
+    assert [row[2] for row in _table(once, "Compared with the thesis")] == [
+        "undetermined",
         "yes",
         "yes",
-        "cannot be told",
-        "cannot be told",
+        "undetermined",
+        "undetermined",
     ]
     slivers = pages.content(run_of(tmp_path / "slivers", ("lxc", "kvm")))
-    assert {row[2] for row in _table(slivers, "Beside the thesis")} == {"cannot be told"}
+    assert {row[2] for row in _table(slivers, "Compared with the thesis")} == {"undetermined"}
 
 
 def _table(content: Any, title: str) -> list[Any]:
@@ -376,7 +376,9 @@ def test_tables_have_each_size_and_place_with_its_interval(tmp_path: Path) -> No
     assert [row[0] for row in rows] == ["151.6 kB", "536.6 kB", "2.6 MB", "11.9 MB", "111.6 MB"]
     assert rows[2][1] == "2.665 ± 0.053" and rows[2][3] == "5.33 ± 0.11"
     assert [row[0] for row in _table(content, "small files read")][-1] == "100 000 files"
-    beside = {(row[0], row[1]): row[2:] for row in _table(content, "Beside a btrfs snapshot, at the largest data")}
+    beside = {
+        (row[0], row[1]): row[2:] for row in _table(content, "Compared with a btrfs snapshot, for the largest data")
+    }
     assert beside["SQLite, every table duplicated, 111.6 MB", "overlayfs"][0] == pytest.approx(2)
     assert beside["SQLite, every table duplicated, 111.6 MB", "overlayfs"][2] == "yes"
     assert beside["small files read, 100 000 files", "kvm sliver"][2] == "no"

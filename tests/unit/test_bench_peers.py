@@ -205,10 +205,10 @@ def test_what_is_installed_later_is_measured_by_the_resumption(world: World, tmp
     [
         ("user", Code.DENIED, "peers are started as root"),
         ("node", Code.INVALID, "--node: node1 is another machine than this one"),
-        ("pool", Code.INVALID, "is not seen here"),
+        ("pool", Code.INVALID, "does not exist here"),
         ("iperf3", Code.UNAVAILABLE, "not installed here: iperf3"),
         ("ports", Code.QUOTA, "--count: 3 slivers take 15 ports, and node1 has 9"),
-        ("other", Code.CONFLICT, "slices of another experiment are there: bench-other-0001"),
+        ("other", Code.CONFLICT, "slices of another experiment exist: bench-other-0001"),
         ("keep", Code.INVALID, "--keep: the containers of a peer are removed at the end of its step"),
         ("memory", Code.INVALID, "--memory"),
     ],

@@ -70,7 +70,7 @@ def test_slivers_that_did_not_answer_at_the_end_are_told(tmp_path: Path) -> None
     run = made(tmp_path / "run", to=1000, step=100, repeat=1)
     run.steps["1/check"]["data"]["reached"] = 997
     content = pages.content(run)
-    assert "997 of 1000 once more" in content.outcome[0] and content.aims[0].reached is False
+    assert "997 of 1000 again" in content.outcome[0] and content.aims[0].reached is False
 
 
 def test_the_knee_of_machines(tmp_path: Path) -> None:
@@ -80,14 +80,14 @@ def test_the_knee_of_machines(tmp_path: Path) -> None:
         and "The knee is at 70 machines: from there on swap is in use." in content.outcome
     )
     assert [one.reached for one in content.aims] == [True, True]
-    paper = next(one for one in content.tables if one.title == "Beside the paper")
+    paper = next(one for one in content.tables if one.title == "Compared with the paper")
     assert [row[1:3] for row in paper.rows[:2]] == [["30", "70"], ["40", "70"]]
     assert [mark.at for mark in content.plots[0].marks] == [30, 40]
 
 
 def test_nothing_measured_is_told(tmp_path: Path) -> None:
     run = made(tmp_path / "run")
-    with pytest.raises(Refused, match="no step with a look at the node") as refused:
+    with pytest.raises(Refused, match="no step with a state of the node") as refused:
         pages.content(folder.Run(run.folder, run.info, {}))
     assert refused.value.field == "FOLDER"
     with pytest.raises(Refused, match="'thesis' is no experiment"):
@@ -214,10 +214,11 @@ def test_each_difference_with_its_significance() -> None:
         "slower (s)": "worse",
         "faster (s)": "better",
         "same (s)": "no significant difference",
-        "one (s)": "cannot be told",
+        "one (s)": "undetermined",
     }
     assert (
-        compare.sentence(table) == "Beside the earlier run: significantly better: faster; significantly worse: slower."
+        compare.sentence(table)
+        == "Compared with the earlier run: significantly better: faster; significantly worse: slower."
     )
 
 

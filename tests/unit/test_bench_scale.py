@@ -155,7 +155,7 @@ def test_what_cannot_be_deleted_is_told(
     assert main([*SMALL, "--output", str(run)]) == Code.FAILED.exit_status
     said = capsys.readouterr().err
     assert "7 slices of the experiment could not be deleted: the agent is stuck" in said
-    assert f"names that begin with {folder.read(run).info['prefix']}" in said
+    assert f"remaining slices begin with {folder.read(run).info['prefix']}" in said
 
 
 def test_the_guard_stops_before_the_memory_ends(testbed: PaperTestbed, slicectl: None, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_beside_slices_of_another_experiment_it_is_refused(
 ) -> None:
     testbed.there["bench-other-0001"] = a_slice("bench-other-0001", slivers=[])
     assert main([*SMALL, "--output", str(tmp_path / "run")]) == Code.CONFLICT.exit_status
-    assert "slices of another experiment are there: bench-other-0001" in capsys.readouterr().err
+    assert "slices of another experiment exist: bench-other-0001" in capsys.readouterr().err
     assert list(testbed.there) == ["bench-other-0001"]
 
 

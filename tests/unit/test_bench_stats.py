@@ -143,7 +143,7 @@ def test_what_the_next_step_takes_is_learnt_from_the_last() -> None:
 
 def test_facts_of_an_older_agent_are_refused() -> None:
     facts: dict[str, object] = {"memory": GIB, "memory_available": GIB, "cpus": 2}
-    with pytest.raises(Refused, match="does not tell its swap_total"):
+    with pytest.raises(Refused, match="does not report its swap_total"):
         guard.state(facts)
 
 

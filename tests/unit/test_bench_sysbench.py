@@ -104,7 +104,7 @@ def test_where_it_is_not_installed_is_listed_with_the_command(
     content = pages.content(result)
     (table,) = [one for one in content.tables if one.title == "Not measured"]
     reason = "the image debian-12: sysbench is not installed"
-    reason += " (what adds it there: `apt-get update && apt-get install -y sysbench`)"
+    reason += " (to install it: `apt-get update && apt-get install -y sysbench`)"
     assert table.rows == [["lxc", reason]]
     assert any(reason in one for one in pages.context(result, content, None, None)["notes"])
     stand(programs)
@@ -232,11 +232,11 @@ def test_mean_deviation_and_interval_of_each(tmp_path: Path) -> None:
 
 def test_each_place_beside_the_host_and_the_paper(tmp_path: Path) -> None:
     content = pages.content(run_of(tmp_path / "run"))
-    beside = {(row[0], row[1]): row[2:] for row in _table(content, "Beside the host")}
+    beside = {(row[0], row[1]): row[2:] for row in _table(content, "Compared with the host")}
     assert beside["file I/O read", "kvm"] == [pytest.approx(0.1), "< 0.001", "yes"]
     assert beside["file I/O read", "lxc"][0] == pytest.approx(1.0) and beside["file I/O read", "lxc"][2] == "no"
     assert not any("total time" in name for name, _ in beside)
-    paper = {row[0]: row[1:] for row in _table(content, "Beside the paper")}
+    paper = {row[0]: row[1:] for row in _table(content, "Compared with the paper")}
     assert paper["file I/O write (MiB/s)"] == [
         *("67.32", "67.32", "6.732"),
         *("191.35", "188.78", "62.844", "62.875"),
@@ -254,7 +254,7 @@ def test_the_pages_can_be_made_and_compared(tmp_path: Path) -> None:
     text = (tmp_path / "new" / "report.md").read_text()
     assert "significantly worse: CPU events each second, kvm" in text and "significantly better" not in text
     other = pages.content(run_of(tmp_path / "one", repeat=1))
-    assert {row[-1] for row in _table(other, "Beside the host")} == {"cannot be told"}
+    assert {row[-1] for row in _table(other, "Compared with the host")} == {"undetermined"}
 
 
 def test_nothing_measured_is_told(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_an_error_is_one_line(world: World) -> None:
 def test_a_rate_that_somebody_else_has_set_stays(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     (world.ends.state / "far.held").write_text("8001: htb default 1\n")
     assert main([*world.words, *TABLE]) == Code.FAILED.exit_status
-    assert "is a queueing discipline of somebody else on link0?" in capsys.readouterr().err
+    assert "is there another queueing discipline on link0?" in capsys.readouterr().err
     assert world.left == ["far"] and (world.ends.state / "far.held").read_text() == "8001: htb default 1\n"
 
 
@@ -243,7 +243,7 @@ def test_slices_of_another_experiment_at_the_peer_are_in_the_way(
 ) -> None:
     world.far.there["bench-other-0001"] = a_slice("bench-other-0001", slivers=[])
     assert main([*world.words, *TABLE]) == Code.CONFLICT.exit_status
-    assert "slices of another experiment are there" in capsys.readouterr().err and world.near.most == 0
+    assert "slices of another experiment exist" in capsys.readouterr().err and world.near.most == 0
 
 
 def test_too_few_ports_for_the_talkers(world: World, capsys: pytest.CaptureFixture[str]) -> None:

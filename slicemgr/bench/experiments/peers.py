@@ -156,8 +156,8 @@ class Peers:
         guard.state(node["facts"])
         self._base = names.base_dir(parameters.pool, client.images.get(parameters.image)["sha256"])
         if not self._base.is_dir():
-            message = f"{self._base} is not seen here"
-            raise Refused(Code.INVALID, message, hint="a pool is seen on its node alone; in a box: in there")
+            message = f"{self._base} does not exist here"
+            raise Refused(Code.INVALID, message, hint="run it on the node, where the pool is mounted")
         wanted = (*namespaces.PROGRAMS, *(("iperf3",) if parameters.seconds else ()))
         lacking = [one for one in wanted if systems.find(one) is None]
         if lacking:
@@ -242,7 +242,7 @@ class Peers:
     def _look(self, progress: Progress, *, cleaned: bool = False) -> tuple[int, int]:
         """Free bytes of memory (including swap) and of the pool. cleaned: wait until deleted files are freed."""
         if cleaned:
-            progress.say("waiting until the pool has taken back what was deleted")
+            progress.say("waiting until the pool has freed the space of deleted files")
         for what in ("filesystem", "subvolume") if cleaned else ("filesystem",):  # the first wakes the cleaner
             try:
                 command.run(["btrfs", what, "sync", self._parameters.pool], timeout=_CLEANED)
@@ -300,7 +300,7 @@ class Peers:
 def refuse_elsewhere(client: Client, node: str) -> wire.Node:
     """The node. Raises Refused if this process does not run as root on the node itself."""
     if os.geteuid() != 0:
-        message = "peers are started as root, by whoever may be root on the node"
+        message = "peers are started as root: only root on the node may run them"
         raise Refused(Code.DENIED, message, hint="`sudo slicectl bench …` on the node itself")
     shown = client.nodes.get(node)
     if shown["facts"].get("boot_id") != Path("/proc/sys/kernel/random/boot_id").read_text().strip():

@@ -198,7 +198,7 @@ class Scale:
         since = (seen - deleted).total_seconds()
         if since > _CLEANED:
             return
-        progress.say("waiting until the pool has taken back what was deleted")
+        progress.say("waiting until the pool has freed the space of deleted files")
         self._stop.wait(max(0.0, _WAKES - max(0.0, since)))
         before, used = math.inf, self._look().disk_used
         while used < before and time.monotonic() < end:
@@ -281,7 +281,7 @@ class Scale:
         kept = len(self._slivers)
         cleanup.delete(self._client, self._parameters.prefix, progress, but=set(self._slivers))
         if size:
-            progress.say(f"{size} slivers are needed to go on, {kept} of them are there")
+            progress.say(f"{size} slivers are needed to continue, {kept} of them exist")
             _, trouble = self._create([name for name in wanted if name not in self._slivers], progress)
             if trouble is not None:
                 raise trouble

@@ -26,8 +26,8 @@ def refuse_others(client: Client, mine: str) -> None:
     others = sorted(one["name"] for one in client.slices.list(prefix=COMMON) if not one["name"].startswith(mine))
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        hint = "if it does not run any more: `slicectl bench clean FOLDER`, or go on with it by --resume"
-        raise Refused(Code.CONFLICT, f"slices of another experiment are there: {others[0]}{more}", hint=hint)
+        hint = "if it no longer runs: `slicectl bench clean FOLDER`, or continue it with --resume"
+        raise Refused(Code.CONFLICT, f"slices of another experiment exist: {others[0]}{more}", hint=hint)
 
 
 def delete(client: Client, mine: str, progress: Progress, but: Collection[str] = ()) -> None:
@@ -64,7 +64,7 @@ def next_look(client: Client, node: str) -> guard.State:
     while shown["agent_seen_at"] == first["agent_seen_at"]:
         if time.monotonic() > end:
             hint = "does its agent run? `slicectl node list`"
-            raise Failed(f"the agent of {node} has not looked at its node for {_LOOK_SECONDS:g} s", hint=hint)
+            raise Failed(f"the agent of {node} has not observed its node for {_LOOK_SECONDS:g} s", hint=hint)
         time.sleep(0.2)
         shown = client.nodes.get(node)
     return guard.state(shown["facts"])

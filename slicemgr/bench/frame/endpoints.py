@@ -109,7 +109,7 @@ class Link:
             try:
                 _run(words, tc)
             except Failed as error:
-                error.hint = f"is a queueing discipline of somebody else on {device}? `tc qdisc show dev {device}`"
+                error.hint = f"is there another queueing discipline on {device}? `tc qdisc show dev {device}`"
                 raise
 
     def free(self) -> None:

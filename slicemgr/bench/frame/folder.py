@@ -127,7 +127,7 @@ def look(path: Path, experiment: str, parameters: Json, *, resume: bool) -> Run 
         raise Refused(Code.CONFLICT, f"{path} is another run: {differs}", hint=hint, field=FIELD)
     if found.steps and not resume:
         message = f"{path} has this run already ({len(found.steps)} steps, {found.info.get('outcome')})"
-        raise Refused(Code.CONFLICT, message, hint="--resume goes on with it; or name another folder", field=FIELD)
+        raise Refused(Code.CONFLICT, message, hint="--resume continues it; or name another folder", field=FIELD)
     return found
 
 
@@ -215,5 +215,5 @@ def _cut(steps: Path) -> None:
 
 
 def _full(path: Path, error: OSError) -> Failed:
-    hint = "make room; what was finished is kept, and --resume goes on with it"
+    hint = "free some space; finished steps are kept, and --resume continues the run"
     return Failed(f"cannot write {path}: {error.strerror}", hint=hint)

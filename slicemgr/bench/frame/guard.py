@@ -71,7 +71,7 @@ def state(facts: Mapping[str, object]) -> State:
         value = facts.get("memory" if name == "memory_total" else name)
         if not isinstance(value, int | float):
             hint = "it is of an older version: update it and start it again"
-            raise Refused(Code.CONFLICT, f"the node's agent does not tell its {name}", hint=hint, field="--node")
+            raise Refused(Code.CONFLICT, f"the node's agent does not report its {name}", hint=hint, field="--node")
         values[name] = value
     return State(**values)  # type: ignore[arg-type]  # each is a number, which is all that is computed with
 

@@ -99,7 +99,7 @@ class Slivers:
             said = command.run([*self._words, line], timeout=timeout, input=text)
         except command.CommandFailed as error:
             if error.status == _NO_PYTHON:
-                raise Missing(f"{self._image()} has no python3 (one with it: apt-get install python3)") from error
+                raise Missing(f"{self._image()} has no python3 (to install it: apt-get install python3)") from error
             raise Failed(f"{self._name}: {program}: {error}", hint=f"`slicectl console {self._name}`") from error
         return checked(said.decode(errors="replace"), names, self._image())
 
@@ -170,7 +170,7 @@ class OnNode:
         """Wait for the operations that this or an earlier process requested: concurrent loads disturb each other."""
         for kind, state in itertools.product(_OPERATIONS, ("queued", "running")):
             for one in self._client.operations.list(kind=kind, state=state):
-                progress.say("the node ends what it was asked to measure before; this takes a moment")
+                progress.say("the node finishes an earlier measurement; this takes a moment")
                 self._client.operations.wait(one["id"], _NODE_SECONDS)
 
     def leave(self, progress: Progress) -> None:
@@ -251,7 +251,7 @@ def checked(said: str, names: Sequence[str], where: str) -> Json:
 def numbers(found: Json, names: Sequence[str], where: str) -> Json:
     """The numbers `names` of a result, and the version of the program if it has one. Raises Missing, Failed."""
     if "missing" in found:
-        adds = f" (what adds it there: `{found['adds']}`)" if found.get("adds") else ""
+        adds = f" (to install it: `{found['adds']}`)" if found.get("adds") else ""
         raise Missing(f"{where}: {str(found['missing'])[:300]}{adds[:300]}")
     if "failed" in found:
         raise Failed(f"{where}: {str(found['failed'])[:500]}")

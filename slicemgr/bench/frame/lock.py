@@ -91,4 +91,4 @@ def _holder(descriptor: int) -> str:
         holder = json.loads(os.pread(descriptor, _LONGEST, 0))
         return f"{holder['what']}, of {holder['user']} (process {holder['pid']}), since {holder['since']}"
     except (ValueError, KeyError, TypeError):
-        return "it does not say whose it is"
+        return "its holder is unknown"

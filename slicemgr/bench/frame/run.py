@@ -48,7 +48,7 @@ class Interrupts:
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
         if self.deaf:
-            self._progress.say("what the run made is being deleted; this takes a moment")
+            self._progress.say("the slices of the run are being deleted; this takes a moment")
             return
         self.deaf = True
         self._end()
@@ -100,7 +100,7 @@ def carry_out(
                 if not keep:
                     experiment.clean(progress)
             except SlicemgrError as error:
-                error.add_note(f"what is left has names that begin with {folder.info.get('prefix')}")
+                error.add_note(f"the names of the remaining slices begin with {folder.info.get('prefix')}")
                 if reason:
                     error.add_note(f"before that: {reason}")
                 raise

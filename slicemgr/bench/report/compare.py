@@ -28,16 +28,16 @@ def table(new: Content, old: Content) -> Table:
     names = ("what", "earlier", "this run", "change", "p", "test", "verdict")
     note = (
         f"Means. Significant: p below {LEVEL}, after the correction of Benjamini and Hochberg for {len(rows)} "
-        "comparisons. Mann-Whitney's U where both runs have 20 values or more, else Welch's t; one value on either "
-        "side tells nothing. Values of one run share its node and its hour: a small p does not say that another day "
-        "would not differ as much."
+        "comparisons. Mann-Whitney's U where both runs have 20 values or more, else Welch's t; a single value on "
+        "either side allows no test. Values of one run share its node and hour: a small p does not mean that another "
+        "day would not differ as much."
     )
-    return Table("Beside the earlier run", [Column(one) for one in names], rows, note)
+    return Table("Compared with the earlier run", [Column(one) for one in names], rows, note)
 
 
 def _verdict(metric: Metric, one: stats.Difference, p: float | None) -> str:
     if p is None:
-        return "cannot be told"
+        return "undetermined"
     if p >= LEVEL or one.new == one.old:
         return "no significant difference"
     if not metric.better:
@@ -55,7 +55,7 @@ def sentence(table: Table) -> str:
         for word in ("better", "worse")
     }
     parts = [f"significantly {word}: {', '.join(names)}" for word, names in named.items() if names]
-    return f"Beside the earlier run: {'; '.join(parts) if parts else 'no significant difference'}."
+    return f"Compared with the earlier run: {'; '.join(parts) if parts else 'no significant difference'}."
 
 
 def caveats(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:

@@ -111,7 +111,7 @@ def _table(values: Values, places: Sequence[str], what: str, how: str, title: st
     for size in _sizes(values, how):
         here = [values.get((place, size, how)) for place in places]
         rows.append([label(what, size), *(mean_text(one) if one else None for one in here)])
-    note = "Mean ± half of the 95 % confidence interval (Student). What is read was not in the page cache."
+    note = "Mean ± half of the 95 % confidence interval (Student). The data read were not in the page cache."
     if how == "write":
         note = "Mean ± half of the 95 % confidence interval (Student). "
         note += "Each table is a transaction that waits for the disk" if what == SQLITE else "tar waits for no disk"
@@ -161,14 +161,14 @@ def _compared(
             chances.append(one.p)
     for row, p in zip(rows, stats.adjusted(chances), strict=True):
         chance = None if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
-        row += [chance, "cannot be told" if p is None else "yes" if p < 0.05 else "no"]
+        row += [chance, "undetermined" if p is None else "yes" if p < 0.05 else "no"]
     columns = [Column("test"), Column("place"), Column("time", "× snapshot", 2), Column("p"), Column("significant")]
     note = (
         "Welch's t, or Mann-Whitney's U from 20 values on; corrected by Benjamini and Hochberg. The snapshot is read "
     )
     note += "by a program on the node; the lxc sliver is a snapshot, too, with its confinement around it and its data "
     note += "written by itself before."
-    return [Table("Beside a btrfs snapshot, at the largest data", columns, rows, note)] if rows else []
+    return [Table("Compared with a btrfs snapshot, for the largest data", columns, rows, note)] if rows else []
 
 
 # --- the thesis -------------------------------------------------------------------------------------------------------
@@ -250,13 +250,13 @@ def _many(values: Values) -> Statement:
 
 
 def _thesis(statements: Sequence[Statement]) -> list[Table]:
-    words = {True: "yes", False: "no", None: "cannot be told"}
+    words = {True: "yes", False: "no", None: "undetermined"}
     rows = [[one.text, one.here, words[one.holds]] for one in statements]
     columns = [Column("the thesis (5.1)"), Column("this run"), Column("holds here")]
-    note = "The thesis draws its times in figures 5.1, 5.2 and 5.7 and gives none in its text: this is what the text "
-    note += "says of them. Its data were 151.6 kB to 111.6 MB and 10 to 100 000 files of 4096 bytes, as here; its "
+    note = "The thesis shows its times in figures 5.1, 5.2 and 5.7 only; the first column has the statements of its "
+    note += "text. Its data were 151.6 kB to 111.6 MB and 10 to 100 000 files of 4096 bytes, as here; its "
     note += f"database was TPC-C's, here it has TPC-C's tables and random text. Similar: up to {_SAME:g} ×."
-    return [Table("Beside the thesis", columns, rows, note)]
+    return [Table("Compared with the thesis", columns, rows, note)]
 
 
 # --- plots ------------------------------------------------------------------------------------------------------------

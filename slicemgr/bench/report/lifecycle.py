@@ -226,8 +226,8 @@ def _thesis_says(found: Turns) -> Table:
             parts = [[value for one in own for value in one.thesis(phase)] for phase in phases]
             sums.append(sum(1000 * stats.percentile(one, 0.5) for one in parts) if all(parts) else None)
         rows.append([name, says, *sums])
-    note = "It shows its times in figures 5.1 to 5.7 without a number in the text: what its text says of them."
-    return Table("Beside the thesis", columns, rows, note)
+    note = "The thesis shows its times in figures 5.1 to 5.7 only; the column repeats the statements of its text."
+    return Table("Compared with the thesis", columns, rows, note)
 
 
 def _totals(found: Turns) -> Table:
@@ -249,7 +249,7 @@ def _totals(found: Turns) -> Table:
     )
     rows: list[Sequence[Value]] = [[name, *(cell(own) for own in found.values())] for name, cell in lines]
     note = "In brackets: the 95 % confidence interval over the repetitions; one alone has none. "
-    note += "Memory of the node is what it has less available: of few slivers that wavers by more than they take."
+    note += "Memory of the node is the decrease of available memory, whose noise exceeds the memory of few slivers."
     return Table("All slices of a series", columns, rows, note)
 
 

@@ -25,7 +25,7 @@ def sentences(run: Run) -> list[str]:
 def tables(run: Run) -> list[Table]:
     """The table of missing measurements; empty if there are none."""
     rows = [[", ".join(what), reason] for reason, what in reasons(run).items()]
-    note = "--resume tries these once more."
+    note = "--resume repeats these."
     return [Table("Not measured", [Column("what"), Column("why")], rows, note)] if rows else []
 
 
@@ -34,5 +34,5 @@ def outcome(run: Run) -> list[str]:
     said = [f"Not measured: {', '.join(what)} ({reason})." for reason, what in reasons(run).items()]
     stops = [f"{one['title']}: {one['stopped']}" for one in run.steps.values() if one.get("stopped")]
     if stops:
-        said.append(f"It stopped before the node would have suffered, at {stops[0]}.")
+        said.append(f"It stopped before the node ran out of resources, at {stops[0]}.")
     return said

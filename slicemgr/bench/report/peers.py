@@ -158,7 +158,8 @@ def _costs(found: Sequence[System]) -> Table:
         row += [stats.percentile(banners, 0.5), stats.percentile(banners, 0.95), _scaled(one, "memory")]
         row += [_scaled(one, "charged"), _scaled(one, "disk"), one.mean("delete"), one.mean("in"), one.mean("out")]
         rows.append(row)
-    note = f"{_FAIR} Create: the time until the last of all answered, by their number. Memory: what the node had less."
+    note = f"{_FAIR} Create: the time until the last of all answered, by their number. "
+    note += "Memory: the decrease of the node's available memory."
     return Table("What a container costs", columns, rows, note)
 
 
@@ -178,7 +179,7 @@ def _beside(ours: System, others: Sequence[System]) -> Table:
         "Each figure as a ratio to slicemgr's in the same run: above 1 it takes more than slicemgr; of the iperf3 "
         "columns, it carries more. p: that the times to the banner differ by chance, corrected for the number of rows."
     )
-    return Table("Beside slicemgr", columns, rows, note)
+    return Table("Compared with slicemgr", columns, rows, note)
 
 
 def ratio(one: System, other: System, key: str) -> float | None:
@@ -253,7 +254,7 @@ def _bars(found: Sequence[System], key: str, title: str, name: str) -> Plot:
 def _outcome(ours: System | None, others: Sequence[System], absent: Table, ports: int) -> list[str]:
     said = []
     if ours is None:
-        said.append("slicemgr's own turn is not finished: there is nothing to compare with.")
+        said.append("No repetition of slicemgr is finished, so there is nothing to compare with.")
     else:
         said.append(
             f"slicemgr made {ours.most} lxc slices with {ports} forwarded ports each at {ours.mean('create') or 0:.3f} "
@@ -302,7 +303,7 @@ def _aim(ours: System | None, others: Sequence[System], ports: int) -> Aim:
         return Aim(text, None, "Docker was not measured" if docker is None else "slicemgr was not measured")
     time, memory = ratio(ours, docker, "create"), ratio(ours, docker, "memory")
     if time is None or memory is None:
-        return Aim(text, None, "Docker's memory is lost in noise: more containers tell")
+        return Aim(text, None, "Docker's memory is lost in noise: use more containers")
     measured = f"{time:.3f} of its time and {memory:.3f} of its memory, {ours.most} slices, {docker.most} by Docker"
     measured += f", {ports} ports"
     enough = ours.most >= _AIM and docker.most >= _AIM_DOCKER and ports >= _AIM_PORTS

@@ -212,4 +212,4 @@ def check(plots: Sequence[Plot]) -> None:
             if len(one.y) != wide or any(side and len(side) != wide for side in (one.low, one.high)):
                 raise ValueError(f"plot {plot.name}: {one.label} has {len(one.y)} values for {wide} places")
             if one.right and plot.right is None:
-                raise ValueError(f"plot {plot.name}: {one.label} wants an axis on the right")
+                raise ValueError(f"plot {plot.name}: {one.label} needs an axis on the right")

@@ -78,7 +78,7 @@ def content(run: Run) -> Content:
     """The content of the report. Raises ValueError if nothing was measured yet."""
     found = points(run)
     if not found:
-        raise ValueError("no step with a look at the node is finished yet")
+        raise ValueError("no step with a state of the node is finished yet")
     kind = run.info["parameters"]["kind"]
     costs = _costs(found)
     deletes = [one["data"] for one in run.steps.values() if one["data"].get("seconds") and "slivers" in one["data"]]
@@ -210,7 +210,7 @@ def _paper_table(kind: str, run: Run, found: Sequence[Point]) -> Table:
     )
     rows.append(["swap", PAPER_SWAP[kind], swap, None, None])
     note = f"The numbers that the text of its section 7.1 gives for its figure {FIGURE[kind]}; it gives no others."
-    return Table("Beside the paper", columns, rows, note)
+    return Table("Compared with the paper", columns, rows, note)
 
 
 def _total(run: Run, name: str) -> int:
@@ -285,14 +285,14 @@ def _outcome(run: Run, kind: str, found: Sequence[Point], costs: Costs) -> list[
     said = [
         f"{costs.most} of {wanted} {kind} slivers ran on the node"
         + (
-            f", each with ssh's banner seen through its own port when it was made{_checked(run)}."
+            f", each with ssh's banner received through its own port at its creation{_checked(run)}."
             if costs.most
             else "."
         )
     ]
     stops = [f"{one['title']}: {one['stopped']}" for one in run.steps.values() if one.get("stopped")]
     if stops:
-        said.append(f"It stopped before the node would have suffered, at {stops[0]}.")
+        said.append(f"It stopped before the node ran out of resources, at {stops[0]}.")
     if costs.most:
         said.append(
             f"With {last.n} of them {last.memory:.1f} % of the memory and {last.swap:.1f} % of the swap were in use "
@@ -323,7 +323,7 @@ def _checked(run: Run) -> str:
     if not checks:
         return ""
     least = min(checks, key=lambda one: one["reached"] - one["slivers"])
-    return f", and {least['reached']} of {least['slivers']} once more when all of them ran"
+    return f", and {least['reached']} of {least['slivers']} again when all of them ran"
 
 
 def _aims(run: Run, kind: str, found: Sequence[Point], costs: Costs) -> list[Aim]:
@@ -333,7 +333,7 @@ def _aims(run: Run, kind: str, found: Sequence[Point], costs: Costs) -> list[Aim
         whole = all(one["reached"] == one["slivers"] for one in checks) if checks else None
         return [
             Aim("the knee of kvm is found", True if at else None, f"at {at}" if at else f"not up to {costs.most}"),
-            Aim("nothing is broken beyond it", whole, f"{_checked(run).removeprefix(', and ') or 'not looked at'}"),
+            Aim("nothing is broken beyond it", whole, f"{_checked(run).removeprefix(', and ') or 'not tested'}"),
         ]
     thousand = costs.most >= 1000
     checks = [one["data"] for one in run.steps.values() if "reached" in one["data"]]

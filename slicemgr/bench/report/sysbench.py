@@ -140,10 +140,10 @@ def _ratios(found: Values, places: Sequence[str]) -> list[Table]:
                 chances.append(one.p)
     for line, p in zip(rows, stats.adjusted(chances), strict=True):
         chance = None if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
-        line += [chance, "cannot be told" if p is None else "yes" if p < 0.05 else "no"]
+        line += [chance, "undetermined" if p is None else "yes" if p < 0.05 else "no"]
     columns = [Column("what"), Column("place"), Column("speed", "× host", 3), Column("p"), Column("significant")]
     note = "1: as fast as the host. Welch's t, corrected by Benjamini and Hochberg for all lines."
-    return [Table("Beside the host", columns, rows, note)]
+    return [Table("Compared with the host", columns, rows, note)]
 
 
 def _paper(found: Values, places: Sequence[str]) -> Table:
@@ -162,7 +162,7 @@ def _paper(found: Values, places: Sequence[str]) -> Table:
     )
     note += "its own container, and of 0.4.12 in LXC and Docker (Ubuntu 16), which ends after 10 000 events: so its "
     note += "lines of threads and of total times do not compare across these. Here all are of one version of 1.0."
-    return Table("Beside the paper", columns, rows, note)
+    return Table("Compared with the paper", columns, rows, note)
 
 
 def _shares(found: Values, row: Row) -> list[Value]:
@@ -207,7 +207,7 @@ def _plots(found: Values, places: Sequence[str]) -> list[Plot]:
     return [
         Plot(
             name="speeds",
-            title=f"Speed beside {places[0]}",
+            title=f"Speed compared with {places[0]}",
             x=Axis("test"),
             left=Axis(f"speed, {places[0]} is 1", least=0),
             series=curves,

@@ -156,7 +156,7 @@ def _table(found: Sequence[Point], link: str, direction: str, both: bool) -> Tab
     ends = "a sliver of either node" if both else "the plain peer and a sliver of the node"
     note = (
         f"Between {ends}, through NAT and DNAT; vanilla: from node to node. Low and high: the 95 % confidence interval "
-        "of the mean of all samples, which follow each other closely: it tells their spread, not that of another day. "
+        "of the mean of all samples, which follow each other closely: it shows their spread, not that of another day. "
         "The paper's link was Gigabit Ethernet. CPU: of a core, as the client's iperf3 saw it of itself."
     )
     return Table(f"The paper's table 2: {_named(link)}, {_head(direction)}", columns, rows, note)
@@ -181,7 +181,7 @@ def _talkers(talk: Sequence[Point], link: str, direction: str) -> Table:
             more.append(fmean(cpus) if cpus else None)
             rows.append([way, count, summary.mean, summary.low, summary.high, of_one, *more])
     note = (
-        "Each talker is a sliver of its own with one connection. Fairness: Jain's index of what each had over the "
+        "Each talker is a sliver of its own with one connection. Fairness: Jain's index of their rates over the "
         "whole time, 1 if all had the same. Least and most: of one talker. Low and high: of the mean of the sums."
     )
     return Table(f"Many talk at once: {_named(link)}, {_head(direction)}", columns, rows, note)
@@ -271,7 +271,7 @@ def _sentence(found: Sequence[Point], link: str, direction: str) -> str:
         most = max(talk, key=lambda one: (one.way != VANILLA, one.count))
         share = sums(found, link, direction, most.way, most.count)
         text += f"; {most.count} {most.way} talkers had {most.total / MBIT:.0f} Mbit/s together"
-        text += f", {100 * fmean(share):.1f} % of what one had" if share else ""
+        text += f", {100 * fmean(share):.1f} % of the rate of one" if share else ""
         text += f", with a fairness of {most.fairness:.3f}" if most.fairness is not None else ""
     return f"{text}."
 
