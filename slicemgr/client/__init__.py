@@ -5,9 +5,9 @@
         exp.wait_ssh()
         print(exp.ssh("uname -a"))
 
-Answers are the API's own JSON: times are RFC 3339 text in UTC, sizes bytes. Every method raises `Refused` (nothing
-happened) or `Failed` (it may have) with the service's code, hint and field, and one note for each further field;
-code UNAVAILABLE means that the service cannot be reached. A client is for one thread at a time.
+Answers are the JSON of the API: times are RFC 3339 text in UTC, sizes are in bytes. Every method raises `Refused`
+(nothing happened) or `Failed` (something may have happened) with the code, hint and field of the service, and a note
+for each further field. Code UNAVAILABLE means that the service cannot be reached. A client is not thread-safe.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Client(OldMethods):
     """The resources of one service, over one connection that stays open between calls.
 
     url: such as http://127.0.0.1:8480. token: of the caller. timeout: seconds for connecting and for each answer.
-    source: where the token came from, for the error that says it is wrong. project: the project whose slices are
-    meant; None: of all your projects.
+    source: the origin of the token, for the error that it is invalid. project: the project whose slices the methods
+    use; None: all projects of the user.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Client(OldMethods):
 
     @property
     def project(self) -> str | None:
-        """The project whose slices are meant; None: of all your projects."""
+        """The project whose slices the methods use; None: all projects of the user."""
         return self.connection.project
 
     @project.setter
@@ -122,7 +122,7 @@ class Client(OldMethods):
 
     @property
     def identity(self) -> str | None:
-        """The private key for ssh into slivers; None: as ssh finds it."""
+        """The private key for ssh into slivers; None: the default of ssh."""
         return self.connection.identity
 
     @identity.setter

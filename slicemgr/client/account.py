@@ -1,4 +1,4 @@
-"""The account of the caller, and how to sign in to it."""
+"""The account of the caller, and signing in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Account(Resource):
     """`login` and `accept_invitation` need no token."""
 
     def login(self, user: str, password: str, **wanted: str | None) -> wire.NewToken:
-        """A new token; the service never shows it again.
+        """Sign in and return a new token, which the service never shows again.
 
         wanted: label, scope (read or write), expires (such as `30d`).
         """
@@ -23,7 +23,7 @@ class Account(Resource):
         return cast("wire.NewToken", self._connection.call("POST", "/login", body))
 
     def accept_invitation(self, token: str, password: str) -> str:
-        """Set the password of the invited user; the name of that user. token: the last part of the link."""
+        """Set the password of the invited user and return the user's name. token: the last part of the link."""
         return str(self._connection.call("POST", "/invitation", {"token": token, "password": password})["user"])
 
     def logout(self) -> None:

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 class Audits(Resource):
     def get(self, node: str) -> wire.Audit:
-        """The last audit of the node. Refused(NOT_FOUND) if there was none."""
+        """The last audit of the node. Raises Refused(NOT_FOUND) if there was none."""
         return cast("wire.Audit", self._connection.call("GET", _path(node)))
 
     def put(self, node: str, audit: dict[str, object]) -> wire.Audit:
-        """audit: `began_at` and `rows`; takes the place of the last one."""
+        """Store an audit, which replaces the last one. audit: `began_at` and `rows`."""
         return cast("wire.Audit", self._connection.call("PUT", _path(node), audit))
 
 

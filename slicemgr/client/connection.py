@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 API = "/api/v1"
 _CHUNK = 1 << 20  # bytes of an upload between two reports of its progress
-_LONGEST_IDLE = 30.0  # seconds; the service may close a connection that is idle for longer just as it is used again
-_UPLOAD_TIMEOUT = 600.0  # seconds for the answer after the last byte: the service still writes it to disk
+_LONGEST_IDLE = 30.0  # seconds; the service may close a connection that is idle for longer, just when it is used again
+_UPLOAD_TIMEOUT = 600.0  # seconds for the answer after the last byte, in which the service writes the file to disk
 
 
 class Connection:
     """One HTTP connection to one service.
 
     url: such as http://127.0.0.1:8480. token: of the caller. timeout: seconds for connecting and for each answer.
-    source: where the token came from, for the error that says it is wrong. project: the project whose slices are
-    meant; None: of all projects of the caller. identity: private key for ssh into slivers; None: as ssh finds it.
+    source: the origin of the token, for the error that it is invalid. project: the project whose slices are used; None:
+    all projects of the caller. identity: private key for ssh into slivers; None: the default of ssh.
     """
 
     identity: str | None = None
@@ -61,7 +61,7 @@ class Connection:
         self._used_at = 0.0
 
     def of_project(self, project: str) -> Self:
-        """The same HTTP connection, for the slices of one project."""
+        """A view of this HTTP connection for the slices of one project."""
         other = copy.copy(self)
         other.project = project
         return other
@@ -75,9 +75,9 @@ class Connection:
     def call(
         self, method: str, path: str, body: object = None, *, timeout: float | None = None, key: str = ""
     ) -> dict[str, Any]:
-        """One request. A GET that finds the kept connection closed is sent again on a new one.
+        """Send one request. A GET on a kept connection that proves to be closed is sent again on a new one.
 
-        key: makes it one that may be sent twice, as it is when the connection breaks.
+        key: the idempotency key, with which the request is sent again if the connection breaks.
         """
         return self.answer(*self.exchange(method, path, body, timeout=timeout, key=key))
 
@@ -106,7 +106,7 @@ class Connection:
                     raise self._lost(error) from error
                 again = False
             except BaseException:
-                self.close()  # an answer half read must not be taken for the next one's
+                self.close()  # the rest of a partly read answer must not be taken for the next answer
                 raise
             else:
                 self._used_at = time.monotonic()
@@ -115,7 +115,7 @@ class Connection:
     def upload(
         self, path: str, file: IO[bytes], size: int, on_progress: Callable[[int, int], None] | None = None
     ) -> dict[str, Any]:
-        """POST `size` bytes of `file`. on_progress: called with (bytes sent, size)."""
+        """Send `size` bytes of `file` by POST. on_progress: called with (bytes sent, size)."""
         self._open(self.timeout)
         connection = self.http
         try:
@@ -140,13 +140,13 @@ class Connection:
         return self.answer(status, payload)
 
     def _stream(self, file: IO[bytes], size: int, on_progress: Callable[[int, int], None] | None) -> bool:
-        """False if the service answered or hung up before everything was sent."""
+        """Send the bytes; False if the service answered or closed the connection before all were sent."""
         sent = 0
         while sent < size:
             chunk = file.read(min(_CHUNK, size - sent))
             if not chunk:
                 raise invalid("FILE", f"ended after {sent} of {size} bytes", "it changed while it was being read")
-            # Over TLS there is something to read without an answer: tickets for later sessions come of themselves.
+            # Over TLS, readable data need not be an answer: the server sends session tickets unasked.
             if not hasattr(self.http.sock, "pending") and readable(self.http):
                 return False
             try:
@@ -159,7 +159,7 @@ class Connection:
         return True
 
     def channel(self, path: str, token: str) -> Channel:
-        """The WebSocket at `path` of the service, on a connection of its own. token: what opens it."""
+        """Open the WebSocket at `path` of the service on a separate connection. token: the secret of its ticket."""
         from slicemgr.ipc import websocket
 
         connection = type(self.http)(self.http.host, self.http.port, timeout=self.timeout)
@@ -177,7 +177,7 @@ class Connection:
             raise self._lost(error) from error
 
     def _open(self, timeout: float) -> bool:
-        """True if the connection was open already and the service has not hung up on it."""
+        """Open the connection; True if it was already open and the service has not closed it."""
         connection = self.http
         connection.timeout = timeout
         idle = time.monotonic() - self._used_at
@@ -215,7 +215,7 @@ class Connection:
 
 
 def readable(connection: http.client.HTTPConnection) -> bool:
-    """Between two requests nothing is to be read: if something is, it is the end or an early answer."""
+    """Whether there is data to read. Between two requests, that is the end of the connection or an early answer."""
     poll = select.poll()
     poll.register(connection.sock, select.POLLIN)
     return bool(poll.poll(0))

@@ -1,6 +1,6 @@
-"""Names of the client before it was composed of resources; each works for two more releases, with a DeprecationWarning.
+"""Deprecated names from before the client was composed of resources. They work for two more releases, with a warning.
 
-Type checkers do not know them, so that they find each use.
+They are hidden from type checkers, which therefore report each use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-# Methods of Client, and where each is now.
+# Methods of Client, and their present names.
 METHODS = {
     "accept_invitation": "account.accept_invitation",
     "accept_project_invitation": "invitations.accept",
@@ -91,13 +91,13 @@ METHODS = {
     "withdraw_request": "requests.withdraw",
 }
 
-# Methods that listed what is a resource of the same name now: `client.slices()` is `client.slices.list()`.
+# Methods that are now resources of the same name: `client.slices()` is `client.slices.list()`.
 LISTS = (
     "events", "experiments", "images", "keys", "nodes", "operations", "projects", "requests", "sessions", "slices",
     "snapshots", "tokens", "users",
 )  # fmt: skip
 
-# Modules of the package slicemgr, and where their content is now.
+# Modules of the package slicemgr, and their present names.
 MODULES = {
     "client_audits": "client.audits",
     "client_json": "client.paths",
@@ -113,12 +113,12 @@ MODULES = {
 
 
 def warn(old: str, new: str, level: int = 3) -> None:
-    """level: as `stacklevel` of `warnings.warn`, of which 3 is the caller of the caller."""
+    """Issue a DeprecationWarning. level: the `stacklevel` of `warnings.warn`; 3 is the caller of the caller."""
     warnings.warn(f"{old} is deprecated, use {new}", DeprecationWarning, stacklevel=level)
 
 
 class OldMethods:
-    """The old methods of Client."""
+    """The deprecated methods of Client."""
 
     if not TYPE_CHECKING:
 
@@ -131,7 +131,7 @@ class OldMethods:
 
 
 class OldList:
-    """A resource whose list was a method of Client."""
+    """A resource whose list was a method of Client before."""
 
     if not TYPE_CHECKING:
 
@@ -142,7 +142,7 @@ class OldList:
 
 
 def old_module(name: str) -> ModuleSpec | None:
-    """How to import a module by its old name in full; None if it is not one."""
+    """The import specification of a module by its full old name; None if it is not an old name."""
     from importlib.machinery import ModuleSpec
 
     package, _, module = name.partition(".")
@@ -151,7 +151,7 @@ def old_module(name: str) -> ModuleSpec | None:
 
 
 class _OldModule:
-    """A loader that gives the new module for the old name."""
+    """A loader that returns the new module for the old name."""
 
     @staticmethod
     def create_module(_spec: ModuleSpec) -> ModuleType | None:

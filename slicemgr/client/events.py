@@ -1,4 +1,4 @@
-"""Events: who did what, and when."""
+"""Events: the actions of users, with their times."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ if TYPE_CHECKING:
 
 class Events(OldList, Resource):
     def list(self, *, limit: int | None = 100, **filters: str | None) -> builtins.list[wire.Event]:
-        """The newest, `limit` at most; None: all. filters: slice, project, user, action, since, until."""
+        """The newest events, at most `limit`; None: all. filters: slice, project, user, action, since, until."""
         filters = {"project": self._connection.project, **filters}
         return pages(self._connection.get, "/events", "events", filters, limit)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 class Experiments(OldList, Resource):
     def list(self, **filters: str | None) -> builtins.list[wire.Experiment]:
-        """The newest first; for admins also the hidden ones. filters: kind, node, since, until."""
+        """The experiments, newest first; for admins including hidden ones. filters: kind, node, since, until."""
         return pages(self._connection.get, "/experiments", "experiments", filters)
 
     def get(self, id: str) -> wire.Experiment:
         return cast("wire.Experiment", self._connection.call("GET", _path(id)))
 
     def file(self, id: str, name: str) -> bytes:
-        """The content of one of its files."""
+        """The content of a file of the experiment."""
         status, payload = self._connection.exchange("GET", f"{_path(id)}/files/{segment('FILE', name)}")
         if status >= 300:
             self._connection.answer(status, payload)  # raises the error of the service
@@ -31,16 +31,16 @@ class Experiments(OldList, Resource):
     def publish(
         self, archive: IO[bytes], size: int, *, name: str = "", note: str = "", public: bool = True
     ) -> wire.Experiment:
-        """Send the report of a run, `size` bytes of a tar archive; the same archive again gives the same experiment."""
+        """Publish the report of a run, a tar archive of `size` bytes. The same archive gives the same experiment."""
         wanted = {"name": name or None, "note": note or None, "public": "true" if public else "false"}
         return cast("wire.Experiment", self._connection.upload("/experiments" + query(wanted), archive, size))
 
     def change(self, id: str, **changes: object) -> wire.Experiment:
-        """changes: name, note, public."""
+        """Change an experiment. changes: name, note, public."""
         return cast("wire.Experiment", self._connection.call("PATCH", _path(id), changes))
 
     def delete(self, id: str) -> None:
-        """Delete it with its files on the service; the folder of the run stays."""
+        """Delete an experiment and its files on the service; the folder of the run remains."""
         self._connection.call("DELETE", _path(id))
 
 

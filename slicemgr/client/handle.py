@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from slicemgr import wire
     from slicemgr.client.connection import Connection
 
-_BETWEEN = 0.25  # seconds between two attempts at a port
-_ENVIRONMENT = ("HOME", "USER", "SSH_AUTH_SOCK")  # what ssh has from the user
+_BETWEEN = 0.25  # seconds between two attempts to connect
+_ENVIRONMENT = ("HOME", "USER", "SSH_AUTH_SOCK")  # variables that ssh gets from the user
 
 
 class SliceHandle:
-    """One slice. As a context it deletes the slice at the end, whatever happened within.
+    """One slice. As a context, it deletes the slice at the end in any case.
 
-    Errors are the client's: `Refused` or `Failed`.
+    The methods raise `Refused` or `Failed`, as those of the client.
     """
 
     def __init__(self, connection: Connection, slice: wire.Slice, operation: wire.Operation | None = None) -> None:
-        """operation: the last change that was asked for, for `wait`."""
+        """operation: the last requested change, for `wait`."""
         own = connection.of_project(slice["project"])
         self.info = slice
         self.identity = connection.identity
@@ -48,7 +48,7 @@ class SliceHandle:
 
     @property
     def slivers(self) -> list[wire.Sliver]:
-        """As they were at the last `refresh`."""
+        """The slivers at the time of the last `refresh`."""
         return self.info["slivers"]
 
     def refresh(self) -> Self:
@@ -56,7 +56,7 @@ class SliceHandle:
         return self
 
     def wait(self, timeout: float | None = None) -> Self:
-        """Until the last change that was asked for here is done. timeout: seconds, then Failed(TIMEOUT)."""
+        """Wait until the last change requested by this handle is done. timeout: seconds, then Failed(TIMEOUT)."""
         if self._operation is not None:
             ended = self._operations.wait(self._operation["id"], timeout)
             self._operation = None
@@ -65,7 +65,7 @@ class SliceHandle:
         return self
 
     def wait_ssh(self, timeout: float | None = 300) -> Self:
-        """Until every sliver answers by ssh. timeout: seconds, then Failed(TIMEOUT)."""
+        """Wait until the sshd of every sliver answers. timeout: seconds, then Failed(TIMEOUT)."""
         from slicemgr.client.ssh import greets
 
         end = math.inf if timeout is None else time.monotonic() + timeout
@@ -78,9 +78,9 @@ class SliceHandle:
         return self
 
     def ssh(self, command: str, sliver: int = 0, *, timeout: float = 3600, login: str = "root") -> str:
-        """The standard output of a command on a sliver. The host key must be the one that the service recorded.
+        """Run a command on a sliver and return its standard output. The host key must be the one the service recorded.
 
-        timeout: seconds. Raises Failed with the end of its standard error if it fails or takes longer.
+        timeout: seconds. Raises Failed with the end of the standard error if the command fails or takes longer.
         """
         from slicemgr.client.ssh import known_hosts, own_identities, ssh_words
         from slicemgr.drivers.command import CommandFailed, run
@@ -102,17 +102,17 @@ class SliceHandle:
             raise Failed(message, hint=error.stderr.strip(), code=code) from error
 
     def act(self, action: str) -> Self:
-        """start, stop, restart, pause or resume; `wait` waits for it."""
+        """Start, stop, restart, pause or resume the slice; `wait` waits until it is done."""
         self._operation = self._slices.act(self.name, action)
         return self
 
     def renew(self, lease: str) -> str:
-        """The end of the lease as granted. lease: such as `7d`, from now on."""
+        """Renew the lease and return its granted end. lease: such as `7d`, from now on."""
         self.info = self._slices.renew(self.name, lease)
         return str(self.info["expires_at"])
 
     def delete(self, *, wait: bool = True, timeout: float | None = None) -> None:
-        """wait: until the slice is gone. timeout: seconds, then Failed(TIMEOUT)."""
+        """Delete the slice. wait: until it is deleted. timeout: seconds, then Failed(TIMEOUT)."""
         self._operation = self._slices.delete(self.name)
         if wait:
             self.wait(timeout)

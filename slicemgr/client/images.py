@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Images(OldList, Resource):
-    """name: the name of an image, its sha256 or the unique beginning of that."""
+    """Images. name: the name of an image, its sha256, or a unique prefix of the sha256."""
 
     def list(self, **filters: str | None) -> builtins.list[wire.Image]:
-        """filters: state, project, prefix (of the name)."""
+        """The images. filters: state, project, prefix (of the name)."""
         return pages(self._connection.get, "/images", "images", filters)
 
     def get(self, name: str) -> wire.Image:
@@ -34,15 +34,15 @@ class Images(OldList, Resource):
         format: str,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> wire.Imported:
-        """Send `size` bytes of `file`; `{"image"}`, with an `"operation"` unless the image is already known.
+        """Upload `size` bytes of `file`. Returns `{"image"}`, with an `"operation"` unless the image already exists.
 
-        on_progress: called with (bytes sent, size). Refused if the file is shorter than `size`.
+        on_progress: called with (bytes sent, size). Raises Refused if the file is shorter than `size`.
         """
         path = "/images" + query({"name": name, "format": format, "project": self._connection.project})
         return cast("wire.Imported", self._connection.upload(path, file, size, on_progress))
 
     def publish(self, name: str) -> wire.Image:
-        """Let every project use an image of one project."""
+        """Allow all projects to use an image of one project."""
         return cast("wire.Image", self._connection.call("POST", _path(name, "/publish"), {}))
 
     def delete(self, name: str) -> wire.Operation:

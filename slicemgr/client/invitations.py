@@ -1,4 +1,4 @@
-"""Invitations to projects, for the invited user. Those that a project sent: `slicemgr.client.projects`."""
+"""Invitations to projects, for the invited user. `slicemgr.client.projects` has those that a project sent."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 class Invitations(Resource):
     def list(self) -> builtins.list[wire.ProjectInvitation]:
-        """Those that you can accept or decline."""
+        """The invitations that the user can accept or decline."""
         return pages(self._connection.get, "/me/invitations", "invitations", {})
 
     def accept(self, id: str) -> wire.Me:
-        """Become a member; your account with its projects."""
+        """Become a member of the project. Returns the user's account with its projects."""
         return cast("wire.Me", self._connection.call("POST", f"/me/invitations/{segment('ID', id)}/accept", {}))
 
     def decline(self, id: str) -> None:

@@ -1,4 +1,4 @@
-"""ssh keys. user: the owner, if an admin asks for another user."""
+"""ssh keys. user: the owner, if an admin acts for another user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Keys(OldList, Resource):
         return pages(self._connection.get, "/keys", "keys", {"user": user})
 
     def add(self, text: str) -> builtins.list[wire.Key]:
-        """text: the content of a .pub file."""
+        """Add keys. text: the content of a .pub file."""
         return items(self._connection.call("POST", "/keys", {"key": text}), "keys")
 
     def remove(self, id: str, user: str | None = None) -> None:

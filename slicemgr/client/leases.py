@@ -1,4 +1,4 @@
-"""The lease rules of projects, and the clock by which leases end."""
+"""The lease rules of projects, and the clock that determines the end of leases."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 class Leases(Resource):
     def get(self, name: str) -> wire.LeaseRules:
-        """name: of the project."""
+        """The lease rules of a project."""
         return cast("wire.LeaseRules", self._connection.call("GET", f"/projects/{segment('NAME', name)}/leases"))
 
     def change(self, name: str, **fields: object) -> wire.LeaseRules:
-        """fields: default, window (such as `7d`), reminders (a list of such), exempt; None: as the node."""
+        """Change the rules. fields: default, window (such as `7d`), reminders (a list), exempt; None: as the node."""
         path = f"/projects/{segment('NAME', name)}/leases"
         return cast("wire.LeaseRules", self._connection.call("PATCH", path, fields))
 

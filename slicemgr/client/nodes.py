@@ -1,4 +1,4 @@
-"""Nodes: their state, their checks, and what is measured on a node itself."""
+"""Nodes: their state, their checks, and measurements on the node itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class IoRequest(TypedDict, total=False):
-    """root: snapshot, overlay, copy. image: sha256. what: sqlite, files. size: bytes, or number of files."""
+    """A disk measurement. root: snapshot, overlay, copy. image: sha256. what: sqlite, files. size: bytes or files."""
 
     root: Required[str]
     image: Required[str]
@@ -27,7 +27,7 @@ class IoRequest(TypedDict, total=False):
 
 
 class SysbenchRequest(TypedDict, total=False):
-    """test: cpu, threads, memory, fileio. seconds: 0 as its table has it. size: bytes of the files of `fileio`."""
+    """test: cpu, threads, memory, fileio. seconds: 0 for the default of the test. size: bytes of files of `fileio`."""
 
     test: Required[str]
     seconds: int
@@ -43,27 +43,27 @@ class Nodes(OldList, Resource):
         return cast("wire.Node", self._connection.call("GET", f"/nodes/{segment('NODE', name)}"))
 
     def doctor(self, node: str) -> wire.Operation:
-        """The operation whose result has `checks`."""
+        """Start the checks of a node. The result of the operation has `checks`."""
         return self._ask(node, "doctor", {})
 
     def gc(self, node: str, *, apply: bool = False) -> wire.Operation:
-        """The operation whose result has `items`: objects of slicemgr that belong to nothing; apply: remove them."""
+        """Find objects of slicemgr without an owner, the `items` of the operation's result. apply: remove them."""
         return self._ask(node, "gc", {"apply": apply})
 
     def kernel_tables(self, node: str) -> wire.Operation:
-        """The operation whose result has `tables`: entries in use, the most there may be, and each sliver's limit."""
+        """Read kernel tables. The operation's result has `tables`: used entries, their limit, and that per sliver."""
         return self._ask(node, "tables", {})
 
     def baseline(self, node: str, request: wire.BaselineRequest) -> wire.Operation:
-        """The operation whose result has the raw times of the same work."""
+        """Measure the raw baseline. The result of the operation has the times of the same work without slicemgr."""
         return self._ask(node, "baseline", request)
 
     def measure_io(self, node: str, request: IoRequest) -> wire.Operation:
-        """The operation whose result has `measured`: seconds of make, read, write, sync; or what is `missing`."""
+        """Measure the disk. The operation's result has `measured`: seconds of make, read, write, sync; or `missing`."""
         return self._ask(node, "io", request)
 
     def measure_sysbench(self, node: str, request: SysbenchRequest) -> wire.Operation:
-        """The operation whose result has `measured`: the numbers of one test; or what is `missing`."""
+        """Run sysbench. The operation's result has `measured`: the numbers of one test; or `missing`."""
         return self._ask(node, "sysbench", request)
 
     def _ask(self, node: str, what: str, body: Mapping[str, object]) -> wire.Operation:

@@ -1,4 +1,4 @@
-"""Operations: what the testbed has done, does and will do."""
+"""Operations: the finished, running and queued work of the testbed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
     from slicemgr import wire
 
-_LONGEST_POLL = 30  # seconds; the service allows 60, a proxy in front of it may not
+_LONGEST_POLL = 30  # seconds; the service allows 60, but a proxy in front of it may allow less
 
 
 class Operations(OldList, Resource):
     def list(self, *, limit: int | None = 100, **filters: str | None) -> builtins.list[wire.Operation]:
-        """The newest, `limit` at most; None: all. filters: state, kind, slice, project, user, since, until."""
+        """The newest, at most `limit`; None: all. filters: state, kind, slice, project, user, since, until."""
         return pages(self._connection.get, "/operations", "operations", filters, limit)
 
     def get(self, operation_id: str | int, *, wait: int | None = None, seen: int | None = None) -> wire.Operation:
-        """wait: seconds to hold the answer back until the operation ended or its version is beyond `seen`."""
+        """An operation. wait: seconds to delay the answer until the operation ends or its version exceeds `seen`."""
         path = f"/operations/{segment('ID', str(operation_id))}" + query({"wait": wait, "seen": seen})
         timeout = self._connection.timeout + (wait or 0)
         return cast("wire.Operation", self._connection.call("GET", path, timeout=timeout))
@@ -39,15 +39,15 @@ class Operations(OldList, Resource):
         *,
         patience: float = 15.0,
     ) -> wire.Operation:
-        """The operation, once it has ended (`done` or `failed`: check its state).
+        """Wait until the operation ends, and return it. Its state is `done` or `failed`.
 
-        timeout: seconds, None for ever; then Failed with code TIMEOUT, and the operation goes on. on_progress: called
-        with the operation each time it has changed. patience: seconds for which the service may be away, as in a
-        restart.
+        timeout: seconds, None: unlimited. After it, the method raises Failed with code TIMEOUT, and the operation
+        continues. on_progress: called with the operation after each change. patience: seconds for which the service may
+        be unavailable, for example during a restart.
         """
         end = math.inf if timeout is None else time.monotonic() + timeout
         lost_since: float | None = None
-        version: int | None = None if on_progress is None else 0  # None: the answer is held back until the end
+        version: int | None = None if on_progress is None else 0  # None: the answer is delayed until the end
         while True:
             left = end - time.monotonic()
             began = time.monotonic()
@@ -72,5 +72,5 @@ class Operations(OldList, Resource):
                     code=Code.TIMEOUT,
                 )
             if operation["version"] == version and time.monotonic() - began < min(0.1, poll):
-                time.sleep(0.2)  # a service that does not hold its answer back is not asked in a busy loop
+                time.sleep(0.2)  # no busy loop with a service that does not delay its answer
             version = operation["version"]

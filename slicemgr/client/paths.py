@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from slicemgr import wire
 
-_PAGE = 500  # rows
+_PAGE = 500  # rows per request
 _BY_STATUS = {400: Code.INVALID, 413: Code.INVALID, 502: Code.UNAVAILABLE, 403: Code.DENIED}
 OTHER_VERSION = "check that client and service have the same version"
 
 
 def segment(field: str, text: str) -> str:
-    """`text` as one segment of a path. Refused if it could mean another path, or nothing."""
+    """`text` as one segment of a path. Raises Refused if it is empty or could change the path."""
     if not text or not text.isprintable() or "/" in text or text in (".", ".."):
         raise invalid(field, f"{text!r} is not a valid name", "use letters, digits and hyphens")
     return quote(text, safe="")
@@ -46,7 +46,7 @@ def items(answer: dict[str, Any], key: str) -> list[Any]:
 def pages(
     get: Callable[[str], dict[str, Any]], path: str, key: str, filters: Mapping[str, object], most: int | None = None
 ) -> list[Any]:
-    """The rows of a list, page after page, `most` of them at most."""
+    """The rows of a list, read page by page, at most `most` of them."""
     rows: list[Any] = []
     cursor: str | None = None
     while True:
@@ -61,9 +61,9 @@ def pages(
 
 
 def problem(url: str, source: str, status: int, body: Mapping[str, Any]) -> SlicemgrError:
-    """The error that a problem+json body describes, or what the bare status means (a proxy's page, for one).
+    """The error in a problem+json body, or the meaning of the status of another body, such as the page of a proxy.
 
-    source: where the token came from.
+    source: the origin of the token.
     """
     by_status = _BY_STATUS.get(status) or next((one for one in Code if one.status == status), Code.FAILED)
     code = Code.from_wire(str(body["code"])) if body.get("code") else by_status

@@ -21,18 +21,21 @@ class Projects(OldList, Resource):
         return cast("wire.Project", self._connection.call("GET", f"/projects/{segment('NAME', name)}"))
 
     def create(self, name: str, **fields: object) -> wire.Project:
-        """fields: description, pi (a user), quota and ceiling (slices, slivers, vcpus, memory, disk, ports, lease)."""
+        """Create a project. fields: description, pi (a user), quota, ceiling.
+
+        Limits of quota and ceiling: slices, slivers, vcpus, memory, disk, ports, lease.
+        """
         return cast("wire.Project", self._connection.call("POST", "/projects", {"name": name, **fields}))
 
     def change(self, name: str, **fields: object) -> wire.Project:
-        """fields: description; for an admin also quota and ceiling, each with the limits to change."""
+        """Change a project. fields: description; for an admin also quota and ceiling, with the limits to change."""
         return cast("wire.Project", self._connection.call("PATCH", f"/projects/{segment('NAME', name)}", fields))
 
     def delete(self, name: str) -> None:
         self._connection.call("DELETE", f"/projects/{segment('NAME', name)}")
 
     def set_member(self, project: str, user: str, role: str = "member") -> wire.Project:
-        """Change the role of a member, or add a user: a PI sends an invitation by this, an admin adds the member."""
+        """Change the role of a member, or add a user: an admin adds the member, a PI sends an invitation."""
         path = f"/projects/{segment('PROJECT', project)}/members/{segment('USER', user)}"
         return cast("wire.Project", self._connection.call("PUT", path, {"role": role}))
 
@@ -40,12 +43,12 @@ class Projects(OldList, Resource):
         self._connection.call("DELETE", f"/projects/{segment('PROJECT', project)}/members/{segment('USER', user)}")
 
     def invite(self, project: str, invitee: str, role: str = "member") -> wire.ProjectInvitation:
-        """invitee: a user name or a mail address; the answer does not say whether there is such an account."""
+        """Invite a user. invitee: user name or mail address; the answer does not reveal whether the account exists."""
         body = {"invitee": invitee, "role": role}
         return cast("wire.ProjectInvitation", self._connection.call("POST", _invitations(project), body))
 
     def invitations(self, project: str) -> builtins.list[wire.ProjectInvitation]:
-        """The pending ones, for the PIs of the project."""
+        """The pending invitations, for the PIs of the project."""
         return pages(self._connection.get, _invitations(project), "invitations", {})
 
     def withdraw_invitation(self, project: str, id: str) -> None:

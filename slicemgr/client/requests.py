@@ -1,4 +1,4 @@
-"""Requests for slices beyond a quota, which somebody grants or declines."""
+"""Requests for slices beyond a quota, which an admin or PI grants or declines."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 class Requests(OldList, Resource):
     def list(self, **filters: str | None) -> builtins.list[wire.Request]:
-        """The newest first. filters: state, project, user, since, until."""
+        """The requests, newest first. filters: state, project, user, since, until."""
         return pages(self._connection.get, "/requests", "requests", filters)
 
     def get(self, id: str) -> wire.Request:
         return cast("wire.Request", self._connection.call("GET", _path(id)))
 
     def grant(self, id: str, *, reason: str = "", **changes: object) -> wire.Created:
-        """`{"request", "operation", "slice"}`. changes: count, ports, lease or a limit, to grant less."""
+        """Grant a request. Returns `{"request", "operation", "slice"}`. changes: count, ports, lease or a limit."""
         body = {"reason": reason, "changes": changes}
         return cast("wire.Created", self._connection.call("POST", f"{_path(id)}/grant", body))
 

@@ -1,4 +1,4 @@
-"""What every resource of the client has."""
+"""The base class of the client's resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured of slices, nodes and projects. Points in time are RFC 3339, or how long ago (`1h`)."""
+"""Measurements of slices, nodes and projects. Times are RFC 3339 text, or the time before now (`1h`)."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from slicemgr.client.resource import Resource
 
 class Samples(Resource):
     def of_slice(self, name: str, **wanted: str | None) -> dict[str, Any]:
-        """wanted: since, until, resolution (auto, raw, 5m, 1h), columns, total (true: all slivers together).
+        """The samples of a slice. wanted: since, until, resolution (auto, raw, 5m, 1h), columns, total (true: the sum).
 
-        `slivers` have `series`, lists as long as `at`, and `totals`; rates are a second, cpu is cores.
+        `slivers` have `series`, which are lists as long as `at`, and `totals`. Rates are per second, cpu is in cores.
         """
         path = f"/slices/{segment('NAME', name)}/samples"
         return self._connection.get(path + query({"project": self._connection.project, **wanted}))
 
     def of_node(self, name: str, **wanted: str | None) -> dict[str, Any]:
-        """The same of a node: `series` and `totals`."""
+        """The samples of a node: `series` and `totals`."""
         return self._connection.get(f"/nodes/{segment('NAME', name)}/samples" + query(wanted))
 
     def latest(self) -> dict[str, Any]:
-        """The last sample of each running sliver in your projects (`slivers`), and of the nodes (`nodes`)."""
+        """The last sample of each running sliver in the user's projects (`slivers`), and of the nodes (`nodes`)."""
         return self._connection.get("/top")
 
     def accounts(
         self, project: str | None = None, *, month: str | None = None, since: str | None = None
     ) -> list[dict[str, Any]]:
-        """What projects used by month. month: such as 2026-11; since: from that month on."""
+        """The usage of projects by month. month: such as 2026-11; since: from that month on."""
         wanted = {"project": project, "month": month, "since": since}
         return pages(self._connection.get, "/accounts", "accounts", wanted)

@@ -1,4 +1,4 @@
-"""Sessions of browsers. user: the owner, if an admin asks for another user."""
+"""Sessions of browsers. user: the owner, if an admin acts for another user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a client finds the URL of the service and a token."""
+"""The URL of the service and the token of a client, from environment variables or files."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _project: ContextVar[str | None] = ContextVar("project", default=None)
 
 
 def choose_project(name: str) -> Callable[[], None]:
-    """Make this project the one of clients that `Client.local` creates; call the result to undo that."""
+    """Set the project of clients that `Client.local` creates. Call the result to restore the previous one."""
     token = _project.set(name)
     return lambda: _project.reset(token)
 
 
 def chosen_project() -> str | None:
-    """The project of `choose_project`, else of SLICEMGR_PROJECT."""
+    """The project of `choose_project`, otherwise of SLICEMGR_PROJECT."""
     return _project.get() or os.environ.get("SLICEMGR_PROJECT") or None
 
 
 def user_file() -> Path:
-    """The file of `slicectl login`. Refused if there is no home directory."""
+    """The file of `slicectl login`. Raises Refused if there is no home directory."""
     try:
         return Path.home() / ".config/slicemgr/client.json"
     except RuntimeError as error:
@@ -50,7 +50,7 @@ def user_file() -> Path:
 
 
 def write_settings(file: Path, url: str, token: str) -> None:
-    """Write them to a file for the user alone; an existing identity is kept."""
+    """Write settings to a file that only the user can read; an existing identity is kept."""
     kept: dict[str, object] = {}
     with contextlib.suppress(OSError, ValueError):
         before = json.loads(file.read_text())
@@ -72,10 +72,10 @@ def settings_files() -> list[Path]:
 
 
 def find_settings(environ: Mapping[str, str] | None = None, files: Sequence[Path] | None = None) -> Settings:
-    """The service's URL and token from SLICEMGR_URL and SLICEMGR_TOKEN or SLICEMGR_TOKEN_FILE, else from a file.
+    """The URL and token from SLICEMGR_URL and SLICEMGR_TOKEN or SLICEMGR_TOKEN_FILE, otherwise from a file.
 
-    A token from a file is never sent to the URL of a variable. Refused: UNAVAILABLE if there is no URL,
-    DENIED if this user may not read the only file, INVALID if its content is wrong.
+    A token from a file is never sent to the URL of a variable. Raises Refused: UNAVAILABLE if there is no URL,
+    DENIED if this user may not read the only file, INVALID if its content is invalid.
     """
     environ = os.environ if environ is None else environ
     token, source = _token_of_environment(environ)
@@ -102,7 +102,7 @@ def find_settings(environ: Mapping[str, str] | None = None, files: Sequence[Path
 
 
 def read_settings(file: Path, field: str) -> Settings:
-    """The settings in one file, of another service. Refused if it cannot be read. field: what names the file."""
+    """The settings of another service in a file. field: the option that names it. Raises Refused if unreadable."""
     try:
         return _parse_settings(file.read_text(), file)
     except (OSError, UnicodeDecodeError) as error:

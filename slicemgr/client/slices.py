@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 class Slices(OldList, Resource):
     def list(self, **filters: str | None) -> builtins.list[wire.Slice]:
-        """filters: state, type, image, project, owner, prefix (of the name)."""
+        """The slices. filters: state, type, image, project, owner, prefix (of the name)."""
         filters = {"project": self._connection.project, **filters}
         return pages(self._connection.get, "/slices", "slices", filters)
 
@@ -27,10 +27,10 @@ class Slices(OldList, Resource):
         return cast("wire.Slice", self._connection.call("GET", self._path(name)))
 
     def create(self, name: str, *, type: str = "lxc", image: str, **wanted: Any) -> SliceHandle:
-        """Ask for a slice; its handle, which as a context deletes the slice at the end.
+        """Request a slice. Returns its handle, which, used as a context, deletes the slice at the end.
 
-        wanted: the other fields of a `wire.SliceRequest`, such as count, memory, lease; ssh_keys are your own if left
-        out. Refused(QUOTA) if the request must wait until somebody grants it.
+        wanted: the other fields of a `wire.SliceRequest`, such as count, memory, lease. The default of ssh_keys is the
+        user's own keys. Raises Refused(QUOTA) if the request must be granted first.
         """
         from slicemgr.client.handle import SliceHandle
         from slicemgr.client.ssh import public_keys
@@ -51,16 +51,16 @@ class Slices(OldList, Resource):
         return SliceHandle(self._connection, self.get(name))
 
     def submit(self, request: wire.SliceRequest) -> wire.Created:
-        """`{"operation", "slice"}`; `{"plan"}` when the request says dry_run; `{"request"}` beyond the quota.
+        """Request a slice. Returns `{"operation", "slice"}`; `{"plan"}` for dry_run; `{"request"}` beyond the quota.
 
-        Sent again, and still executed only once, if the connection breaks before the answer.
+        If the connection breaks before the answer, the request is sent again, but executed only once.
         """
         project = self._connection.project
         body = {"project": project, **request} if project else request
         return cast("wire.Created", self._connection.call("POST", "/slices", body, key=uuid.uuid4().hex))
 
     def act(self, name: str, action: str) -> wire.Operation:
-        """The operation that does start, stop, restart, pause or resume."""
+        """Start, stop, restart, pause or resume a slice. Returns the operation."""
         return operation_in(self._connection.call("POST", self._path(name, f"/{action}"), {}))
 
     def start(self, name: str) -> wire.Operation:
@@ -79,23 +79,23 @@ class Slices(OldList, Resource):
         return self.act(name, "resume")
 
     def renew(self, name: str, lease: str) -> wire.Renewed:
-        """The slice, with the end of the lease as granted; `trimmed`: why it is not the end that was asked for.
+        """Renew a lease. Returns the slice with the granted end; `trimmed`: why it is not the requested end.
 
         lease: such as `7d`, from now on.
         """
         return cast("wire.Renewed", self._connection.call("POST", self._path(name, "/renew"), {"lease": lease}))
 
     def resize(self, name: str, disk: str) -> wire.Operation:
-        """disk: the new limit of each sliver, such as `8G`."""
+        """Change the disk limit of a slice. disk: the new limit of each sliver, such as `8G`."""
         return operation_in(self._connection.call("POST", self._path(name, "/resize"), {"disk": disk}))
 
     def delete(self, name: str) -> wire.Operation:
         return operation_in(self._connection.call("DELETE", self._path(name)))
 
     def console(self, name: str, sliver: int = 0, *, screen: bool = False) -> Channel:
-        """The console of a running sliver as bytes both ways; it replaces an existing connection.
+        """Connect to the console of a running sliver, as bytes in both directions; replaces an existing connection.
 
-        screen: that of a virtual machine, as RFB (VNC).
+        screen: the graphical console of a virtual machine, as RFB (VNC).
         """
         wanted = {"sliver": sliver, "screen": screen}
         ticket = cast("wire.Console", self._connection.call("POST", self._path(name, "/console"), wanted))

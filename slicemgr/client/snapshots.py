@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class Snapshots(OldList, Resource):
     def list(self, slice: str) -> builtins.list[wire.Snapshot]:
-        """The newest first."""
+        """The snapshots of a slice, newest first."""
         return items(self._connection.call("GET", self._all(slice)), "snapshots")
 
     def get(self, slice: str, snapshot: str) -> wire.Snapshot:
@@ -25,14 +25,14 @@ class Snapshots(OldList, Resource):
         return operation_in(self._connection.call("POST", self._all(slice), {"name": snapshot}))
 
     def restore(self, slice: str, snapshot: str) -> wire.Operation:
-        """The present content of the slice is lost."""
+        """Restore a snapshot. The present content of the slice is lost."""
         return operation_in(self._connection.call("POST", self._path(slice, snapshot, "/restore"), {}))
 
     def delete(self, slice: str, snapshot: str) -> wire.Operation:
         return operation_in(self._connection.call("DELETE", self._path(slice, snapshot)))
 
     def clone(self, slice: str, snapshot: str, name: str, **wishes: object) -> wire.Created:
-        """A new slice. wishes: lease, disk, ssh_keys."""
+        """Create a new slice from a snapshot. wishes: lease, disk, ssh_keys."""
         body = {"name": name, **wishes}
         return cast("wire.Created", self._connection.call("POST", self._path(slice, snapshot, "/clone"), body))
 

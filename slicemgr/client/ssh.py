@@ -1,4 +1,4 @@
-"""ssh into a sliver, with the host key that the service recorded and no other."""
+"""ssh into a sliver, accepting only the host key that the service recorded."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]*")
 
 
 def public_keys(identity: str | None) -> list[str]:
-    """The public keys of the user: of the identity, else those in ~/.ssh, if any; the service may have others."""
+    """The public keys of the user: that of the identity, otherwise those in ~/.ssh. The service may have others."""
     files = [Path(f"{identity}.pub")] if identity else [Path.home() / ".ssh" / name for name in PUBLIC_KEYS]
     return [file.read_text() for file in files if file.is_file()]
 
 
 def own_identities(identity: str | None) -> list[str]:
-    """Options of ssh for the private keys of `public_keys`: ssh itself uses the home of the account and not HOME."""
+    """Options of ssh for the private keys of `public_keys`, because ssh does not use HOME to find them."""
     if identity:
         return []
     files = [Path.home() / ".ssh" / name.removesuffix(".pub") for name in PUBLIC_KEYS]
@@ -33,17 +33,17 @@ def own_identities(identity: str | None) -> list[str]:
 
 
 def greets(sliver: wire.Sliver, timeout: float = 2.0) -> bool:
-    """Whether an ssh server answers at the port of the sliver, and its host key is recorded."""
+    """Whether an ssh server answers at the port of the sliver, and its host key is recorded. timeout: seconds."""
     return bool(sliver["ssh"].get("host_key")) and answers(sliver, timeout)
 
 
 def answers(sliver: wire.Sliver, timeout: float = 2.0) -> bool:
-    """Whether any ssh server answers at the port of the sliver."""
+    """Whether any ssh server answers at the port of the sliver. timeout: seconds."""
     return ssh_banner.answers(sliver["ssh"]["host"], sliver["ssh"]["port"], timeout)
 
 
 def known_hosts(target: str, sliver: wire.Sliver) -> Path:
-    """A file with the recorded key and no other; there is one for each port, so that their number is limited."""
+    """A file that contains only the recorded key; one file per port, so that their number is limited."""
     key = sliver["ssh"].get("host_key")
     if not key:
         raise Refused(Code.CONFLICT, f"{target} has no host key yet", hint="wait until it runs: `slicectl wait`")
@@ -52,7 +52,7 @@ def known_hosts(target: str, sliver: wire.Sliver) -> Path:
         raise Failed("the service sent something that is not a host and its ed25519 key")
     directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slicemgr" / "known_hosts"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = directory / f"{sliver['ssh']['host']}-{sliver['ssh']['port']}"  # slices of two testbeds may have one name
+    path = directory / f"{sliver['ssh']['host']}-{sliver['ssh']['port']}"  # slices of two testbeds may share a name
     fresh = directory / f".{os.getpid()}"
     fresh.touch(mode=0o600)
     fresh.write_text(f"[{sliver['ssh']['host']}]:{sliver['ssh']['port']} {line[0]}\n")
@@ -61,7 +61,7 @@ def known_hosts(target: str, sliver: wire.Sliver) -> Path:
 
 
 def ssh_words(sliver: wire.Sliver, known_hosts: Path, identity: str | None, login: str) -> list[str]:
-    """The command line: ssh accepts only the recorded key, whatever is in the known_hosts of the user."""
+    """The command line of ssh, which accepts only the recorded key and ignores the known_hosts of the user."""
     options = {
         "StrictHostKeyChecking": "yes",
         "UserKnownHostsFile": '"' + str(known_hosts).replace("%", "%%") + '"',
@@ -69,7 +69,7 @@ def ssh_words(sliver: wire.Sliver, known_hosts: Path, identity: str | None, logi
         "HostKeyAlgorithms": "ssh-ed25519",
         "CheckHostIP": "no",
         "VerifyHostKeyDNS": "no",
-        "ControlPath": "none",  # a shared connection to the previous owner of the port would not be verified
+        "ControlPath": "none",  # a shared connection may lead to the previous owner of the port, unverified
         "UpdateHostKeys": "no",
         "LogLevel": "ERROR",
     }

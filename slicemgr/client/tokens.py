@@ -1,4 +1,4 @@
-"""API tokens. user: the owner, if an admin asks for another user."""
+"""API tokens. user: the owner, if an admin acts for another user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Tokens(OldList, Resource):
         return pages(self._connection.get, "/tokens", "tokens", {"user": user})
 
     def create(self, label: str, **wanted: str | None) -> wire.NewToken:
-        """The service never shows `token` again. wanted: scope (read or write), expires (such as `30d`)."""
+        """Create a token; the service never shows it again. wanted: scope (read or write), expires (such as `30d`)."""
         given = {key: value for key, value in wanted.items() if value is not None}
         return cast("wire.NewToken", self._connection.call("POST", "/tokens", {"label": label, **given}))
 

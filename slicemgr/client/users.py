@@ -1,4 +1,4 @@
-"""Users, for admins; a user may change some fields of the own account."""
+"""Users, for admins. Other users may change some fields of their own account."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Users(OldList, Resource):
         return cast("wire.User", self._connection.call("GET", _path(name)))
 
     def invite(self, name: str, **fields: object) -> wire.Invited:
-        """The new user and the link, which the service never shows again. fields: full_name, email, admin."""
+        """Invite a user. Returns the user and the link, which is never shown again. fields: full_name, email, admin."""
         return cast("wire.Invited", self._connection.call("POST", "/users", {"name": name, **fields}))
 
     def invite_again(self, name: str) -> wire.Invited:
-        """A new link for a user who lost the old one or forgot the password."""
+        """Create a new link for a user who lost the old one or forgot the password."""
         return cast("wire.Invited", self._connection.call("POST", f"{_path(name)}/invitation", {}))
 
     def change(self, name: str, **fields: object) -> wire.User:
-        """fields: full_name, email, of your own account also default_project; for an admin also enabled and admin."""
+        """Change a user. fields: full_name, email; own account: default_project; for an admin: enabled, admin."""
         return cast("wire.User", self._connection.call("PATCH", _path(name), fields))
 
 
