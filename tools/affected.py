@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Run the tests that a change can touch: `tools/affected.py [BASE]`; without BASE, what differs from HEAD.
+"""Run the tests that a change can affect: `tools/affected.py [BASE]`; the default of BASE is HEAD.
 
-A test file is run if it imports a changed file, directly or through others, or starts a program that does, or names a
-changed file that is not Python. What nobody names runs everything. Tests marked `long` are left out, as in `make test`.
+A test file is run if it imports a changed file, directly or indirectly, if it starts a program that does, or if it
+names a changed file that is not Python. A file without such a use runs all tests. Tests marked `long` are omitted, as
+in `make test`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from pathlib import Path
 import suite
 from demo import REPO
 
-ROOTS = ("", "tests", "tools")  # where an import begins
-LINKED = ("web", "migrations", "images")  # folders at the top that are parts of the package by links in it
+ROOTS = ("", "tests", "tools")  # folders in which imports are resolved
+LINKED = ("web", "migrations", "images")  # top-level folders that belong to the package through symbolic links
 SOURCES = ("slicemgr", *LINKED, "tests", "tools")
-PROGRAMS = {"slicemgr": "slicemgr/main.py", "slicectl": "slicemgr/cli/__init__.py"}  # what a started program imports
-# What is read and not imported, by whom: a change below a folder is one of the file.
+PROGRAMS = {"slicemgr": "slicemgr/main.py", "slicectl": "slicemgr/cli/__init__.py"}  # the module of each program
+# Folders that are read and not imported, with their reader: a change in the folder counts as a change of the reader.
 READERS = {
     "docs": "tools/reference.py",
     "docs/tutorials": "tests/tutorial.py",
@@ -33,9 +34,9 @@ READERS = {
     "tests/golden": "tests/conftest.py",
 }
 LOCK = ("requirements/build.txt", "requirements/dev.txt", "requirements/node.txt")
-EVERYTHING = {"pyproject.toml", "setup.py", *LOCK, "tools/packages.txt", "tools/setup"}  # what all tests stand on
+EVERYTHING = {"pyproject.toml", "setup.py", *LOCK, "tools/packages.txt", "tools/setup"}  # all tests depend on them
 SILENT = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", ".gitignore"}  # no test reads them
-# Only these tests in a box see a change below these folders: others never get there.
+# A change below these folders affects only these tests in a box: others do not reach the code.
 BOXED = ("tests/system/", "tests/browser/", "tests/contract/", "tests/production/")
 NARROW = {
     "slicemgr/bench": (
@@ -51,11 +52,11 @@ NARROW = {
     "web/templates": ("tests/browser/", "tests/system/test_proxy.py"),
 }
 
-Graph = Mapping[str, set[str]]  # file → the files that it uses
+Graph = Mapping[str, set[str]]  # file → files that it uses
 
 
 def graph(root: Path = REPO) -> Graph:
-    """Which Python source uses which, as paths below `root`."""
+    """The uses between Python sources, as paths below `root`."""
     files = sorted(file for folder in SOURCES for file in (root / folder).rglob("*.py"))
     modules = {}
     for file in files:
@@ -70,7 +71,7 @@ def graph(root: Path = REPO) -> Graph:
         if one.startswith("tests/"):
             used |= {f"{folder}/conftest.py" for folder in Path(one).parents} & found.keys()
         used.discard(one)
-    # A conftest counts alone: who has a fixture of it imports what the fixture is made of, for its type.
+    # A conftest has no uses: a test with one of its fixtures imports the fixture's type itself.
     found |= {path: set() for path in found if Path(path).name == "conftest.py"}
     return found
 
@@ -86,13 +87,13 @@ def _used(file: Path, modules: Mapping[str, str]) -> Iterator[str]:
             continue
         for name in names:
             words = name.split(".")
-            for end in range(1, len(words) + 1):  # an import runs the packages above, too
+            for end in range(1, len(words) + 1):  # an import also runs the parent packages
                 if (module := ".".join(words[:end])) in modules:
                     yield modules[module]
 
 
 def _named(node: ast.AST, modules: Mapping[str, str]) -> Iterator[str]:
-    """What a string names: a program in `BIN / "slicectl"`, a module that is imported by its name, or many such."""
+    """Files that a string names: a program in `BIN / "slicectl"`, a module by its name, or modules by a prefix."""
     match node:
         case ast.BinOp(op=ast.Div(), right=ast.Constant(value=str(program))):
             yield from filter(None, [PROGRAMS.get(program.removeprefix("bin/"))])
@@ -102,7 +103,7 @@ def _named(node: ast.AST, modules: Mapping[str, str]) -> Iterator[str]:
 
 
 def users(of: str, uses: Graph) -> set[str]:
-    """The file and all that use it, directly or through others."""
+    """The file and all files that use it, directly or indirectly."""
     found: set[str] = set()
     waiting = [of]
     while waiting:
@@ -114,7 +115,7 @@ def users(of: str, uses: Graph) -> set[str]:
 
 
 def tests_of(changed: Iterable[str], uses: Graph, root: Path = REPO) -> set[str]:
-    """The test files that can tell what changed; all of them if nothing is known of a file."""
+    """The test files that the changes can affect; all of them if the uses of a file are unknown."""
     tests = {path for path in uses if path.startswith("tests/") and Path(path).name.startswith("test_")}
     found = set()
     for path in changed:
@@ -130,25 +131,25 @@ def tests_of(changed: Iterable[str], uses: Graph, root: Path = REPO) -> set[str]
 
 
 def _readers(path: str, uses: Graph, root: Path) -> list[str] | None:
-    """Who reads a file that nobody imports; None if that is not known."""
+    """The readers of a file that no module imports; None if they are unknown."""
     if path in SILENT:
         return []
     if path in EVERYTHING or (path.endswith(".py") and not (root / path).exists()):
-        return None  # of a source that was deleted nobody knows who used it
+        return None  # the uses of a deleted source are unknown
     name = Path(path).name
     named = [one for one in uses if one.startswith(("tests/", "tools/")) and name in (root / one).read_text()]
     return _owners(path) + named or None
 
 
 def _owners(path: str) -> list[str]:
-    """Who reads the folder of a file; a migration is imported by nobody, but a test is no other test's affair."""
+    """The readers of the folder of a file, such as those of migrations; none for a test."""
     if path.endswith(".py") and path.startswith("tests/"):
         return []
     return [reader for folder, reader in READERS.items() if path.startswith(f"{folder}/")]
 
 
 def changed(base: str) -> set[str]:
-    """The files that differ from a commit, those that git does not know yet included."""
+    """The files that differ from a commit, including untracked files."""
     known = _git("diff", "--name-only", "--no-renames", base)
     return {*known, *_git("ls-files", "--others", "--exclude-standard")}
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The set-up and the tests on a Debian with nothing installed but what `git clone` and `make` need.
+"""The set-up and the tests on a Debian that has only the packages for `git clone` and `make`.
 
-`tools/bare.py` makes a minimal Debian once, clones the last commit into a layer above it, and runs there `tools/setup`,
-`make check` and the tests of the units; other words are passed on to pytest. The layer is thrown away at the end. What
-runs in it has a file system, processes, devices and a host name of its own and sees files of this machine only as
-copies; it uses this machine's network to reach the package indexes.
+`tools/bare.py` installs a minimal Debian once, clones the last commit into a layer above it, and runs `tools/setup`,
+`make check` and the unit tests there; other arguments are passed to pytest. The layer is deleted at the end. Programs
+in it have their own file system, processes, devices and host name and see only copies of this host's files. They use
+the network of this host to reach the package indexes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from prodhost import overlay
 REPO = Path(__file__).resolve().parent.parent
 CACHE = REPO / ".run" / "bare"
 SUITE = "bookworm"
-PACKAGES = ("ca-certificates", "git", "make")  # what the README asks for before `make`
+PACKAGES = ("ca-certificates", "git", "make")  # the requirements of the README before `make`
 CLONE = "root/slicemgr"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 TESTS = ("-m", "not long", "tests/unit", "tests/golden")
-# Within the new namespaces: what a container has, and then another root.
+# Within the new namespaces: the mounts of a container, and then another root.
 ENTER = """
 set -e
 root=$1; shift
@@ -54,7 +54,7 @@ def say(text: str) -> None:
 
 
 def ensure_tree() -> Path:
-    """A minimal Debian, installed once for each list of packages."""
+    """The tree of a minimal Debian, installed once for each list of packages."""
     from slicemgr.builder import recipe
 
     key = hashlib.sha256("\n".join([SUITE, *PACKAGES]).encode()).hexdigest()[:12]
@@ -78,7 +78,7 @@ def ensure_tree() -> Path:
 
 
 def prepare(root: Path) -> None:
-    """A clone of the last commit, and how the package indexes are reached from this machine, as copies."""
+    """Clone the last commit, and copy the files that are needed to reach the package indexes."""
     git = ["git", "-c", f"safe.directory={REPO}", "clone", "--quiet", "--no-hardlinks", "--depth=1"]
     subprocess.run([*git, f"file://{REPO}", root / CLONE], check=True, stdin=subprocess.DEVNULL)
     for name, content in (("hosts", "127.0.0.1 localhost bare\n"), ("resolv.conf", None)):
@@ -90,7 +90,7 @@ def prepare(root: Path) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Nothing of this process's but the way to Python's package index."""
+    """The environment of programs: of this process, only the settings for Python's package index."""
     found = {name: value for name, value in os.environ.items() if name.endswith(("_proxy", "_PROXY"))}
     found |= {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "TERM": "dumb"}
     if CERTIFICATES.exists():
@@ -99,7 +99,7 @@ def environment() -> dict[str, str]:
 
 
 def inside(root: Path, *words: str, capture: bool = False) -> str:
-    """What a program prints that runs in the clone. Raises CalledProcessError."""
+    """Run a program in the clone and return its output if `capture`. Raises CalledProcessError."""
     namespaces = ["--mount", "--pid", "--fork", "--kill-child", "--uts", "--ipc", "--cgroup"]
     shell = ["sh", "-c", ENTER, "enter", str(root), "env", "--chdir", f"/{CLONE}", *words]
     done = subprocess.run(
@@ -110,7 +110,7 @@ def inside(root: Path, *words: str, capture: bool = False) -> str:
 
 
 def asked_for(root: Path) -> set[str]:
-    """The packages that are installed and no other package's dependency."""
+    """The packages that were installed explicitly and not as a dependency."""
     return set(inside(root, "apt-mark", "showmanual", capture=True).split())
 
 
@@ -125,7 +125,7 @@ def listed() -> set[str]:
 
 
 def run(root: Path, tests: list[str]) -> int:
-    """The set-up, the checks and the tests in a tree; the exit status of the tests."""
+    """Run the set-up, the checks and the tests in a tree. Returns the exit status of the tests."""
     prepare(root)
     before = asked_for(root)
     say("running tools/setup")
@@ -147,7 +147,7 @@ def run(root: Path, tests: list[str]) -> int:
 
 
 def main() -> int:
-    if "--private" not in sys.argv:  # a killed one leaves no mounts
+    if "--private" not in sys.argv:  # a killed run leaves no mounts
         return subprocess.run(["unshare", "--mount", sys.executable, __file__, "--private", *sys.argv[1:]]).returncode
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:

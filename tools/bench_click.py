@@ -1,10 +1,10 @@
-"""How long a researcher waits from the click on *Request slice* until ssh answers, beside the same through slicectl.
+"""Measure the time from the click on *Request slice* until ssh answers, compared with slicectl.
 
     make demo && .venv/bin/python tools/bench_click.py [--count 10]
 
-Both ask the demo's node for a container of the same image, in turns. The page's time ends when it says that the slice
-is ready and the port that its ssh command names has sent its banner; slicectl's, when `slicectl create` has returned
-and the same is so. Afterwards the slices are gone, and the account made for it is disabled.
+Both request a container of the same image from the demo's node, in turns. The time of the page ends when it shows that
+the slice is ready and the port of its ssh command has sent the banner; that of slicectl, when `slicectl create` has
+returned and the port has sent the banner. At the end, the slices are deleted and the account is disabled.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def slicectl_json(*words: str) -> Any:
 
 
 def banner(host: str, port: int) -> None:
-    """Return when ssh's banner has come from there. Raises OSError if there is none."""
+    """Wait for the ssh banner of a port. Raises OSError if there is none."""
     with socket.create_connection((host, port), timeout=30) as connection:
         if not connection.recv(256).startswith(b"SSH-"):
             raise OSError(f"{host}:{port} is no ssh server")
 
 
 def invite() -> str:
-    """An account with a project of its own; the link by which it gets its password."""
+    """Create an account with its own project. Returns the link for setting the password."""
     if not any(one["name"] == PROJECT for one in slicectl_json("project", "list")):
         demo.slicectl("project", "create", PROJECT, "--slices", "2", "--slivers", "2")
     if any(one["name"] == USER for one in slicectl_json("user", "list")):
@@ -61,7 +61,7 @@ def sign_in(page: Page, link: str) -> None:
 
 
 def by_page(page: Page, name: str, key: Path) -> float:
-    """Seconds from the click."""
+    """Seconds from the click until the banner."""
     page.goto("/new")
     page.get_by_label("Name").fill(name)
     page.get_by_label("Image").select_option(demo.RECIPE)
@@ -77,7 +77,7 @@ def by_page(page: Page, name: str, key: Path) -> float:
 
 
 def by_slicectl(name: str, key: Path) -> float:
-    """Seconds from the start of the command."""
+    """Seconds from the start of the command until the banner."""
     started = time.monotonic()
     words = ("--type", "lxc", "--image", demo.RECIPE, "--ssh-key", str(key), "--project", PROJECT)
     sliver = slicectl_json("create", name, *words)["slivers"][0]

@@ -1,10 +1,10 @@
-"""How long the lists of the REST API take, with how many queries, and how many requests a second the service answers.
+"""Measure the times and the numbers of queries of REST lists, and the requests per second of the service.
 
     tools/bench_lists.py [--slices 20 200 1000] [--seconds 3] [--clients 4]
 
-Server times are medians of the processor's time for a request to the application itself, without a network: others
-who use the machine do not count. Requests a second go over real
-sockets to gunicorn as `slicemgr web` starts it, in turns with a bare Flask route of the same process.
+Server times are medians of the CPU time of a request to the application itself, without a network, so that other load
+of the host does not count. Requests per second are measured over real sockets to gunicorn as `slicemgr web` starts it,
+in turns with a bare Flask route of the same process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FACTS = {"cpus": 4, "memory": 64 * GIB, "disk_total": 512 * GIB, "kinds": {"lxc
 
 @contextmanager
 def service(folder: Path, port: int) -> Iterator[tuple[Config, Store]]:
-    """An announced node, a ready image, the admin's token."""
+    """A service with an announced node, a ready image, and the token of the admin."""
     node = NodeConfig(state_dir=folder / "state", run_dir=folder / "run", pool=folder / "pool")
     config = Config(node=node, web=WebConfig(port=port, user="65534:65534"))
     schema.upgrade(config.store_url)
@@ -62,7 +62,7 @@ def service(folder: Path, port: int) -> Iterator[tuple[Config, Store]]:
 
 
 def fill(config: Config, store: Store, first: int, last: int) -> None:
-    """Slices of one sliver each, each with its operation and event."""
+    """Create slices of one sliver each, each with its operation and event."""
     admin = Principal(schema.ADMIN, True)
     wish = {"type": "lxc", "image": "debian-12", "ssh_keys": [_key()], "ports": 1, "memory": "16M", "disk": "16M"}
     for number in range(first, last):
@@ -74,7 +74,7 @@ def _key() -> str:
 
 
 def measure(client: Any, store: Store, path: str) -> tuple[float, int, int]:
-    """Milliseconds of processor time (median), queries, KiB of one list."""
+    """Milliseconds of CPU time (median), number of queries, and KiB of one list."""
     times, queries = [], 0
 
     def note(*_: Any) -> None:
@@ -126,7 +126,7 @@ def serving(config: Config) -> Iterator[None]:
 
 
 def rate(port: int, path: str, seconds: float, clients: int) -> float:
-    """Requests a second of `clients` connections that are kept."""
+    """Requests per second over `clients` persistent connections."""
     counts = [0] * clients
     end = time.monotonic() + seconds
 

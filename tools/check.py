@@ -22,7 +22,7 @@ CHECKS: dict[str, list[str]] = {
 
 
 def main() -> int:
-    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # the version range in pyproject.toml is the answer to it
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # the version range in pyproject.toml excludes it
     with ThreadPoolExecutor(2) as pool:
         results = pool.map(lambda argv: subprocess.run(argv, capture_output=True, text=True, env=env), CHECKS.values())
         failed = 0

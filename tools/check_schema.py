@@ -1,4 +1,4 @@
-"""Do the migrations make the tables that the code describes, on SQLite and on PostgreSQL?
+"""Check that the migrations create the tables that the code describes, on SQLite and on PostgreSQL.
 
 Exit status 1 if `alembic check` finds a difference.
 """
@@ -20,7 +20,7 @@ from slicemgr.store import schema
 
 
 def difference(url: str) -> str:
-    """What the upgraded database at `url` lacks or has too much; "" if nothing."""
+    """The differences between the upgraded database at `url` and the code; "" if there are none."""
     alembic = Config(cmd_opts=Namespace(x=[f"url={url}"]), stdout=sys.stderr)
     alembic.set_main_option("script_location", str(PACKAGE / "migrations"))
     try:

@@ -41,7 +41,7 @@ def found(lines: Prose, words: Mapping[str, str]) -> Found:
 
 
 def prose(text: str) -> Iterator[tuple[int, str]]:
-    """The lines of a Markdown text, numbered from 1, without code. A phrase may go over the end of a line."""
+    """The lines of a Markdown text, numbered from 1, without code. A phrase may span two lines."""
     fenced, before = False, ""
     lines: list[tuple[int, str]] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -59,7 +59,7 @@ def prose(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _across(number: int, end: str, start: str) -> Iterator[tuple[int, str]]:
-    """The last two words of a line with the first three of the next, if both have some."""
+    """The last two words of a line with the first three of the next, unless one of them is empty."""
     if end and start and not start.startswith(("|", "-", "#", ">")):
         yield number, f"{end} {start}"
 
@@ -77,7 +77,7 @@ def template(text: str) -> Prose:
 def python(text: str) -> Prose:
     """The comments, docstrings and string literals of a module. A literal has the number of its first line."""
     docstrings = set()
-    for node in ast.walk(ast.parse(text)):  # a statement comes before the expression in it
+    for node in ast.walk(ast.parse(text)):  # ast.walk yields a statement before its expression
         match node:
             case ast.Expr(value=ast.Constant(value=str(docstring)) as constant):
                 docstrings.add(constant)
@@ -95,13 +95,13 @@ READERS: dict[str, Callable[[str], Prose]] = {"documents": prose, "templates": t
 
 
 def newest_section(changelog: str) -> str:
-    """What is above the second version, with line numbers kept."""
+    """The text above the second version, so that line numbers are kept."""
     parts = re.split(r"^(?=## )", changelog, flags=re.MULTILINE)
     return "".join(parts[:2])
 
 
 def read(repo: Path = REPO) -> Iterator[tuple[Path, Prose]]:
-    """Every file that the list names, and the section of the changelog that is not released, with their lines."""
+    """Every file that the list names, and the newest section of the changelog, with their lines."""
     listed = tomllib.loads((repo / "docs" / LIST.name).read_text())
     for kind, reader in READERS.items():
         for pattern in listed["files"][kind]:

@@ -1,6 +1,6 @@
-"""`make demo` and `make down`: a node in a box, its service, an image, and a slice one can log into.
+"""`make demo` and `make down`: a node in a box, its service, an image, and a slice for logging in.
 
-Everything is kept below `.run/` and in the box. Each step looks first whether it is done already.
+All files are below `.run/` and in the box. Each step first checks whether it is already done.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 REPO = HERE.parent
 RUN = REPO / ".run"
 VENV = REPO / ".venv"
-CLONE = hashlib.sha256(str(REPO).encode()).hexdigest()[:6]  # boxes of two clones do not meet
+CLONE = hashlib.sha256(str(REPO).encode()).hexdigest()[:6]  # boxes of two clones have different names
 BOX = f"demo-{CLONE}"
 RECIPE = "debian-12"
 PORT = 8480
@@ -47,7 +47,7 @@ def say(text: str) -> None:
 
 
 def run(*argv: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """A program whose output is wanted; what it says on stderr is shown as it comes."""
+    """Run a program and capture its standard output; its standard error is shown at once."""
     return subprocess.run([str(word) for word in argv], check=check, text=True, stdout=subprocess.PIPE)
 
 
@@ -60,9 +60,9 @@ def slicectl(*words: str | Path, check: bool = True) -> subprocess.CompletedProc
 
 
 def ensure_image(name: str = RECIPE) -> Path:
-    """A recipe's disk image, built once and again when the recipe changes.
+    """The disk image of a recipe, built if it is missing or older than the recipe.
 
-    A mirror that is being updated may have no consistent index of security fixes: a demo and tests go on without.
+    A mirror during an update may lack a consistent index of security fixes: demo and tests then continue without them.
     """
     from slicemgr.builder import recipe
 
@@ -99,12 +99,12 @@ def box_address(box: str = BOX) -> str:
 
 
 def web_page(box: str = BOX) -> str:
-    """The address of the web page in a box."""
+    """The URL of the web page in a box."""
     return f"http://{box_address(box)}:{PORT}"
 
 
 def ensure_box(box: str, name: str) -> dict[str, str]:
-    """A box and, inside, `slicemgr up` of a node of this name. What its client.json says."""
+    """Create a box that runs `slicemgr up` for a node of this name. Returns the content of its client.json."""
     nodebox("make", box, "--link", "host")
     address, url = box_address(box), web_page(box)
     if not answers(url):
@@ -128,7 +128,7 @@ def write_client(target: Path, client_settings: dict[str, str]) -> None:
 
 
 def ensure_service(key: Path) -> str:
-    """The demo's box; where `slicectl` of this clone finds it. The service's address."""
+    """Create the demo's box, and the settings of this clone's `slicectl`. Returns the URL of the service."""
     client_settings = ensure_box(BOX, "demo")
     write_client(VENV / "etc/slicemgr/client.json", {**client_settings, "identity": str(key)})
     await_node()
@@ -136,7 +136,7 @@ def ensure_service(key: Path) -> str:
 
 
 def await_node() -> None:
-    """Until the service knows the box's node: its agent announces it."""
+    """Wait until the agent has announced the node of the box to the service."""
     while not json.loads(slicectl("node", "list", "-f", "json").stdout):
         time.sleep(0.1)
 
@@ -172,13 +172,13 @@ def up() -> None:
 
 
 def down() -> None:
-    """Destroy this clone's boxes and remove what demo and test wrote; what `tools/setup` installed stays."""
+    """Destroy the boxes of this clone and delete the files of demo and tests, but not those of `tools/setup`."""
     for line in nodebox("list").splitlines():
         box = line.split()[0]
         if box.endswith(f"-{CLONE}"):
             nodebox("destroy", box)
     if not nodebox("list").strip():
-        shutil.rmtree("/var/cache/slicemgr", ignore_errors=True)  # the appliance of every box's importer
+        shutil.rmtree("/var/cache/slicemgr", ignore_errors=True)  # the appliance of the importers of all boxes
     shutil.rmtree(RUN, ignore_errors=True)
     shutil.rmtree(VENV / "etc/slicemgr", ignore_errors=True)
 

@@ -1,7 +1,7 @@
-"""How much of the package is about one kind of sliver alone: lines of code, without blank ones, comments, docstrings.
+"""Count the lines of code for one kind of sliver only, without blank lines, comments and docstrings.
 
-Three ways of being so: a whole file, a class or function, and a branch on the kind anywhere else. What is listed here
-is checked: a name that is gone is an error. Run: .venv/bin/python tools/kinds.py
+It counts whole files, classes and functions, and branches on the kind in other code. A listed name that no longer
+exists is an error. Run: .venv/bin/python tools/kinds.py
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ PARTS = {
     "model.py": {"Boot": KVM, "BootFacts": KVM},
     "names.py": {"root_dir": LXC, "launch_file": LXC, "disk_file": KVM, "seed_file": KVM},
 }
-BESIDE = {"tools/launcher/**/*.c": LXC, "images/init/init": LXC}  # not Python, not in the total
+BESIDE = {"tools/launcher/**/*.c": LXC, "images/init/init": LXC}  # not Python, and not in the total
 _SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 
 def code_lines(text: str) -> set[int]:
-    """The numbers of the lines that hold code."""
+    """The numbers of the lines that contain code."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in _SILENT:
@@ -64,7 +64,7 @@ def code_lines(text: str) -> set[int]:
 
 
 def parts(tree: ast.Module, wanted: dict[str, str]) -> dict[str, set[int]]:
-    """Lines by kind of the classes and functions called so. KeyError for a name that is not there."""
+    """The lines of the named classes and functions, by kind. Raises KeyError for a name that does not exist."""
     found = {
         node.name: _span(node)
         for node in ast.walk(tree)
@@ -77,7 +77,7 @@ def parts(tree: ast.Module, wanted: dict[str, str]) -> dict[str, set[int]]:
 
 
 def branches(tree: ast.Module) -> dict[str, set[int]]:
-    """Lines by kind that are reached for it alone, the question included."""
+    """The lines by kind that are executed for that kind only, including the condition."""
     lines: dict[str, set[int]] = {LXC: set(), KVM: set()}
     for node in ast.walk(tree):
         for kind, span in _branch(node):
@@ -102,7 +102,7 @@ def _branch(node: ast.AST) -> Iterator[tuple[str, set[int]]]:
 
 
 def _asked(test: ast.expr) -> str:
-    """The kind that a condition asks for."""
+    """The kind that a condition tests for."""
     return next((kind for one in ast.walk(test) if isinstance(one, ast.expr) and (kind := _kind(one))), "")
 
 
@@ -120,7 +120,7 @@ def _span(node: ast.stmt | ast.expr) -> set[int]:
 
 
 def count() -> tuple[dict[str, dict[str, int]], int]:
-    """Lines by where and kind, and of the whole package."""
+    """The lines by place and kind, and the lines of the whole package."""
     table = {where: {LXC: 0, KVM: 0} for where in ("whole files", "classes and functions", "branches elsewhere")}
     total = 0
     for path in sorted(_sources()):
@@ -142,7 +142,7 @@ def count() -> tuple[dict[str, dict[str, int]], int]:
 
 
 def _sources() -> Iterator[Path]:
-    """The package's Python files, those behind its links to folders at the top included."""
+    """The Python files of the package, including those behind its links to top-level folders."""
     for folder, _, names in os.walk(PACKAGE, followlinks=True):
         yield from (Path(folder) / name for name in names if name.endswith(".py"))
 

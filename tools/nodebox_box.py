@@ -1,10 +1,10 @@
-"""A box: a private node on any root Linux, made, entered, rebooted and removed without touching the host.
+"""A box: a private node on any Linux with root, which is created, entered, rebooted and removed without host changes.
 
 Files of a box, below its directory (default /var/tmp/slicemgr-boxes/NAME):
-  box.json    what was asked for and the addresses given; state.json: what runs
+  box.json    the requested settings and the assigned addresses; state.json: the running processes
   pool.img    the btrfs pool, mounted in the box only
   root/       bound over the host's directories in the box (/var/lib/slicemgr, /etc/libvirt, …); survives a reboot
-  upper/      what the box changed in /etc and /var/lib
+  upper/      the changes of the box in /etc and /var/lib
   log/ pids/  of the daemons started in the background
 """
 
@@ -50,12 +50,12 @@ PROGRAM = Path(__file__).with_name("nodebox")
 LINKS = ("host", "outside", "none")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 _SIZE = re.compile(r"(\d+)([MGT])")
-_HIDDEN = (Path("/run"), *map(Path, keeper.OVERLAID))  # the box has something else there
+_HIDDEN = (Path("/run"), *map(Path, keeper.OVERLAID))  # the box hides these directories of the host
 _SMALLEST_POOL = 128 << 20
 
 
 def pool_bytes(text: str) -> int:
-    """Bytes of `512M` or `64G`. Raises BoxError."""
+    """The number of bytes in a text such as `512M` or `64G`. Raises BoxError."""
     match = _SIZE.fullmatch(text)
     size = int(match[1]) << {"M": 20, "G": 30, "T": 40}[match[2]] if match else 0
     if size < _SMALLEST_POOL:
@@ -65,7 +65,7 @@ def pool_bytes(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process, told apart from a later one of the same number by when it started."""
+    """A process, distinguished by its start time from a later one with the same ID."""
 
     pid: int
     started: int
@@ -84,17 +84,17 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Lan:
-    """A veth to another box; it is called the same in both."""
+    """A veth to another box, with the same name in both."""
 
     peer: str
     device: str
     block: str
-    first: bool  # whether this box has the lower address
+    first: bool  # this box has the lower address
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What was asked for, and the addresses given. Survives a reboot."""
+    """The requested settings and the assigned addresses. They survive a reboot."""
 
     name: str
     link: str = "host"
@@ -106,7 +106,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What runs. members, outside_members: the cgroup directories a process joins to be in the box or outside."""
+    """The running processes. members, outside_members: cgroup directories for processes in the box or outside."""
 
     keeper: Process
     members: tuple[str, ...]
@@ -116,7 +116,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What `nodebox show` prints. Addresses are "" without a link."""
+    """The output of `nodebox show`. Addresses are "" without a link."""
 
     name: str
     directory: str
@@ -133,7 +133,7 @@ class Facts:
 
 
 def _write(path: Path, value: Any) -> None:
-    """Replace a file by JSON, at once or not at all."""
+    """Replace a file by JSON, atomically."""
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(dataclasses.asdict(value), indent=1) + "\n")
     fresh.replace(path)
@@ -151,11 +151,11 @@ class Box:
             raise BoxError(f"name {name!r}: up to 32 of a-z, 0-9 and -, neither first nor last a -")
         self.name = name
 
-    # what there is
+    # state
 
     @property
     def directory(self) -> Path:
-        """Where the box keeps its files; they may be elsewhere behind a symlink."""
+        """The directory of the box's files, with symbolic links resolved."""
         return (BOXES / self.name).resolve()
 
     @property
@@ -172,7 +172,7 @@ class Box:
 
     @property
     def state(self) -> State | None:
-        """What runs, as recorded when it was started; None if nothing was."""
+        """The running processes as recorded at their start; None if none were started."""
         try:
             raw = json.loads((self.directory / "state.json").read_text())
         except FileNotFoundError:
@@ -186,7 +186,7 @@ class Box:
 
     @property
     def address(self) -> str:
-        """The box's address on its uplink; "" without one."""
+        """The address of the box on its uplink; "" without one."""
         return str(network.ends(network.parse_block(self.spec.uplink))[1]) if self.spec.uplink else ""
 
     @property
@@ -196,7 +196,7 @@ class Box:
 
     @property
     def prefix(self) -> list[str]:
-        """What to put before a command so that it runs in the box."""
+        """The command prefix that runs a command in the box."""
         return [str(PROGRAM), "enter", self.name, "--"]
 
     @property
@@ -204,7 +204,7 @@ class Box:
         return [str(PROGRAM), "outside", self.name, "--"]
 
     def path(self, inside: str | Path) -> Path:
-        """How the host reaches a path of the running box."""
+        """The path on the host of a path in the running box."""
         return Path(f"/proc/{self._running().keeper.pid}/root") / str(inside).lstrip("/")
 
     def _running(self) -> State:
@@ -214,7 +214,7 @@ class Box:
         return state
 
     def problem(self) -> str:
-        """Why the box has to be brought up again; "" if it need not."""
+        """The reason why the box must be started again; "" if there is none."""
         spec, state = self.spec, self.state
         if state is None or not state.keeper.alive:
             return "its keeper is gone"
@@ -260,9 +260,9 @@ class Box:
         with_libvirt: bool | None = None,
         directory: Path | None = None,
     ) -> Facts:
-        """Make the box, or mend what is missing of it; a healthy one is left as it is. None: as it is, or the default.
+        """Create the box, or repair it; a healthy one is not changed. None: keep the setting, or use the default.
 
-        Raises BoxError; then what this call made is gone.
+        Raises BoxError, after removing what this call created.
         """
         asked = {"link": link, "pool_size": pool_size, "libvirt": with_libvirt}
         wanted = {key: value for key, value in asked.items() if value is not None}
@@ -282,7 +282,7 @@ class Box:
         return self.facts()
 
     def _register(self, wanted: Mapping[str, Any], directory: Path | None) -> bool:
-        """Write box.json with free addresses, unless the box is there and as wanted. Whether it was written."""
+        """Write box.json with free addresses unless the box exists as requested. Returns whether it was written."""
         with locked(BOXES):
             link = BOXES / self.name
             if self.exists:
@@ -324,12 +324,12 @@ class Box:
         pool = self.directory / "pool.img"
         if pool.exists():
             return
-        for left in self.directory.glob("pool.*.new"):  # a maker was killed; its mkfs.btrfs may still be writing there
+        for left in self.directory.glob("pool.*.new"):  # of a killed process, whose mkfs.btrfs may still write to it
             left.unlink()
         with tempfile.NamedTemporaryFile(dir=self.directory, prefix="pool.", suffix=".new", delete=False) as stream:
             stream.truncate(pool_bytes(self.spec.pool_size))
         fresh = Path(stream.name)
-        command(["mkfs.btrfs", "--quiet", "--nodiscard", "--nodesize", "4k", fresh])  # as documented
+        command(["mkfs.btrfs", "--quiet", "--nodiscard", "--nodesize", "4k", fresh])  # as in the documents
         fresh.replace(pool)
 
     def _bring_up(self) -> None:
@@ -352,7 +352,7 @@ class Box:
             self._connect_lan(lan)
 
     def _outside(self, spec: Spec) -> tuple[Process | None, tuple[str, ...]]:
-        """The namespace at the other end of the link: it outlives the box's reboot, as another host would."""
+        """The namespace at the other end of the link. It survives a reboot of the box, as another host does."""
         if spec.link != "outside":
             return None, ()
         state = self.state
@@ -365,19 +365,19 @@ class Box:
         return Process.of(pid), tuple(str(place.members) for place in places)
 
     def _connect_lan(self, lan: Lan) -> None:
-        """Join two boxes if both run; the one that comes up later does it."""
+        """Connect two boxes if both run; the one that starts later does it."""
         peer = Box(lan.peer)
         there = peer.state if peer.exists else None
         if there is None or not there.keeper.alive:
             return
-        with contextlib.suppress(BoxError):  # the old pair may still be going with the old namespace
+        with contextlib.suppress(BoxError):  # the kernel may still be removing the old pair with its namespace
             network.batch(there.keeper.pid, [f"link del {lan.device}"])
         pids = (self._running().keeper.pid, there.keeper.pid)
         one, other = pids if lan.first else pids[::-1]
         network.connect_lan(network.parse_block(lan.block), lan.device, one, other)
 
     def _drop(self) -> None:
-        """Everything that a power cut would take away."""
+        """Remove all that a power failure would end."""
         cgroups.kill(cgroups.find(self.name))
         network.remove_host_device(network.host_device(self.name))
         state = self.state
@@ -389,14 +389,14 @@ class Box:
             file.unlink()
 
     def _wait_for_loop(self) -> None:
-        """The kernel unmounts the pool some time after the last process of its mount namespace is gone."""
+        """Wait until the kernel has unmounted the pool, some time after the last process of the mount namespace."""
         pool = str(self.directory / "pool.img")
 
         if not wait_until(lambda: pool not in {one.removesuffix(" (deleted)") for one in loop_files()}, 180):
             raise BoxError(f"{pool} stays on a loop device: something outside the box uses its pool")
 
     def reboot(self) -> Facts:
-        """Kill all and bring it up again; the pool, /var/lib/slicemgr and what libvirt keeps on disk survive."""
+        """Kill all processes and start the box again; the pool, /var/lib/slicemgr and libvirt's files survive."""
         if not self.exists:
             raise BoxError(f"there is no box {self.name!r}")
         with locked(self.directory):
@@ -407,10 +407,10 @@ class Box:
         return self.facts()
 
     def destroy(self) -> None:
-        """Leave nothing of the box; fine if there is none. Raises BoxError if something cannot be removed."""
+        """Remove the box completely, if it exists. Raises BoxError if something cannot be removed."""
         with locked(BOXES):
             if (BOXES / self.name).exists():
-                with locked(self.directory):  # also held by what a killed maker forked, until that is in its cgroup
+                with locked(self.directory):  # also held by children of a killed process, until they are in a cgroup
                     self._remove()
             elif (BOXES / self.name).is_symlink():
                 self._remove()
@@ -442,7 +442,7 @@ class Box:
                 _write(peer.directory / "box.json", dataclasses.replace(peer.spec, lans=kept))
 
     def join(self, other: Box) -> Facts:
-        """A veth with addresses between two boxes, once."""
+        """Connect two boxes by a veth with addresses, unless they are connected."""
         if other.name == self.name:
             raise BoxError("a box cannot be joined to itself")
         with locked(BOXES):
@@ -459,23 +459,23 @@ class Box:
                 self._connect_lan(self.spec.lans[-1])
         return self.facts()
 
-    # running things
+    # programs
 
     def enter(self, argv: Sequence[str]) -> None:
-        """Become `argv` inside the box, with the caller's signals and terminal. Raises BoxError, OSError."""
+        """Replace this process by `argv` inside the box, with its signals and terminal. Raises BoxError, OSError."""
         state = self._running()
         flags = CLONE_NEWCGROUP | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS
         _become(state.keeper, state.members, flags, argv)
 
     def enter_outside(self, argv: Sequence[str]) -> None:
-        """Become `argv` in the outside namespace."""
+        """Replace this process by `argv` in the outside namespace."""
         state = self._running()
         if state.outside is None or not state.outside.alive:
             raise BoxError(f"box {self.name!r} has no outside namespace: make it with --link outside")
         _become(state.outside, state.outside_members, CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS, argv)
 
     def background(self, tag: str, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-        """Start a daemon in the box; its output goes to log/TAG.log, its pid to pids/TAG.pid. Returns the pid."""
+        """Start a daemon in the box, with its output in log/TAG.log and its pid in pids/TAG.pid. Returns the pid."""
         if not _NAME.fullmatch(tag):
             raise BoxError(f"tag {tag!r}: a-z, 0-9 and - only")
         self._running()
@@ -490,7 +490,7 @@ class Box:
         return pid
 
     def daemon(self, tag: str) -> int | None:
-        """The pid of a daemon that was started in the background and still runs."""
+        """The pid of a daemon that was started in the background and still runs; None otherwise."""
         state = self.state
         try:
             pid = int((self.directory / "pids" / f"{tag}.pid").read_text())
@@ -501,7 +501,7 @@ class Box:
         return pid if pid in cgroups.members([Path(state.members[0])]) else None
 
     def signal_daemon(self, tag: str, number: int, seconds: float = 20) -> None:
-        """Signal a daemon and wait until it is gone; nothing to do if it does not run."""
+        """Send a signal to a daemon, if it runs, and wait for at most `seconds` until it has ended."""
         pid = self.daemon(tag)
         if pid is None:
             return
@@ -511,7 +511,7 @@ class Box:
             raise BoxError(f"{tag} ({pid}) does not end")
 
     def libvirtd(self, action: str) -> None:
-        """start, stop, restart or kill (SIGKILL) the box's libvirtd. virtlogd goes on, as on a production host."""
+        """Start, stop, restart or kill (SIGKILL) the libvirtd of the box. virtlogd keeps running, as in production."""
         if not self.spec.libvirt:
             raise BoxError(f"box {self.name!r} was made without libvirt")
         if action == "kill":
@@ -535,7 +535,7 @@ class Box:
                 self.background(tag, argv)
             if not wait_until(lambda: self.path(socket).exists() or self.daemon(tag) is None, 30):  # noqa: B023
                 raise BoxError(f"{tag} does not listen: see {self.directory}/log/{tag}.log")
-        # An answer means that every driver is ready.
+        # libvirtd answers only when every driver is ready.
         done = self.run(["virsh", "-c", "lxc:///system", "uri"], timeout=60)
         if done.returncode != 0:
             raise BoxError(f"libvirtd does not answer: {done.stderr.strip()}; see {self.directory}/log/libvirtd.log")
@@ -549,7 +549,7 @@ class Box:
         check: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program in the box to its end, output captured as text."""
+        """Run a program in the box to its end and capture its output as text. timeout: seconds."""
         return subprocess.run(
             [*self.prefix, *map(str, argv)],
             input=input or "",
@@ -561,7 +561,7 @@ class Box:
         )
 
     def run_outside(self, argv: Sequence[str | Path], *, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-        """Run a program in the outside namespace to its end, output captured as text."""
+        """Run a program in the outside namespace to its end and capture its output as text. timeout: seconds."""
         return subprocess.run(
             [*self.outside_prefix, *map(str, argv)],
             stdin=subprocess.DEVNULL,
@@ -572,7 +572,7 @@ class Box:
         )
 
     def popen(self, argv: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
-        """Start a program in the box; signals to it reach the program itself."""
+        """Start a program in the box; signals to the process reach the program itself."""
         return subprocess.Popen([*self.prefix, *map(str, argv)], **options)
 
 

@@ -1,10 +1,10 @@
-"""Where the processes of a box live: a subtree `nodebox-NAME` in every cgroup hierarchy of the host.
+"""The cgroups of a box: a subtree `nodebox-NAME` in every cgroup hierarchy of the host.
 
-libvirt in the box sees that subtree as its root (a cgroup namespace), so that the `/machine` partitions of several
-boxes are apart, and a box is killed by its cgroup: whatever runs in it, nothing else.
+For libvirt in the box, that subtree is the root (a cgroup namespace), so that the `/machine` partitions of several
+boxes are separate. A box is killed through its cgroup, which contains all of its processes and no others.
 
-Three kinds of host: v1 controllers alone, v1 with an empty v2 mount beside them (hybrid: the v2 mount is used to
-kill, and hidden in the box, for libvirt would try to use it), and v2 alone.
+There are three kinds of hosts: v1 controllers only; v1 with an additional empty v2 mount (hybrid: the v2 mount is used
+for killing, and hidden in the box, because libvirt would try to use it); and v2 only.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pathlib import Path
 from nodebox_linux import MS_NODEV, MS_NOEXEC, MS_NOSUID, BoxError, mount, wait_until
 
 ROOT = Path("/sys/fs/cgroup")
-WANTED = ("cpuset", "cpu", "io", "memory", "pids")  # v2 controllers that slivers are limited with
-LEAF = "host"  # v2: where the box's processes are, for a cgroup with controllers for children holds none itself
+WANTED = ("cpuset", "cpu", "io", "memory", "pids")  # v2 controllers that limit slivers
+LEAF = "host"  # v2: the cgroup of the box's processes, because one that has controllers for children has no processes
 _NOT_CONTROLLERS = {"rw", "ro", "xattr", "clone_children", "noprefix", "cpuset_v2_mode", "favordynmods"}
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """One cgroup mount of the host. controllers: () for v2."""
+    """A cgroup mount of the host. controllers: () for v2."""
 
     mount: Path
     version: int
@@ -34,13 +34,13 @@ class Hierarchy:
 
     @property
     def options(self) -> str:
-        """Mount options that give the same hierarchy again."""
+        """The options that mount the same hierarchy again."""
         named = len(self.controllers) == 1 and self.controllers[0].startswith("name=")
         return ("none," if named else "") + ",".join(self.controllers)
 
 
 def parse_mountinfo(text: str) -> list[Hierarchy]:
-    """The cgroup hierarchies in a /proc/PID/mountinfo; of one mounted twice, the first."""
+    """The cgroup hierarchies in a /proc/PID/mountinfo; the first mount of one that is mounted twice."""
     found: dict[tuple[int, tuple[str, ...]], Hierarchy] = {}
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
@@ -70,7 +70,7 @@ def parse_membership(text: str) -> dict[tuple[str, ...], str]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The box's directory in one hierarchy and, below it, the one that holds its processes."""
+    """The directory of the box in one hierarchy and, below it, the one with its processes."""
 
     hierarchy: Hierarchy
     directory: Path
@@ -78,10 +78,10 @@ class Place:
 
 
 def plan(name: str, hierarchies: Sequence[Hierarchy], membership: dict[tuple[str, ...], str]) -> list[Place]:
-    """Where a box goes in each hierarchy.
+    """The directories of a box in all hierarchies.
 
-    On v1 below the maker's own cgroup, so that limits put on the maker hold for the box. On v2 alone at the top:
-    the maker's cgroup holds processes, so it cannot have children with controllers.
+    On v1, they are below the cgroup of the creating process, so that its limits apply to the box. On v2 only, they are
+    at the top, because the cgroup of the creating process has processes and so no children with controllers.
     """
     hybrid = any(hierarchy.version == 1 for hierarchy in hierarchies)
     places = []
@@ -94,7 +94,7 @@ def plan(name: str, hierarchies: Sequence[Hierarchy], membership: dict[tuple[str
 
 
 def visible(hierarchies: Sequence[Hierarchy]) -> list[Hierarchy]:
-    """What is mounted in the box: on a hybrid host the v1 hierarchies only."""
+    """The hierarchies that are mounted in the box: on a hybrid host only those of v1."""
     old = [hierarchy for hierarchy in hierarchies if hierarchy.version == 1]
     return old or list(hierarchies)
 
@@ -112,7 +112,7 @@ def current(name: str) -> list[Place]:
 
 
 def create(places: Sequence[Place]) -> None:
-    """Make the directories, with what a child needs before a process may join."""
+    """Create the directories, with the settings that a child needs before a process may join."""
     for place in places:
         place.directory.mkdir(exist_ok=True)
         if "cpuset" in place.hierarchy.controllers:
@@ -123,7 +123,7 @@ def create(places: Sequence[Place]) -> None:
 
 
 def delegate(places: Sequence[Place]) -> None:
-    """v2: move this process into the leaf, then let the box's cgroup hand controllers to its children."""
+    """v2: move this process into the leaf, then enable the controllers for the children of the box's cgroup."""
     for place in places:
         if place.members != place.directory:
             place.members.mkdir(exist_ok=True)
@@ -149,7 +149,7 @@ def join(directories: Sequence[Path]) -> None:
 
 
 def mount_inside(hierarchies: Sequence[Hierarchy]) -> None:
-    """Mount the box's own cgroups at /sys/fs/cgroup of a fresh sysfs, as the host has them."""
+    """Mount the cgroups of the box at /sys/fs/cgroup of a new sysfs, as on the host."""
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
     shown = visible(hierarchies)
     if shown[0].version == 2:
@@ -166,7 +166,7 @@ def mount_inside(hierarchies: Sequence[Hierarchy]) -> None:
 
 
 def find(name: str) -> list[Path]:
-    """Every cgroup directory of the box, wherever its maker was."""
+    """Every cgroup directory of the box, independent of the cgroup of its creating process."""
     hierarchies = parse_mountinfo(Path("/proc/self/mountinfo").read_text())
     return [found for hierarchy in hierarchies for found in _find(hierarchy.mount, f"nodebox-{name}")]
 
@@ -189,7 +189,7 @@ def members(directories: Sequence[Path]) -> set[int]:
 
 
 def kill(directories: Sequence[Path], seconds: float = 30) -> None:
-    """SIGKILL everything in the directories until nothing is left, then remove them. Raises BoxError."""
+    """Kill all processes in the directories, then remove them. seconds: timeout. Raises BoxError."""
     if os.getpid() in members(directories):
         raise BoxError("this process runs in the box: a box is killed from outside")
 

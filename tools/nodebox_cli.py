@@ -13,7 +13,7 @@ from pathlib import Path
 from nodebox_box import LINKS, Box, Facts, names
 from nodebox_linux import BoxError
 
-OWN_FAILURE = 125  # as with `chroot` and `env`: the command was not reached
+OWN_FAILURE = 125  # as for `chroot` and `env`: the command was not run
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -113,7 +113,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status; that of the command for `enter` and `outside`, which do not return."""
+    """Run a subcommand and return the exit status. `enter` and `outside` do not return: the command replaces them."""
     options = _parser().parse_args(argv)
     if os.geteuid() != 0:
         print("nodebox: must be run as root", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What happens inside a box while it is made: its mounts, and the process that keeps its namespaces."""
+"""The creation of a box from inside: its mounts, and the process that keeps its namespaces."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from nodebox_linux import (
 )
 
 POOL = Path("/var/lib/slicemgr/pool")
-OVERLAID = ("/etc", "/var/lib")  # so that mount points can be made and users added without the host's knowing
+OVERLAID = ("/etc", "/var/lib")  # so that mount points and users can be added without changes of the host
 BOUND = ("/etc/slicemgr", "/var/lib/slicemgr")
 BOUND_LIBVIRT = ("/etc/libvirt", "/var/lib/libvirt", "/var/log/libvirt", "/var/cache/libvirt")
 
 
 def prepare(directory: Path, libvirt: bool) -> None:
-    """Make the directories that are mounted over the host's."""
+    """Create the directories that are mounted over those of the host."""
     for path in OVERLAID:
         for part in ("upper", "work"):
             (directory / part / path.strip("/")).mkdir(parents=True, exist_ok=True)
@@ -90,21 +90,21 @@ def outside(name: str, places: Sequence[cgroups.Place]) -> None:
 
 
 def _run_directory() -> None:
-    """An empty /run: no socket, lock or pid file is shared with the host (D-Bus, xtables.lock, libvirt)."""
+    """Mount an empty /run, so that no socket, lock or pid file is shared with the host (D-Bus, xtables.lock)."""
     mount("tmpfs", Path("/run"), "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
     Path("/run/lock").mkdir()
     Path("/run/lock").chmod(0o1777)
 
 
 def _sysfs() -> None:
-    """A sysfs that shows this network namespace; the host's mounts below the old one are gone from the box."""
+    """Mount a sysfs of this network namespace, which removes the host's mounts below /sys from the box."""
     with suppress(OSError):
         umount(Path("/sys"), MNT_DETACH)
     mount("sysfs", Path("/sys"), "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
 
 def _name_resolves(name: str) -> None:
-    """libvirt looks its host's name up when it starts; without an answer here it would wait for a name server."""
+    """Add the host name to /etc/hosts: libvirt resolves it at its start and would wait for a name server."""
     hosts = Path("/etc/hosts")
     text = hosts.read_text() if hosts.exists() else "127.0.0.1 localhost\n"
     if name not in text.split():

@@ -1,4 +1,4 @@
-"""Settings of a box's own virtlogd and libvirtd."""
+"""Settings of the virtlogd and libvirtd of a box."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VIRTLOGD = ["virtlogd", "-f", "/etc/libvirt/virtlogd.conf"]
 
 
 def libvirtd_conf(name: str) -> str:
-    """libvirtd.conf: only root of the box connects; many calls at once; a busy machine is no dead peer."""
+    """libvirtd.conf: only root of the box may connect; many parallel calls; no keepalive timeout on a busy host."""
     return f"""\
 unix_sock_group = "root"
 unix_sock_rw_perms = "0700"
@@ -53,7 +53,7 @@ security_driver = "none"
 
 
 def write(directory: Path, name: str) -> None:
-    """Write the settings into the box's /etc/libvirt, which is `directory`; others' files stay."""
+    """Write the settings into the box's /etc/libvirt, which is `directory`; other files are kept."""
     for file, text in (
         ("libvirtd.conf", libvirtd_conf(name)),
         ("virtlogd.conf", VIRTLOGD_CONF),

@@ -1,4 +1,4 @@
-"""What the standard library lacks: namespaces and mounts; and small things about processes and files."""
+"""Namespaces and mounts, which the standard library lacks, and functions for processes and files."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class BoxError(Exception):
-    """A box could not be made, entered or removed; the text is for the person who asked."""
+    """A box could not be created, entered or removed; the text is for the user."""
 
 
 def loop_files() -> list[str]:
-    """The files behind loop devices, as the kernel says them."""
+    """The files behind loop devices, as the kernel reports them."""
     found = []
     for file in Path("/sys/block").glob("loop*/loop/backing_file"):
-        with contextlib.suppress(OSError):  # it goes just now
+        with contextlib.suppress(OSError):  # the device is being removed
             found.append(file.read_text().strip())
     return found
 
@@ -87,7 +87,7 @@ def command(argv: Sequence[str | Path], *, input: str = "", timeout: float = 60)
 
 
 def start_time(pid: int) -> int | None:
-    """Clock ticks after boot at which `pid` started; None if there is no such living process."""
+    """The start time of a process in clock ticks after boot; None if there is no such living process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -96,13 +96,13 @@ def start_time(pid: int) -> int | None:
 
 
 def raise_file_limit() -> None:
-    """A daemon that holds descriptors for each sliver gets as many as it may have."""
+    """Raise the limit of open files to the hard limit, for a daemon with descriptors for each sliver."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, pause: float = 0.01) -> bool:
-    """Whether the condition came true in time. Looks less often the longer it takes."""
+    """Whether the condition became true within `seconds`. The pause between checks grows with time."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -114,7 +114,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, pause: float = 0.0
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """One at a time for what concerns `directory`, which is made if missing; no lock file stays behind."""
+    """Lock `directory`, which is created if missing. No lock file remains."""
     descriptor = _locked_descriptor(directory)
     try:
         yield
@@ -123,7 +123,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def _locked_descriptor(directory: Path) -> int:
-    """An exclusive lock on the directory that is at that path, not on one removed while we waited."""
+    """An exclusive lock on the directory at that path, and not on one that was removed meanwhile."""
     while True:
         directory.mkdir(mode=0o711, parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
@@ -136,9 +136,9 @@ def _locked_descriptor(directory: Path) -> int:
 
 
 def detach(work: Callable[[], None], log: Path, environment: Mapping[str, str] | None = None) -> int:
-    """Run `work`, which ends in exec, in a process that nobody waits for; return its pid once it has exec'ed.
+    """Run `work`, which ends in exec, in a detached process. Returns its pid after exec.
 
-    Its output goes to `log`. What it raises before exec is raised here as BoxError.
+    The output is written to `log`. An exception before exec is raised here as BoxError.
     """
     read_end, write_end = os.pipe()  # both close on exec: end of file means exec worked
     child = os.fork()

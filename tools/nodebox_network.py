@@ -1,4 +1,4 @@
-"""Addresses and links of the boxes. The host's own firewall and sysctls are never changed."""
+"""Addresses and links of boxes. The firewall and the sysctls of the host are never changed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def _digest(name: str) -> str:
 
 
 def host_device(name: str) -> str:
-    """The host's end of a box's uplink (at most 15 characters)."""
+    """The name of the host's end of a box's uplink (at most 15 characters)."""
     return f"nb-{_digest(name)[:10]}"
 
 
 def choose(name: str, pool: IPv4Network, taken: Iterable[IPv4Network]) -> IPv4Network:
-    """A /30 of the pool that overlaps nothing taken; the same for the same name while it is free."""
+    """A free /30 of the pool; the same for the same name as long as it is free."""
     blocks = list(pool.subnets(new_prefix=30))
     taken = list(taken)
     first = int(_digest(name), 16) % len(blocks)
@@ -36,12 +36,12 @@ def choose(name: str, pool: IPv4Network, taken: Iterable[IPv4Network]) -> IPv4Ne
 
 
 def ends(block: IPv4Network) -> tuple[IPv4Address, IPv4Address]:
-    """The two usable addresses of a /30: the outer end and the box's."""
+    """The two usable addresses of a /30: that of the outer end and that of the box."""
     return block[1], block[2]
 
 
 def parse_routes(text: str) -> list[IPv4Network]:
-    """Networks that `ip -j -4 route show table all` knows a way to; default routes are none of them."""
+    """The networks in the output of `ip -j -4 route show table all`, without default routes."""
     networks = []
     for route in json.loads(text or "[]"):
         if route["dst"] != "default" and route.get("type") not in ("unreachable", "blackhole", "prohibit"):
@@ -60,7 +60,7 @@ def batch(pid: int | None, lines: Iterable[str]) -> None:
 
 
 def remove_host_device(device: str) -> None:
-    """Remove it if it is there; it also goes by itself, some time after the namespace of its other end."""
+    """Remove a device if it exists. The kernel also removes it some time after the namespace of its other end."""
     link = Path("/sys/class/net", device)
     if link.exists():
         try:

@@ -1,7 +1,7 @@
-"""Two nodes in boxes on this machine, joined by a cable: what `slicectl bench throughput` measures between.
+"""Create two nodes in boxes on this host, connected by a link, for `slicectl bench throughput`.
 
-One is the demo's, the other a peer like it; both have the images of the recipes that are named (debian-12). It prints
-the command that measures. May be repeated; `make down` takes all of it away.
+One is the node of the demo, the other an equal peer; both get the images of the named recipes (default: debian-12).
+It prints the command for the measurement. It may be repeated; `make down` removes both boxes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PEER_FILE = demo.RUN / "peer.json"
 
 @contextmanager
 def speaking_to(settings: Mapping[str, str]) -> Iterator[None]:
-    """Meanwhile slicectl means this service."""
+    """Within the context, slicectl uses this service."""
     os.environ.update(SLICEMGR_URL=settings["url"], SLICEMGR_TOKEN=settings["token"])
     try:
         yield
@@ -36,7 +36,7 @@ def ensure_images(recipes: list[str]) -> None:
 
 
 def command(address: str) -> str:
-    """What measures between the two, but for what one may add to it."""
+    """The command line for the measurement, without further options."""
     box = demo.HERE / "nodebox"
     ends = [f"--{end}-exec '{box} enter {name} --'" for end, name in (("node", demo.BOX), ("peer", PEER))]
     words = [f"{demo.VENV}/bin/slicectl bench throughput", *ends, f"--peer {PEER_FILE} --address {address}"]

@@ -1,8 +1,8 @@
-"""The picture of README and of the documents' first page, taken of the demo in Debian's Chromium.
+"""Take the screenshot for README and the first page of the documents, of the demo in Debian's Chromium.
 
     make demo && .venv/bin/python tools/picture.py [FILE]
 
-A researcher requests a slice on the pages; the picture is of the page that they then see. The slice is deleted again.
+It requests a slice on the web pages, takes the screenshot of the page of the slice, and deletes the slice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 FILE = demo.REPO / "docs" / "images" / "slice.png"
 NAME = "routing"
-CURVES = 75_000  # ms until the charts have two samples to draw
+CURVES = 75_000  # ms until the charts have two samples
 
 
 def take(page: Page, file: Path) -> None:

@@ -1,6 +1,6 @@
-"""A PostgreSQL server of one's own, from Debian's package: a directory and a unix socket, no system cluster.
+"""A private PostgreSQL server from Debian's package: a directory and a unix socket, and no system cluster.
 
-It knows nothing of fsync: what is in it is worth nothing after a power cut.
+It runs without fsync, so its data may be lost in a power failure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-USER = "postgres"  # Debian's package makes it; PostgreSQL refuses to run as root
+USER = "postgres"  # created by Debian's package; PostgreSQL refuses to run as root
 _SETTINGS = (
     *("fsync=off", "full_page_writes=off", "autovacuum=off"),
     *("listen_addresses=", "shared_buffers=32MB", "max_wal_size=256MB", "log_statement=none"),
@@ -26,7 +26,7 @@ _SETTINGS = (
 
 
 def programs() -> Path:
-    """Where the newest installed server has its programs."""
+    """The directory of the programs of the newest installed server."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[4]))
     if not found:
         raise RuntimeError("there is no PostgreSQL server: apt-get install postgresql")
@@ -34,14 +34,14 @@ def programs() -> Path:
 
 
 def unprivileged(*more: str) -> list[str]:
-    """What to put before a command so that it does not run as root."""
+    """The command prefix that runs a command without root privileges."""
     if os.geteuid() != 0:
         return ["setpriv", *more, "--"] if more else []
     return ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *more, "--"]
 
 
 def init_words(data: Path, password_file: Path) -> list[str]:
-    """The command that makes the files of a server, whose superuser has the password in the file."""
+    """The command that creates the files of a server. password_file: has the password of the superuser."""
     return [
         *(*unprivileged(), str(programs() / "initdb"), "--pgdata", str(data), "--username", USER),
         *("--pwfile", str(password_file), "--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C.UTF-8"),
@@ -50,7 +50,7 @@ def init_words(data: Path, password_file: Path) -> list[str]:
 
 
 def server_words(data: Path, sockets: Path, *settings: str) -> list[str]:
-    """The command that is the server."""
+    """The command that runs the server."""
     words = [str(programs() / "postgres"), "-D", str(data)]
     for setting in (*_SETTINGS, f"unix_socket_directories={sockets}", *settings):
         words += ["-c", setting]
@@ -58,11 +58,11 @@ def server_words(data: Path, sockets: Path, *settings: str) -> list[str]:
 
 
 class Server:
-    """Runs while it is used as a context manager; nothing of it is left after that."""
+    """A server that runs within a context. Its files are removed at the end."""
 
     def __init__(self, *settings: str) -> None:
-        self.password = secrets.token_urlsafe(12) + "/@:?"  # what must be quoted in a URL
-        self.folder = Path(tempfile.mkdtemp(prefix="slicemgr-pg-", dir="/tmp"))  # a socket's path must be short
+        self.password = secrets.token_urlsafe(12) + "/@:?"  # with characters that must be quoted in a URL
+        self.folder = Path(tempfile.mkdtemp(prefix="slicemgr-pg-", dir="/tmp"))  # the path of a socket must be short
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -92,8 +92,8 @@ class Server:
         secret.unlink()
 
     def start(self) -> None:
-        """Returns when it answers."""
-        follow = unprivileged("--pdeathsig=INT")  # it ends with who started it
+        """Start the server and wait until it answers."""
+        follow = unprivileged("--pdeathsig=INT")  # it ends with its parent process
         words = [*follow, *server_words(self.folder / "data", self.folder / "s", *self._settings)]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
@@ -105,7 +105,7 @@ class Server:
             time.sleep(0.05)
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT ends connections and stops cleanly; SIGQUIT is a crash."""
+        """Stop the server. SIGINT ends connections and stops cleanly; SIGQUIT simulates a crash."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -120,12 +120,12 @@ class Server:
         return (self.folder / "log").read_text(errors="replace")
 
     def url(self, database: str = USER, user: str = USER, password: str | None = None) -> str:
-        """For `store.url`."""
+        """The URL of a database, for `store.url`."""
         secret = quote(self.password if password is None else password, safe="")
         return f"postgresql://{user}:{secret}@/{database}?host={self.folder}/s"
 
     def sql(self, statement: str, database: str = USER) -> list[tuple[Any, ...]]:
-        """Run a statement as the superuser, outside of a transaction; the rows, if it has any."""
+        """Run a statement as the superuser, outside of a transaction. Returns the rows, if any."""
         import psycopg
 
         with psycopg.connect(self.url(database), autocommit=True) as connection:

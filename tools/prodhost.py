@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """A production-like host: Debian with systemd and pure cgroup v2 in an emulated machine, set up as documented.
 
-Three layers: a tree of Debian's packages (kept, keyed by the list), the program installed in it by the page's own
-commands, and two boots: on the first one the commands that need a running system and then the tests are run, on the
-second one what a reboot leaves and, at the end, the page's removal are examined. The machine has no network card;
-what it finds out comes through its second serial port as JUnit XML.
+There are three layers: a tree of Debian packages (cached, keyed by the list), the installation of the program in it by
+the commands of the page, and two boots. The first boot runs the commands that need a running system, and then the
+tests. The second boot tests the state after a reboot and, at the end, the documented removal. The machine has no
+network card; it sends its results through its second serial port as JUnit XML.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CACHE = REPO / ".run" / "prodhost"
 INSTALL = REPO / "docs" / "how-to" / "install.md"
 SECTION = "On a production host"
 REMOVAL = "Removing it"
-SYSTEM = ("systemd-sysv", "dbus", "udev", "apparmor", "initramfs-tools")  # what an installed Debian has
+SYSTEM = ("systemd-sysv", "dbus", "udev", "apparmor", "initramfs-tools")  # packages of an installed Debian
 SUITES = ("bookworm", "trixie")
 DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}  # minor numbers, of major number 1
 
@@ -45,7 +45,7 @@ def say(text: str) -> None:
 
 
 def commands_below(text: str, heading: str) -> list[str]:
-    """The commands below a heading, in order, comments left out, chains of `&&` taken apart."""
+    """The commands below a heading, in order, without comments, with chains of `&&` split."""
     section = re.split(rf"^#+ {heading}$", text, maxsplit=1, flags=re.MULTILINE)[1].split("\n#", 1)[0]
     lines = [line.strip() for line in section.splitlines() if line.startswith("    ")]
     parts = (part.strip() for line in lines for part in re.sub(r"\s{2,}#.*$", "", line).split("&&"))
@@ -54,7 +54,7 @@ def commands_below(text: str, heading: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Commands:
-    """By where they are run: as the package list of the tree, in the tree, or on the running machine."""
+    """The commands by the place where they run: package list of the tree, in the tree, on the running machine."""
 
     packages: str
     pool: str
@@ -63,7 +63,7 @@ class Commands:
 
 
 def sort_commands(commands: Sequence[str]) -> Commands:
-    """Raises ValueError if a step is missing."""
+    """Sort the commands by place. Raises ValueError if a step is missing."""
     running = ("systemctl", "sysctl", "slicectl", "mount", "mkdir", "echo", "modprobe")
     packages = [one for one in commands if one.startswith("apt-get ")]
     pool = [one for one in commands if one.startswith("mkfs.btrfs ")]
@@ -75,7 +75,7 @@ def sort_commands(commands: Sequence[str]) -> Commands:
 
 
 def package_list() -> list[str]:
-    """What a node needs: the command of docs/how-to/install.md ends at the same line."""
+    """The packages that a node needs: the command of docs/how-to/install.md ends at the same line."""
     text = (REPO / "tools" / "packages.txt").read_text().partition("# only for the tests")[0]
     return [line.split("#")[0].strip() for line in text.splitlines() if line.split("#")[0].strip()]
 
@@ -84,7 +84,7 @@ def package_list() -> list[str]:
 
 
 def ensure_tree(suite: str) -> Path:
-    """Debian with the packages of the list, installed once for each list."""
+    """The tree of a Debian with the packages of the list, installed once for each list."""
     packages = [*package_list(), *SYSTEM]
     key = hashlib.sha256("\n".join([suite, *packages]).encode()).hexdigest()[:12]
     tree = CACHE / f"{suite}-{key}"
@@ -107,7 +107,7 @@ def ensure_tree(suite: str) -> Path:
         *(f"--aptopt={one}" for one in recipe.host_apt_options()),
         suite, str(unfinished), *recipe.host_sources(wanted),
     ]  # fmt: skip
-    words = ["unshare", "--mount", *words]  # a killed one leaves no mounts
+    words = ["unshare", "--mount", *words]  # a killed run leaves no mounts
     subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
     unfinished.rename(tree)
     return tree
@@ -115,7 +115,7 @@ def ensure_tree(suite: str) -> Path:
 
 @contextmanager
 def overlay(tree: Path, work: Path) -> Iterator[Path]:
-    """`tree` with a layer of its own above it; to be called in a private mount namespace."""
+    """`tree` with a separate layer above it. Call it in a private mount namespace."""
     upper, scratch, merged = work / "upper", work / "scratch", work / "merged"
     for directory in (upper, scratch, merged):
         directory.mkdir()
@@ -128,7 +128,7 @@ def overlay(tree: Path, work: Path) -> Iterator[Path]:
 
 
 def copy_sources(clone: Path) -> None:
-    """What git knows of this tree or would add, links as links, as in a clone."""
+    """Copy the tracked and the untracked, not ignored files, with links as links, as in a clone."""
     tracked = subprocess.run(
         ["git", "-C", REPO, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         check=True, capture_output=True, text=True,
@@ -140,25 +140,25 @@ def copy_sources(clone: Path) -> None:
 
 
 def install(root: Path, commands: Commands) -> None:
-    """The documented commands that need no running system, in a clone inside `root`."""
+    """Run the documented commands that need no running system, in a clone inside `root`."""
     clone = root / "root" / "slicemgr"
     copy_sources(clone)
     in_tree(root, "set -ex; cd /root/slicemgr\n" + "\n".join(commands.install))
     in_tree(root, "cp -a /opt/slicemgr /opt/testenv")
-    # Without the hashes: with them, pip wants every package that it installs to be named on its command line.
+    # Without the hashes, because with them, pip requires every package on its command line.
     in_tree(root, "sed -n '/==/s/ .$//p' /root/slicemgr/requirements/dev.txt > /opt/testenv/versions.txt")
     words = "install --quiet --constraint /opt/testenv/versions.txt pytest pytest-timeout hypothesis"
     in_tree(root, f"{machine.OWN_PYTHON} -m pip {words}")
     (root / "opt" / "tests").mkdir()
-    for name in ("tests", "tools", "pyproject.toml"):  # not the sources: the installed package is what is tested
+    for name in ("tests", "tools", "pyproject.toml"):  # not the sources: the tests use the installed package
         shutil.move(clone / name, root / "opt" / "tests" / name)
     shutil.rmtree(clone)
 
 
 def in_tree(root: Path, script: str) -> None:
-    """Run a script as root in the tree, with the host's way to Python's package index; it changes the tree alone.
+    """Run a script as root in the tree, with the host's settings for Python's package index. It changes the tree only.
 
-    To be called in a private mount namespace. What it sees of the host is read-only; what pip keeps, it keeps here.
+    Call it in a private mount namespace. The mounts of the host are read-only, except the cache of pip.
     """
     kept = CACHE / "pip"
     kept.mkdir(parents=True, exist_ok=True)
@@ -191,7 +191,7 @@ def in_tree(root: Path, script: str) -> None:
 
 
 def _make_place(source: Path, target: Path) -> None:
-    """Where `source` can be mounted."""
+    """Create the mount point for `source`."""
     if source.is_dir():
         target.mkdir(parents=True, exist_ok=True)
     elif not target.exists():
@@ -199,7 +199,7 @@ def _make_place(source: Path, target: Path) -> None:
 
 
 def _make_devices(directory: Path) -> None:
-    """A file system with the devices that any program may use. Raises CalledProcessError; then nothing is mounted."""
+    """Mount a file system with the common devices. Raises CalledProcessError; then nothing is mounted."""
     directory.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755,size=64m", "dev", directory], check=True)
     for name, minor in DEVICES.items():
@@ -216,9 +216,9 @@ def _make_devices(directory: Path) -> None:
 def run(
     suite: str, pool_disk: Path, images: str, tests: Sequence[str], after_reboot: Sequence[str], console: Path
 ) -> str:
-    """Install, boot, test; the output of the machine. To be called in a private mount namespace.
+    """Install, boot, test, and return the output of the machine. Call it in a private mount namespace.
 
-    pool_disk: a raw disk made as the page says, with bases and disk images in it; images: their rows, as JSON.
+    pool_disk: a raw disk created as documented, with bases and disk images in it. images: their rows, as JSON.
     """
     text = INSTALL.read_text()
     commands = sort_commands(commands_below(text, SECTION))
@@ -242,7 +242,7 @@ def run(
 
 
 def main() -> int:
-    """Print JUnit XML of all results; exit status 1 if the machine did not come to its end."""
+    """Print the JUnit XML of all results. Returns 1 if the machine did not finish."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--suite", choices=SUITES, default="bookworm")
     parser.add_argument("--pool-disk", type=Path, required=True)
@@ -253,7 +253,7 @@ def main() -> int:
     arguments = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
     lock = (CACHE / "lock").open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX)  # one machine at a time, as long as this process lives
+    fcntl.flock(lock, fcntl.LOCK_EX)  # one machine at a time, until this process ends
     for killed in CACHE.glob("run.*"):
         shutil.rmtree(killed)
     console = arguments.console or CACHE / f"console-{arguments.suite}.log"

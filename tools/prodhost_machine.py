@@ -1,4 +1,4 @@
-"""The emulated machine of `prodhost`: what is run in it at its two boots, how it is started, what comes back."""
+"""The emulated machine of `prodhost`: the programs of its two boots, its start, and its results."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from xml.etree import ElementTree as ET
 
 from slicemgr.drivers.libvirt.host import EMULATED_CPU
 
-ADDRESS = "192.0.2.10"  # as tools/units/slicemgr.toml says
-SECONDS = 6000.0  # of both boots
+ADDRESS = "192.0.2.10"  # as in tools/units/slicemgr.toml
+SECONDS = 6000.0  # timeout of both boots
 DISK = "6G"
 MEMORY = "4G"
-OWN_PYTHON = "/opt/testenv/bin/python"  # not the program's: what the program needs has to come with it
+OWN_PYTHON = "/opt/testenv/bin/python"  # not that of the program, which must bring all of its dependencies
 XML_START = "<?xml "
 
-# Everything takes its time in emulation; what runs machines is not tried out there, by an emulation in the emulation.
+# Emulation is slow, hence the long times. The setting skips the probe for acceleration, which would nest emulations.
 SETTINGS = r"""
     sed -i 's/^\[libvirt\]$/&\nacceleration = "emulation"/' /etc/slicemgr/slicemgr.toml
     printf '\n[agent]\nreconcile = "8s"\nssh_wait = "120s"\nboot_wait = "900s"\n' >>/etc/slicemgr/slicemgr.toml
@@ -97,7 +97,7 @@ WantedBy=network-online.target
 
 @dataclass(frozen=True)
 class Script:
-    """What the machine does: the documented commands for a running system and for removal, the tests of each boot."""
+    """The work of the machine: the documented commands for a running system and for removal, tests of each boot."""
 
     start: Sequence[str]
     remove: Sequence[str]
@@ -106,7 +106,7 @@ class Script:
 
 
 def write_files(root: Path, script: Script, images: str) -> list[str]:
-    """Put into the tree what a machine needs to boot and to test; the commands to be run in the tree then."""
+    """Write the files that a machine needs for boot and tests. Returns the commands to run in the tree then."""
     ours, units = root / "opt" / "tests", root / "etc" / "systemd" / "system"
     runner, remove = ours / "run", ours / "remove"
     runner.write_text(
@@ -129,18 +129,18 @@ def write_files(root: Path, script: Script, images: str) -> list[str]:
     (root / "etc" / "resolv.conf").write_text("")
     return [
         "systemctl enable slicemgr-tests.service lan.service",
-        "systemctl mask serial-getty@ttyS0.service getty@tty1.service",  # a hang-up of theirs would cut our output
+        "systemctl mask serial-getty@ttyS0.service getty@tty1.service",  # their hang-up would truncate the output
     ]
 
 
 def make_disk(root: Path, target: Path) -> None:
-    """A raw disk with the tree as its ext4 file system, no partitions."""
+    """Create a raw disk with the tree as its ext4 file system, without partitions."""
     subprocess.run(["truncate", "-s", DISK, target], check=True)
     subprocess.run(["mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=1", "-d", root, target], check=True)
 
 
 def merge(text: str) -> tuple[int, str]:
-    """JUnit documents, one after the other, as one: how many were whole, and their suites together."""
+    """Merge consecutive JUnit documents. Returns the number of complete ones, and the merged document."""
     whole, merged = 0, ET.Element("testsuites")
     for part in text.replace("\r", "").split(XML_START)[1:]:
         try:
@@ -152,9 +152,9 @@ def merge(text: str) -> tuple[int, str]:
 
 
 def boot(work: Path, pool_disk: Path, console: Path, seconds: float = SECONDS) -> str:
-    """Run the machine to its end and return what its second serial port said.
+    """Run the machine to its end, for at most `seconds`, and return the output of its second serial port.
 
-    work: has `vmlinuz`, `initrd`, `root.raw`. console: where its first serial port goes. It is ended after `seconds`.
+    work: has `vmlinuz`, `initrd`, `root.raw`. console: the file for the output of its first serial port.
     """
     results = work / "results.xml"
     words = [

@@ -1,7 +1,7 @@
-"""The generated pages of the documents: slicectl, settings, REST and metrics, made of what the program itself uses.
+"""Generates the reference pages of slicectl, settings, REST and metrics from the program itself.
 
-`mkdocs.yml` names this module as a hook: the pages exist in the build alone, so they are never out of date. The text of
-a setting is in docs/reference/settings.toml; everything else is in the program. By hand: `tools/reference.py settings`.
+`mkdocs.yml` uses this module as a hook: the pages exist only in the build, so they are never out of date. The texts of
+settings are in docs/reference/settings.toml; all others are in the program. To print: `tools/reference.py settings`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LITERALS = {"*": "\\*", "|": "\\|", "<": "&lt;", "_": "\\_", "[": "\\["}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """A hook of MkDocs: add the pages to the build."""
+    """The hook of MkDocs that adds the pages to the build."""
     from mkdocs.structure.files import File
 
     for name, make in PAGES.items():
@@ -40,7 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def prose(text: str) -> str:
-    """`text` of the program as Markdown: what is between backticks stays, everything else is literal."""
+    """A text of the program as Markdown: text between backticks is kept, all other text is escaped."""
     parts = text.split("`")
     for at in range(0, len(parts), 2):
         parts[at] = "".join(_LITERALS.get(letter, letter) for letter in parts[at])
@@ -57,7 +57,7 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
-    """Every command below `group` with its whole name, groups included, hidden ones left out."""
+    """Every command below `group` with its full name, including groups, without hidden ones."""
     context = click.Context(group, info_name=name)
     for word in group.list_commands(context):
         command = group.get_command(context, word)
@@ -91,7 +91,7 @@ def _command(name: str, command: click.Command) -> str:
     rows = []
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
-        if record is not None and record[1]:  # an argument is in the usage line
+        if record is not None and record[1]:  # arguments are in the usage line
             rows.append((f"`{record[0].replace('|', '/')}`", prose(record[1])))
     if rows and not isinstance(command, click.Group):
         parts.append(table(("option", "meaning"), rows))
@@ -103,7 +103,7 @@ def _command(name: str, command: click.Command) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """name: with its table, as in errors. text, unit: what a reader needs."""
+    """A setting. name: with its table, as in errors. text, unit: its description."""
 
     name: str
     default: str
@@ -112,7 +112,7 @@ class Setting:
 
 
 def settings(config: Config | None = None, described: dict[str, Any] | None = None) -> list[Setting]:
-    """Every setting. Raises ValueError with the name of each that has no text or unit, or that does not exist."""
+    """Every setting. Raises ValueError with the name of each that lacks a text or unit, or does not exist."""
     config = config or Config()
     texts: dict[str, Any] = tomllib.loads(SETTINGS.read_text()) if described is None else described
     found, wrong = [], []
@@ -135,14 +135,14 @@ def settings(config: Config | None = None, described: dict[str, Any] | None = No
 
 
 def _unit(kind: Any) -> str:
-    """Of a number "": settings.toml has it."""
+    """The unit of a type; "" for a number, whose unit is in settings.toml."""
     named = {Size: "bytes", timedelta: "time", str: "text", Path: "path", bool: "true or false"}
     lists = {tuple[str, ...]: "list of texts", tuple[timedelta, ...]: "list of times"}
     return named.get(kind) or lists.get(kind, "")
 
 
 def _written(value: object) -> str:
-    """As the settings file has it."""
+    """A value in the syntax of the settings file."""
     if isinstance(value, Size):
         powers = [(value.bytes >> shift, unit) for shift, unit in ((40, "T"), (30, "G"), (20, "M"), (10, "K"))]
         return next((f'"{number}{unit}"' for number, unit in powers if number), f'"{value.bytes}"')
@@ -155,7 +155,7 @@ def _written(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Path) and value.is_relative_to(REPO):
-        return f'"{value.relative_to(REPO)}"'  # of the package, wherever that is
+        return f'"{value.relative_to(REPO)}"'  # a path in the package, relative to it
     return f'"{value}"' if isinstance(value, str | Path) else str(value)
 
 
@@ -180,7 +180,7 @@ def settings_page() -> str:
 
 
 def in_application(ask: Callable[[Any], Any]) -> Any:
-    """What `ask` returns of the service's application over an empty database."""
+    """The result of `ask` for the application of the service with an empty database."""
     import slicemgr.store
     from slicemgr.store import schema
     from slicemgr.web import create_app
@@ -233,7 +233,7 @@ def _route(path: str, verb: str, operation: dict[str, Any], spec: dict[str, Any]
 
 
 def _fields(schema: dict[str, Any], spec: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Of a body."""
+    """The rows of the fields of a body."""
     if "$ref" in schema:
         schema = spec["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     for name, one in schema.get("properties", {}).items():
@@ -256,7 +256,7 @@ def _answer(response: dict[str, Any]) -> str:
 
 
 def metric_families() -> list[Any]:
-    """Every metric that `/metrics` can have, as prometheus_client's families."""
+    """Every metric that `/metrics` can have, as families of prometheus_client."""
     from slicemgr.config import RecordConfig
     from slicemgr.service.views.metrics import Testbed
     from slicemgr.web.refusals import Refusals

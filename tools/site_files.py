@@ -1,4 +1,4 @@
-"""A hook of MkDocs: leave out of the built documents what the service never sends."""
+"""The hook of MkDocs that removes files from the built documents that the service never sends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Source maps, the search in other languages, and a page for errors, which the service has itself."""
+    """Remove source maps, the search in other languages, and the page for errors, which the service has itself."""
     site = Path(config.site_dir)
     for path in site.rglob("*.map"):
         path.unlink()

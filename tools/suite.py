@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The suite in several processes at a time: the parts with nodes wait much, the units fill the time between.
+"""Run the test suite in parallel processes: the unit tests use the time in which the parts with nodes wait.
 
-Two parts have a node each and share the tests that need one: a part takes the next file that the other one has not
-taken, so both end at about the same time. The units have a lower priority: the parts with nodes take the longest.
+Two parts have a node each and share the tests that need one: each takes the next file that the other has not taken, so
+both end at about the same time. The unit tests have a lower priority, because the parts with nodes take the longest.
 
-`tools/suite.py` runs every test but those marked `long`, `tools/suite.py --all` runs every test. The output of the
-first part appears as it comes, that of the others at the end; each part goes on whatever another one finds. A table of
-the parts comes last. Other words are passed on to each pytest: `tools/suite.py --all -k snapshots`.
+`tools/suite.py` runs all tests except those marked `long`, `tools/suite.py --all` runs all tests. The output of the
+first part is shown at once, that of the others at the end. A failure in one part does not stop the others. At the end,
+a table of the parts is printed. Other arguments are passed to each pytest: `tools/suite.py --all -k snapshots`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from xml.etree import ElementTree as ET
 from demo import REPO, RUN
 
 PURE = ("tests/unit", "tests/golden")
-UNITS = 2  # parts of what needs no node
-NODES = ("node-0", "node-1")  # parts that take turns: see tests/conftest.py
-NICENESS = 5  # of the units
+UNITS = 2  # parts of the tests that need no node
+NODES = ("node-0", "node-1")  # parts that share files: see tests/conftest.py
+NICENESS = 5  # of the unit tests
 PARTS = {
     **{part: ("tests", *(f"--ignore={one}" for one in PURE)) for part in (*NODES, "spare", "rest")},
     **{f"unit-{number}": PURE for number in range(UNITS)},
 }
-SLOWEST = 15  # tests that each part lists at its end
+SLOWEST = 15  # number of slowest tests that each part lists at its end
 NO_TESTS = 5  # pytest's exit status if nothing was selected
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a part did. wall, cpu: seconds; cpu is of the processes that were waited for, which daemons are not."""
+    """The result of a part. wall, cpu: seconds; cpu is that of awaited processes, which daemons are not."""
 
     status: int
     wall: float = 0
@@ -49,12 +49,12 @@ class Result:
 
 
 def run(part: str, more: Sequence[str], taken: str) -> Result:
-    """Run one part. The first part has the terminal. taken: the folder of `take`."""
+    """Run one part. The first part uses the terminal. taken: the folder of `take`."""
     words = ["nice", f"-n{NICENESS}"] if part.startswith("unit") else []
     words += [sys.executable, "-m", "pytest", "--part", part, "-p", "no:cacheprovider", f"--durations={SLOWEST}"]
     words += [f"--junitxml={_junit(part)}", *([f"--taken={taken}"] if part in NODES else []), *more]
     begun = time.monotonic()
-    # A directory that only this part's pytest has: it closes the one it has to everybody else.
+    # A directory for this part only, because pytest makes its directory inaccessible to other users.
     with ExitStack() as stack:
         own = {**os.environ, "PYTEST_DEBUG_TEMPROOT": stack.enter_context(TemporaryDirectory(prefix="sm-"))}
         out = None if part == next(iter(PARTS)) else stack.enter_context((RUN / f"{part}.log").open("w"))
@@ -67,7 +67,7 @@ def run(part: str, more: Sequence[str], taken: str) -> Result:
 
 
 def take(folder: Path, file: str, part: str) -> bool:
-    """Whether a part runs the tests of a file: the first one to ask does. folder: where that is marked."""
+    """Whether a part runs the tests of a file, which the first caller does. folder: has a mark for each taken file."""
     mark = folder / file.replace("/", ".")
     try:
         with mark.open("x") as new:
@@ -82,7 +82,7 @@ def _junit(part: str) -> Path:
 
 
 def counts(xml: str) -> dict[str, int]:
-    """How many tests a part had, how many of them failed or were skipped, from pytest's JUnit file."""
+    """The numbers of tests, failed tests and skipped tests of a part, from the JUnit file of pytest."""
     found = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
     for one in ET.fromstring(xml).iter("testsuite"):
         for name in found:
@@ -91,7 +91,7 @@ def counts(xml: str) -> dict[str, int]:
 
 
 def table(results: dict[str, Result]) -> str:
-    """A line for each part: its wall time, the CPU time of its processes and its tests."""
+    """A table with a row for each part: its wall time, the CPU time of its processes, and its tests."""
     lines = [f"{'part':8} {'wall':>7} {'cpu':>7} {'tests':>6} {'failed':>6} {'skipped':>7}"]
     for part, result in results.items():
         file = _junit(part)
@@ -107,14 +107,14 @@ def _minutes(seconds: float) -> str:
 
 
 def busy() -> float:
-    """CPU seconds that this machine has worked since its boot: daemons and emulated machines count, too."""
+    """CPU seconds of the host since its boot, including daemons and emulated machines."""
     user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def run_parts(more: Sequence[str], files: Sequence[str] = ()) -> int:
-    """Run the suite, or some of its files; the exit status is the worst of the parts."""
-    # Ctrl-C is pytest's to answer, which takes its boxes away. A handler: what is ignored here is ignored there, too.
+    """Run the suite, or some of its files. Returns the highest exit status of the parts."""
+    # pytest handles Ctrl-C and removes its boxes. A handler, because child processes inherit an ignored signal.
     signal.signal(signal.SIGINT, lambda *_: None)
     RUN.mkdir(mode=0o700, exist_ok=True)
     for part in PARTS:
