@@ -1,4 +1,4 @@
-"""The service over a real database: one announced node and one ready image, no agent.
+"""The service with a real database, one announced node and one ready image, without an agent.
 
 The database is a file in a temporary folder, or, within `databases_on`, one of a PostgreSQL server.
 """
@@ -29,7 +29,7 @@ from slicemgr.store import Store, pending, schema, tables
 from slicemgr.store.updates import utcnow
 
 ADMIN = Principal("admin", True)
-PATIENT = StoreConfig(lock_timeout=timedelta(minutes=5))  # where it counts who wins, not how fast
+PATIENT = StoreConfig(lock_timeout=timedelta(minutes=5))  # for tests of the winner of a lock, not of its time
 IMAGE = "debian-12"
 SHA = "ab" * 32
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDZL+rD/vRwJyc8ynlZ34fozFD0H1+ae81XD1/BIyS4U me@host"
@@ -52,7 +52,7 @@ FACTS = {
 
 
 def config_in(folder: Path, **sections: Any) -> Config:
-    """Settings whose state is all below `folder`; sections replace whole tables."""
+    """Settings with all state below `folder`; sections replace whole tables."""
     node = NodeConfig(state_dir=folder / "state", run_dir=folder / "run", pool=folder / "pool")
     config = dataclasses.replace(Config(node=node), **sections)
     if _databases is None or config.store.url:
@@ -60,23 +60,23 @@ def config_in(folder: Path, **sections: Any) -> Config:
     return dataclasses.replace(config, store=dataclasses.replace(config.store, url=_databases.url(folder)))
 
 
-_OWNER = "slicemgr"  # as in production: of its database, and nothing more
+_OWNER = "slicemgr"  # as in production: owns its database, without further rights
 _TEMPLATE = "slicemgr_template"
 
 
 class Databases:
-    """The databases that a module's tests made on a PostgreSQL server; gone at the end."""
+    """The databases that the tests of a module create on a PostgreSQL server; they are dropped at the end."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
         self._made: set[str] = set()
 
     def url(self, folder: Path) -> str:
-        """Where the settings of a folder have their database."""
+        """The URL of the database for the settings of a folder."""
         return self.server.url(f"t{hashlib.sha1(str(folder).encode()).hexdigest()[:16]}", _OWNER)
 
     def make(self, url: str, template: str = _TEMPLATE) -> None:
-        """A database at its present schema, or with template0 without tables; nothing if it is there."""
+        """Create a database of the present schema, or with template0 without tables, unless it exists."""
         self._ensure_template()
         name = url.partition("@/")[2].partition("?")[0]
         if name not in self._made:
@@ -84,7 +84,7 @@ class Databases:
             self.server.sql(f"CREATE DATABASE {name} OWNER {_OWNER} TEMPLATE {template}")
 
     def _ensure_template(self) -> None:
-        """Migrated once for the whole session."""
+        """Create the template database, migrated once for the whole session."""
         if not self.server.sql(f"SELECT 1 FROM pg_roles WHERE rolname = '{_OWNER}'"):
             self.server.sql(f"CREATE ROLE {_OWNER} LOGIN PASSWORD '{self.server.password}'")
             self.server.sql(f"CREATE DATABASE {_TEMPLATE} OWNER {_OWNER}")
@@ -100,7 +100,7 @@ _databases: Databases | None = None
 
 @contextmanager
 def databases_on(server: Server) -> Iterator[Databases]:
-    """Meanwhile every `config_in` has a database of its own on the server."""
+    """Within the context, every `config_in` has its own database on the server."""
     global _databases
     before, made = _databases, Databases(server)
     _databases = made
@@ -112,19 +112,19 @@ def databases_on(server: Server) -> Iterator[Databases]:
 
 
 def empty_database(config: Config) -> None:
-    """What an administrator makes before `slicemgr init`: on PostgreSQL a database without tables."""
+    """Create what an administrator creates before `slicemgr init`: on PostgreSQL, a database without tables."""
     if _databases is not None:
         _databases.make(config.store_url, "template0")
 
 
 def store_table(config: Config) -> str:
-    """What the settings file of such a `config` says of its store."""
+    """The table of the store in the settings file of a `config`."""
     return f'[store]\nurl = "{config.store.url}"\n' if config.store.url else ""
 
 
 @functools.cache
 def _template() -> bytes:
-    """A fresh database, migrated once for the whole session."""
+    """The content of a new SQLite database, migrated once for the whole session."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "template.db"
         schema.upgrade(f"sqlite:///{path}")
@@ -132,7 +132,7 @@ def _template() -> bytes:
 
 
 def fresh_database(config: Config) -> Path:
-    """A database at its present schema where `config` wants it, empty if there was none; where SQLite has its file."""
+    """Create the database of `config` with the present schema unless it exists. Returns the path of SQLite's file."""
     path = config.node.state_dir / "db" / "slicemgr.db"
     if _databases is not None:
         _databases.make(config.store_url)
@@ -149,19 +149,19 @@ def settings(folder: Path, **network: Any) -> Config:
 
 
 def request(name: str = "exp", **fields: Any) -> dict[str, Any]:
-    """The JSON of a request that is fine, changed by `fields`."""
+    """The JSON of a valid request, changed by `fields`."""
     return {"name": name, "type": "lxc", "image": IMAGE, "ssh_keys": [KEY], **fields}
 
 
 @contextmanager
 def service(config: Config, **facts: Any) -> Iterator[Store]:
-    """The open store of a service whose node says `facts` besides."""
+    """The open store of a service whose node also reports `facts`."""
     with Service(config, {**FACTS, **facts}) as made:
         yield made.store
 
 
 class Service:
-    """Use as a context manager. `facts` None: no agent has announced its node."""
+    """A context manager. `facts` None: no agent has announced its node."""
 
     def __init__(self, place: Path | Config, facts: Mapping[str, Any] | None = FACTS, **sections: Any) -> None:
         self.config = place if isinstance(place, Config) else config_in(place, **sections)
@@ -194,11 +194,11 @@ class Service:
         return request(name, **fields)
 
     def create(self, name: str = "exp", **fields: Any) -> str:
-        """A slice through the service; the operation's id."""
+        """Create a slice through the service. Returns the ID of the operation."""
         return slices.create(self.store, self.config, self.request(name, **fields), ADMIN).operation
 
     def fill(self) -> None:
-        """Rows in every table."""
+        """Insert rows into every table."""
         self.token()
         operation = self.create(count=2)
         sliver = self.rows()[0].sliver.id
@@ -250,11 +250,11 @@ class Service:
             return int(c.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one())
 
     def dump(self) -> dict[str, list[Any]]:
-        """All rows of all tables: two dumps are equal if nothing happened in between."""
+        """All rows of all tables, for comparison."""
         with self.store.read() as c:
             return {name: list(c.execute(table.select()).all()) for name, table in tables.metadata.tables.items()}
 
     def token(self) -> str:
-        """The local admin's token."""
+        """The token of the local admin."""
         authentication.ensure_local_admin(self.store, self.config.node.run_dir / "client.json", "http://127.0.0.1:1")
         return str(json.loads((self.config.node.run_dir / "client.json").read_text())["token"])

@@ -1,4 +1,4 @@
-"""Somebody in front of a browser, over the test client: cookies, forms with their proof, redirects looked at."""
+"""A browser over the test client of Flask: cookies, forms with their CSRF token, and redirects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ONCE = re.compile(r'name="once" value="([^"]+)"')
 
 
 class Browser:
-    """who: signed in as this one of the tenants, None: a stranger."""
+    """who: the tenant who is signed in; None: nobody is signed in."""
 
     def __init__(self, tenants: Tenants, who: str | None = None) -> None:
         self.app: Flask = tenants.app
@@ -29,7 +29,7 @@ class Browser:
             self.show(sessions.start(tenants.store, tenants.config, by, "Firefox").secret)
 
     def show(self, secret: str) -> Self:
-        """From now on the cookie holds this session's secret."""
+        """Set the secret of a session in the cookie."""
         with self.client.session_transaction() as cookie:
             cookie["session"] = secret
         return self
@@ -38,11 +38,11 @@ class Browser:
         return self.client.get(path, buffered=True, **more)
 
     def part(self, path: str) -> TestResponse:
-        """As htmx asks."""
+        """A request as htmx sends it."""
         return self.client.get(path, headers={"HX-Request": "true"})
 
     def proof(self) -> str:
-        """The token that this browser's forms carry."""
+        """The CSRF token of the forms of this browser."""
         for path in ("/slices", "/sign-in"):
             if found := _PROOF.search(self.get(path).text):
                 return found[1]

@@ -1,4 +1,4 @@
-"""A service that answers what a test laid out, for the endings that a healthy one does not give."""
+"""A service with predefined answers, for failures that a working service does not produce."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 class Request(NamedTuple):
-    """What the client sent. body: None if there was none."""
+    """A request of the client. body: None if there was none."""
 
     method: str
     path: str
@@ -27,12 +27,12 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """status 0: hang up without a word. close: after the answer, without saying so before."""
+    """status 0: close the connection without an answer. close: close it unannounced after the answer."""
 
     status: int
     body: Any = None
     close: bool = False
-    unread: bool = False  # answer before the body was read
+    unread: bool = False  # answer before reading the body
 
 
 Reply = Answer | Callable[[Request], Answer]
@@ -43,7 +43,7 @@ def problem(status: int, code: str, detail: str = "no", **more: Any) -> Answer:
 
 
 class Canned:
-    """Replies by `METHOD /path` below /api/v1: one after the other, the last one for ever. Use it as a context."""
+    """A context manager. Replies by `METHOD /path` below /api/v1, in order; the last one is repeated."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -63,7 +63,7 @@ class Canned:
         self._server.server_close()
 
     def on(self, what: str, *replies: Reply | Json) -> None:
-        """replies: an object is the body of a 200."""
+        """Set the replies to requests. replies: an object is the body of an answer with status 200."""
         self._replies[what] = [Answer(200, one) if isinstance(one, dict) else one for one in replies]
 
     def asked(self, what: str) -> list[Request]:
@@ -118,7 +118,7 @@ class Canned:
             do_GET = do_POST = do_DELETE = _answer
 
             def log_message(self, format: str, *args: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         return Handler
 

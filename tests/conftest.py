@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from tenants import Tenants
 
 GOLDEN = Path(__file__).parent / "golden"
-PRODUCTION = bool(os.environ.get("SLICEMGR_NO_BOX"))  # this machine is a node, made for the tests
+PRODUCTION = bool(os.environ.get("SLICEMGR_NO_BOX"))  # this host is a node that was made for the tests
 collect_ignore = [] if PRODUCTION else ["production"]
 
-# That a machine is busy is no finding.
+# The load of the host must not fail a test.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compare a text with a golden file, by its path below tests/golden."""
+    """Compares a text with a golden file, given by its path below tests/golden."""
 
     def compare(name: str, text: str) -> None:
         path = GOLDEN / name
@@ -59,7 +59,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def cheap_hashes() -> Iterator[None]:
-    """A hash costs a quarter of a second of CPU time; in a test that is not about hashing, next to nothing."""
+    """Makes password hashes cheap in tests that do not concern them: a real one takes 0.25 s of CPU time."""
     cheap = functools.partial(argon2.PasswordHasher, time_cost=1, memory_cost=8, parallelism=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(passwords, "PasswordHasher", cheap)
@@ -68,14 +68,14 @@ def cheap_hashes() -> Iterator[None]:
 
 @pytest.fixture
 def full_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test is about hashing: it is as the service does it."""
+    """Uses password hashes as in the service, for tests that concern them."""
     monkeypatch.setattr(passwords, "PasswordHasher", argon2.PasswordHasher)
 
 
 @pytest.fixture(scope="session")
 def kept_tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
-    """Made once, since to make an application takes longer than the requests of most tests."""
-    from tenants import Tenants  # an application, which tests of a node do not need
+    """Made once per session: creating an application takes longer than the requests of most tests."""
+    from tenants import Tenants  # imports an application, which tests of a node do not need
 
     with Tenants(tmp_path_factory.mktemp("tenants")) as made:
         yield made
@@ -83,16 +83,16 @@ def kept_tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
 
 @pytest.fixture
 def tenants(kept_tenants: Tenants) -> Tenants:
-    """As they were at first. For tests that leave the application's routes and settings as they are."""
+    """The tenants in their initial state, for tests that do not change routes or settings of the application."""
     kept_tenants.restore()
     return kept_tenants
 
 
 @pytest.fixture(scope="session")
 def bare_node(request: pytest.FixtureRequest) -> Iterator[Node]:
-    """A box with the service in it and the recipe's image imported. Destroyed at the end, whatever happened.
+    """A box with the service and the imported image of the recipe. It is destroyed at the end in any case.
 
-    Of the suite's parts with such a node, the first imports the image really; the second waits for the files.
+    Of the two parts of the suite with such a node, the first performs a real import; the second waits for its files.
     """
     if PRODUCTION:
         with HostNode() as host:
@@ -109,7 +109,7 @@ def bare_node(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 @pytest.fixture(scope="session")
 def spare_node() -> Iterator[Node]:
-    """Another one, without an image: for tests that bring their own."""
+    """Another node, without an image, for tests that import their own."""
     with Node("spare") as made:
         made.start()
         yield made
@@ -117,21 +117,21 @@ def spare_node() -> Iterator[Node]:
 
 @pytest.fixture(scope="session")
 def second_node(spare_node: Node) -> Node:
-    """The spare one, with the recipe's image: so that both halves of the suite take about as long."""
+    """The spare node with the image of the recipe, which balances the duration of both halves of the suite."""
     spare_node.import_recipe(IMAGE)
     return spare_node
 
 
 @pytest.fixture(scope="session")
 def booted_guest(spare_node: Node) -> Iterator[Guest]:
-    """Booted for the first test that asks for it, and there until the last test's end."""
+    """A machine that is booted for the first test that uses it, and runs until the end of the last test."""
     with booted(spare_node) as made:
         yield made
 
 
 @pytest.fixture
 def guest(booted_guest: Guest) -> Iterator[Guest]:
-    """The machine that tests share: this one must leave it running, never started again, and the host as it was."""
+    """The machine that tests share. A test must leave it running without a restart, and the host unchanged."""
     process = booted_guest.qemu()
     yield booted_guest
     assert (booted_guest.qemu(), booted_guest.sliver()["state"]) == (process, "running")
@@ -140,7 +140,7 @@ def guest(booted_guest: Guest) -> Iterator[Guest]:
 
 @pytest.fixture(scope="session")
 def production_runs(bare_node: Node, request: pytest.FixtureRequest) -> Iterator[Runs]:
-    """The production-like machines at work, in the background."""
+    """The production-like machines, which run in the background."""
     runs = Runs(bare_node, chosen_debians(request.config))
     yield runs
     runs.stop()
@@ -148,21 +148,21 @@ def production_runs(bare_node: Node, request: pytest.FixtureRequest) -> Iterator
 
 @pytest.fixture(scope="session")
 def node(bare_node: Node, request: pytest.FixtureRequest) -> Node:
-    """The node that most tests share. The production-like machines run beside them, if their results are wanted."""
+    """The node that most tests share. The production-like machines run at the same time if their tests are selected."""
     if any("test_production_host" in item.nodeid for item in request.session.items):
         request.getfixturevalue("production_runs")
     return bare_node
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Of what needs no node, a part collects only its own files."""
+    """A part collects only its own files of the tests that need no node."""
     part = config.getoption("--part")
     owner = _units(config.rootpath).get(collection_path)
     return True if part is not None and owner not in (None, part) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What the machine found is asked for last. With --part, only that part of the tests, the largest files first."""
+    """Runs the tests of the production-like machines last; with --part, only that part, the largest files first."""
     part = config.getoption("--part")
     if part is not None:
         units = _units(config.rootpath)
@@ -199,7 +199,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def _taken(items: list[pytest.Item], folder: Path, part: str) -> Iterator[pytest.Item]:
-    """Those that the part runs; a file is asked for when it comes to it."""
+    """The tests that the part runs; it takes a file just before its first test."""
     for item in items:
         if len(_parts(item)) == 1 or suite.take(folder, item.nodeid.partition("::")[0], part):
             yield item
@@ -207,23 +207,23 @@ def _taken(items: list[pytest.Item], folder: Path, part: str) -> Iterator[pytest
 
 @functools.cache
 def _units(root: Path) -> dict[Path, str]:
-    """The part of each file of tests that needs no node."""
+    """The part of each test file that needs no node."""
     files = sorted(file for one in suite.PURE for file in (root / one).glob("test_*.py"))
     return {file: f"unit-{number % suite.UNITS}" for number, file in enumerate(files)}
 
 
 def _parts(item: pytest.Item) -> tuple[str, ...]:
-    """The parts that can run a test that is not of the units."""
+    """The parts that can run a test that is not a unit test."""
     needs = item.fixturenames if isinstance(item, pytest.Function) else []
     if "bare_node" in needs:
-        # One part runs the production-like machine beside its tests.
+        # One part runs the production-like machine at the same time as its tests.
         return suite.NODES[:1] if "test_production_host" in item.nodeid else suite.NODES
     return ("spare",) if "spare_node" in needs else ("rest",)
 
 
 @pytest.fixture(params=["lxc"] if PRODUCTION else ["lxc", pytest.param("kvm", marks=pytest.mark.long)])
 def each_kind(request: pytest.FixtureRequest, node: Node) -> Iterator[str]:
-    """The test runs once with containers and once with machines: what it creates is of this kind."""
+    """Runs the test once with containers and once with machines."""
     if request.param == "kvm":
         node.ensure_machines()
     node.kind = str(request.param)
@@ -233,20 +233,20 @@ def each_kind(request: pytest.FixtureRequest, node: Node) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
-    """A PostgreSQL server of the tests' own."""
+    """A private PostgreSQL server."""
     with Server() as server:
         yield server
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def both_stores(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The module's tests run once over SQLite and once over PostgreSQL: where `bare_service` has its databases."""
+    """Runs the tests of a module once with databases of `bare_service` on SQLite and once on PostgreSQL."""
     yield from _store(request)
 
 
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def each_store(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The same for what stands on the store and asks nothing of its own of a database."""
+    """The same for modules that use the store, and no database of their own."""
     yield from _store(request)
 
 
@@ -262,7 +262,7 @@ def _store(request: pytest.FixtureRequest) -> Iterator[str]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Beside the failure of a test with a node: what that node's programs wrote last. The box ends with the tests."""
+    """Adds the last log lines of a node to the report of a failed test: the box is destroyed with the tests."""
     report = yield
     if report.failed and isinstance(item, pytest.Function):
         for used in {id(one): one for one in item.funcargs.values() if isinstance(one, Node)}.values():
@@ -272,7 +272,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(autouse=True)
 def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After each test that used the node: no slice, and the host has exactly what the rows name."""
+    """After each test that used the node, deletes all slices and checks that the host has only objects of the rows."""
     yield
     if "node" in request.node.fixturenames:
         used: Node = request.getfixturevalue("node")

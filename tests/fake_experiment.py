@@ -1,4 +1,4 @@
-"""An experiment whose slices are files, for the frame around experiments; as a program it is run, killed and resumed.
+"""An experiment whose slices are files, for tests of the frame. As a program, it is run, killed and resumed.
 
 `python fake_experiment.py FOLDER WORLD [--resume] [--keep] [--hang STEP] [--stop STEP] [--break STEP]`
 """
@@ -26,8 +26,10 @@ PREFIX = "bench-fake-"
 
 
 class Fake:
-    """Makes a file for each step. hang: the step in whose middle it waits, with its file made. full: before which the
-    node has no memory left."""
+    """Creates a file for each step.
+
+    hang: the step that waits after creating its file. full: the step before which the node has no free memory.
+    """
 
     def __init__(
         self, world: Path, *, hang: str = "", stop: str = "", broken: str = "", full: str = "", turns: int = 1
@@ -78,7 +80,7 @@ class Fake:
         self.interrupted.set()
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """There is nothing to close."""
 
     def clean(self, progress: Progress) -> None:
         for one in self.slices():

@@ -1,8 +1,8 @@
-"""Docker, Podman, LXD, plain LXC and the programs around them, as far as `bench peers` sees: `WORLD NAME ARGUMENTS…`.
+"""Fakes of Docker, Podman, LXD, plain LXC and related programs for `bench peers`: `WORLD NAME ARGUMENTS…`.
 
-A container is a process that greets like ssh at its first port, with a file in WORLD/there that has its number. What
-was called is in WORLD/log, one line each. WORLD/broken-NAME makes a program fail with that file's text, WORLD/slow has
-the seconds that a container takes, WORLD/mute keeps the containers from greeting, WORLD/room says how many fit.
+A container is a process that sends an ssh banner at its first port, with a file in WORLD/there that has its process
+ID. WORLD/log has a line for each call. WORLD/broken-NAME makes a program fail with the text of the file. WORLD/slow has
+the seconds of a creation, WORLD/mute suppresses the banners, WORLD/room has the number of containers that fit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def log(more: str = "") -> None:
 
 
 def serve(port: int) -> None:
-    """Until it is killed."""
+    """Send banners until the process is killed."""
     with socket.create_server(("127.0.0.1", port)) as server:
         while True:
             connection, _ = server.accept()
@@ -41,7 +41,7 @@ def serve(port: int) -> None:
 
 
 def begin(name: str, port: int) -> None:
-    """A container that goes on by itself, once it listens."""
+    """Start a container, which continues to run, and wait until it listens."""
     slow = WORLD / "slow"
     if slow.exists():
         time.sleep(float(slow.read_text()))
@@ -59,7 +59,7 @@ def end(name: str) -> None:
 
 
 def keeper() -> int:
-    """The first process and its parent, as unshare makes them: when the first ends, all the others do."""
+    """The first process and its parent, as unshare creates them: when the first ends, all others are killed."""
     first = os.fork()
     if not first:
         print(os.getpid(), flush=True)
@@ -75,7 +75,7 @@ def keeper() -> int:
 
 
 def within(pid: int) -> bool:
-    """Whether another fake of this world has this number, and is not on its way out."""
+    """Whether a process ID belongs to another fake of this world that is not ending."""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return pid != os.getpid() and __file__.encode() in words and str(WORLD).encode() in words
@@ -83,7 +83,7 @@ def within(pid: int) -> bool:
 
 
 def enter() -> int:
-    """Nothing can be entered once the first process is gone."""
+    """Run a program, which fails after the first process has ended."""
     words = WORDS[WORDS.index("--") + 1 :]
     if "--target" in WORDS and not Path(f"/proc/{WORDS[WORDS.index('--target') + 1]}").exists():
         sys.stderr.write("nsenter: cannot open namespace\n")
@@ -121,7 +121,7 @@ def lxd(text: str) -> int:
 
 
 def rules(text: str) -> int:
-    """A port that leads to somebody's sshd greets."""
+    """Start or end the banner of a port that a rule forwards to port 22."""
     for line in text.splitlines():
         if line.endswith(":22"):
             port = line.split()[line.split().index("--dport") + 1]
@@ -163,7 +163,7 @@ DAEMONS = ("dockerd", "systemd-nspawn", "lxd --group root", "incusd --group root
 
 
 def client(text: str) -> int:
-    """Programs that read, or do next to nothing."""
+    """Programs that read their input, or that do almost nothing."""
     if "waitready" in WORDS:
         return 0 if any(THERE.glob("daemon-*")) else 1
     match NAME:

@@ -1,4 +1,4 @@
-"""A node, two slices, a host outside and others' networks, made of network namespaces, for the packet filter's tests.
+"""A node, two slices, an outside host and other networks as network namespaces, for tests of the packet filter.
 
 The namespaces live as long as the `firewall_peer` processes in them.
 """
@@ -17,7 +17,7 @@ from slicemgr import names
 
 PEER = Path(__file__).parent / "system" / "firewall_peer.py"
 NODE, OUTSIDE, DENIED, GATEWAY = "192.0.2.1", "192.0.2.2", "203.0.113.9", "169.254.1.1"
-NO, YES = 0.4, 10.0  # seconds to wait where no answer, or one, is due
+NO, YES = 0.4, 10.0  # seconds to wait if no answer, or an answer, is expected
 TAG_A, TAG_B = "aaaabbbb", "aaaacccc"
 A0, A1 = [f"{TAG_A}-0", TAG_A, "10.77.0.2", [10000, 20], 2], [f"{TAG_A}-1", TAG_A, "10.77.0.3", [10020, 20], 2]
 B0 = [f"{TAG_B}-0", TAG_B, "10.77.0.4", [10040, 1], 1]
@@ -89,7 +89,7 @@ class Net:
         return found
 
     def try_all(self, *calls: tuple[str, Task]) -> list[Any]:
-        """What (peer, task) each gives, in order; peers and their tasks run side by side."""
+        """The results of (peer, task), in order; all peers run their tasks at the same time."""
         asked: dict[str, list[Task]] = {}
         for peer, task in calls:
             asked.setdefault(peer, []).append(task)
@@ -99,13 +99,13 @@ class Net:
         return [next(answers[peer]) for peer, _ in calls]
 
     def save(self) -> str:
-        """All rules in the place that is in use, IPv4 and IPv6."""
+        """All rules of the backend in use, IPv4 and IPv6."""
         suffix = "-legacy-save" if self.setting == "legacy" else "-save"
         text = self.node.shell(f"iptables{suffix}; ip6tables{suffix}")
         return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
 
     def iptables(self, *rules: str) -> None:
-        """What somebody else on the node does."""
+        """Apply rules of another program on the node."""
         program = "iptables-legacy" if self.setting == "legacy" else "iptables"
         self.node.shell("\n".join(f"{program} -w {rule}" for rule in rules))
 
@@ -128,7 +128,7 @@ def spoof(source: str, host: str, port: int, text: str) -> Task:
 
 @contextlib.contextmanager
 def built(setting: str) -> Iterator[Net]:
-    """The topology: links are named as the real ones, and the node's rp_filter is off."""
+    """The topology. Links have the real names, and the rp_filter of the node is off."""
     with contextlib.ExitStack() as stack:
         peers: dict[str, Peer] = {}
         for name in ("node", "outside", "foreign", "bridged", *SLIVERS):
@@ -137,7 +137,7 @@ def built(setting: str) -> Iterator[Net]:
         for peer in peers.values():
             peer.ready()
         node = peers["node"]
-        # What a LAN host would need to route into the pool, the outside one has.
+        # The outside host has the route that a LAN host would need to reach the pool.
         node.shell(
             "cd /proc/sys/net/ipv4/conf\n"
             + "".join(

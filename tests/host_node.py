@@ -1,7 +1,7 @@
-"""The machine itself as the node: for a production-like machine made for the tests, set up as documented.
+"""The host itself as the node, for a production-like machine made for the tests and set up as documented.
 
-`SLICEMGR_NO_BOX` says that this is such a machine, `SLICEMGR_TEST_IMAGES` where the rows of the images are that came
-with its pool (an import inside an emulated machine would emulate the appliance once more).
+`SLICEMGR_NO_BOX` marks such a machine. `SLICEMGR_TEST_IMAGES` is the path of the rows of the images on its pool (an
+import inside an emulated machine would emulate the appliance in an emulation).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ADDRESS = "192.0.2.10"
 
 
 class Host:
-    """What tests ask of a box, of the machine itself."""
+    """The interface of a box for the host itself."""
 
     address, name = ADDRESS, "host"
 
@@ -48,13 +48,13 @@ class Host:
         return ""
 
     def daemon(self, tag: str) -> int | None:
-        """The main process of a unit of ours; None if it does not run."""
+        """The main process of a unit of slicemgr; None if it does not run."""
         shown = self.run(["systemctl", "show", "-p", "MainPID", "--value", f"slicemgr-{tag}"], check=True).stdout
         return int(shown) or None
 
 
 class HostNode(Node):
-    """The service runs by its units; only what the tests of a running service need is there."""
+    """A node whose service runs by systemd units, with the methods that tests of a running service need."""
 
     def __init__(self) -> None:
         self.box: Any = Host()
@@ -84,7 +84,7 @@ class HostNode(Node):
         return "http://127.0.0.1:8480"
 
     def start(self) -> None:
-        """Wait for the units, and tell the database of the images that came with the pool."""
+        """Wait for the units, and insert the images of the pool into the database."""
         eventually(lambda: self.box.daemon("web") and self.box.daemon("agent"), "the units run", 300)
         eventually(lambda: demo.answers(self.url), "the web process answers", 300)
         eventually(self.nodes, "the agent has announced the node", 300)
@@ -95,5 +95,5 @@ class HostNode(Node):
                 database.execute(f"insert or ignore into images ({columns}) values ({marks})", list(row.values()))
 
     def mend(self) -> None:
-        """Nothing here ends a unit for good: systemd starts it again."""
+        """Wait until systemd has restarted the units."""
         eventually(lambda: demo.answers(self.url), "the web process answers", 300)

@@ -1,4 +1,4 @@
-"""A small OpenID Connect issuer on the loopback, which does as the standard says, or as a test bends it."""
+"""A small OpenID Connect issuer on the loopback interface, which follows the standard unless a test changes it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ KEY, FORGED = (RSAKey.generate_key(2048, {"kid": "1", "use": "sig"}) for _ in ra
 
 
 class Provider:
-    """Signs in whoever asks as `person`. What is None in `claims` or `metadata` is left out.
+    """Signs in each client as `person`. A value None in `claims` or `metadata` is omitted.
 
-    key signs, `published` is what everybody may look up. unsigned: with the algorithm `none`.
+    `key` signs, `published` is the public key set. unsigned: use the algorithm `none`.
     """
 
     def __init__(self) -> None:
@@ -68,14 +68,14 @@ class Provider:
         self.stop()
 
     def stop(self) -> None:
-        """It is away from now on."""
+        """Stop the issuer."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
             self._server.server_close()
 
     def visit(self, address: str) -> str:
-        """What a browser does that is sent there: where it is sent back to, without scheme and host."""
+        """Follow a redirect as a browser does. Returns the target of the answer without scheme and host."""
         with requests.get(address, allow_redirects=False, timeout=10) as answer:
             assert answer.status_code == 302, answer.text
             target = answer.headers["Location"]

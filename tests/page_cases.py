@@ -1,4 +1,4 @@
-"""Every page and form, for everybody who could ask: a new page needs a row here. `test_rights_pages` asks them all."""
+"""Every page and form with the expected status for each role; a new page needs a row here. See `test_rights_pages`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from bare_service import KEY
 from tenants import LAB_IMAGE, LAB_SHA, OTHER_KEY, PASSWORD
 
-ACTORS = ("carol", "dave", "bob", "alice", "root")  # another project's, member, owner, pi, admin
+ACTORS = ("carol", "dave", "bob", "alice", "root")  # member of another project, member, owner, PI, admin
 
 
 class PageCase(NamedTuple):
-    """path: what is bob's, in capitals what `found` of the tenants calls it. expected: the status for each of ACTORS.
+    """path: of an object of bob; words in capitals are keys of the tenants' `found`. expected: a status per ACTOR.
 
-    One status: for all of them, and for strangers too.
+    A single status applies to all of them, and to users who are not signed in.
     """
 
     path: str
@@ -36,7 +36,7 @@ PAGES = {
     "POST /sign-out": PageCase("/sign-out", (303,)),
     "GET /invitation/<secret>": PageCase("/invitation/nobodys", (404,)),
     "POST /invitation/<secret>": PageCase("/invitation/nobodys", (404,), {"password": "x", "repeated": "x"}),
-    "GET /sign-in/openid": PageCase("/sign-in/openid", (404,)),  # none is set up here
+    "GET /sign-in/openid": PageCase("/sign-in/openid", (404,)),  # not configured here
     "GET /sign-in/openid/back": PageCase("/sign-in/openid/back?state=x&code=x", (404,)),
     "POST /invitation/<secret>/openid": PageCase("/invitation/nobodys/openid", (404,), {}),
     "GET /static/<version>/<path:name>": PageCase("/static/x/app.css", (200,)),
@@ -75,7 +75,7 @@ MEMBERS = (404, 200, 200, 200, 200)
 PIS = (404, 403, 403, 303, 303)
 ADMINS = (403, 403, 403, 403, 200)
 ADMINS_DO = (403, 403, 403, 403, 303)
-HIS = (404, 404, 303, 404, 303)  # his own, and the admins'
+HIS = (404, 404, 303, 404, 303)  # only for the user himself and admins
 THE_ADMINS = (404, 403, 403, 403, 303)
 PAGES |= {
     "GET /projects": PageCase("/projects", ALL),

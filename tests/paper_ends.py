@@ -1,6 +1,6 @@
-"""Two nodes and a link on paper: programs of either end run here, `ip` and `tc` are told by files, iperf3 is gentle.
+"""Two simulated nodes and a link: their programs run on this host, `ip` and `tc` read files, iperf3 has a low rate.
 
-As a program it is slicectl, whose logins into slivers lead here: `python paper_ends.py STATE WORDS…`
+As a program, it is slicectl whose logins into slivers run here: `python paper_ends.py STATE WORDS…`
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ case "$*" in
     *del*)  [ "$(cut -d" " -f1 "$held")" = "$7" ] && rm "$held" ;;
 esac
 """
-# The real one, at a rate that is no load.
+# The real program, at a rate that causes little load.
 IPERF = """#!/bin/sh
 [ "$1" = -c ] && set -- "$@" -b 8M
 exec /usr/bin/iperf3 "$@"
@@ -38,7 +38,7 @@ exec /usr/bin/iperf3 "$@"
 
 
 class Ends:
-    """state: a folder for all that is told. `down`: a file there that makes the link one; `same`: no link at all."""
+    """state: the folder of the state. A file `down` in it takes the link down; a file `same` removes the link."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
@@ -48,22 +48,22 @@ class Ends:
             (state / name).chmod(0o755)
 
     def words(self, end: str) -> list[str]:
-        """That start a program at an end: near or far."""
+        """The command prefix that starts a program at an end: near or far."""
         return ["env", f"STATE={self.state}", f"END={end}", f"PATH={self.state}:/usr/bin:/bin"]
 
     def options(self) -> list[str]:
-        """Of slicectl bench throughput."""
+        """The options of slicectl bench throughput."""
         both = (("--node-exec", "near"), ("--peer-exec", "far"))
         return [word for option, end in both for word in (option, shlex.join(self.words(end)))]
 
     @property
     def held(self) -> list[str]:
-        """The ends whose device is held to a rate, by whomever."""
+        """The ends whose device has a rate limit."""
         return sorted(one.name.partition(".")[0] for one in self.state.glob("*.held"))
 
     @property
     def login(self) -> Callable[..., list[str]]:
-        """Instead of ssh into a sliver: the last word is one for a shell, as there."""
+        """Replaces ssh into a sliver: the last word is a command line for a shell, as for ssh."""
         return lambda *_: [*self.words("inside"), "sh", "-c"]
 
 
@@ -72,7 +72,7 @@ def main() -> int:
 
     state = Path(sys.argv[1])
     slivers.login = Ends(state).login
-    tempfile.tempdir = str(state)  # what a killed one leaves is the test's
+    tempfile.tempdir = str(state)  # files of a killed process are in the folder of the test
     sys.argv = ["slicectl", *sys.argv[2:]]
     return slicectl()
 

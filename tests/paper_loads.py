@@ -1,4 +1,4 @@
-"""A testbed on paper whose node measures, too, with numbers that follow simple laws; its slivers are this machine."""
+"""A simulated testbed whose node also measures, with numbers that follow simple laws; slivers run on this host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slicemgr import wire
 from slicemgr.bench.frame.load_hosts import Way
 from slicemgr.client import Client
 
-# What sysbench 1.0.20 prints, but for its greeting and latencies.
+# The output of sysbench 1.0.20 without its heading and latencies.
 CPU = """\
 CPU speed:
     events per second:   865.15
@@ -58,7 +58,7 @@ IMAGE = {
 
 
 class PaperLoads(PaperTestbed):
-    """kinds: what its node runs. missing: what its agent says of a root or of sysbench's host."""
+    """kinds: the types that the node runs. missing: the reports of the agent, by root or by the host of sysbench."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,9 +66,9 @@ class PaperLoads(PaperTestbed):
         self.missing: dict[str, str] = {}
         self.broken = ""
         self.measured: list[dict[str, Any]] = []
-        self.holds = 0  # from which measurement on an operation of the node goes on until `ends` is set
+        self.holds = 0  # the number of the measurement from which operations of the node run until `ends` is set
         self.ends = threading.Event()
-        self.left: list[dict[str, Any]] = []  # operations that go on
+        self.left: list[dict[str, Any]] = []  # operations that still run
         self.on("GET /images/debian-12", IMAGE)
         self.on("GET /images/no-such-image", problem(404, "not_found", "there is no image 'no-such-image'"))
         self.on("GET /operations", self._operations)
@@ -129,7 +129,7 @@ def _numbers(kind: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def here(testbed: PaperLoads, directory: Path, prefix: str = "bench-x-") -> Way:
-    """Slivers whose programs are run on this machine, in a directory of their own."""
+    """Slivers whose programs run on this host, in a separate directory."""
 
     def login(_name: str, _sliver: wire.Sliver, identity: Path) -> list[str]:
         assert identity.read_bytes() == b"private" and identity.stat().st_mode & 0o777 == 0o600

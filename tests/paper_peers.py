@@ -1,6 +1,6 @@
-"""A node on paper with peers on it: their programs are fakes on PATH, its slices those of a testbed on paper.
+"""A simulated node with peers: their programs are fakes in PATH, its slices those of a simulated testbed.
 
-As a program it is slicectl with these: `python paper_peers.py WORLD ARGUMENTS…`.
+As a program, it is slicectl with these: `python paper_peers.py WORLD ARGUMENTS…`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALL = (*DOCKER, *HAND, "systemd-nspawn", "podman", "crun", "runc", "lxd", "lxc",
 
 
 class PeerTestbed(PaperTestbed):
-    """Its node is this machine."""
+    """A simulated testbed whose node is this host."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
@@ -45,7 +45,7 @@ class PeerTestbed(PaperTestbed):
 
 
 class World:
-    """Where the fakes live, with a pool that has the base of the one image."""
+    """The folder of the fakes, with a pool that has the base of one image."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class World:
             file.chmod(0o755)
 
     def patch(self, change: Callable[[object, str, object], None]) -> None:
-        """The constants of the sandbox that are this world's, by monkeypatch.setattr or setattr itself."""
+        """Set the constants of the sandbox for this world. change: monkeypatch.setattr or setattr."""
         change(command, "_PATH", str(self.bin))
         change(systems, "_ELSEWHERE", ())
         change(systems, "FIRST_PORT", _free_ports())
@@ -91,13 +91,13 @@ class World:
 
     @property
     def left(self) -> list[str]:
-        """Files of peers on the pool, and what of theirs runs."""
+        """The files of peers on the pool, and the containers that run."""
         running = [one.name for one in self.there.iterdir() if _runs(one.read_text())]
         return sorted([*(one.name for one in self.pool.iterdir() if one.name != "bases"), *running])
 
 
 def _free_ports() -> int:
-    """The first of some that nobody has; below those that the kernel gives to whoever connects."""
+    """The first of 50 free ports, below the kernel's range of ephemeral ports."""
     while True:
         first = random.randrange(10_000, 32_000, 50)
         try:
@@ -109,7 +109,7 @@ def _free_ports() -> int:
 
 
 def _runs(pid: str) -> bool:
-    """A process that has ended may wait for somebody to take note of it."""
+    """Whether a process runs; one that has ended may still be a zombie."""
     file = Path(f"/proc/{pid}/cmdline")
     return file.exists() and bool(file.read_bytes())
 

@@ -1,6 +1,6 @@
-"""A testbed on paper: it answers like a service whose slivers run at once, and their ports lead to an ssh banner.
+"""A simulated testbed: it answers as a service whose slivers run at once, and their ports send an ssh banner.
 
-What runs "inside" a sliver runs here, so each sliver's second port is one that is free here.
+Programs "inside" a sliver run on this host, so the second port of each sliver is a free port of this host.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ STEPS = (("root", 0.01, 0.02), ("identity", 0.03, 0.01), ("domain", 0.05, 0.06),
 
 
 def free_port() -> int:
-    """One that nobody listens at now."""
+    """A port at which no process listens now."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 
 
 def steps(done: bool = True) -> list[dict[str, Any]]:
-    """Of a create."""
+    """The steps of a creation."""
     step = {"sliver": "abcdefgh-0", "state": "done" if done else "running", "detail": "", "percent": None}
     return [{**step, "name": name, "began": began, "seconds": took if done else None} for name, began, took in STEPS]
 
@@ -43,7 +43,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class PaperTestbed(Canned):
-    """room: slivers that come up, later ones fail. slow: seconds of a create. each: bytes of memory of a sliver."""
+    """room: number of slivers that start; later ones fail. slow: seconds of a creation. each: bytes per sliver."""
 
     def __init__(self, *, room: int = 10_000, slow: float = 0.0, each: int = 5 * MIB, ports: int = 10_000) -> None:
         super().__init__()
@@ -51,11 +51,11 @@ class PaperTestbed(Canned):
         self.there: dict[str, dict[str, Any]] = {}
         self.most = 0
         self.looks = 0
-        self.uncleaned = 0  # MiB of the pool that the cleaner has not given back, one less at each look
+        self.uncleaned = 0  # MiB of the pool that the cleaner has not freed, reduced by one at each query
         self.load = 0.5
         self.stuck = False  # whether deletions fail
-        self.deaf: set[str] = set()  # slices whose port leads nowhere
-        self.under_way = 0  # creates that are not answered yet
+        self.deaf: set[str] = set()  # slices whose port does not answer
+        self.under_way = 0  # creations without an answer yet
         self._lock = threading.Lock()
         self._banner = _Server(("127.0.0.1", 0), _Banner)
         self._thread_of_banner = threading.Thread(target=self._banner.serve_forever, args=(0.01,), daemon=True)

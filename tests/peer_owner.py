@@ -1,4 +1,4 @@
-"""Own a real sandbox for peers until a line comes in, or until it is killed: `POOL`. Prints one line of JSON."""
+"""Keep a real sandbox for peers until a line is read or the process is killed: `POOL`. Prints one line of JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ls /sys/fs/cgroup | head -1
 
 
 class ByHand(systems.Nspawn):
-    """A greeting in a network of its own, without a container around it."""
+    """A process that sends an ssh banner in a separate network, without a container."""
 
     def _process(self, one: systems.One, root: Path) -> list[str]:
         return [*self.within(one), sys.executable, "-c", _BANNER]
@@ -53,13 +53,13 @@ def main() -> None:
 
 
 def _here() -> list[str]:
-    """The files that were written in the sandbox and exist outside of it."""
+    """The files that were written in the sandbox and also exist outside."""
     there = ("/etc", "/var/lib", "/run", "/dev/shm")
     return [one for one in there if Path(one, "peer-was-here").exists()]
 
 
 def _forwarded(sandbox: Sandbox) -> list[str]:
-    """What the lowest port says once there is a container by hand, and once there is none."""
+    """The banners of the lowest port with a container, and after its deletion."""
     work = systems.Work(1 << 28, 5)
     system, one = ByHand(sandbox, work), work.one(PREFIX, 0)
     (sandbox.directory / "pattern").mkdir()

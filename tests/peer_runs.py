@@ -1,4 +1,4 @@
-"""Folders as `slicectl bench peers` leaves them, with made-up measurements."""
+"""Folders as `slicectl bench peers` writes them, with invented measurements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scale_runs import KIB, MIB, NODE, TIMES
 from slicemgr.bench.frame import folder
 from slicemgr.bench.frame.folder import Run
 
-# Seconds of a create and a delete, MiB and KiB of each.
+# Seconds of a creation and a deletion, MiB of memory and KiB of disk per container.
 COSTS = {"slicemgr": (0.08, 0.006, 4.9, 280), "docker": (0.8, 0.3, 37, 420), "podman-crun": (0.16, 0.13, 3.5, 260)}
 
 
@@ -24,7 +24,7 @@ def made(
     costs: dict[str, tuple[float, float, float, float]] | None = None,
     stopped: str = "",
 ) -> Run:
-    """costs: of the systems that were measured. stopped: why plain LXC was not, "" if it is not installed."""
+    """Write a run. costs: of the measured systems. stopped: why plain LXC failed; "": it is not installed."""
     path.mkdir(parents=True)
     steps: dict[str, dict[str, Any]] = {
         "absent/lxd": {"data": {"system": "lxd", "missing": ["lxd"], "install": "apt-get install lxd (Debian 12)"}}

@@ -1,6 +1,6 @@
-"""Runs of the production-like machines, beside the other tests: it takes long, and mostly waits.
+"""Runs of the production-like machines, at the same time as the other tests, because they mostly wait.
 
-The base comes from the box's own import: in the emulated machine the import's appliance would be emulated once more.
+The base is that of the box's import: in the emulated machine, the appliance of the import would be emulated twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 from testbed import IMAGE, Node
 
 SUITES = {"12": "bookworm", "13": "trixie"}
-TESTS = (  # what depends on the host, the whole path first: the drivers' own slivers have no rows
+TESTS = (  # tests that depend on the host. The complete path is first: the slivers of driver tests have no rows
     "tests/production/test_units.py",
     "tests/system/test_confinement.py",
     "tests/system/test_limits.py::test_memory_bomb_is_killed_and_the_sliver_lives",
@@ -44,7 +44,7 @@ AFTER_REBOOT = (
     "tests/production/test_reboot.py::test_host_and_database_agree_after_the_reboot",
     "tests/production/test_removal.py",
 )
-SECONDS = 6300.0  # one machine, beside other tests
+SECONDS = 6300.0  # timeout of one machine, with other tests at the same time
 POOL = """\
 set -e
 truncate -s 4G "$1"
@@ -61,7 +61,7 @@ btrfs property set "/tmp/pool/bases/$2" ro true
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out of the machine. results: by test, "" if it passed, else why not."""
+    """The results of the machine. results: by test, "" if it passed, else the reason."""
 
     status: int
     results: dict[str, str]
@@ -69,7 +69,7 @@ class Outcome:
 
 
 class Runs:
-    """One machine after the other, in the background: begun by the constructor, ended by `stop` if nobody waits.
+    """Runs one machine after the other in the background: started by the constructor, stopped by `stop`.
 
     debians: major versions, in the order in which their machines run.
     """
@@ -86,13 +86,13 @@ class Runs:
         self._outcomes = {one: self._pool.submit(self._run, one) for one in debians}
 
     def wait(self, debian: str) -> Outcome:
-        """Raises what the run raised, TimeoutExpired for one that takes longer than SECONDS."""
+        """Wait for the outcome. Raises the error of the run, or TimeoutExpired after SECONDS."""
         return self._outcomes[debian].result()
 
     def stop(self) -> None:
         self._stopping.set()
         if self._process is not None and self._process.poll() is None:
-            self._process.terminate()  # its machine dies with it
+            self._process.terminate()  # also ends its machine
         self._pool.shutdown(cancel_futures=True)
         self._work.cleanup()
 
@@ -123,7 +123,7 @@ class Runs:
 
 
 def chosen_debians(config: pytest.Config) -> tuple[str, ...]:
-    """The major versions of Debian whose machines are wanted."""
+    """The major versions of Debian whose machines are selected."""
     chosen: str | None = config.getoption("--debian")
     return (chosen,) if chosen else tuple(SUITES)
 

@@ -1,4 +1,4 @@
-"""Reports of experiments as they are published: a run's folder, its archive, and a row with its files."""
+"""Reports of experiments for publication: the folder of a run, its archive, and a row with its files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REPORT = "<!doctype html><title>Scale</title><h1>Scale</h1><script>new Image().s
 
 
 def content(report: str = REPORT, **run: Any) -> dict[str, bytes]:
-    """The files of a report; `run` changes run.json, None takes a field out."""
+    """The files of a report. run: changes of run.json; None removes a field."""
     info = {key: value for key, value in {**RUN, **run}.items() if value is not None}
     return {
         "report.html": report.encode(),
@@ -42,7 +42,7 @@ def content(report: str = REPORT, **run: Any) -> dict[str, bytes]:
 
 
 def write(folder: Path, files: Mapping[str, bytes] | None = None) -> Path:
-    """A run's folder."""
+    """Write the folder of a run."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in (content() if files is None else files).items():
         (folder / name).write_bytes(data)
@@ -63,7 +63,7 @@ def packed(files: Mapping[str, bytes] | None = None, more: Iterable[tuple[tarfil
 
 
 def row(id: str, **more: Any) -> dict[str, Any]:
-    """Of the table, for a report of `content()`."""
+    """A row of the table, for a report of `content()`."""
     files: list[dict[str, Any]] = [{"name": name, "size": len(data)} for name, data in content().items()]
     row = {"name": "Scale to 200", "kind": "scale", "node": "node1", "summary": "4.9 MiB each.", "public": True}
     row |= {"published_by": "root", "published_at": utcnow(), "size": sum(one["size"] for one in files)}
@@ -71,6 +71,6 @@ def row(id: str, **more: Any) -> dict[str, Any]:
 
 
 def add(c: Connection, config: Config, id: str, **more: Any) -> None:
-    """A published experiment, without who published it being asked."""
+    """Insert a published experiment, without a check of the user's rights."""
     c.execute(t.experiments.insert().values(**row(id, **more)))
     write(config.experiments_dir / id)

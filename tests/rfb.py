@@ -1,4 +1,4 @@
-"""As much of a VNC client as tells whether a screen is there (RFB 3.8, RFC 6143)."""
+"""A minimal VNC client for tests of a screen (RFB 3.8, RFC 6143)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UPDATE = 0
 
 
 class Viewer:
-    """A screen behind a console's channel. size: width and height in pixels, once `start` is through."""
+    """A screen over the channel of a console. size: width and height in pixels, after `start`."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -21,7 +21,7 @@ class Viewer:
         self._heard = b""
 
     def start(self) -> str:
-        """The handshake; the name of the screen."""
+        """Perform the handshake. Returns the name of the screen."""
         assert self._read(12) == b"RFB 003.008\n"
         self.channel.send(b"RFB 003.008\n")
         kinds = self._read(self._read(1)[0])
@@ -35,13 +35,13 @@ class Viewer:
         return self._read(struct.unpack("!I", self._read(4))[0]).decode()
 
     def key(self, code: int) -> None:
-        """Press and let go. code: an X keysym."""
+        """Press and release a key. code: an X keysym."""
         for down in (1, 0):
             self.channel.send(struct.pack("!BBxxI", 4, down, code))
 
     def pixels(self) -> bytes:
-        """All of them, 4 bytes each; or as much as the first update tells."""
-        self.channel.send(struct.pack("!BxHI", 2, 1, 0))  # raw alone
+        """The pixels of the first update, 4 bytes each."""
+        self.channel.send(struct.pack("!BxHI", 2, 1, 0))  # raw encoding only
         self.channel.send(struct.pack("!BBHHHH", 3, 0, 0, 0, *self.size))
         while (kind := self._read(1)[0]) != _UPDATE:
             assert kind == 2, kind  # a bell

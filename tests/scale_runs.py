@@ -1,4 +1,4 @@
-"""Folders as `slicectl bench scale` leaves them, with made-up measurements that follow simple laws."""
+"""Folders as `slicectl bench scale` writes them, with invented measurements that follow simple laws."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def made(
     memory: tuple[str, ...] = ("memory",),
     outcome: str = "done",
 ) -> Run:
-    """each: bytes of memory of a sliver. seconds: of the first creates; they take twice as long at a thousand.
-    memory: what its working set is called; until 0.1.0 it was `memory` alone.
+    """Write a run. each: bytes of memory of a sliver. seconds: of the first creates; twice as long at a thousand.
+    memory: the names of the working set; until 0.1.0 it was only `memory`.
 
-    Once the memory is used up, swap is; when that is half full, the guard stops.
+    After the memory is used up, swap is used; when half of it is used, the guard stops the run.
     """
     path.mkdir(parents=True)
     lines, last = [], ""

@@ -1,8 +1,8 @@
-"""Two projects that must not know of one another, and the people in and around them, each with a token.
+"""Two projects without access to each other, and users, each with a token.
 
-`lab` is alice's (pi), with bob and dave (members); `rival` is carol's. What is looked at is bob's: the slice `exp`, a
-waiting request, a key, a token, a session. root is an admin. lab has invited `gwen`, who has no account, and the node's
-own project bob.
+`lab` has the PI alice and the members bob and dave; `rival` has carol. The objects under test belong to bob: the slice
+`exp`, a pending request, a key, a token, a session. root is an admin. lab has invited `gwen`, who has no account, and
+the project of the node has invited bob.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DAVE = Principal("dave", False, {"lab": Role.MEMBER, "hollow": Role.MEMBER})
 CAROL = Principal("carol", False, {"rival": Role.PI})
 EVERYBODY = (ROOT, ALICE, BOB, DAVE, CAROL)
 PASSWORD = "correct horse battery"
-MANUAL = Path(__file__).parent / "manual"  # documents of two pages, whether the real ones are built or not
+MANUAL = Path(__file__).parent / "manual"  # documents of two pages, independent of the build of the real ones
 LAB_IMAGE, LAB_SHA = "lab-image", "cd" * 32
 OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8x2dEw0kB0yJ3Ck8t8S1m2S2cYyN3wN0o0o0o0o0o0 other"
 
@@ -51,7 +51,7 @@ def password_hash() -> str:
 
 @functools.cache
 def _seeded() -> tuple[bytes, dict[str, str]]:
-    """The database with everybody in it, made once for the whole session, and what it calls things."""
+    """The database with all users, made once for the whole session, and the tokens and IDs of its objects."""
     with tempfile.TemporaryDirectory() as folder, Service(Path(folder)) as service:
         found = _seed(service)
         with service.store.read() as c:
@@ -108,7 +108,7 @@ AUDIT = {
 
 
 def _snapshot(service: Service) -> None:
-    """Of bob's slice, which the agent has made."""
+    """Insert a snapshot of bob's slice, as the agent does."""
     at = snapshots.SliceReference("exp", BOB)
     slivers = [row.sliver.id for row in service.rows()]
     service.record(*(pending.SliverSeen(one, Phase.RUNNING, host_key="ssh-ed25519 AAAA") for one in slivers))
@@ -124,13 +124,13 @@ def _token(scope: Scope = Scope.WRITE) -> tokens.Wanted:
 
 
 def ask(service: Service, by: Principal, name: str, why: str = "", **fields: Any) -> slices.Created:
-    """A slice of the asker's first project, through the service as the REST API does it."""
+    """Request a slice of the user's first project through the service, as the REST API does."""
     body = service.request(name, **{"project": next(iter(by.roles), "default"), **fields})
     return slices.create(service.store, service.config, body, by, why)
 
 
 class Tenants(Service):
-    """`found`: the tokens of people by name, and the ids of what is bob's."""
+    """`found`: the tokens of users by name, and the IDs of bob's objects."""
 
     def __init__(self, folder: Path, **sections: Any) -> None:
         _, self.found = _seeded()
@@ -146,10 +146,10 @@ class Tenants(Service):
         published.write(config.experiments_dir / self.found["experiment"])
 
     def restore(self) -> None:
-        """Everything is as it was at first, and the application as if it had just started, without making it again.
+        """Restore the initial state, and that of the application without creating it again.
 
-        To make an application costs more than the requests of most tests. A test that changes its routes or settings
-        takes Tenants of its own.
+        Creating an application takes longer than the requests of most tests. A test that changes its routes or settings
+        creates its own Tenants.
         """
         self.store.close()
         for directory in (self.config.node.state_dir, self.config.node.run_dir):
@@ -159,7 +159,7 @@ class Tenants(Service):
         self.app.extensions["slicemgr"] = state_of(self.config, self.store)
 
     def add_image(self, *args: Any, **more: Any) -> None:
-        """The image of the seed is there already."""
+        """Insert an image unless the seed has it."""
         with self.store.read() as c:
             there = c.scalar(sa.select(sa.exists().where(t.images.c.sha256 == args[0])))
         if not there:
@@ -172,7 +172,7 @@ class Tenants(Service):
         return app
 
     def client(self, who: str | None = None) -> FlaskClient:
-        """who: one of `found`; None shows no token."""
+        """A client. who: a user in `found`; None: without a token."""
         made = self.app.test_client()
         if who is not None:
             made.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {self.found[who]}"
@@ -182,7 +182,7 @@ class Tenants(Service):
         return authentication.authenticate(self.store, self.found[who])
 
     def events(self) -> list[tuple[str, str, str]]:
-        """user, action, detail; the oldest first."""
+        """All events as (user, action, detail), oldest first."""
         e = t.events.c
         with self.store.read() as c:
             return [tuple(row) for row in c.execute(sa.select(e.user, e.action, e.detail).order_by(e.id))]

@@ -1,4 +1,4 @@
-"""A program at a terminal of its own, driven by typing and by looking at what it shows."""
+"""A program in a separate terminal, controlled by its input and output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Self
 
 
 class Terminal:
-    """Use as a context manager: the program is killed at the end. What it says on stderr is kept apart."""
+    """A context manager that kills the program at the end. Its standard error is captured separately."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         self._master, self.slave = pty.openpty()
@@ -37,7 +37,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def paste(self, text: str) -> None:
-        """Type as much of it as the program takes, meanwhile looking at what it shows."""
+        """Type as much of a text as the program reads, and read its output meanwhile."""
         data = text.encode()
         os.set_blocking(self._master, False)
         while data and select.select([], [self._master], [], 2)[1]:
@@ -47,7 +47,7 @@ class Terminal:
         os.set_blocking(self._master, True)
 
     def see(self, text: str, seconds: float = 30) -> None:
-        """Wait until it is shown, after what was seen before."""
+        """Wait until a text appears after the text of the last call. seconds: timeout."""
         wanted = text.encode()
         deadline = time.monotonic() + seconds
         looked = 0
@@ -60,7 +60,7 @@ class Terminal:
         del self.shown[: at + len(wanted)]
 
     def heard(self, text: str, seconds: float = 30) -> None:
-        """Wait for a line on stderr that holds it."""
+        """Wait for a line on standard error that contains a text. seconds: timeout."""
         stderr: Any = self.process.stderr
         deadline = time.monotonic() + seconds
         heard = ""
@@ -69,10 +69,10 @@ class Terminal:
             assert line and time.monotonic() < deadline, f"stderr ended without {text!r}: {heard}"
 
     def end(self, seconds: float = 30) -> tuple[int, str]:
-        """Exit status and what was left on stderr, without typing anything."""
+        """Wait for the end. Returns the exit status and the rest of standard error."""
         deadline = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < deadline:
-            if select.select([self._master], [], [], 0.05)[0]:  # or it could not write its last words
+            if select.select([self._master], [], [], 0.05)[0]:  # otherwise its last output would block
                 self.shown += os.read(self._master, 65536)
         stderr: Any = self.process.stderr
         return self.process.wait(0.1), stderr.read().decode()

@@ -1,4 +1,4 @@
-"""A node in a box, driven as its users do: by slicectl and ssh from outside, by virsh and signals from inside."""
+"""A node in a box for tests: used by slicectl and ssh from outside, and by virsh and signals from inside."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ DRIVERS = ("lxc:///system", "qemu:///system")
 DATABASE = "/var/lib/slicemgr/db/slicemgr.db"
 POOL = Path("/var/lib/slicemgr/pool")
 IMAGES_DIR = Path("/var/lib/slicemgr/images")
-BASES = demo.RUN / "bases"  # by recipe: the base of its image, as the present importer made it
-IMPORTER = ("slicemgr/agent", "slicemgr/drivers")  # what has a part in an import
-LOG_LINES = 60  # of each log, beside a failure
+BASES = demo.RUN / "bases"  # by recipe: the base of its image, made by the present version of the importer
+IMPORTER = ("slicemgr/agent", "slicemgr/drivers")  # sources that affect an import
+LOG_LINES = 60  # lines of each log in the report of a failure
 PORT = 8480
-# Domains, links, rules and quota groups. The sync wakes btrfs' cleaner, which sleeps up to 30 s.
+# Lists domains, links, rules and quota groups. The sync wakes the cleaner of btrfs, which sleeps up to 30 s.
 LOOK = f"""\
 btrfs filesystem sync /var/lib/slicemgr/pool > /dev/null
 for driver in {" ".join(DRIVERS)}; do virsh -c $driver list --name || exit; done
@@ -77,11 +77,11 @@ def ensure_image(recipe: str = IMAGE) -> Path:
     return demo.ensure_image(recipe)
 
 
-STARTED = "cut -d' ' -f22 /proc/1/stat"  # when the sliver's init began, as it says itself
+STARTED = "cut -d' ' -f22 /proc/1/stat"  # the start time of the sliver's init, in clock ticks
 
 
 def eventually(check: Callable[[], Any], what: str, seconds: float = 60) -> Any:
-    """The first true value of `check`; fails if there is none in time."""
+    """Wait for the first true value of `check` and return it; fails if there is none within `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := check()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
@@ -90,7 +90,7 @@ def eventually(check: Callable[[], Any], what: str, seconds: float = 60) -> Any:
 
 
 def _importer() -> str:
-    """A digest of the sources that have a part in an import."""
+    """A digest of the sources that affect an import."""
     digest = hashlib.sha256()
     for file in sorted(file for folder in IMPORTER for file in (demo.REPO / folder).rglob("*.py")):
         digest.update(file.read_bytes())
@@ -98,15 +98,15 @@ def _importer() -> str:
 
 
 class Node:
-    """A box with web and agent as daemons of their own, so that each can be killed."""
+    """A box with web and agent as separate daemons, so that each can be killed."""
 
     def __init__(self, name: str, more: str = "", pool_size: str | None = None) -> None:
         self.box = Box(f"{name}-{demo.CLONE}")
         self._more = more
         self._pool_size = pool_size
         self.key = demo.RUN / f"{name}_ed25519"
-        self.kind = "lxc"  # what the next slices are
-        self.kept: set[str] = set()  # slices that tests share: no test's end deletes them
+        self.kind = "lxc"  # the type of the next slices
+        self.kept: set[str] = set()  # slices that tests share, which are not deleted at the end of a test
 
     def __enter__(self) -> Self:
         self.box.destroy()
@@ -125,7 +125,7 @@ class Node:
     # the service
 
     def start(self) -> None:
-        """init, web, agent; returns when both are ready."""
+        """Run init, web and agent; returns when both daemons are ready."""
         self.box.run([BIN / "slicemgr", "init"], check=True)
         self.start_web()
         self.start_agent()
@@ -141,14 +141,14 @@ class Node:
         eventually(lambda: self.log().count("is ready") > since, "the agent is ready")
 
     def kill(self, daemon: str) -> None:
-        """SIGKILL. gunicorn's worker outlives its master for a moment: that is waited for."""
+        """Send SIGKILL to a daemon. For web, wait until gunicorn's worker has ended, shortly after its master."""
         self.box.signal_daemon(daemon, signal.SIGKILL)
         if daemon == "web":
             eventually(lambda: not demo.answers(self.url), "nothing answers any more", 150)
 
     @contextmanager
     def other_settings(self, change: Callable[[str], str]) -> Iterator[None]:
-        """Meanwhile the agent runs by a changed settings file."""
+        """Within the context, the agent runs with changed settings."""
         file = self.box.path("/etc/slicemgr/slicemgr.toml")
         before = file.read_text()
         self._run_agent_by(file, change(before))
@@ -163,7 +163,7 @@ class Node:
         self.start_agent()
 
     def mend(self) -> None:
-        """Start what a test left killed."""
+        """Start the daemons that a test killed."""
         if self.box.problem():
             self.box.make(link="host")
         if self.box.daemon("web") is None:
@@ -176,7 +176,7 @@ class Node:
         return path.read_text() if path.exists() else ""
 
     def logs(self) -> dict[str, str]:
-        """The last lines of each log of the box and of the newest of libvirt's logs of containers, by file name."""
+        """The last lines of each log of the box and of libvirt's newest logs of containers, by file name."""
         of_libvirt = sorted(self.box.path("/var/log/libvirt/lxc").glob("*.log"), key=lambda file: file.stat().st_mtime)
         files = [*sorted((self.box.directory / "log").glob("*.log")), *of_libvirt[-2:]]
         texts = {file.name: file.read_text(errors="replace").splitlines()[-LOG_LINES:] for file in files}
@@ -192,14 +192,14 @@ class Node:
     def client(self) -> Client:
         return Client(self.url, self.token())
 
-    # what tests look up again and again: without starting a program for it
+    # frequent queries of tests, which do not start a program
 
     def nodes(self) -> list[wire.Node]:
         with self.client() as admin:
             return admin.nodes.list()
 
     def slices(self) -> list[str]:
-        """The names of all slices but those that are kept."""
+        """The names of all slices except the kept ones."""
         with self.client() as admin:
             return [one["name"] for one in admin.slices.list() if one["name"] not in self.kept]
 
@@ -207,7 +207,7 @@ class Node:
         with self.client() as admin:
             return {**admin.slices.get(name)}
 
-    # its users
+    # users
 
     def slicectl(self, *words: str | Path, timeout: float = 660) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "SLICEMGR_URL": self.url, "SLICEMGR_TOKEN": self.token()}
@@ -222,20 +222,20 @@ class Node:
         return done.stdout
 
     def wishes(self) -> tuple[str, ...]:
-        """What a request of `kind` says beside the name. Machines: the recipe that starts in seconds."""
+        """The options of a request of `kind`. For machines: the recipe that starts within seconds."""
         sizes = ("--boot", "direct", "--memory", "192M", "--disk", "2G") if self.kind == "kvm" else ()
         return ("--type", self.kind, "--image", IMAGES[self.kind], "--ssh-key", f"{self.key}.pub", *sizes)
 
     def create(self, name: str, *options: str) -> dict[str, Any]:
-        """A slice that can be logged into. options: as on the command line; they come last, so they win."""
+        """Create a slice and wait until it accepts logins. options: of the command line; they override the defaults."""
         self.ok("create", name, *self.wishes(), *options)
         return self.show(name)
 
     def import_recipe(self, recipe: str, *, really: bool = False) -> None:
-        """Its image, imported under its name. Not `really`: with the base that another import made, if there is one.
+        """Import the image of a recipe. Unless `really`, use the base of an earlier import, if any.
 
-        That may be one of another node or of an earlier run: of the same image, by the same program. One node at a
-        time, so that the suite's halves do not both import what one could take from the other.
+        That import may be of another node or of an earlier run, but of the same image by the same version. Only one
+        node imports at a time, so that the halves of the suite do not both import the same image.
         """
         image = ensure_image(recipe)
         with image.open("rb") as file:
@@ -257,14 +257,14 @@ class Node:
         new.rename(kept)
 
     def _take_base(self, kept: Path, sha256: str) -> None:
-        """As if the agent had been restarted in the middle of the import: what it has read is there already."""
+        """Create the state of an import after a restart of the agent, in which the base already exists."""
         self.box.run(["btrfs", "receive", "--quiet", "-f", kept, POOL / "bases"], check=True, timeout=300)
         images = self.box.path(IMAGES_DIR)
         images.mkdir(mode=0o711, exist_ok=True)
         shutil.copy(kept.with_suffix(".json"), images / f"{sha256}.json")
 
     def ensure_machines(self) -> None:
-        """Import the small image, and wait until the agent knows how machines run here."""
+        """Import the small image, and wait until the agent has determined how machines run here."""
         with self.client() as admin:
             there = {one["name"] for one in admin.images.list()}
         if IMAGES["kvm"] not in there:
@@ -272,11 +272,11 @@ class Node:
         self.await_machines()
 
     def await_machines(self) -> None:
-        """Wait until the agent knows how machines run here."""
+        """Wait until the agent has determined how machines run here."""
         eventually(self.runs_machines, "the agent has found out how machines run", 300)
 
     def runs_machines(self) -> bool:
-        """Whether the agent knows how."""
+        """Whether the agent has determined how machines run here."""
         facts: dict[str, Any] = self.nodes()[0]["facts"]
         return bool(facts["kinds"]["kvm"])
 
@@ -284,7 +284,7 @@ class Node:
         return self.slicectl("ssh", "-i", self.key, target, "--", command, timeout=timeout)
 
     def inside(self, target: str, command: str, timeout: float = 300) -> str:
-        """What a command that must succeed prints in a sliver."""
+        """The output of a command in a sliver, which must succeed. timeout: seconds."""
         done = self.ssh(target, command, timeout)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -294,20 +294,20 @@ class Node:
             self.slicectl("delete", *slices)
         eventually(lambda: not self.slices(), "every slice is gone")
 
-    # what is there, and what should be
+    # actual and expected state
 
     @property
     def database(self) -> Path:
-        """Where this machine finds the box's: SQLite would resolve a path below /proc/PID/root to its own."""
+        """The path of the box's database on the host: SQLite would resolve one below /proc/PID/root to the host's."""
         return self.box.directory / "root" / DATABASE.strip("/")
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """What the database says, whether the service runs or not."""
+        """The result of a query of the database, also while the service does not run."""
         with closing(sqlite3.connect(self.database)) as connection:
             return connection.execute(query).fetchall()
 
     def host(self) -> dict[str, set[str]]:
-        """Everything on the host that carries our mark, by kind, as sliver ids."""
+        """All objects of slicemgr on the host, by kind, as sliver IDs."""
         output = self.box.run(["sh", "-c", LOOK], check=True, timeout=300).stdout
         domains, links, rules, groups = (part.splitlines() for part in output.split("--\n"))
         devices = [line.split()[1].split("@")[0].rstrip(":") for line in links]
@@ -336,7 +336,7 @@ class Node:
         return {one.name for one in path.iterdir()} if path.exists() else set()
 
     def _snapshots(self) -> set[str]:
-        """SLIVER/SNAPSHOT, and a root that was replaced."""
+        """The snapshots as SLIVER/SNAPSHOT, and roots that were replaced."""
         slivers = self.box.path("/var/lib/slicemgr/pool/slivers")
         found = [*slivers.glob("*/snapshots/*"), *slivers.glob("*/root.new")]
         return {str(one.relative_to(slivers)).replace("/snapshots/", "/") for one in found}
@@ -350,7 +350,7 @@ class Node:
         return not self.box.path("/sys/fs/cgroup/cgroup.controllers").exists()
 
     def differences(self) -> dict[str, tuple[Any, Any]]:
-        """Where the host has something else than the rows name; {} is right."""
+        """The differences between the objects of the host and the rows, by kind; {} if there are none."""
         rows = self.rows(
             "select s.id, serial, address, phase, desired, net_out, kind from slivers s join slices l on l.id = s.slice"
         )
@@ -376,7 +376,7 @@ class Node:
         return {kind: (have[kind] - want, want - have[kind]) for kind, want in wanted.items() if have[kind] != want}
 
     def agrees(self, seconds: float = 120) -> None:
-        """The one invariant: host and database name the same things. Quota groups and links end a little later."""
+        """Wait until host and database have the same objects; quota groups and links are deleted a little later."""
         last: list[dict[str, tuple[Any, Any]]] = [{}]
 
         def look() -> bool:

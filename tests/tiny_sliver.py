@@ -1,6 +1,6 @@
-"""Slivers with a root of a few megabytes, started by the drivers alone: no image, no pool, no service.
+"""Slivers with a root of a few megabytes, started by the drivers only, without image, pool or service.
 
-`in_box` moves the calling thread into a node box, so that what it starts, opens and connects to is the box's.
+`in_box` moves the calling thread into a node box, so that it starts, opens and connects to objects of the box.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ _CLONE_FS = 0x200
 
 @contextmanager
 def in_box(name: str, pool_size: str = "1G") -> Iterator[Box]:
-    """Make a box, be in it, and remove it. What the box itself does is to be called under `outside`.
+    """Create a box, move this thread into it, and remove it at the end. Call methods of the box within `outside`.
 
-    With SLICEMGR_NO_BOX set the machine itself is the node: for a production-like machine made for the tests.
+    With SLICEMGR_NO_BOX, the host itself is the node, for a production-like machine that was made for the tests.
     """
     if os.environ.get("SLICEMGR_NO_BOX"):
         yield Box(name)
         return
-    Hypervisor(LibvirtConfig())  # starts libvirt's event thread out here: inside it would keep the box's pool busy
+    Hypervisor(LibvirtConfig())  # starts libvirt's event thread outside: inside, it would keep the box's pool busy
     box = Box(name)
-    if box.exists:  # of a run that was killed
+    if box.exists:  # of a killed run
         box.destroy()
     box.make(link="none", pool_size=pool_size)
     try:
@@ -79,7 +79,7 @@ def in_box(name: str, pool_size: str = "1G") -> Iterator[Box]:
 
 @contextmanager
 def outside(box: Box) -> Iterator[None]:
-    """Out of the box for a moment: from the host it is controlled."""
+    """Within the context, the thread is on the host, from which the box is controlled."""
     home = _homes[box.name]
     _move(home)
     try:
@@ -108,7 +108,7 @@ def _moved(box: Box) -> Iterator[None]:
 
 
 def _move(namespaces: tuple[int, ...], flags: int = 0) -> None:
-    # A mount namespace is changed alone: threads started since the last time share root and directory.
+    # setns to a mount namespace requires that no other thread shares root and working directory.
     unshare(_CLONE_FS)
     for descriptor in namespaces:
         setns(descriptor, flags)
@@ -125,7 +125,7 @@ def _move_in(box: Box) -> None:
 
 
 def compile_probe(directory: Path, name: str = "probe") -> Path:
-    """A static program of tests/system that tries what a tenant must not do; of 32 bits if its name ends so."""
+    """Compile a static program of tests/system with attacks of a tenant; for 32 bits if its name ends with 32."""
     target = directory / name
     source = REPOSITORY / "tests" / "system" / f"{name}.c"
     bits = ["-m32"] if name.endswith("32") else []
@@ -135,9 +135,9 @@ def compile_probe(directory: Path, name: str = "probe") -> Path:
 
 
 def compile_launcher(directory: Path, *options: str, without: tuple[str, ...] = ()) -> Path:
-    """The launcher. without: lines of its source that a weakened control lacks; each must be there."""
+    """Compile the launcher. without: lines of its source to remove for a weakened control; each must exist."""
     target = directory / "sliver-launcher"
-    if os.environ.get("SLICEMGR_NO_BOX"):  # where AppArmor lets libvirtd start a program
+    if os.environ.get("SLICEMGR_NO_BOX"):  # a directory from which AppArmor allows libvirtd to start programs
         target = Path("/usr/lib/libvirt") / f"{directory.name}-launcher"
     copies = directory / "launcher-sources"
     shutil.copytree(REPOSITORY / "tools" / "launcher", copies, dirs_exist_ok=True)
@@ -154,7 +154,7 @@ def compile_launcher(directory: Path, *options: str, without: tuple[str, ...] = 
 
 
 def make_root(root: Path, shell: str = "busybox", rc: str = "", files: dict[str, Path] | None = None) -> Path:
-    """A root with busybox's tools, `shell` as /bin/sh and `rc` as what the tenant runs at boot."""
+    """Make a root with the tools of busybox, `shell` as /bin/sh and `rc` as the tenant's script at boot."""
     for directory in (
         "bin",
         "etc",
@@ -198,7 +198,7 @@ def copy_program(program: Path, root: Path) -> None:
 
 @contextmanager
 def tiny_node(directory: Path, box: str, *probes: str) -> Iterator[Slivers]:
-    """Slivers in a box of their own, with the launcher and probes compiled in `directory`."""
+    """Slivers in a separate box, with the launcher and probes compiled in `directory`."""
     directory.chmod(0o711)
     launcher = compile_launcher(directory)
     for name in probes:
@@ -225,12 +225,12 @@ class Slivers:
         self._made: list[Sliver] = []
 
     def weakened(self, directory: Path, *without: str) -> Host:
-        """The place with a launcher that lacks these lines of its source: a control."""
+        """The host with a launcher that lacks these lines of its source, as a control."""
         directory.chmod(0o711)
         return replace(self.place, launcher=compile_launcher(directory, without=without))
 
     def new(self, arch: str = "x86_64", /, **limits: int | float | None) -> Sliver:
-        """A sliver that nothing was done for yet; its root is to be made at `root(sliver)`."""
+        """A sliver without any objects yet; its root must be made at `root(sliver)`."""
         self._serial += 1
         tag, serial = names.new_tag(), self._serial
         wanted = replace(Limits(memory=128 * MIB, disk=GIB, pids=64, cpu=0.5), **limits)  # type: ignore[arg-type]
@@ -257,15 +257,15 @@ class Slivers:
         return names.root_dir(self.config.node.pool, sliver.id)
 
     def start(self, sliver: Sliver, place: Host | None = None, edit: Callable[[str], str] = lambda xml: xml) -> int:
-        """Start it as the agent does; the host's number of its init. Raises Failed."""
+        """Start a sliver as the agent does. Returns the process ID of its init on the host. Raises Failed."""
         launch.write(self.config, sliver)
         self.hypervisor.create(sliver.kind, edit(domain_xml(sliver, place or self.place)), sliver.limits.memory)
         return self.hypervisor.init_pid(sliver.id)
 
     def start_unconfined(self, sliver: Sliver) -> tuple[Path, int]:
-        """A control: the same domain without launcher, masks and idmapped mount, and libvirt's own capabilities.
+        """A control: start the domain without launcher, masks and idmapped mount, with libvirt's default capabilities.
 
-        Where its root lies now, and the host's number of its init.
+        Returns the new path of its root, and the process ID of its init on the host.
         """
         root = self.config.node.pool.parent / sliver.id
         shutil.move(self.root(sliver), root)
@@ -280,7 +280,7 @@ class Slivers:
         return sliver, self.start(sliver)
 
     def end(self) -> None:
-        """End every sliver that was made here."""
+        """End every sliver of this object."""
         for sliver in self._made:
             self.hypervisor.kill(sliver.id)
             launch.remove(self.config, sliver.id)
@@ -288,7 +288,7 @@ class Slivers:
 
 
 def eventually(what: Callable[[], object], seconds: float = 60) -> None:
-    """Wait until `what` is true; fails after a time that no healthy machine needs."""
+    """Wait until `what` is true; fails after `seconds`, more than a working host needs."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not what():
@@ -297,7 +297,7 @@ def eventually(what: Callable[[], object], seconds: float = 60) -> None:
 
 
 def processes_named(text: str) -> list[int]:
-    """Processes of the machine that have `text` in their command line."""
+    """The processes of the host that have `text` in their command line."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -309,5 +309,5 @@ def processes_named(text: str) -> list[int]:
 
 
 def parse_lines(text: str) -> dict[str, str]:
-    """`name=value` lines."""
+    """The values of `name=value` lines, by name."""
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)

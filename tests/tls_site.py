@@ -1,4 +1,4 @@
-"""A node behind a real nginx with TLS, both in the box: the file of tools/nginx with the box's own address in it."""
+"""A node behind a real nginx with TLS, both in a box: the file of tools/nginx with the address of the box."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from testbed import BIN, PORT, Node, eventually
 from slicemgr.client import Client
 
 CONFIGURATION = prodhost.REPO / "tools" / "nginx" / "slicemgr.conf"
-PLACE = Path("/etc/slicemgr")  # the box has one of its own
+PLACE = Path("/etc/slicemgr")  # a directory of the box, not of the host
 MAIN = """\
 user nobody nogroup;
 worker_processes 1;
@@ -39,10 +39,10 @@ http {{
 
 
 class TlsNode(Node):
-    """Its users come through nginx: `url` is its."""
+    """A node whose users connect through nginx, at `url`."""
 
     def settle(self) -> None:
-        """Before the start: one proxy is believed, cookies are for TLS, the log is JSON. The certificate."""
+        """Before the start: trust one proxy, use secure cookies, log JSON, and install the certificate."""
         edit = 's/^\\[web\\]/[log]\\nformat = "json"\\n\\n[web]\\nproxies = 1/; s/^cookie = .*//'
         self.box.run(["sed", "-i", edit, "/etc/slicemgr/slicemgr.toml"], check=True)
         key, certificate = _certificate(self.box.address)
@@ -55,12 +55,12 @@ class TlsNode(Node):
 
     @property
     def plain_url(self) -> str:
-        """Of the service itself."""
+        """The URL of the service itself."""
         return f"http://{self.box.address}:{PORT}"
 
     @property
     def authority(self) -> Path:
-        """The certificate, which is its own authority."""
+        """The path of the certificate, which is self-signed."""
         return self.box.path(PLACE / "fullchain.pem")
 
     def start_web(self) -> None:
@@ -74,7 +74,7 @@ class TlsNode(Node):
         return False
 
     def start_nginx(self, **changes: str) -> None:
-        """changes: what else is replaced in the shipped file, for weakened controls."""
+        """Start nginx. changes: other replacements in the shipped file, for weakened controls."""
         self.stop_nginx()
         text = CONFIGURATION.read_text()
         ours = {
@@ -123,7 +123,7 @@ class TlsNode(Node):
 
 
 def _certificate(address: str) -> tuple[bytes, bytes]:
-    """A key, and a certificate of an address that it signed itself, as PEM."""
+    """A key and a self-signed certificate of an address, as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "testbed")])
     now = datetime.datetime.now(datetime.UTC)

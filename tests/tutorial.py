@@ -1,4 +1,4 @@
-"""The command blocks of a tutorial, run as its reader would: one shell, at a terminal that asks for passwords."""
+"""Runs the command blocks of a tutorial as a user does: in one shell, with a terminal for passwords."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PASSWORD = re.compile(rb"(New password|Repeat for confirmation|Password): ?\Z")
 
 
 class Done(NamedTuple):
-    """status: of the shell, which ends at the first command that fails. shown: what the terminal showed."""
+    """status: of the shell, which ends at the first failed command. shown: the output of the terminal."""
 
     status: int
     shown: str
@@ -26,7 +26,7 @@ class Done(NamedTuple):
 def commands(text: str) -> list[str]:
     """The lines after `$ ` of each block marked console, with those after `> ` that continue them.
 
-    Raises ValueError for a block without a command: it would be a page's claim that nothing tests.
+    Raises ValueError for a block without a command, because no test would cover it.
     """
     found: list[str] = []
     for block in _BLOCK.findall(text):
@@ -42,7 +42,7 @@ def commands(text: str) -> list[str]:
 
 
 def run(lines: list[str], folder: Path, environment: Mapping[str, str], password: str, seconds: float) -> Done:
-    """Run them in one bash, in `folder`. password: the answer to each question for one. Ended after `seconds`."""
+    """Run commands in one bash, in `folder`, for at most `seconds`. password: the answer to each prompt."""
     script = folder / ".commands"
     script.write_text("\n".join(lines) + "\n")
     process, terminal = pty.fork()

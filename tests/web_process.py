@@ -1,4 +1,4 @@
-"""The web process as it is run, by an unprivileged user, and clients of it that behave and that do not."""
+"""The web process as an unprivileged user, as in production, and its well-behaved and misbehaving clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slicemgr import config as settings
 from slicemgr.config import PACKAGE
 from slicemgr.web import server
 
-USER = 64123  # of nobody else
+USER = 64123  # a UID that no account uses
 _SERVE = """
 import sys
 from pathlib import Path
@@ -39,7 +39,7 @@ server.serve(load(Path(sys.argv[1])))
 
 @dataclass
 class Web:
-    """The running process, and the service behind it for what the agent would do."""
+    """The running process, and the service that represents the agent."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -55,7 +55,7 @@ class Web:
             return answer.status, json.loads(answer.read())
 
     def page(self, seconds: float) -> int:
-        """The status of a page; 0 if there is no answer within so many seconds."""
+        """The status of a page; 0 if there is no answer within `seconds`."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
         with contextlib.closing(connection):
             try:
@@ -70,7 +70,7 @@ class Web:
 
 @contextlib.contextmanager
 def serving(*, plain: bool = False, **web: Any) -> Iterator[Web]:
-    """A process with these settings of `web`. plain: by gunicorn's own worker, whose threads wait for clients."""
+    """Run a process with settings of `web`. plain: use gunicorn's own worker, whose threads wait for clients."""
     folder = Path(tempfile.mkdtemp(prefix="slicemgr-web-"))
     folder.chmod(0o755)
     port = free_port()
