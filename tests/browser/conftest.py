@@ -14,13 +14,13 @@ from testbed import Node, eventually
 CHROMIUM = "/usr/bin/chromium"
 PASSWORD = "correct horse battery"
 Open = Callable[..., Page]
-expect.set_options(timeout=40_000)  # ms; its own 5 s are what a page at rest takes to look again
+expect.set_options(timeout=40_000)  # ms; the default of 5 s is the interval in which an idle page polls
 
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        # Its sandbox wants namespaces that root in a container may not have; the pages are our own.
+        # The sandbox of Chromium needs namespaces that root in a container may lack; the pages are trusted.
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
@@ -28,7 +28,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def window(chromium: Browser, node: Node) -> Iterator[Open]:
-    """Opens a browser of its own, as a page; at the end no page may have broken the policy or thrown an error."""
+    """Opens a separate browser; at the end, no page may have violated the policy or raised an error."""
     contexts: list[BrowserContext] = []
     wrong: list[str] = []
 
@@ -56,14 +56,14 @@ def window(chromium: Browser, node: Node) -> Iterator[Open]:
 
 @pytest.fixture(params=[(390, "dark"), pytest.param((1280, "light"), marks=pytest.mark.long)], ids=["narrow", "wide"])
 def shape(request: pytest.FixtureRequest) -> tuple[int, str]:
-    """Width and theme of the window that axe looks into."""
+    """Width and theme of the window for axe."""
     width, theme = request.param
     return width, theme
 
 
 @pytest.fixture
 def link(node: Node) -> Iterator[str]:
-    """The invitation of a researcher, who is in the project `lab`; afterwards nothing of theirs is left."""
+    """The invitation of a researcher in the project `lab`, whose objects are deleted at the end."""
     if not any(one["name"] == "lab" for one in json.loads(node.ok("project", "list", "-f", "json"))):
         node.ok("project", "create", "lab", "--slices", "3", "--slivers", "4")
         node.ok("user", "invite", "rosa")
@@ -107,7 +107,7 @@ def request_slice(page: Page, node: Node, name: str, kind: str = "lxc", image: s
 
 
 def ssh(node: Node, command: str, inside: str) -> str:
-    """What `inside` prints, run by the very command that the page shows."""
+    """The output of `inside`, run over ssh by the command that the page shows."""
     words = command.split()
     assert words[0] == "ssh"
     options = ["-i", str(node.key), "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no"]

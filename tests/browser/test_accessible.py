@@ -15,7 +15,7 @@ AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
 
 
 def troubles(page: Page, but: str = "") -> list[tuple[str, str, list[str]]]:
-    """What axe calls serious or critical on the page as it is. but: CSS of what it shall not look at."""
+    """The serious and critical violations that axe finds on the page. but: CSS selector of elements to ignore."""
     page.evaluate(AXE)
     run = "but => axe.run(but ? {exclude: [[but]]} : document, {resultTypes: ['violations']})"
     found: list[dict[str, Any]] = page.evaluate(run, but)["violations"]

@@ -1,4 +1,4 @@
-"""The other pages in a browser before a real node: people come in by link, ask, are granted; images come by upload."""
+"""The other pages in a browser with a real node: invitations, granted requests, and uploads of images."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_from_an_invitation_to_a_granted_request(chief: Page, window: Open, node
     chief.get_by_role("button", name="Invite").click()
     link = chief.get_by_label("the link").inner_text()
     chief.reload()
-    chief.wait_for_timeout(6000)  # the second look of a double click is over
+    chief.wait_for_timeout(6000)  # wait until the second click of a double click has been handled
     chief.reload()
     expect(chief.get_by_label("the link")).to_have_count(0)
 

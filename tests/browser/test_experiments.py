@@ -1,4 +1,4 @@
-"""Published experiments in a browser: a report is seen, and its script does not run, in the frame or alone."""
+"""Published experiments in a browser: reports are shown, and their scripts do not run, in the frame or outside."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from browser.test_accessible import look
 from browser.test_admin import chief
 
 __all__ = ["chief"]  # a fixture
-MARK = "/healthz?ran"  # what the report's script asks for
+MARK = "/healthz?ran"  # the request of the report's script
 See = Callable[..., tuple[Page, list[str]]]
 
 

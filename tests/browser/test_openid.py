@@ -1,4 +1,4 @@
-"""An OpenID Connect issuer in a real browser: whether its policy lets one go there and come back."""
+"""An OpenID Connect issuer in a real browser: the content policy allows the redirects to it and back."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_from_the_invitation_to_the_end(node: Node, window: Open, link: str, eac
 
 
 def test_the_cost_is_told_before_one_asks(node: Node, rosa: Page) -> None:
-    """The bars follow what is typed; beyond the quota the reason is asked for and a request waits."""
+    """The bars follow the typed values; beyond the quota, the form requires a reason, and the request is pending."""
     rosa.goto("/new")
     expect(rosa.locator("#cost")).to_contain_text("0 + 1 of 4")
     expect(rosa.get_by_label("Why you need more")).to_be_hidden()
@@ -87,7 +87,7 @@ def test_without_javascript(node: Node, window: Open, link: str) -> None:
 
 
 def test_two_tabs_and_two_clicks(node: Node, window: Open, rosa: Page) -> None:
-    """A second click makes no second slice; the other tab says that the slice is gone, and what it kept is refused."""
+    """A second click creates no second slice; the other tab shows the deletion, and its stale form is refused."""
     rosa.goto("/new")
     rosa.get_by_label("Name").fill("twice")
     rosa.get_by_label("Public key").fill((node.key.with_suffix(".pub")).read_text())
@@ -103,7 +103,7 @@ def test_two_tabs_and_two_clicks(node: Node, window: Open, rosa: Page) -> None:
 
 
 def test_a_revoked_session_ends_at_once(node: Node, rosa: Page) -> None:
-    """The page that looks after itself goes to the sign-in, and comes back from there."""
+    """The page that updates itself redirects to the sign-in page, which leads back to it."""
     request_slice(rosa, node, "mine")
     expect(rosa.get_by_text("Ready", exact=True)).to_be_visible(timeout=_READY)
     node.ok("user", "disable", "rosa")

@@ -13,7 +13,7 @@ from testbed import Node, eventually
 
 from browser.test_accessible import troubles
 
-OVER_HTTP = ("Cross-Origin-Opener-Policy", "secure context")  # complaints that there are over plain http alone
+OVER_HTTP = ("Cross-Origin-Opener-Policy", "secure context")  # messages that occur over plain http only
 PASSWORD = "correct horse battery"
 PAINTED = ".xterm-rows"  # the colours in a terminal are its programs'
 COLOUR = """() => {
@@ -43,7 +43,7 @@ def pi(node: Node) -> str:
 
 @contextmanager
 def at(node: Node, chromium: Browser, path: str, wrong: list[str], **more: Any) -> Iterator[Page]:
-    """eve at a page; what the browser complains of is added to `wrong`."""
+    """The page of eve; errors of the browser are added to `wrong`."""
     context = chromium.new_context(base_url=node.url, **{"viewport": {"width": 1280, "height": 800}, **more})
     page = context.new_page()
     page.set_default_timeout(60_000)
@@ -67,7 +67,7 @@ def connected(page: Page) -> None:
 
 
 def shown(page: Page) -> str:
-    """What the terminal shows."""
+    """The text of the terminal."""
     return page.locator(".xterm-rows").inner_text().replace("\xa0", " ")
 
 

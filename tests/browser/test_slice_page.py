@@ -21,7 +21,7 @@ KINDS = """() => performance.getEntriesByType("resource").filter((one) => one.na
 
 
 def ready(page: Page, name: str) -> str:
-    """Waits until a new slice's page says so; its ssh command."""
+    """Wait until the page of a new slice shows that it is ready. Returns its ssh command."""
     page.wait_for_url(f"**/slices/{name}?**")
     expect(page.get_by_text("Ready", exact=True)).to_be_visible(timeout=_READY)
     return page.get_by_label(f"ssh command of {name}").first.inner_text()
@@ -35,7 +35,7 @@ def keep(page: Page, name: str) -> None:
 
 
 def test_snapshots_from_the_first_to_a_clone(node: Node, rosa: Page) -> None:
-    """What is written after a snapshot is gone after the restore, and in no clone of it."""
+    """Data written after a snapshot are neither in the restored sliver nor in a clone."""
     request_slice(rosa, node, "exp", "lxc", IMAGES["lxc"])
     command = ready(rosa, "exp")
     ssh(node, command, "echo kept > /root/kept; sync")
@@ -74,7 +74,7 @@ MEASURED = """select at from samples where working is not null and resolution = 
 
 
 def test_curves_disk_and_console(node: Node, rosa: Page) -> None:
-    """They draw what the agent measures; the console leads back; the disk grows while the sliver runs."""
+    """Curves show the measurements of the agent; the console links back; the disk grows while the sliver runs."""
     request_slice(rosa, node, "exp")
     command = ready(rosa, "exp")
     for curve in ("memory", "cpu", "disk", "network"):
@@ -109,7 +109,7 @@ def test_curves_disk_and_console(node: Node, rosa: Page) -> None:
 
 
 def test_without_javascript(node: Node, window: Open, rosa: Page) -> None:
-    """A snapshot made, cloned and deleted by forms alone."""
+    """A snapshot is created, cloned and deleted by forms without JavaScript."""
     request_slice(rosa, node, "exp")
     ready(rosa, "exp")
     page = window(javascript=False, cookies=rosa)
@@ -130,7 +130,7 @@ def test_without_javascript(node: Node, window: Open, rosa: Page) -> None:
 
 
 def test_what_holds_for_leases(node: Node, chief: Page, link: str) -> None:
-    """An admin says it, the project's page shows it."""
+    """An admin sets it, and the page of the project shows it."""
     chief.goto("/projects/lab")
     chief.get_by_role("link", name="Change lease policy").click()
     chief.get_by_label("Reminders before the end").fill("1d, soon")
@@ -150,7 +150,7 @@ def test_what_holds_for_leases(node: Node, chief: Page, link: str) -> None:
 
 
 def test_axe_finds_nothing(node: Node, window: Open, rosa: Page, chief: Page, shape: tuple[int, str]) -> None:
-    """Of what is on these pages now: with a snapshot, with curves drawn."""
+    """On the pages in their present state: with a snapshot, and with curves."""
     request_slice(rosa, node, "exp")
     ready(rosa, "exp")
     keep(rosa, "before")

@@ -1,4 +1,4 @@
-"""What the rest relies on of libvirt: the same suite over its `test:///` driver and over real containers."""
+"""The behaviour of libvirt that slicemgr relies on: one suite over the `test:///` driver and real containers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Driver:
         raise NotImplementedError
 
     def foreign(self) -> str:
-        """Start a domain that is not ours; its name."""
+        """Start a domain that does not belong to slicemgr. Returns its name."""
         raise NotImplementedError
 
 
@@ -68,7 +68,7 @@ class TestDriver(Driver):
 
 
 def for_test_driver(sliver: Sliver, place: Host) -> str:
-    """The domain as that driver takes it: of its own type, with its own security model."""
+    """The domain for the test driver, with the driver's type and security model."""
     domain = ET.fromstring(domain_xml(sliver, place))
     domain.set("type", "test")
     for label in domain.findall("seclabel"):
@@ -157,7 +157,7 @@ def test_domains_of_others_are_not_seen(driver: Driver) -> None:
 
 def test_pause_and_resume(driver: Driver) -> None:
     sliver = driver.start()
-    for _ in range(2):  # as after a call whose answer did not come
+    for _ in range(2):  # as after a call without an answer
         driver.hypervisor.pause(sliver.id)
     assert driver.hypervisor.domains()[sliver.id].paused
     seen = driver.hypervisor.domain(sliver.id)
@@ -176,7 +176,7 @@ def test_a_domain_ends(driver: Driver, end: str, paused: bool) -> None:
         driver.hypervisor.pause(sliver.id)
     if end == "kill":
         driver.hypervisor.kill(sliver.id)
-        driver.hypervisor.kill(sliver.id)  # what is gone may be killed
+        driver.hypervisor.kill(sliver.id)  # killing an ended domain is allowed
     else:
         assert driver.hypervisor.stop(sliver.id, grace=30)
         assert driver.hypervisor.stop(sliver.id, grace=30)
@@ -219,7 +219,7 @@ def test_the_version(driver: Driver) -> None:
 
 def test_the_number_of_calls_does_not_grow_with_the_domains(driver: Driver) -> None:
     def calls() -> int:
-        driver.hypervisor.domains()  # what is new is looked at once
+        driver.hypervisor.domains()  # new domains are read once
         count = 0
 
         def profile(_frame: FrameType, event: str, function: object) -> None:
@@ -251,7 +251,7 @@ def test_no_libvirtd_is_said_as_such() -> None:
         assert caught.value.code is Code.UNAVAILABLE
 
 
-# real containers alone
+# real containers only
 
 
 def test_that_no_machine_runs_is_not_said_by_a_driver_that_is_away(
@@ -290,7 +290,7 @@ def test_containers_outlive_libvirtd(box: Box, lxc: LxcDriver) -> None:
 
 
 def test_one_whose_end_libvirtd_missed_can_be_started_again(box: Box, lxc: LxcDriver) -> None:
-    """It stays in libvirt's list, shut off, and in the way of its successor."""
+    """It stays in libvirt's list, shut off, and blocks its successor."""
     sliver = lxc.start()
     seen = lxc.hypervisor.domain(sliver.id)
     assert seen is not None
@@ -351,7 +351,7 @@ def test_a_dead_controller_takes_its_container_along(lxc: LxcDriver) -> None:
 
 
 def _running(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -359,7 +359,7 @@ def _running(pid: int) -> bool:
 
 
 def test_domains_that_are_killed_at_once_go(lxc: LxcDriver) -> None:
-    """libvirt_lxc misses the end of an init that dies before it is ready for signals."""
+    """libvirt_lxc misses the death of an init that ends before it handles signals."""
     for _ in range(10):
         sliver = lxc.slivers.new()
         make_root(lxc.slivers.root(sliver))

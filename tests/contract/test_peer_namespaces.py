@@ -1,4 +1,4 @@
-"""The sandbox of `bench peers` for real, beside a network of the test: what it hides, and how it ends."""
+"""The real sandbox of `bench peers`, with a network of the test: its isolation and its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Popen = subprocess.Popen[str]
 
 @pytest.fixture
 def network() -> Iterator[int]:
-    """A process in a network of its own, which stands for the node's."""
+    """A process in a separate network, which represents that of the node."""
     with subprocess.Popen(["unshare", "--net", "sleep", "600"]) as holder:
         _until(lambda: Path(f"/proc/{holder.pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink())
         yield holder.pid
@@ -40,7 +40,7 @@ def _within(network: int, *words: str) -> list[str]:
 
 
 def _own(network: int, pool: Path) -> tuple[Popen, dict[str, Any]]:
-    """An owner whose sandbox is up, and what it found there."""
+    """An owner with a running sandbox, and the results that it printed."""
     path = os.pathsep.join(one for one in sys.path if one)
     owner = subprocess.Popen(
         _within(network, sys.executable, peer_owner.__file__, str(pool)),
@@ -59,7 +59,7 @@ def _links(network: int) -> list[str]:
 
 
 def _sleeps(number: str) -> list[int]:
-    """Processes that sleep so long; one that has ended and waits for its parent has no command line any more."""
+    """The processes that sleep for this time. Zombies do not count, because they have no command line."""
     found = []
     for one in Path("/proc").iterdir():
         if one.name.isdigit():
@@ -91,7 +91,7 @@ def test_a_place_is_its_own_and_leaves_nothing(network: int, pool: Path) -> None
 
 
 def test_whatever_kills_the_owner_ends_what_ran_in_the_place(network: int, pool: Path) -> None:
-    """But not what it started elsewhere, which is the control."""
+    """Programs that it started outside of the sandbox, the control, keep running."""
     owner, found = _own(network, pool)
     assert len(_sleeps("4321")) == 1
     owner.kill()

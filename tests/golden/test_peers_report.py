@@ -1,4 +1,4 @@
-"""What a run of `bench peers` comes to: its report, and whether the aim is reached, is not, or undetermined."""
+"""The report of a run of `bench peers`, and whether its aim is reached, not reached, or undetermined."""
 
 from __future__ import annotations
 

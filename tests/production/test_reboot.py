@@ -1,6 +1,6 @@
-"""What a reboot of the node leaves. The first test is the last one before the reboot, the others come after it.
+"""The state after a reboot of the node. The first test is the last one before the reboot, the others follow it.
 
-The slices have to outlive the tests that look at them: none of these uses the fixture that takes all slices away.
+The slices must outlive these tests, so none of them uses the fixture that deletes all slices.
 """
 
 from __future__ import annotations

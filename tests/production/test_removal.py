@@ -1,4 +1,4 @@
-"""The documented commands that remove the program leave nothing of it. To be run last: nothing works after it."""
+"""The documented commands for the removal leave nothing of the program. Run it last: nothing works afterwards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-KEPT = ("/opt/tests", "/opt/testenv", "/root", "/var/log", "/proc", "/sys")  # the tests' own; what systemd wrote
+KEPT = ("/opt/tests", "/opt/testenv", "/root", "/var/log", "/proc", "/sys")  # files of the tests and of systemd
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,4 +1,4 @@
-"""The units on a machine with systemd and pure cgroup v2: who they run as, what they survive, what slivers survive."""
+"""The units with systemd and pure cgroup v2: their users, and the faults that they and slivers survive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def init_of(node: Node, name: str) -> int:
 
 
 def limits(pid: int) -> dict[str, str]:
-    """What the kernel limits the sliver to, in the innermost directory that says so."""
+    """The kernel's limits of the sliver, from the innermost directory that has them."""
     directory = Path("/sys/fs/cgroup") / Path(f"/proc/{pid}/cgroup").read_text().strip().removeprefix("0::/")
     found: dict[str, str] = {}
     while directory != SCOPES:

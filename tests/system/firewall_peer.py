@@ -1,7 +1,7 @@
-"""One end of the packet filter's tests: lives in its own network namespace and does what it is told.
+"""One end of the packet filter's tests: a process in its own network namespace that runs tasks.
 
-Reads a list of tasks as one line of JSON, does them side by side, answers with the list of results.
-A try that gets no answer gives null. Every service answers `NAME ADDRESS-OF-THE-CALLER PORT-CALLED`.
+It reads a list of tasks as one line of JSON, runs them at the same time, and answers with the list of results.
+The result of an attempt without an answer is null. Every service answers `NAME ADDRESS-OF-THE-CALLER PORT-CALLED`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def spoof(source: str, host: str, port: int, text: str) -> None:
 
 
 def flood(host: str, port: int, count: int, protocol: str = "udp", first: int = 1024) -> float:
-    """Send the first packet of so many connections, each from a port (for ICMP: with an id) of its own; seconds."""
+    """Send the first packet of many connections, each from a different port (ICMP: with a different id)."""
     kind = {"udp": socket.IPPROTO_UDP, "tcp": socket.IPPROTO_TCP, "icmp": socket.IPPROTO_ICMP}[protocol]
     begun = time.monotonic()
     with socket.socket(socket.AF_INET, socket.SOCK_RAW, kind) as link:

@@ -1,4 +1,4 @@
-"""`slicectl audit` on a node: what it finds, what it leaves, and that its probe finds the holes of a control."""
+"""`slicectl audit` on a node: its results, its cleanup, and that its probe detects the weaknesses of a control."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from slicemgr.cli.bench.keys import new_key
 from slicemgr.drivers.kernel import cgroup
 from slicemgr.drivers.libvirt import capabilities
 
-# What needs a pool or more than one sliver of a node is not asked of a tiny sliver.
+# Checks that need a pool or more than one sliver of a node do not run in a tiny sliver.
 NOT_TINY = {"table 3: quota", "table 3: mount points", "requests to the pool"}
-# What a container that libvirt makes by itself gets wrong. The rest it gets right without our doing.
+# Checks that a container with libvirt's defaults fails. It passes the others without slicemgr.
 HOLES = {
     "table 3: hostname",
     "table 3: sysfs",
@@ -79,7 +79,7 @@ def test_every_check_passes_and_nothing_is_left(node: Node, each_kind: str) -> N
     assert json.loads(node.ok("audit", "--last", "-f", "json")) == found
 
 
-# What the firewall hangs its chains on.
+# The rules by which the firewall enters its chains.
 JUMPS = {
     "iptables": ("filter INPUT", "filter FORWARD", "raw PREROUTING", "mangle INPUT", "mangle FORWARD"),
     "ip6tables": ("filter INPUT", "filter FORWARD"),
@@ -89,7 +89,7 @@ TABLES = (
     "from slicemgr import config; from slicemgr.agent.measurements import kernel_tables;"
     " print(kernel_tables.read(config.load()))"
 )
-# What a machine that is larger than promised fails. One processor is the least, so half of one is no other promise.
+# Checks that a machine beyond its limits fails. One processor is the minimum, so a limit of half of one is met.
 TABLET = "<input type='tablet' bus='virtio'/>"  # any device that our domains do not have
 SIZES = {"table 3: memory", "disks", "memory"}
 
@@ -135,7 +135,7 @@ def plug(node: Node, sliver: wire.Sliver, device: str) -> None:
 
 
 def tables(node: Node) -> dict[str, Any]:
-    """What the agent says of the kernel's tables, without the agent."""
+    """The tables of the kernel as the agent reports them, without the agent."""
     found: dict[str, Any] = ast.literal_eval(node.box.run([sys.executable, "-c", TABLES], check=True).stdout)
     return found
 
@@ -145,7 +145,7 @@ def failed(rows: Iterable[Row]) -> set[str]:
 
 
 def test_each_row_fails_where_its_protection_is_missing(node: Node, each_kind: str) -> None:
-    """The same probes in the same slivers: beside the protections, and without them."""
+    """The same probes in the same slivers, with the protections and without them."""
     with a_site(node, each_kind) as (audit, site):
         rows = list(shared.between(site))
         assert failed(rows) == set()
@@ -178,7 +178,7 @@ def slivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slivers]:
 
 
 def probed(slivers: Slivers, *, confined: bool) -> dict[str, bool]:
-    """Which checks pass in a sliver, with all that confines it or as libvirt alone makes it."""
+    """The checks that pass in a sliver, with its full confinement or with libvirt's defaults."""
     sliver = slivers.new(pids=64)
     target = Target(
         sliver.slice_name, sliver.limits.memory, 64 << 20, 64, 2, 64, capabilities.bounding_set(), cgroup.version()

@@ -1,4 +1,4 @@
-"""bench lifecycle: both kinds in one run, each beside its raw baseline, and nothing is left."""
+"""bench lifecycle: both kinds in one run, each with its raw baseline, and the cleanup."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_machine_beside_a_container(node: Node, tmp_path: Path) -> None:
     ours = {series: result.steps[f"1/{series}/slices"]["data"] for series in ("lxc", "kvm-direct")}
     raw = {series: result.steps[f"1/{series}/raw"]["data"]["raw"] for series in ours}
     phases = {series: {name: one[0] for name, one in data["phases"].items()} for series, data in ours.items()}
-    seen = phases["kvm-direct"]  # a console that says nothing for 10 s is left out
+    seen = phases["kvm-direct"]  # a console without output for 10 s is omitted
     machine = [seen[name] for name in ("prepared", "started", "console", "banner") if name in seen]
     assert machine == sorted(machine) and machine[0] > 0
     assert "console" not in phases["lxc"] and 0 < phases["lxc"]["prepared"] < phases["lxc"]["started"]
@@ -44,7 +44,7 @@ def test_a_machine_beside_a_container(node: Node, tmp_path: Path) -> None:
 
 
 def test_ended_while_it_creates_and_resumed_without_an_echo(node: Node, tmp_path: Path) -> None:
-    """Nothing is left in between; an address that does not answer is no failure."""
+    """Nothing remains between the runs; an address that does not answer is not a failure."""
     run = tmp_path / "run"
     sizes = ("--count", "6", "--parallel", "2", "--ping", "192.0.2.77")
     words = ("bench", "lifecycle", *sizes, "--output", str(run))

@@ -160,7 +160,7 @@ def test_a_naive_writer_is_led_outside(sliver: Path, tmp_path: Path) -> None:
 
 
 def test_doctor_looks_at_the_size_of_nodes(pool: Pool, tmp_path: Path) -> None:
-    """The control: a pool as mkfs.btrfs makes it when nothing is said."""
+    """The control: a pool that mkfs.btrfs made with its default node size."""
     assert doctor._pool(pool).ok is True and "nodes of 4 KiB" in doctor._pool(pool).detail
     disk, place = tmp_path / "disk", tmp_path / "pool"
     place.mkdir()

@@ -1,4 +1,4 @@
-"""The importer's place, looked at by a probe in the importer's stead; the same probe unconfined is the control."""
+"""The confinement of the importer, tested by a probe that replaces it; the same probe unconfined is the control."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def confined(program: list[str], bounds: Bounds, view: View) -> bytes:
 
 
 def view_of(image: Path, tmp_path: Path) -> View:
-    """What the importer itself gets."""
+    """The view of the importer itself."""
     made = tmp_path / "appliance"
     made.mkdir(exist_ok=True)
     return disk_image.importer_view(image, made, None)
@@ -199,7 +199,7 @@ def test_nothing_is_left_of_what_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_group_that_no_process_has_joined_yet_stays() -> None:
-    """The agent looks for empty groups each few seconds; at its start, the control, it takes those away, too."""
+    """The agent searches for empty groups every few seconds; at its start, the control, it removes these, too."""
     with cgroup.own_groups(f"{cgroup.IMPORTER}test", memory=64 * MIB, processes=8) as made:
         cgroup.collect_empty(set())
         assert made and all(one.is_dir() for one in made)

@@ -1,6 +1,6 @@
-"""Connection tracking as a resource: what one sliver opens, or is opened to it, leaves the others and the node theirs.
+"""Connection tracking as a resource: connections from or to one sliver do not exhaust those of others and the node.
 
-Each check runs a second time beside a control whose limits are out of reach, where it must fail.
+Each check runs a second time with a control whose limits cannot be reached, where it must fail.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FLOOD = 4000
 LIMITS: dict[str, Any] = {"connections": MOST, "connection_rate": RATE}
 OUT_OF_REACH: dict[str, Any] = {"connections": 1_000_000, "connection_rate": 1_000_000}
 A0_ADDRESS, B0_ADDRESS = str(A0[2]), str(B0[2])
-NOBODY = 9  # a port where nobody listens
+NOBODY = 9  # a port without a listener
 
 
 @pytest.fixture(scope="module", params=["legacy", "restore"])
@@ -67,7 +67,7 @@ def test_what_a_sliver_opens_is_limited_and_others_go_on(net: Net, task: Task) -
     net.publish(full=True, **LIMITS)
     found, most = flooded(net, "a0", task, A0_ADDRESS)
     assert MOST / 2 < found <= most
-    # Whom it flooded included: others reach the node, the sliver and the world as before.
+    # Others, including the flooded sliver, reach the node, the sliver and the outside as before.
     assert net.try_all(
         ("outside", tcp(NODE, 10040)),
         ("outside", tcp(NODE, 10020)),
@@ -109,7 +109,7 @@ BY_RATE: dict[str, Any] = {"connections": 256, "connection_rate": 1}
 
 
 def test_connections_that_stay_are_counted_until_they_end(net: Net) -> None:
-    """Also the control of the rate: it alone would let them all pass."""
+    """Also the control of the rate, which on its own would let all of them pass."""
     net.publish(full=True, **BY_COUNT)
     (held,) = net.try_all(("a0", HOLD))
     assert 128 < held <= 256
@@ -123,7 +123,7 @@ def test_connections_that_stay_are_counted_until_they_end(net: Net) -> None:
 def test_connections_that_end_at_once_are_limited_by_their_rate(net: Net) -> None:
     net.publish(full=True, **BY_RATE)
     before = time.monotonic()
-    # On a busy machine an answer may come later than the visits wait for it.
+    # On a busy host, an answer may arrive after the timeout of the visits.
     assert 128 < net.try_all(("a0", VISITS))[0] <= 256 + time.monotonic() - before
     net.publish(full=True, **BY_COUNT)
     assert net.try_all(("a0", {**VISITS, "wait": YES})) == [400]

@@ -1,4 +1,4 @@
-"""The console of a sliver through slicectl, web and agent: whatever ends it, the sliver goes on."""
+"""The console of a sliver through slicectl, web and agent: the sliver continues after any end of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def attach(node: Node, target: str) -> Terminal:
 
 
 def prompt(terminal: Terminal, mark: str = "ready") -> None:
-    """Wait for a shell that answers; the mark is not in what is typed."""
+    """Wait for a shell that answers; the typed text does not contain the mark."""
     terminal.type(f"\recho {mark[0]}''{mark[1:]}\r")
     terminal.see(mark)
 
@@ -108,7 +108,7 @@ def test_without_a_terminal_what_is_piped_in_is_typed(node: Node) -> None:
         process.stdin.write("uname; hostname\n")
         process.stdin.flush()
         said = ""
-        for line in process.stdout:  # its input stays open until then: after the end, a second of quiet is the end
+        for line in process.stdout:  # the input stays open until then: a second without output after its end is the end
             said += line
             if line == "exp-1\n":
                 break
@@ -242,7 +242,7 @@ def test_what_does_not_run_has_no_console(node: Node) -> None:
         assert done.returncode == status and message in done.stderr
     token = ticket(node)["token"]
     node.ok("stop", "exp")
-    assert knock(node, token)[0] == 409  # asked for while it ran
+    assert knock(node, token)[0] == 409  # requested while it ran
     done = node.slicectl("console", "exp")
     assert done.returncode == 4 and "exp/0 is not running (`slicectl start exp`)" in done.stderr
 
@@ -262,7 +262,7 @@ def test_a_client_that_reads_nothing_and_a_sliver_that_reads_nothing_hold_up_nob
         node.create("other")
         with attach(node, "other") as other:
             prompt(other)
-        with attach(node, "loud") as again:  # takes it over from the one that does not hear of it
+        with attach(node, "loud") as again:  # takes over from the connection that is not notified
             again.type("\x03")
             prompt(again)
         deaf.type(LEAVE)

@@ -1,4 +1,4 @@
-"""Consoles and screens end with the right to have them; a screen is a machine's, and a window has a size."""
+"""Consoles and screens end when the right to use them ends. Only machines have screens. Terminals have a size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PASSWORD = "correct horse battery"
 
 @dataclass
 class Person:
-    """Somebody with a token."""
+    """A user with a token."""
 
     client: Client
     token: str
@@ -61,7 +61,7 @@ def _call(client: Client, method: str, path: str, body: Any = None) -> Any:
 
 
 def ended(channel: Channel, seconds: float = 20) -> Code | None:
-    """The code that the other end closed with; None if it is still open then."""
+    """The code with which the other end closed the connection; None if it is still open after the time."""
     deadline = time.monotonic() + seconds
     poll = select.poll()
     poll.register(channel, select.POLLIN)
@@ -100,7 +100,7 @@ def test_what_is_taken_from_somebody_ends_their_console_and_no_other(node: Node,
             his = stack.enter_context(admin.slices.console("exp", 1))
             take_away(admin, Person(client, again["token"], again["id"]))
             assert ended(hers) is code
-            assert ended(his, 5) is None  # the control: looked at as often, and left alone
+            assert ended(his, 5) is None  # the control: checked as often, and not closed
 
 
 def test_a_token_that_was_revoked_before_it_is_used_opens_nothing(node: Node, eve: Person) -> None:
@@ -139,7 +139,7 @@ def test_a_container_has_no_screen(node: Node) -> None:
 
 
 def see_the_screen(node: Node, eve: Person, machine: str) -> None:
-    """Seen, beside its console; taken over; ended by a revocation."""
+    """A screen is shown at the same time as the console, taken over, and ended by a revocation."""
     with node.client() as admin, admin.slices.console(machine, screen=True) as first:
         viewer = Viewer(first)
         viewer.start()
@@ -160,7 +160,7 @@ def see_the_screen(node: Node, eve: Person, machine: str) -> None:
 
 @pytest.mark.long
 def test_a_machine_that_is_deleted_ends_its_screen(node: Node) -> None:
-    """What else holds for a screen: test_guest."""
+    """The other tests of a screen are in test_guest."""
     node.ensure_machines()
     node.kind = "kvm"
     node.create("vm", "--no-wait")

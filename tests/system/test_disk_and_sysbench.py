@@ -1,4 +1,4 @@
-"""bench io and bench sysbench on a real node: in slivers, on its roots and on the node itself, and nothing is left."""
+"""bench io and bench sysbench on a real node: in slivers, on its roots and on the node itself, and the cleanup."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def start(node: Node, directory: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def end(process: subprocess.Popen[str], run: Path, place: str, number: signal.Signals) -> str:
-    """In the middle of this place; what it said."""
+    """End the program during its work in this place. Returns its output."""
     steps = run / "steps.jsonl"
 
     def begun() -> bool:
@@ -47,7 +47,7 @@ def nothing_left(node: Node) -> bool:
 
 
 def test_a_sliver_and_three_roots_ended_twice_and_resumed(node: Node, tmp_path: Path) -> None:
-    """SIGINT waits until the node has ended what it was asked; after SIGKILL it is --resume that does."""
+    """After SIGINT the program waits for the operation of the node; after SIGKILL, --resume waits for it."""
     run = tmp_path / "run"
     sizes = ("--databases", "200000", "--files", "50", "--memory", "512M", "--disk", "2G", "--repeat", "1")
     on = [word for place in sorted(PLACES) for word in ("--on", place)]

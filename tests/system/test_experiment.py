@@ -75,7 +75,7 @@ def test_the_documented_experiment(node: Node, laptop: Laptop) -> None:
 
 
 def test_the_same_verbs_from_a_laptop(node: Node, laptop: Laptop) -> None:
-    """Login has left the only thing there is: a file that nobody else reads."""
+    """Login creates only one file, which other users cannot read."""
     kept = Path(laptop.environment["HOME"]) / ".config/slicemgr/client.json"
     assert kept.stat().st_mode & 0o777 == 0o600
     laptop.slicectl("key", "add", f"{laptop.key}.pub")

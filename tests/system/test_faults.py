@@ -1,4 +1,4 @@
-"""Whatever dies, whenever: in the end every sliver is as desired, or an operation says why not, and nothing is left."""
+"""After the death of any process at any time, each sliver becomes as desired or an operation has the reason."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CREATE_STEPS = ("root", "identity", "publish", "domain", "shape", "verify", "ssh
 RATED = ("--net-in", "20Mbit", "--net-out", "20Mbit")
 DELETE_STEPS = ("kill", "withdraw", "remove")
 SETTINGS = "/etc/slicemgr/slicemgr.toml"
-BOOT = 600  # seconds that an emulated machine may need, as the settings say
+BOOT = 600  # seconds that an emulated machine may need, as in the settings
 
 
 @pytest.fixture(autouse=True)
 def no_trace(node: Node) -> Iterator[None]:
-    """Beside what the rows name, no test leaves a mount or a container's cgroup in the box."""
+    """No test leaves a mount or a container's cgroup in the box that no row names."""
     before = traces(node)
     yield
     node.mend()
@@ -56,7 +56,7 @@ who_dies = pytest.mark.parametrize(
 def start_faulty(
     node: Node, step: str, moment: str, victims: Sequence[int] = (0,), number: int = signal.SIGKILL
 ) -> None:
-    """victims: who gets the signal; 0 is the agent itself."""
+    """victims: the processes that get the signal; 0 is the agent itself."""
     node.kill("agent")
     told = (step, moment, ",".join(map(str, victims)), str(int(number)))
     node.start_agent((str(BIN / "python"), str(FAULTY), *told))
@@ -69,7 +69,7 @@ def libvirtd(node: Node) -> int:
 
 
 def struck(node: Node, victims: Sequence[int]) -> bool:
-    """Whether what was to happen has happened, to the agent last; mends libvirtd."""
+    """Whether the faults have happened, that of the agent last. Restarts libvirtd."""
     if node.box.daemon("agent") is not None:
         return False
     if any(victims):
@@ -81,9 +81,9 @@ def struck(node: Node, victims: Sequence[int]) -> bool:
 def strike_at_each(
     node: Node, steps: Sequence[str], over: Callable[[], bool], *, libvirt: bool
 ) -> list[tuple[str, str]]:
-    """Kill the agent before and after each step of what is going on, one agent after the other; where it was killed.
+    """Kill the agent before and after each step of an operation, one agent after the other. Returns the steps.
 
-    Each agent takes up what the one before left. `over`: the operation has ended. libvirt: libvirtd dies, too.
+    Each agent continues the work of the previous one. `over`: the operation has ended. libvirt: kill libvirtd, too.
     """
     deaths = []
     for step, moment in itertools.product(steps, ("before", "after")):
@@ -99,7 +99,7 @@ def strike_at_each(
 def test_killed_around_each_step_of_create(node: Node, each_kind: str, libvirt: bool) -> None:
     ask_while_nobody_listens(node, "create", "exp", *RATED)
     deaths = strike_at_each(node, CREATE_STEPS, lambda: node.show("exp")["state"] == "running", libvirt=libvirt)
-    # With libvirtd, what it ran goes on: only the agent begins again.
+    # Slivers survive the death of libvirtd: only the agent begins again.
     assert deaths == list(itertools.product(CREATE_STEPS, ("before", "after")))
     node.start_agent()
     node.ok("wait", "exp", "--timeout", f"{BOOT}s")
@@ -177,7 +177,7 @@ def test_libvirtd_hung_in_the_middle_is_told_and_what_was_asked_for_comes_true(
         checks = {one["name"]: one["ok"] for one in json.loads(node.slicectl("doctor", "-f", "json").stdout)}
         assert checks["libvirt lxc driver"] is False
         assert node.inside("kept", "id -u") == "0\n"
-        # What is asked for while nothing can be done is not lost.
+        # Requests are not lost while they cannot be executed.
         assert node.slicectl("create", "later", *node.wishes()).returncode == 1
     finally:
         os.kill(daemon, signal.SIGCONT)
@@ -257,7 +257,7 @@ def test_a_second_agent_refuses(node: Node) -> None:
 
 
 def test_a_host_key_whose_report_was_lost_is_told_again(node: Node) -> None:
-    """As if the agent had been killed after it started the sliver, and before what it had found was written."""
+    """The state is that of an agent killed after it started the sliver and before it recorded the host key."""
     made = node.create("exp")
     node.kill("agent")
     with closing(sqlite3.connect(node.database)) as database, database:
@@ -317,7 +317,7 @@ def test_delete_during_create_leaves_nothing(node: Node) -> None:
 
 @pytest.mark.long
 def test_a_machine_that_boots_is_not_waited_for_when_it_shall_go(node: Node) -> None:
-    """Its create tells why it ended, and never says that there was no banner in all the time it had."""
+    """The operation of its creation reports why it ended, and not that there was no banner within the timeout."""
     node.ensure_machines()
     node.kind = "kvm"
     try:

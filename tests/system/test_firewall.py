@@ -1,4 +1,4 @@
-"""The packet filter by real packets: a node, two slices, a host outside, others' networks; over both back ends."""
+"""The packet filter with real packets: a node, two slices, an outside host, other networks; over both backends."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def net(topology: Net) -> Net:
 def test_every_door_leads_where_it_should_from_everywhere(net: Net) -> None:
     doors = [(10000, "a0", 22), (10001, "a0", 10001), (10019, "a0", 10019), (10020, "a1", 22), (10039, "a1", 10039)]
     doors.append((10040, "b0", 22))
-    # Through the node, a sliver is seen as the node; a host outside and the node itself as what they are.
+    # Behind the node, a sliver has the address of the node; an outside host and the node have their own.
     seen = {"outside": OUTSIDE, "node": NODE, "a0": GATEWAY, "b0": GATEWAY}
     calls = [(caller, kind(NODE, port)) for caller in seen for port, _, _ in doors for kind in (tcp, udp)]
     wanted = [f"{to} {address} {inner}" for address in seen.values() for _, to, inner in doors for _ in (tcp, udp)]
@@ -182,7 +182,7 @@ def test_rules_of_others_survive_and_still_hold(net: Net) -> None:
     try:
         net.iptables("-P FORWARD DROP", *OTHERS)
         net.publish(full=True)
-        # Ours come before a stranger's drop of all, and leave to others what is theirs.
+        # The rules of slicemgr come before a foreign rule that drops all packets, and do not affect traffic of others.
         assert net.try_all(
             ("outside", tcp(NODE, 10000)),
             ("a0", tcp("10.77.0.3", 22)),
@@ -229,7 +229,7 @@ def test_a_change_finds_its_chains_gone_and_does_all_anew(net: Net) -> None:
 
 
 def without_counts(saved: str) -> list[str]:
-    """Lines that say the same whatever was counted, whichever chain was made first."""
+    """The lines without counters, independent of the order in which the chains were made."""
     return sorted(line.split(" [")[0] for line in saved.splitlines())
 
 
@@ -266,7 +266,7 @@ def test_creates_at_once_share_writes_and_the_newest_rows_win(net: Net) -> None:
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_recycled_address_inherits_nothing(net: Net, ends: bool) -> None:
-    """An old flow to the predecessor's port; the control leaves the kernel's memory of it alone."""
+    """An old flow to the port of the predecessor; the control does not delete its entry in the kernel."""
     local, text = (4001, "ended") if ends else (4002, "remembered")
     successor = ["zzzzzzzz-0", "zzzzzzzz", B0[2], [12000, 1], 1]
     assert net.try_all(("outside", udp(NODE, 10040, local=local, text="old"))) == [f"b0 {OUTSIDE} 22"]
@@ -283,7 +283,7 @@ def test_a_recycled_address_inherits_nothing(net: Net, ends: bool) -> None:
 
 
 def test_removal_leaves_nothing_and_then_nothing_is_closed(net: Net) -> None:
-    """Also the control of every check above: what was forbidden gets its answer once our rules are gone."""
+    """Also the control of every check above: forbidden traffic is answered after the rules are removed."""
     assert "SLICEMGR" in net.save()
     net.node.firewall("remove", net.setting)
     assert "SLICEMGR" not in net.save()

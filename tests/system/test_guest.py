@@ -1,6 +1,6 @@
-"""What holds for a virtual machine that runs: one boot for all of this, in emulation.
+"""Tests of a running virtual machine, which share one emulated boot.
 
-What takes a boot of its own is in test_machines, and as a variant of many tests of containers.
+Tests that need a separate boot are in test_machines, and are variants of many tests of containers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KERNEL = "cat /proc/sys/kernel/random/boot_id"
 
 
 def test_it_is_what_was_asked_for(guest: Guest) -> None:
-    """Name, address, keys and size as the request said; seen by ssh through its port."""
+    """Name, address, keys and size are as requested, as read over ssh through its port."""
     made, sliver = guest.made, guest.made["slivers"][0]
     assert (made["state"], made["type"], made["image"]) == ("running", "kvm", IMAGES["kvm"])
     assert (sliver["booted"], sliver["limits"]["memory"]) == ("yes", 192 * MIB)
@@ -34,7 +34,7 @@ def test_it_is_what_was_asked_for(guest: Guest) -> None:
 
 
 def test_qemu_is_confined(guest: Guest) -> None:
-    """Its own user, no capability, a system call filter, no VNC but a socket that is its own."""
+    """QEMU has its own user, no capability, a system call filter, and VNC only on a private socket."""
     node, pid, sliver = guest.node, guest.qemu(), guest.sliver()["id"]
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)

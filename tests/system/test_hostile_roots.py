@@ -1,4 +1,4 @@
-"""What a tenant can do to its own root so that the agent cannot write to it, and what the others notice of that."""
+"""Manipulations of a sliver's root by its tenant against writes of the agent, and their effects on others."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from testbed import Node, eventually
 
 CONTROL = Path(__file__).with_name("patient_agent.py")
 HOSTILE = 8  # as many as the agent has workers
-HELD = 15.0  # seconds for which the control must stand still; the kernel breaks a lease after 45
-# Holds /etc/passwd by a write lease, and takes it again each time that the kernel has broken it.
+HELD = 15.0  # seconds for which the control must be blocked; the kernel breaks a lease after 45 s
+# Holds a write lease of /etc/passwd, and takes it again each time the kernel has broken it.
 HOLD = """
 import fcntl, os, signal, time
 signal.signal(signal.SIGIO, signal.SIG_IGN)
@@ -46,7 +46,7 @@ def node(second_node: Node) -> Node:
 
 @pytest.fixture
 def second(node: Node, tmp_path: Path) -> Iterator[Path]:
-    """A key that no slice knows yet; no account has it any more at the end."""
+    """A key that no slice has yet; it is removed from the account at the end."""
     path = tmp_path / "second"
     words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "second", "-f", str(path)]
     subprocess.run(words, check=True, stdin=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Disk images of strangers, imported for real: what is kept, what is refused, and that nothing is left of a failure."""
+"""Real imports of untrusted disk images: their results, refusals, and the cleanup after failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CAPABILITY = bytes.fromhex("0100000200040000000000000000000000000000")  # cap_ne
 
 
 def make_tree(root: Path) -> Path:
-    """What libguestfs takes for an installed system, of one program."""
+    """A tree with one program that libguestfs recognizes as an installed system."""
     for name in ("bin", "etc", "root", "proc", "sys", "dev", "tmp", "run", "usr", "var/log"):
         (root / name).mkdir(parents=True)
     shutil.copy("/bin/busybox", root / "bin/busybox")
@@ -55,7 +55,7 @@ def make_disk(path: Path, *trees: Path, size: int = 64 * MIB) -> Path:
 
 
 def make_btrfs_disk(path: Path, tree: Path, subvolume: str, size: int = 128 * MIB) -> Path:
-    """A raw disk with one partition: a btrfs with the tree in a subvolume. Mounted in a mount namespace of its own."""
+    """A raw disk with one partition: a btrfs with the tree in a subvolume. Mounted in a private mount namespace."""
     system = path.with_suffix(".btrfs")
     with system.open("wb") as file:
         file.truncate(size)
@@ -124,7 +124,7 @@ def kept(node: Node) -> Iterator[Node]:
 
 
 def escaped(node: Node) -> set[str]:
-    """What of a sliver's identity lies in the node's own /etc, where the links of this image lead."""
+    """The files of a sliver's identity in the /etc of the node, to which the links of this image lead."""
     return {name for name in names(node.box.path("/etc")) if name.startswith(("authorized_keys", "ssh_host_"))}
 
 
@@ -198,7 +198,7 @@ def test_a_disk_with_two_systems_is_refused(node: Node, tmp_path: Path) -> None:
 
 
 def test_a_subvolume_named_like_a_command_runs_nothing(node: Node, tmp_path: Path) -> None:
-    """The control asks guestfish by lines, which runs what follows a `|` in a shell of this machine."""
+    """The control uses guestfish with lines of text, which runs the text after `|` in a shell of this host."""
     proof = f"secproof-{os.getpid()}"
     tree = make_tree(tmp_path / "tree")
     (tree / "etc/fstab").write_text("LABEL=none / btrfs defaults 0 1\n")
@@ -210,7 +210,7 @@ def test_a_subvolume_named_like_a_command_runs_nothing(node: Node, tmp_path: Pat
 
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    # The appliance's kernel probes its disks in parallel: either name may be the image's. `-` goes on after an error.
+    # The kernel of the appliance probes disks in parallel: the image may have either name. `-` ignores an error.
     asks = [f"-inspect-get-mountpoints btrfsvol:/dev/{disk}1/root |touch {proof}" for disk in ("sda", "sdb")]
     lines = ("config -cpu max,erms=off", "run", "inspect-os", *asks)
     settings = [f"{name}={value}" for name, value in disk_image.settings(None).items() if name != "LIBGUESTFS_PATH"]

@@ -1,4 +1,4 @@
-"""What one lxc sliver could take from another, or from the node, by the kernel's own bookkeeping."""
+"""Resources that the kernel accounts per user, which one lxc sliver could take from another or from the node."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def test_without_protection_the_kernel_ends_the_sliver_instead(slivers: Slivers,
 
 
 TAKE = "/bin/probe {what} > /root/found & sleep 1000"
-SIGNALS, QUEUES = 8192, 8  # what a sliver may have: tools/launcher/counts.c; queues of the default size
+SIGNALS, QUEUES = 8192, 8  # limits of a sliver: tools/launcher/counts.c; queues of the default size
 
 
 def counts(slivers: Slivers, what: str, place: Host | None = None) -> dict[str, int]:
-    """What a sliver got of what the kernel counts for each user; it keeps it."""
+    """The numbers of objects that a sliver got, which the kernel counts per user. The sliver keeps them."""
     sliver, _ = boot(slivers, "probe_counts", TAKE.format(what=what), place)
     found = slivers.root(sliver) / "root" / "found"
     eventually(lambda: found.exists() and "done=1" in found.read_text())
@@ -106,7 +106,7 @@ def test_each_sliver_has_its_own_count_of_what_the_kernel_counts_for_users(slive
     assert one == other
     assert one["signals"] in (SIGNALS - 1, SIGNALS)
     assert one["queues"] >= QUEUES and one["instances"] >= 100
-    # The node's root still has its own: it would have none if any of the three were shared.
+    # The root of the node still gets its objects: it would get none if any of the three limits were shared.
     libc = ctypes.CDLL(None, use_errno=True)
     instance = libc.inotify_init()
     assert instance >= 0

@@ -1,4 +1,4 @@
-"""Kernel memory that no memory limit counts: what root inside a sliver can take of it, beside controls."""
+"""Kernel memory that no memory limit counts: how much root inside a sliver can get, compared with controls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slicemgr.model import MIB, Sliver
 MOST = 200 * MIB  # of one attempt of the probe
 RINGS = 8 * MIB  # the default of the settings
 LARGE = ["large", "large_v1", "large_v3", "large_send", "large_long", "large_longer", "large_32"]
-COUNTED = MOST // 4  # what the memory cgroup must have grown by at least, if it counted what was taken
+COUNTED = MOST // 4  # the least growth of the memory cgroup if it counts the memory
 FILTER = """        if (abis[i].is_compat || !*launch->socket_program)
             answer_rings(&program, abis[i].setsockopt);
 """
@@ -69,7 +69,7 @@ def attempt(
     arch: str = "x86_64",
     memory: int = 128 * MIB,
 ) -> tuple[int, dict[str, str]]:
-    """What the probe got as a sliver's root, and still holds; the host's number of the sliver's init."""
+    """The results of the probe as root of a sliver, which it still holds, and the host's PID of the sliver's init."""
     sliver = slivers.new(arch, memory=memory)
     root = slivers.root(sliver)
     rc = f"/bin/probe {' '.join(what)} > /root/found 2>&1"
@@ -93,9 +93,9 @@ def test_capture_rings_are_bounded_over_all_sockets_of_a_sliver(slivers: Slivers
     assert {name: found[name] for name in LARGE} == dict.fromkeys(LARGE, "ENOMEM")
     assert found["large_socketcall"] == "EAFNOSUPPORT"
     assert int(found["many"]) == RINGS
-    assert found["long_option"] == "ok"  # an option longer than what the program sees
+    assert found["long_option"] == "ok"  # an option longer than the program reads
 
-    _, other = attempt(slivers, "many")  # nobody took another sliver's
+    _, other = attempt(slivers, "many")  # no sliver took those of another
     assert int(other["many"]) == RINGS
 
 
@@ -200,7 +200,7 @@ def test_the_programs_can_be_removed_and_loaded_again(slivers: Slivers) -> None:
         capture_rings.remove(run_dir)
         assert capture_rings.program(run_dir) is None
         assert not (run_dir / capture_rings.OWN_MOUNT).is_mount()
-        capture_rings.remove(run_dir)  # that it is gone is no error
+        capture_rings.remove(run_dir)  # a second removal is not an error
     finally:
         assert capture_rings.install(run_dir, RINGS) == capture_rings.program(run_dir)
 
@@ -234,7 +234,7 @@ def writable(found: dict[str, str]) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["tcp", "udp"])
 def test_socket_buffers_count_or_have_a_limit(slivers: Slivers, kind: str) -> None:
-    """On v1 a connection may pass the limit by what one write needs: the probe has 225 connections at most."""
+    """On v1 a connection may exceed the limit by the size of one write: the probe has at most 225 connections."""
     limited = cgroup.has_socket_limit()
     init, found = attempt(slivers, kind, memory=(128 if limited else 512) * MIB)
     if limited:
@@ -245,7 +245,7 @@ def test_socket_buffers_count_or_have_a_limit(slivers: Slivers, kind: str) -> No
 
 @pytest.mark.parametrize("kind", ["tcp", "udp"])
 def test_without_the_limit_of_v1_socket_buffers_are_free(slivers: Slivers, kind: str) -> None:
-    if not cgroup.has_socket_limit():  # v2 counts them as memory, whatever the launch file says
+    if not cgroup.has_socket_limit():  # v2 counts them as memory, independent of the launch file
         return
     init, found = attempt(slivers, kind, lacks=("socket_memory",))
     assert int(found[kind]) > MOST * 3 // 4

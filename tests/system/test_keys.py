@@ -1,6 +1,6 @@
-"""An account's ssh keys in slivers that run: added, removed, beside what the tenant wrote, over both kinds.
+"""The ssh keys of an account in running slivers of both kinds: added and removed, with the tenant's lines kept.
 
-For a machine of cloud-init's see test_machines: its boots are long.
+test_machines has the tests of a machine with cloud-init, whose boots are long.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def node(second_node: Node) -> Node:
 
 @pytest.fixture
 def second(node: Node, tmp_path: Path) -> Iterator[Path]:
-    """A key that no slice knows yet; no account has it any more at the end."""
+    """A key that no slice has yet; it is removed from the account at the end."""
     with new_key(node, tmp_path / "second") as path:
         yield path
     node.delete_all()
@@ -33,7 +33,7 @@ def second(node: Node, tmp_path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_key(node: Node, path: Path) -> Iterator[Path]:
-    """A key in files; at the end no account has it."""
+    """A key in files; it is removed from the account at the end."""
     words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "second", "-f", str(path)]
     subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
     yield path
@@ -61,7 +61,7 @@ def test_a_key_comes_and_goes_while_slivers_run(node: Node, each_kind: str, seco
 
 
 def add_and_remove(node: Node, name: str, key: Path) -> None:
-    """An account's key reaches its slice and leaves it; what the tenant wrote stays, and nothing is started again."""
+    """A key of an account is added to its slice and removed; the tenant's lines stay, and nothing is restarted."""
     node.inside(name, f"echo '{TENANTS}' >> {KEYS}; echo '# a note' >> {KEYS}")
     started = node.inside(name, STARTED)
     assert not opens(node, key, name)
@@ -77,7 +77,7 @@ def add_and_remove(node: Node, name: str, key: Path) -> None:
 
 
 def operations(node: Node, name: str) -> list[tuple[str, str]]:
-    """What was done to a slice, and how it ended; the newest first."""
+    """The operations of a slice and their final states, newest first."""
     return [(one["kind"], one["state"]) for one in json.loads(node.ok("op", "list", "--slice", name, "-f", "json"))]
 
 

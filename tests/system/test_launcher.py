@@ -1,4 +1,4 @@
-"""The confinement of an lxc sliver, as its root sees it from inside, beside controls that lack it."""
+"""The confinement of an lxc sliver, tested by its root from inside, and controls without it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slicemgr.model import MIB, Sliver
 
 PIDS, PTYS = 64, 64  # the sliver's and the default of the settings
 
-# What root may not do in a sliver, and the error it gets.
+# Calls that root must not succeed with in a sliver, and their errors.
 DENIED = {
     **dict.fromkeys(
         [
@@ -53,7 +53,7 @@ DENIED = {
     "socketcall32": "EAFNOSUPPORT",
     "unshare_user": "ENOSPC",
 }
-# What it must be able to do.
+# Calls that must succeed.
 ALLOWED = [
     "socket_unix",
     "socket_inet",
@@ -64,7 +64,7 @@ ALLOWED = [
     "socket32_inet",
     "chroot",
 ]
-# Of DENIED, what a sliver without the launcher's filter gets to do, or another error for.
+# The calls in DENIED that succeed, or fail differently, without the launcher's filter.
 FILTERED = [
     "btrfs_sync",
     "btrfs_start_sync",
@@ -94,7 +94,7 @@ def _tidy(slivers: Slivers) -> Iterator[None]:
 
 
 def probe(slivers: Slivers, *, confined: bool = True) -> tuple[Sliver, int, dict[str, str]]:
-    """Boot a sliver that runs the probe, and what it found."""
+    """Boot a sliver that runs the probe. Returns the results."""
     sliver = slivers.new(pids=PIDS)
     root = slivers.root(sliver)
     rc = (
@@ -165,7 +165,7 @@ touch /root/done
 
 
 def masks(slivers: Slivers, edit: Callable[[str], str] = lambda xml: xml) -> tuple[Path, list[os.stat_result]]:
-    """The root of a sliver that tried to write to what is masked, and what is mounted there."""
+    """The root of a sliver that tried to write to masked files, and its mounts."""
     sliver = slivers.new()
     root = make_root(slivers.root(sliver), rc=WRITE_MASKS.format(files=" ".join(slivers.place.masked_files)))
     init = slivers.start(sliver, edit=edit)
@@ -200,7 +200,7 @@ def test_a_group_that_goes_while_it_is_read_is_gone() -> None:
         group.rmdir()
         with pytest.raises(Failed, match="is gone"), cgroup.gone_is_failed(1):
             file.read()
-        with pytest.raises(PermissionError), cgroup.gone_is_failed(1):  # what else goes wrong stays what it is
+        with pytest.raises(PermissionError), cgroup.gone_is_failed(1):  # other errors are not changed
             raise PermissionError
 
 
@@ -217,7 +217,7 @@ def test_every_limit_that_can_be_asked_for_holds(slivers: Slivers) -> None:
 
 
 def test_the_link_has_its_address_whoever_changed_it_outside(slivers: Slivers, tmp_path: Path) -> None:
-    """As udev does between libvirt's setting and the move into the container: here libvirt itself is given another."""
+    """udev can change it after libvirt sets it and before the container gets it; here libvirt sets a wrong one."""
 
     def booted(place: Host | None = None) -> tuple[Sliver, str]:
         sliver = slivers.new()

@@ -1,4 +1,4 @@
-"""Each limit against a tenant who wants more, as root inside the sliver."""
+"""Each limit against a tenant who tries to exceed it as root inside the sliver."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_disk_limit_holds_for_a_nested_subvolume(limited: Node) -> None:
     ).split("\n")
     assert told[0] == ("made" if limited.simple_quotas else "refused")
     assert "quota" in told[1].lower(), told
-    # Full quotas count at commits: what is written between two of them may go a little beyond.
+    # Full quotas count at commits: writes between two of them may slightly exceed the limit.
     assert int(told[2]) <= (64 if limited.simple_quotas else 80)
 
 

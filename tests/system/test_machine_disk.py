@@ -1,4 +1,4 @@
-"""A virtual machine's disk is resized although QEMU owns it: an attacker who has QEMU writes header and name."""
+"""Resizing the disk of a virtual machine, which QEMU owns: an attacker with control of QEMU writes header and name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def qemu_img(*words: str | Path) -> None:
 
 
 def test_a_disk_grows_as_its_owner_and_nothing_else_is_opened(tmp_path: Path) -> None:
-    """An attacker who has QEMU writes the header: an external data file and a backing file that root would open."""
+    """An attacker with control of QEMU writes a header with an external data file and a backing file for root."""
     owner = 0x70000000
     image, disk, victim = tmp_path / "image.raw", tmp_path / "disk.qcow2", tmp_path / "victim"
     image.write_bytes(bytes(MIB))

@@ -1,6 +1,6 @@
-"""What only virtual machines have and what takes a boot: first boot, a disk that fills up, QEMU's end.
+"""Tests of virtual machines that need a boot: first boot, a disk that fills up, the end of QEMU.
 
-What a machine that runs can be asked is in test_guest.
+The tests of a running machine are in test_guest.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def show(node: Node) -> dict[str, object]:
 
 @pytest.mark.long
 def test_a_cloud_image_boots_by_its_own_loader_and_grows(node: Node, tmp_path: Path) -> None:
-    """Debian's own cloud-init takes name, address, keys, user data and the larger disk from the seed.
+    """Debian's cloud-init applies name, address, keys, user data and the larger disk from the seed.
 
-    Keys change while it runs by Debian's own guest agent, and at a start by the seed; the tenant's own line stays.
+    Debian's guest agent changes keys of the running machine, the seed those at a start; the tenant's line stays.
     """
     wishes = tmp_path / "user-data"
     wishes.write_text("#cloud-config\nwrite_files:\n- path: /root/from-user-data\n  content: wanted\n")
@@ -121,7 +121,7 @@ def test_what_cannot_be_is_refused_with_the_reason(node: Node, option: tuple[str
 
 @pytest.mark.long
 def test_a_full_disk_pauses_with_its_reason_and_goes_on_when_it_may_grow(node: Node) -> None:
-    """The limit is below what the image's disk promises: the guest stops, loses nothing, and goes on."""
+    """The limit is below the size of the image's disk: the guest pauses, loses nothing, and continues."""
     node.create("exp", "--disk", "64M")
     assert node.ssh("exp", f"nohup sh -c '{FILL}; sync; echo done > /root/done' >/dev/null 2>&1 &").returncode == 0
     eventually(lambda: "disk limit" in str(show(node)["error"]), "the reason is shown", 300)
@@ -184,7 +184,7 @@ def test_qemu_killed_is_repaired_and_qemu_hung_can_be_deleted(node: Node) -> Non
 
 @pytest.fixture
 def hasty(node: Node) -> Iterator[Node]:
-    """The node, whose agent waits for a machine's boot for seconds only."""
+    """The node, whose agent waits only seconds for the boot of a machine."""
     with node.other_settings(lambda text: text.replace('boot_wait = "600s"', 'boot_wait = "15s"')):
         yield node
 
@@ -204,7 +204,7 @@ def dead(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_a_guest_that_never_boots_says_so(hasty: Node, dead: str) -> None:
-    """The state says what was not seen, and the slice is there."""
+    """The state has the missing event, and the slice exists."""
     node = hasty
     image = json.loads(node.ok("image", "show", dead, "-f", "json"))
     assert (image["arch"], image["boot"]["bios"], image["boot"]["kernel"]) == ("", True, "")

@@ -1,4 +1,4 @@
-"""What the agent measures on its node: real roots on a real btrfs, and the confinement of what measures there."""
+"""Measurements of the agent on its node: real roots on a real btrfs, and the confinement of the programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHA = "ab" * 32
 MIB = 1 << 20
 ASKED = {"root": "snapshot", "image": SHA, "what": "files", "size": 20, "seed": 1}
 IMAGE = Image(SHA, "small", "raw", 4 * MIB, 4 * MIB, "x86_64", "Debian", ImageState.READY, datetime.now(UTC))
-# What the program sees of itself and the host, as JSON in a line.
+# The program's view of itself and the host, as a line of JSON.
 LOOK = """
 import json, os
 def can(path):

@@ -1,4 +1,4 @@
-"""The kernel's table of neighbours against a tenant who sends what it likes over the sliver's link."""
+"""The kernel's neighbour table against a tenant who sends arbitrary packets over the sliver's link."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def guard(net: Net) -> None:
 
 
 def entries(net: Net, family: str = "-4") -> list[str]:
-    """Those of the link, but those that only say that it is for broadcasts and the like."""
+    """The entries of the link, without those for broadcast and multicast."""
     told = net.node.shell(f"ip {family} neigh show dev {LINK}")
     return sorted(line.strip() for line in told.splitlines())
 
@@ -68,7 +68,7 @@ def test_forged_requests_make_no_entries(net: Net, senders: list[str]) -> None:
 
 def test_forged_solicitations_of_ipv6_make_no_entries(net: Net) -> None:
     def addresses() -> list[str]:
-        """Those of the link that answer: not while the kernel looks for others that have them."""
+        """The addresses of the link that answer, without those under duplicate address detection."""
         shown = json.loads(net.node.shell(f"ip -6 -j address show dev {LINK} scope link"))
         return [one["local"] for link in shown for one in link.get("addr_info", []) if not one.get("tentative")]
 

@@ -1,4 +1,4 @@
-"""Network rates against a tenant who wants more, as root inside the sliver; an unlimited sliver is the control."""
+"""Network rates against a tenant who tries to exceed them as root; an unlimited sliver is the control."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slicemgr import names
 
 MBIT = 10**6
 RATE = 20 * MBIT
-FREE = 5 * RATE  # what is not limited is far beyond this
+FREE = 5 * RATE  # unlimited traffic is far faster than this
 SECONDS = 3
 RATES = {"in": ("--net-in", "20Mbit"), "out": ("--net-out", "20Mbit")}
 
@@ -89,7 +89,7 @@ def kernel_says(node: Node, sliver: str) -> str:
 
 
 def test_what_the_control_lacks_is_what_holds_the_rate(node: Node) -> None:
-    """The same sliver with its buckets taken away by the node's root: the measurement tells the difference."""
+    """The same sliver after the node's root removed its buckets: the measurement shows the difference."""
     sliver = node.create("slow", *RATES["in"], *RATES["out"])["slivers"][0]["id"]
     assert kernel_says(node, sliver).count("tbf") == 2
     node.box.run(["tc", "qdisc", "del", "dev", names.link(sliver), "root"], check=True)
@@ -115,7 +115,7 @@ def test_a_new_agent_leaves_it_and_a_new_link_gets_it(node: Node) -> None:
 
 
 def test_a_removed_shaper_stops_the_traffic_and_comes_back(node: Node) -> None:
-    """Without its shaper a link passes nothing rather than everything, until the agent looks again."""
+    """Without its shaper, a link passes nothing, rather than everything, until the agent observes it again."""
     sliver = node.create("slow", *RATES["out"])["slivers"][0]["id"]
     node.box.run(["ip", "link", "del", names.shaper(sliver)], check=True)
     eventually(lambda: "tbf" in kernel_says(node, sliver), "the agent has made it again", 30)

@@ -1,4 +1,4 @@
-"""Node boxes: made once however often they are asked for, apart from each other, and gone without a trace."""
+"""Node boxes: created once even if requested again, separate from each other, and removed completely."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def traces(*names: str) -> dict[str, set[str]]:
-    """What a box may leave on the host: by kind, everything that bears one of the names or is of an unknown owner."""
+    """Objects that a box may leave on the host, by kind: those with one of the names or with an unknown owner."""
     processes = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
             where = (process / "cgroup").read_text() + (process / "cmdline").read_text()
-            ended = (process / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"  # only waits for its parent
+            ended = (process / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"  # zombies do not count
         except (FileNotFoundError, ProcessLookupError):
             continue
         if any(name in where for name in names) and not ended and int(process.name) != os.getpid():
@@ -49,7 +49,7 @@ def _names(text: str, names: tuple[str, ...]) -> bool:
 
 
 def host_settings() -> str:
-    """What of the host's network a box might touch."""
+    """The network settings of the host that a box might change."""
     saved = [subprocess.run([f"iptables-{kind}-save"], capture_output=True, text=True) for kind in ("legacy", "nft")]
     rules = [line for one in saved for line in one.stdout.splitlines() if not line.startswith("#")]
     return "\n".join([*rules, *(Path(f"/proc/sys/net/ipv4/{name}").read_text() for name in ("ip_forward",))])
@@ -122,7 +122,7 @@ def test_destroyed_it_leaves_nothing(box: Box, killed: str) -> None:
     facts = box.make(link="host", pool_size="1G")
     box.background("sleeper", ["sleep", "1000"])
     assert host_settings() == settings
-    assert traces(box.name) != before  # or the comparison below says nothing
+    assert traces(box.name) != before  # otherwise the comparison below proves nothing
     for name, pid in (("keeper", facts.keeper), ("libvirtd", facts.libvirtd)):
         if killed in (name, "both"):
             assert pid is not None

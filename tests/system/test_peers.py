@@ -1,4 +1,4 @@
-"""bench peers in a node's box: slicemgr beside whatever is installed there, and nothing is left."""
+"""bench peers in the box of a node: slicemgr compared with the installed systems, and the cleanup."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMALL = ("--count", "3", "--ports", "4", "--parallel", "2", "--seconds", "1")
 
 
 def _bench(node: Node, *words: str | Path) -> list[str | Path]:
-    """Of this node's service, whatever else this clone has."""
+    """Run slicectl bench for the service of this node."""
     return ["env", f"SLICEMGR_URL={node.url}", f"SLICEMGR_TOKEN={node.token()}", BIN / "slicectl", "bench", *words]
 
 
@@ -52,7 +52,7 @@ def test_slicemgr_beside_whatever_is_installed(node: Node, tmp_path: Path) -> No
 
 
 def test_killed_in_a_turn_and_cleaned(node: Node, tmp_path: Path) -> None:
-    """slicemgr's turn makes the place of the peers, too: the link between them is what throughput goes through."""
+    """The turn of slicemgr creates the sandbox, too, because throughput is measured through its link."""
     run = tmp_path / "run"
     words = _bench(node, "peers", "--with", "incus", "--count", "20", "--ports", "4", "--output", run)
     process = node.box.popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -80,7 +80,7 @@ btrfs -q subvolume snapshot -r outer/a/b/inner read-only
 
 
 def test_subvolumes_in_subvolumes_are_deleted_and_links_are_not_followed(node: Node) -> None:
-    """As Docker, Podman and LXD leave them when they are killed."""
+    """Docker, Podman and LXD leave them when they are killed."""
     remove = "import sys, pathlib; from slicemgr.bench.peers import namespaces; "
     remove += "namespaces.remove(pathlib.Path(sys.argv[1]), 'bench-0123abcd-')"
     bases = node.box.run(["ls", POOL / "bases"], check=True).stdout
@@ -92,7 +92,7 @@ def test_subvolumes_in_subvolumes_are_deleted_and_links_are_not_followed(node: N
 
 
 def test_elsewhere_than_on_the_node_it_is_refused(node: Node, tmp_path: Path) -> None:
-    """Outside of the box the node's pool is not seen, though the machine is the same."""
+    """Outside of the box, the pool of the node is not mounted, although the host is the same."""
     said = node.slicectl("bench", "peers", *SMALL, "--output", tmp_path / "run")
     assert said.returncode == 2 and "does not exist here" in said.stderr and len(said.stderr.splitlines()) == 1
     assert node.slices() == [] and not (tmp_path / "run").exists()

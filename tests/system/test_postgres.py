@@ -1,4 +1,4 @@
-"""A testbed that moves to PostgreSQL by the documented commands while its slivers run, and goes on there."""
+"""A testbed moves to PostgreSQL by the documented commands while its slivers run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PostgresNode(Node):
         return [tuple(row) for row in json.loads(told)]
 
     def sh(self, script: str) -> str:
-        """What a script prints that must succeed in the box, as the administrator would run it."""
+        """Run a script in the box as an administrator. It must succeed. Returns the output."""
         environment = f"export PATH={BIN}:$PATH PGHOST={PLACE}; cd /\n"
         done = self.box.run(["sh", "-e", "-c", environment + script], timeout=120)
         assert done.returncode == 0, f"{script}: {done.stdout}{done.stderr}"
@@ -64,7 +64,7 @@ class PostgresNode(Node):
         return text.replace("@127.0.0.1/slicemgr", f"@/slicemgr?host={PLACE}")
 
     def move(self) -> str:
-        """From SQLite to PostgreSQL; what the copy said."""
+        """Move from SQLite to PostgreSQL. Returns the output of the copy."""
         self.start_server()
         self.sh(self.documented("runuser "))
         self.kill("agent")
@@ -81,7 +81,7 @@ class PostgresNode(Node):
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[tuple[PostgresNode, str, str]]:
-    """A node that has moved with a slice `kept`; when that sliver had started, and what the copy said."""
+    """A node that has moved with a slice `kept`, the start time of its sliver, and the output of the copy."""
     with PostgresNode("pg") as made:
         made.start()
         made.import_recipe(IMAGE)
@@ -94,7 +94,7 @@ def bench() -> Iterator[tuple[PostgresNode, str, str]]:
 
 @pytest.fixture
 def moved(bench: tuple[PostgresNode, str, str]) -> Iterator[PostgresNode]:
-    """Nothing but `kept` is left after a test, and the host is as the rows say."""
+    """After a test, only `kept` remains, and the host agrees with the rows."""
     made = bench[0]
     yield made
     if made.box.daemon("postgres") is None:
@@ -153,7 +153,7 @@ def test_web_and_agent_are_killed_in_the_middle_of_a_create(moved: PostgresNode)
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
 def test_the_server_goes_and_comes(moved: PostgresNode, how: signal.Signals) -> None:
-    """Slivers run on, who asks is told, and what was asked for before is done after."""
+    """Slivers keep running, requests get an error, and earlier requests are executed afterwards."""
     moved.ok("create", "exp", "--count", "4", "--no-wait", *moved.wishes())
     moved.box.signal_daemon("postgres", how)
     told = moved.slicectl("list")

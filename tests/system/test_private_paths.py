@@ -1,4 +1,4 @@
-"""What a local user of the node, neither root nor the web process, gets of what agent and service have written."""
+"""Files of agent and service that a local user of the node, neither root nor the web process, can access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""lxcfs for containers: what they see, and that nobody waits for a daemon that is killed or hangs."""
+"""lxcfs for containers: their view, and that no process waits for a daemon that is killed or hangs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def slivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slivers]:
 
 @pytest.fixture
 def view(slivers: Slivers) -> Iterator[ProcView]:
-    """Started, and nobody looks after it."""
+    """A started lxcfs that is not supervised."""
     found = ProcView(slivers.config.node.run_dir)
     assert found.installed()
     if not found.answers():
@@ -44,7 +44,7 @@ def daemon(slivers: Slivers) -> int:
 
 
 def uptime(init: int) -> float | int:
-    """What a container's /proc/uptime says, or the errno."""
+    """The content of a container's /proc/uptime, or the errno."""
     try:
         return float(Path(f"/proc/{init}/root/proc/uptime").read_text().split()[0])
     except OSError as error:
@@ -88,7 +88,7 @@ def test_a_killed_daemon_comes_back_in_every_container(slivers: Slivers, view: P
     inits = booted(slivers, MANY)
     assert all(uptime(init) > 0 for init in inits)
     os.kill(daemon(slivers), signal.SIGKILL)
-    eventually(lambda: uptime(inits[0]) == -errno.ENOTCONN)  # the control: nobody mends it
+    eventually(lambda: uptime(inits[0]) == -errno.ENOTCONN)  # the control: it is not repaired
     with Runner(ProcViews(view, slivers.hypervisor.container_inits).chores()):
         eventually(lambda: all(uptime(init) > 0 for init in inits))
         os.kill(daemon(slivers), signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""What is installed into the tree of the production-like host cannot change the machine that installs it.
+"""The installation into the tree of the production-like host cannot change the host that runs it.
 
-The machine's folders are stand-ins, for the weakened control does change them.
+The folders of the host are replaced by copies, because the weakened control changes them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HOSTNAME = "/proc/sys/kernel/hostname"
 
 
 def result(program: str, place: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """stdout: what is in the machine's folders afterwards; stderr: all that the script wrote."""
+    """stdout: the content of the host's folders afterwards; stderr: the output of the script."""
     (place / "root").mkdir(parents=True)
     words = [sys.executable, "-c", STAGE + program + FOUND, str(place / "root"), str(place / "kept"), script]
     environment = {**os.environ, "PYTHONPATH": str(prodhost.REPO / "tools"), "PIP_FIND_LINKS": ""}

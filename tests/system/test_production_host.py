@@ -1,6 +1,6 @@
-"""The core tests once more where slicemgr will run: Debian with systemd and pure cgroup v2, set up as documented.
+"""The core tests on a production-like host: Debian with systemd and pure cgroup v2, set up as documented.
 
-Each machine is booted once, beside the other tests; what each test in it found is a test here.
+Each machine is booted once, at the same time as the other tests; each result in it is a test here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def outcome(production_runs: Runs, debian: str) -> Outcome:
-    """What came out of the machine."""
+    """The results of the machine."""
     return production_runs.wait(debian)
 
 

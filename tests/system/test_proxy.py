@@ -1,4 +1,4 @@
-"""The service behind nginx with TLS, by the shipped file: sign-in, an upload, consoles, and what is not believed."""
+"""The service behind nginx with TLS, by the shipped file: sign-in, an upload, consoles, and untrusted headers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ask(site: TlsNode, method: str, path: str, body: Any = None, **headers: str)
 
 
 def failed_from(site: TlsNode, **headers: str) -> str:
-    """The address that the event of a failed sign-in tells."""
+    """The address in the event of a failed sign-in."""
     user = f"u{secrets.token_hex(4)}"
     status, _, _ = ask(site, "POST", "/api/v1/login", {"user": user, "password": "is not this"}, **headers)
     assert status == 401

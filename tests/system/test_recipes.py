@@ -1,6 +1,6 @@
 """Recipes with other tables, file systems and networks: machines that boot by their own loader, and containers.
 
-An image is built once below `.run/`; importing one takes longer than all that is then asked of it.
+An image is built once below `.run/`; its import takes longer than all of its tests.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def imported(request: pytest.FixtureRequest, node: Node) -> Iterator[str]:
 
 @pytest.mark.parametrize("imported", MACHINES, indirect=True)
 def test_it_boots_by_its_own_loader_and_becomes_a_slice(node: Node, imported: str) -> None:
-    """Whatever table, file systems and network it has: name, address, keys and the larger disk come from the seed."""
+    """With each table, file system and network, name, address, keys and the larger disk come from the seed."""
     node.await_machines()
     node.kind = "kvm"
     try:
@@ -65,7 +65,7 @@ def test_it_boots_by_its_own_loader_and_becomes_a_slice(node: Node, imported: st
 
 
 def test_its_words_and_its_network(node: Node, imported: str) -> None:
-    """What the recipe promises: seen in a container made of it, with GRUB's directory and kernel beside the root."""
+    """The properties of the recipe, read in a container, with GRUB's directory and kernel outside of the root."""
     wanted = recipe.load(recipe.directory(imported))
     arch = {"amd64": "x86_64", "i386": "i686"}[wanted.architecture]
     assert json.loads(node.ok("image", "show", imported, "-f", "json"))["arch"] == arch

@@ -1,4 +1,4 @@
-"""What the agent records of real slivers, beside what the kernel and the slivers themselves say."""
+"""The records of the agent on real slivers, compared with the kernel and with the slivers themselves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def top(node: Node) -> list[dict[str, Any]]:
 
 
 def first(node: Node) -> dict[str, Any]:
-    """The only sliver in top; a busy node's last look may for a moment be too old to count."""
+    """The only sliver in top; on a busy node, the last sample may be too old for a moment."""
     return dict(eventually(lambda: top(node), "there is a fresh look")[0])
 
 
@@ -37,7 +37,7 @@ def test_a_sliver_at_work(node: Node) -> None:
 
 
 def be_at_work(node: Node, name: str) -> None:
-    """CPU time, network in both directions, memory and disk grow by about what the sliver did."""
+    """CPU time, network in both directions, memory and disk grow by about the work of the sliver."""
     eventually(lambda: top(node), "the sliver is in top")
     before = usage(node, name)
     node.inside(name, "dd if=/dev/urandom of=/root/fill bs=1M count=24 2>/dev/null; sync")
@@ -116,7 +116,7 @@ def test_connections_through_the_port_block(node: Node) -> None:
 
 
 def test_many_at_once_cost_little(node: Node) -> None:
-    """Forty slivers: each has a row in every look. What a look costs is recorded itself and shown, not asserted."""
+    """Forty slivers: each has a row in every sample. The cost of a sample is recorded and shown, not asserted."""
     node.create("many", "--count", "40")
     eventually(lambda: len(top(node)) == 40, "all are in top", 120)
     query = "select lxc, sample_seconds, sample_cpu from node_samples where resolution = 0 order by at desc limit 5"

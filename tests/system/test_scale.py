@@ -1,4 +1,4 @@
-"""bench scale on a real node: what it measures is the node's, and whatever ends it, nothing is left."""
+"""bench scale on a real node: it measures the node, and cleans up after any end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def start(node: Node, *words: str) -> subprocess.Popen[str]:
 
 
 def end(node: Node, process: subprocess.Popen[str], number: signal.Signals) -> str:
-    """When it is beyond its first step; what it said."""
+    """End the program after its first step. Returns its output."""
     try:
         eventually(lambda: len(node.slices()) > STEP or process.poll() is not None, "it is beyond its first step", 120)
         assert process.poll() is None, process.communicate()
@@ -32,7 +32,7 @@ def end(node: Node, process: subprocess.Popen[str], number: signal.Signals) -> s
 
 
 def test_a_run_that_is_ended_twice_and_resumed(node: Node, tmp_path: Path) -> None:
-    """SIGINT leaves nothing; what SIGKILL leaves is taken over. Beside it and into its folder nothing else runs."""
+    """SIGINT leaves nothing; --resume continues after SIGKILL. No second run starts on its node or in its folder."""
     run = tmp_path / "run"
     words = ("--to", str(MOST), "--step", str(STEP), "--parallel", "2", "--output", str(run))
     first = start(node, *words)

@@ -1,4 +1,4 @@
-"""The main path, over slicectl and ssh: what is asked for is what the tenant gets, and what the kernel says."""
+"""The main path, over slicectl and ssh: the tenant gets what was requested, as the kernel confirms."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_stop_start_restart_keep_files_and_key(node: Node) -> None:
 
 
 def greets(node: Node, port: int) -> bool:
-    """Whether the sliver's sshd says who it is, from outside the node."""
+    """Whether the sliver's sshd sends its banner to a client outside the node."""
     return ssh_banner.answers(str(node.box.address), port)
 
 
@@ -124,7 +124,7 @@ def test_slices_are_apart_and_a_slice_is_together(node: Node) -> None:
 
 
 def test_user_data_is_done_in_a_container_too(node: Node, tmp_path: Path) -> None:
-    """By the image's own cloud-init, once; name, network and host key stay what they were."""
+    """cloud-init of the image applies it once; name, network and host key are not changed."""
     wishes = tmp_path / "user-data"
     wishes.write_text(
         "#cloud-config\nwrite_files:\n- {path: /root/wanted, content: first}\nruncmd:\n- echo again >> /root/count\n"

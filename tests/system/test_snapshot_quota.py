@@ -1,4 +1,4 @@
-"""Who pays for what snapshots and clones share, on a real btrfs with each way to count: simple quotas, full, none."""
+"""Quota charges for data that snapshots and clones share, on a real btrfs with simple quotas, full quotas, none."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def fill(path: Path, mib: int) -> None:
 
 
 def fails(path: Path, mib: int) -> bool:
-    """Whether the limit stops so much; what was written is removed."""
+    """Whether the limit stops a write of this size; the written file is removed."""
     try:
         fill(path, mib)
     except OSError as error:
@@ -146,7 +146,7 @@ def test_deleted_files_that_a_snapshot_has_are_paid_for(config: Config, roots: R
 
 
 def test_a_full_sliver_can_be_restored(config: Config, roots: Roots) -> None:
-    """That is when it is wanted most."""
+    """A full sliver needs a restore most."""
     one = sliver(1)
     roots.make(one)
     root = root_of(config, one)
@@ -189,7 +189,7 @@ def test_a_clone_pays_as_if_it_had_copied_and_outlives_its_original(config: Conf
 
 
 def test_without_the_charge_a_chain_of_clones_would_escape(config: Config, roots: Roots) -> None:
-    """The control: a clone that pays for its own writes alone holds more than its limit when its original is gone."""
+    """The control: a clone charged only for its own writes exceeds its limit after its original is deleted."""
     pool = Pool(config.node.pool)
     if pool.quota_mode() is not QuotaMode.SIMPLE:
         return

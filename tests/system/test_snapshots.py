@@ -1,4 +1,4 @@
-"""Snapshots of both kinds in a real node: what they keep, what a restore brings back, what a clone shares and pays."""
+"""Snapshots of both kinds in a real node: their content, restores, and the shared data and charges of clones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def charged(node: Node) -> dict[str, int]:
 
 @both_kinds
 def test_made_restored_and_deleted(node: Node) -> None:
-    """What runs goes on while it is made; a restore brings back the files, and only those of then."""
+    """The sliver runs while a snapshot is made; a restore brings back exactly the files of the snapshot."""
     node.create("exp")
     before = node.inside("exp", "echo old > /root/file; sync; cat /proc/sys/kernel/random/boot_id; hostname")
     node.ok("snapshot", "create", "exp", "one")
@@ -61,7 +61,7 @@ def test_made_restored_and_deleted(node: Node) -> None:
 
 @both_kinds
 def test_a_clone_is_a_slice_of_its_own(node: Node) -> None:
-    """Other name, address, ports, ids and keys; and it lives on when snapshot and original are gone."""
+    """It has other name, address, ports, IDs and keys, and remains when snapshot and original are deleted."""
     original = node.create("exp")["slivers"][0]
     mine = node.inside("exp", "echo old > /root/file; sync; cat /etc/machine-id 2>/dev/null || true")
     node.ok("snapshot", "create", "exp", "one")
@@ -114,7 +114,7 @@ def test_what_a_snapshot_keeps_counts_against_the_limit(node: Node) -> None:
 
 
 def test_a_clone_pays_for_what_it_began_with(node: Node) -> None:
-    """Its limit covers that as if it were a copy, so that no chain of clones holds more than the limits say."""
+    """Its limit covers that as for a copy, so that no chain of clones exceeds the limits."""
     node.create("exp", "--disk", "64M")
     assert write(node, "exp", "big", 40).returncode == 0
     node.ok("snapshot", "create", "exp", "one")
@@ -183,7 +183,7 @@ def test_killed_around_making_and_discarding(node: Node) -> None:
 
 
 def test_killed_between_the_exchange_and_the_end_of_the_old_root(node: Node) -> None:
-    """The very moment: the new root has its place, what was there lies beside it."""
+    """At that moment, the new root is in place, and the old one is next to it."""
     sliver = node.create("exp")["slivers"][0]["id"]
     node.inside("exp", "echo old > /root/file; sync")
     node.ok("snapshot", "create", "exp", "one")
@@ -245,7 +245,7 @@ def test_a_slice_deleted_while_its_snapshot_is_made_or_cloned(node: Node) -> Non
 
 
 def test_the_wrong_root_is_noticed(node: Node) -> None:
-    """The control: with the mark of an older root, a sliver that looks fine is put right, so the mark is what tells."""
+    """The control: a sliver with the mark of an older root is repaired, so the mark is what decides."""
     sliver = node.create("exp")["slivers"][0]["id"]
     node.inside("exp", "echo old > /root/file; sync")
     node.ok("snapshot", "create", "exp", "one")

@@ -1,4 +1,4 @@
-"""Which system calls and sockets exist inside an lxc sliver, in each ABI, beside controls with a weakened filter."""
+"""System calls and sockets inside an lxc sliver, in each ABI, compared with controls with a weakened filter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slicemgr.drivers.libvirt.host import Host
 
 LAST = 1024  # of the numbers that are tried
 OPEN_TREE_ATTR = 467
-# What was reviewed, by ABI, ascending; every other number must not exist: tools/launcher/abi_filter.c.
+# The reviewed calls, by ABI, ascending; all other numbers must not exist: tools/launcher/abi_filter.c.
 REVIEWED = {
     "x86_64": [*range(335), *range(424, 457), *range(462, 467)],
     "i386": [
@@ -26,7 +26,7 @@ REVIEWED = {
     ],
     "x32": [],
 }
-TRAMPOLINES = {"x86_64": {335, 336}}  # uretprobe, uprobe: newer kernels ask no filter, and kill whoever else calls them
+TRAMPOLINES = {"x86_64": {335, 336}}  # uretprobe, uprobe: newer kernels bypass the filter and kill other callers
 # Numbers from the kernel's tables (arch/x86/entry/syscalls), written down apart from the names in filter.c.
 DENIED = {  # EPERM
     "x86_64": {
@@ -38,7 +38,7 @@ DENIED = {  # EPERM
         283, 286, 287, 288, 294, 317, 336, 338, 342, 343, 346, 349, 350, 374, 404, 405, 425, 426, 427, 443,
     },
 }  # fmt: skip
-ABSENT = {  # ENOSYS: the mount calls and what only libvirt_lxc may use while it starts
+ABSENT = {  # ENOSYS: the mount calls, and calls that only libvirt_lxc may use at its start
     "x86_64": {155, 165, 166, 170, 171, 321, 428, 429, 430, 431, 432, 433, 442},
     "i386": {21, 22, 52, 74, 121, 217, 357, 428, 429, 430, 431, 432, 433, 442},
 }
@@ -57,7 +57,7 @@ def _tidy(slivers: Slivers) -> Iterator[None]:
 
 
 def answers(slivers: Slivers, probe: str, place: Host | None = None, arch: str = "x86_64") -> dict[str, str]:
-    """What the probe finds as a sliver's root."""
+    """The results of the probe as root of a sliver."""
     sliver = slivers.new(arch)
     root = slivers.root(sliver)
     rc = "/bin/probe > /root/found; touch /root/done; sleep 1000"
@@ -76,7 +76,7 @@ def test_only_reviewed_calls_exist_in_each_abi_and_the_denied_ones_are_refused(s
         for expected, numbers in (("EPERM", DENIED), ("ENOSYS", ABSENT)):
             refused = numbers.get(abi, set())
             assert {number: found[f"{abi}:{number}"] for number in refused} == dict.fromkeys(refused, expected)
-    # What programs of a tenant need: read, clone, openat, statx, clone3.
+    # Calls that programs of a tenant need: read, clone, openat, statx, clone3.
     for call in ("x86_64:0", "x86_64:56", "x86_64:257", "x86_64:332", "x86_64:435", "i386:3", "i386:383"):
         assert found[call] not in ("ENOSYS", "EPERM")
 

@@ -1,6 +1,6 @@
-"""bench throughput between two boxes that a cable joins: what it measures passes through both nodes' NAT; no leftovers.
+"""bench throughput between two connected boxes: the traffic passes the NAT of both nodes, and nothing remains.
 
-Where one end is enough, the peer is this machine.
+If one end suffices, the peer is this host.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Pair:
     words: tuple[str, ...]
 
     def left(self) -> list[str]:
-        """Slices and what holds the cable."""
+        """The slices, and the rate limits of the link."""
         held = [node.box.run(["tc", "qdisc", "show", "dev", self.device], check=True).stdout for node in self.both]
         return [*self.near.slices(), *self.far.slices(), *(one for one in held if endpoints.MARK in one)]
 
@@ -93,7 +93,7 @@ def connected(node: Node) -> bool:
 
 
 def counted(process: subprocess.Popen[str], nodes: Sequence[Node]) -> list[int]:
-    """The most that each node's slivers had forwarded while it ran, which must end well."""
+    """The most bytes that the slivers of each node had forwarded during the run, which must succeed."""
     seen = [0 for _ in nodes]
     while process.poll() is None:
         seen = [max(most, forwarded(node)) for most, node in zip(seen, nodes, strict=True)]

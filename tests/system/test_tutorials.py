@@ -39,7 +39,7 @@ def invited(node: Node) -> Iterator[str]:
 
 
 def follow(name: str, folder: Path, environment: dict[str, str]) -> str:
-    """Run a tutorial; what its terminal showed."""
+    """Run a tutorial. Returns the output of its terminal."""
     lines = tutorial.commands((TUTORIALS / f"{name}.md").read_text())
     assert len(lines) > 10
     done = tutorial.run(lines, folder, environment, PASSWORD, SECONDS)
@@ -52,7 +52,7 @@ def test_every_tutorial_is_run() -> None:
 
 
 def test_a_command_that_fails_is_noticed(tmp_path: Path) -> None:
-    """The control: the shell goes no further, and the answer to a question for a password arrives."""
+    """The control: the shell stops there, and the answer to a password prompt arrives."""
     read = "read -rsp 'Password: ' given"
     done = tutorial.run([read, '[ "$given" = "p w" ]', "false | true", "echo late"], tmp_path, os.environ, "p w", 60)
     assert done.status == 1 and done.shown.count("late") == 0

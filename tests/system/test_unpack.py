@@ -1,4 +1,4 @@
-"""An archive full of tricks is unpacked: what is kept, and that nothing outside the target changes."""
+"""Unpacking a malicious archive: the kept files, and that nothing outside of the target changes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_same_archive_unpacked_carelessly_gets_out(places: tuple[Path, Path]
 
 
 def test_a_file_of_holes_has_a_largest_size(places: tuple[Path, Path]) -> None:
-    """Its stream is a few blocks; its size is what everybody who copies it would write."""
+    """Its stream has a few blocks, but every copy of it would write its full size."""
     outside, target = places
     with (outside / "holes").open("wb") as file:
         file.truncate(4 * LARGEST)
@@ -105,7 +105,7 @@ def test_a_path_without_an_end_is_no_tree(places: tuple[Path, Path]) -> None:
     ("free", "limit", "problem"), [(True, 1 << 30, ""), (False, 1 << 30, "full"), (True, 1, "free for it")]
 )
 def test_files_without_content_fill_no_pool(free: bool, limit: int, problem: str, tmp_path: Path) -> None:
-    """The stream's bytes say nothing of what names and inodes take: the file system is asked now and then."""
+    """The bytes of the stream do not show the space of names and inodes: the file system is queried regularly."""
     space = os.statvfs(tmp_path)
     reserve = 0 if free else space.f_blocks * space.f_frsize + 1
     meter = unpack.Meter(
