@@ -39,7 +39,7 @@ def test_from_an_invitation_to_a_granted_request(chief: Page, window: Open, node
     chief.get_by_role("button", name="Invite").click()
     link = chief.get_by_label("the link").inner_text()
     chief.reload()
-    chief.wait_for_timeout(6000)  # wait until the second click of a double click has been handled
+    chief.wait_for_timeout(6000)  # after the time in which a double click shows it again
     chief.reload()
     expect(chief.get_by_label("the link")).to_have_count(0)
 

@@ -1,4 +1,4 @@
-"""tools/affected.py: what is run after a change, over a small tree and over this one."""
+"""tools/affected.py: the tests selected after a change, for a small tree and for this one."""
 
 from __future__ import annotations
 

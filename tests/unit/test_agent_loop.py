@@ -1,4 +1,4 @@
-"""The scheduler goes on whatever error the comparison of host and rows raises."""
+"""The scheduler continues after any error of the comparison of host and rows."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import slicemgr
 ROOT = Path(slicemgr.__file__).parent.parent
 CONFIGURATION = ROOT / "pyproject.toml"
 
-# What no contract may let pass: its id, who imports, what.
+# Forbidden imports: the ID of the contract, the importing and the imported module.
 FORBIDDEN = [
     ("layers", "slicemgr.store.tables", "slicemgr.service.slices.slices"),
     ("layers", "slicemgr.store.console_rights", "slicemgr.policy.consoles"),
@@ -172,7 +172,7 @@ def test_a_forbidden_import_breaks_its_contract(
     today: grimp.ImportGraph,
     violating: grimp.ImportGraph,
 ) -> None:
-    """As it stands in the copy, and alone."""
+    """With all contracts of the copy, and with this contract only."""
     lines = violating.get_import_details(importer=importer, imported=imported)
     line = next(one for one in lines if one["line_contents"] == f"import {imported}")
     alone = deepcopy(today)

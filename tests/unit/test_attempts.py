@@ -1,4 +1,4 @@
-"""Failures to sign in slow down who makes them; the account's owner goes on signing in."""
+"""Failed sign-ins delay their author; the owner of the account can still sign in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slicemgr.store import tables as t
 HERE, THERE = "192.0.2.1", "198.51.100.7"
 NEW = "a quite different sentence"
 HOUR = timedelta(hours=1)
-SLOW = PeopleConfig(failures=3, delay=HOUR, delay_longest=HOUR, delay_account=HOUR)  # no wait ends during a test
+SLOW = PeopleConfig(failures=3, delay=HOUR, delay_longest=HOUR, delay_account=HOUR)  # no delay ends during a test
 STEPS = PeopleConfig(
     failures=2,
     failures_in=timedelta(seconds=60),
@@ -34,7 +34,7 @@ STEPS = PeopleConfig(
 
 
 class ByAccountAlone(Attempts):
-    """The control: an account is counted wherever the failures come from, and whoever asks."""
+    """The control: failures count per account, independent of their source."""
 
     def rules(self, user: str, address: str, browser: str) -> tuple[Rule, ...]:
         return (Rule(("account", user), self._free, self._longest, "to this account"),)
@@ -205,7 +205,7 @@ def known(tenants: Tenants) -> Browser:
 def test_the_owner_signs_in_where_it_is_known_while_others_guess(
     tenants: Tenants, kind: type[Attempts], status: int
 ) -> None:
-    """The control counts by account alone, as once: the owner is locked out."""
+    """The control counts per account only: the owner is locked out."""
     mine = known(tenants)
     tenants.app.extensions["slicemgr"].authenticator.attempts = kind(SLOW)
     fail_everywhere(tenants)

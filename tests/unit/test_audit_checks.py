@@ -1,4 +1,4 @@
-"""What an audit makes of the probe's words: every check passes on what it must see, and fails on what it must not."""
+"""The verdicts of an audit: every check passes with the required values of the probe, and fails with others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slicemgr.audit.row import LONGEST, Row, inapplicable
 
 TARGET = Target("exp", memory=256 * MIB, disk=128 * MIB, pids=64, cpu=1.5, terminals=64, capabilities=0x200435FB)
 
-# row → (what passes, what fails)
+# row → (values that pass, values that fail)
 CASES: dict[str, tuple[str, str]] = {
     "table 3: hostname": ("view.hostname\texp-0", "view.hostname\tnode1"),
     "table 3: machine": ("view.machine\tx86_64", "view.machine\tppc"),

@@ -1,4 +1,4 @@
-"""The REST probes against a real service over a real socket: green as it is, red where its rights are weakened."""
+"""The REST probes against a real service over a real socket: they pass, and fail with weakened rights."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from slicemgr.store import pending
 from slicemgr.store import tables as t
 
 _PHASES = {Desired.RUNNING: Phase.RUNNING, Desired.STOPPED: Phase.STOPPED, Desired.PAUSED: Phase.PAUSED}
-_WAITS = 60.0  # seconds for what the agent below does at once
+_WAITS = 60.0  # seconds for work that the agent below does at once
 
 
 class Agent(threading.Thread):
-    """Records what an agent would have done, without a host."""
+    """Records the results of an agent, without a host."""
 
     def __init__(self, service: Tenants) -> None:
         super().__init__(daemon=True)
@@ -65,7 +65,7 @@ class Agent(threading.Thread):
 
 @contextmanager
 def running(folder: Path) -> Iterator[tuple[Tenants, str]]:
-    """A service with people and slices of its own, and its URL."""
+    """A service with users and slices, and its URL."""
     with Tenants(folder) as tenants:
         server = make_server("127.0.0.1", 0, tenants.app, threaded=True)
         server.daemon_threads = True  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ def running(folder: Path) -> Iterator[tuple[Tenants, str]]:
 
 
 def left(tenants: Tenants) -> dict[str, list[Any]]:
-    """What there is of everything that an audit makes."""
+    """The remaining objects of audits."""
     rows, mine = tenants.dump(), (rest_world.ATTACKER, rest_world.VICTIM)
     names = ("projects", "slices", "slivers", "images", "requests", "snapshots", "members", "experiments", "quotas")
     found: dict[str, list[Any]] = {name: rows[name] for name in (*names, "project_invitations", "tokens", "sessions")}
@@ -100,7 +100,7 @@ def failed(rows: list[Row]) -> dict[str, str]:
 
 
 def test_every_route_is_tried_and_nothing_is_left(tmp_path: Path) -> None:
-    """Others' things stay as they are, too."""
+    """Objects of other users are not changed, either."""
     with running(tmp_path) as (tenants, url):
         before, spec = left(tenants), tenants.client().get(rest.DESCRIPTION).get_json()
         rows = rest.probe(url, tenants.found["root"], _WAITS)
@@ -115,7 +115,7 @@ def test_every_route_is_tried_and_nothing_is_left(tmp_path: Path) -> None:
 
 
 def test_without_rights_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: a service whose rights let everybody see and do everything."""
+    """The control: a service whose rights allow everything to every user."""
 
     def nothing(*_: object) -> None: ...
 
@@ -135,7 +135,7 @@ def test_without_rights_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert said in wrong, said
 
 
-OWN = {  # what everybody may ask, about themselves or about what is everybody's
+OWN = {  # requests that every user may send, about the own account or public objects
     "GET /api/v1/accounts",  # in which a project is that has used something
     "GET /api/v1/clock",
     "GET /api/v1/console",
@@ -173,7 +173,7 @@ def test_where_everybody_is_an_admin_every_other_route_fails(tmp_path: Path, mon
 
 
 def only(monkeypatch: pytest.MonkeyPatch, route: str) -> None:
-    """Probe this route alone."""
+    """Probe only this route."""
     real = rest_routes.attempts
     monkeypatch.setattr(
         rest_routes, "attempts", lambda spec, aim: (one for one in real(spec, aim) if one.route == route)
@@ -181,7 +181,7 @@ def only(monkeypatch: pytest.MonkeyPatch, route: str) -> None:
 
 
 def weaken(monkeypatch: pytest.MonkeyPatch, module: ModuleType, nothing: Any) -> None:
-    """Every function that decides over somebody allows it."""
+    """Make every decision function of the policy allow the action."""
     keep = {"visible", "places", "project_for", "missing", "require", "changes"}
     for name, one in vars(module).items():
         if callable(one) and getattr(one, "__module__", "") == module.__name__ and name.islower() and name not in keep:
@@ -218,11 +218,11 @@ def test_a_word_in_an_answer_is_enough(
 
 
 def test_what_a_killed_run_left_is_taken_away(tmp_path: Path) -> None:
-    """Nothing else is: a project whose name only begins alike stays."""
+    """Nothing else is deleted: a project with a similar name stays."""
     with running(tmp_path) as (tenants, url), Client(url, tenants.found["root"]) as admin:
         before = left(tenants)
         killed = rest_world.World(admin, url, _WAITS)
-        killed._make()  # and no end
+        killed._make()  # without cleanup
         assert left(tenants) != before
         admin.projects.create("rest-audit-of-the-faculty")
         assert len(rest_world.clean(admin, _WAITS)) == 4
@@ -279,7 +279,7 @@ def test_an_untested_route_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert "untested" in found["GET /api/v1/secrets/{name}"].seen
 
 
-NOBODY = User(65534, 65534)  # a raw disk is read by nobody else
+NOBODY = User(65534, 65534)  # only this user reads a raw disk
 
 
 def test_the_disk_is_one_that_a_node_takes(tmp_path: Path) -> None:

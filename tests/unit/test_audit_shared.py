@@ -1,4 +1,4 @@
-"""What the audit takes of limits that slivers share: little enough that the node has the rest."""
+"""The audit uses at most half of the limits that slivers share with the node."""
 
 from __future__ import annotations
 

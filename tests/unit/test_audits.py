@@ -1,4 +1,4 @@
-"""The last audit of a node: kept by an admin, refused where it makes no sense, shown as it was sent."""
+"""The last audit of a node: stored by an admin, refused if invalid, and shown unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's folder and the frame around experiments: refused, finished, interrupted, killed, resumed, nothing left."""
+"""The folder of a run and the frame of experiments: refusals, ends, interruptions, kills, resumption, cleanup."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_second_experiment_is_told_whose_the_first_is(tmp_path: Path) -> None:
 def test_a_lock_that_was_removed_while_it_was_taken_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked: bool
 ) -> None:
-    """Its holder goes and another one comes between the opening and the locking. Not `looked`: the control."""
+    """Between open and lock, the holder ends and another process takes it. Not `looked`: the control."""
     file, opened = lock.path("http://one", "node1", tmp_path), lock._open
     with ExitStack() as first, ExitStack() as other:
 

@@ -287,7 +287,7 @@ def until(process: subprocess.Popen[str], check: Any) -> None:
 def test_an_interrupted_run_waits_for_what_the_node_was_asked(
     testbed: PaperLoads, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """The agent takes its roots away when it ends: the run is over when they are gone."""
+    """The agent deletes its roots at the end of the operation; the run ends after that."""
     testbed.holds = 4
     process = start(testbed, "--output", str(tmp_path / "run"))
     until(process, lambda: len(testbed.measured) == 4)

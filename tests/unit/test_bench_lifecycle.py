@@ -50,7 +50,7 @@ def slicectl(testbed: PaperTestbed, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def _brief(port: int) -> str:
-    """The real server, which ends after a while: nobody deletes what it runs in."""
+    """The real server, which ends after some time, because no sliver is deleted around it."""
     return "timeout 20 " + inside_server(port).removeprefix("setsid ")
 
 

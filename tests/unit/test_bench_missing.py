@@ -1,4 +1,4 @@
-"""The frame, where something is missing: told once, all others go on, and the next attempt measures it."""
+"""Missing programs in the frame: reported once, other steps continue, and the next attempt measures them."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_where_fewer_come_up_these_are_measured(world: World, tmp_path: Path) ->
 
 @pytest.mark.usefixtures("slicectl")
 def test_the_node_is_guarded(testbed: PeerTestbed, world: World, tmp_path: Path) -> None:
-    """Each peer's containers are expected to cost what they are known to."""
+    """The guard uses the known costs of each peer's containers."""
     world.make(paper_peers.DOCKER)
     run = tmp_path / "run"
     assert main(["bench", "peers", "--count", "400", "--seconds", "0", "--with", "docker", "--output", str(run)]) == 0

@@ -1,4 +1,4 @@
-"""Reports: what scale's measurements come to, plots that stand in a page, comparison with an earlier run."""
+"""Reports: results of scale's measurements, plots in a page, comparison with an earlier run."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_a_run_from_nothing_to_a_report(testbed: PaperTestbed, tmp_path: Path) -
 def test_what_was_deleted_before_is_waited_for(
     testbed: PaperTestbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str, waits: bool
 ) -> None:
-    """The control: a deletion of long ago is not, and the first look is believed."""
+    """The control: an old deletion causes no wait, and the first state is used."""
     monkeypatch.setattr(scale, "_WAKES", 0.1)
     testbed.uncleaned = 15
     gone = operation("done", id="gone", kind="delete", finished_at=f"2026-11-21T{ended}Z")

@@ -1,4 +1,4 @@
-"""What experiments ask of a node: checked at the edge, for admins only, and nothing that a shell would read."""
+"""Requests of experiments to a node: validated by the service, for admins only, and safe for a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bench sysbench against a testbed on paper: host by its agent, slivers by a stand-in for sysbench on this machine."""
+"""bench sysbench against a simulated testbed: the host by its agent, slivers by a fake sysbench on this host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slicemgr.errors import Code, Refused
 from slicemgr.policy import measurements
 
 SMALL = ("bench", "sysbench", "--on", "host", "--repeat", "2")
-# Whichever test it is asked for, it says what sysbench said of it.
+# Prints the output of sysbench for the requested test.
 STANDS_FOR_SYSBENCH = """#!/bin/sh
 case "$*" in
 --version) echo "sysbench 1.0.20" ;;
@@ -115,7 +115,7 @@ def test_where_it_is_not_installed_is_listed_with_the_command(
 def test_it_is_installed_when_asked_for(
     testbed: PaperLoads, tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for apt-get that brings it: into each sliver, which has none; and one that has no network."""
+    """A fake apt-get installs it in each sliver; another one has no network."""
     stand(programs)
     (programs / "sysbench").rename(programs / "kept")
     (programs / "cp").symlink_to("/usr/bin/cp")

@@ -47,7 +47,7 @@ class World:
 
     @property
     def left(self) -> list[str]:
-        """Of slices at both ends, and of what holds the link."""
+        """The remaining slices of both ends, and the rate limits of the link."""
         return [*self.near.there, *self.far.there, *self.ends.held]
 
     def start(self, *words: str) -> subprocess.Popen[str]:
@@ -58,7 +58,7 @@ class World:
 
 
 def _ports(count: int) -> int:
-    """The first of some that follow each other and are free; below those that connections are given."""
+    """The first of several consecutive free ports, below the range of ephemeral ports."""
     import socket
 
     for first in range(21000, 31000, count):
@@ -129,7 +129,7 @@ def test_from_nothing_to_a_report(world: World, capsys: pytest.CaptureFixture[st
 
 
 def test_without_slivers_at_the_peer_it_is_the_client(world: World) -> None:
-    world.near.load = 500.0  # as many talkers leave it
+    world.near.load = 500.0  # as after many talkers
     words = world.words[: world.words.index("--peer")]
     assert main([*words, *TABLE, "--link", "unlimited", "--direction", "out"]) == 0
     result = folder.read(world.run)

@@ -1,4 +1,4 @@
-"""What bench throughput says: the paper's table beside ours, talkers, aims."""
+"""The report of bench throughput: the paper's table, talkers, aims."""
 
 from __future__ import annotations
 

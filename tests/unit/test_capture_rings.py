@@ -1,4 +1,4 @@
-"""Capture rings: the ledger, the program's encoding, the kernel's answers; what doctor says of socket memory."""
+"""Capture rings: the ledger, the program's encoding, the kernel's answers; doctor's checks of socket memory."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_what_is_closed_is_returned_at_once_or_once_it_is_settled(others: int, w
 
 
 def test_a_ledger_that_counts_at_once_would_let_rings_pass_the_limit() -> None:
-    """The control: without the time between note and count a ring that is on its way would be taken for one gone."""
+    """The control: without the time between note and count, a ring in creation would count as deleted."""
     kernel = Kernel()
     kernel.ask(LIMIT, 1)
     kernel.returned = kernel.granted - sum(kernel.there)
@@ -125,7 +125,7 @@ def test_instructions_are_encoded_as_the_kernel_defines_them() -> None:
 def test_the_program_is_short_and_its_name_depends_on_nothing_but_its_content() -> None:
     one, other = (capture_rings.judge(capture_rings.Maps(*maps)).encode() for maps in ((1, 2, 3), (1, 2, 3)))
     assert one == other
-    assert len(one) // 8 < 4096  # what older kernels load
+    assert len(one) // 8 < 4096  # the limit of older kernels
 
 
 def test_rings_are_read_from_the_kernels_description_of_a_socket() -> None:

@@ -1,4 +1,4 @@
-"""Reading cgroups: parsing, and what each limit should read as on v1 and v2."""
+"""Reading cgroups: parsing, and the values of each limit on v1 and v2."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_version_is_the_mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_groups_of_importers() -> None:
-    """v1 caps swap with memory; v2 caps it beside."""
+    """v1 limits swap together with memory; v2 limits it separately."""
     v1 = cgroup.own_limits("v1", "slicemgr-import-x", memory=5, processes=7)
     assert {str(path.relative_to(cgroup.MOUNT)): files for path, files in v1.items()} == {
         "memory/slicemgr/slicemgr-import-x": {"memory.limit_in_bytes": 5, "memory.memsw.limit_in_bytes": 5},

@@ -1,4 +1,4 @@
-"""The runner of chores: when each one is due, which share a thread, what the log says, and how they end."""
+"""The runner of chores: their times, shared threads, log entries, and end."""
 
 from __future__ import annotations
 

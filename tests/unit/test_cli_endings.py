@@ -1,4 +1,4 @@
-"""How slicectl ends when something is not well: exit statuses, what it says, and what it never does."""
+"""The end of slicectl after errors: exit statuses, messages, and forbidden effects."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_progress_is_drawn_on_a_terminal_only(canned: Canned, environ: dict[str,
         try:
             while chunk := os.read(ours, 4096):
                 seen += chunk
-        except OSError:  # a terminal that nobody holds open any more
+        except OSError:  # a terminal that no process holds open any more
             pass
         assert drawn.communicate(timeout=60)[0] == "" and drawn.returncode == 0
     os.close(ours)
@@ -331,7 +331,7 @@ def test_wait_for_ssh_hears_a_greeting(canned: Canned, run: Run) -> None:
 
 
 def test_a_list_of_nothing_is_quick(canned: Canned, environ: dict[str, str]) -> None:
-    """Within twice the processor time of the bare interpreter with what any client needs; the best of many runs."""
+    """At most twice the CPU time of the interpreter with the modules of any client; the best of many runs."""
     canned.on("GET /slices", {"slices": []})
     bare = [sys.executable, "-c", "import json, http.client"]
     best = {"bare": float("inf"), "list": float("inf")}

@@ -1,4 +1,4 @@
-"""What people and programs read: sizes and times in words, harmless text, tables that fit, data that is exact."""
+"""Output for users and programs: readable sizes and times, harmless text, tables that fit, exact data."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def url(tenants: Tenants) -> Iterator[str]:
 def run(
     url: str, tenants: Tenants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Run:
-    """Run slicectl as one of the tenants (`who`), or as whom the client's file says (None)."""
+    """Run slicectl as a tenant (`who`), or as the user of the client's file (None)."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     (tmp_path / "key.pub").write_text(KEY)

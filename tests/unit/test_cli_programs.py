@@ -1,4 +1,4 @@
-"""What slicectl hands to other programs and takes from files: ssh, the image builder, disk images."""
+"""Programs and files that slicectl uses: ssh, the image builder, disk images."""
 
 from __future__ import annotations
 

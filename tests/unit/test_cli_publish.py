@@ -22,7 +22,7 @@ __all__ = ["run", "tenants", "url"]  # fixtures
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of a run, with what a run has besides."""
+    """The folder of a run, with all files of a run."""
     made = published.write(tmp_path / "scale-1")
     (made / "steps.jsonl").write_text("{}\n")
     (made / "lock").touch()

@@ -1,4 +1,4 @@
-"""slicectl snapshot, against the application behind a real socket; no agent: nothing is waited for."""
+"""slicectl snapshot, against the application behind a real socket; there is no agent, so it does not wait."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from canned_service import Answer, Canned, operation, slice
 from slicemgr.client import Client, deprecated
 from slicemgr.client.handle import SliceHandle
 
-# The public methods of Client before, and what each accepted.
+# The former public methods of Client, and their parameters.
 BEFORE = {
     "accept_invitation": "token, password",
     "accept_project_invitation": "id",
@@ -105,7 +105,7 @@ BEFORE = {
     "withdraw_invitation": "project, id",
     "withdraw_request": "id",
 }
-ATTRIBUTES = ("close", "identity", "local", "port", "project", "source", "timeout", "url")  # these have stayed
+ATTRIBUTES = ("close", "identity", "local", "port", "project", "source", "timeout", "url")  # attributes that were kept
 
 
 def accepted(method: Any) -> str:

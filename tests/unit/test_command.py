@@ -1,4 +1,4 @@
-"""What programs say, as it is taken: lines with an end, complaints that steer no terminal."""
+"""Output of programs: bounded lines, and error texts that cannot control a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: what is there is read, what is wrong is refused by name."""
+"""Settings: values are read, and invalid ones are refused with their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console of a virtual machine: how much it said."""
+"""The console log of a virtual machine: the amount of output."""
 
 from __future__ import annotations
 

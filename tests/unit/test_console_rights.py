@@ -1,4 +1,4 @@
-"""Who has a console open keeps it while they may open one: whatever is taken from them, the next look tells."""
+"""An open console lasts as long as its user may open one: the next check notices each revoked right."""
 
 from __future__ import annotations
 

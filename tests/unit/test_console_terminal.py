@@ -1,4 +1,4 @@
-"""A console is a terminal: what it gives, takes and refuses without ever waiting, and whose it is."""
+"""A console as a terminal: reads, writes and refusals without waiting, and its owner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slicemgr.errors import Failed
 
 @pytest.fixture
 def far() -> Iterator[tuple[int, str]]:
-    """The domain's end, and the path of ours."""
+    """The domain's end of the terminal, and the path of the other end."""
     master, slave = pty.openpty()
     tty.setraw(slave)
     yield master, os.ttyname(slave)
@@ -33,7 +33,7 @@ def test_bytes_both_ways_without_waiting(far: tuple[int, str]) -> None:
         assert (console.read(2), console.read(100), console.read(100)) == (b"sa", b"id", b"")
         assert console.write(b"typed") == 5
         assert os.read(master, 100) == b"typed"
-        assert sum(console.write(b"x" * 65536) for _ in range(100)) < 6_000_000  # nobody reads, and it comes back
+        assert sum(console.write(b"x" * 65536) for _ in range(100)) < 6_000_000  # returns although no process reads
         assert console.write(b"x" * 65536) == 0
     os.close(master)
 

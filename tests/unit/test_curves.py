@@ -1,4 +1,4 @@
-"""The curves of a page: what is carried along for them, and that template, script and REST speak of the same things."""
+"""The curves of a page: their vendored script, and that template, script and REST use the same columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused before anything reads a disk image: real files, made by qemu-img and by hand."""
+"""Refusals before any program reads a disk image: real files, made by qemu-img and by the test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check(path: Path, declared: str) -> disk_image.DiskFacts:
 
 
 def raw_disk(path: Path, size: int = 4 * MIB) -> Path:
-    """A disk with an MBR and one partition up to its end."""
+    """A disk with an MBR and one partition that extends to its end."""
     sectors = size // 512
     table = bytearray(512)
     table[446 + 4] = 0x83

@@ -1,4 +1,4 @@
-"""The sdist, the wheel that is built from it alone, and the program that is installed from that wheel."""
+"""The sdist, the wheel that is built only from it, and the program that is installed from that wheel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BESIDE = ("docs", "requirements", "tools/launcher", "tools/nginx", "tools/probe"
 
 
 def run(*words: str | Path, cwd: Path) -> str:
-    """The output of a program that finds no Python source but its own. AssertionError if it fails."""
+    """The output of a program that can import only its own sources. Raises AssertionError if it fails."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -54,7 +54,7 @@ def files(folder: Path) -> set[str]:
 
 @dataclass(frozen=True)
 class Built:
-    """clone: what git knows, as a clone has it. environment: a virtual environment with the wheel."""
+    """clone: the tracked files, as in a clone. environment: a virtual environment with the wheel."""
 
     clone: Path
     sdist: Path

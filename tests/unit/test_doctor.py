@@ -1,4 +1,4 @@
-"""Checks of the node whose verdict depends on figures alone."""
+"""Checks of the node whose verdict depends only on figures."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from slicemgr.cli.root import COMMANDS, root
 from slicemgr.config import PACKAGE, Config
 
 REPO = Path(__file__).parents[2]
-NARROW = ("mkdocs.yml", "docs", "tools")  # what a build reads, besides the program
+NARROW = ("mkdocs.yml", "docs", "tools")  # inputs of a build, besides the program
 
 
 def build(repo: Path, site: Path) -> subprocess.CompletedProcess[str]:
@@ -44,7 +44,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Page(HTMLParser):
-    """The ids of a page, and whatever its elements load or link to."""
+    """The IDs of a page, and the targets that its elements load or link to."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def texts(site: Path, name: str) -> str:
 
 
 def all_commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
-    """By click alone, not by the generator."""
+    """All commands by click, without the generator."""
     for word in group.list_commands(click.Context(group)):
         command = group.get_command(click.Context(group), word)
         assert command is not None

@@ -1,4 +1,4 @@
-"""What every domain must have, whatever the sliver."""
+"""Properties that the domain of every sliver must have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published experiments over REST: what is taken, what is refused, who sees it, and that nothing is left over."""
+"""Published experiments over REST: accepted and refused archives, visibility, and cleanup."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def cut(archive: bytes) -> bytes:
 
 
 def huge(name: str) -> bytes:
-    """The head of a member that says it has 4 GiB."""
+    """The header of a member with a declared size of 4 GiB."""
     made = tarfile.TarInfo(name)
     made.size = 1 << 32
     return made.tobuf(tarfile.PAX_FORMAT)
@@ -169,7 +169,7 @@ def test_without_the_look_at_names_a_file_would_get_out(
 
 
 def test_what_came_out_is_told_by_the_report_where_the_run_has_a_word(client: FlaskClient) -> None:
-    """And the node by an object; what is too long is cut."""
+    """The node can be an object; long texts are truncated."""
     page = "<!doctype html><style>p { color: red }</style><h1>Scale</h1><p class='lead outcome'>It <b>holds</b>\n"
     told = published.content(f"{page}200 &lt; 1000.</p><p>More.</p>", outcome="done", node={"name": "n2", "cpus": 2})
     made = client.post(API, data=packed(told)).get_json()

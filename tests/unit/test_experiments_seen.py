@@ -1,4 +1,4 @@
-"""Who sees published experiments, on pages and over REST; and that a report can do nothing where it is shown."""
+"""Visibility of published experiments on pages and over REST; shown reports cannot execute anything."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HIDDEN = "cd34" * 4
 
 @pytest.fixture
 def tenants(tmp_path: Path) -> Iterator[Tenants]:
-    """With one experiment that everybody sees, and a hidden one."""
+    """Tenants with one public and one hidden experiment."""
     with Tenants(tmp_path) as made:
         with made.store.write() as c:
             published.add(c, made.config, HIDDEN, name="Not yet", public=False)
@@ -37,7 +37,7 @@ def directives(policy: str) -> dict[str, str]:
 
 
 def harmless(policy: str) -> list[str]:
-    """What is missing for a document to be able to do nothing."""
+    """The headers that a document lacks to be harmless."""
     said = directives(policy)
     wrong = [] if said.get("sandbox", "?") == "" else ["sandbox"]
     wrong += [] if said.get("default-src") == "'none'" else ["default-src"]
@@ -50,7 +50,7 @@ def harmless(policy: str) -> list[str]:
 
 
 def test_what_is_hidden_is_the_admins(tenants: Tenants) -> None:
-    """As if it were not there: in the list, by its address, its files, and to what changes it."""
+    """For others it does not exist: in the list, by its address, its files, and for changes."""
     public = tenants.found["experiment"]
     for who in ("carol", "bob", "alice", "reader"):
         client = tenants.client(who)
@@ -79,7 +79,7 @@ def test_without_the_look_it_would_be_seen(tenants: Tenants, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", published.content())
 def test_a_file_can_do_nothing(tenants: Tenants, name: str) -> None:
-    """Of a page as over REST, whatever kind of file it is."""
+    """On pages as over REST, for every kind of file."""
     id = tenants.found["experiment"]
     answers = [
         Browser(tenants, "carol").get(f"/experiments/{id}/files/{name}"),
@@ -129,7 +129,7 @@ def test_the_page_shows_the_report_in_a_frame(tenants: Tenants) -> None:
 
 
 def test_words_of_a_run_are_words(tenants: Tenants) -> None:
-    """They come from a file: markup in them is none."""
+    """Words from a file are shown as text, not as markup."""
     evil = "<b onclick=x>\u202e"
     with tenants.store.write() as c:
         told = {"name": evil, "summary": evil, "note": evil, "node": evil}
@@ -142,7 +142,7 @@ def test_words_of_a_run_are_words(tenants: Tenants) -> None:
 
 
 def test_an_admin_describes_shows_hides_and_deletes(tenants: Tenants) -> None:
-    """Each after a page that says what will be; a second click does nothing more."""
+    """Each action follows a confirmation page; a second click has no further effect."""
     root, carol, place = Browser(tenants, "root"), Browser(tenants, "carol"), f"/experiments/{HIDDEN}"
     assert "badge held" in root.get("/experiments").text and "Show to all users" in root.get(place).text
     wrong = root.post(f"{place}/describe", {"name": "x" * 101, "note": "kept"})

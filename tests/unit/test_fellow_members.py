@@ -1,6 +1,6 @@
-"""What people of a project learn of one another over REST: user name, name and role, and nothing else of an account.
+"""Members of a project see only user name, name and role of each other's accounts over REST.
 
-Every route of the OpenAPI description is asked by a fellow member and by the PI, as the table of rights asks it.
+A fellow member and the PI request every route of the OpenAPI description, as in the table of rights.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from slicemgr.service.views import people
 from slicemgr.store import pending
 from slicemgr.store import tables as t
 
-MARK = "zq4xj7.example"  # the domain of everybody's mail address, and in nothing else
+MARK = "zq4xj7.example"  # the domain of all mail addresses, and of nothing else
 PRIVATE = ("email", "admin", "enabled", "origin", "openid", "has_password", "invited_until", "default_project")
-ELSEWHERE = "198.51.100.23"  # in where everybody asked from, after their name
+ELSEWHERE = "198.51.100.23"  # part of all source addresses, after the user name
 
 
 class Addressed(Tenants):
-    """Everybody has a mail address, which an admin gave, and has done everything from an address of their own."""
+    """Every user has a mail address, set by an admin, and has sent all requests from a separate address."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.record(pending.OperationEnded(self.found["operation"], OperationState.DONE))  # or its events have no end
+        self.record(pending.OperationEnded(self.found["operation"], OperationState.DONE))  # ends its events
         with self.store.write() as c:
             c.execute(t.users.update().values(email=t.users.c.name + f"@{MARK}", email_confirmed=True))
             for table, column in ((t.events, "address"), (t.sessions, "address"), (t.tokens, "used_from")):
@@ -45,7 +45,7 @@ def described(tenants: Tenants) -> set[str]:
 
 
 def leaks(value: Any, who: str) -> Iterator[str]:
-    """Where an answer says more of somebody else than who they are. A dict is about its `user`, else its `name`."""
+    """The places where an answer reveals more than the identity of another user, the `user` or `name` of a dict."""
     if isinstance(value, list):
         for one in value:
             yield from leaks(one, who)
@@ -84,7 +84,7 @@ def test_a_fellow_member_sees_name_and_role(who: str, tmp_path: Path) -> None:
 
 
 def test_who_sees_more_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: as accounts were shown to fellow members once. An admin sees it all, rightly."""
+    """The control: accounts as formerly shown to fellow members. An admin may see all of it."""
     routes = (f"GET {API}/users", f"GET {API}/users/<name>")
     with Addressed(tmp_path) as tenants:
         assert not any(found_by(tenants, "dave", route)[1] for route in routes)

@@ -1,4 +1,4 @@
-"""Fifty researchers ask at once: exactly the quota is granted, and nothing is given twice."""
+"""Fifty concurrent requests: exactly the quota is granted, and no resource is allocated twice."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def client_of(app: Flask, user: str) -> FlaskClient:
 
 
 def all_at_once(job: Any, people: list[str] = PEOPLE) -> list[Any]:
-    """Nobody begins before everybody is there."""
+    """No thread begins before all have started."""
     barrier = threading.Barrier(len(people))
 
     def one(user: str) -> Any:
@@ -71,7 +71,7 @@ def wanted(user: str, **more: Any) -> dict[str, Any]:
 
 
 def check(service: Service, slices: int) -> None:
-    """So many slices, each whole; no address, port, range of ids or name twice."""
+    """Check the number of slices, that each is complete, and that no address, port, ID range or name is used twice."""
     rows = service.dump()
     assert len(rows["slices"]) == slices and len(rows["slivers"]) == 2 * slices
     assert set(Counter(one.slice for one in rows["slivers"]).values()) <= {2}
@@ -121,7 +121,7 @@ def test_what_is_deleted_meanwhile_is_granted_once(app: Flask, service: Service)
         if user in new:
             return int(client_of(app, user).post(f"{API}/slices", json=wanted(user)).status_code)
         status = int(client_of(app, user).delete(f"{API}/slices/{user}").status_code)
-        with service.store.write() as c:  # what the agent does when nothing is left
+        with service.store.write() as c:  # the agent's work after the last object is deleted
             c.execute(t.slices.delete().where(t.slices.c.name == user))
         return status
 
@@ -140,7 +140,7 @@ def check_left(service: Service, users: list[str]) -> None:
 
 
 def test_a_quota_that_is_looked_at_too_early_would_be_overrun(service: Service) -> None:
-    """The control: the same rows, but looked at in one transaction and written in the next."""
+    """The control: the same rows, but read in one transaction and written in the next."""
     barrier = threading.Barrier(10)
 
     def careless(number: int) -> None:

@@ -1,4 +1,4 @@
-"""The packet filter as data, judged by a small evaluator: what becomes of a packet, and how many rules it crosses."""
+"""The packet filter as data, tested by a small evaluator: the fate of a packet, and the number of rules it passes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Packet:
 
 @dataclass(frozen=True)
 class Outcome:
-    """where: a sliver's id, `node`, `world` or `dropped`. settled: by a rule of ours, not left to the host's own."""
+    """where: a sliver's ID, `node`, `world` or `dropped`. settled: by a rule of slicemgr, not of the host."""
 
     where: str
     settled: bool
@@ -113,7 +113,7 @@ def _matches(rule: Rule, packet: Packet) -> bool:
 
 
 def walk(table: Table, hook: str, packet: Packet) -> tuple[Rule | None, int]:
-    """The rule that settles the packet (None: it goes on to the host's own rules) and how many were looked at."""
+    """The rule that decides on the packet (None: the host's own rules do), and the number of rules tested."""
     crossed = 0
     start = [chain for builtin, chain in table.jumps if builtin == hook]
     stack = [(start[0], 0)] if start else []
@@ -322,7 +322,7 @@ def test_the_world_is_open_but_for_what_is_denied_or_has_its_own_rules() -> None
     for bridge in PRIVATE_BRIDGES:
         got = travel(rules, slivers, sends(one, "172.17.0.2", out_link=bridge.replace("+", "0")))
         assert not got.settled
-    assert travel(rules, slivers, sends(one, str(POOL[60000]))).where == "dropped"  # nobody's; not to leave the node
+    assert travel(rules, slivers, sends(one, str(POOL[60000]))).where == "dropped"  # unused; must not leave the node
     assert travel(rules, slivers, Packet(OUTSIDE, str(POOL[60000]))).where == "dropped"
     assert travel(rules, slivers, sends(one, OUTSIDE, state="INVALID")).where == "dropped"
 
@@ -330,7 +330,7 @@ def test_the_world_is_open_but_for_what_is_denied_or_has_its_own_rules() -> None
 @quickly
 @given(populations, st.data())
 def test_too_many_connections_are_dropped_for_one_sliver_alone(slivers: list[Published], data: st.DataObject) -> None:
-    """What the kernel counts is tried in tests/system/test_connections.py; here: for whom it is asked."""
+    """tests/system/test_connections.py tests the kernel's counts; this tests to which sliver they apply."""
     rules, one = ruleset(slivers), data.draw(st.sampled_from(slivers))
     for packet in (
         sends(one, OUTSIDE),
@@ -395,7 +395,7 @@ def test_ports_that_are_not_tracked_are_the_nodes_own_alone() -> None:
 
 
 def test_the_evaluator_lets_through_what_weakened_rules_let_through() -> None:
-    """The control: without ours nothing is closed, so the checks above cannot pass by themselves."""
+    """The control: without the rules nothing is blocked, so the checks above depend on them."""
     slivers = slices([1, 1])
     one, other = slivers
     rules = ruleset(slivers)

@@ -1,4 +1,4 @@
-"""What root gives to the web process and to QEMU: never what they, or who has broken into them, put in its way."""
+"""Files that root transfers to the web process and to QEMU are never files that an attacker in them planted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slicemgr.drivers.storage import machine_disk
 from slicemgr.errors import Failed, Refused
 from slicemgr.web import server
 
-USER = 64125  # of nobody else
+USER = 64125  # a UID that no account uses
 
 
 def owner(path: Path) -> int:
@@ -59,7 +59,7 @@ def test_what_it_planted_gives_it_nothing_of_roots(folder: Path, secret: Path) -
 
 
 def test_a_plain_chown_gives_away_what_a_hard_link_names(folder: Path, secret: Path) -> None:
-    """The control: what was done before."""
+    """The control: the former implementation."""
     os.link(secret, folder / "hardlink")
     for path in (folder, *folder.iterdir()):
         os.chown(path, USER, USER, follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""What the importer says of a disk is taken as hostile: names of devices, subvolumes and file systems, and its form."""
+"""Reports of the importer are untrusted: their form, and names of devices, subvolumes and file systems."""
 
 from __future__ import annotations
 

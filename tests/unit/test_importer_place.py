@@ -1,4 +1,4 @@
-"""Who importers are, and the words that confine them."""
+"""The users of importers, and the command lines that confine them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters that grow, begin anew and are not told: what came in between is neither lost nor counted twice."""
+"""Counters that grow, restart or are not reported: increments are neither lost nor counted twice."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_is_not_told_is_left_out() -> None:
     st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 1000), min_size=1, max_size=4)), min_size=1, max_size=10)
 )
 def test_all_that_is_counted_arrives_once(lives: list[tuple[bool, list[int]]]) -> None:
-    """Some lives, each with some looks at a growing counter: the increments add up to what all lives counted."""
+    """Several lives of a counter with several samples each: the increments add up to the counts of all lives."""
     before, total, arrived, at = Reading("0", 0.0, {"x": 0}), 0, 0.0, 0.0
     for number, (_, steps) in enumerate(lives, 1):
         counter = 0

@@ -1,4 +1,4 @@
-"""Membership by invitation: nobody joins by another's act, nobody learns who exists, and defaults stay as they are."""
+"""Membership by invitation: it needs the user's consent, reveals no accounts, and does not change defaults."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def waiting(tenants: Tenants, by: Principal) -> list[str]:
 
 
 def as_user(tenants: Tenants, name: str) -> Principal:
-    """Who a request of this account comes from, as it is now."""
+    """The principal of a request of this account, with its present rights."""
     with tenants.store.read() as c:
         row = c.execute(sa.select(t.users.c.admin, t.users.c.default_project).where(t.users.c.name == name)).one()
         return Principal(name, row.admin, authentication.roles_of(c, name), default_project=row.default_project)
@@ -79,7 +79,7 @@ def change_user(tenants: Tenants, name: str, **values: Any) -> None:
         c.execute(t.users.update().where(t.users.c.name == name).values(values))
 
 
-# who exists and who does not
+# existing and missing accounts
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def statements(tenants: Tenants) -> Iterator[list[str]]:
 
 
 def answers(tenants: Tenants, whom: str) -> list[Any]:
-    """What alice gets when she brings somebody in each way there is, looks, and takes it back; and the SQL it took."""
+    """The answers to alice when she invites a user in each way, lists and withdraws the invitation; and the SQL."""
     client, found = tenants.client("alice"), []
     client.get(f"{API}/me")  # notes the token's last use
     asked: tuple[tuple[str, str, Any], ...] = (
@@ -120,11 +120,11 @@ def answers(tenants: Tenants, whom: str) -> list[Any]:
     return found
 
 
-NAMES = ("erin", "frank", "root", "carol", GHOST)  # an account, a disabled one, an admin, another project's PI, nobody
+NAMES = ("erin", "frank", "root", "carol", GHOST)  # an account, a disabled one, an admin, another PI, no account
 
 
 def test_who_exists_and_who_does_not_answer_alike(tenants: Tenants) -> None:
-    """Status, body, what stays listed, and the queries that decide how long it takes."""
+    """Status, body, the list, and the queries that determine the duration are equal."""
     first, *others = (answers(tenants, name) for name in NAMES)
     assert [one[2] for one in first] == [201, 200, 200, 200, 403, 200, 200, 404, 200]
     for name, found in zip(NAMES[1:], others, strict=True):
@@ -132,7 +132,7 @@ def test_who_exists_and_who_does_not_answer_alike(tenants: Tenants) -> None:
 
 
 def test_mail_addresses_answer_alike(tenants: Tenants) -> None:
-    """Of an account, of a member of the project, and of nobody."""
+    """Addresses of an account, of a member of the project, and of no account."""
     for name in ("erin", "bob"):
         change_user(tenants, name, email=f"{name}@example.org", email_confirmed=True)
     first, *others = (answers(tenants, f"{name}@example.org") for name in ("erin", "bob", GHOST))
@@ -141,7 +141,7 @@ def test_mail_addresses_answer_alike(tenants: Tenants) -> None:
 
 
 def test_a_pi_who_may_look_accounts_up_is_noticed(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: as a PI's request was carried out once, an account and nobody answer differently."""
+    """The control: with the former handling of a PI's request, existing and missing accounts differ."""
 
     def insert(c: Any, config: Any, project: str, whom: str, role: Role, by: Principal) -> str:
         members.put(c, project, whom, role, by)
@@ -243,7 +243,7 @@ def test_an_invitation_ends(tmp_path: Path) -> None:
         refused(Code.NOT_FOUND, invitations.withdraw, tenants.store, "lab", id_, ALICE)
         shown = tenants.client("alice").get(f"{API}/projects/lab/invitations").get_json()["invitations"]
         assert len(shown) == before
-        leases.expire(tenants.store, tenants.config)  # a first look at the clock
+        leases.expire(tenants.store, tenants.config)  # the first reading of the clock
         retention.forget(tenants.store, tenants.config)
         assert id_ not in str(tenants.dump()["project_invitations"])
 
@@ -278,7 +278,7 @@ def test_withdrawn_is_withdrawn(tenants: Tenants) -> None:
 
 
 def test_an_address_leads_to_whom_somebody_else_confirmed(tenants: Tenants) -> None:
-    """What a user types proves nothing: an impostor who claims the address is not the one who is invited."""
+    """An address set by its user proves nothing: an impostor with that address is not the invited user."""
     invite(tenants, "Erin@Example.org")
     users.change(tenants.store, "carol", {"email": "erin@example.org"}, CAROL)
     assert waiting(tenants, CAROL) == []
@@ -339,7 +339,7 @@ def test_what_a_create_means_is_not_changed_by_others(tenants: Tenants) -> None:
 
 
 def test_without_a_default_others_would_change_it(tenants: Tenants) -> None:
-    """The control: by the number of projects alone, a second membership turns a create into a refusal."""
+    """The control: with a rule by the number of projects, a second membership makes creation fail."""
     change_user(tenants, "carol", default_project="")
     assert lands(tenants, "carol", "a") == "rival"
     with tenants.store.write() as c:
@@ -349,7 +349,7 @@ def test_without_a_default_others_would_change_it(tenants: Tenants) -> None:
 
 @pytest.mark.parametrize("how", ["removed", "project deleted"])
 def test_who_had_no_default_gets_none_by_a_loss(tenants: Tenants, how: str) -> None:
-    """bob is in two projects, and says which; when one of them goes, the other is not meant by that."""
+    """bob has two projects and names one; after the deletion of one, the other does not become the default."""
     change_user(tenants, "bob", default_project="")
     assert lands(tenants, "bob", "a") == 422
     if how == "removed":
@@ -367,7 +367,7 @@ def test_who_leaves_goes_on_in_the_one_that_is_left(tenants: Tenants) -> None:
 
 
 def test_a_name_means_the_default_projects_slice(tenants: Tenants) -> None:
-    """Somebody else's slice of the same name in a second project does not make the first one unreachable."""
+    """A slice of another user with the same name in a second project does not make the first one unreachable."""
     ask(tenants, DAVE, "exp", project="hollow")
     client = tenants.client("bob")
     assert client.get(f"{API}/slices/exp").get_json()["project"] == "lab"
@@ -389,7 +389,7 @@ def test_defaults_that_cannot_be(tenants: Tenants, value: Any, by: Principal, co
 
 
 def test_memberships_stay_and_get_their_defaults(tenants: Tenants) -> None:
-    """From the schema before: who was in one project goes on there, who was in two chooses; addresses by the events."""
+    """From the previous schema: the only project becomes the default, users of two choose; addresses from events."""
     users.invite(tenants.store, tenants.config, {"name": "grace", "email": "grace@example.org"}, ROOT)
     users.invite(tenants.store, tenants.config, {"name": "heidi", "email": "heidi@example.org"}, ROOT)
     users.change(tenants.store, "heidi", {"email": "grace@example.org"}, Principal("heidi", False))

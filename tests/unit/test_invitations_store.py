@@ -22,7 +22,7 @@ PI, GUEST = Principal("pi", False, {"lab": Role.PI}), Principal("guest", False)
 
 
 def test_from_the_invitation_to_the_end_of_a_membership(tmp_path: Path) -> None:
-    """By name and by address, one letter, many who accept at once, a default project, and its loss."""
+    """By name and by address, one mail, concurrent acceptance, a default project, and its loss."""
     settings = MailConfig(server="mail.example", sender="testbed@example.org")
     with Service(tmp_path, mail=settings) as service:
         store, config = service.store, service.config

@@ -1,4 +1,4 @@
-"""Leases through the service: rules of projects, reminders, the end with its reason, a clock that is wrong."""
+"""Leases through the service: rules of projects, reminders, the end with its reason, a wrong clock."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_the_clock_comes_back_by_itself(lab: Lab) -> None:
 
 
 def test_after_a_week_off_an_admin_says_that_the_clock_is_right(lab: Lab) -> None:
-    """The node's clock now is the present; what was seen last is made a week older."""
+    """The clock of the node is right; the last recorded time is made a week older."""
     with lab.store.write() as c:
         ago = utcnow() - 8 * DAY
         c.execute(t.clock.update().values(seen_at=ago, boot="before"))

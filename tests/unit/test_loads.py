@@ -18,7 +18,7 @@ from slicemgr import loads
 from slicemgr.loads import disk, sysbench
 
 PROGRAMS = [path for path in Path(loads.__file__).parent.glob("*.py") if path.stem != "__init__"]
-# In place of sysbench where it is not installed: what it prints, and what it was asked.
+# A fake sysbench if it is not installed: prints its output, and records its arguments.
 STANDS_FOR_SYSBENCH = """#!/bin/sh
 echo "$@" >> {asked}
 case "$*" in
@@ -111,7 +111,7 @@ def test_what_goes_wrong_is_told_and_nothing_is_left(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("what", "size"), [("sqlite", "900000"), ("files", "100")])
 def test_a_full_disk_is_no_failure(what: str, size: str, tmp_path: Path) -> None:
-    """A small file system of the program's own, which ends with it."""
+    """A small private file system of the program, which is removed with it."""
     script = 'mount -t tmpfs -o size=300k none "$1" && cd "$1" && shift && python3 -I - "$@" && ls'
     argv = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh"]
     text = Path(disk.__file__).read_text()
@@ -121,7 +121,7 @@ def test_a_full_disk_is_no_failure(what: str, size: str, tmp_path: Path) -> None
 
 
 def test_reading_begins_without_the_page_cache(tmp_path: Path) -> None:
-    """The file's pages are gone after `evict`, by the kernel's own word; before, they were there."""
+    """After `evict`, the kernel reports no cached pages of the file; before, it reports some."""
     path = tmp_path / "file"
     path.write_bytes(b"x" * (1 << 20))
     with path.open("rb") as file:
@@ -175,7 +175,7 @@ def test_the_commands_are_the_tables() -> None:
 
 
 def _stand(folder: Path, said: str, *, version: str = "1.0.20", fails: str = "") -> str:
-    """The PATH of a program that says what sysbench does."""
+    """The PATH of a program that replaces sysbench."""
     (folder / "said").write_text(said)
     text = STANDS_FOR_SYSBENCH.format(asked=folder / "asked", said=folder / "said", version=version, fails=fails)
     (folder / "sysbench").write_text(text)

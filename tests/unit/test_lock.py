@@ -1,4 +1,4 @@
-"""requirements/: the lock has what pyproject.toml asks for, each file with its hashes, and names no package index."""
+"""requirements/: the lock has the requirements of pyproject.toml, all hashes, and no package index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())
 WHOLE = PROJECT["project"]
 EXTRAS: Mapping[str, list[str]] = WHOLE["optional-dependencies"]
 BUILD, DEV, NODE = LOCK
-# What Debian 12 and 13 have, on both machines.
+# The Python versions of Debian 12 and 13, on both architectures.
 PLACES = [
     {"python_version": version, "python_full_version": f"{version}.2", "platform_machine": machine}
     for version in ("3.11", "3.13")
@@ -41,7 +41,7 @@ def read_lock(text: str) -> Locked:
 
 
 def versions(locked: Locked, place: Mapping[str, str]) -> dict[str, str]:
-    """What would be installed there, by name."""
+    """The versions that would be installed there, by name."""
     found: dict[str, str] = {}
     for pinned, marker in locked:
         if marker is None or marker.evaluate(dict(place)):

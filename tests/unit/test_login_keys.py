@@ -1,4 +1,4 @@
-"""authorized_keys of a root: ours change, the tenant's stay, and nobody is led out of the root."""
+"""authorized_keys of a root: managed keys change, the tenant's stay, and no path leads out of the root."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_merging_again_changes_nothing(lines: list[str], want: list[str]) -> Non
 
 @pytest.mark.parametrize("trap", ["file", "directory", "home"])
 def test_a_symlink_leads_nowhere_outside(tmp_path: Path, trap: str) -> None:
-    """The tenant's root is a directory below; beside it lies what a plain write would hit."""
+    """The root of the tenant is a subdirectory; next to it is the file that a plain write would change."""
     outside, root = tmp_path / "outside", tmp_path / "tree"
     outside.mkdir()
     (outside / "authorized_keys").write_text("the node's\n")
@@ -103,7 +103,7 @@ def test_the_note_survives_and_says_what_is_gone(tmp_path: Path) -> None:
 
 
 def test_a_machine_sets_its_keys_at_every_start(tmp_path: Path) -> None:
-    """The very script of the seed, run here with another home and directory for its own files."""
+    """The script of the seed itself, run here with another home and another directory for its files."""
     identity = Identity(
         "exp-0", "10.0.0.1", "169.254.1.1", (), (NEW, "x y'$(touch hit)"), b"k", "k", keys_put=(OURS, NEW)
     )

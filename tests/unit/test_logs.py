@@ -1,4 +1,4 @@
-"""What the web process logs: lines that programs read, that tell who asked what, and hold no secret."""
+"""The log of the web process: machine-readable lines with user and request, and without secrets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PASSWORD = "correct Horse battery-9"
 
 @dataclass
 class Visit:
-    """What somebody did at a web process, the secrets they used, and what it logged."""
+    """The actions of a user at a web process, the secrets in use, and the log."""
 
     port: int
     admin: str
@@ -187,7 +187,7 @@ def test_text_holds_no_secret_either() -> None:
 
 
 def test_without_the_cleaning_secrets_would_be_found() -> None:
-    """The control: the visit does what leaves secrets in a log."""
+    """The control: without the filter, the visit leaves secrets in the log."""
     with visited("json", "weakened") as (visit, log):
         assert leaked(visit, log) >= {"invitation", "token"}
 

@@ -1,4 +1,4 @@
-"""The pure parts of virtual machines: boot facts, seed, probe, disks, what the console said last."""
+"""The pure parts of virtual machines: boot facts, seed, probe, disks, last output of the console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mail to a real SMTP server in this process: sent once, retried while that is safe, and failures said."""
+"""Mail to a real SMTP server in this process: sent once, retried as long as it is safe, failures reported."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PASSWORD = "an SMTP password"
 
 
 class Box:
-    """What arrived. answer: to the text of a letter; hang_up: after the text, without a word."""
+    """The received mail. answer: to the text of a mail. hang_up: close the connection after the text."""
 
     def __init__(self) -> None:
         self.letters: list[Message] = []
@@ -65,7 +65,7 @@ class Box:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """Key and certificate of 127.0.0.1, that nobody but who names it believes."""
+    """Key and certificate of 127.0.0.1, trusted only by clients that name it."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
@@ -80,7 +80,7 @@ def certificate(tmp_path: Path) -> Path:
 
 
 class AnyPort(Controller):
-    """Finds a free port, and then its own first connection to it."""
+    """Takes a free port, and finds it by its own first connection."""
 
     def _trigger_server(self) -> None:
         assert isinstance(self.server, asyncio.Server)

@@ -236,7 +236,7 @@ class Prometheus:
             time.sleep(0.2)
 
     def error(self) -> str:
-        """Of the last scrape; one that took longer than the interval tells of that."""
+        """The error of the last scrape, such as that it took longer than the interval."""
         return str(self.ask("targets")["activeTargets"][0]["lastError"])
 
 

@@ -1,4 +1,4 @@
-"""Names: made from an id, read back to it, and nothing of others is ours."""
+"""Names: made from an ID, parsed back to it; foreign names are not parsed."""
 
 from __future__ import annotations
 

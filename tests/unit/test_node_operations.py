@@ -1,4 +1,4 @@
-"""The table of what a node can be asked to do has every operation that the service addresses to a node or an image."""
+"""The table of node operations has every operation that the service addresses to a node or an image."""
 
 from __future__ import annotations
 

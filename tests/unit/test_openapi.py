@@ -1,4 +1,4 @@
-"""What the API says of itself: complete, true in its examples, and readable without anything from elsewhere."""
+"""The OpenAPI description: complete, with valid examples, and readable without external resources."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_who_is_open_and_who_takes_a_key(spec: dict[str, Any]) -> None:
 
 
 class Page(HTMLParser):
-    """What a browser would fetch or run, the anchors and where they lead, the style."""
+    """The resources and scripts of a page, its anchors and their targets, its styles."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Signing in by an OpenID Connect issuer: a real one, and what is not to be believed. Each refusal has its control."""
+"""Sign-in by a real OpenID Connect issuer, and invalid answers. Each refusal has its control."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_where_one_lands_is_here(tenants: Tenants, provider: Provider, target: s
 
 
 def without(claim: str) -> Callable[[pytest.MonkeyPatch, Provider], None]:
-    """A service that does not look at a claim."""
+    """A service that does not check a claim."""
 
     def weaken(monkeypatch: pytest.MonkeyPatch, provider: Provider) -> None:
         whole = openid_issuer.expected
@@ -200,7 +200,7 @@ def test_an_answer_counts_once(tenants: Tenants, provider: Provider, monkeypatch
 
 
 def test_an_answer_is_of_the_browser_that_asked(tenants: Tenants, provider: Provider) -> None:
-    """Or somebody would be signed in as somebody else by a link."""
+    """Otherwise a link could sign in a user as another user."""
     attacker, victim = Browser(tenants), Browser(tenants)
     path = provider.visit(attacker.get("/sign-in/openid").headers["Location"])
     victim.get("/sign-in/openid")

@@ -1,4 +1,4 @@
-"""Whose account it is that an OpenID Connect issuer opens, who gets one, and who stays out."""
+"""Accounts of OpenID Connect sign-ins: existing ones, new ones, and refusals."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def failures(tenants: Tenants) -> list[str]:
     return [detail for _, action, detail in tenants.events() if action == "sign-in failed"]
 
 
-# who gets one
+# new accounts
 
 
 def test_who_was_invited_by_address(tmp_path: Path, provider: Provider) -> None:
@@ -141,7 +141,7 @@ def test_an_address_elsewhere(address: str, tmp_path: Path, provider: Provider) 
     ],
 )
 def test_what_it_is_called(claim: Any, name: str, tmp_path: Path, provider: Provider) -> None:
-    """As the issuer says, but nobody gets somebody else's name."""
+    """The name of the issuer, but never the name of another user."""
     provider.person["preferred_username"] = claim
     with having(tmp_path, provider) as tenants:
         before = people(tenants)
@@ -151,11 +151,11 @@ def test_what_it_is_called(claim: Any, name: str, tmp_path: Path, provider: Prov
         assert (made["origin"], made["email"], made["admin"], made["projects"]) == ("openid", ADDRESS, False, {})
 
 
-# an account that is there already
+# existing accounts
 
 
 def test_an_address_opens_nobodys_account(tmp_path: Path, provider: Provider) -> None:
-    """Only its own user links it, and from then on it does."""
+    """Only the user of the account can link it; after that, the sign-in works."""
     with having(tmp_path, provider) as tenants:
         change(tenants, "bob", email=ADDRESS)
         before, stranger = people(tenants), Browser(tenants)
@@ -171,7 +171,7 @@ def test_an_address_opens_nobodys_account(tmp_path: Path, provider: Provider) ->
 
 
 def test_linking_is_for_who_began_it(tmp_path: Path, provider: Provider) -> None:
-    """Not for another who signed in meanwhile, nor for nobody, nor for two accounts; a session as well as a proof."""
+    """Not for another signed-in user, nor without a session, nor for two accounts; it needs session and CSRF token."""
     with having(tmp_path, provider) as tenants:
         bob = Browser(tenants, "bob")
         page = bob.post("/account/openid").text
@@ -193,7 +193,7 @@ def test_linking_is_for_who_began_it(tmp_path: Path, provider: Provider) -> None
 
 
 def test_unlinking(tmp_path: Path, provider: Provider) -> None:
-    """Who has a password can; who would be locked out is told so."""
+    """A user with a password can; a user who would be locked out gets an error."""
     with having(tmp_path, provider) as tenants:
         bob = Browser(tenants, "bob")
         link(bob, provider)
@@ -206,7 +206,7 @@ def test_unlinking(tmp_path: Path, provider: Provider) -> None:
 
 
 def test_by_the_link_of_an_invitation(tmp_path: Path, provider: Provider) -> None:
-    """Whatever the address; the link is used up, and one that was lost replaces who it was."""
+    """With any address; the link is used up, and a link for a lost identity replaces it."""
     with having(tmp_path, provider, domains=()) as tenants:
         secret = invite(tenants, email="")
         page = Browser(tenants).get(f"/invitation/{secret}").text
@@ -247,7 +247,7 @@ def test_a_disabled_account_is_not_left_behind(tmp_path: Path, provider: Provide
 
 
 def test_an_admin_by_claim(tmp_path: Path, provider: Provider) -> None:
-    """As long as the issuer says so; who was made one by hand stays one."""
+    """As long as the issuer sends the claim; a user who was made admin by an admin stays one."""
     with having(tmp_path, provider, admin_claim="groups", admin_values=("testbed-admins",)) as tenants:
         for groups, admin in (
             (["staff"], False),
@@ -274,7 +274,7 @@ def test_nobody_is_an_admin_by_claim_otherwise(tmp_path: Path, provider: Provide
 
 
 def test_without_passwords(tmp_path: Path, provider: Provider) -> None:
-    """Admins have theirs until one of them comes by the issuer; pages and REST alike."""
+    """Admins keep theirs until one of them signs in by the issuer, on pages and over REST."""
 
     def entered(tenants: Tenants, user: str) -> set[int]:
         fields, browser = {"user": user, "password": PASSWORD}, Browser(tenants)
@@ -310,7 +310,7 @@ def test_without_passwords(tmp_path: Path, provider: Provider) -> None:
 def test_slicectl_tells_where_accounts_come_from(
     tmp_path: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And works for who has no password, with a token from the page."""
+    """It also works for a user without a password, with a token from the page."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     with having(tmp_path, provider) as tenants, served(tenants) as url:
         monkeypatch.setenv("SLICEMGR_URL", url)

@@ -23,7 +23,7 @@ def proven(subject: str, email: str, *, admin: bool = False) -> Proven:
 
 
 def test_who_comes(tmp_path: Path) -> None:
-    """Invited, of a domain, an admin for a while, and nobody."""
+    """Invited users, users of a domain, a temporary admin, and unknown users."""
     oidc = OidcConfig(ISSUER, "testbed", domains=("example.org",))
     with Service(tmp_path, oidc=oidc, web=WebConfig(url="https://testbed.example")) as service:
         store, config = service.store, service.config

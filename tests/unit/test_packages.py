@@ -1,4 +1,4 @@
-"""tools/packages.txt is enough: what is started comes from it, from what it depends on, or from any Debian."""
+"""tools/packages.txt suffices: all started programs are in its packages, their dependencies, or any Debian."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from slicemgr.bench.peers.kinds import PEERS
 
 REPOSITORY = Path(__file__).parent.parent.parent
-ALWAYS_THERE = {"required", "important"}  # priorities of what every installed Debian has
-PROGRAMS = {  # what is started, by the package that it comes with: nothing is asked of what else a machine has
+ALWAYS_THERE = {"required", "important"}  # priorities of packages that every Debian has
+PROGRAMS = {  # started programs by package, independent of other packages of the host
     "apt": ("apt-config", "apt-get"),
     "btrfs-progs": ("btrfs", "mkfs.btrfs"),
     "bubblewrap": ("bwrap",),
@@ -73,7 +73,7 @@ def closure(wanted: Iterable[str], depends: Mapping[str, set[str]]) -> set[str]:
 
 
 def installed() -> tuple[dict[str, set[str]], set[str]]:
-    """What each installed package needs, and which ones every Debian has."""
+    """The dependencies of each installed package, and the packages that every Debian has."""
     form = "${Package}\t${Priority}\t${Provides}\t${Pre-Depends}, ${Depends}\n"
     told = subprocess.run(["dpkg-query", "-W", "-f", form], check=True, capture_output=True, text=True).stdout
     depends: dict[str, set[str]] = {}
@@ -89,7 +89,7 @@ def installed() -> tuple[dict[str, set[str]], set[str]]:
 
 
 def package_of(program: str) -> str:
-    """The package that Debian's program of this name came with; "" if there is none."""
+    """The Debian package of a program; "" if there is none."""
     path = shutil.which(program, path="/usr/sbin:/usr/bin:/sbin:/bin")
     if path is None:
         return ""

@@ -1,4 +1,4 @@
-"""The pages over the test client: cookies, headers, forms, what is stale, what comes twice."""
+"""The pages over the test client: cookies, headers, forms, stale and repeated requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bob(tenants: Tenants) -> Browser:
 
 
 def errors(text: str) -> dict[str, str]:
-    """What a page says is wrong, by field."""
+    """The errors of a page, by field."""
     return dict(re.findall(r'class="error" id="error-([a-z_]+)">([^<]*)<', text))
 
 
@@ -49,7 +49,7 @@ def signed_in(browser: Browser, password: str = PASSWORD, **fields: str) -> Any:
 
 
 def cookies(answer: TestResponse) -> SimpleCookie:
-    """What the browser is to keep."""
+    """The cookies of an answer."""
     found = SimpleCookie()
     for header in answer.headers.getlist("Set-Cookie"):
         found.load(header)
@@ -75,7 +75,7 @@ def test_over_plain_http_it_is_said(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 def test_signing_in_changes_what_the_cookie_holds(tenants: Tenants) -> None:
-    """What somebody planted before opens nothing after; a copy of the cookie opens nothing once signed out."""
+    """A session that was planted before is invalid afterwards; a copy of the cookie is invalid after signing out."""
     stranger = Browser(tenants)
     before = stranger.proof()
     signed_in(stranger)
@@ -134,7 +134,7 @@ def test_an_invitation_is_used_up(tenants: Tenants) -> None:
     assert person.get(path).status_code == 404
 
 
-# what every answer has
+# all answers
 
 
 @pytest.mark.parametrize("path", ["/sign-in", "/slices", "/new", "/nowhere", "/api/v1/slices", "/static/x/app.js"])
@@ -168,7 +168,7 @@ def test_a_first_visit_is_light(bob: Browser) -> None:
 
 
 def loaded(browser: Browser, path: str) -> list[str]:
-    """The files that a page loads: its own, and the modules that they import."""
+    """The files that a page loads, including imported modules."""
     wanted = re.findall(rf'(?:src|href)="(/static/{assets.digest()}/[^"]+)"', browser.get(path).text)
     for url in wanted:
         if url.endswith((".js", ".mjs")):
@@ -180,7 +180,7 @@ def loaded(browser: Browser, path: str) -> list[str]:
 
 @pytest.mark.parametrize(("what", "most"), [("console", 150 << 10), ("screen", 300 << 10)])
 def test_a_console_is_light(tenants: Tenants, bob: Browser, what: str, most: int) -> None:
-    """As a browser takes it, which says that it unpacks; as it is, a console would be too much."""
+    """With compression, which browsers accept; uncompressed, a console would exceed the limit."""
     with tenants.store.write() as c:
         c.execute(t.slices.update().values(kind="kvm"))
     files, weights = loaded(bob, f"/slices/exp/0/{what}?project=lab"), []
@@ -192,7 +192,7 @@ def test_a_console_is_light(tenants: Tenants, bob: Browser, what: str, most: int
 
 
 def test_what_is_packed_is_what_there_is(bob: Browser) -> None:
-    """Also asked for by who has it; and not sent to who cannot unpack it."""
+    """Also for a conditional request; and not for clients without compression."""
     url, content = f"/static/{assets.digest()}/app.css", (assets.FOLDER / "app.css").read_bytes()
     small = bob.get(url, headers={"Accept-Encoding": "gzip"})
     assert (small.headers["Content-Encoding"], small.mimetype) == ("gzip", "text/css")
@@ -225,7 +225,7 @@ def test_a_form_that_is_too_large(bob: Browser) -> None:
     assert answer.status_code == 413 and answer.mimetype == "text/html"
 
 
-# a slice is asked for
+# request of a slice
 
 
 def test_the_same_form_twice_makes_one_slice(tenants: Tenants, bob: Browser) -> None:
@@ -242,7 +242,7 @@ def test_the_same_form_twice_makes_one_slice(tenants: Tenants, bob: Browser) -> 
 
 
 def test_a_form_is_known_after_a_restart_of_the_service(tenants: Tenants, bob: Browser) -> None:
-    """Its answer is in the database; until then it was in the memory of the process, and came to an error."""
+    """Its answer is in the database; formerly it was in the memory of the process, which caused an error."""
     fields = {**FORM, "once": bob.once("/new")}
     first = bob.post("/new", fields).headers["Location"]
     del tenants.app
@@ -251,7 +251,7 @@ def test_a_form_is_known_after_a_restart_of_the_service(tenants: Tenants, bob: B
 
 
 def test_two_clicks_at_once(tenants: Tenants, bob: Browser) -> None:
-    """The second waits for what the first is told."""
+    """The second waits for the answer of the first."""
     fields = {**FORM, "once": bob.once("/new"), "csrf_token": bob.proof()}
     cookie = bob.client.get_cookie("__Host-slicemgr")
     assert cookie is not None
@@ -336,7 +336,7 @@ def test_the_cost_of_a_half_filled_form(bob: Browser, odd: dict[str, str]) -> No
 
 
 def test_the_cost_is_what_it_will_be(tenants: Tenants, bob: Browser) -> None:
-    """What is told before one presses is what is taken after."""
+    """The cost shown before the request equals the allocation after it."""
     told = bob.post("/new/cost", {**FORM, "count": "3"}).text
     assert '1 <b class="more">+ 3</b> of 8' in told and "data-over" not in told
     bob.post("/new", {**FORM, "count": "3"})
@@ -348,7 +348,7 @@ def test_the_cost_is_what_it_will_be(tenants: Tenants, bob: Browser) -> None:
 
 
 def test_an_older_slice_of_that_name_is_left_alone(tenants: Tenants, bob: Browser) -> None:
-    """The page of one that somebody deleted and made anew changes nothing of the new one."""
+    """The page of a slice that was deleted and created again does not change the new one."""
     ask(tenants, BOB, "twin")
     page = bob.get("/slices/twin?project=lab").text
     found = re.search(r'name="id" value="([^"]+)"', page)
@@ -395,7 +395,7 @@ def test_a_part_of_who_is_no_longer_signed_in_leads_to_the_door(tenants: Tenants
 
 
 def test_the_granted_date_is_told(tenants: Tenants, bob: Browser) -> None:
-    """Not the one that was asked for."""
+    """It is shown instead of the requested one."""
     bob.post("/slices/exp/renew?project=lab", {"lease": "80d"})
     with tenants.store.read() as c:
         expires = c.scalar(sa.select(t.slices.c.expires_at).where(t.slices.c.name == "exp"))
@@ -413,7 +413,7 @@ def test_who_may_not_change_it_has_no_buttons(tenants: Tenants) -> None:
 
 
 def test_what_a_tenant_wrote_is_text(tenants: Tenants, bob: Browser) -> None:
-    """Markup and reading direction of others' words stay words."""
+    """Markup and direction marks in texts of other users are shown as text."""
     with tenants.store.write() as c:
         evil = "<img src=x onerror=alert(1)>\u202e"
         c.execute(t.slivers.update().values(error=evil, phase="failed"))

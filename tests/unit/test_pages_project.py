@@ -1,4 +1,4 @@
-"""What a project's page says of leases and use, and who changes what of its leases there."""
+"""Leases and usage on the page of a project, and the rights to change its lease rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rules(tenants: Tenants) -> dict[str, Any]:
 
 
 def test_a_pi_says_default_and_reminders(tenants: Tenants) -> None:
-    """And what an admin alone may say is neither shown nor taken."""
+    """Fields for admins only are neither shown nor accepted."""
     alice = Browser(tenants, "alice")
     page = alice.get(LEASES).text
     assert 'name="default"' in page and 'name="window"' not in page and 'name="exempt"' not in page
@@ -85,7 +85,7 @@ def test_members_see_the_rules_and_change_nothing(tenants: Tenants) -> None:
 
 
 def test_what_a_project_used(tenants: Tenants) -> None:
-    """This month and the one before; of nobody else, and zeros where nothing was."""
+    """This month and the previous one, only of the project, with zeros without usage."""
     now = utcnow()
     months = [f"{one:%Y-%m}" for one in (now.replace(day=1) - timedelta(days=1), now)]
     amounts = {"sliver_hours": 12.34, "cpu_hours": 5.0, "net_in": 3 << 30}
@@ -103,7 +103,7 @@ def test_what_a_project_used(tenants: Tenants) -> None:
 
 
 def test_a_node_s_page_says_how_far_limits_may_go(tenants: Tenants) -> None:
-    """8 GiB of memory and 64 GiB of disk, as often as the settings say."""
+    """8 GiB of memory and 64 GiB of disk, times the overcommit of the settings."""
     page, limits = Browser(tenants, "root").get("/nodes/node1").text, tenants.config.limits
     assert f"<dd>{8 * limits.memory_overcommit:g} GiB</dd>" in page
     assert f"<dd>{64 * limits.disk_overcommit / 1024:g} TiB</dd>" in page

@@ -1,4 +1,4 @@
-"""A slice's page beyond start and stop: snapshots, curves, consoles, its disk, what is said of its lease and keys."""
+"""The page of a slice beyond start and stop: snapshots, curves, consoles, disk, lease and keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def asked(tenants: Tenants, kind: str) -> int:
 
 
 def made(tenants: Tenants, name: str) -> None:
-    """The agent has made the snapshot that was asked for."""
+    """Record the requested snapshot, as the agent does."""
     with tenants.store.read() as c:
         id_ = str(c.scalar(sa.select(t.snapshots.c.id).where(t.snapshots.c.name == name)))
         operation = str(c.scalar(sa.select(t.operations.c.id).where(t.operations.c.state == "queued")))
@@ -54,7 +54,7 @@ def alone(tenants: Tenants) -> None:
 
 
 def test_from_none_to_made_as_the_page_sees_it(tenants: Tenants, bob: Browser) -> None:
-    """The list asks again by itself; what it showed is not sent twice; no proof of a form is in it."""
+    """The list polls; unchanged content is not sent again; it contains no CSRF token."""
     alone(tenants)
     answer = bob.post(f"/slices/exp/snapshots{LAB}", {"snapshot": "later"})
     assert answer.headers["Location"] == EXP and asked(tenants, "snapshot") == 2
@@ -99,7 +99,7 @@ def test_one_is_asked_before_anything_is_lost(tenants: Tenants, bob: Browser, wh
 
 
 def test_an_older_snapshot_of_that_name_is_left_alone(tenants: Tenants, bob: Browser) -> None:
-    """Somebody deleted the one that the page showed, and made another."""
+    """Another user deleted the shown one and created a new one."""
     alone(tenants)
     question = bob.get(f"{BEFORE}/delete{LAB}").text
     fields = {one: re.findall(rf'name="{one}" value="([^"]+)"', question)[-1] for one in ("id", "made")}
@@ -116,7 +116,7 @@ def test_an_older_snapshot_of_that_name_is_left_alone(tenants: Tenants, bob: Bro
 
 
 def test_not_while_it_is_needed(tenants: Tenants, bob: Browser) -> None:
-    """The reason stands on the page that asks."""
+    """The confirmation page shows the reason."""
     alone(tenants)
     assert bob.post(f"{BEFORE}/clone{LAB}", {"name": "again"}).status_code == 303
     answer = bob.post(f"{BEFORE}/delete{LAB}")
@@ -204,7 +204,7 @@ def test_a_larger_disk(tenants: Tenants, bob: Browser) -> None:
 
 @pytest.mark.parametrize("kind", ["lxc", "kvm"])
 def test_consoles_of_what_runs(tenants: Tenants, bob: Browser, kind: str) -> None:
-    """A console each, of machines a screen; none of what is stopped. The way back is the slice's page."""
+    """Each running sliver has a console, machines a screen, stopped ones none. The link back is the slice's page."""
     with tenants.store.write() as c:
         c.execute(t.slices.update().values(kind=kind))
     for what, there in (("console", True), ("screen", kind == "kvm")):
@@ -223,7 +223,7 @@ def test_each_sliver_has_its_console(tenants: Tenants, bob: Browser) -> None:
 
 
 def test_keys_that_a_sliver_lacks_and_what_its_lease_says(tenants: Tenants, bob: Browser) -> None:
-    """As people say it: no RFC 3339, nothing for a shell, and no markup."""
+    """In readable text: no RFC 3339, no shell commands, and no markup."""
     with tenants.store.write() as c:
         c.execute(t.slivers.update().values(keys_missing="its agent does <b>not</b> answer"))
         notice = "the lease ends at 2026-11-28T11:54:00Z: `slicectl renew exp --lease 7d`"
@@ -242,7 +242,7 @@ def test_a_renewal_that_comes_too_early_is_told_on_the_page(tenants: Tenants, bo
 
 
 def test_without_javascript_it_comes_again_only_while_something_moves(tenants: Tenants, bob: Browser) -> None:
-    """Or it would take away what is being typed."""
+    """Otherwise a reload would delete typed text."""
     alone(tenants)
     assert 'http-equiv="refresh"' not in bob.get(EXP).text
     bob.post(f"/slices/exp/snapshots{LAB}", {"snapshot": "later"})
@@ -253,14 +253,14 @@ def test_without_javascript_it_comes_again_only_while_something_moves(tenants: T
 
 
 def test_the_first_look_is_light(tenants: Tenants, bob: Browser) -> None:
-    """With curves and all, for who cannot unpack: under 300 KiB."""
+    """With curves, without compression: below 300 KiB."""
     files = loaded(bob, EXP)
     assert any("uplot" in one for one in files)
     assert sum(len(bob.get(one).data) for one in (EXP, *files)) < 300 << 10
 
 
 def test_samples_for_who_is_signed_in(tenants: Tenants, bob: Browser) -> None:
-    """The page says where they are; JSON and CSV as REST has them, and nothing is kept by the browser."""
+    """The page has their address; JSON and CSV as over REST; the browser must not cache them."""
     fill(tenants, 5, int(utcnow().timestamp()) - 200, net_in=300)
     (path,) = re.findall(r'data-curves="([^"]+)"', bob.get(EXP).text)
     assert path == f"/slices/exp/samples{LAB}"

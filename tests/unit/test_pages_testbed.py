@@ -1,4 +1,4 @@
-"""The pages beside a slice's own, over the test client: secrets, uploads, stale pages, second clicks, markup."""
+"""The other pages over the test client: secrets, uploads, stale pages, second clicks, markup."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def before(tenants: Tenants) -> list[tuple[str, str, str]]:
 
 
 def test_an_upload_that_is_wrong_leaves_nothing(tmp_path: Path) -> None:
-    """Of the wrong kind, empty, none, cut off, with a name that is taken: told at its field, no file, no row."""
+    """Wrong kind, empty, missing, truncated, or with a used name: an error at the field, no file, no row."""
     good = {"name": "new", "format": "qcow2", "project": "lab"}
     with Tenants(tmp_path) as tenants:
         bob, kept = Browser(tenants, "bob"), set(tenants.config.uploads_dir.iterdir())
@@ -99,7 +99,7 @@ def test_without_the_look_at_its_beginning_a_wrong_file_would_be_taken(
 
 
 def test_stale_pages_of_an_admin(tmp_path: Path) -> None:
-    """A slice made anew under the old name is left alone; what was looked at before somebody else looked, too."""
+    """Stale pages do not affect a new slice with the old name, or an object that another admin changed meanwhile."""
     with Tenants(tmp_path) as tenants:
         root = Browser(tenants, "root")
         chosen = re.search(r'value="(lab/exp/[^"]+)"', root.get("/all-slices").text)
@@ -121,7 +121,7 @@ def test_stale_pages_of_an_admin(tmp_path: Path) -> None:
 
 
 def test_markup_and_tricks_are_text(tmp_path: Path) -> None:
-    """What people typed is shown as they typed it, and turns no line around."""
+    """Texts of users are shown unchanged, and do not reverse the direction of lines."""
     with Tenants(tmp_path) as tenants:
         alice = Browser(tenants, "alice")
         evil = "<script>alert(1)</script>\u202egnp"

@@ -1,4 +1,4 @@
-"""Of those who wait for a password to be checked there are no more than leave threads to others."""
+"""Requests that wait for a password check are limited, so that threads remain for other requests."""
 
 from __future__ import annotations
 

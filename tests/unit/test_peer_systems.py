@@ -1,4 +1,4 @@
-"""What bench peers tells each peer, by fakes of its programs that are run for real, and what it takes away."""
+"""The calls of bench peers to the programs of each peer, which are executable fakes, and its cleanup."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_root_gets_a_host_key_and_a_first_process(world: World, tmp_path: Path
 
 
 def test_systemd_nspawn_gets_a_control_group_with_a_limit(world: World) -> None:
-    """On the tree of memory alone, as before v2."""
+    """In the hierarchy of the memory controller only, as on v1."""
     world.make(("systemd-nspawn",))
     group = world.cgroups / "memory" / PREFIX.rstrip("-") / f"{PREFIX}0000"
     group.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Accounts, signing in, sessions, tokens and keys: what opens the service, until when, and what is written down."""
+"""Accounts, signing in, sessions, tokens and keys: their validity and events."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Counting(PasswordHasher):
 
 @pytest.mark.parametrize("at_once", [2, 4])
 def test_no_more_passwords_at_once_than_allowed(at_once: int) -> None:
-    """Eight come; as many as may are at work at once, and no more: the other number is the control."""
+    """With eight requests, exactly the allowed number runs at once; another number is the control."""
     passwords = Passwords(at_once)
     hashed = passwords.hash(PASSWORD, "x")
     counting = passwords._hasher = Counting(at_once)
@@ -345,11 +345,11 @@ def test_keys_that_are_not_added(tenants: Tenants, text: object, code: Code) -> 
     assert tenants.dump() == before
 
 
-# what is written down
+# events
 
 
 def test_every_change_says_who_what_and_where_from(tenants: Tenants) -> None:
-    """Each use case that changes something leaves an event with the asker's address."""
+    """Each use case that changes something writes an event with the user's address."""
     client = tenants.client("root")
     client.environ_base["REMOTE_ADDR"] = "203.0.113.5"
     asked = (

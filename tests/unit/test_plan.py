@@ -1,4 +1,4 @@
-"""plan: from every state of a host, also one left by a crash, to what is wanted."""
+"""plan: from every state of a host, also after a crash, to the desired state."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def other(desired: Desired, *snapshots: SliverSnapshot, epoch: int = 0) -> Slive
 
 @dataclasses.dataclass
 class Host:
-    """One sliver's part of a host; each step says what it cannot do without."""
+    """The part of a host for one sliver; each step asserts its requirements."""
 
     observed: Observed
     want: Limits
@@ -260,7 +260,7 @@ AGAIN = (Step.ROOT, *START)
     [
         (other(Desired.RUNNING, DUE), Observed(RUNNING, GENERATION, True, True, True), (Step.SNAPSHOT,)),
         (other(Desired.STOPPED, DUE), Observed(root=True, traces=True), (Step.SNAPSHOT,)),
-        # made, and the report of it was lost: it is looked at again
+        # made, and its report was lost: it is observed again
         (
             other(Desired.RUNNING, DUE),
             Observed(PAUSED, GENERATION, True, True, True, snapshots=frozenset({DUE.id})),
@@ -286,7 +286,7 @@ AGAIN = (Step.ROOT, *START)
         (other(Desired.RUNNING, epoch=1), Observed(RUNNING, GENERATION, True, True, True, epoch=1), ()),
         (other(Desired.STOPPED, epoch=1), Observed(root=True, traces=True, disk=MIB), (Step.ROOT,)),
         (other(Desired.STOPPED, epoch=2), Observed(RUNNING, 0, True, True, True, epoch=1), (Step.STOP, Step.ROOT)),
-        # between the exchange and the end of what was there
+        # between the exchange and the deletion of the old root
         (
             other(Desired.RUNNING, epoch=1),
             Observed(root=True, traces=True, epoch=1, replaced=True),

@@ -1,4 +1,4 @@
-"""Allocation: nothing twice, all or nothing, nothing freed is given again at once, and what ran out is named."""
+"""Allocation: no duplicates, all or nothing, late reuse, and errors that name the exhausted resource."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _check_disjoint(taken: list[Given]) -> None:
 
 
 def test_what_is_freed_is_given_again_last() -> None:
-    """A recycled address or port would get what was meant for its predecessor."""
+    """A reused address or port would receive the traffic of its predecessor."""
     cursors = Cursors()
     seen: list[Grant] = []
     for _ in range(30):

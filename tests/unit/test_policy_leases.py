@@ -1,4 +1,4 @@
-"""Leases: what is granted, what is due, and a clock that is wrong."""
+"""Leases: granted ends, due actions, and a wrong clock."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_clock_that_is_set_ahead_is_doubted_and_time_goes_on() -> None:
 
 
 def test_after_a_time_off_the_clock_is_doubted_too() -> None:
-    """Nobody can tell a node that was off from a clock that came up wrong."""
+    """A node that was off cannot be distinguished from a clock that started wrong."""
     assert leases.tick(STEADY, NOW + 2 * DAY, None).judge(NOW + 2 * DAY) == NOW
     assert leases.tick(STEADY, NOW + 10 * MINUTE, None).doubt == timedelta(0)
     assert leases.tick(STEADY, NOW + 2 * DAY, 2 * DAY).doubt == timedelta(0), "it was on, and only nobody looked"

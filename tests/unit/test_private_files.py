@@ -1,4 +1,4 @@
-"""What root writes is its own, or the web process's, and what an earlier version left readable is tightened."""
+"""Files of root are private to root or the web process; readable files of earlier versions are made private."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slicemgr.drivers.guest.rootfs import Root
 from slicemgr.drivers.storage import atomic_file
 from slicemgr.ipc import unix_socket
 
-USER = 64125  # of nobody else
+USER = 64125  # a UID that no account uses
 SLIVER = "abcdefgh-0"
 
 

@@ -1,4 +1,4 @@
-"""Quotas and requests: exactly what fits is granted, whoever asks at the same time, and what becomes of the rest."""
+"""Quotas and requests: exactly the quota is granted under concurrency, and the rest becomes requests."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_one_after_the_other_never_exceeds(wanted: list[int], most: int) -> None
 
 
 def test_fifty_at_once_for_the_last_of_a_quota(tenants: Tenants) -> None:
-    """Nine fit beside the one there is, forty-one become requests; without a quota (the control) all fifty fit."""
+    """Nine fit with the existing one, forty-one become requests; without a quota (the control) all fifty fit."""
     limit(tenants, slices=10)
 
     def ask_for(number: int) -> slices.Created:
@@ -139,7 +139,7 @@ def test_fifty_at_once_for_the_last_of_a_quota(tenants: Tenants) -> None:
     ],
 )
 def test_each_resource(tenants: Tenants, most: dict[str, Any], wanted: dict[str, Any], field: str) -> None:
-    """bob's slice is there: 1 sliver, 1 core, 512 MiB, 4 GiB, 20 ports."""
+    """bob's slice exists: 1 sliver, 1 core, 512 MiB, 4 GiB, 20 ports."""
     limit(tenants, **most)
     before = tenants.dump()
     error = refused(Code.QUOTA, ask, tenants, BOB, "more", **wanted)
@@ -343,7 +343,7 @@ def test_the_same_name_in_two_projects(tenants: Tenants) -> None:
 
 
 def test_an_admin_does_not_meet_a_tenants_slice_by_its_bare_name(tenants: Tenants) -> None:
-    """`slicectl delete exp` on the node must not take a tenant's once the admin's own is gone."""
+    """`slicectl delete exp` on the node must not delete a tenant's slice after the admin's own is deleted."""
     with tenants.store.read() as c:
         refused(Code.NOT_FOUND, slices.find, c, "exp", ROOT)
         assert slices.find(c, "exp", ROOT, "lab").owner == "bob"

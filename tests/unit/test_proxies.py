@@ -1,4 +1,4 @@
-"""Where a request comes from, behind proxies: what they say is believed, what a client writes itself is not."""
+"""The source of a request behind proxies: their headers are trusted, those of a client are not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROXY, CLIENT, FORGED = "127.0.0.1", "192.0.2.9", "203.0.113.66"
 
 
 def ask(folder: Path, proxies: int, forwarded: str, times: int = 1, **more: str) -> tuple[list[int], list[str]]:
-    """The statuses of sign-ins that fail, each to another account, and the addresses that their events tell."""
+    """The statuses of failed sign-ins to different accounts, and the addresses in their events."""
     config = config_in(folder, web=dataclasses.replace(WebConfig(), proxies=proxies))
     with Service(config) as service:
         app = create_app(config, service.store)

@@ -1,4 +1,4 @@
-"""What the packet filter is told of: a write that breaks is not taken for done."""
+"""Publication to the packet filter: a failed write does not count as done."""
 
 from __future__ import annotations
 

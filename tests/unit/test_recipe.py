@@ -1,4 +1,4 @@
-"""Recipes: what is read, joined and refused, and the words that mmdebstrap gets."""
+"""Recipes: reading, merging, refusals, and the arguments of mmdebstrap."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What the recorder reads, as the kernel writes it; and that neither a libvirt that hangs nor a store that is away
-costs more than a figure."""
+"""The input of the recorder in the kernel's formats. A hanging libvirt or a missing store costs only single values."""
 
 from __future__ import annotations
 
@@ -90,7 +89,7 @@ def test_groups_of_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_process_that_is_not_the_domain_is_not_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A note that outlived its process, whose number somebody else has now: this very test, for one."""
+    """A note of an ended process, whose ID another process has now."""
     assert Groups().read({SLIVER: os.getpid()}) == {}
     monkeypatch.setattr(processes, "LXC_DIR", tmp_path)
     (tmp_path / f"{names.domain(SLIVER)}.pid").write_text("12")

@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: what is asked twice happens once, and is answered twice."""
+"""`Idempotency-Key`: a repeated request is executed once and answered twice."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_restart_forgets_nothing(client: FlaskClient, service: Service) -> Non
 
 
 def test_who_dies_before_the_answer_is_written_has_done_nothing(service: Service) -> None:
-    """Whatever was asked, and whether the view died or the process: the effect and the answer are one."""
+    """For every request, and for the death of view or process, effect and answer are one transaction."""
 
     def die() -> Answer:
         projects.create(service.store, service.config, {"name": "new"}, ADMIN)

@@ -1,4 +1,4 @@
-"""Every route and verb, for everybody who could ask: the table below must have a row for each route there is."""
+"""Every route and verb for every role: the table below must have a row for each route."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STRANGERS = (None, "revoked", "expired", "disabled")
 
 
 class Case(NamedTuple):
-    """path: with what is bob's in it. expected: the status for each of ACTORS; OPEN: for all, strangers too."""
+    """path: with objects of bob. expected: the status for each of ACTORS; OPEN: for all, also without a token."""
 
     path: str
     expected: tuple[int, ...]
@@ -37,7 +37,7 @@ MEMBERS = (404, 200, 200, 200, 200, 200)
 OWNERS = (404, 403, 202, 202, 202, 403)
 ADMINS = (403, 403, 403, 403, 202, 403)
 HIS = (404, 404, 200, 404, 200, 200)  # his own, and the admins'
-ANSWERED = (404, 404, 200, 404, 404, 403)  # by who is invited alone
+ANSWERED = (404, 404, 200, 404, 404, 403)  # only by the invited user
 HIS_TO_CHANGE = (404, 404, 200, 404, 200, 403)
 SLICE = f"{API}/slices/exp"
 SNAPSHOTS = f"{SLICE}/snapshots"
@@ -198,7 +198,7 @@ def watched(tenants: Tenants) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("route", CASES)
 def test_who_may(route: str, tenants: Tenants) -> None:
-    """The status for everybody; and who is refused changed nothing."""
+    """The status for every role; refused requests change nothing."""
     case = CASES[route]
     seen: dict[str | None, int] = {}
     for who in (*ACTORS, *STRANGERS):
@@ -254,7 +254,7 @@ def test_a_list_has_nothing_of_others(path: str, tenants: Tenants) -> None:
 
 
 def test_names_of_others_are_as_if_they_were_not(tenants: Tenants) -> None:
-    """The same words for what is not there and for what one may not see."""
+    """The same error for a missing object and for one that the user may not see."""
     client = tenants.client("carol")
     for known, unknown in (
         ("/slices/exp?project=lab", "/slices/exq?project=lac"),
@@ -272,7 +272,7 @@ def test_names_of_others_are_as_if_they_were_not(tenants: Tenants) -> None:
 
 
 def test_without_the_rights_a_stranger_would_see_and_do(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: what the table forbids carol is there to be had, were it not for policy.access."""
+    """The control: without policy.access, carol would get what the table forbids."""
     monkeypatch.setattr(Principal, "sees", lambda self, project: True)
     monkeypatch.setattr(Principal, "leads", lambda self, project: True)
     for route in (f"GET {API}/slices/<name>", f"DELETE {API}/slices/<name>"):

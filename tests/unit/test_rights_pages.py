@@ -1,4 +1,4 @@
-"""Every page and form, for everybody who could ask; and what a session and a form's proof are needed for."""
+"""Every page and form for every role; and the pages that need a session or a CSRF token."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
 STRANGERS = (None, "revoked", "ended", "disabled")
-OPEN_TO_STRANGERS = {"GET /sign-in": 200}  # where it differs from who is signed in
+OPEN_TO_STRANGERS = {"GET /sign-in": 200}  # if it differs from signed-in users
 
 
 def browser(tenants: Tenants, who: str | None) -> Browser:
-    """Who is signed in, or only was."""
+    """A browser that is signed in, or was."""
     if who is None or who in ACTORS:
         return Browser(tenants, who)
     made = sessions.start(tenants.store, tenants.config, Principal("frank" if who == "disabled" else "bob", False), "")
@@ -49,13 +49,13 @@ def ask(tenants: Tenants, who: str | None, route: str) -> tuple[int, str]:
 
 
 def besides_sessions(tenants: Tenants) -> dict[str, Any]:
-    """All rows but those of who is signed in."""
+    """All rows except those of sessions."""
     return {name: rows for name, rows in watched(tenants).items() if name != "sessions"}
 
 
 @pytest.mark.parametrize("route", PAGES)
 def test_who_may(route: str, tenants: Tenants) -> None:
-    """The status for everybody; who is refused changed nothing, who is not signed in is sent to sign in."""
+    """The status for every role; refused requests change nothing, others are redirected to the sign-in page."""
     case = PAGES[route]
     seen: dict[str | None, int] = {}
     for who in (*STRANGERS, *ACTORS):

@@ -1,6 +1,6 @@
-"""A root whose files somebody inside holds, renames, replaces or makes too large: bounded, with an error that says so.
+"""A root whose tenant holds, renames, replaces or enlarges files: work is bounded, with a clear error.
 
-The controls are the plain ways to open and to list.
+The controls are the plain calls for opening and listing.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_a_lease_is_not_waited_for_and_the_error_names_the_file(tree: Path) -> N
 
 
 def test_a_plain_open_waits_for_it(tree: Path) -> None:
-    """The control: what was done before."""
+    """The control: the former implementation."""
     read = threading.Event()
 
     def plain() -> None:

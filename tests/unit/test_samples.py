@@ -44,7 +44,7 @@ def whole(at: int, **values: Any) -> dict[str, Any]:
 
 
 def fill(service: Service, count: int, first: int = START, **values: Any) -> None:
-    """A look each 30 s at both slivers; the first at `first` + 30."""
+    """A sample of both slivers every 30 s; the first at `first` + 30."""
     with service.store.write() as c:
         known = samples.slivers(c, NODE)
         for number in range(1, count + 1):
@@ -54,7 +54,7 @@ def fill(service: Service, count: int, first: int = START, **values: Any) -> Non
 
 
 def rows(service: Service, resolution: int) -> list[Any]:
-    """Of this resolution alone."""
+    """The rows of this resolution only."""
     with service.store.read() as c:
         serials = [one.serial for one in samples.slivers(c, NODE)]
         found = samples.of_slivers(c, serials, resolution, 0, 1 << 40)

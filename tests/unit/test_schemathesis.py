@@ -1,7 +1,7 @@
-"""Everything the API describes, with whatever fits its description or nearly does, by two tenants.
+"""All routes of the API, with valid and slightly invalid requests, by two tenants.
 
-Bounded and the same each time. No answer is a 5xx, each is one that was described, and of what is bob's, nothing
-reaches carol: it carries a word that nobody could guess.
+The requests are bounded and reproducible. No answer is a 5xx, each matches the description, and no data of bob, which
+contain a secret word, reach carol.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 EXAMPLES = 15  # requests of each route by each tenant
 FEW = 4  # of each in `make test`: what is aimed at carol's things, at bob's and at none
 FEWER = {f"POST {API}/login": 4, f"POST {API}/me/password": 4, f"POST {API}/invitation": 6}  # each costs a hash
-WORD = "zq4xj7"  # in what is bob's and in nothing else
+WORD = "zq4xj7"  # occurs only in data of bob
 _LEFT_OUT = {
     f"{API}/console": "a WebSocket",
 }
@@ -80,7 +80,7 @@ class World(Tenants):
         self.ids = {"carol": own, "bob": his}
 
     def bobs(self) -> dict[str, list[Any]]:
-        """What carol must not change."""
+        """The rows that carol must not change."""
         marks = {"lab", "bob", "alice", "dave"}
         rows = self.dump()
         found = {name: [row for row in rows[name] if marks & set(map(str, row))] for name in _BOBS}
@@ -103,7 +103,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def world(kept: World) -> World:
-    """As it was at first."""
+    """The initial state."""
     kept.restore()
     return kept
 
@@ -128,7 +128,7 @@ def _routes() -> list[str]:
 
 
 def aim(case: Any, ids: dict[str, str]) -> None:
-    """Put the name of something that is there into the path."""
+    """Put the name of an existing object into the path."""
     kind = case.path.removeprefix(f"{API}/").partition("/")[0]
     for name in case.path_parameters or {}:
         if name in ("name", "id") and kind in ids:
@@ -147,7 +147,7 @@ def _strategy(world: World, path: str, verb: str) -> Any:
 
 
 def run(world: World, route: str, who: str, examples: int = EXAMPLES) -> str:
-    """Everything that was answered to `who`."""
+    """All answers to `who`."""
     verb, path = route.split()
     asked = _strategy(world, path, verb)
     heard: list[str] = []

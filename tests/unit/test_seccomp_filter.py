@@ -1,4 +1,4 @@
-"""The filter of the importers, run as the kernel would run it: what each system call gets."""
+"""The filter of the importers, evaluated as the kernel does: the action for each system call."""
 
 from __future__ import annotations
 

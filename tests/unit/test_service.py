@@ -1,4 +1,4 @@
-"""Use cases on a real database: all or nothing, nothing given twice, and reasons when refused."""
+"""Use cases on a real database: atomicity, no double allocation, and reasons of refusals."""
 
 from __future__ import annotations
 

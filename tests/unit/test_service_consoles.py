@@ -1,4 +1,4 @@
-"""The tokens of consoles: given for what shall run, to who may, and good for one look, soon."""
+"""The tokens of consoles: for running slivers, for users with the right, single-use and short-lived."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_no_console_without_a_running_sliver(made: Service) -> None:
 
 
 def test_not_for_everybody(made: Service) -> None:
-    """Who is in no project sees no slice; a member changes only their own."""
+    """A user without a project sees no slice; a member changes only the own ones."""
     assert refusal(made, "exp", 0, Principal("eve", False)) is Code.NOT_FOUND
     assert refusal(made, "exp", 0, Principal("eve", False, {"default": Role.MEMBER})) is Code.DENIED
     assert service.ask(made.store, "exp", 0, Principal("admin", False, {"default": Role.MEMBER}))

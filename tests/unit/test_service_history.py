@@ -1,4 +1,4 @@
-"""What is long over is forgotten; what is not over, or not long over, stays."""
+"""Old history is deleted; unfinished and recent rows stay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DAY = timedelta(days=1)
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     with Service(tmp_path, store=StoreConfig(keep_operations=10 * DAY, keep_events=20 * DAY)) as made:
-        leases.expire(made.store, made.config)  # a first look at the clock
+        leases.expire(made.store, made.config)  # the first reading of the clock
         yield made
 
 

@@ -1,4 +1,4 @@
-"""What a project's own images take of its quota, over both databases."""
+"""The quota usage of a project's own images, over both databases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def test_a_projects_own_image_takes_of_its_disk(service: Service) -> None:
-    """The file at once, what is in it when that is in the pool; made public, neither. A bomb stops at what is left."""
+    """First the file, then its content in the pool; public images do not count. A bomb stops at the quota."""
     store, config = service.store, service.config
     projects.create(store, config, {"name": "lab", "quota": {"disk": "100M"}}, ADMIN)
 
@@ -57,7 +57,7 @@ def test_a_projects_own_image_takes_of_its_disk(service: Service) -> None:
 
 
 def test_the_same_file_again_is_the_same_import_until_it_ends(service: Service) -> None:
-    """Whoever was cut off follows it again; to a project it is the image that the testbed has."""
+    """A client with a broken connection can follow it again; a project gets the existing image of the testbed."""
     store, config = service.store, service.config
     projects.create(store, config, {"name": "lab"}, ADMIN)
     sha256 = hashlib.sha256(b"one").hexdigest()

@@ -1,4 +1,4 @@
-"""What was measured as people get it: series, rates, sums, CSV, top, accounts; and the same through slicectl."""
+"""Output of measurements: series, rates, sums, CSV, top, accounts; also through slicectl."""
 
 from __future__ import annotations
 

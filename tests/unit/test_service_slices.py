@@ -56,7 +56,7 @@ def desired(service: Service) -> set[Desired]:
 
 
 def settle(service: Service) -> None:
-    """What an agent would report once everything is as desired."""
+    """Record the reports of an agent for the desired state."""
     for row in service.rows():
         if row.sliver.desired is Desired.ABSENT:
             service.record(pending.SliverGone(row.sliver.id))

@@ -1,4 +1,4 @@
-"""Snapshots in the service, over both databases: what is asked for, refused, shown, and what a clone gets."""
+"""Snapshots in the service, over both databases: requests, refusals, lists, and clones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input: each with its field, what is wrong, and what would be right."""
+"""Invalid input: each error has the field, what is wrong, and what would be right."""
 
 from __future__ import annotations
 

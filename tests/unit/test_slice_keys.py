@@ -28,12 +28,12 @@ class Lab(Tenants):
     """bob's slice `exp` named bob's own key, which is in his account, too."""
 
     def has(self, name: str = "exp") -> set[str]:
-        """What the agent is told that the sliver shall have."""
+        """The keys that the sliver shall have, as the agent reads them."""
         found = [row.sliver.ssh_keys for row in self.rows() if row.sliver.slice_name == name]
         return {NAMES[request_keys.without_comment(line)] for line in found[0]}
 
     def asked(self) -> list[str]:
-        """The slices that an operation was asked for, to change their keys."""
+        """The slices with a requested operation to change their keys."""
         o = t.operations.c
         with self.store.read() as c:
             query = sa.select(o.slice_name).where(o.kind == "keys", o.node == "node1", o.state == "queued")
@@ -67,7 +67,7 @@ def test_a_new_slice_has_the_accounts_keys_beside_those_it_names(lab: Lab) -> No
 
 
 def test_a_key_that_is_taken_away_leaves_also_where_the_request_named_it(lab: Lab) -> None:
-    """One that an account never had stays: it may be a colleague's."""
+    """A key that the account never had stays, as it may be that of a colleague."""
     lab.make("mine", BOB, THIRD, KEY)
     ssh_keys.remove(lab.store, lab.found["key"], "bob", ROOT)
     assert (lab.has(), lab.has("mine")) == (set(), {"third"})
@@ -122,7 +122,7 @@ def test_who_is_disabled_has_no_keys_anywhere(lab: Lab) -> None:
 
 
 def test_a_stranger_who_adds_anothers_key_changes_nothing(lab: Lab) -> None:
-    """Public keys are public: that somebody else has one in an account, and takes it away, is nothing to bob."""
+    """Public keys are public: if another user adds bob's key and removes it, bob's slices do not change."""
     id_ = lab.add(KEY, CAROL)
     ssh_keys.remove(lab.store, id_, "carol", CAROL)
     users.change(lab.store, "carol", {"enabled": False}, ROOT)

@@ -1,4 +1,4 @@
-"""Every kind of report in a batch of several: the agent's writer puts whatever came in into one transaction."""
+"""Every kind of report in a batch: the agent's writer puts all received reports into one transaction."""
 
 from __future__ import annotations
 

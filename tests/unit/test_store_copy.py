@@ -1,4 +1,4 @@
-"""A testbed moves from SQLite to PostgreSQL: whole, or not at all, and numbers go on."""
+"""A testbed moves from SQLite to PostgreSQL: completely or not at all, and sequences continue."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_row_that_does_not_fit_undoes_everything(service: Service, target: str
 def test_rows_that_are_lost_on_the_way_are_noticed(
     service: Service, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rule of the target drops what comes: no statement fails, and nothing arrives."""
+    """A rule of the target discards rows: no statement fails, and no row arrives."""
     original = schema.run_migrations
 
     def migrate(connection: sa.Connection) -> None:

@@ -1,4 +1,4 @@
-"""What can be wrong with a PostgreSQL server, said like for a file; and nobody is told the password."""
+"""Failures of a PostgreSQL server, reported as those of a file, without the password."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_settings_that_are_printed_do_not_show_it() -> None:
     assert "s3cr" not in repr(at("postgresql://u:s3cr@host/db"))
 
 
-# what is wrong with it
+# failures of the server
 
 Way = Callable[[Databases, Config], str]
 
@@ -233,7 +233,7 @@ def test_many_waiting_writers_leave_a_connection_to_who_reads(
     ):
         for _ in range(50):
             pool.submit(write, store)
-        time.sleep(0.5)  # all of them wait for the lock by now
+        time.sleep(0.5)  # all of them wait for the lock now
         assert readable(store) is take_turns
         done.set()
 
@@ -279,7 +279,7 @@ def test_writers_of_two_processes_never_decide_on_the_same_state(
     assert told == (["0", "1"] if locking else ["0", "0"])
 
 
-# the server goes and comes
+# restarts of the server
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
@@ -296,7 +296,7 @@ def test_a_restart_of_the_server_is_survived(how: signal.Signals, tmp_path: Path
             journal.add(pending.EventSeen("x", "meanwhile"))
             assert not journal.flush(0.3)
             server.start()
-            with store.read() as c:  # at once, whatever connections the pool has left from before
+            with store.read() as c:  # at once, also with old connections in the pool
                 assert c.scalar(sa.select(tables.users.c.name)) == schema.ADMIN
             assert journal.flush()
             with store.read() as c:

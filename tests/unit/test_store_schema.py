@@ -32,7 +32,7 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture
 def database(config: Config) -> Iterator[Store]:
-    """At its present schema, whose version nobody checks."""
+    """A database of the present schema, without a check of its version."""
     fresh_database(config)
     with Store(make_engine(config.store_url, timedelta(seconds=5))) as store:
         yield store
@@ -135,7 +135,7 @@ def test_locked_database(config: Config, database: Store) -> None:
         other.enter_context(database.write())
         with pytest.raises(StoreError, match="locked"), store.write():
             pass
-        with store.read() as c:  # a writer is in nobody's way who reads
+        with store.read() as c:  # a writer does not block readers
             assert c.scalar(sa.select(tables.users.c.name)) == schema.ADMIN
         other.close()
         with store.write() as c:
@@ -193,7 +193,7 @@ def test_the_built_in_rows_come_once(config: Config, database: Store) -> None:
 
 
 def test_people_come_to_a_testbed_that_has_slices(full: Service) -> None:
-    """From the schema before people and projects: the admin's token works on, serials are not given twice."""
+    """From the schema before users and projects: the admin's token stays valid, serials are not reused."""
     token = full.token()
     schema.downgrade(full.config.store_url, "0004")
     schema.upgrade(full.config.store_url)

@@ -1,4 +1,4 @@
-"""What can be wrong with an SQLite file, and what only its migrations can do wrong."""
+"""Failures of an SQLite file, and of its migrations."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 
 from slicemgr.ipc.wake import Listener, wake
 
-USER = 64127  # of nobody else
+USER = 64127  # a UID that no account uses
 
 
 def test_a_wake_up_is_heard_and_many_are_one(tmp_path: Path) -> None:

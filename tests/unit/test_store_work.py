@@ -1,4 +1,4 @@
-"""What the agent reads and writes, and what the constraints refuse whatever the code does."""
+"""Reads and writes of the agent, and values that the constraints refuse independent of the code."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_the_database_itself_refuses_to_give_anything_twice(service: Service, sa
     free = {"id": "abcdefgh-9", "address": "10.77.9.9", "uid_first": 7, "idx": 9}
     del row["serial"]
     fresh = {**row, **free}
-    with service.store.write() as c:  # the control: with all of them different it goes in
+    with service.store.write() as c:  # the control: with different values the row is accepted
         c.execute(
             tables.slivers.insert().values(**{**fresh, "id": "abcdefgh-8", "address": "x", "uid_first": 8, "idx": 8})
         )

@@ -1,4 +1,4 @@
-"""What the suite says of its parts, and what `make test` leaves out."""
+"""The suite's report on its parts, and the tests that `make test` omits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns: in order for one sliver, side by side across slivers, every end told once."""
+"""Turns: in order for one sliver, concurrent for different slivers, every end reported once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others made is carried along as it came, with its licence, and nothing comes from elsewhere."""
+"""Vendored files are unmodified and have their licences, and pages load nothing from other hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The REST API: what is asked, answered and refused, and uploads that leave nothing when they fail."""
+"""The REST API: requests, answers, refusals, and the cleanup after failed uploads."""
 
 from __future__ import annotations
 

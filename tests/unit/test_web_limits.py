@@ -1,4 +1,4 @@
-"""Clients that send slowly, too much or from everywhere at once take nothing from others: the process as it is run."""
+"""Clients that send slowly, too much or from many addresses do not block others, with the real web process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from slicemgr.web.refusals import Refusals
 from slicemgr.web.thread_limits import Kind, ThreadLimits
 
 BOUND = 10.0  # seconds for a page, which takes some hundredths
-FEW = {"threads": 8, "header_time": "1h", "body_time": "1h"}  # what protects is no deadline
+FEW = {"threads": 8, "header_time": "1h", "body_time": "1h"}  # the protection is not a deadline
 PART_OF_HEADER = b"GET /sign-in HTTP/1.1\r\nHost: x\r\nX-Slow: "
 PART_OF_BODY = b'POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"user"'
 UPLOAD = 8 << 20  # bytes that are announced
@@ -47,7 +47,7 @@ def _one_database() -> Iterator[None]:
 
 
 def connect(web: Web, number: int = 1, data: bytes = b"") -> socket.socket:
-    """A connection from an address of its own on the loopback, 127.1.0.1 for the first; it sends data and no more."""
+    """A connection from a separate loopback address, 127.1.0.1 for the first, which only sends data."""
     place = f"127.1.{number >> 8}.{number & 255}"
     made = socket.create_connection(("127.0.0.1", web.port), timeout=60, source_address=(place, 0))
     made.sendall(data)
@@ -55,7 +55,7 @@ def connect(web: Web, number: int = 1, data: bytes = b"") -> socket.socket:
 
 
 def answer_of(connection: socket.socket) -> tuple[int, dict[str, str], Any]:
-    """Status, headers and body of what is answered. Raises OSError if it is lost."""
+    """Status, headers and body of the answer. Raises OSError if the connection is lost."""
     answer = http.client.HTTPResponse(connection)
     answer.begin()
     text = answer.read()
@@ -63,7 +63,7 @@ def answer_of(connection: socket.socket) -> tuple[int, dict[str, str], Any]:
 
 
 def refused(web: Web, reason: str) -> int:
-    """How often, as /metrics tells."""
+    """The number of refusals in /metrics."""
     connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=60)
     with closing(connection):
         connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {web.token}"})
@@ -105,7 +105,7 @@ def bare_line_feeds(web: Web, number: int) -> socket.socket:
 
 
 def stays_after_the_answer(web: Web, number: int) -> socket.socket:
-    """It is told that the connection is closed, and keeps its end open."""
+    """A client that is notified of the close, and keeps its end open."""
     return connect(web, number, b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 
 
@@ -129,7 +129,7 @@ def page_beside(attacks: tuple[Callable[[Web, int], socket.socket], ...], plain:
         for place, attack in enumerate(attacks):
             for number in range(1, 31):
                 stack.enter_context(attack(web, 100 * place + number))
-        time.sleep(0.5)  # the server has seen them all
+        time.sleep(0.5)  # the server has accepted all of them
         return web.page(BOUND)
 
 
@@ -144,7 +144,7 @@ def test_thirty_of_them_stop_gunicorns_own_worker(attack: Callable[[Web, int], s
 
 
 def test_a_thousand_slow_connections_leave_pages_answering() -> None:
-    """Each from another address, with room for four hundred: the slowest go. Each goes on sending, byte by byte."""
+    """Each from another address, with a limit of 400: the slowest are closed. Each keeps sending byte by byte."""
     with web_process.serving(threads=8, connections=400, header_time="1h") as web, ExitStack() as stack:
         assert web.page(60) == 200
         held = [stack.enter_context(half_header(web, number)) for number in range(1, 1001)]
@@ -186,7 +186,7 @@ def test_behind_a_proxy_the_forwarded_address_counts() -> None:
 
         held = [forward(f"192.0.2.{number}") for number in range(10) for _ in range(3)]
         assert answer_of(forward("192.0.2.3"))[0] == 429
-        held[9].sendall(b" " * 1000)  # one of 192.0.2.3 ends, badly
+        held[9].sendall(b" " * 1000)  # one of 192.0.2.3 ends with an error
         assert answer_of(held[9])[0] == 422
 
         def refused_again() -> bool:
@@ -207,7 +207,7 @@ def test_who_takes_no_answer_in_gives_the_thread_back(plain: bool, status: int) 
         assert web.page(60) == 200
         for number in range(1, 17):
             stack.enter_context(reads_nothing(web, number))
-        time.sleep(4)  # so that all threads have filled what they write into
+        time.sleep(4)  # until all threads have filled their buffers
         assert web.page(2 * BOUND) == status
 
 
@@ -277,7 +277,7 @@ def test_an_upload_that_trickles_is_answered_and_leaves_nothing(quick: Web) -> N
 
 
 def test_an_upload_that_is_fast_enough_arrives(quick: Web) -> None:
-    """In pieces, with pauses, over more than the time in which a part must come."""
+    """In parts, with pauses, for longer than the time limit of one part."""
     data, size = os.urandom(UPLOAD // 8), UPLOAD
     with connect(quick, data=upload_header(quick.token, "steady", size)) as sender:
         for _ in range(8):
@@ -373,7 +373,7 @@ def test_places_are_counted_together_and_given_back_once() -> None:
     assert not limits._by_user and not limits._taken.total()
 
 
-# what is large
+# large requests
 
 
 @pytest.mark.parametrize("size", [5 << 20, 32 << 20])
@@ -400,7 +400,7 @@ def test_what_is_kept_of_incomplete_requests_has_a_bound() -> None:
         assert web.ask("POST", "/api/v1/slices", web.service.request("kept"))[0] == 202
 
 
-# what clients may do, and do
+# allowed behaviour of clients
 
 
 def test_requests_one_after_the_other_on_a_connection(quick: Web) -> None:
@@ -413,7 +413,7 @@ def test_requests_one_after_the_other_on_a_connection(quick: Web) -> None:
 
 
 def lines_of(lines: Any, answers: int) -> Iterator[bytes]:
-    """The lines of so many answers, their bodies left out."""
+    """The lines of several answers, without their bodies."""
     for _ in range(answers):
         length = 0
         while (line := lines.readline()) not in (b"\r\n", b""):
@@ -463,7 +463,7 @@ PIECES = (b"\r\n", b"\n", b":", b"-1", b"9" * 30, b"\0", b" ")
 
 
 def test_whatever_comes_the_event_loop_goes_on() -> None:
-    """It raises nothing but what the loop answers with 400; what came whole is found to be whole."""
+    """It raises only errors that the loop answers with 400; complete requests are recognized."""
     chance, cfg, pace, seen = random.Random(1), GunicornConfig(), Pace(WebConfig()), Counter[bool]()
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -1,4 +1,4 @@
-"""The web process as it is run: gunicorn, an unprivileged user, real sockets on the loopback."""
+"""The web process as in production: gunicorn, an unprivileged user, real sockets on the loopback interface."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_request_reaches_the_rows_that_the_agent_reads(web: Web, both_stores: 
 
 
 def test_waiting_requests_neither_hold_the_database_nor_the_others(web: Web) -> None:
-    """More wait than half of the threads; everything else goes on, and the end is told to all."""
+    """More wait than half of the threads; other requests are answered, and the end is reported to all."""
     id_ = web.ask("POST", "/api/v1/slices", web.service.request("waited"))[1]["operation"]["id"]
     with ThreadPoolExecutor(10) as pool:
         waiting = [pool.submit(web.ask, "GET", f"/api/v1/operations/{id_}?wait=50") for _ in range(10)]
@@ -82,7 +82,7 @@ def test_news_are_told_before_the_end(web: Web) -> None:
 
 
 class Follower:
-    """One who follows an operation as a browser does."""
+    """Follows an operation as a browser does."""
 
     def __init__(self, web: Web, id: str, seen: int | None = None, token: str = "") -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=60)
@@ -94,7 +94,7 @@ class Follower:
         self.status = self.answer.status
 
     def next(self) -> dict[str, str]:
-        """The fields of the next event; a comment's is called ""; {} is the end."""
+        """The fields of the next event; that of a comment is named ""; {} at the end."""
         fields: dict[str, str] = {}
         while (line := self.answer.readline().decode().rstrip("\n")) or not (fields or self.answer.isclosed()):
             name, _, value = line.partition(": ")
@@ -155,7 +155,7 @@ def test_who_may_no_longer_see_it_is_told_no_more(web: Web) -> None:
 
 
 def test_followers_leave_room_and_make_room(web: Web) -> None:
-    """16 threads, a quarter of them for followers; more are refused, and who leaves makes room."""
+    """16 threads, a quarter of them for followers; more are refused until one ends."""
     id_ = _asked(web, "many")
     with contextlib.ExitStack() as stack:
         all_of_them = [stack.enter_context(following(web, id_)) for _ in range(4)]
@@ -283,7 +283,7 @@ def client(web: Web) -> Iterator[Client]:
 
 
 def _heard(channel: websocket.Channel, amount: int) -> bytes:
-    """So many bytes, or what came before the end."""
+    """This number of bytes, or those before the end."""
     received = b""
     deadline = time.monotonic() + 30
     while len(received) < amount and channel.ended is None:

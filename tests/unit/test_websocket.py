@@ -1,4 +1,4 @@
-"""The frames between slicectl and the service: both ends over a pair of sockets, and what is no WebSocket."""
+"""The frames between slicectl and the service: both ends over a socket pair, and invalid WebSockets."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def members(hint: Any) -> tuple[Any, ...]:
 
 
 def differs(field: fields.Field[Any], hint: Any) -> str:
-    """Why a value that the schema describes is not what the shape says; "" if it is."""
+    """Why a value of the schema does not match the type; "" if it matches."""
     parts = members(hint)
     if field.allow_none != (type(None) in parts):
         return "null is in one alone"
@@ -65,7 +65,7 @@ def differs(field: fields.Field[Any], hint: Any) -> str:
     if isinstance(field, fields.List):
         return differs(field.inner, typing.get_args(kind)[0]) if typing.get_origin(kind) is list else f"no list: {kind}"
     if typing.is_typeddict(kind) and isinstance(field, fields.Dict):
-        return ""  # its fields depend on what was asked for
+        return ""  # its fields depend on the request
     plain = {str} if typing.get_origin(kind) is typing.Literal else {typing.get_origin(kind) or kind}
     wanted = next(value for name, value in PLAIN.items() if isinstance(field, name))
     return "" if plain == {wanted} else f"{kind} instead of {wanted}"
