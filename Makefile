@@ -16,7 +16,7 @@ update: setup ## lock the newest versions that pyproject.toml allows, install th
 	@$(MAKE) check unit
 
 demo: setup docs ## from nothing to a root shell in a container made from a VM disk image
-	@$(PYTHON) tools/demo.py up
+	@tools/reachable $(PYTHON) tools/demo.py up
 
 down: ## take away everything that demo and test made, but what setup installed
 	@/usr/bin/python3 tools/demo.py down
@@ -28,16 +28,16 @@ docs: setup ## build the documents, which the service shows at /docs; warnings a
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 unit: setup ## the tests that need no root and no box
-	@$(PYTHON) -m pytest -q tests/unit tests/golden
+	@tools/reachable $(PYTHON) -m pytest -q tests/unit tests/golden
 
 test: check ## something of everything: the suite but its tests marked `long`
-	@$(PYTHON) tools/suite.py
+	@tools/reachable $(PYTHON) tools/suite.py
 
 test-all: check ## the whole suite: each recipe's boot, all variants, the emulated production host
-	@$(PYTHON) tools/suite.py --all
+	@tools/reachable $(PYTHON) tools/suite.py --all
 
 affected: check ## the tests that can see what changed since HEAD, or since BASE=...
-	@$(PYTHON) tools/affected.py $(BASE)
+	@tools/reachable $(PYTHON) tools/affected.py $(BASE)
 
 bare: setup ## the set-up, `make check` and the units on a minimal Debian 12, in a tree of its own (long, needs the network)
 	@$(PYTHON) tools/bare.py

@@ -140,7 +140,17 @@ def run(root: Path, tests: list[str]) -> int:
     inside(root, "tools/setup")
     inside(root, "make", "check")
     try:
-        inside(root, ".venv/bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *(tests or TESTS))
+        inside(
+            root,
+            "tools/reachable",
+            ".venv/bin/python",
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *(tests or TESTS),
+        )
     except subprocess.CalledProcessError as error:
         return error.returncode
     return 0

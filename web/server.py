@@ -11,7 +11,7 @@ from typing import Any
 
 from gunicorn.app.base import BaseApplication
 
-from slicemgr.config import Config
+from slicemgr.config import PACKAGE, Config
 from slicemgr.errors import invalid
 from slicemgr.ipc.unix_socket import user_ids
 from slicemgr.service.experiments import publications
@@ -76,10 +76,23 @@ def _own_entry(folder: int, name: str, uid: int, gid: int) -> None:
         os.close(entry)
 
 
+def closed_to(uid: int, gid: int, path: Path) -> Path | None:
+    """The first directory on the way down to `path` that a user of one group cannot enter; None if there is none."""
+    for directory in (*reversed(path.parents), path):
+        held = directory.stat()
+        needed = stat.S_IXUSR if held.st_uid == uid else stat.S_IXGRP if held.st_gid == gid else stat.S_IXOTH
+        if not held.st_mode & needed:
+            return directory
+    return None
+
+
 def drop_root(config: Config) -> None:
-    """Become `web.user` permanently, if this is root."""
+    """Become `web.user` permanently, if this is root. Refused if that user cannot reach the program and its pages."""
     if os.geteuid() == 0:
         uid, gid = user_ids(config.web.user)
+        if (closed := closed_to(uid, gid, PACKAGE)) is not None:
+            hint = "install slicemgr where that user can read it, for instance in /opt"
+            raise invalid("web.user", f"the user {config.web.user} cannot enter {closed}", hint)
         os.setgroups([])
         os.setgid(gid)
         os.setuid(uid)
