@@ -10,13 +10,15 @@ from slicemgr.audit import shared
 
 
 @pytest.mark.parametrize(
-    ("tables", "most"),
+    ("tables", "numbers"),
     [
-        ({"inotify": {"limit": 4096}}, 1100),  # tools/units/90-slicemgr.conf
-        ({"inotify": {"limit": 128}}, 64),  # Linux's default: root's own watches need the rest
-        ({"inotify": {"limit": None}}, 1100),
-        ({}, 1100),
+        ({"inotify": {"limit": 4096}}, (1100, 64)),  # tools/units/90-slicemgr.conf
+        ({"inotify": {"limit": 128}}, (64, 65)),  # Linux's default: root's own watches need the rest
+        ({"inotify": {"limit": 129}}, (64, 66)),
+        ({"inotify": {"limit": None}}, (1100, 64)),
+        ({}, (1100, 64)),
     ],
 )
-def test_an_attacker_leaves_half_of_the_inotify_instances(tables: dict[str, Any], most: int) -> None:
-    assert shared._inotify_at_most(tables, 1100) == most
+def test_an_attacker_leaves_half_of_the_inotify_instances(tables: dict[str, Any], numbers: tuple[int, int]) -> None:
+    """And the neighbour requests enough to miss some where both are the same user."""
+    assert shared._inotify_numbers(tables, 1100, 64) == numbers
