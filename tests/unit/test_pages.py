@@ -71,7 +71,7 @@ def test_over_plain_http_it_is_said(tmp_path: Path, caplog: pytest.LogCaptureFix
         set_here = cookies(signed_in(Browser(tenants)))
     for name in ("slicemgr", "slicemgr-known"):
         assert not set_here[name]["secure"] and set_here[name]["httponly"]
-    assert "take over a session" in caplog.text
+    assert "take over sessions" in caplog.text
 
 
 def test_signing_in_changes_what_the_cookie_holds(tenants: Tenants) -> None:
