@@ -51,7 +51,7 @@ HOLES = {
 }
 
 
-LONGEST = 6000.0  # seconds of one audit; on the emulated production host each program is emulated
+LONGEST = 3600.0  # seconds of one audit, on an emulated production host
 
 
 def leftovers(node: Node) -> list[str]:
@@ -63,7 +63,9 @@ def leftovers(node: Node) -> list[str]:
 
 @pytest.mark.timeout(LONGEST + 600)
 def test_every_check_passes_and_nothing_is_left(node: Node, each_kind: str) -> None:
-    words = ["--type", each_kind, "--image", IMAGES[each_kind], "--patience", "40m"]
+    # On the emulated production host an import runs its appliance inside an emulated machine, for more than 20 minutes.
+    emulated = bool(os.environ.get("SLICEMGR_NO_BOX"))
+    words = ["--type", each_kind, "--image", IMAGES[each_kind], "--no-rest" if emulated else "--rest"]
     done = node.slicectl("audit", *words, "-f", "json", timeout=LONGEST)
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)
@@ -73,7 +75,8 @@ def test_every_check_passes_and_nothing_is_left(node: Node, each_kind: str) -> N
     assert all(by_kind.values())
     skipped = {one["row"] for one in found["rows"] if one["verdict"] == "not applicable"}
     counted = {f"shared limit: {name}" for name, _, _ in shared.COUNTERS}
-    assert skipped == (machine.INAPPLICABLE.keys() | counted if each_kind == "kvm" else set())
+    left_out = {"REST routes"} if emulated else set()
+    assert skipped == left_out | (machine.INAPPLICABLE.keys() | counted if each_kind == "kvm" else set())
     assert all(one["seen"] for one in found["rows"]), "a check that does not apply says why"
     assert leftovers(node) == []
     assert json.loads(node.ok("audit", "--last", "-f", "json")) == found
