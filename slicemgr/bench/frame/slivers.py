@@ -200,8 +200,19 @@ def side_by_side(
     """
     found: dict[Item, Result] = {}
     trouble: SlicemgrError | None = None
+    failed = threading.Event()
+
+    def unless_failed(item: Item) -> Result:  # the thread itself checks: this one may learn of an error late
+        if failed.is_set():
+            raise CancelledError
+        try:
+            return job(item)
+        except SlicemgrError:
+            failed.set()
+            raise
+
     with ThreadPoolExecutor(parallel) as threads:
-        asked: dict[Future[Result], Item] = {threads.submit(job, item): item for item in items}
+        asked: dict[Future[Result], Item] = {threads.submit(unless_failed, item): item for item in items}
         try:
             for count, future in enumerate(as_completed(asked), 1):
                 try:
@@ -209,6 +220,7 @@ def side_by_side(
                     done(count)
                 except SlicemgrError as error:
                     trouble = trouble or error
+                    failed.set()
                     for other in asked:
                         other.cancel()
                 except CancelledError:
