@@ -27,7 +27,6 @@ def test_a_hash_costs_what_rfc_9106_asks_where_memory_is_short() -> None:
     assert (made.stale(cheap), made.stale(hashed)) == (True, False)
 
 
-@pytest.mark.usefixtures("full_hashes")
 def test_who_would_wait_behind_many_is_refused_at_once() -> None:
     made = Passwords(1)
     hashed = made.hash(PASSWORD, "bob")
