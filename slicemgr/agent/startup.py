@@ -20,11 +20,8 @@ log = logging.getLogger(__name__)
 def prepare(node: Node) -> None:
     """Prepare directories, pool, limits and packet filter. Raises Refused or Failed with what the node lacks."""
     config = node.config
-    for directory, mode in (
-        (config.node.run_dir / "launch", 0o700),
-        (observe.settled_dir(config), 0o700),
-    ):
-        directory.mkdir(mode=mode, parents=True, exist_ok=True)
+    for directory in (config.node.run_dir / "launch", observe.settled_dir(config)):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     file_modes.tighten(config)
     cgroup.collect_importers()
     node.pool.check()

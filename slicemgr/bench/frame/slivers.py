@@ -221,8 +221,6 @@ def side_by_side(
                 except SlicemgrError as error:
                     trouble = trouble or error
                     failed.set()
-                    for other in asked:
-                        other.cancel()
                 except CancelledError:
                     continue
         except BaseException:
