@@ -140,13 +140,13 @@ def _frozen(site: Site) -> Row:
     return Row("table 3: freeze", site.kind, "silent while paused", seen, after and not during)
 
 
-def _inotify_numbers(tables: Mapping[str, Any], most: int, wanted: int) -> tuple[int, int]:
-    """The instances that the attacker and then the neighbour request.
+def _numbers(table: Mapping[str, Any], most: int, wanted: int) -> tuple[int, int]:
+    """What the attacker and then the neighbour request. table: `limit` is that of one user, if the node reports it.
 
     The attacker gets at most half of what the kernel gives one user, as that user may be the node's root. The neighbour
     then requests one more than the other half: so it misses some if both are the same user to the kernel.
     """
-    limit = tables.get("inotify", {}).get("limit")  # an agent of an earlier version does not report it
+    limit = table.get("limit")
     if not isinstance(limit, int) or most <= limit // 2:
         return most, wanted
     return limit // 2, limit - limit // 2 + 1
@@ -159,13 +159,12 @@ COUNTERS = (("inotify", 1100, 64), ("signals", 65536, 256), ("queues", 64, 4))
 
 def _counters(site: Site) -> Iterator[Row]:
     """Limits that the kernel counts per user: objects of one sliver must not reduce the number for another."""
+    tables = {} if site.kind == "kvm" else site.tables()  # an agent of an earlier version reports none of these
     for name, most, wanted in COUNTERS:
         if site.kind == "kvm":
             yield inapplicable(f"shared limit: {name}", site.kind, f"{OWN_KERNEL}, which counts these")
             continue
-        asked = most
-        if name == "inotify":
-            asked, wanted = _inotify_numbers(site.tables(), most, wanted)
+        asked, wanted = _numbers(tables.get(name, {}), most, wanted)
         alone = amount(site.neighbour.probe((name, wanted)), name)
         with site.attacker.holding((name, asked)) as held:
             left = amount(site.neighbour.probe((name, wanted)), name)
