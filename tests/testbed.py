@@ -164,7 +164,7 @@ class Node:
 
     def mend(self) -> None:
         """Start the daemons that a test killed."""
-        if self.box.problem():
+        if not self.box.facts().healthy:
             self.box.make(link="host")
         if self.box.daemon("web") is None:
             self.start_web()

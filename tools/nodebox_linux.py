@@ -87,12 +87,16 @@ def command(argv: Sequence[str | Path], *, input: str = "", timeout: float = 60)
 
 
 def start_time(pid: int) -> int | None:
-    """The start time of a process in clock ticks after boot; None if there is no such living process."""
+    """The start time of a process in clock ticks after boot; None if there is no such living process.
+
+    A zombie with other threads lives: a killed process holds its files and locks until its last thread has ended.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ended = fields[0] in "ZX" and len(list(Path(f"/proc/{pid}/task").iterdir())) <= 1
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] in "ZX" else int(fields[19])
+    return None if ended else int(fields[19])
 
 
 def raise_file_limit() -> None:
