@@ -21,7 +21,7 @@ class Known(NamedTuple):
     serial: int
     id: str
     project: str
-    kind: str
+    type: str
     address: str
     inherited: int = 0
     kept: int = 0

@@ -14,7 +14,7 @@ IDS_PER_SLIVER = 65536
 DEFAULT_PROJECT = "default"  # for the slices of an admin without a project
 
 
-class Kind(StrEnum):
+class SliverType(StrEnum):
     """The technology of a sliver."""
 
     LXC = "lxc"
@@ -134,7 +134,7 @@ class SliceSpec:
     """A complete and valid request for a slice, created once by the service."""
 
     name: str
-    kind: Kind
+    type: SliverType
     image: str
     count: int
     limits: Limits
@@ -198,7 +198,7 @@ class Sliver:
     tag: str
     slice_name: str
     index: int
-    kind: Kind
+    type: SliverType
     desired: Desired
     image: str  # sha256
     arch: str  # x86_64, i686, aarch64

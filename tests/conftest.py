@@ -222,13 +222,13 @@ def _parts(item: pytest.Item) -> tuple[str, ...]:
 
 
 @pytest.fixture(params=["lxc"] if PRODUCTION else ["lxc", pytest.param("kvm", marks=pytest.mark.long)])
-def each_kind(request: pytest.FixtureRequest, node: Node) -> Iterator[str]:
+def each_type(request: pytest.FixtureRequest, node: Node) -> Iterator[str]:
     """Runs the test once with containers and once with machines."""
     if request.param == "kvm":
         node.ensure_machines()
-    node.kind = str(request.param)
-    yield node.kind
-    node.kind = "lxc"
+    node.type = str(request.param)
+    yield node.type
+    node.type = "lxc"
 
 
 @pytest.fixture(scope="session")

@@ -41,11 +41,11 @@ def booted(node: Node, name: str = "guest") -> Iterator[Guest]:
     """A machine that no test deletes; it is deleted at the end."""
     node.ensure_machines()
     node.kept.add(name)
-    node.kind = "kvm"
+    node.type = "kvm"
     try:
         made = node.create(name)
     finally:
-        node.kind = "lxc"
+        node.type = "lxc"
     yield Guest(node, name, made)
     node.kept.remove(name)
     node.ok("delete", name)

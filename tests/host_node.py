@@ -59,7 +59,7 @@ class HostNode(Node):
     def __init__(self) -> None:
         self.box: Any = Host()
         self.key = Path("/root/test_ed25519")
-        self.kind = "lxc"
+        self.type = "lxc"
         self.kept = set()
 
     def __enter__(self) -> Self:

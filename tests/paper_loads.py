@@ -58,11 +58,11 @@ IMAGE = {
 
 
 class PaperLoads(PaperTestbed):
-    """kinds: the types that the node runs. missing: the reports of the agent, by root or by the host of sysbench."""
+    """types: the types that the node runs. missing: the reports of the agent, by root or by the host of sysbench."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.kinds = {"lxc": True, "kvm": True}
+        self.types = {"lxc": True, "kvm": True}
         self.missing: dict[str, str] = {}
         self.broken = ""
         self.measured: list[dict[str, Any]] = []
@@ -77,8 +77,8 @@ class PaperLoads(PaperTestbed):
 
     def _node(self) -> dict[str, Any]:
         node = super()._node()
-        reasons = {kind: f"{kind} is not for paper" for kind, able in self.kinds.items() if not able}
-        node["facts"].update(kinds=self.kinds, kinds_reason=reasons)
+        reasons = {one: f"{one} is not for paper" for one, able in self.types.items() if not able}
+        node["facts"].update(kinds=self.types, kinds_reason=reasons)
         return node
 
     def _create(self, request: Request) -> Answer:

@@ -30,7 +30,7 @@ NODE = {
 def made(
     path: Path,
     *,
-    kind: str = "lxc",
+    sliver_type: str = "lxc",
     to: int = 200,
     step: int = 5,
     repeat: int = 2,
@@ -47,10 +47,10 @@ def made(
     path.mkdir(parents=True)
     lines, last = [], ""
     for turn in range(1, repeat + 1):
-        for record in _series(str(turn), kind, to, step, each * (1 + turn / 1000), seconds, memory):
+        for record in _series(str(turn), sliver_type, to, step, each * (1 + turn / 1000), seconds, memory):
             lines.append(json.dumps(record))
             last = record.get("stopped", last)
-    parameters = {"node": "node1", "kind": kind, "to": to, "step": step, "repeat": repeat, "boot": ""}
+    parameters = {"node": "node1", "kind": sliver_type, "to": to, "step": step, "repeat": repeat, "boot": ""}
     info = {
         "format": folder.FORMAT,
         "experiment": "scale",
@@ -58,7 +58,7 @@ def made(
         "seed": 1,
         "slicemgr": "0.1.0",
         "commit": "0123456789ab",
-        "command": f"slicectl bench scale --type {kind} --to {to}",
+        "command": f"slicectl bench scale --type {sliver_type} --to {to}",
         "started": TIMES[0],
         "finished": TIMES[1],
         "outcome": "stopped" if last else outcome,
@@ -75,11 +75,11 @@ def made(
 
 
 def _series(
-    turn: str, kind: str, to: int, step: int, each: float, seconds: float, memory: tuple[str, ...]
+    turn: str, sliver_type: str, to: int, step: int, each: float, seconds: float, memory: tuple[str, ...]
 ) -> Iterator[dict[str, Any]]:
     size = 0
     for n in range(0, to + 1, step):
-        head = {"step": f"{turn}/{n}", "title": f"{n} {kind}", "series": turn, "began": TIMES[0], "seconds": 2.0}
+        head = {"step": f"{turn}/{n}", "title": f"{n} {sliver_type}", "series": turn, "began": TIMES[0], "seconds": 2.0}
         node = _node(n, each)
         if node["swap_free"] < node["swap_total"] / 2:
             yield {**head, "stopped": "swap: more than half of it is in use", "data": {}}

@@ -105,7 +105,7 @@ class Node:
         self._more = more
         self._pool_size = pool_size
         self.key = demo.RUN / f"{name}_ed25519"
-        self.kind = "lxc"  # the type of the next slices
+        self.type = "lxc"  # the type of the next slices
         self.kept: set[str] = set()  # slices that tests share, which are not deleted at the end of a test
 
     def __enter__(self) -> Self:
@@ -222,9 +222,9 @@ class Node:
         return done.stdout
 
     def wishes(self) -> tuple[str, ...]:
-        """The options of a request of `kind`. For machines: the recipe that starts within seconds."""
-        sizes = ("--boot", "direct", "--memory", "192M", "--disk", "2G") if self.kind == "kvm" else ()
-        return ("--type", self.kind, "--image", IMAGES[self.kind], "--ssh-key", f"{self.key}.pub", *sizes)
+        """The options of a request of `type`. For machines: the recipe that starts within seconds."""
+        sizes = ("--boot", "direct", "--memory", "192M", "--disk", "2G") if self.type == "kvm" else ()
+        return ("--type", self.type, "--image", IMAGES[self.type], "--ssh-key", f"{self.key}.pub", *sizes)
 
     def create(self, name: str, *options: str) -> dict[str, Any]:
         """Create a slice and wait until it accepts logins. options: of the command line; they override the defaults."""

@@ -26,7 +26,7 @@ from slicemgr.drivers.libvirt import launch
 from slicemgr.drivers.libvirt.domain_xml import domain_xml
 from slicemgr.drivers.libvirt.host import Host
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
-from slicemgr.model import GIB, MIB, Desired, Kind, Limits, PortBlock, Sliver
+from slicemgr.model import GIB, MIB, Desired, Limits, PortBlock, Sliver, SliverType
 
 REPOSITORY = Path(__file__).parent.parent
 APPLETS = [
@@ -240,7 +240,7 @@ class Slivers:
             tag=tag,
             slice_name="tiny",
             index=0,
-            kind=Kind.LXC,
+            type=SliverType.LXC,
             desired=Desired.RUNNING,
             image="0" * 64,
             arch=arch,
@@ -259,7 +259,7 @@ class Slivers:
     def start(self, sliver: Sliver, place: Host | None = None, edit: Callable[[str], str] = lambda xml: xml) -> int:
         """Start a sliver as the agent does. Returns the process ID of its init on the host. Raises Failed."""
         launch.write(self.config, sliver)
-        self.hypervisor.create(sliver.kind, edit(domain_xml(sliver, place or self.place)), sliver.limits.memory)
+        self.hypervisor.create(sliver.type, edit(domain_xml(sliver, place or self.place)), sliver.limits.memory)
         return self.hypervisor.init_pid(sliver.id)
 
     def start_unconfined(self, sliver: Sliver) -> tuple[Path, int]:

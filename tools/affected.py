@@ -40,7 +40,7 @@ SILENT = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", ".gitignore"}  # no test
 BOXED = ("tests/system/", "tests/browser/", "tests/contract/", "tests/production/")
 NARROW = {
     "slicemgr/bench": (
-        *("tests/system/test_bench_kinds.py", "tests/system/test_disk_and_sysbench.py", "tests/system/test_peers.py"),
+        *("tests/system/test_bench_types.py", "tests/system/test_disk_and_sysbench.py", "tests/system/test_peers.py"),
         *("tests/system/test_scale.py", "tests/system/test_throughput.py", "tests/system/test_measure.py"),
         *(
             "tests/system/test_experiment.py",

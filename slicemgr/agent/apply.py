@@ -28,7 +28,7 @@ from slicemgr.drivers.network import neighbours, traffic
 from slicemgr.drivers.storage import atomic_file
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Failed, SlicemgrError
-from slicemgr.model import Kind, Phase, Sliver, SliverSnapshot
+from slicemgr.model import Phase, Sliver, SliverSnapshot, SliverType
 from slicemgr.policy import allocate
 from slicemgr.store import pending
 
@@ -163,11 +163,11 @@ class Applier:
     def _domain(self, sliver: Sliver) -> None:
         self._roots.launch(sliver)
         place = self._place()
-        if sliver.kind is Kind.KVM:
+        if sliver.type is SliverType.KVM:
             self._console_sizes[sliver.id] = console_log.size(self._config.node.pool, sliver.id)
-        self._hypervisor.create(sliver.kind, domain_xml(sliver, place), host_memory(sliver, place))
+        self._hypervisor.create(sliver.type, domain_xml(sliver, place), host_memory(sliver, place))
         self._link(sliver)
-        if sliver.kind is Kind.KVM:
+        if sliver.type is SliverType.KVM:
             update = pending.SliverSeen(sliver.id, Phase.PENDING, acceleration=place.acceleration, booted="no")
             self._journal.add(update)
 
@@ -189,9 +189,9 @@ class Applier:
     def _ssh(self, sliver: Sliver, progress: Callable[[str], None], unwanted: Callable[[], bool]) -> str:
         """Wait for the ssh banner. A sliver without sshd is no failure: the detail reports the missing banner."""
         agent = self._config.agent
-        limit = (agent.ssh_wait if sliver.kind is Kind.LXC else agent.boot_wait).total_seconds()
+        limit = (agent.ssh_wait if sliver.type is SliverType.LXC else agent.boot_wait).total_seconds()
         deadline = time.monotonic() + limit
-        if sliver.kind is Kind.KVM and self._wait_for_console(sliver):
+        if sliver.type is SliverType.KVM and self._wait_for_console(sliver):
             progress("the guest speaks on its console")
         wait, answered = 0.01, False
         while (
@@ -207,7 +207,7 @@ class Applier:
             raise Failed("the sliver ended while it started", hint="its init or image may be broken")
         if domain.trouble:
             raise self._paused_by_error(sliver, domain.trouble)
-        if sliver.kind is Kind.KVM and not self._stop.is_set():
+        if sliver.type is SliverType.KVM and not self._stop.is_set():
             self._journal.add(pending.SliverSeen(sliver.id, Phase.PENDING, booted="yes" if answered else "unknown"))
         observe.mark(self._config, sliver.id, domain.pid).touch(mode=0o600)
         if answered:
@@ -234,7 +234,7 @@ class Applier:
     def _resume(self, sliver: Sliver) -> None:
         """Resume the sliver. Raises Failed with the reason if a machine paused by an error pauses again."""
         self._hypervisor.resume(sliver.id)
-        if sliver.kind is Kind.KVM and self._stop.wait(_RESUME_CHECK):
+        if sliver.type is SliverType.KVM and self._stop.wait(_RESUME_CHECK):
             return
         domain = self._hypervisor.domain(sliver.id)
         if domain is not None and domain.trouble:

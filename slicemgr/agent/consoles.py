@@ -22,7 +22,7 @@ from slicemgr.drivers.libvirt.screen import Screen
 from slicemgr.drivers.libvirt.terminal_size import TerminalSize
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.ipc import console_socket
-from slicemgr.model import Desired, Kind, Sliver
+from slicemgr.model import Desired, Sliver, SliverType
 from slicemgr.policy.consoles import objection
 from slicemgr.store import Store, StoreError, console_rights, console_tickets, pending
 from slicemgr.store.console_tickets import Ticket
@@ -146,7 +146,7 @@ class Consoles:
         self, stack: ExitStack, sliver: Sliver, ticket: Ticket
     ) -> Callable[[console_socket.TerminalSize], None]:
         """A function that sets the size of the sliver's terminal; only a container's terminal has one."""
-        if sliver.kind is not Kind.LXC or ticket.screen:
+        if sliver.type is not SliverType.LXC or ticket.screen:
             return lambda size: None
         windows: list[TerminalSize] = []
 

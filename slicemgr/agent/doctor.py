@@ -26,7 +26,7 @@ from slicemgr.drivers.storage import btrfs_space
 from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
 from slicemgr.errors import Refused, SlicemgrError
 from slicemgr.human import size
-from slicemgr.model import Kind
+from slicemgr.model import SliverType
 
 _PROGRAMS = {
     "supermin": "apt-get install libguestfs-tools",
@@ -65,8 +65,8 @@ def examine(
     """Every check. A check comes after those that it depends on."""
     checks: list[Callable[[], Check]] = [
         _root,
-        lambda: _libvirt(hypervisor, Kind.LXC),
-        lambda: _libvirt(hypervisor, Kind.KVM),
+        lambda: _libvirt(hypervisor, SliverType.LXC),
+        lambda: _libvirt(hypervisor, SliverType.KVM),
         lambda: _acceleration(machines),
         lambda: _launcher(config),
         lambda: _proc_view(ProcView(config.node.run_dir)),
@@ -101,13 +101,13 @@ def _root() -> Check:
     return Check("privileges", os.geteuid() == 0, f"the agent runs as uid {os.geteuid()}", "run the agent as root")
 
 
-def _libvirt(hypervisor: Hypervisor, kind: Kind) -> Check:
-    driver = "lxc" if kind is Kind.LXC else "qemu"
+def _libvirt(hypervisor: Hypervisor, sliver_type: SliverType) -> Check:
+    driver = "lxc" if sliver_type is SliverType.LXC else "qemu"
     name = f"libvirt {driver} driver"
     try:
-        return Check(name, True, hypervisor.version(kind))
+        return Check(name, True, hypervisor.version(sliver_type))
     except SlicemgrError as error:
-        ok = False if kind is Kind.LXC else None
+        ok = False if sliver_type is SliverType.LXC else None
         return Check(name, ok, error.message, f"apt-get install libvirt-daemon-driver-{driver} and start libvirtd")
 
 

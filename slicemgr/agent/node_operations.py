@@ -14,7 +14,7 @@ from slicemgr.agent.measurements.loads import Measurer
 from slicemgr.agent.node import Node
 from slicemgr.drivers.libvirt import launch
 from slicemgr.errors import Code, Refused
-from slicemgr.model import Image, Kind
+from slicemgr.model import Image, SliverType
 from slicemgr.store import pending
 
 Result = dict[str, object]
@@ -70,7 +70,7 @@ def _kernel_tables(parts: NodeOperations, _: pending.Operation) -> Result:
 def _baseline(parts: NodeOperations, operation: pending.Operation) -> Result:
     node = parts.node
     found = node.machines.found
-    if operation.params["type"] == Kind.KVM and (found is None or not found.acceleration):
+    if operation.params["type"] == SliverType.KVM and (found is None or not found.acceleration):
         raise Refused(
             Code.INVALID,
             "this node cannot run virtual machines, or its check has not ended",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from slicemgr.agent.plan import Observed, Step, plan
-from slicemgr.model import Kind, Sliver
+from slicemgr.model import Sliver, SliverType
 
 _KEYS_AGAIN = 60.0  # seconds before the ssh keys are sent again to a guest that did not accept them
 _FIRST_RETRY, _LONGEST_RETRY = 5.0, 600.0  # seconds before the next attempt to repair a sliver
@@ -67,7 +67,7 @@ def find(
     the node has found its acceleration; before, no machine is repaired.
     """
     for sliver in slivers:
-        if not machines_known and sliver.kind is Kind.KVM:
+        if not machines_known and sliver.type is SliverType.KVM:
             continue
         if busy(sliver.id) or not attempts.may_repair(sliver.id, now):
             continue

@@ -1,4 +1,4 @@
-"""Create the roots of slivers, in one way per kind: a snapshot of the image's files, or a disk over the image.
+"""Create the roots of slivers, in one way per type: a snapshot of the image's files, or a disk over the image.
 
 Both lie in the sliver's own subvolume, so that one quota group limits and measures them alike, as it does the sliver's
 snapshots. A root that begins as a snapshot is created in the same way, and replaces the earlier root atomically.
@@ -28,7 +28,7 @@ from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.storage import atomic_file, btrfs_files, machine_disk
 from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
 from slicemgr.errors import Code, Failed, SlicemgrError
-from slicemgr.model import MIB, Boot, Kind, Sliver
+from slicemgr.model import MIB, Boot, Sliver, SliverType
 from slicemgr.policy.allocate import size_text
 
 _NO_SNAPSHOT = "the snapshot that its root begins as is gone"
@@ -40,7 +40,7 @@ _CLEANED = 30.0  # seconds
 
 
 class Preparation(Protocol):
-    """The operations on a root that depend on the kind. Every method may be called again after a crash."""
+    """The operations on a root that depend on the type. Every method may be called again after a crash."""
 
     def make(self, sliver: Sliver, directory: Path, group: int | None) -> None:
         """Create the root atomically, in place of an existing one.
@@ -71,23 +71,23 @@ class Preparation(Protocol):
 
 
 def preparation(
-    kind: Kind, config: Config, pool: Pool, hypervisor: Hypervisor, place: Callable[[], Host]
+    sliver_type: SliverType, config: Config, pool: Pool, hypervisor: Hypervisor, place: Callable[[], Host]
 ) -> Preparation:
-    """The implementation for a kind. place: returns the node's properties with its acceleration."""
-    match kind:
-        case Kind.LXC:
+    """The implementation for a type. place: returns the node's properties with its acceleration."""
+    match sliver_type:
+        case SliverType.LXC:
             return _Container(config, pool)
-        case Kind.KVM:
+        case SliverType.KVM:
             return _Machine(config, pool, hypervisor, place)
 
 
 class Roots:
-    """Creates and changes the roots of both kinds. Thread-safe for different slivers."""
+    """Creates and changes the roots of both types. Thread-safe for different slivers."""
 
     def __init__(self, config: Config, pool: Pool, hypervisor: Hypervisor, place: Callable[[], Host]) -> None:
         self._config = config
         self._pool = pool
-        self._kinds = {kind: preparation(kind, config, pool, hypervisor, place) for kind in Kind}
+        self._types = {one: preparation(one, config, pool, hypervisor, place) for one in SliverType}
 
     def make(self, sliver: Sliver) -> None:
         """Create the quota group, the sliver's subvolume and its root."""
@@ -97,7 +97,7 @@ class Roots:
         if not directory.exists():
             self._pool.create_subvolume(directory, qgroup=group)
             directory.chmod(0o700)
-        its = self._kinds[sliver.kind]
+        its = self._types[sliver.type]
         its.limit(sliver, directory, group)
         with self._room(sliver) if sliver.origin else nullcontext():
             its.make(sliver, directory, group)
@@ -115,7 +115,7 @@ class Roots:
     def _room(self, sliver: Sliver) -> Iterator[None]:
         """Raise the limit by 16 MiB meanwhile, since deletion and replacement need space in a full sliver."""
         directory, group = names.sliver_dir(self._config.node.pool, sliver.id), self._group(sliver)
-        limit = self._kinds[sliver.kind].limit
+        limit = self._types[sliver.type].limit
         limit(replace(sliver, limits=replace(sliver.limits, disk=sliver.limits.disk + _ROOM)), directory, group)
         try:
             yield
@@ -124,7 +124,7 @@ class Roots:
 
     def resize(self, sliver: Sliver) -> None:
         """Apply the sliver's disk limit to an existing root."""
-        directory, its = names.sliver_dir(self._config.node.pool, sliver.id), self._kinds[sliver.kind]
+        directory, its = names.sliver_dir(self._config.node.pool, sliver.id), self._types[sliver.type]
         its.limit(sliver, directory, self._group(sliver))
         its.grow(sliver)
         self._note_limit(sliver)
@@ -136,7 +136,7 @@ class Roots:
 
     def snapshot(self, sliver: Sliver, snapshot: str) -> tuple[int, str]:
         """Make the snapshot unless it exists; its bytes beyond the image, and a detail for the operation."""
-        pool, its = self._config.node.pool, self._kinds[sliver.kind]
+        pool, its = self._config.node.pool, self._types[sliver.type]
         target, detail = names.snapshot_dir(pool, sliver.id, snapshot), ""
         if not observe.has_root(self._config, sliver.id):
             raise Failed("there is no root to make a snapshot of")
@@ -175,7 +175,7 @@ class Roots:
         """Apply the disk limit again, because full quotas count a root and its snapshots separately."""
         if self._pool.quota_mode() is QuotaMode.FULL:
             directory = names.sliver_dir(self._config.node.pool, sliver.id)
-            self._kinds[sliver.kind].limit(sliver, directory, None)
+            self._types[sliver.type].limit(sliver, directory, None)
 
     def identify(self, sliver: Sliver, identity: Identity) -> None:
         """Write the identity with the sliver's keys. Its earlier keys are removed, the tenant's own are kept."""
@@ -184,7 +184,7 @@ class Roots:
         before = () if note is None else note.put
         if note is not None:
             authorized_keys.write_note(pool, sliver.id, (*before, *want), note.now)
-        self._kinds[sliver.kind].identify(sliver, replace(identity, keys_put=None if note is None else before))
+        self._types[sliver.type].identify(sliver, replace(identity, keys_put=None if note is None else before))
         authorized_keys.write_note(pool, sliver.id, (*before, *want), want)
 
     def give_keys(self, sliver: Sliver) -> str:
@@ -196,7 +196,7 @@ class Roots:
         note = note or Note((), ())
         authorized_keys.write_note(pool, sliver.id, (*note.put, *want), note.now)
         try:
-            self._kinds[sliver.kind].keys(sliver, note)
+            self._types[sliver.type].keys(sliver, note)
         except SlicemgrError as error:
             if error.code is Code.UNAVAILABLE:
                 raise
@@ -206,7 +206,7 @@ class Roots:
 
     def launch(self, sliver: Sliver) -> None:
         """Prepare the root as the last step before the domain starts."""
-        self._kinds[sliver.kind].launch(sliver)
+        self._types[sliver.type].launch(sliver)
 
     def _group(self, sliver: Sliver) -> int | None:
         return names.qgroup(sliver.serial) if self._pool.quota_mode() is QuotaMode.SIMPLE else None

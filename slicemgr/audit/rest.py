@@ -82,7 +82,7 @@ def _aim(world: World, things: Things) -> Aim:
     slice_: dict[str, Any] = {
         "name": "audit-new",
         "project": things.project,
-        "type": things.kind,
+        "type": things.type,
         "image": things.image,
     }
     slice_ |= {"memory": "64M", "disk": "1G", "ports": 2, "lease": "4h", "ssh_keys": [public_key("attacker")]}

@@ -68,7 +68,7 @@ class Things:
     project: str
     objects: Mapping[str, str]
     image: str
-    kind: str
+    type: str
 
 
 class World:
@@ -131,8 +131,9 @@ class World:
         before = {one["id"] for one in client.sessions.list()}
         HttpProbe(self.url).sign_in(VICTIM, self.victim.password, new("browser of a session"))
         (session,) = [one["id"] for one in client.sessions.list() if one["id"] not in before]
-        image, kind = _base(self.admin)
-        wanted: wire.SliceRequest = {"name": new("name of a slice"), "project": project, "type": kind, "image": image}
+        image, sliver_type = _base(self.admin)
+        slice_name = new("name of a slice")
+        wanted: wire.SliceRequest = {"name": slice_name, "project": project, "type": sliver_type, "image": image}
         wanted |= {"ports": 2, "lease": _LEASE}
         made = client.slices.submit(wanted)
         self._wait(made["operation"])
@@ -165,7 +166,7 @@ class World:
         for kind_of, id_ in objects.items():
             if kind_of in _WITH_IDS:
                 self.canaries.add(id_, f"id of {kind_of}")
-        return Things(project, objects, image, kind)
+        return Things(project, objects, image, sliver_type)
 
     def _snapshot(self, client: Client, project: str, name: str) -> str:
         snapshot = self.canaries.new("name of a snapshot")
@@ -267,14 +268,14 @@ def _base(admin: Client) -> tuple[str, str]:
     Raises Refused if there is none.
     """
     images = [one for one in admin.images.list() if one.get("project") is None and one["state"] == "ready"]
-    kinds: set[str] = set()
+    types: set[str] = set()
     for node in admin.nodes.list():
         offered = node["facts"].get("kinds")
-        kinds |= {kind for kind, there in offered.items() if there} if isinstance(offered, dict) else set()
-    found = [one for one in images if one["arch" if "lxc" in kinds else "boot"]]
-    if not found or not kinds:
+        types |= {one for one, there in offered.items() if there} if isinstance(offered, dict) else set()
+    found = [one for one in images if one["arch" if "lxc" in types else "boot"]]
+    if not found or not types:
         raise Refused(Code.CONFLICT, "the audit needs an image for all and a node", hint="`slicectl image import`")
-    return min(found, key=lambda one: one["virtual_size"])["name"], "lxc" if "lxc" in kinds else "kvm"
+    return min(found, key=lambda one: one["virtual_size"])["name"], "lxc" if "lxc" in types else "kvm"
 
 
 def _account(admin: Client, url: str, name: str) -> Account:

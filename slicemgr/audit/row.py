@@ -40,5 +40,5 @@ class Row:
 
 
 def inapplicable(row: str, kind: str, reason: str) -> Row:
-    """The row of a check that does not apply to this kind of sliver, or that this audit leaves out."""
+    """The row of a check that does not apply to this type of sliver, or that this audit leaves out."""
     return Row(row, kind, "", reason, None)

@@ -1,4 +1,4 @@
-"""An audit of a node: slivers of each kind, the probe inside them, the requests to the API, and the resulting rows."""
+"""An audit of a node: slivers of each type, the probe inside them, the requests to the API, and the resulting rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 class Audit:
-    """images: by kind; these kinds are audited. token: of the client, for the process that cleans up."""
+    """images: by type; these types are audited. token: of the client, for the process that cleans up."""
 
     def __init__(
         self, client: Client, node: str, images: Mapping[str, str], key: slivers.Key, token: str, say: Say
@@ -50,9 +50,9 @@ class Audit:
             place.watched(self._client, self._token, tag),
             place.projects(self._client, tag, self._say) as projects,
         ):
-            for kind, image in self._images.items():
-                self._say(f"making {kind} slivers of {image}")
-                with self.site(projects, tag, kind, image) as site:
+            for sliver_type, image in self._images.items():
+                self._say(f"making {sliver_type} slivers of {image}")
+                with self.site(projects, tag, sliver_type, image) as site:
                     found += self._audited(site)
         if not with_rest:
             return [*found, inapplicable("REST routes", "rest", "the audit ran with --no-rest")]
@@ -68,24 +68,25 @@ class Audit:
         return [Row("slicectl doctor", "node", "no check fails", seen, bool(result) and not bad)]
 
     @contextmanager
-    def site(self, projects: tuple[str, str], tag: str, kind: str, image: str) -> Iterator[shared.Site]:
-        """Create running slivers of a kind that contain the probe; delete them at the end. Raises SlicemgrError."""
-        own, others = place.make(self._client, projects, tag, kind, image, self._node, self._key.line, self._stop)
+    def site(self, projects: tuple[str, str], tag: str, sliver_type: str, image: str) -> Iterator[shared.Site]:
+        """Create running slivers of a type that contain the probe; delete them at the end. Raises SlicemgrError."""
+        key = self._key.line
+        own, others = place.make(self._client, projects, tag, sliver_type, image, self._node, key, self._stop)
         try:
-            patience = slivers.patience(self._client.nodes.get(self._node), kind)
-            inside = [self._inside(f"{tag}-{kind}", one, patience) for one in (*own, *others)]
+            patience = slivers.patience(self._client.nodes.get(self._node), sliver_type)
+            inside = [self._inside(f"{tag}-{sliver_type}", one, patience) for one in (*own, *others)]
             site = shared.Site(
-                kind,
+                sliver_type,
                 attacker=inside[0],
                 mate=inside[1],
                 neighbour=inside[2],
                 tables=self._tables,
                 service_port=self._client.port,
-                paused=lambda: place.paused(self._client, projects[1], f"{tag}-{kind}"),
+                paused=lambda: place.paused(self._client, projects[1], f"{tag}-{sliver_type}"),
             )
             yield site
         finally:
-            place.remove(self._client, projects, tag, kind)
+            place.remove(self._client, projects, tag, sliver_type)
 
     def _inside(self, name: str, sliver: wire.Sliver, patience: float) -> Inside:
         slivers.await_banner(name, lambda: answers(sliver, 5), patience, self._stop, pause=0.1)
@@ -94,10 +95,10 @@ class Audit:
         return inside
 
     def _audited(self, site: shared.Site) -> list[Row]:
-        asked = machine.CHECKS if site.kind == "kvm" else checks.INSIDE
+        asked = machine.CHECKS if site.type == "kvm" else checks.INSIDE
         found = [*shared.rows(site), *self.inside(site, asked, self.target(site))]
-        if site.kind == "kvm":
-            found += [inapplicable(row, site.kind, reason) for row, reason in machine.INAPPLICABLE.items()]
+        if site.type == "kvm":
+            found += [inapplicable(row, site.type, reason) for row, reason in machine.INAPPLICABLE.items()]
         return found
 
     def inside(self, site: shared.Site, asked: Sequence[Check], target: Target) -> list[Row]:
@@ -106,14 +107,14 @@ class Audit:
         known: dict[tuple[str, ...], Values | SlicemgrError] = {}
         for check in asked:
             words = tuple(map(str, check.words(target)))
-            self._say(f"{site.kind}: {check.row}")
+            self._say(f"{site.type}: {check.row}")
             if words not in known:
                 known[words] = self._probed(site.attacker, words, check.timeout)
             values = known[words]
             if isinstance(values, SlicemgrError):
-                found.append(Row(check.row, site.kind, check.expected, values.message, False))
+                found.append(Row(check.row, site.type, check.expected, values.message, False))
             else:
-                found.append(checks.judged(check, site.kind, values, target))
+                found.append(checks.judged(check, site.type, values, target))
         return found
 
     @staticmethod

@@ -34,7 +34,7 @@ class Site:
     paused.
     """
 
-    kind: str
+    type: str
     attacker: Inside
     mate: Inside
     neighbour: Inside
@@ -50,7 +50,7 @@ def rows(site: Site) -> Iterator[Row]:
 
 
 def between(site: Site) -> Iterator[Row]:
-    """The checks for all kinds of slivers: links, tables of the node, and the silence of a paused sliver."""
+    """The checks for all types of slivers: links, tables of the node, and the silence of a paused sliver."""
     yield from _reached(site)
     yield _spoofed(site)
     yield _connections(site)
@@ -72,17 +72,17 @@ def _connect(site: Site, address: str, port: int) -> str:
 def _reached(site: Site) -> Iterator[Row]:
     """The port of the mate is the control: it shows that the probe detects a successful connection."""
     mate = _connect(site, site.mate.shown["address"], 22)
-    yield Row("network: a sliver of the same slice", site.kind, "ok", mate, mate == "ok")
+    yield Row("network: a sliver of the same slice", site.type, "ok", mate, mate == "ok")
     neighbour = _connect(site, site.neighbour.shown["address"], 22)
-    yield Row("network: a sliver of another project", site.kind, "refused", neighbour, neighbour in _UNREACHED)
+    yield Row("network: a sliver of another project", site.type, "refused", neighbour, neighbour in _UNREACHED)
     public = site.neighbour.shown["ssh"]
     shown = _connect(site, public["host"], public["port"])
-    yield Row("network: its public port", site.kind, "ok", shown, shown == "ok")
+    yield Row("network: its public port", site.type, "ok", shown, shown == "ok")
     ports = [*SERVICES, *([site.service_port] if site.service_port else [])]
     found = {**_connects(site, GATEWAY, ports), **_connects(site, public["host"], ports)}
     open_ = [place for place, result in found.items() if result not in _UNREACHED]
     seen = ", ".join(open_) or f"all {len(found)} refused"
-    yield Row("network: services of the node", site.kind, "refused", seen, not open_)
+    yield Row("network: services of the node", site.type, "refused", seen, not open_)
 
 
 def _spoofed(site: Site) -> Row:
@@ -94,7 +94,7 @@ def _spoofed(site: Site) -> Row:
     own = site.mate.received(_UDP_PORT, send(site.attacker.shown["address"]))
     forged = site.mate.received(_UDP_PORT, send(site.neighbour.shown["address"]))
     seen = f"{forged} arrived from a forged address, {own} from its own"
-    return Row("network: forged source address", site.kind, "none arrive", seen, forged == 0 and bool(own))
+    return Row("network: forged source address", site.type, "none arrive", seen, forged == 0 and bool(own))
 
 
 def void(_: Values) -> None:
@@ -107,12 +107,12 @@ def _connections(site: Site) -> Row:
     before = site.tables()["connections"]
     limit, room = before.get("per_sliver"), (before["limit"] - before["used"]) // 2
     if not isinstance(limit, int):
-        return Row(name, site.kind, "a limit for each sliver", "the node has none", False)
+        return Row(name, site.type, "a limit for each sliver", "the node has none", False)
     count = min(limit + limit // 4 + _FLOW_MARGIN, room)
     sent = amount(site.attacker.probe(("flows", site.mate.shown["address"], count)), "flows")
     grown = site.tables()["connections"]["used"] - before["used"]
     seen = f"{grown} entries for {sent} flows"
-    return Row(name, site.kind, f"at most {limit}", seen, count > limit and grown <= limit + _FLOW_MARGIN)
+    return Row(name, site.type, f"at most {limit}", seen, count > limit and grown <= limit + _FLOW_MARGIN)
 
 
 def _neighbours(site: Site) -> Row:
@@ -120,7 +120,7 @@ def _neighbours(site: Site) -> Row:
     sent = amount(site.attacker.probe(("arp", _FORGED, _ARP)), "arp")
     grown = site.tables()["neighbours"]["used"] - before
     seen = f"{grown} entries for {sent} requests"
-    return Row("forged ARP requests", site.kind, "no entry on the node", seen, bool(sent) and grown <= _ARP_MARGIN)
+    return Row("forged ARP requests", site.type, "no entry on the node", seen, bool(sent) and grown <= _ARP_MARGIN)
 
 
 def _ipv6(site: Site) -> Row:
@@ -128,7 +128,7 @@ def _ipv6(site: Site) -> Row:
     found = site.attacker.probe(("ipv6", _IPV6_MILLISECONDS))
     sent, answers_ = amount(found, "ipv6.sent"), amount(found, "ipv6.answers")
     seen = f"{answers_} packets after {sent} requests"
-    return Row("network: IPv6", site.kind, "no answer", seen, bool(sent) and answers_ == 0)
+    return Row("network: IPv6", site.type, "no answer", seen, bool(sent) and answers_ == 0)
 
 
 def _frozen(site: Site) -> Row:
@@ -137,7 +137,7 @@ def _frozen(site: Site) -> Row:
         during = answers(site.neighbour.shown, _SILENCE)
     after = answers(site.neighbour.shown, 10 * _SILENCE)
     seen = f"ssh {'answers' if during else 'is silent'}, then {'answers' if after else 'is silent'}"
-    return Row("table 3: freeze", site.kind, "silent while paused", seen, after and not during)
+    return Row("table 3: freeze", site.type, "silent while paused", seen, after and not during)
 
 
 def _numbers(table: Mapping[str, Any], most: int, wanted: int) -> tuple[int, int]:
@@ -159,10 +159,10 @@ COUNTERS = (("inotify", 1100, 64), ("signals", 65536, 256), ("queues", 64, 4))
 
 def _counters(site: Site) -> Iterator[Row]:
     """Limits that the kernel counts per user: objects of one sliver must not reduce the number for another."""
-    tables = {} if site.kind == "kvm" else site.tables()  # an agent of an earlier version reports none of these
+    tables = {} if site.type == "kvm" else site.tables()  # an agent of an earlier version reports none of these
     for name, most, wanted in COUNTERS:
-        if site.kind == "kvm":
-            yield inapplicable(f"shared limit: {name}", site.kind, f"{OWN_KERNEL}, which counts these")
+        if site.type == "kvm":
+            yield inapplicable(f"shared limit: {name}", site.type, f"{OWN_KERNEL}, which counts these")
             continue
         asked, wanted = _numbers(tables.get(name, {}), most, wanted)
         alone = amount(site.neighbour.probe((name, wanted)), name)
@@ -171,4 +171,4 @@ def _counters(site: Site) -> Iterator[Row]:
             count = amount(held, name)
         seen = f"{left} of {alone} while another holds {count} of {asked}"
         ok = left is not None and left == alone and count is not None and (count < asked or asked < most)
-        yield Row(f"shared limit: {name}", site.kind, "bounded, and none taken from another", seen, ok)
+        yield Row(f"shared limit: {name}", site.type, "bounded, and none taken from another", seen, ok)

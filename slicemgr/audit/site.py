@@ -64,31 +64,38 @@ def projects(client: Client, tag: str, say: Callable[[str], None]) -> Iterator[t
 
 
 def make(
-    client: Client, names: tuple[str, str], tag: str, kind: str, image: str, node: str, key: str, stop: threading.Event
+    client: Client,
+    names: tuple[str, str],
+    tag: str,
+    sliver_type: str,
+    image: str,
+    node: str,
+    key: str,
+    stop: threading.Event,
 ) -> tuple[Sequence[wire.Sliver], Sequence[wire.Sliver]]:
     """Create running slices, with two slivers in the first project and one in the second. Raises SlicemgrError."""
     asked = []
     # A machine starts faster without its boot loader, which no check concerns.
-    boot = "direct" if kind == "kvm" and client.images.get(image)["boot"].get("kernel") else ""
+    boot = "direct" if sliver_type == "kvm" and client.images.get(image)["boot"].get("kernel") else ""
     for project, count in zip(names, (2, 1), strict=True):
         wanted = slivers.request(
-            f"{tag}-{kind}", kind, image, node, key, project=project, count=count, lease=_LEASE, ports=_PORTS,
-            memory=_MEMORY[kind], disk=_DISK[kind], boot=boot,
+            f"{tag}-{sliver_type}", sliver_type, image, node, key, project=project, count=count, lease=_LEASE,
+            ports=_PORTS, memory=_MEMORY[sliver_type], disk=_DISK[sliver_type], boot=boot,
         )  # fmt: skip
         asked.append((project, slivers.ask(client, wanted)))
     made = []
     for project, created in asked:
         slivers.wait(client, created["operation"], stop)
         with in_project(client, project):
-            made.append(client.slices.get(f"{tag}-{kind}")["slivers"])
+            made.append(client.slices.get(f"{tag}-{sliver_type}")["slivers"])
     return made[0], made[1]
 
 
-def remove(client: Client, names: tuple[str, str], tag: str, kind: str) -> None:
-    """Delete the slices of one kind."""
+def remove(client: Client, names: tuple[str, str], tag: str, sliver_type: str) -> None:
+    """Delete the slices of one type."""
     for project in names:
         with in_project(client, project), suppress(SlicemgrError):
-            client.operations.wait(client.slices.delete(f"{tag}-{kind}")["id"], 600)
+            client.operations.wait(client.slices.delete(f"{tag}-{sliver_type}")["id"], 600)
 
 
 @contextmanager

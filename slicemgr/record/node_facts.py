@@ -17,7 +17,7 @@ from slicemgr.drivers.network import traffic
 from slicemgr.drivers.storage import btrfs_space
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, SlicemgrError
-from slicemgr.model import Kind
+from slicemgr.model import SliverType
 
 
 def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found | None) -> dict[str, object]:
@@ -37,8 +37,8 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
         "net_rate_missing": list(traffic.missing()),
         "addresses": config.network.addresses,
         "start_wait": {  # seconds until a sliver must send an SSH banner
-            Kind.LXC.value: config.agent.ssh_wait.total_seconds(),
-            Kind.KVM.value: config.agent.boot_wait.total_seconds(),
+            SliverType.LXC.value: config.agent.ssh_wait.total_seconds(),
+            SliverType.KVM.value: config.agent.boot_wait.total_seconds(),
         },
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         **_load(),
@@ -49,25 +49,25 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
         metadata = btrfs_space.metadata(config.node.pool)
         facts["metadata_used"], facts["metadata_free"] = metadata.used, metadata.room
     facts["filesystem"], facts["quota"] = "btrfs", pool.quota_mode().value
-    kinds = {kind.value: True for kind in Kind}
+    types = {sliver_type.value: True for sliver_type in SliverType}
     reasons: dict[str, str] = {}
-    for kind in Kind:
+    for sliver_type in SliverType:
         try:
-            facts[f"libvirt_{kind}"] = hypervisor.version(kind)
+            facts[f"libvirt_{sliver_type}"] = hypervisor.version(sliver_type)
         except SlicemgrError as error:  # libvirtd may be restarting: requests can wait for it
-            kinds[kind.value] = error.code is Code.UNAVAILABLE
+            types[sliver_type.value] = error.code is Code.UNAVAILABLE
             if error.code is Code.UNAVAILABLE:
                 break  # one daemon has both drivers
     if machines is None:
-        kinds[Kind.KVM.value] = False
-        reasons[Kind.KVM.value] = "the agent is still finding out how it can run virtual machines; try again soon"
+        types[SliverType.KVM.value] = False
+        reasons[SliverType.KVM.value] = "the agent is still finding out how it can run virtual machines; try again soon"
     elif machines.acceleration is None:
-        kinds[Kind.KVM.value] = False
-        reasons[Kind.KVM.value] = machines.reason
+        types[SliverType.KVM.value] = False
+        reasons[SliverType.KVM.value] = machines.reason
     facts["acceleration"] = (machines.acceleration if machines else None) or "none"
-    facts["acceleration_reason"] = machines.reason if machines else reasons[Kind.KVM.value]
+    facts["acceleration_reason"] = machines.reason if machines else reasons[SliverType.KVM.value]
     facts["uefi"] = FIRMWARE.exists()
-    facts["kinds"], facts["kinds_reason"] = kinds, reasons
+    facts["kinds"], facts["kinds_reason"] = types, reasons
     return facts
 
 

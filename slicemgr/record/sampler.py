@@ -25,7 +25,7 @@ from slicemgr.drivers.storage import atomic_file
 from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
 from slicemgr.drivers.storage.btrfs_step import PoolFailed
 from slicemgr.figures import COUNTED, RAW, Known, Usage
-from slicemgr.model import KIB, Kind
+from slicemgr.model import KIB, SliverType
 from slicemgr.record.increments import Increment, Reading, since
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Sampler:
             if counts is not None:
                 row["connections"] = connections.get(one.id)
                 values = {**asdict(counts), **(asdict(links[one.id]) if one.id in links else {})}
-                values |= _of_machine(machines.get(one.id, {})) if one.kind == Kind.KVM else {}
+                values |= _of_machine(machines.get(one.id, {})) if one.type == SliverType.KVM else {}
                 life = str(running[one.id])
                 fresh[one.id] = Reading(life, now, self._counters(one.id, life, values))
                 self._fill(row, counts, values, self._since(one.id, fresh[one.id], running[one.id]))
@@ -149,7 +149,7 @@ class Sampler:
         state = counters.machine()
         fresh[MACHINE] = Reading("boot", now, {"cpu": state.cpu})
         increment = since(self._kept.get(MACHINE), fresh[MACHINE], 0.0, None)
-        kinds = [one.kind for one in slivers if one.id in found]
+        types = [one.type for one in slivers if one.id in found]
         space = self._pool.space()
         return {
             "node": self._config.node.name,
@@ -164,7 +164,7 @@ class Sampler:
             "cpu": increment.counts["cpu"],
             "cpu_peak": increment.counts["cpu"] / increment.seconds if increment.seconds else 0.0,
             **{name: sum(row[name] for row in rows) for name in COUNTED},
-            **{kind.value: kinds.count(kind.value) for kind in Kind},
+            **{one.value: types.count(one.value) for one in SliverType},
         }
 
     def _usage(self, one: Known, row: Row) -> Usage:
@@ -174,7 +174,8 @@ class Sampler:
         """
         more = one.kept if self._pool.quota_mode() is QuotaMode.FULL else one.inherited
         disk = None if row["disk"] is None else row["disk"] + more
-        return Usage(one.serial, row["working"], row["charged"], disk, row["guest"] if one.kind == Kind.KVM else None)
+        guest = row["guest"] if one.type == SliverType.KVM else None
+        return Usage(one.serial, row["working"], row["charged"], disk, guest)
 
     def _charges(self) -> dict[int, tuple[int, int]]:
         try:

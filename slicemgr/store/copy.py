@@ -49,8 +49,8 @@ def _copy_table(old: Connection, new: Connection, table: sa.Table) -> int:
     count = 0
     try:
         found = old.execute(sa.select(table), execution_options={"yield_per": _AT_ONCE})
-        for rows in found.mappings().partitions():
-            new.execute(table.insert(), [dict(row) for row in rows])
+        for rows in found.partitions():
+            new.execute(table.insert(), [dict(zip(table.columns.keys(), row, strict=True)) for row in rows])
             count += len(rows)
     except (exc.IntegrityError, exc.ProgrammingError, exc.DataError) as error:
         reason = str(error.orig).partition("\n")[0]  # the rest of the message contains the row

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from slicemgr import model
-from slicemgr.model import Desired, ImageState, Kind, OperationState, Phase
+from slicemgr.model import Desired, ImageState, OperationState, Phase, SliverType
 from slicemgr.store import snapshots
 from slicemgr.store import tables as t
 from slicemgr.store.observations import record
@@ -133,7 +133,7 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
     s, sl, i = t.slivers.c, t.slices.c, t.images.c
     query = (
         sa.select(
-            *(s.id, s.serial, sl.id, sl.name, s.idx, sl.kind, s.desired, sl.image, i.arch, s.address),
+            *(s.id, s.serial, sl.id, sl.name, s.idx, sl.type, s.desired, sl.image, i.arch, s.address),
             *(s.port_first, s.port_count, s.uid_first),
             sa.cast(sl.ssh_keys, sa.Text),
             *(sl.count, s.host_key, s.generation, s.phase, s.error),
@@ -160,7 +160,7 @@ def _sliver_row(row: tuple[Any, ...], shall_have: tuple[model.SliverSnapshot, ..
         tag=row[2],
         slice_name=row[3],
         index=row[4],
-        kind=Kind(row[5]),
+        type=SliverType(row[5]),
         desired=Desired(row[6]),
         image=row[7],
         arch=row[8],

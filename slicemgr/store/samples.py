@@ -45,7 +45,7 @@ def slivers(c: Connection, node: str) -> list[Known]:
     n = t.sliver_snapshots.c
     held = sa.cast(sa.func.coalesce(sa.func.sum(n.size), 0), sa.BigInteger)  # a sum is a decimal in PostgreSQL
     kept = sa.select(held).where(n.sliver == s.id).scalar_subquery()
-    columns = (s.serial, s.id, l.project, l.kind, s.address, s.inherited, kept)
+    columns = (s.serial, s.id, l.project, l.type, s.address, s.inherited, kept)
     query = sa.select(*columns).join(t.slices, l.id == s.slice).where(s.node == node).order_by(s.serial)
     return [Known(*row) for row in c.execute(query)]
 

@@ -297,7 +297,7 @@ slices = sa.Table(
     _text("name"),
     _text("project"),
     _text("owner"),
-    _text("kind"),
+    _text("kind", key="type"),  # the column keeps its name for agents of earlier versions that still run
     _text("image", index=True),
     _number("count"),
     sa.Column("ssh_keys", sa.JSON, nullable=False),

@@ -93,13 +93,13 @@ def accept(page: Page, link: str) -> None:
     page.wait_for_url("**/slices")
 
 
-def request_slice(page: Page, node: Node, name: str, kind: str = "lxc", image: str = "debian-12") -> None:
+def request_slice(page: Page, node: Node, name: str, sliver_type: str = "lxc", image: str = "debian-12") -> None:
     """Fill the form in and send it."""
     page.goto("/new")
     page.get_by_label("Name").fill(name)
-    page.locator(f"input[name=type][value={kind}]").check(force=True)
+    page.locator(f"input[name=type][value={sliver_type}]").check(force=True)
     page.get_by_label("Image").select_option(image)
-    page.locator("input[name=size][value=small]" if kind == "lxc" else "input[name=size][value=medium]").check(
+    page.locator("input[name=size][value=small]" if sliver_type == "lxc" else "input[name=size][value=medium]").check(
         force=True
     )
     page.get_by_label("Public key").fill(Path(node.key.with_suffix(".pub")).read_text())

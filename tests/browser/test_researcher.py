@@ -1,4 +1,4 @@
-"""The researcher's way through the pages, before a real node: both kinds, without JavaScript, two tabs."""
+"""The researcher's way through the pages, before a real node: both types, without JavaScript, two tabs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from browser.conftest import PASSWORD, Open, accept, request_slice, ssh
 _READY = 180_000  # ms; a machine boots in emulation
 
 
-def test_from_the_invitation_to_the_end(node: Node, window: Open, link: str, each_kind: str) -> None:
+def test_from_the_invitation_to_the_end(node: Node, window: Open, link: str, each_type: str) -> None:
     """Every button of a slice, and a login by the command that the page shows. Of a machine: without a second boot."""
     page = window()
     accept(page, link)
     expect(page.get_by_text("Your password is set")).to_be_visible()
     expect(page.get_by_role("heading", name="No slices yet")).to_be_visible()
-    request_slice(page, node, "exp", each_kind, IMAGES[each_kind])
+    request_slice(page, node, "exp", each_type, IMAGES[each_type])
     page.wait_for_url("**/slices/exp**")
     expect(page.get_by_text("Ready", exact=True)).to_be_visible(timeout=_READY)
     command = page.get_by_label("ssh command of exp").first.inner_text()
     assert ssh(node, command, "id -un").strip() == "root"
     actions = (("Pause", "paused"), ("Resume", "running"), ("Stop", "stopped"), ("Start", "running"))
-    for action, state in actions[: 4 if each_kind == "lxc" else 3]:
+    for action, state in actions[: 4 if each_type == "lxc" else 3]:
         page.get_by_role("button", name=action, exact=True).click()
         expect(page.locator("[role=status] .badge", has_text=state)).to_be_visible(timeout=_READY)
     page.get_by_label("Renew for").select_option("90d")

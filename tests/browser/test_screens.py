@@ -158,9 +158,9 @@ def test_the_screen_of_a_machine(guest: Guest, chromium: Browser) -> None:
 @pytest.mark.long
 def test_a_machine_that_is_deleted_ends_its_console(node: Node, chromium: Browser, eve: str) -> None:
     node.ensure_machines()
-    node.kind = "kvm"
+    node.type = "kvm"
     node.create("vm", "--no-wait")
-    node.kind = "lxc"
+    node.type = "lxc"
     node.ok("wait", "vm", "--for", "running")
     wrong: list[str] = []
     with at(node, chromium, "/slices/vm/0/console", wrong) as page:

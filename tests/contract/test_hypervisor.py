@@ -26,15 +26,15 @@ from slicemgr.drivers.libvirt.domain_xml import domain_xml
 from slicemgr.drivers.libvirt.host import Host
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.errors import Code, Failed
-from slicemgr.model import GIB, Kind, Sliver
+from slicemgr.model import GIB, Sliver, SliverType
 
-EMPTY_NODE = "<node></node>"  # a test driver without domains, for the kind that is not under test
+EMPTY_NODE = "<node></node>"  # a test driver without domains, for the type that is not under test
 
 
 class Driver:
     """Makes domains of one libvirt driver."""
 
-    kind: Kind
+    type: SliverType
     hypervisor: Hypervisor
 
     def start(self, generation: int = 0) -> Sliver:
@@ -49,18 +49,18 @@ class TestDriver(Driver):
     """libvirt's `test:///`, in this process: virtual machines without anything in them."""
 
     __test__ = False
-    kind = Kind.KVM
+    type = SliverType.KVM
 
     def __init__(self, directory: Path, slivers: Slivers) -> None:
         empty = directory / "empty.xml"
         empty.write_text(EMPTY_NODE)
         self.hypervisor = Hypervisor(LibvirtConfig(lxc=f"test://{empty}", qemu="test:///default"))
-        self.hypervisor.version(Kind.KVM)
+        self.hypervisor.version(SliverType.KVM)
         self._slivers = slivers
 
     def start(self, generation: int = 0) -> Sliver:
-        sliver = replace(self._slivers.new(), kind=Kind.KVM, generation=generation)
-        self.hypervisor.create(Kind.KVM, for_test_driver(sliver, self._slivers.place), GIB)
+        sliver = replace(self._slivers.new(), type=SliverType.KVM, generation=generation)
+        self.hypervisor.create(SliverType.KVM, for_test_driver(sliver, self._slivers.place), GIB)
         return sliver
 
     def foreign(self) -> str:
@@ -79,7 +79,7 @@ def for_test_driver(sliver: Sliver, place: Host) -> str:
 class LxcDriver(Driver):
     """Real containers."""
 
-    kind = Kind.LXC
+    type = SliverType.LXC
 
     def __init__(self, slivers: Slivers) -> None:
         self.hypervisor = slivers.hypervisor
@@ -139,7 +139,7 @@ def test_a_domain_that_was_created_is_seen(driver: Driver) -> None:
     seen = driver.hypervisor.domains()
     assert set(seen) == {sliver.id}
     one = seen[sliver.id]
-    assert (one.sliver, one.kind, one.paused, one.generation) == (sliver.id, driver.kind, False, 7)
+    assert (one.sliver, one.type, one.paused, one.generation) == (sliver.id, driver.type, False, 7)
     assert driver.hypervisor.domain(sliver.id) == one
 
 
@@ -195,7 +195,7 @@ def test_the_same_sliver_may_start_again_with_a_newer_generation(driver: Driver)
     if isinstance(driver, LxcDriver):
         driver.slivers.start(newer)
     else:
-        driver.hypervisor.create(Kind.KVM, for_test_driver(newer, driver._slivers.place), GIB)  # type: ignore[attr-defined]
+        driver.hypervisor.create(SliverType.KVM, for_test_driver(newer, driver._slivers.place), GIB)  # type: ignore[attr-defined]
     assert driver.hypervisor.domains()[sliver.id].generation == 1
 
 
@@ -210,11 +210,11 @@ def test_changes_are_told_by_sliver(driver: Driver) -> None:
 
 def test_a_domain_that_libvirt_refuses_is_an_error_that_says_why(driver: Driver) -> None:
     with pytest.raises(Failed, match="libvirt could not start the domain"):
-        driver.hypervisor.create(driver.kind, "<domain type='nonsense'/>", GIB)
+        driver.hypervisor.create(driver.type, "<domain type='nonsense'/>", GIB)
 
 
 def test_the_version(driver: Driver) -> None:
-    assert driver.hypervisor.version(driver.kind).startswith("libvirt ")
+    assert driver.hypervisor.version(driver.type).startswith("libvirt ")
 
 
 def test_the_number_of_calls_does_not_grow_with_the_domains(driver: Driver) -> None:
@@ -245,7 +245,7 @@ def test_the_number_of_calls_does_not_grow_with_the_domains(driver: Driver) -> N
 
 def test_no_libvirtd_is_said_as_such() -> None:
     away = Hypervisor(LibvirtConfig(lxc="lxc:///system?socket=/nowhere/sock"))
-    for call in (away.domains, lambda: away.domain("x"), lambda: away.version(Kind.LXC)):
+    for call in (away.domains, lambda: away.domain("x"), lambda: away.version(SliverType.LXC)):
         with pytest.raises(Failed) as caught:
             call()
         assert caught.value.code is Code.UNAVAILABLE

@@ -11,7 +11,7 @@ import pytest
 from slicemgr.drivers.libvirt.container_xml import MASKED_DIRS, MASKED_FILES
 from slicemgr.drivers.libvirt.domain_xml import domain_xml
 from slicemgr.drivers.libvirt.host import Acceleration, Host
-from slicemgr.model import GIB, MIB, Boot, BootFacts, Desired, Kind, Limits, PortBlock, Sliver
+from slicemgr.model import GIB, MIB, Boot, BootFacts, Desired, Limits, PortBlock, Sliver, SliverType
 
 PLACE = Host(
     root=Path("/run/slicemgr/root"),
@@ -28,7 +28,7 @@ SLIVER = Sliver(
     tag="k3wz8n2q",
     slice_name="exp",
     index=7,
-    kind=Kind.LXC,
+    type=SliverType.LXC,
     desired=Desired.RUNNING,
     image="ab" * 32,
     arch="x86_64",
@@ -38,7 +38,7 @@ SLIVER = Sliver(
     limits=Limits(memory=512 * MIB, disk=4 * GIB, pids=512, cpu=0.5),
     ssh_keys=(),
 )
-MACHINE = replace(SLIVER, kind=Kind.KVM, limits=replace(SLIVER.limits, pids=0))
+MACHINE = replace(SLIVER, type=SliverType.KVM, limits=replace(SLIVER.limits, pids=0))
 CASES = {
     "lxc": (SLIVER, PLACE),
     "lxc-every-limit": (

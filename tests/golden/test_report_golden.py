@@ -22,5 +22,5 @@ def test_a_run_of_containers_beside_an_earlier_one(tmp_path: Path, golden: Golde
 
 
 def test_a_run_of_machines_that_the_guard_stopped(tmp_path: Path, golden: Golden) -> None:
-    run = made(tmp_path / "run", kind="kvm", to=120, step=10, each=320 * MIB, repeat=1, seconds=7)
+    run = made(tmp_path / "run", sliver_type="kvm", to=120, step=10, each=320 * MIB, repeat=1, seconds=7)
     golden("bench/kvm.md", pages.markdown(pages.context(run, pages.content(run), None, None)))

@@ -62,21 +62,21 @@ def leftovers(node: Node) -> list[str]:
 
 
 @pytest.mark.timeout(LONGEST + 600)
-def test_every_check_passes_and_nothing_is_left(node: Node, each_kind: str) -> None:
+def test_every_check_passes_and_nothing_is_left(node: Node, each_type: str) -> None:
     # On the emulated production host an import runs its appliance inside an emulated machine, for more than 20 minutes.
     emulated = bool(os.environ.get("SLICEMGR_NO_BOX"))
-    words = ["--type", each_kind, "--image", IMAGES[each_kind], "--no-rest" if emulated else "--rest"]
+    words = ["--type", each_type, "--image", IMAGES[each_type], "--no-rest" if emulated else "--rest"]
     done = node.slicectl("audit", *words, "-f", "json", timeout=LONGEST)
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)
     assert not [one for one in found["rows"] if one["verdict"] == "fail"]
     assert (done.returncode, found["failed"]) == (0, 0)
-    by_kind = {kind: [one for one in found["rows"] if one["kind"] == kind] for kind in (each_kind, "node", "rest")}
+    by_kind = {kind: [one for one in found["rows"] if one["kind"] == kind] for kind in (each_type, "node", "rest")}
     assert all(by_kind.values())
     skipped = {one["row"] for one in found["rows"] if one["verdict"] == "not applicable"}
     counted = {f"shared limit: {name}" for name, _, _ in shared.COUNTERS}
     left_out = {"REST routes"} if emulated else set()
-    assert skipped == left_out | (machine.INAPPLICABLE.keys() | counted if each_kind == "kvm" else set())
+    assert skipped == left_out | (machine.INAPPLICABLE.keys() | counted if each_type == "kvm" else set())
     assert all(one["seen"] for one in found["rows"]), "a check that does not apply says why"
     assert leftovers(node) == []
     assert json.loads(node.ok("audit", "--last", "-f", "json")) == found
@@ -98,14 +98,14 @@ SIZES = {"table 3: memory", "disks", "memory"}
 
 
 @contextmanager
-def a_site(node: Node, kind: str) -> Iterator[tuple[run.Audit, shared.Site]]:
+def a_site(node: Node, sliver_type: str) -> Iterator[tuple[run.Audit, shared.Site]]:
     """The slivers of an audit, with the probe in them."""
     with node.client() as admin, closing(Key(new_key())) as key:
-        image, tag = IMAGES[kind], place.new_tag()
-        audit = run.Audit(admin, admin.nodes.list()[0]["name"], {kind: image}, key, node.token(), lambda _: None)
+        image, tag = IMAGES[sliver_type], place.new_tag()
+        audit = run.Audit(admin, admin.nodes.list()[0]["name"], {sliver_type: image}, key, node.token(), lambda _: None)
         with (
             place.projects(admin, tag, lambda _: None) as projects,
-            audit.site(projects, tag, kind, image) as site,
+            audit.site(projects, tag, sliver_type, image) as site,
         ):
             yield audit, site
 
@@ -147,15 +147,15 @@ def failed(rows: Iterable[Row]) -> set[str]:
     return {one.row for one in rows if one.ok is False}
 
 
-def test_each_row_fails_where_its_protection_is_missing(node: Node, each_kind: str) -> None:
+def test_each_row_fails_where_its_protection_is_missing(node: Node, each_type: str) -> None:
     """The same probes in the same slivers, with the protections and without them."""
-    with a_site(node, each_kind) as (audit, site):
+    with a_site(node, each_type) as (audit, site):
         rows = list(shared.between(site))
         assert failed(rows) == set()
         with unprotected(node, site.attacker.shown):
             weak = replace(site, tables=lambda: tables(node), paused=nullcontext)
             assert failed(shared.between(weak)) == {one.row for one in rows} - REACHED
-        if each_kind == "kvm":
+        if each_type == "kvm":
             promised = audit.target(site)
             assert failed(audit.inside(site, machine.CHECKS, promised)) == set()
             less = replace(promised, memory=promised.memory // 2, disk=promised.disk // 2)

@@ -162,9 +162,9 @@ def see_the_screen(node: Node, eve: Person, machine: str) -> None:
 def test_a_machine_that_is_deleted_ends_its_screen(node: Node) -> None:
     """The other tests of a screen are in test_guest."""
     node.ensure_machines()
-    node.kind = "kvm"
+    node.type = "kvm"
     node.create("vm", "--no-wait")
-    node.kind = "lxc"
+    node.type = "lxc"
     node.ok("wait", "vm", "--for", "running", "--timeout", "10m")
     with node.client() as admin, admin.slices.console("vm", screen=True) as screen:
         Viewer(screen).start()

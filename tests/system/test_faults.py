@@ -43,12 +43,12 @@ def ask(node: Node, *words: str) -> None:
     node.ok(*words, "--no-wait", *(node.wishes() if words[0] == "create" else ()))
 
 
-both_kinds = pytest.mark.usefixtures("each_kind")
+both_types = pytest.mark.usefixtures("each_type")
 # A machine is long in booting: with libvirtd is the harder case.
 who_dies = pytest.mark.parametrize(
-    ("each_kind", "libvirt"),
+    ("each_type", "libvirt"),
     [("lxc", False), ("lxc", True), pytest.param("kvm", True, marks=pytest.mark.long)],
-    indirect=["each_kind"],
+    indirect=["each_type"],
     ids=["lxc-agent", "lxc-agent-and-libvirtd", "kvm-agent-and-libvirtd"],
 )
 
@@ -96,7 +96,7 @@ def strike_at_each(
 
 
 @who_dies
-def test_killed_around_each_step_of_create(node: Node, each_kind: str, libvirt: bool) -> None:
+def test_killed_around_each_step_of_create(node: Node, each_type: str, libvirt: bool) -> None:
     ask_while_nobody_listens(node, "create", "exp", *RATED)
     deaths = strike_at_each(node, CREATE_STEPS, lambda: node.show("exp")["state"] == "running", libvirt=libvirt)
     # Slivers survive the death of libvirtd: only the agent begins again.
@@ -108,11 +108,11 @@ def test_killed_around_each_step_of_create(node: Node, each_kind: str, libvirt: 
 
 
 @who_dies
-def test_killed_around_each_step_of_delete(node: Node, each_kind: str, libvirt: bool) -> None:
+def test_killed_around_each_step_of_delete(node: Node, each_type: str, libvirt: bool) -> None:
     node.create("exp", *RATED)
     ask_while_nobody_listens(node, "delete", "exp")
     # Containers are ended in bulk: a plan made after that has no kill in it.
-    steps = DELETE_STEPS if node.kind == "kvm" else DELETE_STEPS[1:]
+    steps = DELETE_STEPS if node.type == "kvm" else DELETE_STEPS[1:]
     deaths = strike_at_each(node, steps, lambda: not node.rows("select 1 from slices"), libvirt=libvirt)
     assert deaths == list(itertools.product(steps, ("before", "after")))
     node.start_agent()
@@ -125,7 +125,7 @@ def ask_while_nobody_listens(node: Node, *words: str) -> None:
     ask(node, *words)
 
 
-@both_kinds
+@both_types
 @pytest.mark.parametrize(("action", "step"), [("create", "domain"), ("delete", "kill")])
 def test_libvirtd_killed_under_a_living_agent(node: Node, action: str, step: str) -> None:
     if action == "delete":
@@ -196,11 +196,11 @@ def test_web_killed_during_a_create(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("each_kind", "action", "count"),
+    ("each_type", "action", "count"),
     [("lxc", "restart", 4), ("lxc", "kill", 4), pytest.param("kvm", "kill", 1, marks=pytest.mark.long)],
-    indirect=["each_kind"],
+    indirect=["each_type"],
 )
-def test_libvirtd_gone_in_the_middle(node: Node, each_kind: str, action: str, count: int) -> None:
+def test_libvirtd_gone_in_the_middle(node: Node, each_type: str, action: str, count: int) -> None:
     node.create("kept")
     ask(node, "create", "exp", "--count", str(count))
     node.box.libvirtd(action)
@@ -234,7 +234,7 @@ def test_hand_made_destroy_is_repaired(node: Node) -> None:
     assert "repair" in node.ok("event", "list", "--slice", "exp")
 
 
-@both_kinds
+@both_types
 def test_reboot_of_the_node_brings_everything_back(node: Node) -> None:
     node.create("runs")
     node.create("rests")
@@ -319,13 +319,13 @@ def test_delete_during_create_leaves_nothing(node: Node) -> None:
 def test_a_machine_that_boots_is_not_waited_for_when_it_shall_go(node: Node) -> None:
     """The operation of its creation reports why it ended, and not that there was no banner within the timeout."""
     node.ensure_machines()
-    node.kind = "kvm"
+    node.type = "kvm"
     try:
         ask(node, "create", "exp")
         eventually(lambda: node.host()["domains"], "it boots")
         node.ok("delete", "exp")
     finally:
-        node.kind = "lxc"
+        node.type = "lxc"
     create = next(one for one in json.loads(node.ok("op", "list", "-f", "json")) if one["kind"] == "create")
     assert create["state"] == "failed" and "a later request" in create["error"]
     assert "no ssh banner within" not in node.ok("op", "show", create["id"])

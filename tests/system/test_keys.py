@@ -1,4 +1,4 @@
-"""The ssh keys of an account in running slivers of both kinds: added and removed, with the tenant's lines kept.
+"""The ssh keys of an account in running slivers of both types: added and removed, with the tenant's lines kept.
 
 test_machines has the tests of a machine with cloud-init, whose boots are long.
 """
@@ -54,7 +54,7 @@ def missing(node: Node, name: str = "exp") -> str:
     return str(node.show(name)["slivers"][0]["keys_missing"] or "")
 
 
-def test_a_key_comes_and_goes_while_slivers_run(node: Node, each_kind: str, second: Path) -> None:
+def test_a_key_comes_and_goes_while_slivers_run(node: Node, each_type: str, second: Path) -> None:
     node.create("exp")
     add_and_remove(node, "exp", second)
     assert operations(node, "exp")[:3] == [("keys", "done"), ("keys", "done"), ("create", "done")]
@@ -97,7 +97,7 @@ def test_what_changed_while_it_was_stopped_is_so_when_it_starts(node: Node, seco
 @pytest.mark.long
 def test_a_machine_without_a_guest_agent_says_so_and_learns_it_at_its_start(node: Node, second: Path) -> None:
     node.ensure_machines()
-    node.kind = "kvm"
+    node.type = "kvm"
     try:
         node.create("exp")
         node.inside("exp", "pkill qemu-ga")
@@ -108,4 +108,4 @@ def test_a_machine_without_a_guest_agent_says_so_and_learns_it_at_its_start(node
         node.ok("restart", "exp")
         assert opens(node, second) and missing(node) == ""
     finally:
-        node.kind = "lxc"
+        node.type = "lxc"

@@ -55,7 +55,7 @@ def limited(node: Node) -> Node:
     return node
 
 
-@pytest.mark.usefixtures("each_kind")
+@pytest.mark.usefixtures("each_type")
 def test_memory_bomb_is_killed_and_the_sliver_lives(node: Node) -> None:
     node.create("small", "--memory", "128M")
     bomb = node.ssh("small", "python3 -c 'x = bytearray(400 << 20); print(len(x))'")

@@ -35,9 +35,9 @@ def node(second_node: Node) -> Node:
 @pytest.fixture(autouse=True)
 def machines(node: Node) -> Iterator[None]:
     node.ensure_machines()
-    node.kind = "kvm"
+    node.type = "kvm"
     yield
-    node.kind = "lxc"
+    node.type = "lxc"
 
 
 def show(node: Node) -> dict[str, object]:

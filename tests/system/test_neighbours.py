@@ -148,7 +148,7 @@ with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as link:
 """.replace("COUNT", str(COUNT))
 
 
-@pytest.mark.usefixtures("each_kind")
+@pytest.mark.usefixtures("each_type")
 def test_the_agent_gives_every_link_its_one_neighbour(node: Node) -> None:
     """Also one that runs already and has lost it, as those have that an earlier agent made."""
     sliver = node.create("exp")["slivers"][0]

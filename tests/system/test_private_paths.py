@@ -52,7 +52,7 @@ def accessible(node: Node) -> tuple[set[str], set[str]]:
     return set(readable), set(writable)
 
 
-@pytest.mark.usefixtures("each_kind")
+@pytest.mark.usefixtures("each_type")
 def test_a_local_user_reads_and_writes_nothing(node: Node) -> None:
     node.create("exp")
     readable, writable = accessible(node)

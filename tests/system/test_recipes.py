@@ -49,12 +49,12 @@ def imported(request: pytest.FixtureRequest, node: Node) -> Iterator[str]:
 def test_it_boots_by_its_own_loader_and_becomes_a_slice(node: Node, imported: str) -> None:
     """With each table, file system and network, name, address, keys and the larger disk come from the seed."""
     node.await_machines()
-    node.kind = "kvm"
+    node.type = "kvm"
     try:
         sizes = ("--boot", "loader", "--memory", "512M", "--disk", "5G")
         sliver = node.create("exp", "--image", imported, *sizes)["slivers"][0]
     finally:
-        node.kind = "lxc"
+        node.type = "lxc"
     assert sliver["booted"] == "yes"
     asked = "hostname; id -u; cloud-init status --wait >/dev/null; df -BM --output=size / | tail -1; ip route"
     name, user, size, *route = node.inside("exp", asked, timeout=600).split()

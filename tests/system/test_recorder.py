@@ -30,7 +30,7 @@ def first(node: Node) -> dict[str, Any]:
     return dict(eventually(lambda: top(node), "there is a fresh look")[0])
 
 
-@pytest.mark.usefixtures("each_kind")
+@pytest.mark.usefixtures("each_type")
 def test_a_sliver_at_work(node: Node) -> None:
     node.create("work")
     be_at_work(node, "work")

@@ -11,15 +11,15 @@ from testbed import IMAGES, Node, eventually
 from slicemgr import ssh_banner
 
 MIB = 1 << 20
-both_kinds = pytest.mark.usefixtures("each_kind")
+both_types = pytest.mark.usefixtures("each_type")
 
 
-@both_kinds
+@both_types
 def test_a_slice_from_request_to_root_shell(node: Node) -> None:
-    own = ("--pids", "200") if node.kind == "lxc" else ()
+    own = ("--pids", "200") if node.type == "lxc" else ()
     made = node.create("exp", "--count", "2", "--memory", "256M", "--disk", "2G", "--cpu", "0.5", *own)
-    assert (made["state"], made["type"], made["project"]) == ("running", node.kind, "default")
-    assert made["image"] == IMAGES[node.kind]
+    assert (made["state"], made["type"], made["project"]) == ("running", node.type, "default")
+    assert made["image"] == IMAGES[node.type]
     first, second = made["slivers"]
     assert first["ports"]["first"] == first["ssh"]["port"]
     assert second["ports"]["first"] == first["ports"]["last"] + 1
@@ -61,7 +61,7 @@ def test_a_container_has_a_log_of_who_came_in(node: Node) -> None:
     assert "it is written" in told
 
 
-@both_kinds
+@both_types
 def test_stop_start_restart_keep_files_and_key(node: Node) -> None:
     before = node.create("exp")["slivers"][0]
     node.inside("exp", "echo precious > /root/data; sync")
@@ -81,7 +81,7 @@ def greets(node: Node, port: int) -> bool:
     return ssh_banner.answers(str(node.box.address), port)
 
 
-@both_kinds
+@both_types
 def test_pause_freezes_and_resume_goes_on(node: Node) -> None:
     port = node.create("exp")["slivers"][0]["ssh"]["port"]
     node.inside("exp", "echo kept > /dev/shm/memory")
@@ -105,7 +105,7 @@ def test_every_port_of_the_block_leads_to_itself(node: Node) -> None:
     eventually(lambda: "exp-0" in node.box.run(fetch).stdout, "the server answers at its own port, from the node", 20)
 
 
-@both_kinds
+@both_types
 def test_slices_are_apart_and_a_slice_is_together(node: Node) -> None:
     ours = node.create("ours", "--count", "2")["slivers"]
     theirs = node.create("theirs")["slivers"][0]

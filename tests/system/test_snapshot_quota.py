@@ -21,7 +21,7 @@ from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.storage import btrfs_files, btrfs_ioctl
 from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
 from slicemgr.errors import Failed
-from slicemgr.model import Boot, Desired, Kind, Limits, PortBlock, Sliver, SliverSnapshot
+from slicemgr.model import Boot, Desired, Limits, PortBlock, Sliver, SliverSnapshot, SliverType
 
 MIB = 1 << 20
 SHA = "ab" * 32
@@ -71,7 +71,7 @@ def sliver(number: int, **more: Any) -> Sliver:
         tag="aaaaaaaa",
         slice_name="exp",
         index=0,
-        kind=Kind.LXC,
+        type=SliverType.LXC,
         desired=Desired.RUNNING,
         image=SHA,
         arch="x86_64",

@@ -1,4 +1,4 @@
-"""Snapshots of both kinds in a real node: their content, restores, and the shared data and charges of clones."""
+"""Snapshots of both types in a real node: their content, restores, and the shared data and charges of clones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 POOL = "/var/lib/slicemgr/pool"
 RESTORE_STEPS = ("kill", "root", "identity", "publish", "domain", "verify", "ssh")
 
-both_kinds = pytest.mark.usefixtures("each_kind")
+both_types = pytest.mark.usefixtures("each_type")
 
 
 def snapshots(node: Node, name: str = "exp") -> dict[str, dict[str, Any]]:
@@ -36,7 +36,7 @@ def charged(node: Node) -> dict[str, int]:
     return {name: groups[f"1/{serial}"] for name, serial in rows}
 
 
-@both_kinds
+@both_types
 def test_made_restored_and_deleted(node: Node) -> None:
     """The sliver runs while a snapshot is made; a restore brings back exactly the files of the snapshot."""
     node.create("exp")
@@ -59,7 +59,7 @@ def test_made_restored_and_deleted(node: Node) -> None:
     assert {"snapshot create", "snapshot restore", "snapshot delete"} <= set(actions)
 
 
-@both_kinds
+@both_types
 def test_a_clone_is_a_slice_of_its_own(node: Node) -> None:
     """It has other name, address, ports, IDs and keys, and remains when snapshot and original are deleted."""
     original = node.create("exp")["slivers"][0]
@@ -144,7 +144,7 @@ def test_a_clone_pays_for_what_it_began_with(node: Node) -> None:
     eventually(alone, f"no quota group outlives what it counts: {left}", 30)
 
 
-@both_kinds
+@both_types
 def test_killed_around_each_step_of_a_restore(node: Node) -> None:
     """Old or new, never neither; with the last agent, new."""
     node.create("exp")
@@ -164,7 +164,7 @@ def test_killed_around_each_step_of_a_restore(node: Node) -> None:
     node.agrees()
 
 
-@both_kinds
+@both_types
 def test_killed_around_making_and_discarding(node: Node) -> None:
     node.create("exp")
     node.inside("exp", "echo old > /root/file; sync")

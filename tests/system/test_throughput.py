@@ -167,7 +167,7 @@ def test_a_cable_that_is_pulled_is_told(pair: Pair, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_this_machine_as_the_peer_of_both_kinds(node: Node, tmp_path: Path) -> None:
+def test_this_machine_as_the_peer_of_both_types(node: Node, tmp_path: Path) -> None:
     run = tmp_path / "run"
     node.ensure_machines()
     words = ("--type", "lxc", "--type", "kvm", "--memory", "192M", "--no-talkers", "--link", "unlimited", *SHORT)

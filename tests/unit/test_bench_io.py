@@ -116,8 +116,8 @@ def test_the_need_counts_what_is_made_and_copied(testbed: PaperLoads, tmp_path: 
 # --- what is not there ------------------------------------------------------------------------------------------------
 
 
-def test_a_kind_and_a_root_that_are_missing_are_listed_and_tried_again(testbed: PaperLoads, tmp_path: Path) -> None:
-    testbed.kinds["kvm"] = False
+def test_a_type_and_a_root_that_are_missing_are_listed_and_tried_again(testbed: PaperLoads, tmp_path: Path) -> None:
+    testbed.types["kvm"] = False
     testbed.missing["overlay"] = "this kernel cannot mount overlayfs"
     result = carry_out(parameters(testbed, tmp_path), tmp_path / "run")
     assert result.info["outcome"] == "done"
@@ -133,7 +133,7 @@ def test_a_kind_and_a_root_that_are_missing_are_listed_and_tried_again(testbed: 
     assert "Not measured: kvm (the node runs no kvm: kvm is not for paper)." in content.outcome
     assert not any("kvm sliver" in one.name for one in table.columns)
     before = (tmp_path / "run" / "steps.jsonl").read_text()
-    testbed.kinds["kvm"] = True
+    testbed.types["kvm"] = True
     again = carry_out(parameters(testbed, tmp_path), tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "steps.jsonl").read_text().startswith(before)
     assert {name for name, one in again.steps.items() if one.get("missing")} == {

@@ -70,6 +70,12 @@ def test_each_series_has_its_baseline_right_before_it() -> None:
     assert ids == [f"{turn}/{one}" for turn in (1, 2) for one in once]
 
 
+def test_run_json_keeps_its_names() -> None:
+    """A run of an earlier version can be resumed, and its report is made of the same names."""
+    machines = {"kind": "kvm", "image": "small", "boot": "direct"}
+    assert _parameters().recorded["series"] == [{"kind": "lxc", "image": "debian-12", "boot": ""}, machines]
+
+
 @pytest.mark.usefixtures("slicectl")
 def test_a_run_from_nothing_to_a_report(
     testbed: PaperTestbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]

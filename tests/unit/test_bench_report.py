@@ -74,7 +74,7 @@ def test_slivers_that_did_not_answer_at_the_end_are_told(tmp_path: Path) -> None
 
 
 def test_the_knee_of_machines(tmp_path: Path) -> None:
-    content = pages.content(made(tmp_path / "run", kind="kvm", to=120, step=10, each=320 * MIB, repeat=1))
+    content = pages.content(made(tmp_path / "run", sliver_type="kvm", to=120, step=10, each=320 * MIB, repeat=1))
     assert (
         any("It stopped before" in one for one in content.outcome)
         and "The knee is at 70 machines: from there on swap is in use." in content.outcome

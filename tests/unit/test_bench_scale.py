@@ -49,6 +49,11 @@ def test_steps_end_at_what_was_asked_for_and_are_the_same_each_time() -> None:
     assert [one.id for one in scale.steps(_parameters(to=5, step=5))] == ["1/0", "1/5", "1/check", "1/delete"]
 
 
+def test_run_json_keeps_its_names() -> None:
+    """A run of an earlier version can be resumed, and its report is made of the same names."""
+    assert list(_parameters(type="kvm").recorded.items())[:2] == [("node", "node1"), ("kind", "kvm")]
+
+
 @pytest.mark.usefixtures("slicectl")
 def test_a_run_from_nothing_to_a_report(testbed: PaperTestbed, tmp_path: Path) -> None:
     run = tmp_path / "run"

@@ -85,7 +85,7 @@ def test_the_command_line_the_service_and_the_program_know_the_same_tests() -> N
     assert all(key in sysbench.MEASURED[test] for test, key in known)
 
 
-def test_host_and_both_kinds(testbed: PaperLoads, tmp_path: Path, programs: Path) -> None:
+def test_host_and_both_types(testbed: PaperLoads, tmp_path: Path, programs: Path) -> None:
     stand(programs)
     result = carry_out(parameters(testbed, tmp_path, programs), tmp_path / "run")
     assert result.info["outcome"] == "done" and len(result.steps) == 24 and testbed.there == {} and testbed.most == 1

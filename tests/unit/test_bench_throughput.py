@@ -23,6 +23,7 @@ from slicemgr.bench.experiments import throughput
 from slicemgr.bench.frame import endpoints, folder, iperf, slivers
 from slicemgr.bench.report import pages
 from slicemgr.cli import INTERRUPTED, main
+from slicemgr.client import Client
 from slicemgr.errors import Code, Failed
 
 TABLE = ("--seconds", "2", "--discard", "1", "--interval", "1", "--no-talkers")
@@ -102,6 +103,23 @@ def _programs(world: World) -> list[str]:
 
 def _environment(process: Path) -> str:
     return process.joinpath("environ").read_bytes().decode(errors="replace")
+
+
+def test_run_json_keeps_its_names(tmp_path: Path) -> None:
+    """A run of an earlier version can be resumed, and `clean` reads the same names."""
+    peer = tmp_path / "peer.json"
+    peer.write_text(json.dumps({"url": "http://127.0.0.1:1", "token": "x"}))
+    places = {
+        "node": "a",
+        "node_exec": "",
+        "peer": str(peer),
+        "peer_exec": "",
+        "peer_node": "b",
+        "address": "192.0.2.1",
+    }
+    before = {**places, "kinds": ["kvm"], "images": {"kvm": "small"}}
+    found = throughput.from_recorded(before, lambda: Client("http://127.0.0.1:1", "x"), ("key", b""), "bench-x-")
+    assert found.workload.types == ["kvm"] and found.recorded.items() >= before.items()
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

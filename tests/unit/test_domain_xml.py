@@ -13,19 +13,21 @@ from slicemgr import names
 from slicemgr.drivers.libvirt import capabilities
 from slicemgr.drivers.libvirt.domain_xml import NAMESPACE, domain_xml
 from slicemgr.drivers.libvirt.host import CPU_PERIOD, Host
-from slicemgr.model import GIB, MIB, Desired, Kind, Limits, PortBlock, Sliver
+from slicemgr.model import GIB, MIB, Desired, Limits, PortBlock, Sliver, SliverType
 
 PLACE = Host(root=Path("/run/slicemgr/root"), launcher=Path("/l"), init_dir=Path("/i"), gateway="169.254.1.1")
 
 
-def sliver(kind: Kind = Kind.LXC, index: int = 0, generation: int = 0, cpu: float = 1.0, name: str = "exp") -> Sliver:
+def sliver(
+    sliver_type: SliverType = SliverType.LXC, index: int = 0, generation: int = 0, cpu: float = 1.0, name: str = "exp"
+) -> Sliver:
     return Sliver(
         id=names.sliver_id("k3wz8n2q", index),
         serial=1,
         tag="k3wz8n2q",
         slice_name=name,
         index=index,
-        kind=kind,
+        type=sliver_type,
         desired=Desired.RUNNING,
         image="ab" * 32,
         arch="x86_64",
@@ -38,9 +40,11 @@ def sliver(kind: Kind = Kind.LXC, index: int = 0, generation: int = 0, cpu: floa
     )
 
 
-@given(st.sampled_from(Kind), st.integers(0, names.MAX_INDEX), st.integers(0, 10**6), st.floats(0.01, 64))
-def test_every_domain_carries_its_sliver_and_its_limits(kind: Kind, index: int, generation: int, cpu: float) -> None:
-    wanted = sliver(kind, index, generation, cpu)
+@given(st.sampled_from(SliverType), st.integers(0, names.MAX_INDEX), st.integers(0, 10**6), st.floats(0.01, 64))
+def test_every_domain_carries_its_sliver_and_its_limits(
+    sliver_type: SliverType, index: int, generation: int, cpu: float
+) -> None:
+    wanted = sliver(sliver_type, index, generation, cpu)
     domain = ET.fromstring(domain_xml(wanted, PLACE))
 
     assert names.sliver_of_domain(domain.findtext("name", "")) == wanted.id
@@ -48,7 +52,7 @@ def test_every_domain_carries_its_sliver_and_its_limits(kind: Kind, index: int, 
     assert mark is not None
     assert (mark.get("id"), mark.get("generation")) == (wanted.id, str(generation))
     assert int(domain.findtext("memory", "")) * 1024 == wanted.limits.memory
-    if kind is Kind.LXC:
+    if sliver_type is SliverType.LXC:
         assert int(domain.findtext("memtune/hard_limit", "")) * 1024 == wanted.limits.memory
     quota = domain.findtext("cputune/quota") or domain.findtext("cputune/global_quota") or ""
     assert int(quota) == round(cpu * CPU_PERIOD)
@@ -59,7 +63,7 @@ def test_every_domain_carries_its_sliver_and_its_limits(kind: Kind, index: int, 
 
 
 def test_a_machine_is_its_own_user_and_reads_nothing_in_a_probed_format() -> None:
-    domain = ET.fromstring(domain_xml(sliver(Kind.KVM), PLACE))
+    domain = ET.fromstring(domain_xml(sliver(SliverType.KVM), PLACE))
     assert domain.findtext("seclabel/label") == "+3000000:+0"
     disk = domain.find("devices/disk")
     assert disk is not None

@@ -182,7 +182,7 @@ def loaded(browser: Browser, path: str) -> list[str]:
 def test_a_console_is_light(tenants: Tenants, bob: Browser, what: str, most: int) -> None:
     """With compression, which browsers accept; uncompressed, a console would exceed the limit."""
     with tenants.store.write() as c:
-        c.execute(t.slices.update().values(kind="kvm"))
+        c.execute(t.slices.update().values(type="kvm"))
     files, weights = loaded(bob, f"/slices/exp/0/{what}?project=lab"), []
     for accepted in ("gzip, deflate, br", "identity"):
         answers = [bob.get(url, headers={"Accept-Encoding": accepted}) for url in files]

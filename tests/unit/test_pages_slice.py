@@ -202,12 +202,12 @@ def test_a_larger_disk(tenants: Tenants, bob: Browser) -> None:
     assert limit(tenants) == 8 * GIB > has
 
 
-@pytest.mark.parametrize("kind", ["lxc", "kvm"])
-def test_consoles_of_what_runs(tenants: Tenants, bob: Browser, kind: str) -> None:
+@pytest.mark.parametrize("sliver_type", ["lxc", "kvm"])
+def test_consoles_of_what_runs(tenants: Tenants, bob: Browser, sliver_type: str) -> None:
     """Each running sliver has a console, machines a screen, stopped ones none. The link back is the slice's page."""
     with tenants.store.write() as c:
-        c.execute(t.slices.update().values(kind=kind))
-    for what, there in (("console", True), ("screen", kind == "kvm")):
+        c.execute(t.slices.update().values(type=sliver_type))
+    for what, there in (("console", True), ("screen", sliver_type == "kvm")):
         path = f"/slices/exp/0/{what}{LAB}"
         assert (f'href="{path}"' in bob.get(EXP).text) is there
         assert (f'href="{EXP}"' in bob.get(path).text) is there

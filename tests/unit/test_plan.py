@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicemgr.agent.plan import DomainState, Observed, Step, phase_after, plan
-from slicemgr.model import GIB, MIB, Desired, Kind, Limits, Phase, PortBlock, Sliver, SliverSnapshot
+from slicemgr.model import GIB, MIB, Desired, Limits, Phase, PortBlock, Sliver, SliverSnapshot, SliverType
 
 GENERATION = 3
 SETTLE = (Step.PUBLISH, Step.VERIFY, Step.SSH)
@@ -40,7 +40,7 @@ def sliver(desired: Desired, **rates: int) -> Sliver:
         tag="abcdefgh",
         slice_name="exp",
         index=0,
-        kind=Kind.LXC,
+        type=SliverType.LXC,
         desired=desired,
         image="0" * 64,
         arch="x86_64",

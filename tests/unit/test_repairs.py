@@ -10,15 +10,15 @@ from test_plan import GENERATION, sliver
 from slicemgr.agent import repairs
 from slicemgr.agent.plan import DomainState, Observed, Step
 from slicemgr.agent.repairs import Attempts
-from slicemgr.model import Desired, Kind, Sliver
+from slicemgr.model import Desired, Sliver, SliverType
 
 NOTHING = Observed()
 WELL = Observed(DomainState.RUNNING, GENERATION, settled=True, root=True, traces=True, keys=())
 OTHER_KEYS = dataclasses.replace(WELL, keys=("old",))
 
 
-def named(id: str, kind: Kind = Kind.LXC) -> Sliver:
-    return dataclasses.replace(sliver(Desired.RUNNING), id=id, kind=kind)
+def named(id: str, sliver_type: SliverType = SliverType.LXC) -> Sliver:
+    return dataclasses.replace(sliver(Desired.RUNNING), id=id, type=sliver_type)
 
 
 def found(
@@ -30,7 +30,7 @@ def found(
     machines_known: bool = True,
     machines: Collection[str] = (),
 ) -> dict[str, tuple[Step, ...]]:
-    slivers = [named(id, Kind.KVM if id in machines else Kind.LXC) for id in host]
+    slivers = [named(id, SliverType.KVM if id in machines else SliverType.LXC) for id in host]
     due = repairs.find(
         slivers, host.__getitem__, attempts or Attempts(), now, busy=busy.__contains__, machines_known=machines_known
     )

@@ -57,8 +57,8 @@ def test_a_token_remembers_what_it_was_asked_with(made: Service) -> None:
 
 def test_only_a_machine_has_a_screen(tmp_path: Path) -> None:
     with Service(tmp_path, {**FACTS, "kinds": {"lxc": True, "kvm": True}}) as made:
-        for kind in ("lxc", "kvm"):
-            made.create(kind, type=kind)
+        for sliver_type in ("lxc", "kvm"):
+            made.create(sliver_type, type=sliver_type)
         with pytest.raises(Refused) as caught:
             service.ask(made.store, "lxc", 0, ADMIN, screen=True)
         assert (caught.value.code, caught.value.field) == (Code.INVALID, "screen")

@@ -165,7 +165,7 @@ def test_a_clone_is_a_request_like_the_original_and_pays_for_its_beginning(servi
     original, twin = slivers(service), slivers(service, "twin")
     assert [one.origin for one in twin] == [f"{one.id}/{id_}" for one in original]
     assert {one.inherited for one in twin} == {100 * MIB} and {one.epoch for one in twin} == {0}
-    for same in ("kind", "image", "limits", "ssh_keys", "siblings"):
+    for same in ("type", "image", "limits", "ssh_keys", "siblings"):
         assert {getattr(one, same) for one in twin} == {getattr(one, same) for one in original}
     for own in ("address", "uid_first", "id", "serial"):
         assert not {getattr(one, own) for one in twin} & {getattr(one, own) for one in original}

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from slicemgr.config import Config
 from slicemgr.errors import Refused
-from slicemgr.model import MIB, Kind
+from slicemgr.model import MIB, SliverType
 from slicemgr.service.slices import request_keys, specs
 
 CONFIG = config_in(Path("/nonexistent"))
@@ -31,7 +31,8 @@ FINE: dict[str, Any] = {"name": "exp", "type": "lxc", "image": "debian-12", "ssh
 def test_a_silent_request_gets_the_defaults() -> None:
     spec = specs.slice_spec(FINE, CONFIG)
     defaults = CONFIG.limits
-    assert (spec.name, spec.kind, spec.count, spec.ports, spec.lease) == ("exp", Kind.LXC, 1, 20, timedelta(days=7))
+    assert (spec.name, spec.type, spec.count) == ("exp", SliverType.LXC, 1)
+    assert (spec.ports, spec.lease) == (20, timedelta(days=7))
     assert (spec.limits.memory, spec.limits.disk) == (defaults.memory.bytes, defaults.disk.bytes)
     assert (spec.limits.pids, spec.limits.cpu, spec.limits.cpu_shares) == (512, 1.0, 1024)
     assert (spec.limits.memory_soft, spec.limits.io_weight, spec.node) == (None, None, None)

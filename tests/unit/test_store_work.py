@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from bare_service import ADMIN, IMAGE, KEY, SHA, Service
 from sqlalchemy import exc
 
-from slicemgr.model import Desired, ImageState, Kind, OperationState, Phase
+from slicemgr.model import Desired, ImageState, OperationState, Phase, SliverType
 from slicemgr.service.slices import slices
 from slicemgr.service.views import events as event_views
 from slicemgr.service.views import nodes as node_views
@@ -45,13 +45,21 @@ def test_a_sliver_is_all_that_the_agent_needs(service: Service) -> None:
     service.create("exp", count=3, memory="64M", cpu=0.5, memory_soft="32M", ports=4)
     first, second, third = service.rows()
     sliver = second.sliver
-    assert (sliver.index, sliver.slice_name, sliver.kind, sliver.desired) == (1, "exp", Kind.LXC, Desired.RUNNING)
+    assert (sliver.index, sliver.slice_name, sliver.type, sliver.desired) == (1, "exp", SliverType.LXC, Desired.RUNNING)
     assert (sliver.image, sliver.arch, sliver.siblings, sliver.ssh_keys) == (SHA, "x86_64", 3, (KEY,))
     assert (sliver.limits.memory, sliver.limits.memory_soft, sliver.limits.cpu) == (64 << 20, 32 << 20, 0.5)
     assert sliver.id == f"{sliver.tag}-1"
     assert (sliver.ports.first, sliver.ports.count) == (first.sliver.ports.last + 1, 4)
     assert (second.phase, second.error) == (Phase.PENDING, "")
     assert len({row.sliver.uid_first for row in (first, second, third)}) == 3
+
+
+def test_an_agent_of_an_earlier_version_finds_the_types(service: Service) -> None:
+    """Its queries name the column `kind`: an upgrade renames nothing under an agent that still runs."""
+    service.create("exp")
+    with service.store.read() as c:
+        assert c.exec_driver_sql("SELECT kind FROM slices").scalars().all() == ["lxc"]
+        assert c.execute(sa.select(tables.slices)).one().type == "lxc"
 
 
 def test_only_the_slivers_asked_for_and_only_of_the_node(service: Service) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from flask import request
 
 from slicemgr.errors import Refused, invalid
-from slicemgr.model import Desired, ImageState, Kind, OperationState, Phase, RequestState
+from slicemgr.model import Desired, ImageState, OperationState, Phase, RequestState, SliverType
 from slicemgr.service.views import slices as slice_views
 from slicemgr.service.views.paging import Page
 from slicemgr.web.state import principal
@@ -60,7 +60,7 @@ class Filter:
 
 
 STATE = Filter("state", "only those in this state", _SLICE_STATES)
-TYPE = Filter("type", "only those of this type", tuple(Kind))
+TYPE = Filter("type", "only those of this type", tuple(SliverType))
 IMAGE = Filter("image", "only those of this image: name or sha256")
 PROJECT = Filter("project", "only of this project")
 OWNER = Filter("owner", "only those of this user")

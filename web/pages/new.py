@@ -141,7 +141,7 @@ def _choices(form: Form) -> dict[str, Any]:
         project = form["project"]
         images = [one for one in image_views.images(c, projects=access.visible(by)) if one["state"] == "ready"]
         nodes = node_views.nodes(c, config.network)
-        kinds = {kind: any(one["facts"].get("kinds", {}).get(kind) for one in nodes) for kind in ("lxc", "kvm")}
+        types = {one: any(node["facts"].get("kinds", {}).get(one) for node in nodes) for one in ("lxc", "kvm")}
         policy = projects.lease_policy(c, config, project) if project else config.lease
         if not form["lease"]:
             form.values["lease"] = leases.text(min(policy.default, policy.longest))
@@ -150,7 +150,7 @@ def _choices(form: Form) -> dict[str, Any]:
             "pairs": [*([("", "select a project")] if lost else []), *((one, one) for one in every)],
             "images": images,
             "image_options": [(one["name"], _describe(one)) for one in images],
-            "kinds": kinds,
+            "types": types,
             "nodes": nodes,
             "size_options": _sizes(),
             "keys": people.keys(c, by.user),

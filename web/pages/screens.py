@@ -30,7 +30,7 @@ def show(name: str, index: int, what: str) -> Response:
         f"screens/{what}.html",
         name=name,
         index=index,
-        kind=place.kind,
+        type=place.type,
         nonce=nonce,
         ticket=url_for("screens.ticket", name=name, index=index, what=what, project=place.project),
         other=url_for(

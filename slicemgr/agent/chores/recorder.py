@@ -15,7 +15,7 @@ from slicemgr.agent.chores.runner import Chore, First
 from slicemgr.config import Config
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import SlicemgrError
-from slicemgr.model import Kind
+from slicemgr.model import SliverType
 from slicemgr.record.sampler import Sampler
 from slicemgr.store import Store, samples
 
@@ -77,7 +77,7 @@ class Recorder:
         node = self._config.node.name
         with self._store.read() as c:
             slivers = samples.slivers(c, node)
-        stats = self._machines.ask(any(one.kind == Kind.KVM for one in slivers))
+        stats = self._machines.ask(any(one.type == SliverType.KVM for one in slivers))
         sample = self._sampler.sample(now, slivers, stats)
         with self._store.write() as c:
             projects = {one.serial: one.project for one in slivers}

@@ -16,7 +16,7 @@ from slicemgr import ssh_banner
 from slicemgr.agent.measurements import raw_slivers
 from slicemgr.drivers.libvirt import console_log
 from slicemgr.errors import Code, Failed, Refused
-from slicemgr.model import Image, Kind, Sliver
+from slicemgr.model import Image, Sliver, SliverType
 
 _ANSWER_SECONDS = 300.0
 _CLEANED_SECONDS = 60.0
@@ -29,7 +29,7 @@ def measure(host: raw_slivers.Host, images: Sequence[Image], params: Mapping[str
     if image is None:
         raise Refused(Code.NOT_FOUND, "there is no such image", field="image")
     ones = raw_slivers.slivers(host.config, image, params)
-    makers = raw_slivers.makers(Kind(params["type"]), host)
+    makers = raw_slivers.makers(SliverType(params["type"]), host)
     with ExitStack() as undo:
         undo.callback(host.pool.wait_cleaned, _CLEANED_SECONDS)  # the next measurement must not include this cleanup
         for one in ones:
@@ -49,7 +49,7 @@ def _run(
         begun = time.monotonic()
         raw_slivers.start(host, makers, one)
         started.append(time.monotonic() - begun)
-        if one.kind is Kind.KVM:
+        if one.type is SliverType.KVM:
             _wait(lambda: console_log.size(host.config.node.pool, one.id) > 0, f"{one.id} says nothing")
             spoke.append(time.monotonic() - begun)
         _wait(lambda: ssh_banner.answers(one.address), f"{one.id} does not answer")

@@ -23,7 +23,7 @@ from slicemgr.drivers.libvirt.domain_xml import domain_xml, host_memory
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, Refused
-from slicemgr.model import IDS_PER_SLIVER, Boot, Desired, Image, Kind, Limits, PortBlock, Sliver
+from slicemgr.model import IDS_PER_SLIVER, Boot, Desired, Image, Limits, PortBlock, Sliver, SliverType
 
 _LAST_IDS = 65000 * IDS_PER_SLIVER  # outside the range that allocation uses
 _PATTERN = 900  # index of the snapshot that the others are copied from
@@ -40,7 +40,7 @@ class Host:
 
 
 class Makers(Protocol):
-    """Creates and removes the raw slivers of one kind."""
+    """Creates and removes the raw slivers of one type."""
 
     def prepare(self, raw: Sequence[Sliver], undo: ExitStack) -> None:
         """Do what is not timed. undo: gets the callbacks that revert it."""
@@ -51,19 +51,19 @@ class Makers(Protocol):
         """Remove all files of a raw sliver that does not run."""
 
 
-def makers(kind: Kind, host: Host) -> Makers:
-    """The implementation for a kind."""
-    match kind:
-        case Kind.LXC:
+def makers(sliver_type: SliverType, host: Host) -> Makers:
+    """The implementation for a type."""
+    match sliver_type:
+        case SliverType.LXC:
             return _Containers(host)
-        case Kind.KVM:
+        case SliverType.KVM:
             return _Machines(host)
 
 
 def start(host: Host, makers: Makers, one: Sliver) -> None:
     """Create root and domain."""
     makers.root(one)
-    host.hypervisor.create(one.kind, domain_xml(one, host.place), host_memory(one, host.place))
+    host.hypervisor.create(one.type, domain_xml(one, host.place), host_memory(one, host.place))
 
 
 def remove(host: Host, makers: Makers, one: Sliver) -> None:
@@ -102,7 +102,7 @@ class _Machines:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._pool_dir = host.config.node.pool
-        self._its = preparation(Kind.KVM, host.config, host.pool, host.hypervisor, lambda: host.place)
+        self._its = preparation(SliverType.KVM, host.config, host.pool, host.hypervisor, lambda: host.place)
 
     def prepare(self, raw: Sequence[Sliver], undo: ExitStack) -> None:
         """Create the seeds: each machine has a disk with its address."""
@@ -120,8 +120,8 @@ class _Machines:
 
 def slivers(config: Config, image: Image, params: Mapping[str, Any]) -> list[Sliver]:
     """Slivers as the service creates them, at the end of the address pool. Raises Refused if the image cannot boot."""
-    kind, boot = Kind(params["type"]), image.boot.choose(Boot(params["boot"]))
-    if boot is None and kind is Kind.KVM:
+    sliver_type, boot = SliverType(params["type"]), image.boot.choose(Boot(params["boot"]))
+    if boot is None and sliver_type is SliverType.KVM:
         raise Refused(Code.INVALID, f"image {image.name} cannot boot by {params['boot']}", field="boot")
     tag, limits = names.new_tag(), config.limits
     last = ipaddress.IPv4Network(config.network.addresses).broadcast_address
@@ -132,7 +132,7 @@ def slivers(config: Config, image: Image, params: Mapping[str, Any]) -> list[Sli
             tag=tag,
             slice_name="baseline",
             index=index,
-            kind=kind,
+            type=sliver_type,
             desired=Desired.RUNNING,
             image=image.sha256,
             arch="x86_64",

@@ -1,6 +1,6 @@
 """The thesis's disk experiments: one SQLite database of five sizes, and five numbers of small files, read and written.
 
-The places are a sliver of each kind, over ssh, and three roots of the same image that the agent makes on the node: a
+The places are a sliver of each type, over ssh, and three roots of the same image that the agent makes on the node: a
 btrfs snapshot, overlayfs, a plain copy. On the node, the data are in the base of the root, as in the image of a
 container. The order of the places differs between repetitions and is derived from the seed; the data are the same in
 all places.
@@ -34,7 +34,7 @@ _PACE = {"lxc": 1.0, "snapshot": 1.5, "overlay": 1.5, "copy": 3.0, "kvm": 10.0} 
 class IoParameters:
     """The parameters of a run.
 
-    images: by kind; the roots on the node are made from that of lxc. memory, disk: limits of the slivers.
+    images: by type; the roots on the node are made from that of lxc. memory, disk: limits of the slivers.
     """
 
     way: Way

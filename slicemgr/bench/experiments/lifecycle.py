@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from slicemgr import wire
 from slicemgr.bench.experiments import inside
@@ -29,13 +29,18 @@ PHASES = ("accepted", "prepared", "started", "console", "operation", "banner")
 class Series:
     """The type of the slivers. boot: the way to boot machines, "" for containers."""
 
-    kind: str
+    type: str
     image: str
     boot: str = ""
 
     @property
     def label(self) -> str:
-        return f"{self.kind} {self.boot}".strip()
+        return f"{self.type} {self.boot}".strip()
+
+    @property
+    def recorded(self) -> Json:
+        """The series as run.json stores it."""
+        return {"kind": self.type, "image": self.image, "boot": self.boot}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ class LifecycleParameters:
     def recorded(self) -> Json:
         """The parameters as run.json stores them; --resume compares them."""
         names = ("node", "count", "parallel", "memory", "repeat", "ping")
-        return {**{name: getattr(self, name) for name in names}, "series": [asdict(one) for one in self.series]}
+        return {**{name: getattr(self, name) for name in names}, "series": [one.recorded for one in self.series]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ def steps(parameters: LifecycleParameters) -> list[StepOf[Part]]:
         about = f" ({turn} of {parameters.repeat})" if parameters.repeat > 1 else ""
         for one in parameters.series:
             name = f"{turn}/{one.label.replace(' ', '-')}"
-            seconds = 2 + _GUESS[one.kind] * parameters.count / parameters.parallel
+            seconds = 2 + _GUESS[one.type] * parameters.count / parameters.parallel
             found.append(StepOf(f"{name}/raw", f"{one.label}: raw{about}", Part(one, raw=True), seconds, name))
             found.append(
                 StepOf(f"{name}/slices", f"{one.label}: slices{about}", Part(one, raw=False), 3 * seconds, name)
@@ -106,7 +111,7 @@ class Lifecycle:
 
     def need(self, step: StepOf[Part]) -> guard.Need:
         memory = parse_size(self._parameters.memory, "--memory")
-        return slivers.cost(step.work.series.kind, memory, self._parameters.count)
+        return slivers.cost(step.work.series.type, memory, self._parameters.count)
 
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
         """Raises Refused if another experiment has slices, ports do not suffice, or an image is missing."""
@@ -156,7 +161,7 @@ class Lifecycle:
     def _baseline(self, series: Series) -> wire.Baseline:
         parameters = self._parameters
         request: wire.BaselineRequest = {
-            "type": series.kind,
+            "type": series.type,
             "image": self._client.images.get(series.image)["sha256"],
             "memory": parameters.memory,
             "count": parameters.count,
@@ -217,11 +222,11 @@ class Lifecycle:
                 if speaks(operation):
                     times.setdefault("console", time.monotonic() - begun)
 
-            ended = slivers.wait(client, created["operation"], self._stop, look if series.kind == "kvm" else None)
+            ended = slivers.wait(client, created["operation"], self._stop, look if series.type == "kvm" else None)
             times["operation"] = time.monotonic() - begun
             times |= reached(ended)
             sliver = created["slice"]["slivers"][0]
-            slivers.wait_for_banner(name, series.kind, sliver, self._stop)
+            slivers.wait_for_banner(name, series.type, sliver, self._stop)
             times["banner"] = time.monotonic() - begun
             return times, client.slices.get(name)["slivers"][0]
 
@@ -233,7 +238,7 @@ class Lifecycle:
     def _request(self, name: str, series: Series) -> wire.SliceRequest:
         parameters = self._parameters
         return slivers.request(
-            name, series.kind, series.image, parameters.node, self._key.line, memory=parameters.memory, boot=series.boot
+            name, series.type, series.image, parameters.node, self._key.line, memory=parameters.memory, boot=series.boot
         )
 
     def _available(self) -> int:

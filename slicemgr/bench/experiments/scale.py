@@ -44,7 +44,7 @@ class ScaleParameters:
     node: str
     ssh_key: str
     prefix: str
-    kind: str = "lxc"
+    type: str = "lxc"
     image: str = "debian-12"
     to: int = 200
     step: int = 5
@@ -57,8 +57,8 @@ class ScaleParameters:
     @property
     def recorded(self) -> Json:
         """The parameters as run.json stores them; --resume compares them."""
-        names = ("node", "kind", "image", "to", "step", "parallel", "memory", "boot", "repeat", "seed")
-        return {name: getattr(self, name) for name in names}
+        names = ("node", "type", "image", "to", "step", "parallel", "memory", "boot", "repeat", "seed")
+        return {"kind" if name == "type" else name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,13 @@ ScaleStep = StepOf[Grow | AtTheEnd]
 def steps(parameters: ScaleParameters) -> list[ScaleStep]:
     """The steps. Example of an id: `2/15`, in repetition 2, until there are 15 slivers."""
     sizes = [*range(0, parameters.to, parameters.step), parameters.to]
-    each = _GUESS[parameters.kind] * parameters.step / parameters.parallel
+    each = _GUESS[parameters.type] * parameters.step / parameters.parallel
     found: list[ScaleStep] = []
     for turn in range(1, parameters.repeat + 1):
         about = f" ({turn} of {parameters.repeat})" if parameters.repeat > 1 else ""
         found += [
             StepOf(
-                f"{turn}/{size}", f"{size} {parameters.kind}{about}", Grow(size), (each if size else 0) + 3, str(turn)
+                f"{turn}/{size}", f"{size} {parameters.type}{about}", Grow(size), (each if size else 0) + 3, str(turn)
             )
             for size in sizes
         ]
@@ -123,7 +123,7 @@ class Scale:
         sizes = sorted(self._looks)
         if len(sizes) < 2:
             limit = parse_size(self._parameters.memory, "--memory")
-            return slivers.cost(self._parameters.kind, limit, more)
+            return slivers.cost(self._parameters.type, limit, more)
         spans = [(sizes[0], sizes[-1]), (sizes[max(0, len(sizes) - 6)], sizes[-1])]
         found = [guard.growth(self._looks[a], self._looks[b], b - a, more) for a, b in spans]
         return guard.Need(*(max(values) for values in zip(*(asdict(one).values() for one in found), strict=True)))
@@ -229,7 +229,7 @@ class Scale:
             slivers.wait(client, created["operation"], self._stop)
             times["operation"] = time.monotonic() - begun
             sliver = created["slice"]["slivers"][0]
-            slivers.wait_for_banner(name, self._parameters.kind, sliver, self._stop)
+            slivers.wait_for_banner(name, self._parameters.type, sliver, self._stop)
             times["banner"] = time.monotonic() - begun
             self._slivers[name] = sliver
             return times
@@ -261,7 +261,7 @@ class Scale:
         parameters = self._parameters
         return slivers.request(
             name,
-            parameters.kind,
+            parameters.type,
             parameters.image,
             parameters.node,
             parameters.ssh_key,

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 from slicemgr.bench.frame import guard
 from slicemgr.bench.frame.experiment import Json, Progress, StepOf
-from slicemgr.bench.frame.load_hosts import KINDS, MACHINE, InPlaces, Way, in_words
+from slicemgr.bench.frame.load_hosts import MACHINE, TYPES, InPlaces, Way, in_words
 from slicemgr.client.nodes import SysbenchRequest
 from slicemgr.config import parse_size
 from slicemgr.loads.sysbench import ADDS, SECONDS
 
 NAME = "sysbench"
 HOST = "host"
-PLACES = (HOST, *KINDS)
+PLACES = (HOST, *TYPES)
 TESTS = ("cpu", "threads", "memory", "fileio")
 MEASURED = {
     "cpu": ("seconds", "events", "events_per_second"),

@@ -27,6 +27,7 @@ NAME = "throughput"
 VANILLA = "vanilla"  # between the nodes themselves, as the paper calls it
 UNLIMITED = "unlimited"
 DIRECTIONS = ("in", "out")  # data to the near node, and from it
+_RECORDED = {"types": "kinds"}  # the names in run.json of the fields of Workload that differ
 _PARALLEL = 4  # slivers that are created at the same time
 _TALKER = guard.Need(memory=24 * slivers.MIB, pids=18)  # the programs of one pair, on both ends
 
@@ -39,7 +40,7 @@ class Workload:
     each measurement, of which the first `discard` do not count. plain: measure the talkers also between the nodes.
     """
 
-    kinds: Sequence[str]
+    types: Sequence[str]
     images: Mapping[str, str]
     links: Sequence[str] = (UNLIMITED, "1Gbit")
     talkers: Sequence[int] = (1, 10, 50, 200)
@@ -77,8 +78,8 @@ class ThroughputParameters:
         """The parameters as run.json stores them; --resume compares them, `clean` reads them."""
         words = {"node_exec": shlex.join(self.near.words), "peer_exec": shlex.join(self.far.words)}
         where = {"node": self.near.node, "peer": self.peer, "peer_node": self.far.node, "address": self.address}
-        workload = asdict(self.workload)
-        workload["images"] = {kind: self.workload.images[kind] for kind in self.workload.kinds}
+        workload = {_RECORDED.get(name, name): value for name, value in asdict(self.workload).items()}
+        workload["images"] = {sliver_type: self.workload.images[sliver_type] for sliver_type in self.workload.types}
         return {**where, **words, **workload}
 
 
@@ -100,12 +101,12 @@ class Turn:
 def turns(workload: Workload) -> dict[str, Turn]:
     """The measurements by the ids of the steps, such as `1Gbit/2/in/lxc`, or `1Gbit/2/in/lxc*50` for 50 pairs."""
     found: dict[str, Turn] = {}
-    talking = ([VANILLA] if workload.plain else []) + [one for one in workload.kinds if one == "lxc"]
+    talking = ([VANILLA] if workload.plain else []) + [one for one in workload.types if one == "lxc"]
     for link in workload.links:
         for repeat in range(1, workload.repeat + 1):
             for direction in workload.directions:
                 head = f"{link}/{repeat}/{direction}"
-                for way in (VANILLA, *workload.kinds):
+                for way in (VANILLA, *workload.types):
                     found[f"{head}/{way}"] = Turn(link, repeat, direction, way, 0)
                 for way in talking:
                     for count in workload.talkers:
@@ -132,7 +133,7 @@ class Throughput:
         self._key = slivers.Key(parameters.key)
         self._clients = {one: one.connect() for one in (parameters.near, parameters.far) if one.connect is not None}
         self._cpus: dict[End, int] = {}
-        self._made: dict[tuple[End, str], list[tuple[str, wire.Sliver]]] = {}  # that answer, by node, kind
+        self._made: dict[tuple[End, str], list[tuple[str, wire.Sliver]]] = {}  # that answer, by node, type
         self._link = Link(parameters.near, parameters.far, parameters.address)
         self._rate: int | None = None
         self._stop = threading.Event()
@@ -218,9 +219,9 @@ class Throughput:
             guard.state(shown["facts"])
             self._cpus[end] = shown["capacity"]["cpus"]
             cleanup.refuse_others(client, self._parameters.prefix)
-            for kind in self._parameters.workload.kinds:
-                most = max((one.pairs for one in todo if one.way == kind), default=0)
-                planned = slivers.dry_run(client, self._request(end, kind, f"{self._parameters.prefix}try"))
+            for sliver_type in self._parameters.workload.types:
+                most = max((one.pairs for one in todo if one.way == sliver_type), default=0)
+                planned = slivers.dry_run(client, self._request(end, sliver_type, f"{self._parameters.prefix}try"))
                 slivers.ports_suffice(client, end.node, planned, most, "--talkers")
 
     def _try(self) -> None:
@@ -258,9 +259,9 @@ class Throughput:
     def _login(self, one: tuple[str, wire.Sliver]) -> list[str]:
         return slivers.login(*one, self._key.file)
 
-    def _ensure(self, end: End, kind: str, count: int, progress: Progress) -> None:
-        made = self._made.setdefault((end, kind), [])
-        names = [f"{self._prefix(end, kind)}{index:03}" for index in range(len(made), count)]
+    def _ensure(self, end: End, sliver_type: str, count: int, progress: Progress) -> None:
+        made = self._made.setdefault((end, sliver_type), [])
+        names = [f"{self._prefix(end, sliver_type)}{index:03}" for index in range(len(made), count)]
         if not names:
             return
 
@@ -269,43 +270,44 @@ class Throughput:
             self._watch.look()
 
         found, trouble = slivers.side_by_side(
-            lambda name: self._one(end, kind, name), names, _PARALLEL, self.interrupt, done
+            lambda name: self._one(end, sliver_type, name), names, _PARALLEL, self.interrupt, done
         )
         if trouble is None:
             made += [(name, found[name]) for name in names]
             return
         with suppress(SlicemgrError):  # the first error is reported; `clean` deletes all slices
-            cleanup.delete(self._clients[end], self._prefix(end, kind), progress, but={name for name, _ in made})
+            cleanup.delete(self._clients[end], self._prefix(end, sliver_type), progress, but={name for name, _ in made})
         if trouble.code not in slivers.ENOUGH:
             raise trouble
-        raise Stopped(f"of {count} {kind} slivers {len(made) + len(found)} came up on {end.node}: {trouble}")
+        raise Stopped(f"of {count} {sliver_type} slivers {len(made) + len(found)} came up on {end.node}: {trouble}")
 
-    def _prefix(self, end: End, kind: str) -> str:
+    def _prefix(self, end: End, sliver_type: str) -> str:
         """The prefix of the slices of one end, because both ends may be nodes of one service."""
-        return f"{self._parameters.prefix}{kind}-{'n' if end == self._parameters.near else 'p'}"
+        return f"{self._parameters.prefix}{sliver_type}-{'n' if end == self._parameters.near else 'p'}"
 
-    def _one(self, end: End, kind: str, name: str) -> wire.Sliver:
+    def _one(self, end: End, sliver_type: str, name: str) -> wire.Sliver:
         assert end.connect is not None
         with end.connect() as client:
             slivers.check(self._stop)
-            created = slivers.ask(client, self._request(end, kind, name))
+            created = slivers.ask(client, self._request(end, sliver_type, name))
             slivers.wait(client, created["operation"], self._stop)
             sliver = client.slices.get(name)["slivers"][0]
-            slivers.wait_for_banner(name, kind, sliver, self._stop)
+            slivers.wait_for_banner(name, sliver_type, sliver, self._stop)
             return sliver
 
-    def _request(self, end: End, kind: str, name: str) -> wire.SliceRequest:
+    def _request(self, end: End, sliver_type: str, name: str) -> wire.SliceRequest:
         """The request of a sliver that may use every core, so that its CPU quota does not limit the rate."""
-        workload, boot = self._parameters.workload, "direct" if kind == "kvm" else ""
+        workload, boot = self._parameters.workload, "direct" if sliver_type == "kvm" else ""
         more: dict[str, Any] = {"memory": workload.memory, "cpu": self._cpus[end], "ports": 2, "boot": boot}
-        return slivers.request(name, kind, workload.images[kind], end.node, self._key.line, **more)
+        return slivers.request(name, sliver_type, workload.images[sliver_type], end.node, self._key.line, **more)
 
 
 def from_recorded(
     recorded: Mapping[str, Any], connect: Callable[[], Client], key: tuple[str, bytes], prefix: str
 ) -> ThroughputParameters:
     """The parameters from run.json. Raises Refused."""
-    own = {name: recorded[name] for name in Workload.__dataclass_fields__ if name in recorded}
+    names = {name: _RECORDED.get(name, name) for name in Workload.__dataclass_fields__}
+    own = {name: recorded[there] for name, there in names.items() if there in recorded}
     near = End(connect, recorded["node"], tuple(shlex.split(recorded["node_exec"])))
     peer, node = str(recorded["peer"]), str(recorded["peer_node"])
     if node == near.node and not peer:

@@ -21,7 +21,7 @@ from slicemgr.client.ssh import greets
 from slicemgr.drivers import command
 from slicemgr.errors import Failed
 
-KINDS = ("lxc", "kvm")
+TYPES = ("lxc", "kvm")
 MACHINE = 384 << 20  # bytes beyond the memory of a machine, and of programs elsewhere: the page cache is reclaimable
 _UP_SECONDS = {"lxc": 120.0, "kvm": 900.0}
 _SETTLE_SECONDS = 900.0
@@ -40,7 +40,7 @@ class Way:
 
     connect: makes a client. key: the line of the public key, and the content of the private key. login: returns the
     command prefix that runs a command line in the sliver of a slice, for the file of a private key. requests: the
-    request of a slice without its name, by kind. directory: the working directory of programs in a sliver.
+    request of a slice without its name, by type. directory: the working directory of programs in a sliver.
     """
 
     connect: Callable[[], Client]
@@ -53,7 +53,7 @@ class Way:
 
 
 class Slivers:
-    """One sliver at a time: `use` with another kind or turn deletes the sliver before."""
+    """One sliver at a time: `use` with another type or turn deletes the sliver before."""
 
     def __init__(self, way: Way, client: Client) -> None:
         self._way = way
@@ -62,29 +62,30 @@ class Slivers:
         self._words: list[str] = []
         self._key = slivers.Key(way.key)
 
-    def use(self, turn: int, kind: str, progress: Progress, install: str = "") -> None:
-        """Use the sliver of this turn and kind, which is created unless it is the present one.
+    def use(self, turn: int, sliver_type: str, progress: Progress, install: str = "") -> None:
+        """Use the sliver of this turn and type, which is created unless it is the present one.
 
-        install: a shell command that is run in a new sliver. Raises Missing if the node cannot run that kind or the
+        install: a shell command that is run in a new sliver. Raises Missing if the node cannot run that type or the
         command fails, and the errors of the service.
         """
-        name = f"{self._way.prefix}{turn}-{kind}"
+        name = f"{self._way.prefix}{turn}-{sliver_type}"
         if self._name == name:
             return
         self.leave(progress)
         facts = self._client.nodes.get(self._way.node)["facts"]
-        if not _of(facts.get("kinds"), kind, True):
-            raise Missing(f"the node runs no {kind}: {_of(facts.get('kinds_reason'), kind, 'its libvirt has none')}")
-        sliver = self._create(name, kind)
+        if not _of(facts.get("kinds"), sliver_type, True):
+            reason = _of(facts.get("kinds_reason"), sliver_type, "its libvirt has none")
+            raise Missing(f"the node runs no {sliver_type}: {reason}")
+        sliver = self._create(name, sliver_type)
         self._words = self._way.login(name, sliver, self._key.file)
-        if kind == "kvm":
+        if sliver_type == "kvm":
             progress.say(f"{name} is up; waiting until its first boot is over")
             try:
                 self._shell(_SETTLED, _SETTLE_SECONDS)
             except command.CommandFailed as error:
                 raise Failed(f"{name}: its first boot does not end: {error}") from error
         if install:
-            self._install(install, kind)
+            self._install(install, sliver_type)
         self._name = name
 
     def run(self, program: str, words: Sequence[str], names: Sequence[str], timeout: float) -> Json:
@@ -111,36 +112,37 @@ class Slivers:
     def close(self) -> None:
         self._key.close()
 
-    def _create(self, name: str, kind: str) -> wire.Sliver:
-        created = slivers.ask(self._client, self._request(name, kind))
+    def _create(self, name: str, sliver_type: str) -> wire.Sliver:
+        created = slivers.ask(self._client, self._request(name, sliver_type))
         slivers.succeeded(self._client.operations.wait(created["operation"]["id"]))
         sliver = self._client.slices.get(name)["slivers"][0]
-        slivers.await_banner(name, lambda: greets(sliver), _UP_SECONDS[kind], pause=0.2)
+        slivers.await_banner(name, lambda: greets(sliver), _UP_SECONDS[sliver_type], pause=0.2)
         return sliver
 
-    def check(self, kind: str) -> None:
+    def check(self, sliver_type: str) -> None:
         """Raises Refused if the service would not create such a slice."""
-        slivers.dry_run(self._client, self._request(f"{self._way.prefix}try", kind))
+        slivers.dry_run(self._client, self._request(f"{self._way.prefix}try", sliver_type))
 
-    def _request(self, name: str, kind: str) -> wire.SliceRequest:
-        request: wire.SliceRequest = {**self._way.requests[kind], "name": name, "type": kind}
+    def _request(self, name: str, sliver_type: str) -> wire.SliceRequest:
+        request: wire.SliceRequest = {**self._way.requests[sliver_type], "name": name, "type": sliver_type}
         request.update({"node": self._way.node, "ssh_keys": [self._key.line], "ports": 1})
         return request
 
     def _shell(self, line: str, timeout: float) -> None:
         command.run([*self._words, line], timeout=timeout)
 
-    def _install(self, line: str, kind: str) -> None:
+    def _install(self, line: str, sliver_type: str) -> None:
         try:
             self._shell(f"export DEBIAN_FRONTEND=noninteractive; {line}", _INSTALL_SECONDS)
         except command.CommandFailed as error:
             said = error.stderr.strip().splitlines()
             why = said[-1] if said else f"exit status {error.status}"
-            raise Missing(f"in a sliver of {kind} this failed: {line}: {why}") from error
+            raise Missing(f"in a sliver of {sliver_type} this failed: {line}: {why}") from error
 
     def _image(self) -> str:
-        kind = self._name.rpartition("-")[2]
-        return f"the image {self._way.requests[kind]['image']}" if kind in self._way.requests else "the sliver"
+        sliver_type = self._name.rpartition("-")[2]
+        request = self._way.requests.get(sliver_type)
+        return f"the image {request['image']}" if request else "the sliver"
 
 
 class OnNode:
@@ -211,9 +213,9 @@ class InPlaces:
         facts = self._facts()
         guard.state(facts)
         leave.refuse_others(self._client, self._way.prefix)
-        for kind in KINDS:
-            if kind in self._places and _of(facts.get("kinds"), kind, True):
-                self._slivers.check(kind)
+        for sliver_type in TYPES:
+            if sliver_type in self._places and _of(facts.get("kinds"), sliver_type, True):
+                self._slivers.check(sliver_type)
         self._slivers.leave(progress)
         self._on_node.quiet(progress)
         return [f"resumed at {todo[0].title}"] if done else []

@@ -59,9 +59,9 @@ def login(name: str, sliver: wire.Sliver, key: Path) -> list[str]:
         return ssh_words(sliver, known_hosts(name, sliver), str(key), "root")
 
 
-def request(name: str, kind: str, image: str, node: str, key: str, **more: Any) -> wire.SliceRequest:
+def request(name: str, sliver_type: str, image: str, node: str, key: str, **more: Any) -> wire.SliceRequest:
     """The request of a slice. more: other fields of it; empty ones are omitted."""
-    asked: wire.SliceRequest = {"name": name, "type": kind, "image": image, "node": node, "ssh_keys": [key]}
+    asked: wire.SliceRequest = {"name": name, "type": sliver_type, "image": image, "node": node, "ssh_keys": [key]}
     asked.update({field: value for field, value in more.items() if value})  # type: ignore[typeddict-item]
     return asked
 
@@ -118,16 +118,16 @@ def succeeded(operation: wire.Operation) -> wire.Operation:
     return operation
 
 
-def patience(node: wire.Node, kind: str) -> float:
-    """Seconds that the node's settings allow a sliver of this kind to start; a default for older versions of a node."""
+def patience(node: wire.Node, sliver_type: str) -> float:
+    """Seconds that the node's settings allow a sliver of this type to start; a default for older versions of a node."""
     said = node["facts"].get("start_wait")
-    found = said.get(kind) if isinstance(said, dict) else None
-    return float(found) if isinstance(found, int | float) and found > 0 else BANNER_SECONDS[kind]
+    found = said.get(sliver_type) if isinstance(said, dict) else None
+    return float(found) if isinstance(found, int | float) and found > 0 else BANNER_SECONDS[sliver_type]
 
 
-def wait_for_banner(name: str, kind: str, sliver: wire.Sliver, stop: threading.Event) -> None:
+def wait_for_banner(name: str, sliver_type: str, sliver: wire.Sliver, stop: threading.Event) -> None:
     """Wait for the banner of sshd. Raises Failed if there is none in time, Over if `stop` is set."""
-    await_banner(name, lambda: answers(sliver, 5), BANNER_SECONDS[kind], stop)
+    await_banner(name, lambda: answers(sliver, 5), BANNER_SECONDS[sliver_type], stop)
 
 
 def await_banner(
@@ -247,9 +247,9 @@ class Watch:
             raise Suffocates(f"the node has too little left: {reason}")
 
 
-def cost(kind: str, memory: int, count: int) -> guard.Need:
+def cost(sliver_type: str, memory: int, count: int) -> guard.Need:
     """The estimated resources of `count` slivers. memory: the limit of a machine in bytes."""
-    return guard.Need((12 * MIB + (memory if kind == "kvm" else 0)) * count, MIB * count, 8 * count)
+    return guard.Need((12 * MIB + (memory if sliver_type == "kvm" else 0)) * count, MIB * count, 8 * count)
 
 
 def inside(words: Sequence[str], argv: Sequence[str], timeout: float) -> bytes:

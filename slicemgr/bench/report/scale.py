@@ -79,16 +79,16 @@ def content(run: Run) -> Content:
     found = points(run)
     if not found:
         raise ValueError("no step with a state of the node is finished yet")
-    kind = run.info["parameters"]["kind"]
+    sliver_type = run.info["parameters"]["kind"]
     costs = _costs(found)
     deletes = [one["data"] for one in run.steps.values() if one["data"].get("seconds") and "slivers" in one["data"]]
-    tables = [_steps_table(found), _cost_table(costs, found, deletes), _paper_table(kind, run, found)]
+    tables = [_steps_table(found), _cost_table(costs, found, deletes), _paper_table(sliver_type, run, found)]
     return Content(
-        title=f"{kind} slivers on one node: memory, swap, disk and time against their number",
-        outcome=_outcome(run, kind, found, costs),
+        title=f"{sliver_type} slivers on one node: memory, swap, disk and time against their number",
+        outcome=_outcome(run, sliver_type, found, costs),
         tables=tables,
-        plots=[_figure(kind, found), _times(kind, found)],
-        aims=_aims(run, kind, found, costs),
+        plots=[_figure(sliver_type, found), _times(sliver_type, found)],
+        aims=_aims(run, sliver_type, found, costs),
         metrics=_metrics(found, costs, deletes),
         data=[_row(one) for one in found],
     )
@@ -189,7 +189,7 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.3g}")
 
 
-def _paper_table(kind: str, run: Run, found: Sequence[Point]) -> Table:
+def _paper_table(sliver_type: str, run: Run, found: Sequence[Point]) -> Table:
     gib = _total(run, "memory_total") / (1 << 30)
     columns = [
         Column("what"),
@@ -200,7 +200,7 @@ def _paper_table(kind: str, run: Run, found: Sequence[Point]) -> Table:
     columns.append(Column("here for each GiB"))
     most = max(one.n for one in found)
     rows: list[list[str | float | None]] = []
-    for name, paper in PAPER[kind]:
+    for name, paper in PAPER[sliver_type]:
         ours = knee(found, "swap" if name == "swapping" else "memory")
         here = str(ours) if ours is not None else f"not up to {most}"
         each = f"{ours / gib:.3g}" if ours is not None else f"more than {most / gib:.3g}"
@@ -208,8 +208,9 @@ def _paper_table(kind: str, run: Run, found: Sequence[Point]) -> Table:
     swap = (
         f"{max(one.swap for one in found):.1f} % in use at most" if _total(run, "swap_total") else "this node has none"
     )
-    rows.append(["swap", PAPER_SWAP[kind], swap, None, None])
-    note = f"The numbers that the text of its section 7.1 gives for its figure {FIGURE[kind]}; it gives no others."
+    rows.append(["swap", PAPER_SWAP[sliver_type], swap, None, None])
+    figure = FIGURE[sliver_type]
+    note = f"The numbers that the text of its section 7.1 gives for its figure {figure}; it gives no others."
     return Table("Compared with the paper", columns, rows, note)
 
 
@@ -240,12 +241,12 @@ def _curve(found: Sequence[Point], label: str, name: str, scale: float = 1.0, *,
     return Series(label, list(summaries), [one.mean for one in summaries.values()], low, high, right=right)
 
 
-def _figure(kind: str, found: Sequence[Point]) -> Plot:
+def _figure(sliver_type: str, found: Sequence[Point]) -> Plot:
     most = max(one.n for one in found)
-    marks = [Mark(n, f"paper: {name}") for name, n in PAPER[kind] if n <= most]
+    marks = [Mark(n, f"paper: {name}") for name, n in PAPER[sliver_type] if n <= most]
     return Plot(
         name="resources",
-        title=f"Resource consumption on {kind} (the paper's figure {FIGURE[kind]})",
+        title=f"Resource consumption on {sliver_type} (the paper's figure {FIGURE[sliver_type]})",
         x=Axis("number of slivers", least=0),
         left=Axis("memory in use", "%", 0, 100),
         right=Axis("growth of disk usage", "MiB", 0),
@@ -259,7 +260,7 @@ def _figure(kind: str, found: Sequence[Point]) -> Plot:
     )
 
 
-def _times(kind: str, found: Sequence[Point]) -> Plot:
+def _times(sliver_type: str, found: Sequence[Point]) -> Plot:
     sizes = {n: [s for one in own for s in one.creates] for n, own in _by_size(found).items()}
     sizes = {n: creates for n, creates in sizes.items() if creates}
     curves = [
@@ -268,7 +269,7 @@ def _times(kind: str, found: Sequence[Point]) -> Plot:
     ]
     return Plot(
         name="creates",
-        title=f"Time of a create, {kind}",
+        title=f"Time of a create, {sliver_type}",
         x=Axis("number of slivers", least=0),
         left=Axis("request to ssh banner", "s", 0),
         series=curves,
@@ -279,11 +280,11 @@ def _times(kind: str, found: Sequence[Point]) -> Plot:
 # --- what it came to --------------------------------------------------------------------------------------------------
 
 
-def _outcome(run: Run, kind: str, found: Sequence[Point], costs: Costs) -> list[str]:
+def _outcome(run: Run, sliver_type: str, found: Sequence[Point], costs: Costs) -> list[str]:
     last = max(found, key=lambda one: one.n)
     wanted = run.info["parameters"]["to"]
     said = [
-        f"{costs.most} of {wanted} {kind} slivers ran on the node"
+        f"{costs.most} of {wanted} {sliver_type} slivers ran on the node"
         + (
             f", each with ssh's banner received through its own port at its creation{_checked(run)}."
             if costs.most
@@ -301,7 +302,7 @@ def _outcome(run: Run, kind: str, found: Sequence[Point], costs: Costs) -> list[
         )
     if costs.late:
         said.append(f"The last creates took {fmean(costs.late):.2f} × as long as the first.")
-    if kind == "kvm":
+    if sliver_type == "kvm":
         at, why = _knee(run, found)
         said.append(f"The knee is at {at} machines: {why}." if at else "No knee was found: nothing ran out.")
     return said
@@ -326,8 +327,8 @@ def _checked(run: Run) -> str:
     return f", and {least['reached']} of {least['slivers']} again when all of them ran"
 
 
-def _aims(run: Run, kind: str, found: Sequence[Point], costs: Costs) -> list[Aim]:
-    if kind == "kvm":
+def _aims(run: Run, sliver_type: str, found: Sequence[Point], costs: Costs) -> list[Aim]:
+    if sliver_type == "kvm":
         at, _ = _knee(run, found)
         checks = [one["data"] for one in run.steps.values() if "reached" in one["data"]]
         whole = all(one["reached"] == one["slivers"] for one in checks) if checks else None

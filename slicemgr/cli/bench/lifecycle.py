@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @node_option
 @frame_options
 def lifecycle(
-    kinds: tuple[str, ...],
+    types: tuple[str, ...],
     images: dict[str, str],
     boots: tuple[str, ...],
     name: str | None,
@@ -68,9 +68,9 @@ def lifecycle(
     from slicemgr.client import Client
 
     series = [
-        experiment.Series(kind, images[kind], boot)
-        for kind in dict.fromkeys(kinds)
-        for boot in (dict.fromkeys(boots) if kind == "kvm" else ("",))
+        experiment.Series(sliver_type, images[sliver_type], boot)
+        for sliver_type in dict.fromkeys(types)
+        for boot in (dict.fromkeys(boots) if sliver_type == "kvm" else ("",))
     ]
     with Client.local() as client:
         node = name or the_node(client)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slicemgr import wire
     from slicemgr.bench.frame.load_hosts import Way
 
-_IMAGE = "debian-12"  # of both kinds: the small one does not grow to its disk
+_IMAGE = "debian-12"  # of both types: the small one does not grow to its disk
 _SIZES = "151600,536600,2600000,11900000,111600000"
 _COUNTS = "10,100,1000,10000,100000"
 
@@ -178,8 +178,8 @@ def _run(
         node = name or the_node(client)
         cpus = client.nodes.get(node)["capacity"]["cpus"]
         requests: dict[str, wire.SliceRequest] = {}
-        for kind, image in how["images"].items():
-            requests[kind] = {"image": image, "memory": how["memory"], "disk": how["disk"], "cpu": cpus}
+        for sliver_type, image in how["images"].items():
+            requests[sliver_type] = {"image": image, "memory": how["memory"], "disk": how["disk"], "cpu": cpus}
         requests["kvm"]["boot"] = how["boot"]
 
         def way(prefix: str) -> Way:

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
-KINDS = click.Choice(["lxc", "kvm"])
+TYPES = click.Choice(["lxc", "kvm"])
 BOOTS = click.Choice(["loader", "bios", "uefi", "direct"])
 IMAGES = {"lxc": "debian-12", "kvm": "debian-12-small"}
 
 types_option = click.option(
-    "--type", "kinds", type=KINDS, multiple=True, default=["lxc"], show_default=True, help="Can be repeated."
+    "--type", "types", type=TYPES, multiple=True, default=["lxc"], show_default=True, help="Can be repeated."
 )
 node_option = click.option("--node", "name", help="Node to use, if there are several.")
 
@@ -31,10 +31,11 @@ def images_option(defaults: Mapping[str, str], described: str) -> Callable[[Comm
     def parse(_context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
         found = dict(defaults)
         for value in sorted(values, key=lambda one: "=" in one):
-            kind, named, image = value.rpartition("=")
-            if named and kind not in defaults:
-                raise click.BadParameter(f"{kind!r} is not a type; write NAME, lxc=NAME or kvm=NAME", param=param)
-            found.update({kind: image} if named else dict.fromkeys(defaults, image))
+            sliver_type, named, image = value.rpartition("=")
+            if named and sliver_type not in defaults:
+                message = f"{sliver_type!r} is not a type; write NAME, lxc=NAME or kvm=NAME"
+                raise click.BadParameter(message, param=param)
+            found.update({sliver_type: image} if named else dict.fromkeys(defaults, image))
         return found
 
     return click.option(
@@ -71,4 +72,4 @@ def seed_option(use: str) -> Callable[[Command], Command]:
     return click.option("--seed", type=int, default=1, show_default=True, help=f"Random seed for {use}.")
 
 
-default_images_option = images_option(IMAGES, f"({', '.join(f'{kind}={name}' for kind, name in IMAGES.items())}).")
+default_images_option = images_option(IMAGES, f"({', '.join('='.join(one) for one in IMAGES.items())}).")

@@ -12,7 +12,7 @@ from slicemgr.cli.bench.frame import carry_out, frame_options
 from slicemgr.cli.bench.options import (
     BOOTS,
     IMAGES,
-    KINDS,
+    TYPES,
     memory_option,
     node_option,
     parallel_option,
@@ -28,7 +28,7 @@ _CLEANERS = {"peers": "slicemgr.cli.bench.peers"}  # experiment that creates mor
 
 
 @click.command()
-@click.option("--type", "kind", type=KINDS, default="lxc", show_default=True, help="Type of all slivers.")
+@click.option("--type", "sliver_type", type=TYPES, default="lxc", show_default=True, help="Type of all slivers.")
 @click.option("--image", help="Image of all slivers (lxc: debian-12, kvm: debian-12-small).")
 @click.option("--to", type=click.IntRange(1, 2000), default=200, show_default=True, help="Number of slivers.")
 @click.option(
@@ -45,7 +45,7 @@ _CLEANERS = {"peers": "slicemgr.cli.bench.peers"}  # experiment that creates mor
 @seed_option("the slivers that are checked again")
 @node_option
 @frame_options
-def scale(kind: str, image: str | None, boot: str | None, name: str | None, frame: Frame, **how: Any) -> None:
+def scale(sliver_type: str, image: str | None, boot: str | None, name: str | None, frame: Frame, **how: Any) -> None:
     """Measure memory, swap and disk of the node and the create time by the number of slivers.
 
     The experiment reproduces figures 3 and 4 of the CoreLab paper. It adds slices of one sliver step by step. A create
@@ -59,14 +59,14 @@ def scale(kind: str, image: str | None, boot: str | None, name: str | None, fram
     from slicemgr.client import Client
     from slicemgr.errors import invalid
 
-    if boot and kind == "lxc":
+    if boot and sliver_type == "lxc":
         raise invalid("--boot", "is for virtual machines", "omit the option, or use --type kvm")
     with Client.local() as client:
         node = name or the_node(client)
         wanted: dict[str, Any] = {
-            "kind": kind,
-            "image": image or IMAGES[kind],
-            "boot": boot or ("direct" if kind == "kvm" else ""),
+            "type": sliver_type,
+            "image": image or IMAGES[sliver_type],
+            "boot": boot or ("direct" if sliver_type == "kvm" else ""),
         }
 
         def parameters(prefix: str) -> experiment.ScaleParameters:

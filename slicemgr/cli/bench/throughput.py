@@ -158,8 +158,9 @@ def throughput(
     from slicemgr.client import Client
 
     how["talkers"] = () if no_talkers else tuple(sorted(set(how["talkers"])))
-    for several in ("kinds", "directions"):
+    for several in ("types", "directions"):
         how[several] = tuple(dict.fromkeys(how[several]))
+    how["kinds"] = how.pop("types")  # its name in run.json
     how["discard"] = how["seconds"] * 3 // 7 if discard is None else discard
     _check_times(how["seconds"], how["discard"], how["interval"])
     with Client.local() as client:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option(
     "--type",
-    "kinds",
+    "types",
     type=click.Choice(["lxc", "kvm"]),
     multiple=True,
     help="Can be repeated.  [default: all supported types]",
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("--last", is_flag=True, help="Show the last audit of the node without running one.")
 @output_options(tables.AUDIT)
 def audit(
-    kinds: tuple[str, ...],
+    types: tuple[str, ...],
     images: dict[str, str],
     name: str | None,
     patience: str,
@@ -72,7 +72,7 @@ def audit(
 
             from slicemgr.bench.frame.slivers import Key
 
-            chosen = {kind: images[kind] for kind in dict.fromkeys(kinds or _able(client, node))}
+            chosen = {sliver_type: images[sliver_type] for sliver_type in dict.fromkeys(types or _able(client, node))}
             began = datetime.now(UTC)
             with closing(Key(new_key())) as key:
                 found = run.Audit(client, node, chosen, key, find_settings().token, say).run(
@@ -85,6 +85,6 @@ def audit(
 
 
 def _able(client: Client, node: str) -> Sequence[str]:
-    """The kinds that the node can run."""
+    """The types that the node can run."""
     can = client.nodes.get(node)["facts"].get("kinds") or {}
-    return [kind for kind in ("lxc", "kvm") if isinstance(can, dict) and can.get(kind)]
+    return [sliver_type for sliver_type in ("lxc", "kvm") if isinstance(can, dict) and can.get(sliver_type)]

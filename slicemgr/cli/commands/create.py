@@ -30,7 +30,7 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
 
 @click.command()
 @click.argument("name")
-@click.option("--type", "kind", required=True, metavar="lxc|kvm", help="Container or virtual machine.")
+@click.option("--type", "sliver_type", required=True, metavar="lxc|kvm", help="Container or virtual machine.")
 @click.option("--image", required=True, help="Name or sha256; see `slicectl image list`.")
 @click.option("--count", type=int, help="Number of slivers in the slice (1).")
 @click.option("--cpu", type=float, callback=_cores, help="CPU cores per sliver, such as 0.5.")
@@ -70,7 +70,7 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
 @output_options(tables.SLIVERS)
 def create(
     name: str,
-    kind: str,
+    sliver_type: str,
     key_files: tuple[str, ...],
     user_data_file: str | None,
     dry_run: bool,
@@ -83,7 +83,7 @@ def create(
     from slicemgr.cli.render.progress import follow
     from slicemgr.client import Client
 
-    request: wire.SliceRequest = {"name": name, "type": kind}
+    request: wire.SliceRequest = {"name": name, "type": sliver_type}
     if keys := _keys(key_files):
         request["ssh_keys"] = keys
     if user_data_file is not None:

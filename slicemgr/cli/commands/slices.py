@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 @click.command("list")
 @click.option("--state", help="Only slices in this state.")
-@click.option("--type", "kind", metavar="lxc|kvm", help="Only slices of this type.")
+@click.option("--type", "sliver_type", metavar="lxc|kvm", help="Only slices of this type.")
 @click.option("--image", help="Only slices with this image.")
 @click.option("--owner", help="Only slices of this user.")
 @click.option("--prefix", help="Only slices whose name starts with this text.")
 @project_option
 @output_options(tables.SLICES)
-def list_slices(kind: str | None, output: Output, **filters: str | None) -> None:
+def list_slices(sliver_type: str | None, output: Output, **filters: str | None) -> None:
     """List slices."""
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.slices.list(type=kind, **filters))
+        output.show(client.slices.list(type=sliver_type, **filters))
 
 
 @click.command()

@@ -17,10 +17,10 @@ import libvirt
 from slicemgr.config import LibvirtConfig
 from slicemgr.drivers.libvirt import processes
 from slicemgr.errors import Code, Failed
-from slicemgr.model import Kind
+from slicemgr.model import SliverType
 
 _PROBES = 2  # keepalive probes without a response before a connection counts as dead, plus one more interval
-_KEPT = 4  # idle connections of each kind that stay open
+_KEPT = 4  # idle connections of each type that stay open
 _NO_DRIVER = (libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED)
 _QEMU_ANSWERS = 5.0  # seconds after which a QEMU that does not respond counts as hung
 
@@ -31,95 +31,96 @@ _loop_running = False
 
 
 class Connections:
-    """The connections of one process to the drivers of both kinds. Thread-safe."""
+    """The connections of one process to the drivers of both types. Thread-safe."""
 
     def __init__(self, settings: LibvirtConfig, listener: Callable[..., None]) -> None:
         """listener: called with each lifecycle event of a domain, as libvirt calls it, from another thread."""
-        self._uris = {Kind.LXC: settings.lxc, Kind.KVM: settings.qemu}
+        self._uris = {SliverType.LXC: settings.lxc, SliverType.KVM: settings.qemu}
         self._call_timeout = settings.call_timeout.total_seconds()
         self._listener = listener
-        self._open: dict[Kind, Any] = {}  # these connections carry the events
-        self._idle: dict[Kind, list[Any]] = {kind: [] for kind in Kind}  # these connections carry the calls
-        self._attempts: dict[Kind, _Attempt] = {}
-        self._missing: set[Kind] = set()  # kinds without a driver
+        self._open: dict[SliverType, Any] = {}  # these connections carry the events
+        self._idle: dict[SliverType, list[Any]] = {one: [] for one in SliverType}  # these connections carry the calls
+        self._attempts: dict[SliverType, _Attempt] = {}
+        self._missing: set[SliverType] = set()  # types without a driver
         self._lock = threading.Lock()
         _start_events()
 
-    def kinds(self) -> list[Kind]:
-        """The kinds that this node has a driver for: always LXC, and KVM once its driver has been reached."""
-        if Kind.KVM not in self._open and Kind.KVM not in self._missing:
+    def types(self) -> list[SliverType]:
+        """The types that this node has a driver for: always LXC, and KVM once its driver has been reached."""
+        if SliverType.KVM not in self._open and SliverType.KVM not in self._missing:
             try:
-                self._events(Kind.KVM)
+                self._events(SliverType.KVM)
             except Failed as error:  # no machine runs for certain only if libvirt has no pid file of one
                 if error.code is Code.UNAVAILABLE and any(processes.noted(processes.QEMU_DIR)):
                     raise
-        return [Kind.LXC, Kind.KVM] if Kind.KVM in self._open else [Kind.LXC]
+        return [SliverType.LXC, SliverType.KVM] if SliverType.KVM in self._open else [SliverType.LXC]
 
     @contextmanager
-    def call(self, kind: Kind, what: str) -> Iterator[Any]:
+    def call(self, sliver_type: SliverType, what: str) -> Iterator[Any]:
         """Borrow a connection that no other call uses. what: completes an error message, as in `list the domains`.
 
         The connection is kept for later calls, unless this call failed and may still be in progress. Raises Failed.
         """
-        connection = self._take(kind)
+        connection = self._take(sliver_type)
         try:
             yield connection
         except libvirt.libvirtError as error:
             if not connection.isAlive() or error.get_error_domain() == libvirt.VIR_FROM_RPC:
-                raise _unavailable(kind, error) from error
-            self._give_back(kind, connection)
+                raise _unavailable(sliver_type, error) from error
+            self._give_back(sliver_type, connection)
             raise Failed(f"libvirt could not {what}: {error.get_error_message()}") from error
         else:
-            self._give_back(kind, connection)
+            self._give_back(sliver_type, connection)
 
-    def _take(self, kind: Kind) -> Any:
-        self._events(kind)
-        idle = self._idle[kind]
+    def _take(self, sliver_type: SliverType) -> Any:
+        self._events(sliver_type)
+        idle = self._idle[sliver_type]
         with suppress(IndexError):
             while True:
                 connection = idle.pop()
                 if connection.isAlive():
                     return connection
-        attempt = _Attempt(self._uris[kind], None, self._call_timeout)
+        attempt = _Attempt(self._uris[sliver_type], None, self._call_timeout)
         attempt.ended.wait(self._call_timeout)
         if attempt.connection is None:
-            raise _unavailable(kind, attempt.error or f"no answer in {self._call_timeout:g} s")
+            raise _unavailable(sliver_type, attempt.error or f"no answer in {self._call_timeout:g} s")
         return attempt.connection
 
-    def _give_back(self, kind: Kind, connection: Any) -> None:
-        if len(self._idle[kind]) < _KEPT:
-            self._idle[kind].append(connection)
+    def _give_back(self, sliver_type: SliverType, connection: Any) -> None:
+        if len(self._idle[sliver_type]) < _KEPT:
+            self._idle[sliver_type].append(connection)
         else:
             with suppress(libvirt.libvirtError):
                 connection.close()
 
-    def _events(self, kind: Kind) -> Any:
+    def _events(self, sliver_type: SliverType) -> Any:
         """The connection that carries the events; it was alive when checked. Raises Failed.
 
         Keepalive does not cover the opening of a connection. The opening has a time limit of its own, which all
         waiting callers share.
         """
         with self._lock:
-            connection = self._open.get(kind)
+            connection = self._open.get(sliver_type)
             if connection is not None and connection.isAlive():
                 return connection
-            attempt = self._attempts.get(kind)
+            attempt = self._attempts.get(sliver_type)
             if attempt is None:
-                attempt = self._attempts[kind] = _Attempt(self._uris[kind], self._listener, self._call_timeout)
+                attempt = _Attempt(self._uris[sliver_type], self._listener, self._call_timeout)
+                self._attempts[sliver_type] = attempt
         if not attempt.ended.wait(max(0.0, attempt.deadline - time.monotonic())):
-            raise _unavailable(kind, f"no answer in {self._call_timeout:g} s")
+            raise _unavailable(sliver_type, f"no answer in {self._call_timeout:g} s")
         with self._lock:
-            if self._attempts.get(kind) is attempt:
-                del self._attempts[kind]
+            if self._attempts.get(sliver_type) is attempt:
+                del self._attempts[sliver_type]
                 if attempt.connection is not None:
-                    self._open[kind] = attempt.connection
+                    self._open[sliver_type] = attempt.connection
         if attempt.connection is None:
             if attempt.error is not None and attempt.error.get_error_code() in _NO_DRIVER:
-                if kind is not Kind.LXC:
-                    self._missing.add(kind)
-                message = f"libvirt has no driver for {kind}: {attempt.error}"
+                if sliver_type is not SliverType.LXC:
+                    self._missing.add(sliver_type)
+                message = f"libvirt has no driver for {sliver_type}: {attempt.error}"
                 raise Failed(message, hint="`slicectl doctor`") from attempt.error
-            raise _unavailable(kind, attempt.error) from attempt.error
+            raise _unavailable(sliver_type, attempt.error) from attempt.error
         return attempt.connection
 
 
@@ -151,9 +152,9 @@ class _Attempt:
             self.ended.set()
 
 
-def _unavailable(kind: Kind, error: object) -> Failed:
+def _unavailable(sliver_type: SliverType, error: object) -> Failed:
     return Failed(
-        f"libvirt does not answer for {kind}: {error}",
+        f"libvirt does not answer for {sliver_type}: {error}",
         hint="is libvirtd running? `slicectl doctor`",
         code=Code.UNAVAILABLE,
     )

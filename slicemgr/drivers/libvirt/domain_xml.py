@@ -1,6 +1,6 @@
-"""The libvirt domain of a sliver, by one pure function for both kinds.
+"""The libvirt domain of a sliver, by one pure function for both types.
 
-container_xml and machine_xml add the parts that only one kind has.
+container_xml and machine_xml add the parts that only one type has.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from slicemgr import names
 from slicemgr.drivers.libvirt import container_xml, machine_xml
 from slicemgr.drivers.libvirt.element import element
 from slicemgr.drivers.libvirt.host import Host
-from slicemgr.model import KIB, Kind, Sliver
+from slicemgr.model import KIB, Sliver, SliverType
 
 NAMESPACE = "https://slicemgr.example/sliver/1"  # of slicemgr's element in <metadata>; not an address
 
@@ -24,10 +24,10 @@ def domain_xml(sliver: Sliver, host: Host) -> str:
     _identity(domain, sliver)
     tune = _limits(domain, sliver)
     link = _link(sliver, host)
-    match sliver.kind:
-        case Kind.LXC:
+    match sliver.type:
+        case SliverType.LXC:
             container_xml.complete(domain, tune, devices, link, sliver, host)
-        case Kind.KVM:
+        case SliverType.KVM:
             machine_xml.complete(domain, tune, devices, link, sliver, host)
     element(domain, "clock", offset="utc")
     element(domain, "on_poweroff", "destroy")
@@ -41,10 +41,10 @@ def domain_xml(sliver: Sliver, host: Host) -> str:
 
 def host_memory(sliver: Sliver, host: Host) -> int:
     """The memory of the host that the sliver may use, in bytes."""
-    match sliver.kind:
-        case Kind.LXC:
+    match sliver.type:
+        case SliverType.LXC:
             return sliver.limits.memory
-        case Kind.KVM:
+        case SliverType.KVM:
             return sliver.limits.memory + machine_xml.OVERHEAD[host.acceleration]
 
 
@@ -56,7 +56,7 @@ def _identity(domain: ET.Element, sliver: Sliver) -> None:
 
 
 def _limits(domain: ET.Element, sliver: Sliver) -> ET.Element:
-    """Add the limits that both kinds express alike. Return the element <cputune>, which the kind completes."""
+    """Add the limits that both types express alike. Return the element <cputune>, which the type completes."""
     limits = sliver.limits
     element(domain, "memory", limits.memory // KIB, unit="KiB")
     element(domain, "vcpu", max(1, -int(-limits.cpu // 1)))
@@ -68,7 +68,7 @@ def _limits(domain: ET.Element, sliver: Sliver) -> ET.Element:
 
 
 def _link(sliver: Sliver, host: Host) -> ET.Element:
-    """A routed point-to-point link without a bridge, with the same host side for both kinds."""
+    """A routed point-to-point link without a bridge, with the same host side for both types."""
     link = ET.Element("interface", type="ethernet")
     element(link, "mac", address=names.mac(sliver.id))
     source = element(link, "source")

@@ -1,4 +1,4 @@
-"""libvirt's domains of both kinds. This module makes no decisions: it carries out requests and reports what runs.
+"""libvirt's domains of both types. This module makes no decisions: it carries out requests and reports what runs.
 
 All domains are transient: the database holds the desired state, libvirt only the actual one. A libvirtd that is down
 or hung results in Failed with Code.UNAVAILABLE (see `connections`).
@@ -27,7 +27,7 @@ from slicemgr.drivers.libvirt.domain_xml import NAMESPACE
 from slicemgr.drivers.libvirt.processes import body
 from slicemgr.drivers.libvirt.screen import Screen
 from slicemgr.errors import Failed
-from slicemgr.model import Kind
+from slicemgr.model import SliverType
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class DomainSeen:
     """An active domain of slicemgr. pid: of libvirt_lxc or QEMU. trouble: why it is paused without a request."""
 
     sliver: str
-    kind: Kind
+    type: SliverType
     pid: int
     paused: bool
     generation: int
@@ -54,18 +54,18 @@ class DomainSeen:
 
 
 class Hypervisor:
-    """The domains of both kinds. Thread-safe."""
+    """The domains of both types. Thread-safe."""
 
     def __init__(self, settings: LibvirtConfig) -> None:
         self._connections = Connections(settings, self._event)
-        self._generations: dict[Kind, dict[tuple[str, int], int]] = {kind: {} for kind in Kind}
+        self._generations: dict[SliverType, dict[tuple[str, int], int]] = {one: {} for one in SliverType}
         self._changed = threading.Condition()
         self._changes = 0
         self._listeners: list[Callable[[str], None]] = []
 
-    def version(self, kind: Kind) -> str:
+    def version(self, sliver_type: SliverType) -> str:
         """libvirt's version with this driver. Raises Failed (UNAVAILABLE) if libvirt cannot be reached."""
-        with self._connections.call(kind, "ask for the version") as connection:
+        with self._connections.call(sliver_type, "ask for the version") as connection:
             number = int(connection.getLibVersion())
         return f"libvirt {number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
 
@@ -74,17 +74,17 @@ class Hypervisor:
         self._listeners.append(listener)
 
     def domains(self) -> dict[str, DomainSeen]:
-        """Every active domain of slicemgr, of both kinds, by sliver; the number of calls is fixed.
+        """Every active domain of slicemgr, of both types, by sliver; the number of calls is fixed.
 
-        A kind for which libvirt has no driver contributes no domains. Raises Failed if libvirt does not respond.
+        A type for which libvirt has no driver contributes no domains. Raises Failed if libvirt does not respond.
         """
         found: dict[str, DomainSeen] = {}
-        for kind in self._connections.kinds():
-            found |= self._list(kind)
+        for sliver_type in self._connections.types():
+            found |= self._list(sliver_type)
         return found
 
-    def _list(self, kind: Kind) -> dict[str, DomainSeen]:
-        with self._connections.call(kind, "list the domains") as connection:
+    def _list(self, sliver_type: SliverType) -> dict[str, DomainSeen]:
+        with self._connections.call(sliver_type, "list the domains") as connection:
             active = connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
             paused = {one.name() for one in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_PAUSED)}
             seen = {}
@@ -92,11 +92,11 @@ class Hypervisor:
                 sliver = names.sliver_of_domain(domain.name())
                 if sliver is not None and domain.ID() > 0:
                     with _may_be_gone():
-                        if not body(kind).alive(domain.ID(), sliver):
+                        if not body(sliver_type).alive(domain.ID(), sliver):
                             domain.destroy()  # see wait_gone
                             continue
-                        seen[sliver] = self._seen(kind, sliver, domain, domain.name() in paused)
-        known = self._generations[kind]
+                        seen[sliver] = self._seen(sliver_type, sliver, domain, domain.name() in paused)
+        known = self._generations[sliver_type]
         for sliver, pid in list(known):
             if sliver not in seen or seen[sliver].pid != pid:
                 known.pop((sliver, pid), None)
@@ -104,43 +104,44 @@ class Hypervisor:
 
     def domain(self, sliver: str) -> DomainSeen | None:
         """The domain of one sliver, or None if it does not run. Raises Failed if libvirt does not respond."""
-        for kind in self._connections.kinds():
-            with self._connections.call(kind, "look for a domain") as connection:
+        for sliver_type in self._connections.types():
+            with self._connections.call(sliver_type, "look for a domain") as connection:
                 domain = _lookup(connection, sliver)
                 if domain is not None:
                     with _may_be_gone():
-                        return self._seen(kind, sliver, domain, domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED)
+                        return self._seen(sliver_type, sliver, domain, domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED)
         return None
 
-    def _seen(self, kind: Kind, sliver: str, domain: Any, paused: bool) -> DomainSeen:
-        its = body(kind)
-        pid, known = its.pid(domain, sliver), self._generations[kind]
+    def _seen(self, sliver_type: SliverType, sliver: str, domain: Any, paused: bool) -> DomainSeen:
+        its = body(sliver_type)
+        pid, known = its.pid(domain, sliver), self._generations[sliver_type]
         generation = known.get((sliver, pid))
         if generation is None:
             text = domain.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, NAMESPACE)
             generation = known[sliver, pid] = int(ET.fromstring(text).get("generation", "0"))
-        trouble = self._trouble(kind, sliver) if paused else ""
-        return DomainSeen(sliver, kind, pid, paused or its.frozen(domain, pid), generation, trouble)
+        trouble = self._trouble(sliver_type, sliver) if paused else ""
+        return DomainSeen(sliver, sliver_type, pid, paused or its.frozen(domain, pid), generation, trouble)
 
-    def _trouble(self, kind: Kind, sliver: str) -> str:
-        with suppress(Failed), self._connections.call(kind, "ask why it is paused") as connection, _may_be_gone():
+    def _trouble(self, sliver_type: SliverType, sliver: str) -> str:
+        call = self._connections.call(sliver_type, "ask why it is paused")
+        with suppress(Failed), call as connection, _may_be_gone():
             domain = _lookup(connection, sliver)
-            return "" if domain is None else bounded(lambda: body(kind).trouble(domain))
+            return "" if domain is None else bounded(lambda: body(sliver_type).trouble(domain))
         return ""
 
-    def create(self, kind: Kind, xml: str, memory: int) -> int:
+    def create(self, sliver_type: SliverType, xml: str, memory: int) -> int:
         """Start a transient domain and return its id. Raises Failed with libvirt's reason.
 
         memory: bytes of the host's memory that the domain may use.
         """
-        with self._connections.call(kind, "start the domain") as connection:
+        with self._connections.call(sliver_type, "start the domain") as connection:
             try:
                 domain = connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE)
             except libvirt.libvirtError as error:
                 if error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID or not _forget(connection, xml):
                     raise
                 domain = connection.createXML(xml, libvirt.VIR_DOMAIN_START_VALIDATE)
-            body(kind).started(domain, memory)
+            body(sliver_type).started(domain, memory)
             return int(domain.ID())
 
     def pause(self, sliver: str) -> None:
@@ -155,15 +156,15 @@ class Hypervisor:
         seen = self._need(sliver)
         if seen.paused == frozen:  # an earlier attempt succeeded without a response
             return
-        with self._connections.call(seen.kind, "pause or resume the domain") as connection:
+        with self._connections.call(seen.type, "pause or resume the domain") as connection:
             domain = _lookup(connection, sliver)
             if domain is None:
                 raise Failed(f"{sliver} does not run")
-            bounded(lambda: body(seen.kind).freeze(domain, seen.pid, frozen))
+            bounded(lambda: body(seen.type).freeze(domain, seen.pid, frozen))
 
     def container_inits(self) -> list[int]:
         """The first process of each running container, as the host's pid. Raises Failed."""
-        found = (processes.child(one.pid) for one in self._list(Kind.LXC).values())
+        found = (processes.child(one.pid) for one in self._list(SliverType.LXC).values())
         return [pid for pid in found if pid is not None]
 
     def init_pid(self, sliver: str) -> int:
@@ -172,7 +173,7 @@ class Hypervisor:
         Raises Failed if the sliver does not run.
         """
         seen = self._need(sliver)
-        its, deadline = body(seen.kind), time.monotonic() + _INIT_APPEARS
+        its, deadline = body(seen.type), time.monotonic() + _INIT_APPEARS
         while (pid := its.limited(seen.pid)) is None:
             if time.monotonic() > deadline or not its.alive(seen.pid, sliver):
                 raise Failed(f"the init of {sliver} does not run")
@@ -181,7 +182,7 @@ class Hypervisor:
 
     def grow_disk(self, sliver: str, size: int) -> None:
         """Announce a new disk size, in bytes, to a running virtual machine. A smaller size has no effect."""
-        with self._connections.call(Kind.KVM, "resize the disk") as connection:
+        with self._connections.call(SliverType.KVM, "resize the disk") as connection:
             domain = _lookup(connection, sliver)
             if domain is not None and domain.blockInfo("vda")[0] < size:
                 bounded(lambda: domain.blockResize("vda", size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES))
@@ -192,7 +193,7 @@ class Hypervisor:
         put: lines to add; gone: lines to remove. Other lines are kept, except empty ones. Raises Failed if the guest
         agent does not respond.
         """
-        with self._connections.call(Kind.KVM, "hand the guest its ssh keys") as connection:
+        with self._connections.call(SliverType.KVM, "hand the guest its ssh keys") as connection:
             domain = _lookup(connection, sliver)
             if domain is None:
                 raise Failed(f"{sliver} does not run")
@@ -212,7 +213,7 @@ class Hypervisor:
         respond.
         """
         wanted = libvirt.VIR_DOMAIN_STATS_BALLOON | libvirt.VIR_DOMAIN_STATS_BLOCK
-        with self._connections.call(Kind.KVM, "read what the machines use") as connection:
+        with self._connections.call(SliverType.KVM, "read what the machines use") as connection:
             stats = connection.getAllDomainStats(wanted, libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT)
             named = ((names.sliver_of_domain(domain.name()), values) for domain, values in stats)
             return {sliver: values for sliver, values in named if sliver is not None}
@@ -237,10 +238,10 @@ class Hypervisor:
 
     def _ask_to_stop(self, seen: DomainSeen) -> None:
         """Request a clean shutdown. A failure is ignored: a domain that hangs is killed later."""
-        with suppress(Failed), self._connections.call(seen.kind, "shut the domain down") as connection:
+        with suppress(Failed), self._connections.call(seen.type, "shut the domain down") as connection:
             domain = _lookup(connection, seen.sliver)
             if domain is not None:
-                bounded(lambda: body(seen.kind).ask_to_stop(domain, seen.pid))
+                bounded(lambda: body(seen.type).ask_to_stop(domain, seen.pid))
 
     def begin_kill(self, slivers: Iterable[str]) -> None:
         """Kill the inits of many containers without waiting; `kill` then completes each.
@@ -252,14 +253,14 @@ class Hypervisor:
         for sliver in slivers:
             controller = processes.noted_pid(processes.LXC_DIR, sliver)
             if controller is not None and processes.controls(controller, sliver):
-                body(Kind.LXC).end(controller)
+                body(SliverType.LXC).end(controller)
 
     def kill(self, sliver: str, timeout: float = 20.0) -> None:
         """Kill a domain and wait until libvirt has cleaned up; no effect if it does not run. Raises Failed."""
         seen = self.domain(sliver)
         if seen is None:
             return
-        its = body(seen.kind)
+        its = body(seen.type)
         if not seen.paused and its.limited(seen.pid) is None:
             with suppress(Failed):
                 self.init_pid(sliver)
@@ -285,8 +286,8 @@ class Hypervisor:
             seen = self.domain(sliver)
             if seen is None:
                 return True
-            if body(seen.kind).alive(seen.pid, sliver):
-                body(seen.kind).nudge(seen.pid)
+            if body(seen.type).alive(seen.pid, sliver):
+                body(seen.type).nudge(seen.pid)
             elif time.monotonic() - (ended := ended or time.monotonic()) > _UNNOTICED:
                 self._destroy(seen)
             left = deadline - time.monotonic()
@@ -297,7 +298,7 @@ class Hypervisor:
             pause = min(2 * pause, _LOOK)
 
     def _destroy(self, seen: DomainSeen) -> None:
-        with self._connections.call(seen.kind, "destroy the domain") as connection, _may_be_gone():
+        with self._connections.call(seen.type, "destroy the domain") as connection, _may_be_gone():
             domain = _lookup(connection, seen.sliver)
             if domain is not None:
                 domain.destroy()
@@ -323,7 +324,7 @@ class Hypervisor:
     def _device(self, sliver: str, device: str, attribute: str) -> tuple[DomainSeen, str]:
         """The running domain, and the path at which libvirt created its device. Raises Failed."""
         seen, name = self._need(sliver), device.partition("/")[0]
-        with self._connections.call(seen.kind, f"look for the {name}") as connection:
+        with self._connections.call(seen.type, f"look for the {name}") as connection:
             domain = _lookup(connection, sliver)
             if domain is None:
                 raise Failed(f"{sliver} does not run")

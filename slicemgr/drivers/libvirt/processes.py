@@ -1,4 +1,4 @@
-"""The processes of a domain, by kind: how a container's processes and QEMU are checked, frozen and stopped.
+"""The processes of a domain, by type: how a container's processes and QEMU are checked, frozen and stopped.
 
 The functions get libvirt's domains as objects. They pass libvirt's errors on to the hypervisor.
 """
@@ -16,7 +16,7 @@ from slicemgr import names
 from slicemgr.drivers import command
 from slicemgr.drivers.kernel import cgroup
 from slicemgr.errors import Failed
-from slicemgr.model import KIB, Kind
+from slicemgr.model import KIB, SliverType
 
 LXC_DIR = Path("/run/libvirt/lxc")  # where libvirt keeps pid files of running domains
 QEMU_DIR = Path("/run/libvirt/qemu")
@@ -50,18 +50,18 @@ class Body(Protocol):
     def ask_to_stop(self, domain: Any, pid: int) -> None: ...
 
     def end(self, pid: int) -> bool:
-        """Kill the domain without libvirt, which then cleans up; False if this kind does not support that."""
+        """Kill the domain without libvirt, which then cleans up; False if this type does not support that."""
 
     def nudge(self, pid: int) -> None:
         """Called at intervals while the caller waits for the domain's end."""
 
 
-def body(kind: Kind) -> Body:
-    """The operations for a kind."""
-    match kind:
-        case Kind.LXC:
+def body(sliver_type: SliverType) -> Body:
+    """The operations for a type."""
+    match sliver_type:
+        case SliverType.LXC:
             return _Container()
-        case Kind.KVM:
+        case SliverType.KVM:
             return _Machine()
 
 

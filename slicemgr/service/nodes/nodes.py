@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.ipc.wake import wake
-from slicemgr.model import Boot, Kind, SliceSpec
+from slicemgr.model import Boot, SliceSpec, SliverType
 from slicemgr.policy import access, allocate
 from slicemgr.policy.access import Principal
 from slicemgr.service.nodes import operations
@@ -53,12 +53,12 @@ def choose(c: Connection, name: str | None) -> NodeRow:
 
 def check_able(node: NodeRow, spec: SliceSpec) -> None:
     """Refused unless the node supports everything that the specification needs."""
-    kinds = node.facts.get("kinds", {})
-    if not kinds.get(spec.kind.value, False):
-        able = [kind.value for kind in Kind if kinds.get(kind.value)]
-        reason = node.facts.get("kinds_reason", {}).get(spec.kind.value, f"its libvirt does not support {spec.kind}")
+    types = node.facts.get("kinds", {})
+    if not types.get(spec.type.value, False):
+        able = [one.value for one in SliverType if types.get(one.value)]
+        reason = node.facts.get("kinds_reason", {}).get(spec.type.value, f"its libvirt does not support {spec.type}")
         raise invalid(
-            "type", f"node {node.name} cannot run {spec.kind}: {reason}", f"supported types: {', '.join(able) or '-'}"
+            "type", f"node {node.name} cannot run {spec.type}: {reason}", f"supported types: {', '.join(able) or '-'}"
         )
     cpus = node.capacity.cpus
     if cpus is not None and spec.limits.cpu > cpus:

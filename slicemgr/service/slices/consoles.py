@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import Desired, Kind
+from slicemgr.model import Desired, SliverType
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
 from slicemgr.service.nodes import operations
@@ -26,7 +26,7 @@ class ConsoleSliver:
 
     sliver: str
     desired: Desired
-    kind: Kind
+    type: SliverType
     project: str
 
 
@@ -36,14 +36,14 @@ def find(
     """Sliver `index` of a slice. Refused: NOT_FOUND, DENIED, INVALID for the screen of a container."""
     row, s, l = slices.find(c, name, by, project), t.slivers.c, t.slices.c
     access.change_slice(by, row.project, row.owner, name, "open consoles of")
-    query = sa.select(s.id, s.desired, l.kind).join(t.slices, l.id == s.slice)
+    query = sa.select(s.id, s.desired, l.type).join(t.slices, l.id == s.slice)
     sliver = c.execute(query.where(s.slice == row.id, s.idx == index)).first()
     if sliver is None:
         hint = f"list them with `slicectl show {name}`"
         raise Refused(Code.NOT_FOUND, f"slice {name} has no sliver {index}", hint=hint, field="sliver")
-    if screen and sliver.kind != Kind.KVM:
+    if screen and sliver.type != SliverType.KVM:
         raise invalid("screen", f"{name} has containers, which have no screen", "open the console")
-    return ConsoleSliver(sliver.id, Desired(sliver.desired), Kind(sliver.kind), row.project)
+    return ConsoleSliver(sliver.id, Desired(sliver.desired), SliverType(sliver.type), row.project)
 
 
 def ask(store: Store, name: str, index: int, by: Principal, *, project: str | None = None, screen: bool = False) -> str:

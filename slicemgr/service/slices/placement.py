@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import Boot, BootFacts, ImageState, Kind, PortBlock, SliceSpec
+from slicemgr.model import Boot, BootFacts, ImageState, PortBlock, SliceSpec, SliverType
 from slicemgr.policy import allocate, quota
 from slicemgr.policy.quota import Quota
 from slicemgr.service.nodes import nodes
@@ -67,7 +67,7 @@ def _check_image(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Boot:
     """How a sliver of the image boots. Refused if the image does not support the specification."""
     if image.arch not in ("", "x86_64", "i686"):
         raise invalid("image", f"{image.name} is for {image.arch}", "use an image for x86_64 or i686")
-    if spec.kind is Kind.LXC:
+    if spec.type is SliverType.LXC:
         if not image.arch:
             raise invalid("type", f"image {image.name} has no Linux system for containers", "kvm")
         return Boot.DIRECT

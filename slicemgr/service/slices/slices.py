@@ -117,7 +117,7 @@ def _insert(
             name=spec.name,
             project=spec.project,
             owner=owner,
-            kind=spec.kind,
+            type=spec.type,
             image=placed.image,
             count=spec.count,
             ssh_keys=request_keys.union(spec.ssh_keys, c.scalars(sa.select(k.line).where(k.user == owner))),
@@ -137,7 +137,7 @@ def _insert(
         .values(next_address=cursors.address, next_port=cursors.port, next_uid=cursors.uid)
     )
     subject = operations.Subject(placed.node, tag, spec.name, placed.image, placed.image_name, ids, spec.project)
-    detail = f"{spec.count} × {spec.kind} of {placed.image_name}" + ("" if owner == by.user else f" for {owner}")
+    detail = f"{spec.count} × {spec.type} of {placed.image_name}" + ("" if owner == by.user else f" for {owner}")
     about = {"slice": spec.name, "project": spec.project}
     operations.note(c, by.user, "create", now, **about, detail=detail, address=by.address)
     return operations.add(c, "create", subject, by.user, now)

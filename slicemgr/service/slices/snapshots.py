@@ -17,7 +17,7 @@ from slicemgr import names
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.ipc.wake import wake
-from slicemgr.model import Boot, Desired, Kind, Limits, SliceSpec
+from slicemgr.model import Boot, Desired, Limits, SliceSpec, SliverType
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
 from slicemgr.policy.allocate import size_text
@@ -180,7 +180,7 @@ def _spec(c: Connection, config: Config, found: _Row, by: Principal, raw: Mappin
         raise invalid(request_keys.FIELD, "must be a list of texts, each the content of a .pub file")
     return SliceSpec(
         name=raw["name"],
-        kind=Kind(head.kind),
+        type=SliverType(head.type),
         image=head.image,
         count=len(slivers),
         limits=Limits(**limits),

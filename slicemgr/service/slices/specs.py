@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from slicemgr import names
 from slicemgr.config import RATE_HINT, Config, parse_duration, parse_rate, parse_size
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import DEFAULT_PROJECT, KIB, MIB, Boot, Kind, Limits, SliceSpec
+from slicemgr.model import DEFAULT_PROJECT, KIB, MIB, Boot, Limits, SliceSpec, SliverType
 from slicemgr.policy import leases
 from slicemgr.service.slices import request_keys, user_data
 
@@ -34,13 +34,13 @@ _FIELDS = frozenset(
     ("name", "project", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node", "boot", "user_data")
 )
 _PAGE_CACHE = "containers write through the page cache of the node, which has no rate limit; use io_weight"
-_NOT_OF = {  # unsupported fields of each kind, with the reason
-    Kind.LXC: {
+_NOT_OF = {  # unsupported fields of each type, with the reason
+    SliverType.LXC: {
         "io_rate": _PAGE_CACHE,
         "io_ops": _PAGE_CACHE,
         "boot": "a container does not boot a kernel",
     },
-    Kind.KVM: {"pids": "a virtual machine has its own kernel, which limits its own processes"},
+    SliverType.KVM: {"pids": "a virtual machine has its own kernel, which limits its own processes"},
 }
 
 
@@ -89,15 +89,15 @@ def slice_spec(raw: Mapping[str, Any], config: Config, default_lease: timedelta 
     for unknown in sorted(set(raw) - _FIELDS):
         form.errors.append(invalid(unknown[:64], "unknown field", f"the fields are {', '.join(sorted(_FIELDS))}"))
     defaults, network = config.limits, config.network
-    kind = form.need("type", _kind, Kind.LXC)
-    for name, reason in _NOT_OF[kind].items():
+    sliver_type = form.need("type", _sliver_type, SliverType.LXC)
+    for name, reason in _NOT_OF[sliver_type].items():
         if raw.get(name) is not None:
-            form.errors.append(invalid(name, f"is not supported for {kind}: {reason}", "omit this field"))
+            form.errors.append(invalid(name, f"is not supported for {sliver_type}: {reason}", "omit this field"))
     usual = min(config.lease.default, config.lease.longest)
     most_ports = min(MOST_PORTS, network.ports_last - network.ports_first + 1)
     spec = SliceSpec(
         name=form.need("name", slice_name, ""),
-        kind=kind,
+        type=sliver_type,
         image=form.need("image", lambda value: _text("image", value), ""),
         count=form.take("count", lambda value: _whole("count", value, 1, defaults.slivers_per_slice), 1),
         limits=Limits(
@@ -106,7 +106,7 @@ def slice_spec(raw: Mapping[str, Any], config: Config, default_lease: timedelta 
             pids=form.take(
                 "pids",
                 lambda value: _whole("pids", value, LEAST_PIDS, MOST_PIDS),
-                defaults.pids if kind is Kind.LXC else 0,
+                defaults.pids if sliver_type is SliverType.LXC else 0,
             ),
             cpu=form.take("cpu", _cpu, defaults.cpu),
             cpu_shares=form.take("cpu_shares", lambda value: _whole("cpu_shares", value, 2, 262144), 1024),
@@ -195,10 +195,10 @@ def _text(field: str, value: Any) -> str:
     return value
 
 
-def _kind(value: Any) -> Kind:
-    if value not in tuple(Kind):
+def _sliver_type(value: Any) -> SliverType:
+    if value not in tuple(SliverType):
         raise invalid("type", f"{str(value)[:40]!r} is unknown", "lxc or kvm")
-    return Kind(value)
+    return SliverType(value)
 
 
 def _boot(value: Any) -> Boot:
@@ -263,7 +263,7 @@ def _keys(value: Any) -> tuple[str, ...]:
 def baseline(raw: Mapping[str, Any], config: Config) -> dict[str, Any]:
     """The parameters of a baseline measurement: type, image (sha256), boot, memory (bytes), count, parallel."""
     return {
-        "type": _kind(raw.get("type", Kind.LXC)).value,
+        "type": _sliver_type(raw.get("type", SliverType.LXC)).value,
         "boot": _boot(raw.get("boot", Boot.LOADER)).value,
         "memory": _size("memory", raw.get("memory", config.limits.memory.bytes), LEAST_MEMORY),
         "image": _text("image", raw.get("image")),

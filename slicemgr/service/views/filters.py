@@ -34,7 +34,7 @@ def slices(wanted: Wanted) -> list[Condition]:
     l, i = t.slices.c, t.images.c
     tests: _Tests = {
         "state": lambda value: l.id.in_(_in_state(value)),
-        "type": lambda value: l.kind == value,
+        "type": lambda value: l.type == value,
         "image": lambda value: sa.or_(i.name == value, i.sha256 == value),
         "project": lambda value: l.project == value,
         "owner": lambda value: l.owner == value,

@@ -119,12 +119,12 @@ class Testbed(Collector):
 def _counts(c: Connection) -> Iterator[Metric]:
     s, l, o, r = t.slivers.c, t.slices.c, t.operations.c, t.requests.c
     states: Counter[tuple[str, ...]] = Counter()
-    query = sa.select(s.node, l.kind, s.desired, s.phase, sa.func.count()).join(t.slices, l.id == s.slice)
-    for node, kind, desired, phase, count in c.execute(query.group_by(s.node, l.kind, s.desired, s.phase)):
-        states[node, kind, slice_views.sliver_state(Desired(desired), Phase(phase))] += count
+    query = sa.select(s.node, l.type, s.desired, s.phase, sa.func.count()).join(t.slices, l.id == s.slice)
+    for node, sliver_type, desired, phase, count in c.execute(query.group_by(s.node, l.type, s.desired, s.phase)):
+        states[node, sliver_type, slice_views.sliver_state(Desired(desired), Phase(phase))] += count
     yield _gauge("slivers", "Slivers by state.", ("node", "type", "state"), states)
-    kinds = {(row[0],): row[1] for row in c.execute(sa.select(l.kind, sa.func.count()).group_by(l.kind))}
-    yield _gauge("slices", "Slices.", ("type",), kinds)
+    slices = {(row[0],): row[1] for row in c.execute(sa.select(l.type, sa.func.count()).group_by(l.type))}
+    yield _gauge("slices", "Slices.", ("type",), slices)
     unended = o.state.in_([OperationState.QUEUED, OperationState.RUNNING])
     rows = c.execute(sa.select(o.kind, o.state, sa.func.count()).where(unended).group_by(o.kind, o.state))
     queued: dict[tuple[str, ...], float] = {(row[0], row[1]): row[2] for row in rows}

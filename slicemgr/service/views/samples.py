@@ -221,7 +221,7 @@ def top(c: Connection, config: Config, by: Principal, now: datetime | None = Non
     oldest = present - int(_OLDEST_SAMPLE * config.record.interval.total_seconds())
     newest = samples.newest(c, oldest)
     s, l = t.slivers.c, t.slices.c
-    columns = (s.serial, s.idx, s.node, l.name, l.project, l.owner, l.kind, s.memory, s.disk, s.cpu)
+    columns = (s.serial, s.idx, s.node, l.name, l.project, l.owner, l.type, s.memory, s.disk, s.cpu)
     query = sa.select(*columns).join(t.slices, l.id == s.slice).order_by(l.project, l.name, s.idx)
     projects = access.visible(by)
     if projects is not None:
@@ -236,7 +236,7 @@ def top(c: Connection, config: Config, by: Principal, now: datetime | None = Non
                 "index": one.idx,
                 "project": one.project,
                 "owner": one.owner,
-                "type": one.kind,
+                "type": one.type,
                 "node": one.node,
                 "at": _rfc3339(rows[one.serial].at),
                 "limits": {"memory": one.memory, "disk": one.disk, "cpu": one.cpu},

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from slicemgr.model import DEFAULT_PROJECT, Desired, Kind, Phase, SliceSpec
+from slicemgr.model import DEFAULT_PROJECT, Desired, Phase, SliceSpec, SliverType
 from slicemgr.policy import access
 from slicemgr.service.slices.placement import Placement
 from slicemgr.service.slices.specs import LIMITS
@@ -109,7 +109,7 @@ def slice_of_operation(c: Connection, operation: str) -> Json:
 def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
     return {
         "name": head.name,
-        "type": head.kind,
+        "type": head.type,
         "project": head.project,
         "owner": head.owner,
         "state": slice_state([one["state"] for one in slivers]) if slivers else "deleting",
@@ -119,7 +119,7 @@ def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
         "notice": head.lease_notice or None,
         "image": head.image_name,
         "image_sha256": head.image,
-        "boot": head.boot if head.kind == Kind.KVM else None,
+        "boot": head.boot if head.type == SliverType.KVM else None,
         "snapshots": head.snapshots,
         "slivers": slivers,
     }
@@ -172,7 +172,7 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
     limits = _limits(spec.limits)
     return {
         "name": spec.name,
-        "type": spec.kind.value,
+        "type": spec.type.value,
         "project": spec.project,
         "owner": owner,
         "state": "planned",
@@ -182,7 +182,7 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
         "notice": None,
         "image": placed.image_name,
         "image_sha256": placed.image,
-        "boot": placed.boot.value if spec.kind is Kind.KVM else None,
+        "boot": placed.boot.value if spec.type is SliverType.KVM else None,
         "snapshots": 0,
         "slivers": [
             {

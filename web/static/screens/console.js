@@ -13,7 +13,7 @@ const terminal = new Terminal({
   fontFamily: 'ui-monospace, "Cascadia Mono", "DejaVu Sans Mono", Menlo, Consolas, monospace', fontSize: 14,
   theme: { background: "#0c0e12", foreground: "#e4e7ee" },
 });
-const fits = page.kind === "lxc";
+const fits = page.type === "lxc";
 const fit = new FitAddon();
 let socket = null;
 let unshown = 0;

@@ -1,4 +1,4 @@
-"""bench lifecycle: both kinds in one run, each with its raw baseline, and the cleanup."""
+"""bench lifecycle: both types in one run, each with its raw baseline, and the cleanup."""
 
 from __future__ import annotations
 

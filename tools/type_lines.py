@@ -1,7 +1,7 @@
-"""Count the lines of code for one kind of sliver only, without blank lines, comments and docstrings.
+"""Count the lines of code for one type of sliver only, without blank lines, comments and docstrings.
 
-It counts whole files, classes and functions, and branches on the kind in other code. A listed name that no longer
-exists is an error. Run: .venv/bin/python tools/kinds.py
+It counts whole files, classes and functions, and branches on the type in other code. A listed name that no longer
+exists is an error. Run: .venv/bin/python tools/type_lines.py
 """
 
 from __future__ import annotations
@@ -64,51 +64,51 @@ def code_lines(text: str) -> set[int]:
 
 
 def parts(tree: ast.Module, wanted: dict[str, str]) -> dict[str, set[int]]:
-    """The lines of the named classes and functions, by kind. Raises KeyError for a name that does not exist."""
+    """The lines of the named classes and functions, by type. Raises KeyError for a name that does not exist."""
     found = {
         node.name: _span(node)
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in wanted
     }
     lines: dict[str, set[int]] = {LXC: set(), KVM: set()}
-    for name, kind in wanted.items():
-        lines[kind] |= found[name]
+    for name, sliver_type in wanted.items():
+        lines[sliver_type] |= found[name]
     return lines
 
 
 def branches(tree: ast.Module) -> dict[str, set[int]]:
-    """The lines by kind that are executed for that kind only, including the condition."""
+    """The lines by type that are executed for that type only, including the condition."""
     lines: dict[str, set[int]] = {LXC: set(), KVM: set()}
     for node in ast.walk(tree):
-        for kind, span in _branch(node):
-            lines[kind] |= span
+        for sliver_type, span in _branch(node):
+            lines[sliver_type] |= span
     return lines
 
 
 def _branch(node: ast.AST) -> Iterator[tuple[str, set[int]]]:
     match node:
-        case ast.match_case(pattern=ast.MatchValue(value=value)) if kind := _kind(value):
-            yield kind, {value.lineno, *(line for one in node.body for line in _span(one))}
-        case ast.If(test=test) if kind := _asked(test):
-            yield kind, set(range(node.lineno, (node.body[-1].end_lineno or node.lineno) + 1))
-        case ast.IfExp(test=test) if kind := _asked(test):
-            yield kind, _span(node)
-        case ast.Attribute() if kind := _kind(node):
-            yield kind, {node.lineno}
+        case ast.match_case(pattern=ast.MatchValue(value=value)) if sliver_type := _type(value):
+            yield sliver_type, {value.lineno, *(line for one in node.body for line in _span(one))}
+        case ast.If(test=test) if sliver_type := _asked(test):
+            yield sliver_type, set(range(node.lineno, (node.body[-1].end_lineno or node.lineno) + 1))
+        case ast.IfExp(test=test) if sliver_type := _asked(test):
+            yield sliver_type, _span(node)
+        case ast.Attribute() if sliver_type := _type(node):
+            yield sliver_type, {node.lineno}
         case ast.Dict():
             for key, value in zip(node.keys, node.values, strict=True):
-                if key is not None and (kind := _kind(key)):
-                    yield kind, {*_span(key), *_span(value)}
+                if key is not None and (sliver_type := _type(key)):
+                    yield sliver_type, {*_span(key), *_span(value)}
 
 
 def _asked(test: ast.expr) -> str:
-    """The kind that a condition tests for."""
-    return next((kind for one in ast.walk(test) if isinstance(one, ast.expr) and (kind := _kind(one))), "")
+    """The type that a condition tests for."""
+    return next(filter(None, (_type(one) for one in ast.walk(test) if isinstance(one, ast.expr))), "")
 
 
-def _kind(node: ast.expr) -> str:
+def _type(node: ast.expr) -> str:
     match node:
-        case ast.Attribute(value=ast.Name(id="Kind"), attr="LXC" | "KVM" as name):
+        case ast.Attribute(value=ast.Name(id="SliverType"), attr="LXC" | "KVM" as name):
             return name.lower()
         case ast.Constant(value="lxc" | "kvm" as name):
             return name
@@ -120,7 +120,7 @@ def _span(node: ast.stmt | ast.expr) -> set[int]:
 
 
 def count() -> tuple[dict[str, dict[str, int]], int]:
-    """The lines by place and kind, and the lines of the whole package."""
+    """The lines by place and type, and the lines of the whole package."""
     table = {where: {LXC: 0, KVM: 0} for where in ("whole files", "classes and functions", "branches elsewhere")}
     total = 0
     for path in sorted(_sources()):
@@ -132,12 +132,12 @@ def count() -> tuple[dict[str, dict[str, int]], int]:
             continue
         own, asked = parts(tree, PARTS.get(name, {})), branches(tree)
         counted = own[LXC] | own[KVM]
-        for kind in (LXC, KVM):
-            table["classes and functions"][kind] += len(own[kind] & code)
-            table["branches elsewhere"][kind] += len((asked[kind] & code) - counted)
+        for sliver_type in (LXC, KVM):
+            table["classes and functions"][sliver_type] += len(own[sliver_type] & code)
+            table["branches elsewhere"][sliver_type] += len((asked[sliver_type] & code) - counted)
     missing = [name for name in (*FILES, *PARTS) if not (PACKAGE / name).exists()]
     if missing:
-        sys.exit(f"kinds: no such file: {', '.join(missing)}")
+        sys.exit(f"type_lines: no such file: {', '.join(missing)}")
     return table, total
 
 
@@ -150,14 +150,14 @@ def _sources() -> Iterator[Path]:
 def main() -> None:
     table, total = count()
     print(f"{'lines of code':24}{LXC:>8}{KVM:>8}{'share':>8}")
-    for where, kinds in table.items():
-        print(f"{where:24}{kinds[LXC]:8}{kinds[KVM]:8}{sum(kinds.values()) / total:8.1%}")
-    sums = {kind: sum(one[kind] for one in table.values()) for kind in (LXC, KVM)}
-    print(f"{'one kind alone':24}{sums[LXC]:8}{sums[KVM]:8}{sum(sums.values()) / total:8.1%}")
-    print(f"{'both kinds':24}{total - sum(sums.values()):16}{1 - sum(sums.values()) / total:8.1%}")
-    for pattern, kind in BESIDE.items():
+    for where, types in table.items():
+        print(f"{where:24}{types[LXC]:8}{types[KVM]:8}{sum(types.values()) / total:8.1%}")
+    sums = {sliver_type: sum(one[sliver_type] for one in table.values()) for sliver_type in (LXC, KVM)}
+    print(f"{'one type alone':24}{sums[LXC]:8}{sums[KVM]:8}{sum(sums.values()) / total:8.1%}")
+    print(f"{'both types':24}{total - sum(sums.values()):16}{1 - sum(sums.values()) / total:8.1%}")
+    for pattern, sliver_type in BESIDE.items():
         lines = sum(len(path.read_text().splitlines()) for path in REPO.glob(pattern))
-        print(f"beside: {pattern}, {kind}: {lines} lines as they are")
+        print(f"beside: {pattern}, {sliver_type}: {lines} lines as they are")
 
 
 if __name__ == "__main__":
