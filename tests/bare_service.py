@@ -195,7 +195,7 @@ class Service:
 
     def create(self, name: str = "exp", **fields: Any) -> str:
         """Create a slice through the service. Returns the ID of the operation."""
-        return slices.create(self.store, self.config, self.request(name, **fields), ADMIN).operation
+        return slices.create(self.store, self.config, slices.Draft(self.request(name, **fields)), ADMIN).operation
 
     def fill(self) -> None:
         """Insert rows into every table."""

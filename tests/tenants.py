@@ -126,7 +126,7 @@ def _token(scope: Scope = Scope.WRITE) -> tokens.Wanted:
 def ask(service: Service, by: Principal, name: str, why: str = "", **fields: Any) -> slices.Created:
     """Request a slice of the user's first project through the service, as the REST API does."""
     body = service.request(name, **{"project": next(iter(by.roles), "default"), **fields})
-    return slices.create(service.store, service.config, body, by, why)
+    return slices.create(service.store, service.config, slices.Draft(body, why), by)
 
 
 class Tenants(Service):

@@ -66,7 +66,8 @@ def fill(config: Config, store: Store, first: int, last: int) -> None:
     admin = Principal(schema.ADMIN, True)
     wish = {"type": "lxc", "image": "debian-12", "ssh_keys": [_key()], "ports": 1, "memory": "16M", "disk": "16M"}
     for number in range(first, last):
-        slices.create(store, config, {"name": f"exp-{number:05}", "project": "default", **wish}, admin)
+        body = {"name": f"exp-{number:05}", "project": "default", **wish}
+        slices.create(store, config, slices.Draft(body), admin)
 
 
 def _key() -> str:

@@ -14,7 +14,8 @@ from slicemgr.model import Limits, SliceSpec
 from slicemgr.policy import leases
 from slicemgr.policy.allocate import size_text
 
-_HINT = "give a `reason` to submit a request, delete unused slices, or request less"
+REQUEST_HINT = "give a `reason` to submit a request, delete unused slices, or request less"
+ADMIN_HINT = "delete unused slices, or ask an admin of the testbed for a larger quota"
 _NEARLY = 1e-6  # of a core: sums of fractions are not exact
 
 
@@ -75,7 +76,9 @@ def wanted(spec: SliceSpec) -> Amounts:
     return Amounts(1, count, limits.cpu * count, limits.memory * count, limits.disk * count, spec.ports * count)
 
 
-def check(quota: Quota, used: Amounts, more: Amounts, lease: timedelta | None = None, *, hint: str = _HINT) -> None:
+def check(
+    quota: Quota, used: Amounts, more: Amounts, lease: timedelta | None = None, *, hint: str = REQUEST_HINT
+) -> None:
     """Raises OverQuota with every exceeded limit, unless `used` and `more` together are within the quota.
 
     Resources of which nothing more is requested are not checked: a grant beyond one limit does not block the others.

@@ -41,7 +41,7 @@ class House:
                 c.execute(t.users.insert().values(name=user, admin=False, created_at=now))
                 c.execute(t.members.insert().values(project="lab", user=user, role=role, created_at=now))
         body = made.request("exp", project="lab")
-        slices.create(made.store, made.config, body, Principal(BOB, False, {"lab": Role.MEMBER}))
+        slices.create(made.store, made.config, slices.Draft(body), Principal(BOB, False, {"lab": Role.MEMBER}))
         self.by = {user: self.principal(user) for user in (BOB, DAVE)}
         wanted = tokens.Wanted("script", Scope.WRITE, timedelta(hours=1))
         self.token = tokens.create(made.store, wanted, self.by[BOB])[1]

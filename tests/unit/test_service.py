@@ -47,7 +47,7 @@ def store(config: Config) -> Iterator[Store]:
 
 
 def create(store: Store, config: Config, name: str = "exp", **more: Any) -> str:
-    return slices.create(store, config, request(name, **more), ADMIN).operation
+    return slices.create(store, config, slices.Draft(request(name, **more)), ADMIN).operation
 
 
 def counts(store: Store) -> list[int]:
@@ -154,10 +154,10 @@ def test_without_a_node_nothing_is_made(store: Store, config: Config) -> None:
 def test_a_stranger_sees_no_project_and_runs_nothing(store: Store, config: Config) -> None:
     someone = Principal("someone", False)
     with pytest.raises(Refused) as caught:
-        slices.create(store, config, request(project="default"), someone)
+        slices.create(store, config, slices.Draft(request(project="default")), someone)
     assert caught.value.code is Code.NOT_FOUND
     with pytest.raises(Refused, match="someone may not create slices or images"):
-        slices.create(store, config, request(), someone)
+        slices.create(store, config, slices.Draft(request()), someone)
     with pytest.raises(Refused, match="may not"):
         nodes.request(store, config, "node1", "gc", someone, {})
     assert counts(store) == [0] * len(ALL)

@@ -83,7 +83,9 @@ def test_every_row_of_every_table_arrives(service: Service, target: str, moved: 
 def test_the_moved_testbed_works_on(service: Service, target: str, moved: Config) -> None:
     copy.copy(service.config.store_url, target, SECOND)
     with slicemgr.store.open(moved) as store:
-        slices.create(store, moved, service.request("after"), authentication.authenticate(store, service.token()))
+        slices.create(
+            store, moved, slices.Draft(service.request("after")), authentication.authenticate(store, service.token())
+        )
         with store.read() as c:
             rows = [row.sliver for row in pending.slivers(c, "node1")]
         assert [one.slice_name for one in rows] == ["exp", "exp", "after"]
@@ -100,7 +102,7 @@ def test_numbers_of_rows_that_are_gone_are_not_given_again(service: Service, tar
     copy.copy(service.config.store_url, target, SECOND)
     with slicemgr.store.open(moved) as store:
         admin = authentication.authenticate(store, service.token())
-        slices.create(store, moved, service.request("after"), admin)
+        slices.create(store, moved, slices.Draft(service.request("after")), admin)
         with store.read() as c:
             serial = pending.slivers(c, "node1")[-1].sliver.serial
             event = max(c.scalars(sa.select(tables.events.c.id)))

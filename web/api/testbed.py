@@ -67,11 +67,11 @@ def create_slice() -> Answer:
         raise invalid("dry_run", "must be true or false")
     config, store = state().config, state().store
     if dry_run:
-        spec, placed, expires = slices.plan(store, config, body, by)
+        spec, placed, expires = slices.plan(store, config, slices.Draft(body), by)
         with store.read() as c:
             address = node_views.nodes(c, config.network, placed.node)[0]["address"]
         return {"plan": slice_views.plan(spec, placed, address, by.user, expires)}
-    made = slices.create(store, config, body, by, why)
+    made = slices.create(store, config, slices.Draft(body, why), by)
     if made.request:
         with store.read() as c:
             return {"request": people.requests(c, by, made.request)[0]}, 202

@@ -66,7 +66,7 @@ def create() -> Response:
         why = requests.reason(form["reason"])
         with store.read() as c:
             body = {**_body(form), "ssh_keys": _keys(c, form)}
-        made = slices.create(store, config, body, by, why)
+        made = slices.create(store, config, slices.Draft(body, why), by)
     except Refused as error:
         return _again(form, error)
     if made.request:

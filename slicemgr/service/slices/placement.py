@@ -30,8 +30,13 @@ class Placement:
     cursors: allocate.Cursors
 
 
-def place(c: Connection, config: Config, spec: SliceSpec, allowed: Quota | None = None) -> Placement:
-    """Choose the node and allocate resources for each sliver. Refused if the request cannot be met."""
+def place(
+    c: Connection, config: Config, spec: SliceSpec, allowed: Quota | None = None, hint: str = quota.REQUEST_HINT
+) -> Placement:
+    """Choose the node and allocate resources for each sliver. Refused if the request cannot be met.
+
+    allowed: the limits to check, by default the project's quota. hint: of OverQuota.
+    """
     projects.check_exists(c, spec.project)
     taken = sa.select(t.slices.c.id).where(t.slices.c.project == spec.project, t.slices.c.name == spec.name)
     if c.scalar(taken) is not None:
@@ -41,7 +46,7 @@ def place(c: Connection, config: Config, spec: SliceSpec, allowed: Quota | None 
     nodes.check_able(node, spec)
     boot = _check_image(image, spec)
     most = projects.limits(c, spec.project) if allowed is None else allowed
-    quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease)
+    quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease, hint=hint)
     there = given(c, node.name)
     allocate.check_capacity(node.capacity, config.limits, there, spec.count, spec.limits)
     grants, cursors = allocate.allocate(config.network, there, node.cursors, spec.count, spec.ports)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,13 +11,13 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.ipc.wake import wake
 from slicemgr.model import RequestState
 from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
 from slicemgr.service.accounts import authentication
 from slicemgr.service.projects import projects
 from slicemgr.service.slices import request_queue, slices, specs
+from slicemgr.service.slices.slices import Created, Draft
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -44,18 +45,23 @@ def grant(store: Store, config: Config, id: str, trimmed: Mapping[str, Any], ans
     """
     for unknown in sorted(set(trimmed) - set(TRIMMED)):
         raise invalid(unknown[:64], "cannot be changed when granting", f"the fields are {', '.join(TRIMMED)}")
-    with store.write() as c:
+
+    def draft(c: Connection) -> Draft:
         row = _waiting(c, id, by)
         access.decide_request(by, row.project, row.user, id)
-        owner = _still_there(c, row)
-        spec = slices.specify(c, config, {**row.body, **trimmed, "project": row.project})
         allowed = quota.UNLIMITED if by.admin else projects.limits(c, row.project, projects.CEILING)
-        operation = slices.insert(c, config, spec, by, owner=owner, allowed=allowed)
-        limits = ", ".join(f"{name} {value}" for name, value in sorted(trimmed.items()))
-        _decide(c, row, RequestState.GRANTED, answer, by, operation)
-        request_queue.note(c, "request grant", dict(row._mapping), by, limits)
-    wake(config.wake_socket)
-    return operation
+        owner, record = _still_there(c, row), partial(_granted, row=row, trimmed=trimmed, answer=answer, by=by)
+        return Draft({**row.body, **trimmed}, project=row.project, owner=owner, allowed=allowed, record=record)
+
+    return slices.create(store, config, draft, by).operation
+
+
+def _granted(
+    c: Connection, made: Created, row: Row[*tuple[Any, ...]], trimmed: Mapping[str, Any], answer: str, by: Principal
+) -> None:
+    limits = ", ".join(f"{name} {value}" for name, value in sorted(trimmed.items()))
+    _decide(c, row, RequestState.GRANTED, answer, by, made.operation)
+    request_queue.note(c, "request grant", dict(row._mapping), by, limits)
 
 
 def decline(store: Store, id: str, answer: str, by: Principal) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -34,30 +34,54 @@ ACTIONS = ("start", "stop", "restart", "pause", "resume", "delete")
 
 
 class Created(NamedTuple):
-    """The outcome of `create`: either the operation that creates the slice, or the id of a waiting request."""
+    """The outcome of `create`: the new slice with the operation that creates it, or the id of a waiting request."""
 
     spec: SliceSpec
+    slice: str = ""  # id
     operation: str = ""
     request: str = ""
 
 
-def create(store: Store, config: Config, body: Mapping[str, Any], by: Principal, why: str = "") -> Created:
-    """Create the slice described by `body`, the JSON of `POST /slices`. Refused: nothing was changed.
+def _nothing(c: Connection, made: Created) -> None:
+    pass
 
-    Beyond the project's quota a waiting request is stored, if there is a reason `why`; otherwise raises OverQuota. The
-    default project is the user's own; without `ssh_keys` the keys of the account are used.
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A slice to create. The defaults are those of `POST /slices`; a grant and a clone differ in the other values.
+
+    body: the JSON of `POST /slices`, or for a clone what differs from the original. record: writes further rows in the
+    transaction of the new slice.
     """
-    with store.read() as c:  # validate before taking the write lock
-        complete = _complete(c, body, by)
-        spec = specify(c, config, complete)
+
+    body: Mapping[str, Any]
+    why: str = ""  # the reason to queue a request beyond the quota; "": OverQuota is raised
+    project: str = ""  # "": that of the body, otherwise the user's own
+    owner: str = ""  # of the slice; "": the user
+    allowed: Quota | None = None  # the limits to check; None: the project's quota
+    hint: str = quota.REQUEST_HINT  # of OverQuota
+    original: SliceSpec | None = None  # of the slice to clone
+    contents: int = 0  # bytes that the largest sliver begins with
+    record: Callable[[Connection, Created], None] = _nothing
+
+
+def create(store: Store, config: Config, source: Draft | Callable[[Connection], Draft], by: Principal) -> Created:
+    """Create a slice, for the form, REST, a granted request and a clone alike. Refused: nothing was changed.
+
+    source: a draft, or a function that reads it in the transaction of the new slice. The user must be allowed to create
+    slices in the project; the function checks the other rights. Without `ssh_keys` the keys of the account are used.
+    Beyond the quota a request is queued if the draft has a reason; otherwise raises OverQuota.
+    """
+    early = None
+    if isinstance(source, Draft):  # validate before taking the write lock
+        with store.read() as c:
+            early = _specify(c, config, source, by)
     try:
         with store.write() as c:
-            try:
-                made = Created(spec, operation=insert(c, config, spec, by))
-            except OverQuota as over:
-                if not why:
-                    raise
-                made = Created(spec, request=request_queue.add(c, spec, by, complete, why, over))
+            draft, spec = early or _specify(c, config, source if isinstance(source, Draft) else source(c), by)
+            made = _insert_or_queue(c, config, draft, spec, by)
+            if made.operation:
+                draft.record(c, made)
     except exc.IntegrityError as error:  # on PostgreSQL only: a concurrent transaction committed first
         raise Refused(Code.CONFLICT, "a concurrent request changed the slice", hint="try again") from error
     if made.operation:
@@ -65,51 +89,47 @@ def create(store: Store, config: Config, body: Mapping[str, Any], by: Principal,
     return made
 
 
-def plan(store: Store, config: Config, body: Mapping[str, Any], by: Principal) -> tuple[SliceSpec, Placement, datetime]:
-    """What `create` would do with the same body now: the placement and the end of the lease. Changes nothing."""
+def plan(store: Store, config: Config, draft: Draft, by: Principal) -> tuple[SliceSpec, Placement, datetime]:
+    """What `create` would do with the same draft now: the placement and the end of the lease. Changes nothing."""
     with store.read() as c:
-        spec = specify(c, config, _complete(c, body, by))
-        placed = place(c, config, spec)
+        draft, spec = _specify(c, config, draft, by)
+        placed = place(c, config, spec, draft.allowed, draft.hint)
     return spec, placed, leases.grant(spec.lease, utcnow(), config.lease)
 
 
-def _complete(c: Connection, body: Mapping[str, Any], by: Principal) -> dict[str, Any]:
-    """The body completed with the project and the user's keys. Refused if the user may not create slices there."""
-    project = access.project_for(by, body.get("project"))
-    access.make_slice(by, project)
-    complete = {**body, "project": project}
-    if complete.get("ssh_keys") is None and (own := ssh_keys.of(c, by.user)):
-        complete["ssh_keys"] = own
-    return complete
+def _specify(c: Connection, config: Config, draft: Draft, by: Principal) -> tuple[Draft, SliceSpec]:
+    """The draft with its project and keys, and its specification with the project's default lease.
 
-
-def specify(c: Connection, config: Config, body: Mapping[str, Any]) -> SliceSpec:
-    """The specification from a complete body, with the project's default lease. Raises InvalidSpec."""
-    return specs.slice_spec(body, config, projects.lease_policy(c, config, body["project"]).default)
-
-
-def insert(
-    c: Connection,
-    config: Config,
-    spec: SliceSpec,
-    by: Principal,
-    *,
-    owner: str | None = None,
-    allowed: Quota | None = None,
-) -> str:
-    """Insert the rows of a new slice, in the caller's transaction; the operation's id. The caller has checked access.
-
-    owner: of the slice, by default the user. allowed: the limits to check, by default the project's quota.
+    Refused if the user may not create slices in the project. Raises InvalidSpec.
     """
+    project = draft.project or access.project_for(by, draft.body.get("project"))
+    access.make_slice(by, project)
+    body = {**draft.body, "project": project}
+    if body.get("ssh_keys") is None and (own := ssh_keys.of(c, by.user)):
+        body["ssh_keys"] = own
+    usual = projects.lease_policy(c, config, project).default
+    if draft.original is None:
+        spec = specs.slice_spec(body, config, usual)
+    else:
+        spec = specs.changed(replace(draft.original, lease=usual), body, config, draft.contents)
+    return replace(draft, body=body), spec
+
+
+def _insert_or_queue(c: Connection, config: Config, draft: Draft, spec: SliceSpec, by: Principal) -> Created:
+    try:
+        placed = place(c, config, spec, draft.allowed, draft.hint)
+    except OverQuota as over:
+        if not draft.why:
+            raise
+        return Created(spec, request=request_queue.add(c, spec, by, draft.body, draft.why, over))
     now = utcnow()
-    placed = place(c, config, spec, allowed)
     expires = leases.grant(spec.lease, now, config.lease)
-    return _insert(c, spec, placed, owner or by.user, by, now, expires)
+    return _insert(c, spec, placed, draft.owner or by.user, by, now, expires)
 
 
 def _insert(
     c: Connection, spec: SliceSpec, placed: Placement, owner: str, by: Principal, now: datetime, expires: datetime
-) -> str:
+) -> Created:
     tag, k = names.new_tag(), t.ssh_keys.c
     c.execute(
         t.slices.insert().values(
@@ -140,7 +160,7 @@ def _insert(
     detail = f"{spec.count} × {spec.type} of {placed.image_name}" + ("" if owner == by.user else f" for {owner}")
     about = {"slice": spec.name, "project": spec.project}
     operations.note(c, by.user, "create", now, **about, detail=detail, address=by.address)
-    return operations.add(c, "create", subject, by.user, now)
+    return Created(spec, tag, operations.add(c, "create", subject, by.user, now))
 
 
 def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str, ids: list[str], now: datetime) -> None:
@@ -285,8 +305,8 @@ def resize(store: Store, config: Config, name: str, disk: int, by: Principal, *,
             hint = f"use more than {allocate.size_text(most)}; a disk cannot shrink"
             raise Refused(Code.CONFLICT, f"the disk limit of slice {name} is already as large", hint=hint, field="disk")
         more = quota.Amounts(disk=sum(disk - one.disk for one in own))
-        hint = "delete unused slices, or ask an admin of the testbed for a larger quota"
-        quota.check(projects.limits(c, row.project), projects.used(c, row.project), more, hint=hint)
+        limits, used = projects.limits(c, row.project), projects.used(c, row.project)
+        quota.check(limits, used, more, hint=quota.ADMIN_HINT)
         node = nodes.choose(c, own[0].node)
         added = Limits(memory=0, disk=disk - most, pids=0, cpu=0)
         allocate.check_capacity(node.capacity, config.limits, given(c, node.name), len(own), added)

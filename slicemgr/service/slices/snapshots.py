@@ -5,8 +5,8 @@ A row exists for each desired snapshot. The epoch of a sliver identifies the des
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -18,22 +18,16 @@ from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.ipc.wake import wake
 from slicemgr.model import Boot, Desired, Limits, SliceSpec, SliverType
-from slicemgr.policy import access
+from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
-from slicemgr.policy.allocate import size_text
-from slicemgr.policy.quota import OverQuota
-from slicemgr.service.accounts import ssh_keys
 from slicemgr.service.nodes import operations
-from slicemgr.service.projects import projects
-from slicemgr.service.slices import request_keys, slices, snapshot_users, specs
+from slicemgr.service.slices import slices, snapshot_users, specs
+from slicemgr.service.slices.slices import Created, Draft
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
 CLONE_FIELDS = ("name", "lease", "disk", "ssh_keys")
-_LIMITS = ("memory", "disk", "pids", "cpu", "cpu_shares", "memory_soft", "io_weight", "io_rate", "io_ops")
-_RATES = ("net_in", "net_out")
-_QUOTA_HINT = "delete unused slices, or ask an admin of the testbed for a larger quota"
 
 _Row = Row[*tuple[Any, ...]]
 
@@ -108,20 +102,22 @@ def clone(store: Store, config: Config, at: SliceReference, name: str, raw: Mapp
     for unknown in sorted(set(raw) - set(CLONE_FIELDS)):
         raise invalid(unknown[:64], "unknown field", f"the fields are {', '.join(CLONE_FIELDS)}")
     wanted = specs.slice_name(raw.get("name"))
-    try:
-        with store.write() as c:
-            found = _changing(c, at, "clone")
-            row = find(c, found, name)
-            _check_made(c, row)
-            spec = _spec(c, config, found, at.by, {**raw, "name": wanted})
-            operation = _insert(c, config, spec, at.by, found, row)
-    except exc.IntegrityError as error:
-        raise Refused(Code.CONFLICT, "a concurrent request changed the slice", hint="try again") from error
-    except OverQuota as error:
-        hinted = [Refused(one.code, one.message, hint=_QUOTA_HINT, field=one.field) for one in error.errors]
-        raise OverQuota(hinted) from error
-    wake(config.wake_socket)
-    return operation
+
+    def draft(c: Connection) -> Draft:
+        found = _changing(c, at, "clone")
+        row = find(c, found, name)
+        _check_made(c, row)
+        begins = _begins(c, row)
+        return Draft(
+            {**raw, "name": wanted},
+            project=found.project,
+            hint=quota.ADMIN_HINT,
+            original=_spec(c, found),
+            contents=max(one.size for one in begins),
+            record=partial(_cloned, begins=begins, found=found, snapshot=row, by=at.by),
+        )
+
+    return slices.create(store, config, draft, at.by).operation
 
 
 def find(c: Connection, found: _Row, name: str) -> _Row:
@@ -164,52 +160,41 @@ def _check_made(c: Connection, row: _Row) -> None:
         raise Refused(Code.CONFLICT, f"snapshot {row.name} is still being created", hint="wait until it is ready")
 
 
-def _spec(c: Connection, config: Config, found: _Row, by: Principal, raw: Mapping[str, Any]) -> SliceSpec:
-    """The specification of the original with the changes of `raw`."""
+def _spec(c: Connection, found: _Row) -> SliceSpec:
+    """The specification of a slice, as it is now."""
     head = c.execute(sa.select(t.slices).where(t.slices.c.id == found.id)).one()
     slivers = _slivers(c, found)
     first = slivers[0]
-    policy = projects.lease_policy(c, config, found.project)
-    usual = min(policy.default, policy.longest)
-    lease: timedelta = usual if raw.get("lease") is None else specs.lease(raw["lease"], config)
-    limits = {name: getattr(first, name) for name in (*_LIMITS, *_RATES)}
-    if raw.get("disk") is not None:
-        limits["disk"] = specs.disk(raw["disk"])
-    own = raw.get("ssh_keys")
-    if own is not None and not (isinstance(own, list) and all(isinstance(one, str) for one in own)):
-        raise invalid(request_keys.FIELD, "must be a list of texts, each the content of a .pub file")
     return SliceSpec(
-        name=raw["name"],
+        name=head.name,
         type=SliverType(head.type),
         image=head.image,
         count=len(slivers),
-        limits=Limits(**limits),
+        limits=Limits(**{name: getattr(first, name) for name in specs.LIMITS}),
         ports=first.port_count,
-        lease=lease,
-        ssh_keys=tuple(ssh_keys.of(c, by.user) or head.ssh_keys) if own is None else request_keys.parse(own),
+        lease=head.expires_at - head.created_at,
+        ssh_keys=tuple(head.ssh_keys),
         node=first.node,
         boot=Boot(head.boot),
         project=found.project,
     )
 
 
-def _insert(c: Connection, config: Config, spec: SliceSpec, by: Principal, found: _Row, snapshot: _Row) -> str:
-    s, n, o = t.slivers.c, t.sliver_snapshots.c, t.operations.c
-    begins = c.execute(
-        sa.select(s.idx, s.id, n.size).join(t.slivers, s.id == n.sliver).where(n.snapshot == snapshot.id)
-    ).all()
-    largest = max(one.size for one in begins)
-    if spec.limits.disk < largest + specs.LEAST_DISK:
-        least = size_text(largest + specs.LEAST_DISK)
-        raise invalid("disk", f"the snapshot already contains {size_text(largest)}", f"at least {least}")
-    operation = slices.insert(c, config, spec, by)
-    tag = c.scalar(sa.select(o.slice_id).where(o.id == operation))
+def _begins(c: Connection, snapshot: _Row) -> Sequence[_Row]:
+    """The slivers of a snapshot: index, id, and size in bytes."""
+    s, n = t.slivers.c, t.sliver_snapshots.c
+    query = sa.select(s.idx, s.id, n.size).join(t.slivers, s.id == n.sliver).where(n.snapshot == snapshot.id)
+    return c.execute(query).all()
+
+
+def _cloned(c: Connection, made: Created, begins: Sequence[_Row], found: _Row, snapshot: _Row, by: Principal) -> None:
+    """The slivers of the new slice begin as those of the snapshot."""
+    s = t.slivers.c
     for one in begins:
         values = {"origin": names.origin(one.id, snapshot.id), "inherited": one.size}
-        c.execute(t.slivers.update().where(s.slice == tag, s.idx == one.idx).values(**values))
+        c.execute(t.slivers.update().where(s.slice == made.slice, s.idx == one.idx).values(**values))
     about = {"slice": found.name, "project": found.project, "address": by.address}
-    operations.note(c, by.user, "snapshot clone", utcnow(), detail=f"{snapshot.name} into {spec.name}", **about)
-    return operation
+    operations.note(c, by.user, "snapshot clone", utcnow(), detail=f"{snapshot.name} into {made.spec.name}", **about)
 
 
 _EVENTS = {"snapshot": "snapshot create", "snapshot-delete": "snapshot delete", "restore": "snapshot restore"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from slicemgr.config import RATE_HINT, Config, parse_duration, parse_rate, parse
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.model import DEFAULT_PROJECT, KIB, MIB, Boot, Limits, SliceSpec, SliverType
 from slicemgr.policy import leases
+from slicemgr.policy.allocate import size_text
 from slicemgr.service.slices import request_keys, user_data
 
 T = TypeVar("T")
@@ -131,6 +133,21 @@ def slice_spec(raw: Mapping[str, Any], config: Config, default_lease: timedelta 
     if form.errors:
         raise InvalidSpec(form.errors)
     return spec
+
+
+def changed(original: SliceSpec, raw: Mapping[str, Any], config: Config, contents: int = 0) -> SliceSpec:
+    """The specification of a clone: the original, with name, project, lease, disk and ssh_keys of `raw`.
+
+    contents: bytes that the largest sliver begins with, for which its disk must have room. Refused(INVALID).
+    """
+    span = original.lease if raw.get("lease") is None else lease(raw["lease"], config)
+    limits = original.limits if raw.get("disk") is None else replace(original.limits, disk=disk(raw["disk"]))
+    keys = original.ssh_keys if raw.get("ssh_keys") is None else _keys(raw["ssh_keys"])
+    if limits.disk < contents + LEAST_DISK:
+        least = size_text(contents + LEAST_DISK)
+        raise invalid("disk", f"the snapshot already contains {size_text(contents)}", f"at least {least}")
+    own = {"name": raw["name"], "project": raw["project"]}
+    return replace(original, **own, lease=span, limits=limits, ssh_keys=keys)
 
 
 def slice_name(value: Any) -> str:
