@@ -20,6 +20,15 @@ def _conditions(wanted: Wanted, tests: _Tests) -> list[Condition]:
     return [tests[name](value) for name, value in wanted.items()]
 
 
+def _is(column: sa.ColumnElement[Any]) -> Callable[[Any], Condition]:
+    return lambda value: column == value
+
+
+def _each(*columns: sa.Column[Any]) -> _Tests:
+    """Tests for the value of columns, by their names."""
+    return {column.name: _is(column) for column in columns}
+
+
 def _begins(column: sa.ColumnElement[str], text: str) -> Condition:
     """Not LIKE, which gives some characters a special meaning, and ignores case in SQLite."""
     return sa.func.substr(column, 1, len(text)) == text
@@ -34,10 +43,9 @@ def slices(wanted: Wanted) -> list[Condition]:
     l, i = t.slices.c, t.images.c
     tests: _Tests = {
         "state": lambda value: l.id.in_(_in_state(value)),
-        "type": lambda value: l.type == value,
+        "type": _is(l.type),
         "image": lambda value: sa.or_(i.name == value, i.sha256 == value),
-        "project": lambda value: l.project == value,
-        "owner": lambda value: l.owner == value,
+        **_each(l.project, l.owner),
         "prefix": lambda value: _begins(l.name, value),
     }
     return _conditions(wanted, tests)
@@ -61,60 +69,29 @@ def _in_state(state: str) -> sa.Select[tuple[str]]:
 def images(wanted: Wanted) -> list[Condition]:
     """state, project, prefix (of the name)."""
     i = t.images.c
-    tests: _Tests = {
-        "state": lambda value: i.state == value,
-        "project": lambda value: i.project == value,
-        "prefix": lambda value: _begins(i.name, value),
-    }
-    return _conditions(wanted, tests)
+    return _conditions(wanted, {**_each(i.state, i.project), "prefix": lambda value: _begins(i.name, value)})
 
 
 def operations(wanted: Wanted) -> list[Condition]:
     """state, kind, slice, project, user, since and until (of creation)."""
     o = t.operations.c
-    tests: _Tests = {
-        "state": lambda value: o.state == value,
-        "kind": lambda value: o.kind == value,
-        "slice": lambda value: o.slice_name == value,
-        "project": lambda value: o.project == value,
-        "user": lambda value: o.user == value,
-        **_within(o.created_at),
-    }
+    tests = {**_each(o.state, o.kind, o.project, o.user), "slice": _is(o.slice_name), **_within(o.created_at)}
     return _conditions(wanted, tests)
 
 
 def events(wanted: Wanted) -> list[Condition]:
     """slice, project, user, action, since, until."""
     e = t.events.c
-    tests: _Tests = {
-        "slice": lambda value: e.slice == value,
-        "project": lambda value: e.project == value,
-        "user": lambda value: e.user == value,
-        "action": lambda value: e.action == value,
-        **_within(e.at),
-    }
-    return _conditions(wanted, tests)
+    return _conditions(wanted, {**_each(e.slice, e.project, e.user, e.action), **_within(e.at)})
 
 
 def requests(wanted: Wanted) -> list[Condition]:
     """state, project, user, since, until."""
     q = t.requests.c
-    tests: _Tests = {
-        "state": lambda value: q.state == value,
-        "project": lambda value: q.project == value,
-        "user": lambda value: q.user == value,
-        **_within(q.created_at),
-    }
-    return _conditions(wanted, tests)
+    return _conditions(wanted, {**_each(q.state, q.project, q.user), **_within(q.created_at)})
 
 
 def experiments(wanted: Wanted) -> list[Condition]:
     """kind, node, since and until (of publication)."""
     x = t.experiments.c
-    tests: _Tests = {
-        "kind": lambda value: x.kind == value,
-        "node": lambda value: x.node == value,
-        "since": lambda value: x.published_at >= value,
-        "until": lambda value: x.published_at < value,
-    }
-    return _conditions(wanted, tests)
+    return _conditions(wanted, {**_each(x.kind, x.node), **_within(x.published_at)})
