@@ -23,7 +23,6 @@ from slicemgr.agent.reconcile import Reconciler
 from slicemgr.agent.scheduler import Scheduler
 from slicemgr.config import Config
 from slicemgr.drivers.guest.proc_view import ProcView
-from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Failed
 from slicemgr.service.leases import leases
 from slicemgr.service.nodes import retention
@@ -62,7 +61,7 @@ def host_chores(node: Node) -> list[Chore]:
     return [
         *ProcViews(ProcView(config.node.run_dir), hypervisor.container_inits).chores(),
         *Captures(config).chores(),
-        Recorder(config, node.store, Pool(config.node.pool), hypervisor.machine_stats).chore(),
+        Recorder(config, node.store, node.pool, hypervisor.machine_stats).chore(),
     ]
 
 

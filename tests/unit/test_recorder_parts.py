@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from bare_service import Service
 
 from slicemgr import names
-from slicemgr.agent.chores.recorder import Machines, Recorder
+from slicemgr.agent.chores.recorder import MachineStatistics, Recorder
 from slicemgr.agent.chores.runner import Runner
 from slicemgr.drivers.kernel import cgroup, counters
 from slicemgr.drivers.kernel.counters import Counts, Groups, Link
@@ -267,7 +267,7 @@ def test_a_libvirt_that_hangs_delays_no_look() -> None:
         released.wait(60)
         return {SLIVER: {"balloon.available": 3, "balloon.usable": 1}}
 
-    machines = Machines(ask)
+    machines = MachineStatistics(ask)
     assert machines.ask(True) == {}
     assert asked.wait(10)
     before = threading.active_count()

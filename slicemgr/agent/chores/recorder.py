@@ -25,7 +25,7 @@ Stats = Mapping[str, Mapping[str, int]]
 _ENDING = 5.0  # seconds that the agent waits at its end for a measurement in progress
 
 
-class Machines:
+class MachineStatistics:
     """libvirt's statistics of machines as of its last response, queried in the background."""
 
     def __init__(self, ask: Callable[[], Stats]) -> None:
@@ -57,7 +57,7 @@ class Recorder:
         self._config = config
         self._store = store
         self._sampler = Sampler(config, pool, config.node.run_dir / "recorder.json")
-        self._machines = Machines(ask)
+        self._machines = MachineStatistics(ask)
 
     def chore(self) -> Chore:
         """The chore that records at the configured interval."""
