@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from slicemgr.client import Client
+from slicemgr.client.slices import Slices
 from slicemgr.errors import Failed, Refused
 
 Named = Callable[[str], bool]
@@ -30,11 +32,11 @@ def clean(
     """
     projects = [one["name"] for one in admin.projects.list() if project(one["name"])]
     for name in projects:
-        with in_project(admin, name):
-            for one in (found := _slices(admin)):
-                say(f"deleting the slice {name}/{one['name']}")
-            if found:
-                _drop(patience, lambda: _slices(admin), lambda one: admin.slices.delete(one["name"]))
+        slices = admin.of_project(name).slices
+        for one in (found := slices.list()):
+            say(f"deleting the slice {name}/{one['name']}")
+        if found:
+            _drop(patience, partial(_found, slices), partial(_delete, slices))
 
     def images() -> Found:
         return [dict(one) for one in admin.images.list() if one.get("project") in projects or image(one["name"])]
@@ -45,19 +47,12 @@ def clean(
     return projects
 
 
-def _slices(client: Client) -> Found:
-    """The slices of the client's project."""
-    return [dict(one) for one in client.slices.list()]
+def _found(slices: Slices) -> Found:
+    return [dict(one) for one in slices.list()]
 
 
-@contextmanager
-def in_project(client: Client, name: str) -> Iterator[None]:
-    """Within the context, the client uses the project."""
-    before, client.project = client.project, name
-    try:
-        yield
-    finally:
-        client.project = before
+def _delete(slices: Slices, one: dict[str, Any]) -> object:
+    return slices.delete(one["name"])
 
 
 def _drop(patience: float, look: Callable[[], Found], delete: Callable[[dict[str, Any]], object]) -> None:

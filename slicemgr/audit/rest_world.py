@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from slicemgr import wire
 from slicemgr.audit import leftovers
 from slicemgr.audit.http_probe import HttpProbe
-from slicemgr.audit.leftovers import in_project
 from slicemgr.client import Client
 from slicemgr.errors import Code, Failed, Refused
 
@@ -170,14 +169,12 @@ class World:
 
     def _snapshot(self, client: Client, project: str, name: str) -> str:
         snapshot = self.canaries.new("name of a snapshot")
-        with in_project(client, project):
-            self._wait(client.snapshots.create(name, snapshot))
+        self._wait(client.of_project(project).snapshots.create(name, snapshot))
         return snapshot
 
     def _image(self, project: str) -> str:
-        data, name, client = disk(), self.canaries.new("name of an image"), self.victim.client
-        with in_project(client, project):
-            made = client.images.upload(io.BytesIO(data), len(data), name=name, format="raw")
+        data, name, client = disk(), self.canaries.new("name of an image"), self.victim.client.of_project(project)
+        made = client.images.upload(io.BytesIO(data), len(data), name=name, format="raw")
         self._wait(made["operation"])
         return name
 
@@ -211,7 +208,8 @@ class World:
 
     def view(self, things: Things) -> dict[str, Any]:
         """All that the victim sees of the objects and of its account, without values that change by themselves."""
-        client, project = self.victim.client, things.project
+        project = things.project
+        client = self.victim.client.of_project(project)
         parts: dict[str, Callable[[], object]] = {
             "slices": client.slices.list,
             "snapshots": lambda: client.snapshots.list(things.objects["slices"]),
@@ -226,8 +224,7 @@ class World:
             "invitations": client.invitations.list,
             "experiment": lambda: self.admin.experiments.get(self.experiment),
         }
-        with in_project(client, project):
-            found = {name: _part(look) for name, look in parts.items()}
+        found = {name: _part(look) for name, look in parts.items()}
         kept: dict[str, Any] = _without(found, ("used_at", "used_from", "usage", "used", "notice", "size", "version"))
         return kept
 

@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 
 from slicemgr import wire
 from slicemgr.audit import leftovers
-from slicemgr.audit.leftovers import in_project
 from slicemgr.bench.frame import slivers
 from slicemgr.client import Client
 from slicemgr.drivers import command
@@ -86,16 +85,15 @@ def make(
     made = []
     for project, created in asked:
         slivers.wait(client, created["operation"], stop)
-        with in_project(client, project):
-            made.append(client.slices.get(f"{tag}-{sliver_type}")["slivers"])
+        made.append(client.of_project(project).slices.get(f"{tag}-{sliver_type}")["slivers"])
     return made[0], made[1]
 
 
 def remove(client: Client, names: tuple[str, str], tag: str, sliver_type: str) -> None:
     """Delete the slices of one type."""
     for project in names:
-        with in_project(client, project), suppress(SlicemgrError):
-            client.operations.wait(client.slices.delete(f"{tag}-{sliver_type}")["id"], 600)
+        with suppress(SlicemgrError):
+            client.operations.wait(client.of_project(project).slices.delete(f"{tag}-{sliver_type}")["id"], 600)
 
 
 @contextmanager
@@ -109,8 +107,8 @@ def paused(client: Client, project: str, name: str) -> Iterator[None]:
 
 
 def _act(client: Client, project: str, name: str, action: str) -> None:
-    with in_project(client, project):
-        slivers.succeeded(client.operations.wait(client.slices.act(name, action)["id"], 120))
+    operation = client.of_project(project).slices.act(name, action)
+    slivers.succeeded(client.operations.wait(operation["id"], 120))
 
 
 def check_admin(client: Client) -> None:

@@ -12,6 +12,7 @@ for each further field. Code UNAVAILABLE means that the service cannot be reache
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 from slicemgr.client.account import Account
@@ -53,7 +54,10 @@ class Client(OldMethods):
     def __init__(
         self, url: str, token: str, timeout: float = 30.0, *, source: str = "", project: str | None = None
     ) -> None:
-        self.connection = connection = Connection(url, token, timeout, source=source, project=project)
+        self._use(Connection(url, token, timeout, source=source, project=project))
+
+    def _use(self, connection: Connection) -> None:
+        self.connection = connection
         self.account = Account(connection)
         self.audits = Audits(connection)
         self.events = Events(connection)
@@ -80,6 +84,12 @@ class Client(OldMethods):
         made = cls(found.url, found.token, timeout, source=found.source, project=chosen_project())
         made.identity = found.identity
         return made
+
+    def of_project(self, project: str) -> Self:
+        """The same client for the slices of one project, over the same connection."""
+        other = copy.copy(self)
+        other._use(self.connection.of_project(project))
+        return other
 
     def __enter__(self) -> Self:
         return self

@@ -130,6 +130,16 @@ def test_only_a_question_is_asked_twice(canned: Canned, client: Client) -> None:
     assert len(canned.asked("POST /slices/exp/stop")) == 1
 
 
+def test_a_client_of_a_project_leaves_the_other_unchanged(canned: Canned, client: Client) -> None:
+    canned.on("GET /slices", {"slices": []})
+    of_lab = client.of_project("lab")
+    of_lab.slices.list()
+    client.slices.list()
+    assert (of_lab.project, client.project) == ("lab", None)
+    assert [one.query.get("project") for one in canned.requests] == ["lab", None]
+    assert len({one.connection for one in canned.requests}) == 1
+
+
 def test_a_create_is_asked_once_more_with_the_same_key(canned: Canned, client: Client) -> None:
     keys = []
 
