@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 import suite
 from bare_service import databases_on
 from guest import Guest, booted
-from host_node import HostNode
+from host_node import PRODUCTION, HostNode
 from hypothesis import HealthCheck, settings
 from postgres_server import Server
 from production_run import SUITES, Runs, chosen_debians
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from tenants import Tenants
 
 GOLDEN = Path(__file__).parent / "golden"
-PRODUCTION = bool(os.environ.get("SLICEMGR_NO_BOX"))  # this host is a node that was made for the tests
 collect_ignore = [] if PRODUCTION else ["production"]
 
 # The load of the host must not fail a test.

@@ -19,6 +19,8 @@ import demo
 from testbed import DATABASE, LOG_LINES, Node, eventually
 
 ADDRESS = "192.0.2.10"
+NO_BOX = "SLICEMGR_NO_BOX"
+PRODUCTION = bool(os.environ.get(NO_BOX))  # this host is a node that was made for the tests
 
 
 class Host:

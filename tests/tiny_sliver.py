@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from host_node import PRODUCTION
 from nodebox_box import Box
 from nodebox_linux import CLONE_NEWCGROUP, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWUTS, setns, unshare
 
@@ -60,9 +61,9 @@ _CLONE_FS = 0x200
 def in_box(name: str, pool_size: str = "1G") -> Iterator[Box]:
     """Create a box, move this thread into it, and remove it at the end. Call methods of the box within `outside`.
 
-    With SLICEMGR_NO_BOX, the host itself is the node, for a production-like machine that was made for the tests.
+    If host_node.PRODUCTION, the host itself is the node, a production-like machine that was made for the tests.
     """
-    if os.environ.get("SLICEMGR_NO_BOX"):
+    if PRODUCTION:
         yield Box(name)
         return
     Hypervisor(LibvirtConfig())  # starts libvirt's event thread outside: inside, it would keep the box's pool busy
@@ -137,7 +138,7 @@ def compile_probe(directory: Path, name: str = "probe") -> Path:
 def compile_launcher(directory: Path, *options: str, without: tuple[str, ...] = ()) -> Path:
     """Compile the launcher. without: lines of its source to remove for a weakened control; each must exist."""
     target = directory / "sliver-launcher"
-    if os.environ.get("SLICEMGR_NO_BOX"):  # a directory from which AppArmor allows libvirtd to start programs
+    if PRODUCTION:  # a directory from which AppArmor allows libvirtd to start programs
         target = Path("/usr/lib/libvirt") / f"{directory.name}-launcher"
     copies = directory / "launcher-sources"
     shutil.copytree(REPOSITORY / "tools" / "launcher", copies, dirs_exist_ok=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 import demo
 import pytest
+from host_node import PRODUCTION
 from testbed import BIN, IMAGE, IMAGES, Node
 from testbed import eventually as on_node
 from tiny_sliver import Slivers, eventually, make_root, tiny_node
@@ -64,8 +65,7 @@ def leftovers(node: Node) -> list[str]:
 @pytest.mark.timeout(LONGEST + 600)
 def test_every_check_passes_and_nothing_is_left(node: Node, each_type: str) -> None:
     # On the emulated production host an import runs its appliance inside an emulated machine, for more than 20 minutes.
-    emulated = bool(os.environ.get("SLICEMGR_NO_BOX"))
-    words = ["--type", each_type, "--image", IMAGES[each_type], "--no-rest" if emulated else "--rest"]
+    words = ["--type", each_type, "--image", IMAGES[each_type], "--no-rest" if PRODUCTION else "--rest"]
     done = node.slicectl("audit", *words, "-f", "json", timeout=LONGEST)
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)
@@ -75,7 +75,7 @@ def test_every_check_passes_and_nothing_is_left(node: Node, each_type: str) -> N
     assert all(by_kind.values())
     skipped = {one["row"] for one in found["rows"] if one["verdict"] == "not applicable"}
     counted = {f"shared limit: {name}" for name, _, _ in shared.COUNTERS}
-    left_out = {"REST routes"} if emulated else set()
+    left_out = {"REST routes"} if PRODUCTION else set()
     assert skipped == left_out | (machine.INAPPLICABLE.keys() | counted if each_type == "kvm" else set())
     assert all(one["seen"] for one in found["rows"]), "a check that does not apply says why"
     assert leftovers(node) == []

@@ -11,6 +11,7 @@ import sys
 
 import prodhost
 import pytest
+from host_node import NO_BOX
 from production_run import AFTER_REBOOT, SECONDS, SUITES, TESTS, Outcome, Runs, chosen_debians
 
 pytestmark = [pytest.mark.timeout(len(SUITES) * SECONDS), pytest.mark.long]
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.timeout(len(SUITES) * SECONDS), pytest.mark.long]
 def planned() -> list[str]:
     """The tests that are to be run there, as JUnit names them."""
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *TESTS, *AFTER_REBOOT]
-    environment = {**os.environ, "SLICEMGR_NO_BOX": "1", "PYTEST_ADDOPTS": ""}
+    environment = {**os.environ, NO_BOX: "1", "PYTEST_ADDOPTS": ""}
     told = subprocess.run(words, cwd=prodhost.REPO, env=environment, check=True, capture_output=True, text=True).stdout
     identities = [line.split("::", 1) for line in told.splitlines() if "::" in line]
     return [f"{path.removesuffix('.py').replace('/', '.')}::{name}" for path, name in identities]
