@@ -1,7 +1,7 @@
 """The two kinds of errors.
 
 `Refused`: nothing was changed, and the caller can correct the request. `Failed`: a step broke half way; its changes
-were undone, or the message says what is left and how to remove it.
+were undone, or the message names what is left and how to remove it.
 """
 
 from __future__ import annotations

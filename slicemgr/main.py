@@ -202,7 +202,7 @@ def _alone(path: Path) -> Iterator[None]:
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        os.fchmod(descriptor, 0o600)  # a lock can be held by everybody who may open its file
+        os.fchmod(descriptor, 0o600)  # every process that can open the file can hold its lock
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

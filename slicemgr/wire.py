@@ -197,7 +197,7 @@ class BaselineRequest(TypedDict, total=False):
 
 
 class AuditRow(TypedDict):
-    """verdict: `pass`, `fail`, or `not applicable`: then `seen` says why."""
+    """verdict: `pass`, `fail`, or `not applicable`: then `seen` gives the reason."""
 
     row: str
     kind: str

@@ -19,7 +19,7 @@ _ONCE = re.compile(r'name="once" value="([^"]+)"')
 
 
 class Browser:
-    """who: the tenant who is signed in; None: nobody is signed in."""
+    """who: the tenant who is signed in; None: without a sign-in."""
 
     def __init__(self, tenants: Tenants, who: str | None = None) -> None:
         self.app: Flask = tenants.app

@@ -33,7 +33,7 @@ settings.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--regenerate", action="store_true", help="rewrite the golden files; look at the diff")
+    parser.addoption("--regenerate", action="store_true", help="rewrite the golden files; review the diff")
     parser.addoption("--part", choices=suite.PARTS, help="of the suite: see tools/suite.py")
     parser.addoption("--taken", type=Path, help="a folder in which parts with nodes mark the files that they take")
     parser.addoption(

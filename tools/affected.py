@@ -167,7 +167,7 @@ def main() -> int:
     uses = graph()
     files = sorted(one for one in tests_of(changed(options.base), uses) if not one.startswith("tests/production/"))
     if options.list or not files:
-        print("\n".join(files) if files else "affected: no test can tell the difference")
+        print("\n".join(files) if files else "affected: no test depends on the change")
         return 0
     print(f"affected: {len(files)} test files", flush=True)
     return suite.run_parts(["-m", "not long"], files)

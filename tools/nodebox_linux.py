@@ -159,7 +159,7 @@ def detach(work: Callable[[], None], log: Path, environment: Mapping[str, str] |
             if environment:
                 os.environ.update(environment)
             work()
-        except Exception as error:  # noqa: BLE001 - told to the caller through the pipe
+        except Exception as error:  # noqa: BLE001 - reported to the caller through the pipe
             os.write(write_end, str(error).encode())
         finally:
             os._exit(127)

@@ -75,7 +75,7 @@ TimeoutStartSec=infinity
 WantedBy=multi-user.target
 """
 
-# The node's address, and somebody else in its network. Up when somebody wants the network online, as on any host.
+# The node's address, and another host in its network. Up when a unit needs the network online, as on any host.
 LAN = f"""\
 [Unit]
 Description=a network for the tests

@@ -173,7 +173,7 @@ class PlannedSliver(Sliver):
 
 
 class Plan(Slice):
-    """What a dry run says a slice would be."""
+    """The slice that a dry run describes."""
 
     created_at = fields.String(allow_none=True)
     slivers = fields.List(fields.Nested(PlannedSliver))

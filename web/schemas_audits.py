@@ -37,7 +37,7 @@ class AuditRow(Schema):
     kind = fields.String(metadata={"description": "lxc, kvm, node or rest"})
     expected = fields.String()
     seen = fields.String()
-    verdict = fields.String(metadata={"description": "pass, fail, or not applicable: `seen` says why"})
+    verdict = fields.String(metadata={"description": "pass, fail, or not applicable: `seen` gives the reason"})
 
 
 class Audit(Schema):

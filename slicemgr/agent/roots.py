@@ -31,7 +31,7 @@ from slicemgr.errors import Code, Failed, SlicemgrError
 from slicemgr.model import MIB, Boot, Sliver, SliverType
 from slicemgr.policy.allocate import size_text
 
-_NO_SNAPSHOT = "the snapshot that its root begins as is gone"
+_NO_SNAPSHOT = "the snapshot for its root no longer exists"
 _HINT = "restore another one, or delete the slice"
 _CRASH = "as after a power cut"
 _BLOCK = 512  # bytes per unit of st_blocks
@@ -235,7 +235,7 @@ class _Container:
             return source
         base = names.base_dir(self._config.node.pool, sliver.image)
         if not base.is_dir():
-            raise Failed(f"the base of image {sliver.image[:12]} is gone", hint="import the image again")
+            raise Failed(f"the base of image {sliver.image[:12]} no longer exists", hint="import the image again")
         return base
 
     def snapshot(self, sliver: Sliver, target: Path, group: int | None) -> str:
@@ -288,7 +288,7 @@ class _Machine:
     def make(self, sliver: Sliver, directory: Path, group: int | None) -> None:
         image = names.image_file(self._config.images_dir, sliver.image, sliver.image_format)
         if not image.exists():
-            raise Failed(f"the file of image {sliver.image[:12]} is gone", hint="import the image again")
+            raise Failed(f"the file of image {sliver.image[:12]} no longer exists", hint="import the image again")
         facts, base = sliver.boot_facts, names.base_dir(self._config.node.pool, sliver.image)
         if sliver.boot is Boot.DIRECT:
             machine_disk.copy_from_tree(base, facts.kernel, directory / names.KERNEL)
@@ -315,7 +315,7 @@ class _Machine:
             keep()
         finally:
             self._hypervisor.resume(sliver.id)
-        return f"{_CRASH}; it stood still for {(time.monotonic() - began) * 1000:.0f} ms"
+        return f"{_CRASH}; it was paused for {(time.monotonic() - began) * 1000:.0f} ms"
 
     def size(self, sliver: Sliver, snapshot: Path) -> int | None:
         return (snapshot / names.DISK).stat().st_blocks * _BLOCK

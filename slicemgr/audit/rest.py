@@ -118,7 +118,7 @@ def _lost(attempt: Attempt, view: Any, world: World) -> str:
     text, objects = json.dumps(view), world.changed.objects
     outside = {objects[kind] for kind in _NOT_IN_VIEW}
     gone = [one for one in attempt.targets if one not in outside and one not in text]
-    return f"not sent: an earlier request has taken {', '.join(gone)} away" if gone else ""
+    return f"not sent: an earlier request removed {', '.join(gone)}" if gone else ""
 
 
 def _judge(world: World, attempt: Attempt, attacker: HttpProbe) -> str:
@@ -126,7 +126,7 @@ def _judge(world: World, attempt: Attempt, attacker: HttpProbe) -> str:
     if attempt.untested:
         return f"untested: {attempt.untested}"
     if attempt.route.endswith("/clock/confirm") and world.admin.leases.clock()["doubt"]:
-        return "untested: the node's clock is doubted, and a hole would confirm it"
+        return "untested: the clock of the node is in doubt, and a missing check would confirm it"
     answer: Answer = attacker.send(attempt.method, attempt.path, attempt.body, attempt.data)
     sent = f"{attempt.path} {json.dumps(attempt.body)}"
     leaked = world.canaries.within(answer.text, sent)

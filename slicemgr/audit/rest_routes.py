@@ -114,9 +114,9 @@ def _of_route(method: str, path: str, operation: Json, aim: Aim) -> Iterator[Att
     target, used, unknown = _path(path, objects)
     changes = method != "GET"
     if unknown:
-        yield Attempt(route, method, path, HIDDEN, untested=f"nothing is known to put for {unknown}")
+        yield Attempt(route, method, path, HIDDEN, untested=f"there is no test value for {unknown}")
     elif not used and changes and route not in RULES:
-        yield Attempt(route, method, path, HIDDEN, untested="nothing is known to send")
+        yield Attempt(route, method, path, HIDDEN, untested="there is no test request for it")
     else:
         expected = rule.expected if route in RULES or used else _ANSWERED
         body = _filled(rule.body, aim) if rule.body is not None else _example(operation) if changes else None

@@ -114,4 +114,4 @@ def _act(client: Client, project: str, name: str, action: str) -> None:
 def check_admin(client: Client) -> None:
     """Raises Refused unless the user is an admin: only admins may create projects and start checks of a node."""
     if not client.account.get().get("admin"):
-        raise Refused(Code.DENIED, "an audit makes projects and asks the node", hint="use an admin's token")
+        raise Refused(Code.DENIED, "an audit creates projects and checks the node", hint="use an admin's token")

@@ -78,7 +78,7 @@ def _boot_uuid(layout: Layout, ids: DiskIds) -> str:
 def boot_sector(boot: bytes, core: Part) -> bytes:
     """The MBR's code: GRUB's boot.img with the position of the core image. Raises Refused if it is not boot.img."""
     if len(boot) < SECTOR or boot[510:512] != b"\x55\xaa":
-        raise invalid("recipe.packages", "GRUB's boot.img is not what it was taken for")
+        raise invalid("recipe.packages", "GRUB's boot.img has an unexpected content")
     code = bytearray(boot[:BOOT_CODE])
     code[_BOOT_KERNEL_SECTOR : _BOOT_KERNEL_SECTOR + 8] = (core.start // SECTOR).to_bytes(8, "little")
     code[_BOOT_DRIVE_CHECK : _BOOT_DRIVE_CHECK + 2] = b"\x90\x90"
@@ -101,7 +101,7 @@ def install(tree: Path, layout: Layout, ids: DiskIds, kernel_options: str) -> tu
     """
     modules, target = tree / "usr/lib/grub" / _PLATFORM, tree / "boot/grub" / _PLATFORM
     if not (modules / "boot.img").is_file():
-        raise invalid("recipe.packages", "bring no GRUB for a BIOS", "grub-pc-bin and grub2-common")
+        raise invalid("recipe.packages", "contain no GRUB for a BIOS", "grub-pc-bin and grub2-common")
     _link_kernel(tree, layout)
     target.mkdir(parents=True)
     place = shutil.copyfile if layout.boot else os.link  # hard links work within one file system only
@@ -129,7 +129,7 @@ def _link_kernel(tree: Path, layout: Layout) -> None:
     for name in _KERNEL_LINKS:
         link = tree / name
         if not link.is_symlink():
-            raise invalid("recipe.packages", f"bring no kernel: there is no /{name}", "a linux-image package")
+            raise invalid("recipe.packages", f"contain no kernel: there is no /{name}", "a linux-image package")
         if layout.boot:
             (tree / "boot" / name).symlink_to(link.readlink().name)
             link.unlink()

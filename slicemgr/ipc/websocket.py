@@ -104,7 +104,7 @@ class Channel:
             self._protocol.receive_data(data)
             return b"".join(self._messages())
         except ProtocolError as error:
-            self.ended = self.ended or Closed(1002, f"the other end does not speak WebSocket: {error}")
+            self.ended = self.ended or Closed(1002, f"the other end violated the WebSocket protocol: {error}")
             return b""
 
     def _messages(self) -> Iterable[bytes]:
@@ -205,7 +205,9 @@ def accept(headers: Iterable[tuple[str, str]], path: str) -> tuple[WSConnection,
             if isinstance(event, events.Request):
                 wanted = event.subprotocols
     except (ProtocolError, h11.ProtocolError) as error:
-        raise invalid("Upgrade", f"this address speaks WebSocket alone: {error}", "`slicectl console`") from error
+        raise invalid(
+            "Upgrade", f"this address accepts only WebSocket connections: {error}", "`slicectl console`"
+        ) from error
     tokens = [one.removeprefix(_TOKEN) for one in wanted if one.startswith(_TOKEN)]
     if PROTOCOL not in wanted or len(tokens) != 1:
         raise invalid("Sec-WebSocket-Protocol", "is not a console's", f"send `{PROTOCOL}, {_TOKEN}TOKEN`")

@@ -43,7 +43,7 @@ def parse(test: str, said: str) -> dict[str, float]:
     for name, line in LINES[test].items():
         match = re.search(line, said)
         if match is None:
-            raise ValueError(f"sysbench {test} said nothing of {name}")
+            raise ValueError(f"sysbench {test} printed no {name}")
         found[name] = float(match[1])
     return found
 
@@ -73,7 +73,7 @@ def run(test: str, seconds: int, size: int, seed: int) -> Found:
         return {"version": version, **_measure(test, words(test, seconds, size, seed), call)}
     except subprocess.CalledProcessError as error:
         said = (error.stderr or error.stdout).strip().splitlines()
-        what = next((line for line in said if "FATAL" in line), said[-1] if said else "it says nothing")
+        what = next((line for line in said if "FATAL" in line), said[-1] if said else "it printed nothing")
         return {"missing": "its disk is full"} if "No space" in what else {"failed": f"sysbench {test}: {what[:300]}"}
     except (subprocess.TimeoutExpired, OSError, ValueError) as error:
         return {"failed": f"sysbench {test}: {error}"}

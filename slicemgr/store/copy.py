@@ -21,7 +21,7 @@ _AT_ONCE = 1000  # rows in one insert
 def copy(source: str, target: str, lock_timeout: timedelta, field: str = "--to") -> dict[str, int]:
     """Copy the database at URL `source` to URL `target`; how many rows each table has. The source is not changed.
 
-    Refused: the source is no SQLite database of this version or somebody writes to it, or the target is no
+    Refused: the source is no SQLite database of this version or another process writes to it, or the target is no
     PostgreSQL database, cannot be used, or is not empty. Failed: a row does not fit. The target is then as before.
     """
     if parse(source).get_backend_name() != SQLITE:

@@ -117,7 +117,9 @@ def _refuse_newer(connection: Connection) -> None:
     if revision is None:
         others = sorted(set(sa.inspect(connection).get_table_names()) & set(metadata.tables))
         if others:
-            message = f"the database belongs to another program: it has a table {others[0]!r} that is not ours"
+            message = (
+                f"the database belongs to another program: it has a table {others[0]!r} that slicemgr did not create"
+            )
             raise StoreError(message, "give slicemgr a database of its own")
     if revision is None or revision in REVISIONS:
         connection.rollback()

@@ -118,7 +118,7 @@ invitations = sa.Table(
     sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
 )
 
-# Who an OpenID Connect issuer says somebody is, by its own unchanging name for them.
+# The identity of a user at an OpenID Connect issuer, by the issuer's unchanging name.
 identities = sa.Table(
     "identities",
     metadata,

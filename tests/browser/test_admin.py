@@ -97,7 +97,7 @@ def test_from_an_invitation_to_a_granted_request(chief: Page, window: Open, node
 
 
 def test_an_image_is_sent_with_and_without_javascript(chief: Page, window: Open, node: Node, tmp_path: Path) -> None:
-    """What is wrong is said at its field and leaves nothing; the file stays chosen; what is no Linux fails and goes."""
+    """An error is shown at its field and stores nothing; the file stays selected; an image without Linux is removed."""
     disk = tmp_path / "disk.raw"
     disk.write_bytes(b"\0" * (12 << 20))
     chief.goto("/new-image")

@@ -27,7 +27,7 @@ def place(node: Node, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def still(node: Node, tmp_path: Path) -> Iterator[str]:
-    """Of one without: what a policy stops is said in the console, which `window` looks at."""
+    """Of a report without one: the browser logs what a policy blocks in the console, which `window` reads."""
     yield from put_up(node, published.write(tmp_path / "still", published.content("<!doctype html><h1>Scale</h1>")))
 
 
@@ -39,7 +39,7 @@ def put_up(node: Node, folder: Path) -> Iterator[str]:
 
 @pytest.fixture
 def see(chromium: Browser, node: Node, chief: Page, place: str) -> Iterator[See]:
-    """Opens a page, and says what it asked for. weak: its report comes without its policy."""
+    """Opens a page, and returns what it requested. weak: its report comes without its policy."""
     contexts = []
 
     def see(path: str, *, weak: bool = False) -> tuple[Page, list[str]]:

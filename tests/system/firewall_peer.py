@@ -153,7 +153,7 @@ def release() -> None:
 
 
 def stream(host: str, port: int, count: int) -> None:
-    """Datagrams of one connection that nobody answers."""
+    """Datagrams of one connection without an answer."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
         for number in range(count):
             link.sendto(f"stream {number}".encode(), (host, port))

@@ -361,7 +361,7 @@ def test_a_library_that_does_not_work_is_found_by_trying(tmp_path: Path) -> None
     wrong = firewall_trial.try_by([sys.executable, str(weakened)], network)
     assert "iptables-legacy-restore" in wrong and wrong.endswith("-m rpfilter -j DROP")  # --invert is missing
     assert firewall_trial.try_by(["sh", "-c", "kill -SEGV $$"], network) == "it was ended by signal 11"
-    assert firewall_trial.try_by(["true"], network) == "it gave no answer"
+    assert firewall_trial.try_by(["true"], network) == "it returned no result"
     assert firewall_trial.try_by(["no-such-program"], network)
 
 

@@ -37,7 +37,7 @@ def slivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slivers]:
 
 @pytest.fixture(scope="module")
 def unfiltered(slivers: Slivers, tmp_path_factory: pytest.TempPathFactory) -> Host:
-    """The control whose filter knows no capture rings."""
+    """The control, whose filter does not cover capture rings."""
     return slivers.weakened(tmp_path_factory.mktemp("unfiltered"), FILTER)
 
 

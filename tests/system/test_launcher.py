@@ -198,7 +198,7 @@ def test_a_group_that_goes_while_it_is_read_is_gone() -> None:
     group.mkdir(parents=True)
     with (group / "cgroup.procs").open() as file:
         group.rmdir()
-        with pytest.raises(Failed, match="is gone"), cgroup.gone_is_failed(1):
+        with pytest.raises(Failed, match="has ended"), cgroup.gone_is_failed(1):
             file.read()
         with pytest.raises(PermissionError), cgroup.gone_is_failed(1):  # other errors are not changed
             raise PermissionError

@@ -71,7 +71,7 @@ def test_a_cloud_image_boots_by_its_own_loader_and_grows(node: Node, tmp_path: P
     name, user, wanted, size = told.split()
     assert (name, user, wanted) == ("exp-0", "0", "wanted")
     assert int(size.rstrip("M")) > 4500, "the root file system has grown with the disk"
-    assert eventually(lambda: show(node)["usage"]["guest_memory"], "the balloon tells what is used inside", 60)  # type: ignore[index]
+    assert eventually(lambda: show(node)["usage"]["guest_memory"], "the balloon reports the usage of the guest", 60)  # type: ignore[index]
     assert node.slicectl("ssh", "-i", node.key, "exp", "--", "ip route get 169.254.1.1").returncode == 0
 
     second = tmp_path / "second"

@@ -89,7 +89,7 @@ def test_a_check_tells_good_from_bad(check: checks.Check) -> None:
     good, bad = CASES[check.row]
     assert row(check, good).ok
     assert not row(check, bad).ok
-    assert not row(check, "").ok, "a probe that says nothing has shown nothing"
+    assert not row(check, "").ok, "a probe without output proves nothing"
 
 
 @pytest.mark.parametrize(("version", "ok"), [("v1", False), ("v2", True)])
@@ -123,7 +123,7 @@ def test_a_check_of_a_machine_tells_good_from_bad(check: checks.Check) -> None:
     good, bad = MACHINE[check.row]
     assert row(check, good).ok
     assert row(check, bad).ok is False
-    assert row(check, "").ok is False, "a probe that says nothing has shown nothing"
+    assert row(check, "").ok is False, "a probe without output proves nothing"
 
 
 @pytest.mark.parametrize("line", ["pci\t0x10de:0x1eb8", "pci\t0x8086:0x10fb", "pci\t0x8086", "usb\t046d:c077"])

@@ -261,7 +261,7 @@ def test_a_route_that_nobody_thought_of_is_untested() -> None:
 
 
 def test_an_untested_route_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A description with a route more than the audit knows: a finding, not silence."""
+    """A route of the description that is unknown to the audit is reported as a finding."""
     with running(tmp_path) as (tenants, url):
         real = rest_routes.attempts
 

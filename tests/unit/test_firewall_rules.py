@@ -379,7 +379,7 @@ def test_every_part_of_the_connections_has_the_same_chance() -> None:
 
 
 def test_the_limits_of_connections_are_the_same_whoever_is_published() -> None:
-    """A table that is written anew begins to count anew."""
+    """The counters of a table that is rewritten start at zero."""
     assert ruleset([])["IPv4 mangle table"] == ruleset(slices([3, 2, 1] * 100))["IPv4 mangle table"]
 
 
@@ -515,7 +515,7 @@ def test_wrong_counts_names_what_is_missing_left_over_and_altered() -> None:
     assert problems == [
         "IPv4 raw table: chain SLICEMGR-PREROUTING is missing",
         "IPv4 raw table: chain SLICEMGR-X is a leftover",
-        "IPv4 raw table: chain SLICEMGR-LINKS has 0 rules where 1 belong",
+        "IPv4 raw table: chain SLICEMGR-LINKS has 0 rules instead of 1",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The programs that experiments send: run as they are in a sliver, by a Python that knows nothing of slicemgr."""
+"""The programs that experiments send: run as they are in a sliver, by a Python without slicemgr."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ print(before, resident("file"))
 )
 def test_what_sysbench_says(test: str, said: str, expected: dict[str, float]) -> None:
     assert sysbench.parse(test, said) == expected
-    with pytest.raises(ValueError, match=f"sysbench {test} said nothing of"):
+    with pytest.raises(ValueError, match=f"sysbench {test} printed no"):
         sysbench.parse(test, said.replace("total", "tot"))
 
 

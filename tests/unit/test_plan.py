@@ -136,7 +136,7 @@ class Host:
 
 
 def finished(desired: Desired, host: Host) -> bool:
-    """Withdrawing rules is asked for again and again: it is what the last look at a sliver does."""
+    """Rules are withdrawn at each observation of a deleted sliver, also when none are left."""
     left = plan(dataclasses.replace(sliver(desired), limits=host.want), host.observed)
     return left == ((Step.WITHDRAW,) if desired is Desired.ABSENT else ())
 

@@ -110,7 +110,7 @@ def test_connections_by_address() -> None:
 
 
 class FakePool:
-    """Quota groups 1/1 and 1/2, as a pool would tell; the real one is in the tests of the box."""
+    """Quota groups 1/1 and 1/2, as a pool would report; the real one is in the tests of the box."""
 
     def charges(self) -> dict[int, tuple[int, int]]:
         return {names.qgroup(1): (300, 100), names.qgroup(2): (400, 200)}
@@ -282,7 +282,7 @@ def test_a_libvirt_that_hangs_delays_no_look() -> None:
 
 
 def test_what_libvirt_tells_late_is_counted_once(service: Service, tmp_path: Path) -> None:
-    """A machine's disk: told, not told, told again."""
+    """A machine's disk counter is reported, then missing, then reported again."""
     with service.store.write() as c:
         c.exec_driver_sql("UPDATE slices SET kind = 'kvm'")
     sampler = Sampler(service.config, FakePool(), tmp_path / "memory.json")  # type: ignore[arg-type]

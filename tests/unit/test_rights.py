@@ -231,7 +231,7 @@ def test_who_may(route: str, tenants: Tenants) -> None:
     ],
 )
 def test_what_a_pi_may_not(method: str, path: str, json: Any, tenants: Tenants) -> None:
-    """Fields that need more than the route itself. The image goes to the only project of who has one, not to all."""
+    """Fields that need more rights than the route. An image of a user with one project belongs to it, not to all."""
     with tenants.store.write() as c:
         c.execute(t.users.update().values(default_project=""))
     statuses = {

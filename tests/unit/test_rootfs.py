@@ -166,7 +166,7 @@ def renaming(directory: Path) -> Iterator[None]:
 def test_renames_elsewhere_do_not_keep_a_path_from_being_opened(
     tree: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel answers EAGAIN to a path with `..` while anybody renames. The control: one attempt."""
+    """The kernel answers EAGAIN to a path with `..` while any process renames. The control: one attempt."""
     (tree / "etc/deep").symlink_to("../etc/" * 200 + "passwd")
     with renaming(tmp_path_factory.mktemp("elsewhere") / "loop"):
         with Root(tree) as root:

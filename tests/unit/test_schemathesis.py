@@ -137,7 +137,7 @@ def aim(case: Any, ids: dict[str, str]) -> None:
             case.path_parameters[name] = ids["users"]
     wait = (case.query or {}).get("wait")
     if isinstance(wait, int | float) and 1 < wait <= LONGEST_WAIT:
-        case.query["wait"] = 1  # a second tells what half a minute does
+        case.query["wait"] = 1  # a second tests the same as half a minute
 
 
 @functools.lru_cache(maxsize=1)
@@ -175,7 +175,7 @@ def run(world: World, route: str, who: str, examples: int = EXAMPLES) -> str:
 @pytest.mark.parametrize("examples", [FEW, pytest.param(EXAMPLES, marks=pytest.mark.long)], ids=["few", "many"])
 @pytest.mark.parametrize("route", _routes())
 def test_whatever_is_asked_is_answered_as_described(world: World, route: str, examples: int) -> None:
-    if route == f"GET {API}/operations/{{id}}/events":  # bob's goes on for ever: it ends as carol's has
+    if route == f"GET {API}/operations/{{id}}/events":  # bob's does not end: use carol's, which has ended
         world.record(pending.OperationEnded(world.ids["bob"]["operations"], OperationState.DONE))
     before = world.bobs()
     assert WORD not in run(world, route, "carol", examples).casefold()
@@ -191,7 +191,7 @@ def test_the_word_is_there_to_be_seen(world: World, path: str) -> None:
 
 
 def test_an_answer_that_was_not_described_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: a field more, and a status that nobody announced."""
+    """The control: a field more, and a status that is not described."""
     for answer, told in (
         ({"slices": [], "surprise": IMAGE}, "violates schema"),
         (({"slices": []}, 418), "status code"),

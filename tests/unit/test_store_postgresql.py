@@ -147,7 +147,7 @@ def ensure_role(databases: Databases, name: str, limit: str = "") -> None:
         (no_port, "does not answer"),
         (no_host, "does not answer"),
         (no_room, "too many connections"),
-        (no_right, "refuses it to this user"),
+        (no_right, "refuses access to this user"),
     ],
 )
 def test_what_is_wrong_is_said_without_the_password(
@@ -166,7 +166,7 @@ def test_what_is_wrong_is_said_without_the_password(
 def test_an_upgrade_that_may_not_make_tables(databases: Databases, tmp_path: Path) -> None:
     config = config_in(tmp_path)
     databases.make(config.store_url, "template0")
-    with pytest.raises(StoreError, match="refuses it to this user") as caught:
+    with pytest.raises(StoreError, match="refuses access to this user") as caught:
         schema.upgrade(no_right(databases, config))
     assert "own the database" in caught.value.hint
 

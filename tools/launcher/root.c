@@ -55,7 +55,7 @@ static void check_mount_points(int tree)
     for (size_t i = 0; i < LENGTH(names); i++) {
         if (fstatat(tree, names[i], &status, AT_SYMLINK_NOFOLLOW) < 0) {
             if (errno != ENOENT)
-                die("cannot look at /%s of the root", names[i]);
+                die("cannot read /%s of the root", names[i]);
         } else if (!S_ISDIR(status.st_mode)) {
             errno = 0;
             die("/%s of the sliver's root must be a directory, or absent", names[i]);

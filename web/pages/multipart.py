@@ -30,7 +30,7 @@ class FileForm:
         self._decoder = MultipartDecoder(boundary.encode("latin-1"), _MOST_FIELDS + _CHUNK, max_parts=_MOST_PARTS)
         self._events = self._read() if request.mimetype == "multipart/form-data" and boundary else iter(())
         self._is_multipart = bool(boundary)
-        self.name = ""  # of the file, as the browser says it
+        self.name = ""  # of the file, as sent by the browser
 
     def open(self) -> None:
         """Read the fields. Raises Refused(INVALID) for a malformed form."""

@@ -63,7 +63,7 @@ def show(id: str) -> Response:
 @blueprint.route("/requests/<id>/grant", methods=["POST"])
 @once
 def grant(id: str) -> Response:
-    """Create the slice, reduced as the form says."""
+    """Create the slice, reduced as entered in the form."""
     form, config, store, by = Form.sent(), state().config, state().store, principal()
     with store.read() as c:
         asked = _typed(people.requests(c, by, id)[0]["wanted"])

@@ -47,4 +47,4 @@ class ProcViews:
             renewed = self._view.renew(self._inits())
             self._renewals -= 1
             if renewed:
-                log.warning("lxcfs was started anew: %d containers have its files again", len(renewed))
+                log.warning("lxcfs was restarted: %d containers have its files again", len(renewed))

@@ -50,7 +50,9 @@ def _run(
         raw_slivers.start(host, makers, one)
         started.append(time.monotonic() - begun)
         if one.type is SliverType.KVM:
-            _wait(lambda: console_log.size(host.config.node.pool, one.id) > 0, f"{one.id} says nothing")
+            _wait(
+                lambda: console_log.size(host.config.node.pool, one.id) > 0, f"{one.id} prints nothing on its console"
+            )
             spoke.append(time.monotonic() - begun)
         _wait(lambda: ssh_banner.answers(one.address), f"{one.id} does not answer")
         answered.append(time.monotonic() - begun)

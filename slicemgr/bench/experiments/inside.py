@@ -48,7 +48,7 @@ def measure(words: Sequence[str], sliver: wire.Sliver, target: str, stop: thread
     said = slivers.inside(words, [shlex.join(["/bin/echo", _HELLO])], _LONGEST).decode(errors="replace").strip()
     ended = time.monotonic()
     if said != _HELLO:
-        raise Failed(f"a command in {sliver['id']} said {said[:80]!r} instead of {_HELLO!r}")
+        raise Failed(f"a command in {sliver['id']} printed {said[:80]!r} instead of {_HELLO!r}")
     slivers.inside(words, [server(port)], _LONGEST)
     launched = time.monotonic()
     _respond(sliver["ssh"]["host"], port, stop)

@@ -245,7 +245,7 @@ class Lxd:
         try:
             return _network_of(str(json.loads(output)["pid"]).encode())
         except (ValueError, KeyError, TypeError) as error:
-            raise Failed(f"{self._client[-1]} does not say the process of {one.name}: {output[:80]!r}") from error
+            raise Failed(f"{self._client[-1]} does not report the process of {one.name}: {output[:80]!r}") from error
 
 
 def _proxy(listen: str, connect: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def any_key() -> str:
-    """The public line of a key whose private half is discarded: slices need a key, and nobody logs in."""
+    """The public line of a key whose private half is discarded: slices need a key, and no user logs in."""
     return new_key()[0]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def follow(
     client: Client, operation: wire.Operation, timeout: float | None = None, *, cancel: str = ""
 ) -> wire.Operation:
-    """The operation once it is done. Raises Failed with its error and hint. After TIMEOUT and Ctrl-C it goes on.
+    """The operation once it is done. Raises Failed with its error and hint. After TIMEOUT and Ctrl-C it continues.
 
     cancel: the command that cancels it, if there is one.
     """

@@ -87,7 +87,9 @@ class ProcView:
         end = time.monotonic() + _START_SECONDS
         while not self._mounted():
             if time.monotonic() > end:
-                raise Failed(f"lxcfs does not mount {self.mount}", hint="start it by hand, and look at what it says")
+                raise Failed(
+                    f"lxcfs does not mount {self.mount}", hint="start lxcfs in a terminal, and read its error messages"
+                )
             time.sleep(_PAUSE)
 
     def _mounted(self) -> bool:
@@ -119,7 +121,7 @@ class ProcView:
             try:
                 command.run([RENEW, self.mount, *map(str, stale)], timeout=_RENEW_SECONDS)
             except command.CommandFailed as error:
-                raise Failed(f"containers keep dead files of lxcfs: {error}") from error
+                raise Failed(f"containers still have the files of an lxcfs that has ended: {error}") from error
         return stale
 
 

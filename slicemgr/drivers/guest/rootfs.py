@@ -90,7 +90,7 @@ class Root:
 
     def exists(self, relpath: str) -> bool:
         """Whether the path exists, with symlinks resolved inside the root."""
-        with self._step("look for", relpath):
+        with self._step("find", relpath):
             try:
                 os.close(open_in_root(self._fd, relpath, os.O_PATH))
             except (FileNotFoundError, NotADirectoryError):
@@ -251,7 +251,7 @@ class Root:
             where = f"/{relpath.lstrip('/')}"
             raise Failed(
                 f"cannot {what} {where} in the root {self.path}: {error.strerror}",
-                hint="the image's or the tenant's own files are in the way",
+                hint="files of the image or of the tenant prevent it",
             ) from error
 
 

@@ -103,13 +103,13 @@ def _reason(failure: str) -> str:
     return {
         "backing_file": "it has a backing file",
         "data_file": "it has an external data file",
-        "unknown_features": "it uses features that are not known",
+        "unknown_features": "it uses unknown features",
     }.get(failure, f"the check {failure!r} fails")
 
 
 def _check_qcow2(path: Path, size: int, who: User) -> None:
     """Refuse a damaged file, or one shorter than its tables; a last, compressed cluster has no padding."""
-    damaged = invalid("file", "is damaged or truncated", "send it again, whole")
+    damaged = invalid("file", "is damaged or truncated", "send the complete file again")
     try:
         line = ["qemu-img", "check", "--output=json", "-f", "qcow2", _DISK]
         output = confinement.run(line, who, CHECK_BOUNDS, View({_DISK: path}, {}), timeout=_CHECK_SECONDS)
@@ -138,7 +138,7 @@ def _check_raw(path: Path, size: int) -> None:
         entries = (struct.unpack_from("<II", head, 446 + 16 * number + 8) for number in range(4))
         needed = max(first + count for first, count in entries) * _SECTOR
     if needed > size:
-        raise invalid("file", f"is truncated: {size} bytes of {needed}", "send it again, whole")
+        raise invalid("file", f"is truncated: {size} bytes of {needed}", "send the complete file again")
 
 
 def sha256_of(path: Path, progress: Callable[[int], None]) -> str:
@@ -262,7 +262,7 @@ def arch_of(tree: Path) -> str:
             arch = elf_arch(inside.read(program, _LARGEST_PROGRAM) or b"")
             if arch:
                 return arch
-    raise invalid("file", f"{NO_ROOT}: no program in it says for which machine it is")
+    raise invalid("file", f"{NO_ROOT}: no program in it names its architecture")
 
 
 def elf_arch(head: bytes) -> str:

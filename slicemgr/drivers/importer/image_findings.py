@@ -130,4 +130,4 @@ def _text(value: object) -> str:
 
 
 def _not_understood() -> Failed:
-    return Failed("the image's files cannot be read: the importer's answer is not understood")
+    return Failed("the image's files cannot be read: the response of the importer is invalid")

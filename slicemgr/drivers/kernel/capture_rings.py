@@ -68,7 +68,7 @@ def install(run_dir: Path, limit: int) -> Path:
     except (OSError, command.CommandFailed) as error:
         reason = error.strerror if isinstance(error, OSError) else error.stderr.strip()
         raise Failed(
-            f"capture rings cannot be bounded: {reason}", hint="Linux 5.18 or newer with CONFIG_CGROUP_BPF can"
+            f"capture rings cannot be bounded: {reason}", hint="use Linux 5.18 or newer with CONFIG_CGROUP_BPF"
         ) from error
     return directory / _PROGRAM
 

@@ -153,7 +153,7 @@ def gone_is_failed(pid: int) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ESRCH, errno.ENODEV):
             raise
-        raise Failed(f"process {pid} is gone") from error
+        raise Failed(f"process {pid} has ended") from error
 
 
 def _directory(pid: int, controller: str) -> Path:

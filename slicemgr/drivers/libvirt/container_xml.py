@@ -17,7 +17,7 @@ INIT_DIR = "/.slicemgr"  # the mount point of the init inside the container
 
 # Directories that appear empty and files that read as empty: the paths that Docker masks, the cgroup and firmware
 # trees, which libvirt exposes, and other paths that reveal the node's hardware, disks and load (table 3 of the CoreLab
-# paper, sysfs and procfs). All are below /proc or /sys, which are mounted anew at every start.
+# paper, sysfs and procfs). All are below /proc or /sys, which are mounted again at every start.
 # /proc/kmsg is not masked: without CAP_SYSLOG no process can open it, and rsyslogd would read an empty file in a busy
 # loop.
 MASKED_DIRS = (

@@ -65,7 +65,7 @@ class Hypervisor:
 
     def version(self, sliver_type: SliverType) -> str:
         """libvirt's version with this driver. Raises Failed (UNAVAILABLE) if libvirt cannot be reached."""
-        with self._connections.call(sliver_type, "ask for the version") as connection:
+        with self._connections.call(sliver_type, "read the version") as connection:
             number = int(connection.getLibVersion())
         return f"libvirt {number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
 
@@ -105,7 +105,7 @@ class Hypervisor:
     def domain(self, sliver: str) -> DomainSeen | None:
         """The domain of one sliver, or None if it does not run. Raises Failed if libvirt does not respond."""
         for sliver_type in self._connections.types():
-            with self._connections.call(sliver_type, "look for a domain") as connection:
+            with self._connections.call(sliver_type, "find a domain") as connection:
                 domain = _lookup(connection, sliver)
                 if domain is not None:
                     with _may_be_gone():
@@ -123,7 +123,7 @@ class Hypervisor:
         return DomainSeen(sliver, sliver_type, pid, paused or its.frozen(domain, pid), generation, trouble)
 
     def _trouble(self, sliver_type: SliverType, sliver: str) -> str:
-        call = self._connections.call(sliver_type, "ask why it is paused")
+        call = self._connections.call(sliver_type, "read the reason of the pause")
         with suppress(Failed), call as connection, _may_be_gone():
             domain = _lookup(connection, sliver)
             return "" if domain is None else bounded(lambda: body(sliver_type).trouble(domain))
@@ -193,7 +193,7 @@ class Hypervisor:
         put: lines to add; gone: lines to remove. Other lines are kept, except empty ones. Raises Failed if the guest
         agent does not respond.
         """
-        with self._connections.call(SliverType.KVM, "hand the guest its ssh keys") as connection:
+        with self._connections.call(SliverType.KVM, "write the ssh keys of the guest") as connection:
             domain = _lookup(connection, sliver)
             if domain is None:
                 raise Failed(f"{sliver} does not run")
@@ -213,7 +213,7 @@ class Hypervisor:
         respond.
         """
         wanted = libvirt.VIR_DOMAIN_STATS_BALLOON | libvirt.VIR_DOMAIN_STATS_BLOCK
-        with self._connections.call(SliverType.KVM, "read what the machines use") as connection:
+        with self._connections.call(SliverType.KVM, "read the usage of virtual machines") as connection:
             stats = connection.getAllDomainStats(wanted, libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT)
             named = ((names.sliver_of_domain(domain.name()), values) for domain, values in stats)
             return {sliver: values for sliver, values in named if sliver is not None}
@@ -324,7 +324,7 @@ class Hypervisor:
     def _device(self, sliver: str, device: str, attribute: str) -> tuple[DomainSeen, str]:
         """The running domain, and the path at which libvirt created its device. Raises Failed."""
         seen, name = self._need(sliver), device.partition("/")[0]
-        with self._connections.call(seen.type, f"look for the {name}") as connection:
+        with self._connections.call(seen.type, f"find the {name}") as connection:
             domain = _lookup(connection, sliver)
             if domain is None:
                 raise Failed(f"{sliver} does not run")

@@ -77,13 +77,13 @@ def choose(setting: str, facts: Facts) -> Choice:
             problem += f", and {facts.obstacle}"
         raise Refused(Code.INVALID, problem, hint="install iptables", field="network.firewall")
     if setting != "auto":
-        return Choice(setting, "as network.firewall says")
+        return Choice(setting, "set by network.firewall")
     if facts.obstacle:
         return Choice("restore", facts.obstacle)
     if facts.program == "nft" and facts.others:
         return Choice("restore", f"the host's iptables is the nft one, and in use: {facts.others}")
     if facts.program == "nft":
-        return Choice("legacy", "the kernel has legacy tables, and nobody uses nft")
+        return Choice("legacy", "the kernel has legacy tables, and no program uses nftables")
     return Choice("legacy", "the kernel has legacy tables, and the host's iptables uses them")
 
 

@@ -86,7 +86,7 @@ def wrong_counts(table: Table, there: Mapping[str, int]) -> list[str]:
     problems += [f"{table.title}: chain {name} is a leftover" for name in there if name not in table.chains]
     for name, chain in table.chains.items():
         if there.get(name, len(chain)) != len(chain):
-            problems.append(f"{table.title}: chain {name} has {there[name]} rules where {len(chain)} belong")
+            problems.append(f"{table.title}: chain {name} has {there[name]} rules instead of {len(chain)}")
     return problems
 
 

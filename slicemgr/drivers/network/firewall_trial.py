@@ -48,7 +48,7 @@ def try_by(program: list[str], network: NetworkConfig) -> str:
             return str(error)[:_LONGEST]
         return f"it was ended by signal {-error.status}"
     text = printable(answer.decode(errors="replace").strip())[:_LONGEST]
-    return "" if text == _WORKS else text or "it gave no answer"
+    return "" if text == _WORKS else text or "it returned no result"
 
 
 def examples() -> list[Published]:

@@ -221,7 +221,7 @@ class Pool:
 
     def subvolume_id(self, path: Path) -> int:
         """The id of the subvolume, which is also the id of its level-0 group."""
-        with step(f"look at {path}"), directory(path) as fd:
+        with step(f"read the subvolume id of {path}"), directory(path) as fd:
             return ioctl.subvolume_id(fd)
 
     def limits(self) -> dict[int, int | None]:
@@ -289,7 +289,7 @@ class Pool:
 
     def node_size(self) -> int:
         """The size of a node of the file system's trees in bytes."""
-        with step(f"look at {self.path}"), directory(self.path) as fd:
+        with step(f"read the node size of {self.path}"), directory(self.path) as fd:
             return ioctl.node_size(fd)
 
     def sync(self) -> None:

@@ -97,7 +97,7 @@ def copy_from_tree(tree: Path, path: str, target: Path) -> None:
     target.unlink(missing_ok=True)
     with Root(tree) as root:
         if not root.copy_out(path, target):
-            raise Failed(f"the image's {path} is gone", hint="import the image again")
+            raise Failed(f"the image's {path} no longer exists", hint="import the image again")
 
 
 def virtual_size(overlay: Path) -> int | None:
@@ -119,7 +119,7 @@ def _open(disk: Path, how: int) -> int:
     if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
         return fd
     os.close(fd)
-    raise OSError(errno.EINVAL, "it is not a plain file of its own")
+    raise OSError(errno.EINVAL, "it is not a regular file with one link")
 
 
 def grow(overlay: Path, size: int, who: User) -> None:
@@ -161,7 +161,7 @@ def give_to(path: Path, uid: int, gid: int, mode: int) -> None:
     try:
         held = os.fstat(fd)
         if not stat.S_ISREG(held.st_mode) or held.st_nlink != 1:
-            raise Failed(f"{path} is not a plain file of its own", hint="look at who put it there")
+            raise Failed(f"{path} is not a regular file with one link", hint="find out which program created it")
         os.chown(f"/proc/self/fd/{fd}", uid, gid)
         Path(f"/proc/self/fd/{fd}").chmod(mode)
     finally:

@@ -82,7 +82,7 @@ def confirm(store: Store, by: Principal) -> None:
 
 
 def view(c: Connection) -> dict[str, Any]:
-    """says: the clock now. held: the number of slices whose lease has ended by the clock but not by the time leases
+    """`says`: the clock now. `held`: the number of slices whose lease has ended by the clock but not by the time leases
     use.
     """
     row, now = _row(c), utcnow()

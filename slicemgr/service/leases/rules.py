@@ -92,7 +92,7 @@ def check_exists(c: Connection, project: str) -> None:
 
 
 def _begin_again(c: Connection, project: str, lease: timedelta) -> None:
-    """Start the leases of a project that is no longer exempt anew, so that none ends at once."""
+    """Restart the leases of a project that is no longer exempt, so that none ends at once."""
     now, l = utcnow(), t.slices.c
     values = {"expires_at": now + lease, "renewed_at": now, "reminded": None}
     c.execute(t.slices.update().where(l.project == project, l.expires_at < now + lease).values(values))
