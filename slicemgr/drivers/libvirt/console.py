@@ -18,6 +18,29 @@ class ConsoleEnded(Exception):
     """The domain of the console has ended."""
 
 
+def read_some(descriptor: int, most: int) -> bytes:
+    """Up to `most` bytes of a non-blocking descriptor, b"" if there are none yet. Raises ConsoleEnded."""
+    try:
+        data = os.read(descriptor, most)
+    except BlockingIOError:
+        return b""
+    except OSError as error:
+        raise ConsoleEnded from error
+    if not data:
+        raise ConsoleEnded
+    return data
+
+
+def write_some(descriptor: int, data: bytes) -> int:
+    """Write as much of `data` as a non-blocking descriptor accepts; the number of bytes. Raises ConsoleEnded."""
+    try:
+        return os.write(descriptor, data)
+    except BlockingIOError:
+        return 0
+    except OSError as error:
+        raise ConsoleEnded from error
+
+
 class Console:
     """A non-blocking terminal; poll `fileno()`. A context manager; the domain keeps running when it closes."""
 
@@ -33,24 +56,11 @@ class Console:
 
     def read(self, most: int) -> bytes:
         """Up to `most` bytes of the sliver's output, b"" if there is none yet. Raises ConsoleEnded."""
-        try:
-            data = os.read(self._terminal, most)
-        except BlockingIOError:
-            return b""
-        except OSError as error:
-            raise ConsoleEnded from error
-        if not data:
-            raise ConsoleEnded
-        return data
+        return read_some(self._terminal, most)
 
     def write(self, data: bytes) -> int:
         """Write as much of `data` as the terminal accepts; the number of bytes. Raises ConsoleEnded."""
-        try:
-            return os.write(self._terminal, data)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            raise ConsoleEnded from error
+        return write_some(self._terminal, data)
 
     def belongs_to(self, pid: int) -> bool:
         """Whether process `pid` holds the other end. The kernel reuses the numbers of closed terminals."""

@@ -10,7 +10,7 @@ import socket
 import struct
 from contextlib import ExitStack
 
-from slicemgr.drivers.libvirt.console import ConsoleEnded
+from slicemgr.drivers.libvirt.console import read_some, write_some
 from slicemgr.errors import Failed
 
 _CONNECT = 5.0  # seconds
@@ -39,24 +39,11 @@ class Screen:
 
     def read(self, most: int) -> bytes:
         """Up to `most` bytes of the VNC server's output, b"" if there is none yet. Raises ConsoleEnded."""
-        try:
-            data = self._socket.recv(most)
-        except BlockingIOError:
-            return b""
-        except OSError as error:
-            raise ConsoleEnded from error
-        if not data:
-            raise ConsoleEnded
-        return data
+        return read_some(self.fileno(), most)
 
     def write(self, data: bytes) -> int:
         """Send as much of `data` as the socket accepts; the number of bytes. Raises ConsoleEnded."""
-        try:
-            return self._socket.send(data)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            raise ConsoleEnded from error
+        return write_some(self.fileno(), data)
 
     def belongs_to(self, pid: int) -> bool:
         """Whether process `pid` listens on the socket."""
