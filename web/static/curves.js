@@ -1,4 +1,4 @@
-// Draws what a slice or a node used: see templates/_curves.html for the attributes that it goes by.
+// Draws what a slice or a node used: see templates/_curves.html for its attributes.
 "use strict";
 (() => {
   const MOST_LINES = 6;

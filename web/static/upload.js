@@ -1,5 +1,5 @@
 "use strict";
-// Progress of a form with a file. Without this the browser sends the form itself, and says nothing meanwhile.
+// Progress of a form with a file. Without this the browser sends the form itself, and shows no progress.
 
 const words = (bytes) => {
   let unit = 0;

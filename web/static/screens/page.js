@@ -7,7 +7,7 @@ const reconnect = document.getElementById("reconnect");
 const full = document.getElementById("full");
 const page = document.body.dataset;
 
-/** What the page says of the connection: connecting, open or closed. */
+/** The state of the connection on the page: connecting, open or closed. */
 export function tell(what, text) {
   state.dataset.state = what;
   state.textContent = text;
@@ -36,7 +36,7 @@ function reason(text, status) {
   return trouble ? trouble.textContent.trim() : `The service answers with status ${status}.`;
 }
 
-/** Why a WebSocket closed, in words. code, reason: as its event tells. */
+/** Why a WebSocket closed, in words. code, reason: of its event. */
 export function ending(code, text) {
   if (text) return text.charAt(0).toUpperCase() + text.slice(1) + ".";
   return code === 1000 ? "Closed." : "The connection was lost.";
