@@ -15,10 +15,11 @@ from datetime import UTC, datetime
 TEXT, JSON = "text", "json"
 HIDDEN = "…"
 
-# Tokens, session and invitation secrets are 256 random bits in the alphabet of URLs; a cookie holds them signed.
+# Tokens and the secrets of sessions, invitations and sign-in links are 256 random bits in the alphabet of URLs; a
+# cookie holds them signed.
 _RANDOM = re.compile(r"(?=[\w-]*[A-Z])(?=[\w-]*[a-z])[\w-]{43,}", re.ASCII)
 _NAMED = re.compile(
-    r"""(bearer\s+|/invitation/|token\.|(?:slicemgr|session)=|(?:password|secret|token|csrf_token)["']?\s*[=:]\s*["']?)"""
+    r"""(bearer\s+|/invitation/|/sign-in-link/|token\.|(?:slicemgr|session)=|(?:password|secret|token|csrf_token)["']?\s*[=:]\s*["']?)"""
     r"""[^\s"',;&]+""",
     re.IGNORECASE,
 )

@@ -104,6 +104,23 @@ def doctor(config: settings.Config, output: str) -> None:
     sys.exit(0 if all(check.ok is not False for check in checks) else 1)
 
 
+@cli.command("sign-in-link")
+@click.argument("name", default="admin")
+@click.pass_obj
+def sign_in_link(config: settings.Config, name: str) -> None:
+    """Print a link that signs in to the web page as NAME, by default the built-in admin (root).
+
+    The link works once, within an hour. It makes earlier links of the account invalid.
+    """
+    from slicemgr import store
+    from slicemgr.service.accounts import sign_in_links
+    from slicemgr.web import server
+
+    with store.open(config) as opened:
+        made = sign_in_links.create(opened, name)
+    click.echo(f"{(config.web.url or server.url(config)).rstrip('/')}{sign_in_links.PATH}{made.secret}")
+
+
 @cli.command("image-build")
 @click.argument("recipe")
 @click.option("--output", type=click.Path(path_type=Path), help="Where the disk image goes (default: RECIPE.qcow2).")

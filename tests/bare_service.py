@@ -213,6 +213,7 @@ class Service:
             ends = {**mine, "hash": "h", "expires_at": now}
             c.execute(tables.sessions.insert().values(**ends, id="1", used_at=now))
             c.execute(tables.invitations.insert().values(**ends, invited_by=schema.ADMIN))
+            c.execute(tables.sign_in_links.insert().values(**ends))
             invited = {"project": "default", "invitee": "somebody", "role": "member", "invited_by": schema.ADMIN}
             c.execute(tables.project_invitations.insert().values(**invited, id="1", created_at=now, expires_at=now))
             c.execute(tables.identities.insert().values(**mine, issuer="https://login.example", subject="1"))

@@ -36,6 +36,8 @@ PAGES = {
     "POST /sign-out": PageCase("/sign-out", (303,)),
     "GET /invitation/<secret>": PageCase("/invitation/nobodys", (404,)),
     "POST /invitation/<secret>": PageCase("/invitation/nobodys", (404,), {"password": "x", "repeated": "x"}),
+    "GET /sign-in-link/<secret>": PageCase("/sign-in-link/nobodys", (404,)),
+    "POST /sign-in-link/<secret>": PageCase("/sign-in-link/nobodys", (404,), {}),
     "GET /sign-in/openid": PageCase("/sign-in/openid", (404,)),  # not configured here
     "GET /sign-in/openid/back": PageCase("/sign-in/openid/back?state=x&code=x", (404,)),
     "POST /invitation/<secret>/openid": PageCase("/invitation/nobodys/openid", (404,), {}),

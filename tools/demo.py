@@ -121,6 +121,11 @@ def ensure_box(box: str, name: str) -> dict[str, str]:
     return client_settings
 
 
+def sign_in_link(box: str = BOX) -> str:
+    """A link that signs the built-in admin of a box in to its web page, once."""
+    return nodebox("enter", box, "--", str(VENV / "bin/slicemgr"), "sign-in-link").strip()
+
+
 def write_client(target: Path, client_settings: dict[str, str]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.touch(mode=0o600)
@@ -167,7 +172,9 @@ def up() -> None:
     if inside.splitlines()[:1] != ["root"]:
         sys.exit("demo: the login did not end in a root shell")
     print(slicectl("show", "demo").stdout, end="")
-    print(f"\nThe web page: {url}/\nLog in:       {VENV}/bin/slicectl ssh demo")
+    print(f"\nThe web page: {url}/\nSign in:      {sign_in_link()}")
+    print("              (once, within an hour, as admin; `make demo` or `slicemgr sign-in-link` prints another link)")
+    print(f"Log in:       {VENV}/bin/slicectl ssh demo")
     print(f"In all:       {time.monotonic() - started:.0f} s")
 
 

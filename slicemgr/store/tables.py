@@ -118,6 +118,17 @@ invitations = sa.Table(
     sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
 )
 
+# As invitations: at most one link for each user.
+sign_in_links = sa.Table(
+    "sign_in_links",
+    metadata,
+    sa.Column("user", sa.Text, primary_key=True),
+    _text("hash", unique=True),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("expires_at", UtcTime, nullable=False),
+    sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
+)
+
 # The identity of a user at an OpenID Connect issuer, by the issuer's unchanging name.
 identities = sa.Table(
     "identities",

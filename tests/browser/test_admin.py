@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from testbed import Node, eventually
+from testbed import BIN, Node, eventually
 
 from browser.conftest import Open, accept
 from browser.test_accessible import look
@@ -25,6 +25,20 @@ def chief(window: Open, node: Node) -> Iterator[Page]:
     page = window()
     accept(page, link)
     yield page
+
+
+def test_the_admin_signs_in_with_a_link_of_the_node(window: Open, node: Node) -> None:
+    """The link of `make demo`, without JavaScript; the second click on it finds no link."""
+    link = node.box.run([BIN / "slicemgr", "sign-in-link"], check=True).stdout.strip()
+    page = window(javascript=False)
+    page.goto(link)
+    expect(page.get_by_role("heading", name="Sign in as admin")).to_be_visible()
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_text("You are signed in as admin")).to_be_visible()
+    page.goto("/nodes")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    answer = window().goto(link)
+    assert answer is not None and answer.status == 404
 
 
 def test_from_an_invitation_to_a_granted_request(chief: Page, window: Open, node: Node) -> None:

@@ -197,6 +197,7 @@ def test_without_the_cleaning_secrets_would_be_found() -> None:
     [
         "Authorization: Bearer SECRET",
         "/invitation/SECRET",
+        "/sign-in-link/SECRET",
         "slicemgr.console.v1, token.SECRET",
         "Cookie: __Host-slicemgr=SECRET; other=1",
         "{'password': 'SECRET'}",

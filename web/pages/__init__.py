@@ -28,6 +28,7 @@ from slicemgr.web.pages import (
     screens,
     shell,
     sign_in,
+    sign_in_link,
     slice,
     slices,
     snapshots,
@@ -36,6 +37,7 @@ from slicemgr.web.pages import (
 
 BLUEPRINTS = (
     sign_in.blueprint,
+    sign_in_link.blueprint,
     invitation.blueprint,
     openid.blueprint,
     openid.account,

@@ -183,6 +183,7 @@ def change_password(store: Store, authenticator: Authenticator, old: str, new: s
 def _set_password(c: Connection, user: str, hashed: str, but: str = "") -> None:
     c.execute(t.users.update().where(t.users.c.name == user).values(password=hashed))
     c.execute(t.sessions.delete().where(t.sessions.c.user == user, t.sessions.c.id != but))
+    c.execute(t.sign_in_links.delete().where(t.sign_in_links.c.user == user))
     known_browsers.forget(c, user)
 
 
@@ -211,7 +212,8 @@ def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal, confi
         if values.get("enabled") is False:
             c.execute(t.sessions.delete().where(t.sessions.c.user == name))
             known_browsers.forget(c, name)
-            c.execute(t.invitations.delete().where(t.invitations.c.user == name))
+            for table in (t.invitations, t.sign_in_links):
+                c.execute(table.delete().where(table.c.user == name))
         if values.get("enabled") is False:
             authorized_keys.left(c, own, name, by, f"{name} was disabled")
         if any(one in values for one in _ACCOUNT):
