@@ -16,10 +16,10 @@ PLACES = ("lxc", "overlay", "copy", "snapshot")  # in the order that this seed c
 SEED = "15"
 
 
-def start(node: Node, directory: Path, *words: str) -> subprocess.Popen[str]:
-    """directory: for its temporary files, which outlive it if it is killed."""
+def start(node: Node, directory: Path, *words: str, path: str = "") -> subprocess.Popen[str]:
+    """directory: for its temporary files, which outlive it if it is killed. path: another PATH."""
     own = {"SLICEMGR_URL": node.url, "SLICEMGR_TOKEN": node.token(), "TMPDIR": str(directory)}
-    environment = {**os.environ, **own}
+    environment = {**os.environ, **own, **({"PATH": path} if path else {})}
     argv = [str(BIN / "slicectl"), *words]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
@@ -70,15 +70,28 @@ def test_a_sliver_and_three_roots_ended_twice_and_resumed(node: Node, tmp_path: 
 
 
 def test_host_and_lxc_without_sysbench_in_the_image(node: Node, tmp_path: Path) -> None:
-    run = tmp_path / "run"
+    """The sliver, which has no way to a mirror, gets the sysbench of this machine, or none if there is none."""
     short = ("--seconds", "1", "--size", "16M", "--memory", "512M", "--disk", "1G", "--repeat", "1")
-    said = node.slicectl("bench", "sysbench", "--on", "host", "--on", "lxc", *short, "--output", run, timeout=600)
+    words = ("bench", "sysbench", "--on", "host", "--on", "lxc", *short)
+    run = tmp_path / "run"
+    said = node.slicectl(*words, "--output", run, timeout=600)
     assert said.returncode == 0, said.stderr
-    assert "the image debian-12: sysbench is not installed (to install it: `apt-get update &&" in said.stderr
+    assert "lxc has no sysbench: it gets the one of this machine" in said.stderr
     result = folder.read(run)
-    host = [one["data"] for one in result.steps.values() if one["series"].endswith("/host")]
-    assert [data["test"] for data in host] == list(sysbench.TESTS)
-    assert all(data["version"].startswith("1.") for data in host)
-    assert all(data[name] > 0 for data in host for name in sysbench.MEASURED[data["test"]])
-    assert all(one["missing"] for one in result.steps.values() if one["series"].endswith("/lxc"))
-    assert "Not measured" in (run / "report.md").read_text() and nothing_left(node)
+    for place in ("host", "lxc"):
+        found = [one["data"] for one in result.steps.values() if one["series"].endswith(f"/{place}")]
+        assert [data["test"] for data in found] == list(sysbench.TESTS)
+        assert all(data["version"].startswith("1.") for data in found)
+        assert all(data[name] > 0 for data in found for name in sysbench.MEASURED[data["test"]])
+        assert all(bool(data.get("sent")) == (place == "lxc") for data in found)
+    assert "the sysbench of the machine of slicectl ran" in (run / "report.md").read_text() and nothing_left(node)
+    client = tmp_path / "bin"
+    client.mkdir()
+    (client / "ssh").symlink_to("/usr/bin/ssh")
+    lacks = tmp_path / "lacks"
+    process = start(node, tmp_path, *words, "--test", "cpu", "--output", str(lacks), path=str(client))
+    stderr = process.communicate(timeout=600)[1]
+    assert process.returncode == 0, stderr
+    assert "the image debian-12: sysbench is not installed (to install it: `apt-get update &&" in stderr
+    assert all(one["missing"] for one in folder.read(lacks).steps.values() if one["series"].endswith("/lxc"))
+    assert "Not measured" in (lacks / "report.md").read_text() and nothing_left(node)

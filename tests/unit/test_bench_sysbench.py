@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from paper_loads import CPU, FILES, MEMORY, PaperLoads, here
 from slicemgr.bench.experiments import sysbench
 from slicemgr.bench.frame import folder
 from slicemgr.bench.frame import run as drive
+from slicemgr.bench.frame.sent_program import SentProgram
 from slicemgr.bench.report import pages
 from slicemgr.bench.report import sysbench as sysbench_report
 from slicemgr.cli import main
@@ -133,6 +136,51 @@ def test_it_is_installed_when_asked_for(
         f"in a sliver of lxc this failed: {sysbench.INSTALL}: E: no network"
     }
     assert testbed.there == {}
+
+
+def sent(programs: Path, text: str) -> SentProgram:
+    """A fake sysbench as slicectl sends it. programs: of the sliver, which get what unpacks it."""
+    for name in ("tar", "gzip"):
+        (programs / name).symlink_to(f"/usr/bin/{name}")
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w:gz") as archive:
+        entry = tarfile.TarInfo("sysbench")
+        entry.size, entry.mode = len(text), 0o755
+        archive.addfile(entry, io.BytesIO(text.encode()))
+    return SentProgram("sysbench", target.getvalue())
+
+
+def test_a_sliver_without_it_gets_that_of_this_machine(
+    testbed: PaperLoads, tmp_path: Path, programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand(programs)
+    text = (programs / "sysbench").read_text()
+    (programs / "sysbench").unlink()
+    own = sent(programs, text)
+    wanted = parameters(testbed, tmp_path / "work", programs, places=("host", "lxc"), own=lambda: own)
+    result = carry_out(wanted, tmp_path / "run")
+    slivers = [one["data"] for one in result.steps.values() if one["data"]["place"] == "lxc"]
+    assert len(slivers) == 8 and all(data["sent"] and data["version"] == "1.0.20" for data in slivers)
+    assert "lxc has no sysbench: it gets the one of this machine" in capsys.readouterr().err
+    assert "On lxc the sysbench of the machine of slicectl ran, with its libraries." in pages.content(result).outcome
+
+
+def test_a_sliver_that_has_it_gets_none(testbed: PaperLoads, tmp_path: Path, programs: Path) -> None:
+    """The sysbench of the image runs, also if the one of this machine would be broken."""
+    stand(programs)
+    own = sent(programs, "#!/bin/sh\nexit 1\n")
+    wanted = parameters(testbed, tmp_path / "work", programs, places=("lxc",), tests=("cpu",), own=lambda: own)
+    result = carry_out(wanted, tmp_path / "run")
+    assert [one["data"].get("sent") for one in result.steps.values()] == [None, None]
+    assert not any("machine of slicectl" in one for one in pages.content(result).outcome)
+
+
+def test_what_does_not_run_in_the_sliver_is_listed(testbed: PaperLoads, tmp_path: Path, programs: Path) -> None:
+    own = sent(programs, "#!/bin/sh\necho 'wrong processor' >&2\nexit 126\n")
+    wanted = parameters(testbed, tmp_path / "work", programs, places=("lxc",), tests=("cpu",), own=lambda: own)
+    result = carry_out(wanted, tmp_path / "run")
+    expected = "in a sliver of lxc, the sysbench of this machine does not run: wrong processor"
+    assert {one["missing"] for one in result.steps.values()} == {expected} and testbed.there == {}
 
 
 def test_a_host_without_it(testbed: PaperLoads, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

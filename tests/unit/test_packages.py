@@ -28,6 +28,7 @@ PROGRAMS = {  # started programs by package, independent of other packages of th
     "iperf3": ("iperf3",),
     "iproute2": ("ip", "tc"),
     "iptables": ("iptables", "iptables-restore"),
+    "libc-bin": ("ldd",),
     "libvirt-clients": ("virsh",),
     "libvirt-daemon": ("libvirtd", "virtlogd"),
     "mmdebstrap": ("mmdebstrap",),

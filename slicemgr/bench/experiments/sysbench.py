@@ -7,12 +7,14 @@ new sliver; on the host, the agent runs sysbench as an unprivileged user in a di
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from slicemgr.bench.frame import guard
 from slicemgr.bench.frame.experiment import Json, Progress, StepOf
 from slicemgr.bench.frame.load_hosts import MACHINE, TYPES, InPlaces, Way, in_words
+from slicemgr.bench.frame.sent_program import SentProgram
 from slicemgr.client.nodes import SysbenchRequest
 from slicemgr.config import parse_size
 from slicemgr.loads.sysbench import ADDS, SECONDS
@@ -36,6 +38,7 @@ class SysbenchParameters:
     """The parameters of a run.
 
     seconds: of each test, 0 for the durations of the table. size: of the files. install: install sysbench if missing.
+    own: the sysbench of this machine, for slivers without it.
     """
 
     way: Way
@@ -48,6 +51,7 @@ class SysbenchParameters:
     disk: str = "8G"
     boot: str = "direct"
     install: bool = False
+    own: Callable[[], SentProgram | None] = lambda: None
     repeat: int = 5
     seed: int = 1
 
@@ -109,7 +113,12 @@ class Sysbench(InPlaces):
             request: SysbenchRequest = {"test": test, "seconds": parameters.seconds, "size": size, "seed": seed}
             ask = self._client.nodes.measure_sysbench
             return {**head, **self._on_node.run(lambda: ask(parameters.way.node, request), names)}
-        self._slivers.use(turn, place, progress, INSTALL if parameters.install else "")
+        self._slivers.use(turn, place, progress, INSTALL if parameters.install else "", self._own)
         words = (test, str(parameters.seconds), str(size), str(seed))
         limit = (parameters.seconds or SECONDS[test]) + _SLACK
-        return {**head, **self._slivers.run("sysbench.py", words, names, limit)}
+        origin = {"sent": True} if self._slivers.sent else {}
+        return {**head, **origin, **self._slivers.run("sysbench.py", words, names, limit)}
+
+    @cached_property
+    def _own(self) -> SentProgram | None:
+        return self._parameters.own()

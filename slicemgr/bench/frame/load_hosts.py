@@ -16,6 +16,7 @@ from slicemgr import loads, wire
 from slicemgr.bench.frame import cleanup as leave
 from slicemgr.bench.frame import guard, slivers
 from slicemgr.bench.frame.experiment import Json, Missing, Progress, Step
+from slicemgr.bench.frame.sent_program import SentProgram
 from slicemgr.client import Client
 from slicemgr.client.ssh import greets
 from slicemgr.drivers import command
@@ -26,6 +27,7 @@ MACHINE = 384 << 20  # bytes beyond the memory of a machine, and of programs els
 _UP_SECONDS = {"lxc": 120.0, "kvm": 900.0}
 _SETTLE_SECONDS = 900.0
 _INSTALL_SECONDS = 1800.0
+_SEND_SECONDS = 600.0
 _NODE_SECONDS = 4000.0  # timeout of one operation: longer than the agent's timeout of a program
 # The first boot continues after sshd answers. A container has the files of cloud-init, but no service starts it.
 _SETTLED = "if command -v cloud-init >/dev/null; then cloud-init status --wait >/dev/null 2>&1; fi; sync; true"
@@ -61,12 +63,16 @@ class Slivers:
         self._name = ""
         self._words: list[str] = []
         self._key = slivers.Key(way.key)
+        self.sent = False  # whether a program was sent to the present sliver
 
-    def use(self, turn: int, sliver_type: str, progress: Progress, install: str = "") -> None:
+    def use(
+        self, turn: int, sliver_type: str, progress: Progress, install: str = "", lacking: SentProgram | None = None
+    ) -> None:
         """Use the sliver of this turn and type, which is created unless it is the present one.
 
-        install: a shell command that is run in a new sliver. Raises Missing if the node cannot run that type or the
-        command fails, and the errors of the service.
+        install: a shell command that is run in a new sliver. lacking: a program that is sent to a new sliver unless it
+        has one of that name. Raises Missing if the node cannot run that type, the command fails or the program does not
+        run there, and the errors of the service.
         """
         name = f"{self._way.prefix}{turn}-{sliver_type}"
         if self._name == name:
@@ -86,6 +92,7 @@ class Slivers:
                 raise Failed(f"{name}: its first boot does not end: {error}") from error
         if install:
             self._install(install, sliver_type)
+        self.sent = lacking is not None and self._send(lacking, sliver_type, progress)
         self._name = name
 
     def run(self, program: str, words: Sequence[str], names: Sequence[str], timeout: float) -> Json:
@@ -95,7 +102,8 @@ class Slivers:
         """
         text = Path(loads.__file__).with_name(program).read_bytes()
         place = shlex.quote(self._way.directory)
-        line = f"mkdir -p {place} && cd {place} && exec python3 -I - {shlex.join(words)}"
+        path = f'PATH="$PATH":{shlex.quote(self._programs)}; export PATH'
+        line = f"{path}; mkdir -p {place} && cd {place} && exec python3 -I - {shlex.join(words)}"
         try:
             said = command.run([*self._words, line], timeout=timeout, input=text)
         except command.CommandFailed as error:
@@ -138,6 +146,28 @@ class Slivers:
             said = error.stderr.strip().splitlines()
             why = said[-1] if said else f"exit status {error.status}"
             raise Missing(f"in a sliver of {sliver_type} this failed: {line}: {why}") from error
+
+    @property
+    def _programs(self) -> str:
+        return f"{self._way.directory}-programs"
+
+    def _send(self, program: SentProgram, sliver_type: str, progress: Progress) -> bool:
+        """Send a program unless the sliver has it. Returns whether it was sent. Raises Missing, Failed."""
+        own = f"if command -v {shlex.quote(program.name)} >/dev/null; then echo own; fi"
+        try:
+            if command.run([*self._words, own], timeout=_SETTLE_SECONDS).strip():
+                return False
+        except command.CommandFailed as error:
+            raise Failed(f"in a sliver of {sliver_type}: {error}") from error
+        progress.say(f"{sliver_type} has no {program.name}: it gets the one of this machine, with its libraries")
+        line = program.unpack(self._programs)
+        try:
+            command.run([*self._words, line], timeout=_SEND_SECONDS, input=program.archive)
+        except command.CommandFailed as error:
+            why = error.stderr.strip()[:300]
+            message = f"in a sliver of {sliver_type}, the {program.name} of this machine does not run: {why}"
+            raise Missing(message) from error
+        return True
 
     def _image(self) -> str:
         sliver_type = self._name.rpartition("-")[2]

@@ -234,10 +234,17 @@ def _outcome(run: Run, found: Values, places: Sequence[str]) -> list[str]:
                     parts.append(f"{_plain(row)} {own / host:.2f}" if host else f"{_plain(row)} -")
             if parts:
                 said.append(f"Of the host's speed {place} reached: {', '.join(parts)}.")
+    sent = [place for place in places if any(_is_sent(one["data"], place) for one in run.steps.values())]
+    if sent:
+        said.append(f"On {', '.join(sent)} the sysbench of the machine of slicectl ran, with its libraries.")
     versions = sorted({str(one["data"]["version"]) for one in run.steps.values() if one["data"].get("version")})
     if len(versions) > 1:
         said.append(f"Beware: sysbench is of different versions: {', '.join(versions)}.")
     return said + not_measured.outcome(run)
+
+
+def _is_sent(data: dict[str, Any], place: str) -> bool:
+    return data.get("place") == place and bool(data.get("sent"))
 
 
 def _metrics(found: Values, places: Sequence[str]) -> list[Metric]:
@@ -252,5 +259,5 @@ def _metrics(found: Values, places: Sequence[str]) -> list[Metric]:
 
 def _row(data: dict[str, Any]) -> dict[str, Any]:
     """A row of data.csv."""
-    numbers = {key: value for key, value in data.items() if key not in ("turn", "place", "test")}
+    numbers = {key: value for key, value in data.items() if key not in ("turn", "place", "test", "sent")}
     return {"repetition": data["turn"], "place": data["place"], "test": data["test"], **numbers}

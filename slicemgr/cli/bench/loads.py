@@ -133,11 +133,15 @@ def io(name: str | None, frame: Any, databases: tuple[int, ...], counts: tuple[i
 def sysbench(name: str | None, frame: Any, size: str, **how: Any) -> None:
     """Run the CPU, threads, memory and file I/O tests of sysbench on host, lxc and kvm.
 
-    The results are those of the table of "Create Simple Container": five runs, mean and deviation. The node and the
-    images need sysbench 1.0 (apt-get install sysbench). --install installs it in each sliver, which needs a network.
-    The report lists the places without sysbench as not measured.
+    The results are those of the table of "Create Simple Container": five runs, mean and deviation. The node needs
+    sysbench 1.0 (apt-get install sysbench). A sliver whose image has no sysbench gets the one of this machine with its
+    libraries, or with --install its own by apt-get, which needs a network. The report lists the places without sysbench
+    as not measured.
     """
+    from functools import partial
+
     from slicemgr.bench.experiments import sysbench as experiment
+    from slicemgr.bench.frame import sent_program
     from slicemgr.config import parse_size
     from slicemgr.errors import invalid
     from slicemgr.policy.measurements import LEAST_FILES, MOST_FILES
@@ -146,7 +150,8 @@ def sysbench(name: str | None, frame: Any, size: str, **how: Any) -> None:
         raise invalid("--size", f"{size} is out of range", "16M to 64G")
 
     def parameters(way: Way) -> experiment.SysbenchParameters:
-        return experiment.SysbenchParameters(way, size=size, **how)
+        own = partial(sent_program.find, "sysbench")
+        return experiment.SysbenchParameters(way, size=size, own=own, **how)
 
     _run(name, frame, experiment.NAME, parameters, experiment.Sysbench, how)
 

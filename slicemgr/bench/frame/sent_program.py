@@ -1,0 +1,71 @@
+"""A program of this machine with its libraries, for slivers whose image lacks it and that reach no package mirror.
+
+The loader of this machine starts the program with the libraries of this machine, so that the versions of the image do
+not matter. The image needs sh, tar and gzip, and a processor that runs the program.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import shutil
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from slicemgr.drivers import command
+
+_LDD_SECONDS = 60.0
+_LIBRARY = re.compile(r"^\s+(?:(\S+) => )?(/\S+) \(0x[0-9a-f]+\)$", re.MULTILINE)
+_LAUNCHER = """#!/bin/sh
+here=${{0%/*}}
+exec "$here/lib/{loader}" --library-path "$here/lib" "$here/lib/{name}" "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SentProgram:
+    """name: of the program. archive: a tar file, compressed by gzip, with the launcher `name` and the folder `lib`."""
+
+    name: str
+    archive: bytes
+
+    def unpack(self, place: str) -> str:
+        """The shell command that unpacks the archive from its standard input into `place`, and tries the program."""
+        folder = shlex.quote(place)
+        return f"mkdir -p {folder} && tar -xzf - -C {folder} && {folder}/{self.name} --version"
+
+
+def find(name: str) -> SentProgram | None:
+    """The program of this machine; None if it is not installed, or is not linked to shared libraries by ldd's list."""
+    path = shutil.which(name)
+    if path is None:
+        return None
+    try:
+        listed = command.run(["ldd", path], timeout=_LDD_SECONDS).decode(errors="replace")
+    except command.CommandFailed:  # a script, a static program, or a system without ldd
+        return None
+    libraries = {own or Path(file).name: Path(file) for own, file in _LIBRARY.findall(listed)}
+    loaders = [own for own in libraries if own.startswith("ld-linux")]
+    if len(loaders) != 1:
+        return None
+    launcher = _LAUNCHER.format(loader=loaders[0], name=name).encode()
+    return SentProgram(name, _packed(name, launcher, {**libraries, name: Path(path)}))
+
+
+def _packed(name: str, launcher: bytes, files: dict[str, Path]) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w:gz", compresslevel=1) as archive:
+        for path, content in _contents(name, launcher, files):
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = len(content), 0o755
+            archive.addfile(entry, io.BytesIO(content))
+    return target.getvalue()
+
+
+def _contents(name: str, launcher: bytes, files: dict[str, Path]) -> Iterator[tuple[str, bytes]]:
+    yield name, launcher
+    for own, file in files.items():
+        yield f"lib/{own}", file.read_bytes()
