@@ -111,14 +111,15 @@ def logged(site: TlsNode, request: str, of: str) -> str:
 
 def test_no_secret_is_in_a_log(site: TlsNode) -> None:
     secret, token = secrets.token_urlsafe(32), site.token()
-    for path, headers in (
-        (f"/invitation/{secret}", {}),
-        (f"/api/v1/slices?token={secret}", {"Authorization": f"Bearer {token}"}),
+    for path, headers, shown in (
+        (f"/invitation/{secret}", {}, "/invitation/..."),
+        (f"/sign-in-link/{secret}", {}, "/sign-in-link/..."),
+        (f"/api/v1/slices?token={secret}", {"Authorization": f"Bearer {token}"}, "/api/v1/slices"),
     ):
         request = ask(site, "GET", path, **headers)[2]["X-Request-ID"]
         lines = [json.loads(logged(site, request, of)) for of in ("nginx", "web")]
         assert [line["request"] for line in lines] == [request, request], "both logs call a request by the same id"
-        assert lines[0]["path"] == ("/invitation/..." if "invitation" in path else "/api/v1/slices")
+        assert lines[0]["path"] == shown
     logs = [path.read_text() for path in (site.box.directory / "log").iterdir()]
     assert all(one not in text for one in (secret, token) for text in (*logs, site.nginx_logs()))
     site.start_nginx(**{'"path":"$slicemgr_path"': '"path":"$request_uri"'})
