@@ -175,6 +175,7 @@ def up() -> None:
     print(f"\nThe web page: {url}/\nSign in:      {sign_in_link()}")
     print("              (once, within an hour, as admin; `make demo` or `slicemgr sign-in-link` prints another link)")
     print(f"Log in:       {VENV}/bin/slicectl ssh demo")
+    print(f"Measure:      {VENV}/bin/slicectl bench all --quick --node-exec '{HERE}/nodebox enter {BOX} --'")
     print(f"In all:       {time.monotonic() - started:.0f} s")
 
 

@@ -152,12 +152,8 @@ class Peers:
     def prepare(self, done: Mapping[str, Json], todo: Sequence[Step], progress: Progress) -> list[str]:
         """Raises Refused unless root runs it on the node, without other experiments, with enough ports and iperf3."""
         parameters, client = self._parameters, self._client
-        node = refuse_elsewhere(client, parameters.node)
-        guard.state(node["facts"])
-        self._base = names.base_dir(parameters.pool, client.images.get(parameters.image)["sha256"])
-        if not self._base.is_dir():
-            message = f"{self._base} does not exist here"
-            raise Refused(Code.INVALID, message, hint="run it on the node, where the pool is mounted")
+        self._base = base(client, parameters.node, parameters.pool, parameters.image)
+        guard.state(client.nodes.get(parameters.node)["facts"])
         wanted = (*namespaces.PROGRAMS, *(("iperf3",) if parameters.seconds else ()))
         lacking = [one for one in wanted if systems.find(one) is None]
         if lacking:
@@ -306,6 +302,16 @@ def refuse_elsewhere(client: Client, node: str) -> wire.Node:
     if shown["facts"].get("boot_id") != Path("/proc/sys/kernel/random/boot_id").read_text().strip():
         raise Refused(Code.INVALID, f"{node} is another machine than this one", hint="run it there", field="--node")
     return shown
+
+
+def base(client: Client, node: str, pool: Path, image: str) -> Path:
+    """The directory of the image's files. Raises Refused if this process does not run where the pool is mounted."""
+    refuse_elsewhere(client, node)
+    path = names.base_dir(pool, client.images.get(image)["sha256"])
+    if not path.is_dir():
+        hint = "run it on the node, where the pool is mounted"
+        raise Refused(Code.INVALID, f"{path} does not exist here", hint=hint)
+    return path
 
 
 def free_memory(meminfo: str) -> int:

@@ -21,7 +21,7 @@ from slicemgr.errors import Code, Failed, Refused, invalid
 
 FORMAT = 1
 FIELD = "--output"
-_INFO, _STEPS = "run.json", "steps.jsonl"
+INFO, _STEPS = "run.json", "steps.jsonl"
 _ROOM = 16 << 20  # bytes that the files of a run may need
 
 Json = dict[str, Any]
@@ -81,7 +81,7 @@ class Folder:
     def note(self, more: Mapping[str, Any]) -> None:
         """Add values to run.json atomically. Raises Failed if the disk is full."""
         info = {**self.info, **more}
-        self.write(_INFO, json.dumps(info, indent=2, allow_nan=False) + "\n")
+        self.write(INFO, json.dumps(info, indent=2, allow_nan=False) + "\n")
         self.info = info
 
     def finish(self, step: str, record: Mapping[str, Any]) -> None:
@@ -103,7 +103,7 @@ class Folder:
     def forget(self) -> None:
         """Remove run.json of a run that did nothing, and the folder if it is empty then."""
         with suppress(OSError):
-            (self.path / _INFO).unlink(missing_ok=True)
+            (self.path / INFO).unlink(missing_ok=True)
             self.path.rmdir()
 
     @property
@@ -135,12 +135,12 @@ def read(path: Path, field: str = FIELD) -> Run:
     """Read the folder of a run; an incomplete last line is ignored. Raises Refused if it is not a run."""
     hint = "a folder that `slicectl bench` made"
     try:
-        info = json.loads((path / _INFO).read_text())
+        info = json.loads((path / INFO).read_text())
         lines = (path / _STEPS).read_bytes().split(b"\n") if (path / _STEPS).exists() else []
     except ValueError as error:
-        raise invalid(field, f"{path / _INFO} is damaged: {error}", hint) from error
+        raise invalid(field, f"{path / INFO} is damaged: {error}", hint) from error
     except OSError as error:
-        raise invalid(field, f"{path} is not a run: {_INFO}: {error.strerror}", hint) from error
+        raise invalid(field, f"{path} is not a run: {INFO}: {error.strerror}", hint) from error
     if not isinstance(info, dict) or info.get("format") != FORMAT or "experiment" not in info:
         raise invalid(field, f"{path} is not a run, or of another version", hint)
     steps: dict[str, Json] = {}

@@ -120,7 +120,7 @@ def context(run: Run, made: Content, older: Run | None, beside: Content | None) 
         "outcome": outcome,
         "tables": tables,
         "what": _what(info, run),
-        "where": _where(info),
+        "where": where(info),
         "noise": _noise(info),
         "older": str(older.info.get("started", "")) if older is not None else "",
         "differs": differs,
@@ -152,7 +152,8 @@ def _took(turns: Sequence[Mapping[str, Any]]) -> str:
     return span(max(0.0, seconds)) + (f", in {len(turns)} turns" if len(turns) > 1 else "")
 
 
-def _where(info: Mapping[str, Any]) -> Pairs:
+def where(info: Mapping[str, Any]) -> Pairs:
+    """The facts about the node of a run."""
     node = info.get("node") or {}
     return [
         (label, size(node[name]) if name in _SIZES else cell(node[name])) for name, label in _WHERE if node.get(name)
@@ -199,14 +200,15 @@ def verdict(reached: bool | None) -> str:
 
 def html(context: Mapping[str, Any], svgs: Mapping[str, str]) -> str:
     """report.html. svgs: the pictures by the names of the plots; all other values are escaped as text."""
-    return _template("report.html", escape=True).render(**context, svgs=svgs)
+    return template("report.html", escape=True).render(**context, svgs=svgs)
 
 
 def markdown(context: Mapping[str, Any]) -> str:
-    return _template("report.md", escape=False).render(**context)
+    return template("report.md", escape=False).render(**context)
 
 
-def _template(name: str, *, escape: bool) -> jinja2.Template:
+def template(name: str, *, escape: bool) -> jinja2.Template:
+    """A template of this folder. escape: escape all values as text of HTML."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=escape,

@@ -38,8 +38,13 @@ def frame_options(command: Command) -> Command:
     def framed(*args: Any, output: Path | None, resume: bool, dry_run: bool, keep: bool, **rest: Any) -> Any:
         return command(*args, frame=Frame(output, resume, dry_run, keep), **rest)
 
+    keep = click.option("--keep", is_flag=True, help="Keep the slices at the end. --resume deletes them later.")
+    return folder_options(keep(framed))  # type: ignore[return-value]  # the wrapped command, with four options more
+
+
+def folder_options(command: Command) -> Command:
+    """`--output`, `--resume`, `--dry-run`."""
     for option in (
-        click.option("--keep", is_flag=True, help="Keep the slices at the end. --resume deletes them later."),
         click.option(
             "--dry-run", is_flag=True, help="Print the steps and the estimated duration without running them."
         ),
@@ -51,8 +56,8 @@ def frame_options(command: Command) -> Command:
             help="Folder for data and report  [default: a new folder in the current directory].",
         ),
     ):
-        framed = option(framed)
-    return framed  # type: ignore[return-value]  # the wrapped command, with four options more
+        command = option(command)
+    return command
 
 
 def carry_out(
@@ -74,7 +79,7 @@ def carry_out(
 
     if frame.resume and frame.output is None:
         raise invalid("--resume", "which run should be continued?", "--output FOLDER")
-    path = frame.output or _new_folder(name, parameters)
+    path = frame.output or new_folder(name, parameters)
     if frame.dry_run:
         folder.look(path, name, parameters, resume=frame.resume)
         with closing(make("")) as experiment:
@@ -102,7 +107,8 @@ def carry_out(
         click.echo(f"{outcome}: {path}")
 
 
-def _new_folder(name: str, parameters: Json) -> Path:
+def new_folder(name: str, parameters: Json) -> Path:
+    """The path of a new folder in the current directory, with the time in its name."""
     from datetime import UTC, datetime
 
     words = (name, str(parameters.get("kind", "")), datetime.now(UTC).strftime("%Y%m%d-%H%M%S"))

@@ -89,11 +89,17 @@ def report(run: Path, compare: Path | None) -> None:
     """Write report.html (a single file), report.md with pictures, data.csv and data.json.
 
     With --compare, the report shows the figures of both runs and the significance of the difference. It needs
-    matplotlib and scipy: pip install 'slicemgr[bench]'.
+    matplotlib and scipy: pip install 'slicemgr[bench]'. For the folder of `bench all` it writes the page of all
+    experiments.
     """
-    from slicemgr.bench.frame import folder
+    from slicemgr.bench.frame import collection, folder
+    from slicemgr.bench.report import collection as overview
     from slicemgr.bench.report import pages
 
+    if compare is None and collection.is_one(run):
+        for path in overview.write(collection.read(run, "FOLDER")):
+            click.echo(path)
+        return
     older = folder.read(compare, "--compare") if compare is not None else None
     for path in pages.write(folder.read(run, "FOLDER"), older):
         click.echo(path)

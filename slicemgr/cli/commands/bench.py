@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from slicemgr.cli.bench import lifecycle, loads, peers, publish, runs, throughput
+from slicemgr.cli.bench import everything, lifecycle, loads, peers, publish, runs, throughput
 
 
 @click.group()
@@ -19,6 +19,7 @@ for _one in (runs.scale, lifecycle.lifecycle, throughput.throughput):
     bench.add_command(_one)
 for _one in (loads.io, loads.sysbench, peers.peers):
     bench.add_command(_one)
+bench.add_command(everything.all_experiments)
 for _one in (runs.report, runs.clean):
     bench.add_command(_one)
 for _one in (publish.publish, publish.published, publish.unpublish):
