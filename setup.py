@@ -1,5 +1,10 @@
-"""Builds the programs in C into the package; everything else is in pyproject.toml."""
+"""With SLICEMGR_PROGRAMS=1 the package has the programs in C that a node needs; everything else is in pyproject.toml.
 
+Without it the wheel is pure Python: clients install it on any system, without a compiler.
+"""
+
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +13,7 @@ from setuptools._distutils.ccompiler import CCompiler, new_compiler
 from setuptools._distutils.sysconfig import customize_compiler
 from setuptools.command.build_py import build_py
 
+WITH_PROGRAMS = os.environ.get("SLICEMGR_PROGRAMS", "") == "1"
 DIRECTORY = Path("slicemgr/libexec")
 FLAGS = ["-O2", "-Wall", "-Wextra", "-Werror"]
 PRELOADED = "tools/launcher/preload/maker.c"  # a library that the launcher holds
@@ -20,7 +26,16 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }
 
 
-class BuildWithPrograms(build_py):
+class Build(build_py):
+    """Build from this tree alone: a file that an earlier build left behind is not part of the package."""
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+
+class BuildWithPrograms(Build):
     """Compile them beside the Python files (in the source tree when the install is editable)."""
 
     def run(self) -> None:
@@ -49,4 +64,7 @@ class PlatformDistribution(Distribution):
         return True
 
 
-setup(cmdclass={"build_py": BuildWithPrograms}, distclass=PlatformDistribution)
+if WITH_PROGRAMS:
+    setup(cmdclass={"build_py": BuildWithPrograms}, distclass=PlatformDistribution)
+else:
+    setup(cmdclass={"build_py": Build})

@@ -77,3 +77,17 @@ class Failed(SlicemgrError):
 def invalid(field: str, message: str, hint: str = "") -> Refused:
     """Bad input: names the field, what is wrong and what would be right."""
     return Refused(Code.INVALID, message, hint=hint, field=field)
+
+
+def missing_extra(error: ModuleNotFoundError, extra: str) -> Refused:
+    """The error for a command whose Python packages are not installed. extra: the group that has them.
+
+    Raises `error` itself for a module of slicemgr, which is a bug.
+    """
+    module = (error.name or "").partition(".")[0]
+    if module in ("", "slicemgr"):
+        raise error
+    hint = f"install slicemgr with its extra {extra!r}: pip install 'slicemgr[{extra}]'"
+    return Refused(
+        Code.UNAVAILABLE, f"this command needs the Python package {module}, which is not installed", hint=hint
+    )

@@ -18,7 +18,7 @@ import click
 
 from slicemgr import __version__, logs
 from slicemgr import config as settings
-from slicemgr.errors import Code, Refused, SlicemgrError
+from slicemgr.errors import Code, Refused, SlicemgrError, missing_extra
 
 log = logging.getLogger("slicemgr")
 
@@ -264,7 +264,10 @@ def _end_with(child: int, stop: threading.Event) -> None:
 def main() -> None:
     """Entry point; an expected error is one line on stderr and its code's exit status."""
     try:
-        cli()
+        try:
+            cli()
+        except ModuleNotFoundError as error:
+            raise missing_extra(error, "node") from error
     except SlicemgrError as error:
         click.echo(f"slicemgr: {error}", err=True)
         sys.exit(error.code.exit_status)

@@ -44,10 +44,13 @@ def _run(args: Sequence[str] | None) -> int:
 
     from slicemgr.cli.render.errors import print_error, print_usage_error
     from slicemgr.cli.root import root
-    from slicemgr.errors import SlicemgrError
+    from slicemgr.errors import SlicemgrError, missing_extra
 
     try:
-        return int(root.main(args, prog_name="slicectl", standalone_mode=False) or 0)
+        try:
+            return int(root.main(args, prog_name="slicectl", standalone_mode=False) or 0)
+        except ModuleNotFoundError as error:
+            raise missing_extra(error, "bench") from error
     except SlicemgrError as error:
         print_error(error)
         return error.code.exit_status

@@ -1,23 +1,33 @@
-"""The sdist, the wheel that is built only from it, and the program that is installed from that wheel."""
+"""The sdist, the wheels that are built only from it, for a node and for clients, and what is installed from them."""
 
 from __future__ import annotations
 
+import email
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 import sysconfig
 import tarfile
-from collections.abc import Mapping
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import Distribution, distribution
 from pathlib import Path, PurePosixPath
 
 import prodhost
 import pytest
 from affected import LINKED
+from bare_service import KEY, Service
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from werkzeug.serving import make_server
 
 from slicemgr import __version__
 from slicemgr.store import schema
+from slicemgr.web import create_app
 
 PROGRAMS = {"sliver-launcher", "sliver-probe", "sliver-view"}
 SDIST = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
@@ -25,10 +35,20 @@ SDIST = "import sys; from setuptools import build_meta; print(build_meta.build_s
 BESIDE = ("docs", "requirements", "tools/launcher", "tools/nginx", "tools/probe", "tools/units", "tools/view")
 
 
-def run(*words: str | Path, cwd: Path) -> str:
-    """The output of a program that can import only its own sources. Raises AssertionError if it fails."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+OFFLINE = ("--no-index", "--no-deps")
+
+
+def attempt(*words: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that can import only its own sources."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SLICEMGR_"))}
+    settings = {**inherited, **environment}
+    return subprocess.run(words, cwd=cwd, env=settings, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
+def run(*words: str | Path, cwd: Path, **environment: str) -> str:
+    """The output of such a program. Raises AssertionError if it fails."""
+    done = attempt(*words, cwd=cwd, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -73,23 +93,79 @@ class Built:
         return found
 
 
+def make_wheel(source: Path, work: Path, **environment: str) -> Path:
+    words = ("wheel", *OFFLINE, "--no-build-isolation", "--wheel-dir", work / "wheel")
+    run(*PIP, *words, source, cwd=work, **environment)
+    (wheel,) = (work / "wheel").iterdir()
+    return wheel
+
+
+def make_environment(wheel: Path, dependencies: Path, target: Path) -> Path:
+    """A virtual environment with the wheel, which imports its dependencies from a folder."""
+    run(sys.executable, "-m", "venv", "--without-pip", target, cwd=wheel.parent)
+    run(*PIP, "--python", target / "bin" / "python", "install", *OFFLINE, wheel, cwd=wheel.parent)
+    (own,) = target.glob("lib/python3*/site-packages")
+    # A .pth file in a folder that another one names is not read: the editable install stays out.
+    (own / "dependencies.pth").write_text(f"{dependencies}\n")
+    return target
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Nothing is downloaded: the dependencies are those of the environment that runs the tests."""
+    """As on a node. Nothing is downloaded: the dependencies are those of the environment that runs the tests."""
     work = tmp_path_factory.mktemp("distribution")
-    clone, environment = work / "clone", work / "environment"
+    clone = work / "clone"
     prodhost.copy_sources(clone)
     sdist = make_sdist(clone, work / "sdist")
-    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
-    offline = ("--no-index", "--no-deps")
-    run(*pip, "wheel", *offline, "--no-build-isolation", "--wheel-dir", work / "wheel", sdist, cwd=work)
-    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=work)
-    (wheel,) = (work / "wheel").iterdir()
-    run(*pip, "--python", environment / "bin" / "python", "install", *offline, wheel, cwd=work)
-    (own,) = environment.glob("lib/python3*/site-packages")
-    # A .pth file in a folder that another one names is not read: the editable install stays out.
-    (own / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return Built(clone, sdist, environment)
+    wheel = make_wheel(sdist, work, SLICEMGR_PROGRAMS="1")
+    return Built(clone, sdist, make_environment(wheel, Path(sysconfig.get_path("purelib")), work / "environment"))
+
+
+@dataclass(frozen=True)
+class Laptop:
+    """A client's computer. wheel: pure Python. environment: with the wheel and its dependencies without extras."""
+
+    wheel: Path
+    environment: Path
+
+    def attempt(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment, where no other program exists, thus no compiler."""
+        home = str(self.environment.parent)
+        where = {"PATH": str(self.environment / "bin"), "HOME": home, **environment}
+        return attempt(self.environment / "bin" / words[0], *words[1:], cwd=Path(home), **where)
+
+    def run(self, *words: str, **environment: str) -> str:
+        done = self.attempt(*words, **environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+def base_dependencies(wheel: Path) -> dict[str, Distribution]:
+    """What pip installs with the wheel without extras, from the environment that runs the tests."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [one for one in archive.namelist() if one.endswith(".dist-info/METADATA")]
+        wanted = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist", [])
+    found: dict[str, Distribution] = {}
+    while wanted:
+        one = Requirement(wanted.pop())
+        name = canonicalize_name(one.name)
+        if name not in found and (one.marker is None or one.marker.evaluate({"extra": ""})):
+            found[name] = distribution(name)
+            wanted += found[name].requires or []
+    return found
+
+
+@pytest.fixture(scope="module")
+def laptop(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Laptop:
+    work = tmp_path_factory.mktemp("laptop")
+    (work / "no programs").mkdir()
+    wheel = make_wheel(built.sdist, work, PATH=str(work / "no programs"))
+    folder = work / "dependencies"
+    folder.mkdir()
+    for one in base_dependencies(wheel).values():
+        for top in {path.parts[0] for path in one.files or [] if path.parts[0] not in ("..", "__pycache__")}:
+            (folder / top).symlink_to(Path(str(one.locate_file(top))))
+    return Laptop(wheel, make_environment(wheel, folder, work / "environment"))
 
 
 def test_the_sdist_has_all_that_builds_and_installs(built: Built) -> None:
@@ -139,3 +215,99 @@ def test_the_installed_program_runs_and_makes_a_database(built: Built, tmp_path:
         assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(schema.HEAD,)]
         assert connection.execute("SELECT name FROM users").fetchall() == [(schema.ADMIN,)]
     connection.close()
+
+
+def test_the_wheel_of_a_client_is_pure_python_and_needs_little(laptop: Laptop) -> None:
+    assert laptop.wheel.name == f"slicemgr-{__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(laptop.wheel) as archive:
+        names = archive.namelist()
+        assert [one for one in names if archive.read(one).startswith(b"\x7fELF")] == []
+    assert "slicemgr/client/__init__.py" in names and not any("libexec" in one for one in names)
+    direct = {"click", "h11", "pyyaml", "rich", "wsproto"}
+    indirect = {"markdown-it-py", "mdurl", "pygments"}  # of rich
+    assert base_dependencies(laptop.wheel).keys() == direct | indirect
+
+
+def test_files_of_an_earlier_build_are_not_in_the_wheel(built: Built, tmp_path: Path) -> None:
+    """Neither the programs that `make setup` built in the clone, nor a module that a newer version no longer has."""
+    source = tmp_path / "clone"
+    prodhost.copy_sources(source)
+    left = source / "build" / "lib" / "slicemgr" / "left.py"
+    for path in (left, source / "slicemgr" / "libexec" / "sliver-probe"):
+        path.parent.mkdir(parents=True)
+        path.write_text("of before")
+    with zipfile.ZipFile(make_wheel(source, tmp_path)) as archive:
+        found = [one for one in archive.namelist() if "libexec" in one or one.endswith("left.py")]
+    assert found == []
+
+
+def test_slicectl_runs_with_the_base_dependencies_alone(laptop: Laptop) -> None:
+    assert laptop.run("slicectl", "version").splitlines()[0] == __version__
+    listed = laptop.run("slicectl", "--help")
+    assert "create" in listed and "bench" in listed
+    for command in ("create", "ssh", "console", "bench", "audit", "image"):
+        assert f"slicectl {command}" in laptop.run("slicectl", command, "--help")
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [(("slicemgr", "db", "upgrade"), "node"), (("slicemgr", "doctor"), "node"), (("slicectl", "audit"), "bench")],
+)
+def test_a_command_without_its_extra_names_it(
+    laptop: Laptop, service: Mapping[str, str], words: tuple[str, ...], extra: str
+) -> None:
+    done = laptop.attempt(*words, **service)
+    assert done.returncode == 7 and len(done.stderr.splitlines()) == 1
+    assert re.search(rf"needs the Python package \w+, which is not .* 'slicemgr\[{extra}\]'", done.stderr)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Mapping[str, str]]:
+    """The settings of a client of a running service with one slice."""
+    with Service(tmp_path) as made:
+        made.create()
+        server = make_server("127.0.0.1", 0, create_app(made.config, made.store), threaded=True)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        yield {"SLICEMGR_URL": url, "SLICEMGR_TOKEN": made.token()}
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_the_client_of_a_laptop_calls_the_service(laptop: Laptop, service: Mapping[str, str], tmp_path: Path) -> None:
+    assert laptop.run("slicectl", "list", "--no-header", "-c", "name", **service) == "exp\n"
+    (tmp_path / "key.pub").write_text(f"{KEY}\n")
+    create = ("slicectl", "create", "more", "--type", "lxc", "--image", "debian-12", "--no-wait")
+    laptop.run(*create, "--ssh-key", str(tmp_path / "key.pub"), **service)
+    code = "from slicemgr.client import Client; print([one['name'] for one in Client.local().slices.list()])"
+    assert laptop.run("python", "-c", code, **service) == "['exp', 'more']\n"
+
+
+# What Python has on Linux and not on macOS, of what this project uses.
+_LINUX_ONLY = """
+import os, select, signal, socket
+for module, names in {
+    os: "O_PATH O_TMPFILE memfd_create pidfd_open sched_getaffinity sched_setaffinity setns unshare splice eventfd "
+        "getxattr setxattr posix_fallocate posix_fadvise setresuid setresgid getrandom",
+    select: "epoll",
+    signal: "pidfd_send_signal sigtimedwait sigwaitinfo",
+    socket: "SOCK_CLOEXEC SOCK_NONBLOCK AF_NETLINK AF_PACKET AF_VSOCK SO_PEERCRED SO_BINDTODEVICE TCP_USER_TIMEOUT",
+}.items():
+    for name in names.split():
+        if hasattr(module, name):
+            delattr(module, name)
+"""
+
+
+def test_the_client_needs_nothing_that_only_linux_has(
+    laptop: Laptop, service: Mapping[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_LINUX_ONLY)
+    there = {**service, "PYTHONPATH": str(tmp_path)}
+    code = "import os, socket, slicemgr.client; print(hasattr(os, 'memfd_create'), hasattr(socket, 'SOCK_CLOEXEC'))"
+    assert laptop.run("python", "-c", code, **there) == "False False\n"
+    assert laptop.run("slicectl", "list", "--no-header", "-c", "name", **there) == "exp\n"
+    for command in ("create", "ssh", "console", "top", "bench", "login"):
+        laptop.run("slicectl", command, "--help", **there)

@@ -40,9 +40,14 @@ class Suffocates(Failed):
 
 
 class Key:
-    """An ssh key in the memory of this process only. line: the public key; file: the path for `ssh -i`."""
+    """An ssh key in the memory of this process only. line: the public key; file: the path for `ssh -i`.
+
+    Raises Refused on a system other than Linux.
+    """
 
     def __init__(self, pair: tuple[str, bytes]) -> None:
+        if not hasattr(os, "memfd_create"):
+            raise Refused(Code.UNAVAILABLE, "experiments and audits run on Linux only", hint="start it on the node")
         self.line = pair[0]
         self._memory = os.fdopen(os.memfd_create("ssh key"), "wb", buffering=0)
         os.fchmod(self._memory.fileno(), 0o600)
