@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup update demo down check docs unit test test-all affected bare bench clean
+.PHONY: help setup update demo down check docs wheel unit test test-all affected bare bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 16
@@ -15,7 +15,7 @@ update: setup ## lock the newest versions that pyproject.toml allows, install th
 	@tools/update
 	@$(MAKE) check unit
 
-demo: setup docs ## from nothing to a root shell in a container made from a VM disk image
+demo: setup docs wheel ## from nothing to a root shell in a container made from a VM disk image
 	@tools/reachable $(PYTHON) tools/demo.py up
 
 down: ## take away everything that demo and test made, but what setup installed
@@ -26,6 +26,10 @@ check: setup ## style, types, import directions, schema, golden files, documents
 
 docs: setup ## build the documents, which the service shows at /docs; warnings are errors
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+
+wheel: setup ## build the wheel of slicectl and the Python client, which the service offers at /client
+	@rm -rf .venv/share/slicemgr
+	@$(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir .venv/share/slicemgr .
 
 unit: setup ## the tests that need no root and no box
 	@tools/reachable $(PYTHON) -m pytest -q tests/unit tests/golden

@@ -44,6 +44,7 @@ PAGES = {
     "GET /static/<version>/<path:name>": PageCase("/static/x/app.css", (200,)),
     "GET /docs/": PageCase("/docs/", (200,)),
     "GET /docs/<path:name>": PageCase("/docs/page/", (200,)),
+    "GET /client/<name>": PageCase("/client/slicemgr-0.0-py3-none-any.whl", (404,)),  # of another version
     "GET /slices": PageCase("/slices", ALL),
     "POST /slices/requests/<id>/withdraw": PageCase("/slices/requests/REQUEST/withdraw", (404, 404, 303, 403, 403), {}),
     "GET /new": PageCase("/new", ALL),

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tarfile
 import threading
+import urllib.request
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -262,11 +263,13 @@ def test_a_command_without_its_extra_names_it(
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Mapping[str, str]]:
-    """The settings of a client of a running service with one slice."""
+def service(tmp_path: Path, laptop: Laptop) -> Iterator[Mapping[str, str]]:
+    """The settings of a client of a running service with one slice, which offers the wheel."""
     with Service(tmp_path) as made:
         made.create()
-        server = make_server("127.0.0.1", 0, create_app(made.config, made.store), threaded=True)
+        app = create_app(made.config, made.store)
+        app.config["WHEELS"] = laptop.wheel.parent
+        server = make_server("127.0.0.1", 0, app, threaded=True)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}"
@@ -283,6 +286,17 @@ def test_the_client_of_a_laptop_calls_the_service(laptop: Laptop, service: Mappi
     laptop.run(*create, "--ssh-key", str(tmp_path / "key.pub"), **service)
     code = "from slicemgr.client import Client; print([one['name'] for one in Client.local().slices.list()])"
     assert laptop.run("python", "-c", code, **service) == "['exp', 'more']\n"
+
+
+def test_pip_installs_the_client_from_the_service(service: Mapping[str, str], laptop: Laptop, tmp_path: Path) -> None:
+    """By the command that the sign-in page shows."""
+    with urllib.request.urlopen(f"{service['SLICEMGR_URL']}/sign-in") as answer:
+        found = re.search(r'data-copy="pip install ([^"]+)"', answer.read().decode())
+    assert found and found[1] == f"{service['SLICEMGR_URL']}/client/{laptop.wheel.name}"
+    target = tmp_path / "target"
+    run(*PIP, "install", *OFFLINE, "--target", target, found[1], cwd=tmp_path, no_proxy="127.0.0.1")
+    code = f"import sys; sys.path.insert(0, {str(target)!r}); import slicemgr; print(slicemgr.__file__)"
+    assert laptop.run("python", "-c", code) == f"{target}/slicemgr/__init__.py\n"
 
 
 # What Python has on Linux and not on macOS, of what this project uses.

@@ -9,6 +9,7 @@ from slicemgr.web.pages import (
     all_slices,
     assets,
     browser_session,
+    client,
     curves,
     errors,
     experiments,
@@ -74,5 +75,6 @@ def install(app: Flask) -> None:
     app.register_blueprint(assets.blueprint)
     app.extensions.setdefault("slicemgr.navigation", []).append(shell.Entry("reference.page", "API", "terminal", 90))
     manual.install(app)
+    client.install(app)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
