@@ -11,14 +11,14 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import click
 
 from slicemgr import __version__, logs
 from slicemgr import config as settings
-from slicemgr.errors import Code, Refused, SlicemgrError, missing_extra
+from slicemgr.errors import Code, Failed, Refused, SlicemgrError, missing_extra
 
 log = logging.getLogger("slicemgr")
 
@@ -138,18 +138,44 @@ def image_build(recipe: str, output: Path | None, no_security: bool) -> None:
 
 
 @cli.command()
+@click.option(
+    "--slivers", is_flag=True, help="Delete all slivers, snapshots and images of this node first, without the database."
+)
 @click.pass_obj
-def uninstall(config: settings.Config) -> None:
-    """Take our chains, programs and lxcfs away, after the last slice is gone and the agent is stopped."""
+def uninstall(config: settings.Config, slivers: bool) -> None:
+    """Take our chains, programs and lxcfs away, after the last slice is gone and the agent is stopped.
+
+    Refused while the agent runs.
+    """
+    from slicemgr.agent.agent_lock import only_one
     from slicemgr.drivers.guest.proc_view import ProcView
     from slicemgr.drivers.kernel import capture_rings
     from slicemgr.drivers.network import fragments
     from slicemgr.drivers.network.firewall import Firewall
 
-    Firewall(config.network).remove()
-    fragments.remove()
-    capture_rings.remove(config.node.run_dir)
-    ProcView(config.node.run_dir).remove()
+    with only_one(config.node.run_dir / "agent.lock"), ExitStack() as last:
+        last.callback(ProcView(config.node.run_dir).remove)
+        last.callback(capture_rings.remove, config.node.run_dir)
+        last.callback(fragments.remove)
+        last.callback(Firewall(config.network).remove)
+        if slivers:
+            _delete_slivers(config)
+
+
+def _delete_slivers(config: settings.Config) -> None:
+    """Remove what `slicemgr gc` would, if there were no rows. Raises Failed if something remains."""
+    from slicemgr.agent import garbage
+    from slicemgr.drivers.libvirt.hypervisor import Hypervisor
+    from slicemgr.drivers.storage.btrfs import Pool
+
+    nothing = garbage.Wanted.of((), ())
+    found = garbage.find(config, Hypervisor(config.libvirt), Pool(config.node.pool), lambda: nothing)
+    result = garbage.collect(found, apply=True)
+    remains = [one for one in result["items"] if not one["removed"]]  # type: ignore[attr-defined]
+    for one in remains:
+        click.echo(f"slicemgr: {one['what']} {one['name']} remains: {one['detail']}", err=True)
+    if remains:
+        raise Failed(f"{len(remains)} of {len(found)} resources remain", hint="remove them, then run this again")
 
 
 @cli.group()
