@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup update demo down check docs wheel unit test test-all affected bare bench clean
+.PHONY: help setup update demo down check docs wheel deb unit test test-all affected bare bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 16
@@ -30,6 +30,9 @@ docs: setup ## build the documents, which the service shows at /docs; warnings a
 wheel: setup ## build the wheel of slicectl and the Python client, which the service offers at /client
 	@rm -rf .venv/share/slicemgr
 	@$(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir .venv/share/slicemgr .
+
+deb: setup docs ## build the Debian packages of this host's release in dist/; REVISION=2 for the second of a version
+	@$(PYTHON) tools/deb.py
 
 unit: setup ## the tests that need no root and no box
 	@tools/reachable $(PYTHON) -m pytest -q tests/unit tests/golden

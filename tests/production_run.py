@@ -44,6 +44,9 @@ AFTER_REBOOT = (
     "tests/production/test_reboot.py::test_host_and_database_agree_after_the_reboot",
     "tests/production/test_removal.py",
 )
+PACKAGED = "12"  # the release on which the Debian packages are tried
+PACKAGED_TESTS = ("tests/production/test_packages_upgrade.py",)
+PACKAGED_AFTER_REBOOT = ("tests/production/test_removal.py",)  # a purge, while slivers run
 SECONDS = 6300.0  # timeout of one machine, with other tests at the same time
 POOL = """\
 set -e
@@ -71,7 +74,7 @@ class Outcome:
 class Runs:
     """Runs one machine after the other in the background: started by the constructor, stopped by `stop`.
 
-    debians: major versions, in the order in which their machines run.
+    debians: major versions, in the order in which their machines run; then one with the Debian packages.
     """
 
     def __init__(self, node: Node, debians: Sequence[str]) -> None:
@@ -83,11 +86,13 @@ class Runs:
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
         self._pool = ThreadPoolExecutor(1)
-        self._outcomes = {one: self._pool.submit(self._run, one) for one in debians}
+        self._outcomes = {(one, False): self._pool.submit(self._run, one) for one in debians}
+        if PACKAGED in debians:
+            self._outcomes[PACKAGED, True] = self._pool.submit(self._run, PACKAGED, packaged=True)
 
-    def wait(self, debian: str) -> Outcome:
+    def wait(self, debian: str, *, packaged: bool = False) -> Outcome:
         """Wait for the outcome. Raises the error of the run, or TimeoutExpired after SECONDS."""
-        return self._outcomes[debian].result()
+        return self._outcomes[debian, packaged].result()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -96,14 +101,17 @@ class Runs:
         self._pool.shutdown(cancel_futures=True)
         self._work.cleanup()
 
-    def _run(self, debian: str) -> Outcome:
+    def _run(self, debian: str, *, packaged: bool = False) -> Outcome:
         if self._stopping.is_set():
             raise InterruptedError("the tests have ended")
         program = [sys.executable, prodhost.__file__, "--suite", SUITES[debian]]
         program += ["--pool-disk", str(self._disk), "--images", str(self._rows)]
-        second = [word for test in AFTER_REBOOT for word in ("--after-reboot", test)]
-        words = ["unshare", "--mount", "--", *program, *second, "--", *TESTS]
-        results, log = self._path(f"results-{debian}.xml"), self._path(f"log-{debian}")
+        tests, after = (PACKAGED_TESTS, PACKAGED_AFTER_REBOOT) if packaged else (TESTS, AFTER_REBOOT)
+        program += ["--packaged", "--console", str(prodhost.CACHE / "console-packaged.log")] if packaged else []
+        second = [word for test in after for word in ("--after-reboot", test)]
+        words = ["unshare", "--mount", "--", *program, *second, "--", *tests]
+        name = f"{debian}-packaged" if packaged else debian
+        results, log = self._path(f"results-{name}.xml"), self._path(f"log-{name}")
         with results.open("wb") as out, log.open("wb") as errors:
             self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
             try:

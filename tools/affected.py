@@ -30,6 +30,7 @@ READERS = {
     "slicemgr/loads": "slicemgr/bench/experiments/io.py",
     "migrations": "slicemgr/store/schema.py",
     "web": "web/__init__.py",
+    "tools/debian": "tools/deb.py",
     "tools/launcher": "slicemgr/drivers/libvirt/launch.py",
     "tests/golden": "tests/conftest.py",
 }

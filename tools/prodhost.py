@@ -32,6 +32,7 @@ CACHE = REPO / ".run" / "prodhost"
 INSTALL = REPO / "docs" / "how-to" / "install.md"
 SECTION = "On a production host"
 REMOVAL = "Removing it"
+PACKAGES, PURGE = "Debian packages", "Removing the packages"
 SYSTEM = ("systemd-sysv", "dbus", "udev", "apparmor", "initramfs-tools")  # packages of an installed Debian
 SUITES = ("bookworm", "trixie")
 DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}  # minor numbers, of major number 1
@@ -145,6 +146,51 @@ def install(root: Path, commands: Commands) -> None:
     copy_sources(clone)
     in_tree(root, "set -ex; cd /root/slicemgr\n" + "\n".join(commands.install))
     in_tree(root, "cp -a /opt/slicemgr /opt/testenv")
+    _add_tests(root, clone)
+
+
+BUILD = """
+set -ex
+cd /root/slicemgr
+{environment}
+/opt/testenv/bin/python tools/deb.py /opt/packages/1
+mkdir /opt/packages/2
+for old in /opt/packages/1/*.deb; do
+    dpkg-deb --raw-extract $old /tmp/package
+    sed -i 's/-1~deb/-2~deb/' /tmp/package/DEBIAN/control
+    dpkg-deb --root-owner-group -Znone --build /tmp/package /opt/packages/2
+    rm -r /tmp/package
+done
+"""
+
+
+def build_packages(root: Path, commands: Commands) -> None:
+    """Build the Debian packages of a clone inside `root`, of two revisions, into /opt/packages/1 and /opt/packages/2.
+
+    The environment that builds them, made by the documented commands of an installation from source, has the tests.
+    """
+    clone = root / "root" / "slicemgr"
+    copy_sources(clone)
+    pip = [one for one in commands.install if "pip install" in one or one.startswith("python3 -m venv")]
+    in_tree(root, BUILD.format(environment="\n".join(pip).replace("/opt/slicemgr", "/opt/testenv")))
+    _add_tests(root, clone)
+
+
+def packaged_commands(text: str, commands: Commands) -> tuple[list[str], list[str]]:
+    """The documented commands on the running machine with packages: those of the installation, and the purge.
+
+    apt does not ask. The settings are changed where the page says so; their example address is that of the machine.
+    """
+    pool = [one for one in commands.start if one.split()[0] in ("mkdir", "echo", "mount")]
+    found = commands_below(text, PACKAGES)
+    (installation,) = [one for one in found if one.startswith("apt install ")]
+    started = [one for one in found if one != installation]
+    enter = [f"(cd /opt/packages/1 && {installation})".replace("apt ", "apt -y "), machine.SETTINGS.strip()]
+    return [*pool, *enter, *started], [one.replace("apt ", "apt -y ") for one in commands_below(text, PURGE)]
+
+
+def _add_tests(root: Path, clone: Path) -> None:
+    """Add pytest and the tests of a clone to /opt/testenv and /opt/tests in the tree, and delete the clone."""
     # Without the hashes, because with them, pip requires every package on its command line.
     in_tree(root, "sed -n '/==/s/ .$//p' /root/slicemgr/requirements/dev.txt > /opt/testenv/versions.txt")
     words = "install --quiet --constraint /opt/testenv/versions.txt pytest pytest-timeout hypothesis"
@@ -214,21 +260,31 @@ def _make_devices(directory: Path) -> None:
 
 
 def run(
-    suite: str, pool_disk: Path, images: str, tests: Sequence[str], after_reboot: Sequence[str], console: Path
+    suite: str,
+    pool_disk: Path,
+    images: str,
+    tests: Sequence[str],
+    after_reboot: Sequence[str],
+    console: Path,
+    *,
+    packaged: bool,
 ) -> str:
     """Install, boot, test, and return the output of the machine. Call it in a private mount namespace.
 
     pool_disk: a raw disk created as documented, with bases and disk images in it. images: their rows, as JSON.
+    packaged: install the Debian packages, on the running machine, instead of the source.
     """
     text = INSTALL.read_text()
     commands = sort_commands(commands_below(text, SECTION))
     script = machine.Script(commands.start, commands_below(text, REMOVAL), tests, after_reboot)
+    if packaged:
+        script = machine.Script(*packaged_commands(text, commands), tests, after_reboot, settings=":")
     tree = ensure_tree(suite)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="run.", dir=CACHE) as directory:
         work = Path(directory)
         with overlay(tree, work) as root:
-            install(root, commands)
+            (build_packages if packaged else install)(root, commands)
             in_tree(root, "\n".join(["set -e", *machine.write_files(root, script, images)]))
             say(f"installed in {time.monotonic() - started:.0f} s")
             machine.make_disk(root, work / "root.raw")
@@ -247,6 +303,7 @@ def main() -> int:
     parser.add_argument("--suite", choices=SUITES, default="bookworm")
     parser.add_argument("--pool-disk", type=Path, required=True)
     parser.add_argument("--images", type=Path, required=True, help="the rows of the images on the pool's disk, as JSON")
+    parser.add_argument("--packaged", action="store_true", help="install the Debian packages instead of the source")
     parser.add_argument("--console", type=Path, help="where the machine's console goes (default: below .run)")
     parser.add_argument("--after-reboot", action="append", default=[], metavar="TEST", help="of the second boot")
     parser.add_argument("tests", nargs="+", metavar="TEST", help="of the first boot")
@@ -258,7 +315,15 @@ def main() -> int:
         shutil.rmtree(killed)
     console = arguments.console or CACHE / f"console-{arguments.suite}.log"
     images = arguments.images.read_text()
-    output = run(arguments.suite, arguments.pool_disk, images, arguments.tests, arguments.after_reboot, console)
+    output = run(
+        arguments.suite,
+        arguments.pool_disk,
+        images,
+        arguments.tests,
+        arguments.after_reboot,
+        console,
+        packaged=arguments.packaged,
+    )
     whole, results = machine.merge(output)
     sys.stdout.write(results)
     if whole == 2:

@@ -97,12 +97,16 @@ WantedBy=network-online.target
 
 @dataclass(frozen=True)
 class Script:
-    """The work of the machine: the documented commands for a running system and for removal, tests of each boot."""
+    """The work of the machine: the documented commands for a running system and for removal, tests of each boot.
+
+    settings: commands that change the settings first, for an emulated machine.
+    """
 
     start: Sequence[str]
     remove: Sequence[str]
     tests: Sequence[str]
     after_reboot: Sequence[str]
+    settings: str = SETTINGS
 
 
 def write_files(root: Path, script: Script, images: str) -> list[str]:
@@ -111,7 +115,7 @@ def write_files(root: Path, script: Script, images: str) -> list[str]:
     runner, remove = ours / "run", ours / "remove"
     runner.write_text(
         RUN.format(
-            settings=SETTINGS,
+            settings=script.settings,
             start="\n    ".join(script.start).replace("/dev/YOUR-DISK", "/dev/vdb"),
             python=OWN_PYTHON,
             tests=shlex.join(script.tests),

@@ -1,4 +1,7 @@
-"""The documented commands for the removal leave nothing of the program. Run it last: nothing works afterwards."""
+"""The documented commands for the removal, or for the purge of the packages, leave nothing of the program.
+
+Run it last: nothing works afterwards.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-KEPT = ("/opt/tests", "/opt/testenv", "/root", "/var/log", "/proc", "/sys")  # files of the tests and of systemd
+# Files of the tests and of systemd.
+KEPT = ("/opt/tests", "/opt/testenv", "/opt/packages", "/root", "/var/log", "/proc", "/sys")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,7 +63,7 @@ def test_no_unit_process_or_user_is_left() -> None:
     assert "slicemgr:" not in Path("/etc/passwd").read_text() + Path("/etc/group").read_text()
     running = [
         command
-        for process in Path("/proc").glob("[0-9]*")
-        if b"/opt/slicemgr/" in (command := command_of(process)) or b"libvirt_lxc" in command
+        for command in map(command_of, Path("/proc").glob("[0-9]*"))
+        if any(one in command for one in (b"/opt/slicemgr/", b"/usr/lib/slicemgr/", b"libvirt_lxc"))
     ]
     assert running == []

@@ -12,14 +12,25 @@ import sys
 import prodhost
 import pytest
 from host_node import NO_BOX
-from production_run import AFTER_REBOOT, SECONDS, SUITES, TESTS, Outcome, Runs, chosen_debians
+from production_run import (
+    AFTER_REBOOT,
+    PACKAGED,
+    PACKAGED_AFTER_REBOOT,
+    PACKAGED_TESTS,
+    SECONDS,
+    SUITES,
+    TESTS,
+    Outcome,
+    Runs,
+    chosen_debians,
+)
 
-pytestmark = [pytest.mark.timeout(len(SUITES) * SECONDS), pytest.mark.long]
+pytestmark = [pytest.mark.timeout((len(SUITES) + 1) * SECONDS), pytest.mark.long]
 
 
-def planned() -> list[str]:
+def planned(*tests: str) -> list[str]:
     """The tests that are to be run there, as JUnit names them."""
-    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *TESTS, *AFTER_REBOOT]
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, NO_BOX: "1", "PYTEST_ADDOPTS": ""}
     told = subprocess.run(words, cwd=prodhost.REPO, env=environment, check=True, capture_output=True, text=True).stdout
     identities = [line.split("::", 1) for line in told.splitlines() if "::" in line]
@@ -28,7 +39,10 @@ def planned() -> list[str]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" in metafunc.fixturenames:
-        metafunc.parametrize("case", planned())
+        metafunc.parametrize("case", planned(*TESTS, *AFTER_REBOOT))
+    if "packaged_case" in metafunc.fixturenames:
+        chosen = PACKAGED in chosen_debians(metafunc.config)
+        metafunc.parametrize("packaged_case", planned(*PACKAGED_TESTS, *PACKAGED_AFTER_REBOOT) if chosen else [])
     if "debian" in metafunc.fixturenames:
         metafunc.parametrize("debian", chosen_debians(metafunc.config))
 
@@ -47,3 +61,11 @@ def test_there(outcome: Outcome, case: str) -> None:
     """One case in the machine."""
     assert case in outcome.results, "no result came out of the machine"
     assert outcome.results[case] == ""
+
+
+def test_with_the_debian_packages(production_runs: Runs, packaged_case: str) -> None:
+    """One case in the machine with the Debian packages: their upgrade while slivers run, and their purge."""
+    outcome = production_runs.wait(PACKAGED, packaged=True)
+    assert outcome.status == 0, outcome.log
+    assert packaged_case in outcome.results, "no result came out of the machine"
+    assert outcome.results[packaged_case] == ""
