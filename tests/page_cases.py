@@ -46,6 +46,7 @@ PAGES = {
     "GET /docs/<path:name>": PageCase("/docs/page/", (200,)),
     "GET /client/<name>": PageCase("/client/slicemgr-0.0-py3-none-any.whl", (404,)),  # of another version
     "GET /slices": PageCase("/slices", ALL),
+    "GET /slices/requests/<id>/withdraw": PageCase("/slices/requests/REQUEST/withdraw", (303,) * 5),
     "POST /slices/requests/<id>/withdraw": PageCase("/slices/requests/REQUEST/withdraw", (404, 404, 303, 403, 403), {}),
     "GET /new": PageCase("/new", ALL),
     "POST /new/cost": PageCase("/new/cost", (404, 200, 200, 200, 200), {"project": "lab"}),

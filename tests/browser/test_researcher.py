@@ -54,6 +54,7 @@ def test_the_cost_is_told_before_one_asks(node: Node, rosa: Page) -> None:
     rosa.get_by_label("Public key").fill("ssh-ed25519 nonsense")
     rosa.get_by_role("button", name="Request slice").click()
     expect(rosa.locator("#error-more_keys")).to_be_visible()
+    expect(rosa.get_by_label("Public key")).to_be_focused()
     assert rosa.get_by_label("Name").input_value() == "large", "what was typed is kept"
     rosa.get_by_label("Public key").fill((node.key.with_suffix(".pub")).read_text())
     rosa.get_by_label("Why you need more").fill("A large experiment")
@@ -114,3 +115,40 @@ def test_a_revoked_session_ends_at_once(node: Node, rosa: Page) -> None:
     rosa.get_by_label("Password").fill(PASSWORD)
     rosa.get_by_role("button", name="Sign in").click()
     rosa.wait_for_url("**/slices/mine?project=lab")
+
+
+def test_the_panel_marks_invalid_fields(rosa: Page) -> None:
+    """Where they are typed, until they are valid."""
+    rosa.goto("/new")
+    count = rosa.get_by_label("Number of slivers")
+    count.fill("0")
+    expect(rosa.locator("#cost")).to_contain_text("Number of slivers:")
+    expect(count).to_have_attribute("aria-invalid", "true")
+    expect(count).to_have_attribute("aria-describedby", "invalid-count")
+    count.fill("2")
+    expect(rosa.locator("#cost")).to_contain_text("0 + 2 of 4")
+    assert count.get_attribute("aria-invalid") is None and count.get_attribute("aria-describedby") is None
+
+
+def test_a_lost_session_keeps_the_form(node: Node, window: Open, rosa: Page) -> None:
+    """With and without JavaScript: the form is shown after the sign-in with what was typed, and is sent by its user."""
+    for name in ("kept", "plain"):
+        page = rosa if name == "kept" else window(javascript=False, cookies=rosa)
+        page.goto("/new")
+        page.get_by_label("Name").fill(name)
+        page.get_by_label("Public key").fill((node.key.with_suffix(".pub")).read_text())
+        node.ok("user", "disable", "rosa")
+        node.ok("user", "enable", "rosa")
+        if page is rosa:
+            page.get_by_label("Number of slivers").fill("2")
+            expect(page.locator("#cost")).to_contain_text("Your session has ended")
+        page.get_by_role("button", name="Request slice").click()
+        page.wait_for_url("**/sign-in**")
+        page.get_by_label("User").fill("rosa")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url("**/new?**")
+        expect(page.get_by_text("the form was not sent")).to_be_visible()
+        expect(page.get_by_label("Name")).to_have_value(name)
+        page.get_by_role("button", name="Request slice").click()
+        expect(page.get_by_text("Ready", exact=True)).to_be_visible(timeout=_READY)

@@ -9,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from flask import Flask, Response, g, redirect, request, session, url_for
+from flask import Flask, Response, g, redirect, render_template, request, session, url_for
 from flask_wtf.csrf import CSRFError, CSRFProtect
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.service.accounts import sessions
-from slicemgr.web.pages import known_browser
+from slicemgr.web.pages import kept_form, known_browser
 from slicemgr.web.state import address, state
 
 log = logging.getLogger(__name__)
@@ -88,10 +88,15 @@ def signed_in() -> bool:
 
 
 def require() -> Response | None:
-    """Before each page that is not public: redirect users who are not signed in to the sign-in page."""
+    """Before each page that is not public: redirect users who are not signed in to the sign-in page.
+
+    A form that they sent is kept, and shown again after the sign-in.
+    """
     if signed_in():
         return None
-    place = request.full_path.rstrip("?") if request.method == "GET" and not is_htmx() else "/"
+    if is_htmx() and request.method == "POST":  # of a form that the user still fills in, and that is kept when sent
+        return Response(render_template("parts/session_ended.html"), mimetype="text/html")
+    place = request.full_path.rstrip("?") if request.method == "GET" and not is_htmx() else kept_form.keep() or "/"
     target = url_for("sign_in.show", next=None if place == "/" else place)
     if is_htmx():
         return Response(status=204, headers={"HX-Redirect": target})

@@ -14,8 +14,10 @@ from slicemgr.errors import Refused
 from slicemgr.policy import quota
 from slicemgr.policy.quota import Amounts, OverQuota
 from slicemgr.service.projects import projects
+from slicemgr.service.slices import specs
 from slicemgr.service.views.formats import when
 from slicemgr.store.updates import utcnow
+from slicemgr.web.pages.form import sentence
 
 LABELS = {
     "slices": "Slices",
@@ -24,6 +26,17 @@ LABELS = {
     "memory": "Memory",
     "disk": "Disk",
     "ports": "Ports",
+}
+
+FIELDS = {
+    "cpu": "CPU cores",
+    "memory": "Memory",
+    "disk": "Disk",
+    "count": "Number of slivers",
+    "lease": "Lease",
+    "ports": "Ports per sliver",
+    "net_in": "Ingress rate",
+    "net_out": "Egress rate",
 }
 
 
@@ -46,7 +59,10 @@ SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """bars: label, resource, used, most (None: no limit), wanted. over: the exceeded limits as texts."""
+    """bars: label, resource, used, most (None: no limit), wanted. over: the exceeded limits as texts.
+
+    invalid: field, label and error of the fields that count as their default because they are invalid.
+    """
 
     project: str
     bars: list[tuple[str, str, float, float | None, float]]
@@ -55,6 +71,7 @@ class Cost:
     longest: timedelta | None
     count: int
     each: Mapping[str, Any] = field(default_factory=dict)
+    invalid: tuple[tuple[str, str, str], ...] = ()
 
 
 def estimate(c: Connection, config: Config, project: str, asked: Mapping[str, Any], usual: timedelta) -> Cost:
@@ -78,6 +95,12 @@ def estimate(c: Connection, config: Config, project: str, asked: Mapping[str, An
     ]
     each = {"cpu": cpu, "memory": memory, "disk": disk}
     return Cost(project, bars, over, when(_end(lease)), most.lease, int(count), each)
+
+
+def invalid(body: Mapping[str, Any], config: Config) -> tuple[tuple[str, str, str], ...]:
+    """The invalid ones of `FIELDS` in the JSON of `POST /slices`, which may be incomplete."""
+    asked = {name: value for name, value in body.items() if name in FIELDS}
+    return tuple((one.field, FIELDS[one.field], sentence(one)) for one in specs.objections(asked, config))
 
 
 def _end(lease: timedelta) -> datetime | None:

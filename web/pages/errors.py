@@ -8,7 +8,7 @@ from flask import Flask, Response, request
 from flask_wtf.csrf import CSRFError
 
 from slicemgr.web import problems
-from slicemgr.web.pages import browser_session, shell
+from slicemgr.web.pages import browser_session, kept_form, shell
 
 _TITLES = {
     403: "Permission denied",
@@ -36,6 +36,9 @@ def install(app: Flask) -> None:
 
 
 def _not_our_form(error: CSRFError) -> Response:
+    """A page of an earlier session: its form is shown again. Forms of other sites are refused."""
+    if browser_session.signed_in() and (page := kept_form.keep()):
+        return Response(status=303, headers={"Location": page})
     problem = {
         "status": 400,
         "title": "This form has expired",
@@ -50,6 +53,9 @@ def _page(problem: dict[str, Any]) -> Response | None:
     if request.path.startswith(_REST):
         return None
     status = int(problem["status"])
+    if status == 405 and request.method == "GET" and (page := kept_form.page_of(request.path)):  # a form's URL
+        query = request.query_string.decode("ascii", "replace")
+        return Response(status=303, headers={"Location": browser_session.local(f"{page}?{query}".rstrip("?"))})
     title = problem["title"] if status == 400 else _TITLES.get(status, problem["title"])
     detail, hint = str(problem["detail"]), str(problem.get("hint") or "")
     if "slicectl" in hint or not hint:  # hints name commands

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flask import Response, request, session
+from flask import Response, has_request_context, request, session
 
 from slicemgr.errors import Code, Refused
 from slicemgr.ipc.wake import wake
@@ -17,7 +17,7 @@ from slicemgr.policy.quota import OverQuota
 from slicemgr.service import idempotency
 from slicemgr.service.idempotency import Answer, Asked
 from slicemgr.service.slices.specs import InvalidSpec
-from slicemgr.web.pages import shell
+from slicemgr.web.pages import kept_form, shell
 from slicemgr.web.state import principal, state
 
 FIELD = "once"  # the one-time key of a form
@@ -26,12 +26,18 @@ _NEEDS_SUBJECT = ("is ", "has ", "was ", "does ", "must ", "cannot ", "ended ")
 
 
 class Form:
-    """The fields of a form as typed, and their errors. `errors[""]` belong to no field."""
+    """The fields of a form as typed, and their errors. `errors[""]` belong to no field.
+
+    Fields that were kept while the user signed in again replace the given `values`.
+    """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self.values: dict[str, Any] = dict(values or {})
+        for name, given in (kept_form.read() if has_request_context() else {}).items():
+            self.values[name] = given[:64] if isinstance(self.values.get(name), list) else given[-1].strip()
         self.errors: dict[str, list[str]] = {}
         self.once = secrets.token_urlsafe(12)
+        self._focused = False
 
     @classmethod
     def sent(cls) -> Form:
@@ -44,6 +50,18 @@ class Form:
 
     def error(self, name: str) -> str:
         return " ".join(self.errors.get(name, ()))
+
+    @property
+    def general(self) -> bool:
+        """Whether all errors belong to no field."""
+        return set(self.errors) == {""}
+
+    def focuses(self, name: str) -> bool:
+        """Whether this field is focused: the first invalid one in the order in which the page asks."""
+        if self._focused or not self.errors.get(name):
+            return False
+        self._focused = True
+        return True
 
     def blame(self, error: Refused, aliases: Mapping[str, str] | None = None, known: tuple[str, ...] = ()) -> None:
         """Put an error at its field; aliases: the form's names of fields. known: the form's fields, () for all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
 from typing import Any
 
@@ -39,12 +40,12 @@ blueprint = shell.blueprint("new", Entry("new.ask", "Request a slice", "plus", 1
 def ask() -> Response:
     """The form with default values."""
     config = state().config
-    form = Form({"type": "lxc", "size": "medium", "count": "1", "image": request.args.get("image", "")})
+    values: dict[str, Any] = {"type": "lxc", "size": "medium", "count": "1", "image": request.args.get("image", "")}
     with state().store.read() as c:
-        form.values["keys"] = [one["id"] for one in people.keys(c, principal().user)]
-    form.values["project"] = request.args.get("project", "") or principal().default_project
-    form.values |= {"memory": _text(config.limits.memory.bytes), "disk": _text(config.limits.disk.bytes)}
-    form.values["cpu"] = f"{config.limits.cpu:g}"
+        values["keys"] = [one["id"] for one in people.keys(c, principal().user)]
+    values["project"] = request.args.get("project", "") or principal().default_project
+    values |= {"memory": _text(config.limits.memory.bytes), "disk": _text(config.limits.disk.bytes)}
+    form = Form(values | {"cpu": f"{config.limits.cpu:g}"})
     return shell.show("slices/new.html", form=form, **_choices(form))
 
 
@@ -126,7 +127,8 @@ def _keys(c: Connection, form: Form) -> list[str]:
 def _cost(c: Connection, project: str, form: Form) -> cost.Cost:
     policy = projects.lease_policy(c, state().config, project)
     asked = {**form.values, **_size(form)}
-    return cost.estimate(c, state().config, project, asked, min(policy.default, policy.longest))
+    price = cost.estimate(c, state().config, project, asked, min(policy.default, policy.longest))
+    return dataclasses.replace(price, invalid=cost.invalid(_body(form), state().config))
 
 
 def _choices(form: Form) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from flask import Blueprint, Flask, Response, current_app, flash, g, redirect, r
 from markupsafe import Markup
 
 from slicemgr import __version__
-from slicemgr.web.pages import assets, browser_session
+from slicemgr.web.pages import assets, browser_session, kept_form
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -56,7 +56,13 @@ def install(app: Flask) -> None:
     app.after_request(_headers)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     app.context_processor(
-        lambda: {"by": g.get("principal"), "asset": assets.url, "version": __version__, "navigation": _navigation()}
+        lambda: {
+            "by": g.get("principal"),
+            "asset": assets.url,
+            "version": __version__,
+            "navigation": _navigation(),
+            "form_kept": bool(kept_form.read()),
+        }
     )
 
 

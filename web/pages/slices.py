@@ -44,6 +44,12 @@ def mine() -> Response:
     return shell.show("slices/list.html", choices=choices, table=table, **values)
 
 
+@blueprint.route("/slices/requests/<id>/withdraw")
+def request_of(id: str) -> Response:
+    """The page of the request, which also has this form."""
+    return shell.see("request_page.show", id=id)
+
+
 @blueprint.route("/slices/requests/<id>/withdraw", methods=["POST"])
 @once
 def withdraw(id: str) -> Response:

@@ -48,6 +48,40 @@ document.addEventListener("input", (event) => {
   if (event.target.matches("input[data-typed]")) checkTyped(event.target);
 });
 
+// The link of the section that the anchor of the URL selects, for screen readers; its look is in the stylesheet.
+function markSection() {
+  const open = [...document.querySelectorAll(".sections .part")].find((one) => one.getClientRects().length);
+  for (const link of document.querySelectorAll(".tabs a")) {
+    if (open && link.hash === `#${open.id}`) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+  }
+}
+addEventListener("hashchange", () => {
+  for (const one of document.querySelectorAll(".sections[data-open]")) one.removeAttribute("data-open");
+  markSection();
+});
+document.addEventListener("htmx:load", markSection);
+document.addEventListener("DOMContentLoaded", markSection);
+
+// The panel of a form lists its invalid fields: mark them where they are typed.
+function markInvalid(panel) {
+  for (const field of document.querySelectorAll("[data-marked]")) {
+    delete field.dataset.marked;
+    if (!document.getElementById(`error-${field.name}`)) field.removeAttribute("aria-invalid"); // else of the sent form
+    const words = (field.getAttribute("aria-describedby") || "").split(" ").filter((one) => one !== `invalid-${field.name}`);
+    if (words.join("")) field.setAttribute("aria-describedby", words.join(" "));
+    else field.removeAttribute("aria-describedby");
+  }
+  for (const one of panel.querySelectorAll("[data-invalid]")) {
+    const field = document.getElementById(`f-${one.dataset.invalid}`);
+    if (!field) continue;
+    field.dataset.marked = "";
+    field.setAttribute("aria-invalid", "true");
+    field.setAttribute("aria-describedby", `${field.getAttribute("aria-describedby") || ""} ${one.id}`.trim());
+  }
+}
+document.addEventListener("htmx:afterSettle", (event) => { if (event.target.id === "cost") markInvalid(event.target); });
+
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
   const open = event.target.closest("details.menu[open]");

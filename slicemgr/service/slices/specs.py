@@ -150,6 +150,15 @@ def changed(original: SliceSpec, raw: Mapping[str, Any], config: Config, content
     return replace(original, **own, lease=span, limits=limits, ssh_keys=keys)
 
 
+def objections(raw: Mapping[str, Any], config: Config) -> tuple[Refused, ...]:
+    """What is wrong with the fields of an incomplete request; missing fields are not reported."""
+    try:
+        slice_spec(raw, config)
+    except InvalidSpec as error:
+        return tuple(one for one in error.errors if one.field in raw)
+    return ()
+
+
 def slice_name(value: Any) -> str:
     """A slice name, which is also the first label of a host name. Refused(INVALID)."""
     text = _text("name", value)
