@@ -106,6 +106,12 @@ def request_slice(page: Page, node: Node, name: str, sliver_type: str = "lxc", i
     page.get_by_role("button", name="Request slice").click()
 
 
+def section(page: Page, name: str) -> None:
+    """Open a section of a slice's page: overview, usage, snapshots or settings."""
+    page.locator(f"#tab-{name}").click()
+    expect(page.locator(f"#{name}")).to_be_visible()
+
+
 def ssh(node: Node, command: str, inside: str) -> str:
     """The output of `inside`, run over ssh by the command that the page shows."""
     words = command.split()

@@ -8,7 +8,7 @@ import re
 from playwright.sync_api import Page, expect
 from testbed import IMAGES, Node
 
-from browser.conftest import PASSWORD, Open, accept, request_slice, ssh
+from browser.conftest import PASSWORD, Open, accept, request_slice, section, ssh
 
 _READY = 180_000  # ms; a machine boots in emulation
 
@@ -21,6 +21,10 @@ def test_from_the_invitation_to_the_end(node: Node, window: Open, link: str, eac
     expect(page.get_by_role("heading", name="No slices yet")).to_be_visible()
     request_slice(page, node, "exp", each_type, IMAGES[each_type])
     page.wait_for_url("**/slices/exp**")
+    if each_type == "kvm":  # while it boots
+        for what in ("Console", "Screen"):
+            expect(page.get_by_role("link", name=f"{what} of exp/0")).to_be_visible()
+        expect(page.get_by_text("Ready", exact=True)).to_be_hidden()
     expect(page.get_by_text("Ready", exact=True)).to_be_visible(timeout=_READY)
     command = page.get_by_label("ssh command of exp").first.inner_text()
     assert ssh(node, command, "id -un").strip() == "root"
@@ -28,6 +32,7 @@ def test_from_the_invitation_to_the_end(node: Node, window: Open, link: str, eac
     for action, state in actions[: 4 if each_type == "lxc" else 3]:
         page.get_by_role("button", name=action, exact=True).click()
         expect(page.locator("[role=status] .badge", has_text=state)).to_be_visible(timeout=_READY)
+    section(page, "settings")
     page.get_by_label("Renew for").select_option("90d")
     page.get_by_role("button", name="Renew").click()
     expect(page.get_by_text(re.compile("was renewed .* longest lease that the project allows"))).to_be_visible()

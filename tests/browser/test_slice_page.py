@@ -7,7 +7,7 @@ import json
 from playwright.sync_api import Page, expect
 from testbed import IMAGES, Node, eventually
 
-from browser.conftest import Open, request_slice, ssh
+from browser.conftest import Open, request_slice, section, ssh
 from browser.test_accessible import look, troubles
 from browser.test_admin import chief
 
@@ -29,6 +29,7 @@ def ready(page: Page, name: str) -> str:
 
 def keep(page: Page, name: str) -> None:
     """Make a snapshot, and wait until the page has it."""
+    section(page, "snapshots")
     page.get_by_label("Name of the new snapshot").fill(name)
     page.get_by_role("button", name="Create snapshot").click()
     expect(page.get_by_role("link", name=f"Restore {name}")).to_be_visible(timeout=60_000)
@@ -39,10 +40,12 @@ def test_snapshots_from_the_first_to_a_clone(node: Node, rosa: Page) -> None:
     request_slice(rosa, node, "exp", "lxc", IMAGES["lxc"])
     command = ready(rosa, "exp")
     ssh(node, command, "echo kept > /root/kept; sync")
+    section(rosa, "snapshots")
     rosa.get_by_label("Name of the new snapshot").fill("Not this")
     rosa.locator("form[aria-label='Create a snapshot']").evaluate("form => { form.noValidate = true }")
     rosa.get_by_role("button", name="Create snapshot").click()
     expect(rosa.locator("#error-snapshot")).to_be_visible()
+    expect(rosa.get_by_label("Name of the new snapshot")).to_be_focused()
     expect(rosa.get_by_label("Name of the new snapshot")).to_have_value("Not this")
     keep(rosa, "before")
     ssh(node, command, "echo lost > /root/lost; rm /root/kept; sync")
@@ -62,6 +65,7 @@ def test_snapshots_from_the_first_to_a_clone(node: Node, rosa: Page) -> None:
     rosa.get_by_role("link", name="Delete exp").click()
     expect(rosa.get_by_text("1 snapshot")).to_be_visible()
     rosa.get_by_role("link", name="Cancel").click()
+    section(rosa, "snapshots")
     rosa.get_by_role("link", name="Delete before").click()
     rosa.get_by_role("button", name="Delete snapshot").click()
     expect(rosa.get_by_text("Snapshot deleted", exact=True)).to_be_visible(timeout=60_000)
@@ -77,10 +81,16 @@ def test_curves_disk_and_console(node: Node, rosa: Page) -> None:
     """Curves show the measurements of the agent; the console links back; the disk grows while the sliver runs."""
     request_slice(rosa, node, "exp")
     command = ready(rosa, "exp")
+    section(rosa, "usage")
     for curve in ("memory", "cpu", "disk", "network"):
         eventually(lambda: len(node.rows(MEASURED)) > 2, "it is measured")
         rosa.reload()
         expect(rosa.locator(f"figure[data-curve={curve}] canvas")).to_be_visible()
+    said = rosa.locator("figure[data-curve=memory] [data-curve-at]")
+    rosa.locator("figure[data-curve=memory] [data-curve-plot]").hover()
+    rosa.locator("figure[data-curve=memory] [data-curve-plot]").focus()
+    rosa.keyboard.press("End")
+    expect(said).to_contain_text("MiB")
     rosa.get_by_text("Show as table").click()
     expect(rosa.locator(".curves-table").get_by_role("row", name="Memory")).to_contain_text("MiB")
     rosa.get_by_label("Period").select_option("24h")
@@ -88,11 +98,13 @@ def test_curves_disk_and_console(node: Node, rosa: Page) -> None:
     weights = rosa.evaluate(KINDS)
     assert rosa.evaluate(LOADED) < 300 << 10
     assert any(0 < packed < whole / 2 for packed, whole in weights), f"nothing came packed: {weights}"
+    section(rosa, "overview")
     rosa.get_by_role("link", name="Console of exp/0").click()
     rosa.locator("#state[data-state=open]").wait_for()
     assert rosa.evaluate(LOADED) < 300 << 10, "the console's page is light"
     rosa.get_by_role("link", name="exp", exact=True).click()
     rosa.wait_for_url(f"**{EXP}")
+    section(rosa, "settings")
     rosa.get_by_text("Resize disk").click()
     rosa.get_by_label("Disk per sliver").fill("1G")
     rosa.get_by_role("button", name="Resize").click()
@@ -113,7 +125,8 @@ def test_without_javascript(node: Node, window: Open, rosa: Page) -> None:
     request_slice(rosa, node, "exp")
     ready(rosa, "exp")
     page = window(javascript=False, cookies=rosa)
-    page.goto(EXP)
+    page.goto(f"{EXP}#snapshots")
+    expect(page.locator("#overview")).to_be_hidden()
     page.get_by_label("Name of the new snapshot").fill("plain")
     page.get_by_role("button", name="Create snapshot").click()
     expect(page.get_by_role("link", name="Clone plain")).to_be_visible(timeout=60_000)
@@ -121,7 +134,7 @@ def test_without_javascript(node: Node, window: Open, rosa: Page) -> None:
     page.get_by_label("Name of the new slice").fill("twin")
     page.get_by_role("button", name="Create slice").click()
     ready(page, "twin")
-    page.goto(EXP)
+    page.goto(f"{EXP}#snapshots")
     page.get_by_role("link", name="Delete plain").click()
     page.get_by_role("button", name="Delete snapshot").click()
     expect(page.get_by_text("No snapshots. You can restore")).to_be_visible(timeout=60_000)
@@ -159,12 +172,37 @@ def test_axe_finds_nothing(node: Node, window: Open, rosa: Page, chief: Page, sh
     for path in (f"{one}/restore", f"{one}/delete", f"{one}/clone", "/slices/exp/delete"):
         look(page, f"{path}?project=lab")
     look(page, EXP)
-    expect(page.locator("figure[data-curve=memory] canvas")).to_be_visible()
-    page.get_by_text("Show as table").click()
-    page.get_by_text("Resize disk").click()
-    assert troubles(page) == [], "the page with everything open"
+    for name in ("snapshots", "usage", "settings"):
+        section(page, name)
+        if name == "usage":
+            expect(page.locator("figure[data-curve=memory] canvas")).to_be_visible()
+            page.get_by_text("Show as table").click()
+        elif name == "settings":
+            page.get_by_text("Resize disk").click()
+        assert troubles(page) == [], name
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
     page = window(*shape, cookies=chief)
     look(page, "/nodes/test")
     expect(page.locator("figure[data-curve=slivers] canvas")).to_be_visible()
     for path in ("/projects/lab", "/projects/lab/leases", "/projects/default"):
         look(page, path)
+
+
+def test_sections(node: Node, rosa: Page) -> None:
+    """One is shown at a time, also while the page updates itself; anchors of earlier links open the right one."""
+    request_slice(rosa, node, "exp")
+    ready(rosa, "exp")
+    names = ("overview", "usage", "snapshots", "settings")
+    for name in names:
+        section(rosa, name)
+        expect(rosa.locator(f"#tab-{name}")).to_have_attribute("aria-current", "true")
+        assert [rosa.locator(f"#{one}").is_visible() for one in names] == [one == name for one in names]
+    node.ok("stop", "--project", "lab", "exp")
+    expect(rosa.locator("[role=status] .badge", has_text="stopped")).to_be_visible(timeout=60_000)
+    expect(rosa.locator("#settings")).to_be_visible()
+    expect(rosa.locator("#overview")).to_be_hidden()
+    for anchor, name in (("lease", "settings"), ("events", "overview"), ("snapshots", "snapshots")):
+        rosa.goto("/slices")
+        rosa.goto(f"{EXP}#{anchor}")
+        expect(rosa.locator(f"#{name}")).to_be_visible()
+        assert [rosa.locator(f"#{one}").is_visible() for one in names] == [one == name for one in names]

@@ -57,7 +57,7 @@ def test_from_none_to_made_as_the_page_sees_it(tenants: Tenants, bob: Browser) -
     """The list polls; unchanged content is not sent again; it contains no CSRF token."""
     alone(tenants)
     answer = bob.post(f"/slices/exp/snapshots{LAB}", {"snapshot": "later"})
-    assert answer.headers["Location"] == EXP and asked(tenants, "snapshot") == 2
+    assert answer.headers["Location"] == f"{EXP}#snapshots" and asked(tenants, "snapshot") == 2
     page = bob.get(EXP).text
     assert "Snapshot later is being created" in page and "creating</span>" in page
     (path,) = re.findall(r'hx-get="(/slices/exp/snapshots\?[^"]+)" hx-trigger="every 1.0s"', page)
@@ -94,7 +94,7 @@ def test_one_is_asked_before_anything_is_lost(tenants: Tenants, bob: Browser, wh
     assert asked(tenants, kind) == 0 and ("are lost" if kept else "will be deleted") in question
     fields = {one: re.findall(rf'name="{one}" value="([^"]+)"', question)[-1] for one in ("id", "made", "once")}
     answers = [bob.post(f"{BEFORE}/{what}{LAB}", fields) for _ in range(2)]
-    assert [one.headers["Location"] for one in answers] == [EXP] * 2
+    assert [one.headers["Location"] for one in answers] == [f"{EXP}#snapshots"] * 2
     assert asked(tenants, kind) == 1 and tenants.count("snapshots") == kept
 
 
@@ -197,22 +197,81 @@ def test_a_larger_disk(tenants: Tenants, bob: Browser) -> None:
         answer = bob.post(f"/slices/exp/resize{LAB}", {"disk": typed})
         assert (answer.status_code, "disk" in errors(answer.text)) == (status, True), answer.text
         assert '<details class="more" open>' in answer.text, "the field can be seen"
-    assert bob.post(f"/slices/exp/resize{LAB}", {"disk": "8G"}).headers["Location"] == EXP
+    assert bob.post(f"/slices/exp/resize{LAB}", {"disk": "8G"}).headers["Location"] == f"{EXP}#settings"
     assert "is now 8 GiB" in bob.get(EXP).text
     assert limit(tenants) == 8 * GIB > has
 
 
 @pytest.mark.parametrize("sliver_type", ["lxc", "kvm"])
 def test_consoles_of_what_runs(tenants: Tenants, bob: Browser, sliver_type: str) -> None:
-    """Each running sliver has a console, machines a screen, stopped ones none. The link back is the slice's page."""
+    """Each running sliver has a console, machines a screen, also while they boot; stopped ones have none.
+
+    The link back is the slice's page.
+    """
     with tenants.store.write() as c:
         c.execute(t.slices.update().values(type=sliver_type))
     for what, there in (("console", True), ("screen", sliver_type == "kvm")):
         path = f"/slices/exp/0/{what}{LAB}"
         assert (f'href="{path}"' in bob.get(EXP).text) is there
         assert (f'href="{EXP}"' in bob.get(path).text) is there
-    tenants.record(*(pending.SliverSeen(row.sliver.id, Phase.STOPPED) for row in tenants.rows()))
+    for phase in (Phase.PENDING, Phase.STOPPED):
+        tenants.record(*(pending.SliverSeen(row.sliver.id, phase) for row in tenants.rows()))
+        page = bob.get(EXP).text
+        assert [f"/exp/0/{what}?" in page for what in ("console", "screen")] == [sliver_type == "kvm"] * 2, phase
+    with tenants.store.write() as c:
+        c.execute(t.slivers.update().values(desired="stopped"))
     assert "/exp/0/" not in bob.get(EXP).text
+
+
+# sections
+
+
+def test_the_sections_of_the_page(tenants: Tenants, bob: Browser) -> None:
+    """Each has a link, and contains what it names. Anchors of earlier links are within the section that has their
+    content.
+    """
+    page = bob.get(EXP).text
+    parts = re.split(r'<div class="part" id="(\w+)">', page)
+    content = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert list(content) == ["overview", "usage", "snapshots", "settings"]
+    assert re.findall(r'<a id="tab-(\w+)" href="#(\w+)">', page) == [(one, one) for one in content]
+    for name, anchors in {
+        "overview": ("login", "slivers", "events"),
+        "usage": ("curves-title",),
+        "snapshots": ("snapshots-title",),
+        "settings": ("limits", "lease"),
+    }.items():
+        assert [f'id="{anchor}"' in content[name] for anchor in anchors] == [True] * len(anchors), name
+    assert "data-open" not in page
+    assert 'id="tab-usage"' in bob.part(EXP).text and 'id="usage"' not in bob.part(EXP).text
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "section"),
+    [
+        ("resize", {"disk": "lots"}, "settings"),
+        ("renew", {"lease": "soon"}, "settings"),
+        ("snapshots", {"snapshot": "Upper"}, "snapshots"),
+    ],
+)
+def test_an_error_opens_its_section(bob: Browser, path: str, fields: dict[str, str], section: str) -> None:
+    """A browser without scripts shows the field as well."""
+    assert f'<div class="sections" data-open="{section}">' in bob.post(f"/slices/exp/{path}{LAB}", fields).text
+
+
+def test_each_sliver_has_its_host_key_to_copy(tenants: Tenants, bob: Browser) -> None:
+    ask(tenants, BOB, "many", count=3)
+    for path, count in (("/slices/many?project=lab", 3), (EXP, 1)):
+        mine = [row.sliver for row in tenants.rows() if f"/{row.sliver.slice_name}?" in path]
+        public = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{}"
+        tenants.record(
+            *(
+                pending.SliverSeen(one.id, Phase.RUNNING, host_key=public.format(f"{number:043}"[:43]))
+                for number, one in enumerate(mine)
+            )
+        )
+        keys = re.findall(r'data-copy="(SHA256:[^"]+)"', bob.get(path).text)
+        assert len(keys) == len(set(keys)) == count
 
 
 def test_each_sliver_has_its_console(tenants: Tenants, bob: Browser) -> None:

@@ -67,13 +67,14 @@ def renew(name: str) -> Response:
     with state().store.read() as c:
         granted = slice_views.slice_of(c, row.id)["expires_at"]
     if granted is None:  # of a project whose leases do not end
-        return back(row, f"The lease of {name} does not expire.")
+        return back(row, f"The lease of {name} does not expire.", section="settings")
     less = datetime.fromisoformat(granted) < asked - timedelta(seconds=5)
     message = f"The lease of {name} was renewed and now ends {words.date(granted)}."
     return back(
         row,
         message + (" This is the longest lease that the project allows." if less else ""),
         "notice" if less else "good",
+        section="settings",
     )
 
 
@@ -87,7 +88,7 @@ def resize(name: str) -> Response:
         slices.resize(state().store, state().config, name, disk, principal(), project=row.project)
     except Refused as error:
         return slice_shown.again(row, form, error, "disk")
-    return back(row, f"The disk limit of each sliver of {name} is now {human.size(disk)}.")
+    return back(row, f"The disk limit of each sliver of {name} is now {human.size(disk)}.", section="settings")
 
 
 @blueprint.route("/slices/<name>/delete")

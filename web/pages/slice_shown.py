@@ -25,7 +25,7 @@ SOON, LATER = 1.0, 5.0  # seconds between updates: during a change, and otherwis
 _EVENTS = 15
 _FRESH = 120.0  # seconds for which a successful operation is still shown
 AT_REST = {"running", "stopped", "paused", "failed", "partial"}
-FIELDS = ("lease", "disk", "snapshot")  # of the page's forms
+SECTIONS = {"lease": "settings", "disk": "settings", "snapshot": "snapshots"}  # of the fields of the page's forms
 _SPANS = [("1d", "1 day"), ("7d", "7 days"), ("14d", "14 days"), ("30d", "30 days"), ("90d", "90 days")]
 
 Found = Row[Any]
@@ -46,17 +46,21 @@ def same(name: str) -> Found:
     return row
 
 
-def back(row: Found, message: str, kind: str = "good") -> Response:
-    return shell.see("slice_page.show", message, kind, name=row.name, project=row.project)
+def back(row: Found, message: str, kind: str = "good", *, section: str = "") -> Response:
+    """Redirect to the page, at one of its sections."""
+    anchor = section or None
+    return shell.see("slice_page.show", message, kind, name=row.name, project=row.project, _anchor=anchor)
 
 
-def page(row: Found, form: Form | None = None, status: int = 200) -> Response:
-    """The page, optionally with the errors of one of its forms."""
+def page(row: Found, form: Form | None = None, status: int = 200, *, field: str = "") -> Response:
+    """The page, optionally with the errors of one of its forms. field: opens the section that has it."""
     with state().store.read() as c:
         shown, kept = live(c, row), snapshots(c, row)
     form = form or Form()
+    field = field or next((one for one in SECTIONS if form[one]), "")
     form.values.setdefault("lease", "7d")
     values = {"slice": shown["slice"], "id": row.id, "may": may(row), "spans": _SPANS, "most": kept["most"]}
+    values["opened"] = SECTIONS.get(field, "")
     values["moving"] = SOON in (shown["every"], kept["every"])
     parts = {"live": shell.part(**shown), "snapshots": shell.part(**kept)}
     return shell.show("slices/show.html", status, form=form, **parts, **values)
@@ -65,7 +69,7 @@ def page(row: Found, form: Form | None = None, status: int = 200) -> Response:
 def again(row: Found, form: Form, error: Refused, field: str, alias: str = "") -> Response:
     """The page with the error at the form's only field. Raises errors that do not concern the input."""
     status = form.take(error, {alias or field: field}, (field,))
-    return page(row, form, status)
+    return page(row, form, status, field=field)
 
 
 def may(row: Found) -> bool:

@@ -54,7 +54,7 @@ def make(name: str) -> Response:
         snapshots.create(state().store, state().config, _place(row), form["snapshot"])
     except Refused as error:
         return slice_shown.again(row, form, error, "snapshot", "name")
-    return back(row, f"Snapshot {form['snapshot']} is being created.")
+    return back(row, f"Snapshot {form['snapshot']} is being created.", section="snapshots")
 
 
 @blueprint.route(f"{_ONE}/<any(restore, delete):what>")
@@ -75,7 +75,7 @@ def do(name: str, snapshot: str, what: str) -> Response:
     except Refused as error:
         form = Form.sent()
         return _ask(row, found, what, form, form.take(error, known=("",)))
-    return back(row, _DONE[what].format(name, snapshot))
+    return back(row, _DONE[what].format(name, snapshot), section="snapshots")
 
 
 @blueprint.route(f"{_ONE}/clone")
