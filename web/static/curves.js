@@ -70,6 +70,7 @@
         if (!section.isConnected) clearInterval(timer);
         else if (!document.hidden) this.load();
       }, refresh * 1000);
+      for (const figure of section.querySelectorAll("[data-curve]")) this.listen(figure);
       this.load();
     }
 
@@ -157,14 +158,58 @@
       const axis = { stroke: colour("ink"), grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false } };
       const series = drawn.map((one, place) => ({ label: one.label, width: one.limit ? 1 : 1.75, points: { show: one.values.length === 1 },
         stroke: colour(one.limit ? "limit" : place % MOST_LINES + 1), dash: one.limit ? LIMIT_DASH : DASHES[place % MOST_LINES] }));
-      this.plots.get(figure)?.destroy();
+      const said = figure.querySelector("[data-curve-at]");
+      const before = this.plots.get(figure);
+      const held_at = before && document.activeElement === held ? before.cursor.idx : null;
+      before?.destroy();
       this.plots.set(figure, new uPlot({
         width: held.clientWidth || 320, height: HEIGHT, padding: [6, 14, 0, 0], legend: { show: false }, cursor: { y: false, drag: { x: false, y: false } },
         scales: { x: { time: true, range: this.range() }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, curve.unit === "cores" ? 0.05 : 1)] } },
         axes: [{ ...axis, space: 60, size: 28, values: times }, { ...axis, size: 72, ...(["bytes", "count"].includes(curve.unit) ? { incrs: POWERS } : {}), values: (_, ticks) => ticks.map((one) => told(curve.unit, one)) }],
         series: [{}, ...series],
+        hooks: { setCursor: [(plot) => this.describe(plot, said, drawn, curve.unit)] },
       }, this.gaps(drawn.map((one) => one.values)), held));
+      if (held_at !== null) this.point(figure, held_at);
       this.legend(figure.querySelector("[data-curve-legend]"), drawn, series);
+    }
+
+    // The values under the pointer, as text below the curve.
+    describe(plot, said, lines, unit) {
+      const place = plot.cursor.idx;
+      if (place === null || place === undefined || plot.cursor.left < 0) { said.textContent = ""; return; }
+      const at = new Date(plot.data[0][place] * 1000);
+      const values = lines.map((one, column) => `${lines.length > 1 ? `${one.label} ` : ""}${told(unit, plot.data[column + 1][place])}`);
+      said.textContent = `${day(at)}, ${clock(at)}: ${values.join(", ")}`;
+    }
+
+    // Points at one measurement of a curve: for keys and fingers, which uPlot does not listen to.
+    point(figure, place) {
+      const plot = this.plots.get(figure);
+      if (!plot) return;
+      const at = plot.data[0][Math.max(0, Math.min(plot.data[0].length - 1, place))];
+      plot.setCursor({ left: plot.valToPos(at, "x"), top: 0 });
+    }
+
+    listen(figure) {
+      const held = figure.querySelector("[data-curve-plot]");
+      const here = () => this.plots.get(figure);
+      const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
+      held.addEventListener("keydown", (event) => {
+        const plot = here();
+        if (!plot || !(event.key in steps) || event.ctrlKey || event.altKey || event.metaKey) return;
+        event.preventDefault();
+        const last = plot.data[0].length - 1;
+        this.point(figure, (plot.cursor.idx ?? last) + steps[event.key]);
+      });
+      held.addEventListener("focus", () => { if (held.matches(":focus-visible") && here()) this.point(figure, here().data[0].length - 1); });
+      held.addEventListener("blur", () => here()?.setCursor({ left: -10, top: -10 }));
+      const touch = (event) => {
+        const plot = here();
+        if (!plot || event.pointerType === "mouse") return;
+        this.point(figure, plot.posToIdx(event.clientX - plot.over.getBoundingClientRect().left));
+      };
+      held.addEventListener("pointerdown", touch);
+      held.addEventListener("pointermove", touch);
     }
 
     // The data with nothing where nothing was measured, so that no line bridges it.
