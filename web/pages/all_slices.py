@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flask import Response, flash, request
@@ -13,11 +14,18 @@ from slicemgr.service.views import slices as slice_views
 from slicemgr.web.pages import shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
+from slicemgr.web.pages.slices import COLUMNS
+from slicemgr.web.pages.sorting import Row, Sorting
 from slicemgr.web.state import principal, state
 
 PAGE = 200
 MOST = 500  # slices in one action
 FILTERS = ("q", "state", "type", "project", "owner")
+_COLUMNS: dict[str, Callable[[Row], Any]] = {
+    **COLUMNS,
+    "memory": lambda one: sum(each["limits"]["memory"] for each in one["slivers"]),
+    "created": lambda one: one["created_at"],
+}
 DOINGS = {"stop": "stopped", "renew": "renewed", "delete": "deleted"}
 
 blueprint = shell.blueprint("all_slices", Entry("all_slices.every", "All slices", "slices", 61, "Testbed", admin=True))
@@ -45,12 +53,14 @@ def every() -> Response:
     with state().store.read() as c:
         there = slice_views.slices(c)
     wanted = {name: request.args.get(name, "").strip()[:80] for name in FILTERS}
-    found = [one for one in there if _matches(one, wanted)]
+    sorting = Sorting(_COLUMNS)
+    found = sorting.rows([one for one in there if _matches(one, wanted)])
     pages = max(1, -(-len(found) // PAGE))
     number = min(pages, max(1, request.args.get("page", 1, int)))
     choices = {name: sorted({one[name] for one in there}) for name in ("state", "type", "project", "owner")}
     kept = {name: value for name, value in wanted.items() if value}
     values: dict[str, Any] = {"found": len(found), "total": len(there), "number": number, "pages": pages, "kept": kept}
+    values["sorting"] = sorting
     shown = found[(number - 1) * PAGE : number * PAGE]
     return shell.show("testbed/slices.html", form=Form(), slices=shown, choices=choices, wanted=wanted, **values)
 

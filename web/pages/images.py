@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
+from operator import itemgetter
+from typing import Any
 
 from flask import Response, request
 
@@ -18,8 +20,17 @@ from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.multipart import FileForm
 from slicemgr.web.pages.shell import Entry
+from slicemgr.web.pages.sorting import Row, Sorting
 from slicemgr.web.state import principal, state
 
+_COLUMNS: dict[str, Callable[[Row], Any]] = {
+    **{name: itemgetter(name) for name in ("name", "state")},
+    "os": lambda one: one["os"] or None,
+    "project": lambda one: one["project"] or "",
+    "disk": itemgetter("virtual_size"),
+    "used": itemgetter("used_by"),
+    "created": itemgetter("created_at"),
+}
 _FIELDS = ("name", "format", "project", "file")
 _QCOW2 = b"QFI\xfb"
 _ALL = "-"  # the choice of an image for all projects
@@ -37,7 +48,9 @@ def every() -> Response:
             one for one in operation_views.operations(c, access.visible(principal()), state="running") if one["image"]
         ]
     importing = {one["image"]: one for one in running if one["image"] and one["kind"] == "image-import"}
-    return shell.show("images/list.html", images=found, importing=importing, may=_may_import())
+    sorting = Sorting(_COLUMNS)
+    values: dict[str, Any] = {"sorting": sorting, "importing": importing, "may": _may_import()}
+    return shell.show("images/list.html", images=sorting.rows(found), **values)
 
 
 @blueprint.route("/new-image")

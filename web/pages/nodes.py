@@ -1,7 +1,9 @@
-"""The nodes, for admins: facts, capacity, the check of their requirements, and leftovers."""
+"""The nodes: a list for all users, and for admins facts, capacity, the check of their requirements, and leftovers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 from flask import Response, request, url_for
@@ -14,24 +16,36 @@ from slicemgr.service.views import pages
 from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
+from slicemgr.web.pages.sorting import Row, Sorting
 from slicemgr.web.state import principal, state
 
 _SOON = 1.0  # seconds between updates while an operation on the node is running
 _MOVING = ("queued", "running")
+_COLUMNS: dict[str, Callable[[Row], Any]] = {
+    "name": itemgetter("name"),
+    "address": itemgetter("address"),
+    "contact": itemgetter("agent_seen_at"),
+    "slivers": lambda one: one["used"]["slivers"],
+    "cpus": lambda one: one["capacity"]["cpus"],
+    "memory": lambda one: one["capacity"]["memory"],
+    "disk": lambda one: one["capacity"]["disk"],
+    "allocated": lambda one: one["used"]["memory_limits"],
+    "ports": lambda one: one["used"]["ports"],
+}
 _CAPS = ("memory", "disk")  # limits of slivers whose sum may exceed the capacity
 
-blueprint = shell.blueprint("node_page", Entry("node_page.every", "Nodes", "node", 60, "Testbed", admin=True))
+blueprint = shell.blueprint("node_page", Entry("node_page.every", "Nodes", "node", 60, "Testbed"))
 
 
 @blueprint.route("/nodes")
 def every() -> Response:
-    """All nodes; a single one is shown at once."""
-    access.run_on_node(principal(), "use the admin pages")
+    """All nodes, as `GET /nodes` of REST; for admins a single one is shown at once."""
     with state().store.read() as c:
         found = node_views.nodes(c, state().config.network)
-    if len(found) == 1:
+    if len(found) == 1 and principal().admin:
         return shell.see("node_page.show", name=found[0]["name"])
-    return shell.show("nodes/list.html", nodes=found)
+    sorting = Sorting(_COLUMNS)
+    return shell.show("nodes/list.html", nodes=sorting.rows(found), sorting=sorting)
 
 
 @blueprint.route("/nodes/<name>")

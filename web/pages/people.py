@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 from flask import Response, request
@@ -14,9 +16,16 @@ from slicemgr.web.api.people import LINK
 from slicemgr.web.pages import reveal, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
+from slicemgr.web.pages.sorting import Row, Sorting
 from slicemgr.web.state import principal, state
 
 PAGE = 100
+_COLUMNS: dict[str, Callable[[Row], Any]] = {
+    "name": itemgetter("name"),
+    "full_name": lambda one: one["full_name"] or None,
+    "email": lambda one: one["email"] or None,
+    "created": itemgetter("created_at"),
+}
 _FLAGS = {
     "enable": ({"enabled": True}, "is enabled again."),
     "disable": ({"enabled": False}, "is disabled. Sessions were ended, and tokens are no longer valid."),
@@ -120,11 +129,13 @@ def _list(form: Form, status: int = 200) -> Response:
     words, which = request.args.get("q", "").strip().lower()[:80], request.args.get("which", "")
     with state().store.read() as c:
         everybody = people.users(c, principal())
-    found = [one for one in everybody if _matches(one, words, which)]
+    sorting = Sorting(_COLUMNS)
+    found = sorting.rows([one for one in everybody if _matches(one, words, which)])
     pages = max(1, -(-len(found) // PAGE))
     number = min(pages, max(1, request.args.get("page", 1, int)))
     shown = found[(number - 1) * PAGE : number * PAGE]
-    values = {"found": len(found), "total": len(everybody), "number": number, "pages": pages}
+    values: dict[str, Any] = {"found": len(found), "total": len(everybody), "number": number, "pages": pages}
+    values["sorting"] = sorting
     return shell.show("people/list.html", status, form=form, users=shown, words=words, which=which, **values)
 
 

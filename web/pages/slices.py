@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 from flask import Response, request, url_for
@@ -14,9 +16,14 @@ from slicemgr.service.views import slices as slice_views
 from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
+from slicemgr.web.pages.sorting import Row, Sorting
 from slicemgr.web.state import principal, state
 
 FILTERS = ("q", "state", "type", "project")
+COLUMNS: dict[str, Callable[[Row], Any]] = {
+    **{name: itemgetter(name) for name in ("name", "state", "type", "image", "project", "owner")},
+    "lease": lambda one: one["lease_ended_at"] or one["expires_at"],
+}
 PAGE = 100  # slices on a page
 _AT_REST = {"running", "stopped", "paused", "failed", "partial"}
 _SOON, _LATER = 2.0, 10.0  # seconds between updates: during a change, and otherwise
@@ -40,7 +47,7 @@ def mine() -> Response:
     table = shell.part(**listed)
     own = [one for one in asked if one["user"] == by.user]
     values: dict[str, Any] = {"wanted": wanted, "total": len(every), "requests": own, "form": Form()}
-    values["invited"] = invited
+    values |= {"invited": invited, "sorting": listed["sorting"]}
     return shell.show("slices/list.html", choices=choices, table=table, **values)
 
 
@@ -60,7 +67,8 @@ def withdraw(id: str) -> Response:
 
 def _listed(every: list[dict[str, Any]], wanted: dict[str, str]) -> dict[str, Any]:
     """The content of the table: the arguments of `shell.part`."""
-    found = [one for one in every if _matches(one, wanted)]
+    sorting = Sorting(COLUMNS)
+    found = sorting.rows([one for one in every if _matches(one, wanted)])
     pages = max(1, -(-len(found) // PAGE))
     number = min(pages, max(1, request.args.get("page", 1, int)))
     shown = found[(number - 1) * PAGE : number * PAGE]
@@ -69,13 +77,14 @@ def _listed(every: list[dict[str, Any]], wanted: dict[str, str]) -> dict[str, An
         "template": "slices/table.html",
         "name": "slices",
         "every": _SOON if any(one["state"] not in _AT_REST for one in shown) else _LATER,
-        "path": url_for("slices_page.mine", **filters, page=None if number == 1 else number),
+        "path": url_for("slices_page.mine", **filters, sort=sorting.value, page=None if number == 1 else number),
         "slices": shown,
         "found": len(found),
         "total": len(every),
         "number": number,
         "pages": pages,
         "filters": filters,
+        "sorting": sorting,
         "several": len({one["project"] for one in every}) > 1,
     }
 

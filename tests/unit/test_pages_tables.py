@@ -1,0 +1,104 @@
+"""Tables over the test client: their order by URL, and the list of nodes."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+from browsers import Browser
+from tenants import BOB, Tenants, ask
+
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+
+@pytest.fixture
+def bob(tenants: Tenants) -> Browser:
+    return Browser(tenants, "bob")
+
+
+def rows(text: str) -> list[str]:
+    """The first links in the rows of a table."""
+    return re.findall(r'<th scope="row">(?:<a [^>]*>)?([^<]+)', text)
+
+
+def orders(text: str) -> dict[str, str]:
+    """The columns that sort a table, with `aria-sort`."""
+    found = re.findall(r'<th scope="col" aria-sort="(\w+)"[^>]*><a href="[^"]*sort=-?(\w+)">', text)
+    return {column: order for order, column in found}
+
+
+# order
+
+
+def test_slices_in_each_order(tenants: Tenants, bob: Browser) -> None:
+    """Each column has a link that reverses it; None comes last in both orders."""
+    for name in ("zeta", "alpha"):
+        ask(tenants, BOB, name, lease="1d" if name == "zeta" else "3d")
+    with tenants.store.write() as c:
+        c.execute(t.slices.update().where(t.slices.c.name == "exp").values(expires_at=utcnow() + timedelta(days=2)))
+    usual = bob.get("/slices").text
+    assert rows(usual) == ["alpha", "exp", "zeta"]
+    assert orders(usual) == dict.fromkeys(orders(usual), "none") | {"name": "ascending"}
+    assert list(orders(usual)) == ["name", "state", "type", "image", "owner", "lease"]
+    for sort, expected in (
+        ("-name", ["zeta", "exp", "alpha"]),
+        ("lease", ["zeta", "exp", "alpha"]),
+        ("-lease", ["alpha", "exp", "zeta"]),
+        ("nothing", ["alpha", "exp", "zeta"]),
+        ("__class__", ["alpha", "exp", "zeta"]),
+    ):
+        assert rows(bob.get(f"/slices?sort={sort}").text) == expected, sort
+    page = bob.get("/slices?q=zeta&sort=lease").text
+    assert orders(page)["lease"] == "ascending" and rows(page) == ["zeta"]
+    for odd in ("type=lxc&endpoint=x", "type=lxc&_scheme=javascript&_external=1", "type=lxc&x=%22%3E%3Cu%3E"):
+        page_ = bob.get(f"/slices?{odd}").text
+        links = re.findall(r'aria-sort="\w+"[^>]*><a href="([^"]*)"', page_)
+        assert links and all(one.startswith("/slices?") for one in links) and "<u>" not in page_
+    assert 'href="/slices?q=zeta&amp;sort=-lease"' in page and 'name="sort" value="lease"' in page
+
+
+def test_the_part_that_updates_itself_keeps_the_order(tenants: Tenants, bob: Browser) -> None:
+    """Unchanged, it is not sent again."""
+    ask(tenants, BOB, "zeta")
+    page = bob.get("/slices?sort=-name").text
+    (path,) = re.findall(r'hx-get="([^"]+seen=[0-9a-f]+)"', page)
+    path = path.replace("&amp;", "&")
+    assert "sort=-name" in path and bob.part(path).status_code == 204
+    again = bob.part(path.split("&seen")[0]).text
+    assert rows(again) == ["zeta", "exp"] and "seen=" not in re.sub(r'hx-get="[^"]*"', "", again)
+
+
+@pytest.mark.parametrize("path", ["/images", "/people", "/all-slices", "/nodes"])
+def test_other_tables(tenants: Tenants, path: str) -> None:
+    """Every column that they offer, in both directions, is a page with that order."""
+    with tenants.store.write() as c:
+        one = c.execute(sa.select(t.nodes)).first()
+        assert one is not None
+        c.execute(t.nodes.insert().values({**one._mapping, "name": "node2", "address": "192.0.2.99"}))
+    root = Browser(tenants, "root")
+    columns = orders(root.get(path).text)
+    assert len(columns) > 3
+    for column in columns:
+        for sort, order in ((column, "ascending"), (f"-{column}", "descending")):
+            page = root.get(f"{path}?sort={sort}")
+            assert page.status_code == 200 and orders(page.text)[column] == order
+    names = rows(root.get(path).text)
+    assert names == sorted(names) and rows(root.get(f"{path}?sort=-name").text) == names[::-1]
+
+
+# nodes
+
+
+def test_members_see_what_the_command_lists(tenants: Tenants, bob: Browser) -> None:
+    """The same numbers as `slicectl node list`, without the pages of admins."""
+    (node,) = tenants.client("bob").get("/api/v1/nodes").get_json()["nodes"]
+    page = bob.get("/nodes").text
+    assert rows(page) == [node["name"]] and 'href="/nodes"' in page and "/nodes/node1" not in page
+    assert node["address"] in page and f'data-label="Slivers">{node["used"]["slivers"]}<' in page
+    assert f'data-label="CPU cores">{node["capacity"]["cpus"]}<' in page
+    assert f"{node['used']['ports']} <small>of {node['capacity']['ports']}<" in page
+    assert bob.get("/nodes/node1").status_code == 403
+    assert Browser(tenants, "root").get("/nodes").headers["Location"] == "/nodes/node1"
