@@ -11,7 +11,6 @@ import re
 import shutil
 import stat
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -21,10 +20,11 @@ from slicemgr.agent.acceleration import Machines
 from slicemgr.agent.journal import Journal
 from slicemgr.config import Config
 from slicemgr.drivers.importer import confinement, disk_image
+from slicemgr.drivers.importer.unpack import Progress
 from slicemgr.drivers.libvirt import launch
 from slicemgr.drivers.storage import atomic_file
 from slicemgr.drivers.storage.btrfs import Pool
-from slicemgr.errors import Code, Failed, Refused
+from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.model import BootFacts, ImageState, OperationState
 from slicemgr.store import pending
 
@@ -85,15 +85,21 @@ class Importer:
         if not _SHA256.fullmatch(sha256) or format not in disk_image.FORMATS:
             raise Refused(Code.INVALID, "the request does not name an uploaded file")
         upload = self._config.uploads_dir / f"{sha256}.{format}"
+        steps = _Steps(self._journal, operation.id)
         try:
-            return self._add(operation, sha256, format, upload)
-        except Exception:  # an image whose row remains could be neither deleted nor imported again
+            steps("check", 0)
+            result = self._add(operation, sha256, format, upload, steps)
+        except Exception as error:  # an image whose row remains could be neither deleted nor imported again
             if not self._stop.is_set():
+                steps.end(OperationState.FAILED, str(error) if isinstance(error, SlicemgrError) else "")
                 self._journal.add(pending.ImageGone(sha256))
             raise
+        steps.end(OperationState.DONE)
+        return result
 
-    def _add(self, operation: pending.Operation, sha256: str, format: str, upload: Path) -> dict[str, object]:
-        progress = self._progress(operation.id)
+    def _add(
+        self, operation: pending.Operation, sha256: str, format: str, upload: Path, progress: Progress
+    ) -> dict[str, object]:
         disk = names.image_file(self._config.images_dir, sha256, format)
         note, base = note_file(self._config, sha256), names.base_dir(self._config.node.pool, sha256)
         incoming = incoming_dir(self._config.node.pool, sha256)
@@ -181,9 +187,26 @@ class Importer:
             upload.unlink(missing_ok=True)
             disk.unlink(missing_ok=True)
 
-    def _progress(self, operation: str) -> Callable[[str, int | None], None]:
-        def report(phase: str, percent: int | None) -> None:
-            state = OperationState.DONE if percent == 100 else OperationState.RUNNING
-            self._journal.add(pending.StepSeen(operation, "", phase, state, "", percent))
 
-        return report
+class _Steps:
+    """Reports the steps of an import to its operation. A step ends when the next one begins."""
+
+    def __init__(self, journal: Journal, operation: str) -> None:
+        self._journal = journal
+        self._operation = operation
+        self._name = ""
+
+    def __call__(self, name: str, percent: int | None) -> None:
+        """The step and how much of it is done; None if that is unknown."""
+        if name != self._name:
+            self.end(OperationState.DONE)
+        self._name = name
+        self._report(OperationState.RUNNING, "", percent)
+
+    def end(self, state: OperationState, detail: str = "") -> None:
+        """End the current step, if there is one."""
+        if self._name:
+            self._report(state, detail, 100 if state is OperationState.DONE else None)
+
+    def _report(self, state: OperationState, detail: str, percent: int | None) -> None:
+        self._journal.add(pending.StepSeen(self._operation, "", self._name, state, detail, percent))

@@ -131,6 +131,8 @@ def test_an_image_is_sent_with_and_without_javascript(chief: Page, window: Open,
     chief.get_by_label("Format").select_option("raw")
     chief.get_by_role("button", name="Import").click()
     chief.wait_for_url("**/operations/*")
+    expect(chief.get_by_role("heading", name="Import image empty-disk")).to_be_visible()
+    expect(chief.get_by_role("row").filter(has_text="failed")).to_have_count(1, timeout=240_000)
 
 
 def test_a_node_is_checked_and_swept(chief: Page) -> None:

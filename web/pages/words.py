@@ -42,6 +42,8 @@ def install(app: Flask) -> None:
         "amount": amount,
         "browser": browser,
         "took": took,
+        "seconds": seconds,
+        "headed": headed,
         "notice_text": notice_text,
     }
     app.jinja_env.filters.update(filters)
@@ -127,6 +129,30 @@ def took(operation: dict[str, Any]) -> str:
 
 
 _SPAN = ("started_at", "finished_at")
+
+
+def seconds(value: float | None) -> str:
+    """A short time of a step, in seconds with one or two digits."""
+    if value is None:
+        return "–"
+    return human.span(value) if value >= 120 else f"{value:.1f} s" if value >= 10 else f"{value:.2f} s"
+
+
+def headed(operation: dict[str, Any]) -> str:
+    """The name of an operation, without its subject: `Import image`, `Create`."""
+    kind = str(operation["kind"])
+    return _HEADED.get(kind, kind.replace("-", " ").capitalize())
+
+
+_HEADED = {
+    "image-import": "Import image",
+    "image-delete": "Delete image",
+    "snapshot": "Create snapshot",
+    "snapshot-delete": "Delete snapshot",
+    "doctor": "Check the node",
+    "gc": "Find leftovers",
+    "keys": "Install SSH keys",
+}
 
 
 def typed_size(size: int) -> str:

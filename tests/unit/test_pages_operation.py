@@ -1,0 +1,94 @@
+"""The page of an operation over the test client: its times, steps and log, in the words of its subject."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from browsers import Browser
+from tenants import Tenants
+
+from slicemgr.model import OperationState
+from slicemgr.store import pending
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+
+@pytest.fixture
+def bob(tenants: Tenants) -> Browser:
+    return Browser(tenants, "bob")
+
+
+def operation(tenants: Tenants, **values: object) -> str:
+    """Change the operation of the slice `exp`; its path."""
+    with tenants.store.write() as c:
+        c.execute(t.operations.update().where(t.operations.c.id == tenants.found["operation"]).values(**values))
+    return f"/operations/{tenants.found['operation']}"
+
+
+def test_an_operation_has_its_times_steps_and_log(tenants: Tenants, bob: Browser) -> None:
+    now = utcnow()
+    id_ = tenants.found["operation"]
+    path = operation(tenants, created_at=now - timedelta(seconds=65), started_at=now - timedelta(seconds=62))
+    sliver = tenants.rows()[0].sliver.id
+    for name, begun, ended in (("root", 60, 59.5), ("ssh", 59, 30)):
+        for state, at in ((OperationState.RUNNING, begun), (OperationState.DONE, ended)):
+            tenants.record(pending.StepSeen(id_, sliver, name, state, "", None, now - timedelta(seconds=at)))
+    operation(tenants, state="done", finished_at=now - timedelta(seconds=2))
+    page = bob.get(path).text
+    assert f"<code>{id_}</code>" in page and "<dd>1 minute</dd>" in page
+    assert page.count("UTC</time>") >= 3
+    times = re.findall(r'"Began after">([^<]+)</td><td class="number" data-label="Duration">([^<]+)<', page)
+    assert times == [("5.00 s", "0.50 s"), ("6.00 s", "29.0 s")]
+    assert "Wait for SSH" in page and f"/log?slice=exp&amp;project=lab&amp;since={now:%Y-%m-%d}" in page
+
+
+def test_what_happened_meanwhile_is_its_log(tenants: Tenants, bob: Browser) -> None:
+    path = operation(tenants, state="done", finished_at=utcnow())
+    bob.post("/slices/exp/renew?project=lab", {"lease": "9d"})
+    assert "<b>renew</b>" in bob.get(path).text
+    operation(tenants, finished_at=utcnow() - timedelta(hours=1))
+    assert "<b>renew</b>" not in bob.get(path).text, "afterwards"
+
+
+def test_operations_on_slices_are_about_slices(tenants: Tenants, bob: Browser) -> None:
+    """Although a slice has an image."""
+    page = bob.get(operation(tenants, state="done", finished_at=utcnow(), image_name="debian-12")).text
+    assert 'href="/slices/exp?project=lab">Open exp</a>' in page and 'href="/slices">Slices</a> / lab' in page
+    page = bob.get(operation(tenants, kind="delete")).text
+    assert "My slices" in page and "Open " not in page.split("<main", 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "words"),
+    [
+        ("image-import", "failed", ("Import image debian-lab", "Images</a>", "Extract the files")),
+        ("image-import", "done", ("Image imported", "Open debian-lab", 'href="/images/debian-lab"')),
+        ("image-delete", "done", ("Image deleted", 'href="/images">Images</a>')),
+    ],
+)
+def test_image_operations_are_about_images(
+    tenants: Tenants, bob: Browser, kind: str, state: str, words: tuple[str, ...]
+) -> None:
+    """In their words, with links to images, and with the step that failed."""
+    path = operation(
+        tenants, kind=kind, state=state, slice_name="", image_name="debian-lab", project="lab", finished_at=utcnow()
+    )
+    failed = state == "failed"
+    tenants.record(
+        pending.StepSeen(tenants.found["operation"], "", "check", OperationState.DONE, "", 100),
+        pending.StepSeen(
+            tenants.found["operation"],
+            *("", "extract"),
+            OperationState.FAILED if failed else OperationState.DONE,
+            "the pool is full" if failed else "",
+        ),
+    )
+    page = bob.get(path).text
+    assert [one in page for one in words] == [True] * len(words), page
+    assert "My slices" not in page.split("<main", 1)[1] and ">Ready<" not in page
+    assert ("the pool is full" in page) is failed
+    assert (
+        re.search(r'Extract the files</th><td data-label="State"><span><span class="badge bad">', page) is not None
+    ) is failed
