@@ -1,41 +1,19 @@
-"""The API's description as JSON and as a page, from the same data and without external files."""
+"""The API's description as JSON and as a page in the design of the other pages, from the same data."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 from typing import Any
 
-from flask import Blueprint, Response, current_app, render_template
+from flask import Blueprint, Response, current_app
 from flask_smorest import Api
 from markupsafe import Markup, escape
 
 from slicemgr.web import api, openapi
+from slicemgr.web.pages import browser_session, shell
 
 blueprint = Blueprint("reference", __name__, url_prefix=openapi.PREFIX, template_folder="templates")
-_STYLE = """
-:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
-body { max-width: 70rem; margin: 0 auto; padding: 1.5rem 1rem; }
-nav ul { columns: 22rem; padding-left: 1rem; }
-a { color: inherit; }
-section { border-top: 1px solid color-mix(in srgb, currentColor 25%, transparent); margin-top: 2rem; }
-article { margin: 1.5rem 0; padding: .25rem 1rem; border-left: 4px solid; border-color: #8886; }
-h3 { overflow-wrap: anywhere; }
-table { width: 100%; border-collapse: collapse; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .75rem .3rem 0; }
-tr { border-bottom: 1px solid color-mix(in srgb, currentColor 15%, transparent); }
-code, pre { font: .9em ui-monospace, monospace; }
-code { overflow-wrap: anywhere; }
-caption { text-align: left; }
-pre { padding: .75rem 1rem; border-radius: .5rem; background: #8882; overflow-x: auto; }
-summary { cursor: pointer; }
-"""
-_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-POLICY = (
-    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 
 
 def install(rest: Api) -> None:
@@ -66,14 +44,8 @@ def page() -> Response:
         groups[operation["tags"][0]].append(
             {**operation, "path": path, "verb": verb.upper(), "curl": _curl(path, verb, operation)}
         )
-    text = render_template(
-        "reference.html", spec=spec(), groups=groups, style=Markup(_STYLE), prose=_prose, kind=_kind, pretty=_pretty
-    )
-    response = Response(text, mimetype="text/html")
-    response.headers["Content-Security-Policy"] = POLICY
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Referrer-Policy"] = "no-referrer"
-    return response
+    browser_session.signed_in()  # the page shows the navigation of the user
+    return shell.show("reference.html", spec=spec(), groups=groups, prose=_prose, kind=_kind, pretty=_pretty)
 
 
 def _prose(text: str) -> Markup:

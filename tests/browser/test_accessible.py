@@ -48,6 +48,8 @@ def test_each_page(node: Node, window: Open, rosa: Page, shape: tuple[int, str])
         look(page, path)
     look(page, "/projects")
     look(page, f"/operations/{operation}")
+    for path in ("/slices?sort=-lease", "/nodes", "/api/v1/"):
+        look(page, path)
     page.goto("/new")
     page.locator("form#new").evaluate("form => { form.noValidate = true }")
     page.get_by_role("button", name="Request slice").click()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -15,6 +13,7 @@ from flask import Flask
 from tenants import Tenants
 
 from slicemgr.web import openapi, reference
+from slicemgr.web.pages import shell
 
 API = "/api/v1"
 
@@ -117,7 +116,7 @@ def test_who_is_open_and_who_takes_a_key(spec: dict[str, Any]) -> None:
 
 
 class Page(HTMLParser):
-    """The resources and scripts of a page, its anchors and their targets, its styles."""
+    """The resources and scripts of a page, its anchors and their targets."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -125,7 +124,6 @@ class Page(HTMLParser):
         self.ids: list[str] = []
         self.links: set[str] = set()
         self.attributes: set[str] = set()
-        self.style = ""
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -134,28 +132,27 @@ class Page(HTMLParser):
             self.attributes.add(name)
             if name == "id":
                 self.ids.append(value or "")
-            if name == "href":
+            if name in ("href", "src"):
                 self.links.add(value or "")
 
-    def handle_data(self, data: str) -> None:
-        if self.lasttag == "style" and not self.style:
-            self.style = data
 
-
-def test_the_page_is_whole_in_itself(app: Flask, spec: dict[str, Any]) -> None:
+def test_the_page_loads_only_files_of_the_service(app: Flask, spec: dict[str, Any]) -> None:
+    """It has the design and the policy of the other pages, and its links lead somewhere."""
     answer = app.test_client().get(f"{API}/")
     assert answer.mimetype == "text/html"
     page = Page(answer.text)
-    assert not page.tags & {"script", "img", "link", "iframe", "form", "object"}
-    assert not {name for name in page.attributes if name.startswith("on") or name in ("style", "src")}
-    assert {link for link in page.links if not link.startswith("#")} == {"openapi.json", "/docs/how-to/rest/"}
+    assert not page.tags & {"img", "iframe", "form", "object", "style"}
+    assert not {name for name in page.attributes if name.startswith("on") or name == "style"}
+    static = {link for link in page.links if link.startswith("/static/")}
+    assert {link.rpartition("/")[2] for link in static} == {
+        *("app.css", "reference.css", "icon.svg", "htmx.min.js", "app.js")
+    }
+    assert {link for link in page.links - static if not link.startswith("#")} == {"openapi.json", "/docs/how-to/rest/"}
     assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
     assert len(page.ids) == len(set(page.ids))
     for path, verb, one in openapi.operations(spec):
         assert one["operationId"] in page.ids and f"{verb.upper()} {path}" in answer.text
-    policy = answer.headers["Content-Security-Policy"]
-    digest = base64.b64encode(hashlib.sha256(page.style.encode()).digest()).decode()
-    assert f"style-src 'sha256-{digest}'" in policy and "default-src 'none'" in policy and "unsafe" not in policy
+    assert answer.headers["Content-Security-Policy"] == shell.POLICY and "unsafe" not in shell.POLICY
 
 
 def test_what_is_said_is_escaped() -> None:

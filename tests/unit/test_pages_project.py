@@ -113,3 +113,10 @@ def test_the_navigation_leads_to_the_api(tenants: Tenants) -> None:
     bob = Browser(tenants, "bob")
     assert 'href="/api/v1/"' in bob.get("/slices").text and bob.get("/api/v1/").status_code == 200
     assert 'href="/api/v1/"' not in Browser(tenants).get("/sign-in").text
+
+
+def test_the_rest_page_has_the_navigation_of_the_user(tenants: Tenants) -> None:
+    bob = Browser(tenants, "bob")
+    assert 'aria-label="Pages"' in bob.get("/api/v1/").text
+    assert 'aria-label="Pages"' not in Browser(tenants).get("/api/v1/").text
+    assert bob.get("/api/v1/slices").status_code == 401, "REST ignores the cookie"
