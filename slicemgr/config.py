@@ -158,6 +158,7 @@ class LimitsConfig:
     capture_rings: Size = Size(8 << 20)  # of all packet sockets of an lxc sliver together
     memory_overcommit: float = 32.0
     disk_overcommit: float = 64.0
+    image: str = ""  # of requests without one; "": the only ready image
     slivers_per_slice: int = 500
     snapshots_per_slice: int = 10
 

@@ -14,12 +14,20 @@ _RATE = {
 
 SLICE_REQUEST: dict[str, object] = {
     "type": "object",
-    "required": ["name", "type", "image"],
+    "required": ["type"],
     "properties": {
-        "name": {"type": "string", "maxLength": 40, "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"},
+        "name": {
+            "type": "string",
+            "maxLength": 40,
+            "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
+            "description": "default: a generated name",
+        },
         "project": {"type": "string", "description": "required for members of several projects"},
         "type": {"type": "string", "enum": ["lxc", "kvm"]},
-        "image": {"type": "string", "description": "name or sha256"},
+        "image": {
+            "type": "string",
+            "description": "name or sha256; default: `limits.image` of the settings, otherwise the only ready image",
+        },
         "count": {"type": "integer", "minimum": 1, "default": 1},
         "cpu": {"type": "number", "description": "cores"},
         "cpu_shares": {"type": "integer", "minimum": 2, "maximum": 262144},

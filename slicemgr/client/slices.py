@@ -26,16 +26,20 @@ class Slices(OldList, Resource):
     def get(self, name: str) -> wire.Slice:
         return cast("wire.Slice", self._connection.call("GET", self._path(name)))
 
-    def create(self, name: str, *, type: str = "lxc", image: str, **wanted: Any) -> SliceHandle:
+    def create(
+        self, name: str | None = None, *, type: str = "lxc", image: str | None = None, **wanted: Any
+    ) -> SliceHandle:
         """Request a slice. Returns its handle, which, used as a context, deletes the slice at the end.
 
+        name: None: the service generates one. image: None: the default of the testbed, otherwise the only ready one.
         wanted: the other fields of a `wire.SliceRequest`, such as count, memory, lease. The default of ssh_keys is the
         user's own keys. Raises Refused(QUOTA) if the request must be granted first.
         """
         from slicemgr.client.handle import SliceHandle
         from slicemgr.client.ssh import public_keys
 
-        request: dict[str, Any] = {"name": name, "type": type, "image": image, **wanted}
+        given = {"name": name, "image": image}
+        request = {"type": type, **{key: value for key, value in given.items() if value is not None}, **wanted}
         if "ssh_keys" not in request and (keys := public_keys(self._connection.identity)):
             request["ssh_keys"] = keys
         made = self.submit(cast("wire.SliceRequest", request))

@@ -207,3 +207,14 @@ def test_lists_are_narrowed(run: Run, tmp_path: Path) -> None:
     status, _, told = run("event", "list", "--since", "soon")
     assert status == 2 and "--since" in told and "2h (ago)" in told
     assert run("delete", "narrow", "--no-wait")[0] == 0
+
+
+# These leave slices that are never deleted, because there is no agent.
+
+
+def test_the_type_alone_creates_a_slice(run: Run, tmp_path: Path) -> None:
+    status, out, err = run("create", "--type", "lxc", "--ssh-key", str(tmp_path / "key.pub"), "--no-wait", "-f", "json")
+    assert status == 0, err
+    name = json.loads(out)["name"]
+    assert name.startswith("lxc-") and f"the name of the slice is {name}" in err
+    assert run("delete", name, "--no-wait")[0] == 0

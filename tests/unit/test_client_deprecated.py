@@ -34,7 +34,7 @@ BEFORE = {
     "clone_snapshot": "slice, snapshot, name, **wishes",
     "confirm_clock": "",
     "console": "name, sliver=0, *, screen=False",
-    "create": "name, *, type='lxc', image, **wanted",
+    "create": "name=None, *, type='lxc', image=None, **wanted",  # name and image were required
     "create_project": "name, **fields",
     "create_slice": "request",
     "create_snapshot": "slice, snapshot",

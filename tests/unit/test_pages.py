@@ -284,7 +284,6 @@ def test_a_refused_form_may_come_again(tenants: Tenants, bob: Browser) -> None:
 @pytest.mark.parametrize(
     ("wrong", "field"),
     [
-        ({"name": ""}, "name"),
         ({"name": "a" * 41}, "name"),
         ({"name": "../x"}, "name"),
         ({"name": "ℯxp"}, "name"),
@@ -315,6 +314,13 @@ def test_what_is_wrong_is_said_at_its_field_and_what_was_typed_is_kept(
     assert "<script>alert" not in answer.text and "PRIVATE KEY-----\nabc" not in errors(answer.text)[field]
     typed = wrong.get("name", "new")
     assert not typed.isascii() or "<" in typed or f'name="name" type="text" value="{typed}"' in answer.text
+
+
+def test_without_a_name_one_is_generated(tenants: Tenants, bob: Browser) -> None:
+    answer = bob.post("/new", {**FORM, "name": ""})
+    assert answer.status_code == 303 and re.fullmatch(
+        r"/slices/lxc-[a-z0-9]{4}\?project=lab", answer.headers["Location"]
+    )
 
 
 def test_beyond_the_quota_a_reason_makes_a_request(tenants: Tenants, bob: Browser) -> None:

@@ -29,9 +29,11 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--type", "sliver_type", required=True, metavar="lxc|kvm", help="Container or virtual machine.")
-@click.option("--image", required=True, help="Name or sha256; see `slicectl image list`.")
+@click.option(
+    "--image", help="Name or sha256; see `slicectl image list`. Default: that of the testbed, or the only ready one."
+)
 @click.option("--count", type=int, help="Number of slivers in the slice (1).")
 @click.option("--cpu", type=float, callback=_cores, help="CPU cores per sliver, such as 0.5.")
 @click.option("--cpu-shares", type=int, help="CPU weight under contention (1024).")
@@ -69,7 +71,7 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
 @click.option("--timeout", callback=seconds, metavar="TIME", help="Maximum time to wait, such as 2m.")
 @output_options(tables.SLIVERS)
 def create(
-    name: str,
+    name: str | None,
     sliver_type: str,
     key_files: tuple[str, ...],
     user_data_file: str | None,
@@ -79,11 +81,17 @@ def create(
     output: Output,
     **wanted: Any,
 ) -> None:
-    """Create the slice NAME and wait until its slivers accept SSH logins."""
+    """Create the slice NAME and wait until its slivers accept SSH logins.
+
+    Without NAME, the service generates a name, such as lxc-k3x9, and the command prints it.
+    """
+    from slicemgr.cli.render.errors import say
     from slicemgr.cli.render.progress import follow
     from slicemgr.client import Client
 
-    request: wire.SliceRequest = {"name": name, "type": sliver_type}
+    request: wire.SliceRequest = {"type": sliver_type}
+    if name is not None:
+        request["name"] = name
     if keys := _keys(key_files):
         request["ssh_keys"] = keys
     if user_data_file is not None:
@@ -98,6 +106,9 @@ def create(
         if "request" in created:
             _print_waiting(created["request"])
             return
+        if name is None:
+            name = created["slice"]["name"]
+            say(f"the name of the slice is {name}")
         if not no_wait:
             follow(client, created["operation"], timeout, cancel=f"slicectl delete {name}")
             _print_unverified(client.operations.get(created["operation"]["id"]))

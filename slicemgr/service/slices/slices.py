@@ -23,7 +23,7 @@ from slicemgr.service.accounts import ssh_keys
 from slicemgr.service.leases import rules as lease_rules
 from slicemgr.service.nodes import nodes, operations
 from slicemgr.service.projects import projects
-from slicemgr.service.slices import request_keys, request_queue, snapshot_users, specs
+from slicemgr.service.slices import request_defaults, request_keys, request_queue, snapshot_users, specs
 from slicemgr.service.slices.placement import Placement, given, place
 from slicemgr.store import Store
 from slicemgr.store import tables as t
@@ -69,8 +69,9 @@ def create(store: Store, config: Config, source: Draft | Callable[[Connection], 
     """Create a slice, for the form, REST, a granted request and a clone alike. Refused: nothing was changed.
 
     source: a draft, or a function that reads it in the transaction of the new slice. The user must be allowed to create
-    slices in the project; the function checks the other rights. Without `ssh_keys` the keys of the account are used.
-    Beyond the quota a request is queued if the draft has a reason; otherwise raises OverQuota.
+    slices in the project; the function checks the other rights. Without `ssh_keys` the keys of the account are used;
+    without a name one is generated; the default image is `limits.image`, otherwise the only ready one. Beyond the quota
+    a request is queued if the draft has a reason; otherwise raises OverQuota.
     """
     early = None
     if isinstance(source, Draft):  # validate before taking the write lock
@@ -98,7 +99,7 @@ def plan(store: Store, config: Config, draft: Draft, by: Principal) -> tuple[Sli
 
 
 def _specify(c: Connection, config: Config, draft: Draft, by: Principal) -> tuple[Draft, SliceSpec]:
-    """The draft with its project and keys, and its specification with the project's default lease.
+    """The draft with its project, keys, name and image, and its specification with the project's default lease.
 
     Refused if the user may not create slices in the project. Raises InvalidSpec.
     """
@@ -109,7 +110,8 @@ def _specify(c: Connection, config: Config, draft: Draft, by: Principal) -> tupl
         body["ssh_keys"] = own
     usual = projects.lease_policy(c, config, project).default
     if draft.original is None:
-        spec = specs.slice_spec(body, config, usual)
+        body = request_defaults.complete(c, config, body)
+        spec = specs.slice_spec(body, config, usual, request_defaults.hints(c, body))
     else:
         spec = specs.changed(replace(draft.original, lease=usual), body, config, draft.contents)
     return replace(draft, body=body), spec

@@ -69,9 +69,9 @@ class _Form:
             return default
         return self.attempt(lambda: parse(value), default)
 
-    def need(self, name: str, parse: Callable[[Any], T], default: T) -> T:
+    def need(self, name: str, parse: Callable[[Any], T], default: T, hint: str = "") -> T:
         if self._raw.get(name) is None:
-            self.errors.append(invalid(name, "is missing"))
+            self.errors.append(invalid(name, "is missing", hint))
         return self.take(name, parse, default)
 
     def attempt(self, work: Callable[[], T], default: T) -> T:
@@ -82,10 +82,15 @@ class _Form:
             return default
 
 
-def slice_spec(raw: Mapping[str, Any], config: Config, default_lease: timedelta | None = None) -> SliceSpec:
+def slice_spec(
+    raw: Mapping[str, Any],
+    config: Config,
+    default_lease: timedelta | None = None,
+    hints: Mapping[str, str] | None = None,
+) -> SliceSpec:
     """The request in `raw` (the JSON of `POST /slices`), complete and valid. Raises InvalidSpec.
 
-    default_lease: for a request without a lease, in a project with a policy of its own.
+    default_lease: for a request without a lease, in a project with a policy of its own. hints: for missing fields.
     """
     form = _Form(raw)
     for unknown in sorted(set(raw) - _FIELDS):
@@ -100,7 +105,7 @@ def slice_spec(raw: Mapping[str, Any], config: Config, default_lease: timedelta 
     spec = SliceSpec(
         name=form.need("name", slice_name, ""),
         type=sliver_type,
-        image=form.need("image", lambda value: _text("image", value), ""),
+        image=form.need("image", lambda value: _text("image", value), "", (hints or {}).get("image", "")),
         count=form.take("count", lambda value: _whole("count", value, 1, defaults.slivers_per_slice), 1),
         limits=Limits(
             memory=form.take("memory", lambda value: _size("memory", value, LEAST_MEMORY), defaults.memory.bytes),
