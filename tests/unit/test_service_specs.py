@@ -50,6 +50,29 @@ def test_everything_said_is_taken() -> None:
     assert (limits.disk, limits.pids, limits.io_weight) == (1 << 30, 64, 10)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "meant"),
+    [
+        *(("memory", "30", "30M"), ("memory", 512, "512M"), ("memory", "1", "1G"), ("memory_soft", " 64 ", "64M")),
+        *(("disk", "4", "4G"), ("disk", "0.5", "0.5G"), ("io_rate", "20", "20M")),
+    ],
+)
+def test_a_size_without_a_unit_is_taken_for_a_mistake(field: str, value: Any, meant: str) -> None:
+    with pytest.raises(specs.InvalidSpec) as error:
+        specs.slice_spec({**FINE, "type": "kvm", field: value}, CONFIG)
+    (only,) = error.value.errors
+    assert (only.field, only.message) == (field, f"{str(value).strip()} B is too little")
+    assert only.hint.startswith(f"did you mean {meant}? Use at least ")
+    assert specs.slice_spec({**FINE, "type": "kvm", "memory": "8G", field: meant}, CONFIG)
+
+
+def test_the_same_of_a_larger_disk() -> None:
+    with pytest.raises(Refused, match="8 B is too little") as error:
+        specs.disk("8")
+    assert error.value.hint.startswith("did you mean 8G?")
+    assert specs.disk(str(64 * MIB)) == 64 * MIB
+
+
 BAD: list[tuple[str, Any, str]] = [
     ("name", None, "is missing"),
     ("name", "", "is empty"),
