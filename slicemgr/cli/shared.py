@@ -63,13 +63,28 @@ def time_options(command: Command) -> Command:
     )
 
 
+def sliver_name(target: str) -> tuple[str, int]:
+    """The slice and the number of the sliver in NAME, NAME/N, PROJECT/NAME or PROJECT/NAME/N. Raises Refused.
+
+    A number after one slash is a sliver's: a slice that is called 7 is written PROJECT/7/0.
+    """
+    slice, slash, index = target.rpartition("/")
+    if not slash or ("/" not in slice and not index.isdecimal()):
+        return target, 0
+    if not index.isdecimal() or not index.isascii() or target.count("/") > 2 or len(index) > 4:
+        raise invalid("NAME", f"{target!r} is not the name of a sliver", "write it as exp/0 or lab/exp/0")
+    return slice, int(index)
+
+
 def slice_names(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """The names of slices for completion in the shell; none if the service cannot be reached."""
+    """The names of slices for completion in the shell, with their projects after a slash; none without a service."""
     from slicemgr.client import Client
 
     try:
         with Client.local(timeout=_COMPLETION_TIMEOUT) as client:
-            return [one["name"] for one in client.slices.list() if one["name"].startswith(incomplete)]
+            with_project = "/" in incomplete
+            names = [f"{one['project']}/{one['name']}" if with_project else one["name"] for one in client.slices.list()]
+            return [name for name in names if name.startswith(incomplete)]
     except SlicemgrError:
         return []
 

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from slicemgr.client.deprecated import OldList
-from slicemgr.client.paths import pages, query, segment
+from slicemgr.client.paths import pages, query, segment, slice_filters
 from slicemgr.client.resource import Resource
 from slicemgr.errors import Code, Failed, SlicemgrError
 
@@ -23,7 +23,7 @@ _LONGEST_POLL = 30  # seconds; the service allows 60, but a proxy in front of it
 class Operations(OldList, Resource):
     def list(self, *, limit: int | None = 100, **filters: str | None) -> builtins.list[wire.Operation]:
         """The newest, at most `limit`; None: all. filters: state, kind, slice, project, user, since, until."""
-        return pages(self._connection.get, "/operations", "operations", filters, limit)
+        return pages(self._connection.get, "/operations", "operations", slice_filters(filters), limit)
 
     def get(self, operation_id: str | int, *, wait: int | None = None, seen: int | None = None) -> wire.Operation:
         """An operation. wait: seconds to delay the answer until the operation ends or its version exceeds `seen`."""

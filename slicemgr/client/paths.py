@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlencode
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from slicemgr import wire
 
+_PROJECT = re.compile(r"[a-z][a-z0-9-]*")
 _PAGE = 500  # rows per request
 _BY_STATUS = {400: Code.INVALID, 413: Code.INVALID, 502: Code.UNAVAILABLE, 403: Code.DENIED}
 OTHER_VERSION = "check that client and service have the same version"
@@ -22,6 +24,26 @@ def segment(field: str, text: str) -> str:
     if not text or not text.isprintable() or "/" in text or text in (".", ".."):
         raise invalid(field, f"{text!r} is not a valid name", "use letters, digits and hyphens")
     return quote(text, safe="")
+
+
+def named(name: str, project: str | None) -> tuple[str | None, str]:
+    """The project and the name of a slice that is written as `PROJECT/NAME`, or as NAME in `project`."""
+    before, slash, after = name.partition("/")
+    return (before, after) if slash and _PROJECT.fullmatch(before) else (project, name)
+
+
+def of_slice(name: str, project: str | None, what: str = "", **values: object) -> str:
+    """The path of a slice, written as in `named`, followed by `what`, and a query. Raises Refused for a wrong name."""
+    project, name = named(name, project)
+    return f"/slices/{segment('NAME', name)}{what}" + query({"project": project, **values})
+
+
+def slice_filters(filters: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The filters of a list; a `slice` that is written as PROJECT/NAME also chooses the project."""
+    wanted = dict(filters)
+    if wanted.get("slice"):
+        wanted["project"], wanted["slice"] = named(wanted["slice"] or "", wanted.get("project"))
+    return wanted
 
 
 def query(values: Mapping[str, object]) -> str:

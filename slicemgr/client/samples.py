@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slicemgr.client.paths import pages, query, segment
+from slicemgr.client.paths import of_slice, pages, query, segment
 from slicemgr.client.resource import Resource
 
 
@@ -14,8 +14,7 @@ class Samples(Resource):
 
         `slivers` have `series`, which are lists as long as `at`, and `totals`. Rates are per second, cpu is in cores.
         """
-        path = f"/slices/{segment('NAME', name)}/samples"
-        return self._connection.get(path + query({"project": self._connection.project, **wanted}))
+        return self._connection.get(of_slice(name, self._connection.project, "/samples", **wanted))
 
     def of_node(self, name: str, **wanted: str | None) -> dict[str, Any]:
         """The samples of a node: `series` and `totals`."""

@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, cast
 
 from slicemgr.client.deprecated import OldList
-from slicemgr.client.paths import operation_in, pages, query, segment
+from slicemgr.client.paths import named, of_slice, operation_in, pages
 from slicemgr.client.resource import Resource
 from slicemgr.errors import Code, Refused
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class Slices(OldList, Resource):
+    """Methods take the name of a slice as NAME, of the client's project, or as PROJECT/NAME."""
+
     def list(self, **filters: str | None) -> builtins.list[wire.Slice]:
         """The slices. filters: state, type, image, project, owner, prefix (of the name)."""
         filters = {"project": self._connection.project, **filters}
@@ -39,7 +41,11 @@ class Slices(OldList, Resource):
         from slicemgr.client.ssh import public_keys
 
         given = {"name": name, "image": image}
-        request = {"type": type, **{key: value for key, value in given.items() if value is not None}, **wanted}
+        request: dict[str, Any] = {
+            "type": type,
+            **{key: value for key, value in given.items() if value is not None},
+            **wanted,
+        }
         if "ssh_keys" not in request and (keys := public_keys(self._connection.identity)):
             request["ssh_keys"] = keys
         made = self.submit(cast("wire.SliceRequest", request))
@@ -59,8 +65,12 @@ class Slices(OldList, Resource):
 
         If the connection breaks before the answer, the request is sent again, but executed only once.
         """
-        project = self._connection.project
-        body = {"project": project, **request} if project else request
+        project, name = named(str(request.get("name", "")), None)
+        body: dict[str, Any] = {**request}
+        if project:
+            body |= {"project": project, "name": name}
+        elif self._connection.project:
+            body.setdefault("project", self._connection.project)
         return cast("wire.Created", self._connection.call("POST", "/slices", body, key=uuid.uuid4().hex))
 
     def act(self, name: str, action: str) -> wire.Operation:
@@ -106,4 +116,4 @@ class Slices(OldList, Resource):
         return self._connection.channel(ticket["path"], ticket["token"])
 
     def _path(self, name: str, what: str = "") -> str:
-        return f"/slices/{segment('NAME', name)}{what}" + query({"project": self._connection.project})
+        return of_slice(name, self._connection.project, what)

@@ -6,7 +6,7 @@ import builtins
 from typing import TYPE_CHECKING, cast
 
 from slicemgr.client.deprecated import OldList
-from slicemgr.client.paths import items, operation_in, query, segment
+from slicemgr.client.paths import items, of_slice, operation_in, segment
 from slicemgr.client.resource import Resource
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Snapshots(OldList, Resource):
         return cast("wire.Created", self._connection.call("POST", self._path(slice, snapshot, "/clone"), body))
 
     def _all(self, slice: str, what: str = "") -> str:
-        return f"/slices/{segment('NAME', slice)}/snapshots{what}" + query({"project": self._connection.project})
+        return of_slice(slice, self._connection.project, f"/snapshots{what}")
 
     def _path(self, slice: str, snapshot: str, what: str = "") -> str:
         return self._all(slice, f"/{segment('SNAPSHOT', snapshot)}{what}")

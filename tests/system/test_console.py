@@ -235,7 +235,8 @@ def test_what_does_not_run_has_no_console(node: Node) -> None:
     node.create("exp")
     for target, status, message in (
         ("exp/1", 3, "no sliver 1"),
-        ("exp/x", 2, "is not the name of a sliver"),
+        ("default/exp/x", 2, "is not the name of a sliver"),
+        ("exp/x", 3, "no project 'exp'"),
         ("nope", 3, "no slice"),
     ):
         done = node.slicectl("console", target)

@@ -21,6 +21,7 @@ from bare_service import KEY, config_in, empty_database, service, store_table
 
 from slicemgr import cli
 from slicemgr import config as configs
+from slicemgr.cli import shared
 from slicemgr.client import Client
 from slicemgr.errors import SlicemgrError
 from slicemgr.web import server
@@ -95,6 +96,21 @@ def run(
 def create(run: Run, tmp_path: Path, name: str, *more: str) -> tuple[int, str, str]:
     given = ("--type", "lxc", "--image", "debian-12", "--ssh-key", str(tmp_path / "key.pub"), "--no-wait")
     return run("create", *given, *more, "--", name)
+
+
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [
+        *(("exp", ("exp", 0)), ("exp/2", ("exp", 2)), ("lab/exp", ("lab/exp", 0)), ("lab/exp/2", ("lab/exp", 2))),
+        *(("lab/7/0", ("lab/7", 0)), ("lab/exp/x", None), ("a/b/c/1", None), ("lab/exp/99999", None)),
+    ],
+)
+def test_the_name_of_a_sliver(target: str, found: tuple[str, int] | None) -> None:
+    if found is None:
+        with pytest.raises(SlicemgrError, match="is not the name of a sliver"):
+            shared.sliver_name(target)
+    else:
+        assert shared.sliver_name(target) == found
 
 
 def test_formats(run: Run, tmp_path: Path) -> None:
@@ -218,3 +234,13 @@ def test_the_type_alone_creates_a_slice(run: Run, tmp_path: Path) -> None:
     name = json.loads(out)["name"]
     assert name.startswith("lxc-") and f"the name of the slice is {name}" in err
     assert run("delete", name, "--no-wait")[0] == 0
+
+
+def test_a_slice_is_named_as_the_list_names_it(run: Run, tmp_path: Path) -> None:
+    assert create(run, tmp_path, "default/named")[0] == 0
+    (row,) = [line.split() for line in run("list", "-f", "compact", "--no-header")[1].splitlines() if "named" in line]
+    assert "default" in row
+    assert json.loads(run("show", "default/named", "-f", "json")[1])["project"] == "default"
+    assert run("show", "nowhere/named")[0] == 3
+    assert run("show", "--project", "nowhere", "default/named")[0] == 0
+    assert run("delete", "default/named", "--no-wait")[0] == 0

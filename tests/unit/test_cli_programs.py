@@ -80,8 +80,9 @@ def test_ssh_itself_understands_the_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "target", "status", "message"),
     [
-        ({}, "exp/7", 3, "no sliver '7'"),
-        ({}, "exp/", 3, "no sliver ''"),
+        ({}, "exp/7", 3, "no sliver 7"),
+        ({}, "exp/", 2, "'' is not a valid name"),
+        ({}, "lab/exp/x", 2, "is not the name of a sliver"),
         ({}, "nope", 3, ""),
         ({}, "-x", 2, "No such option"),
         ({"state": "stopped"}, "exp", 4, "`slicectl start exp`"),

@@ -157,7 +157,7 @@ def test_a_create_is_asked_once_more_with_the_same_key(canned: Canned, client: C
         client.slices.submit({"name": "exp"})
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\nb", "\x1b", "\udcff"])
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/..", "a/b/c", "A/b", "a\nb", "\x1b", "\udcff"])
 def test_a_name_cannot_become_another_path(canned: Canned, client: Client, name: str) -> None:
     for call in (
         client.slices.get,
@@ -171,6 +171,31 @@ def test_a_name_cannot_become_another_path(canned: Canned, client: Client, name:
             call(name)
         assert caught.value.code is Code.INVALID
     assert canned.requests == []
+
+
+def test_a_slice_is_named_with_its_project(canned: Canned, client: Client) -> None:
+    client.project = "own"
+    canned.on("GET /slices/exp", slice("exp"))
+    canned.on("GET /slices/exp/snapshots", {"snapshots": []})
+    canned.on("GET /slices/exp/samples", {"slivers": []})
+    canned.on("GET /events", {"events": []})
+    client.slices.get("exp")
+    client.slices.get("lab/exp")
+    client.snapshots.list("lab/exp")
+    client.samples.of_slice("lab/exp")
+    client.events.list(slice="lab/exp")
+    assert [one.query.get("project") for one in canned.requests] == ["own", *["lab"] * 4]
+    assert canned.requests[-1].query["slice"] == "exp"
+
+
+def test_a_new_slice_is_named_with_its_project(canned: Canned, client: Client) -> None:
+    canned.on("POST /slices", {"slice": slice("exp")})
+    client.project = "own"
+    for given in ({"name": "lab/exp"}, {"name": "exp"}, {"name": "exp", "project": "other"}, {"type": "lxc"}):
+        client.slices.submit(given)  # type: ignore[arg-type]
+    assert [(one.body.get("project"), one.body.get("name")) for one in canned.requests] == [
+        *(("lab", "exp"), ("own", "exp"), ("other", "exp"), ("own", None))
+    ]
 
 
 def test_odd_names_arrive_as_they_are(canned: Canned, client: Client) -> None:

@@ -347,3 +347,17 @@ def test_a_node_that_is_used(service: Service) -> None:
         "ports": 10,
         "addresses": 2,
     }
+
+
+def test_an_admin_gets_the_full_names_of_slices_elsewhere(service: Service) -> None:
+    other = Principal("member", False, {"default": Role.MEMBER})
+    service.create()
+    with service.store.write() as c:
+        c.exec_driver_sql("INSERT INTO projects (name, created_at) SELECT 'lab', created_at FROM projects")
+        c.exec_driver_sql("UPDATE slices SET project = 'lab'")
+    with service.store.read() as c:
+        for by, hint in ((ADMIN, "in other projects there is lab/exp"), (other, "list them with `slicectl list`")):
+            with pytest.raises(Refused, match="there is no slice 'exp'") as error:
+                slices.find(c, "exp", by)
+            assert error.value.hint == hint
+        assert slices.find(c, "exp", ADMIN, "lab").project == "lab"

@@ -34,7 +34,7 @@ def _request(client: Client, name: str, action: str) -> wire.Operation:
 
 
 def _command(action: str, help: str) -> click.Command:
-    @click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=slice_names)
+    @click.argument("names", metavar="[PROJECT/]NAME…", nargs=-1, required=True, shell_complete=slice_names)
     @project_option
     @click.option("--no-wait", is_flag=True, help="Return when the service has accepted the requests.")
     @click.option("--timeout", callback=seconds, metavar="TIME", help="Maximum time to wait, such as 2m.")

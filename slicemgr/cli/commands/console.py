@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slicemgr.cli.render.errors import say
-from slicemgr.cli.shared import slice_names
-from slicemgr.errors import invalid
+from slicemgr.cli.shared import project_option, slice_names, sliver_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +32,8 @@ _LAST = 2.0  # seconds for the service to receive the end of the session
 
 
 @click.command()
-@click.argument("target", metavar="NAME[/N]", shell_complete=slice_names)
+@project_option
+@click.argument("target", metavar="[PROJECT/]NAME[/N]", shell_complete=slice_names)
 def console(target: str) -> None:
     """Attach to the console of sliver N (0) of slice NAME. Press Ctrl-] to detach.
 
@@ -43,10 +43,7 @@ def console(target: str) -> None:
     """
     from slicemgr.client import Client
 
-    name, slash, text = target.partition("/")
-    if slash and not text.isdecimal():
-        raise invalid("NAME[/N]", f"{target!r} is not the name of a sliver", "write it as exp/0")
-    index = int(text or 0)
+    name, index = sliver_name(target)
     with Client.local() as client, client.slices.console(name, index) as channel:
         by_hand = sys.stdin is not None and sys.stdin.isatty()
         with _raw_terminal(by_hand), _size_changes(by_hand) as changes:

@@ -29,7 +29,7 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, metavar="[[PROJECT/]NAME]")
 @click.option("--type", "sliver_type", required=True, metavar="lxc|kvm", help="Container or virtual machine.")
 @click.option(
     "--image", help="Name or sha256; see `slicectl image list`. Default: that of the testbed, or the only ready one."
@@ -112,8 +112,14 @@ def create(
         if not no_wait:
             follow(client, created["operation"], timeout, cancel=f"slicectl delete {name}")
             _print_unverified(client.operations.get(created["operation"]["id"]))
-        made = client.slices.get(name)
+        made = client.slices.get(full_name(created, name))
         output.show(made["slivers"], made)
+
+
+def full_name(created: wire.Created, name: str) -> str:
+    """PROJECT/NAME of a new slice, because another project may have a slice of that name. name: as given."""
+    made = created.get("slice")
+    return f"{made['project']}/{made['name']}" if made else name
 
 
 def _ask(client: Client, request: wire.SliceRequest) -> wire.Created:

@@ -31,7 +31,7 @@ def list_slices(sliver_type: str | None, output: Output, **filters: str | None) 
 
 
 @click.command()
-@click.argument("name", shell_complete=slice_names)
+@click.argument("name", metavar="[PROJECT/]NAME", shell_complete=slice_names)
 @project_option
 @output_options(tables.SLIVERS)
 def show(name: str, output: Output) -> None:
@@ -43,7 +43,7 @@ def show(name: str, output: Output) -> None:
 
 
 @click.command()
-@click.argument("name", shell_complete=slice_names)
+@click.argument("name", metavar="[PROJECT/]NAME", shell_complete=slice_names)
 @click.option("--lease", required=True, help="New lease, counted from now, such as 7d. The policy may grant less.")
 @project_option
 @output_options(tables.SLICES)
@@ -60,7 +60,7 @@ def renew(name: str, lease: str, output: Output) -> None:
 
 
 @click.command()
-@click.argument("name", shell_complete=slice_names)
+@click.argument("name", metavar="[PROJECT/]NAME", shell_complete=slice_names)
 @click.option(
     "--disk", required=True, help="New disk limit per sliver, such as 8G. It must be larger than the current one."
 )

@@ -29,7 +29,7 @@ def snapshot() -> None:
 
 
 @snapshot.command("list")
-@click.argument("slice", shell_complete=slice_names)
+@click.argument("slice", metavar="[PROJECT/]SLICE", shell_complete=slice_names)
 @project_option
 @output_options(tables_snapshots.SNAPSHOTS)
 def list_snapshots(slice: str, output: Output) -> None:
@@ -41,7 +41,7 @@ def list_snapshots(slice: str, output: Output) -> None:
 
 
 @snapshot.command("create")
-@click.argument("slice", shell_complete=slice_names)
+@click.argument("slice", metavar="[PROJECT/]SLICE", shell_complete=slice_names)
 @click.argument("name")
 @_waiting
 @output_options(tables_snapshots.SNAPSHOTS)
@@ -63,7 +63,7 @@ def create_snapshot(slice: str, name: str, no_wait: bool, timeout: float | None,
 
 
 @snapshot.command("restore")
-@click.argument("slice", shell_complete=slice_names)
+@click.argument("slice", metavar="[PROJECT/]SLICE", shell_complete=slice_names)
 @click.argument("name")
 @_waiting
 def restore_snapshot(slice: str, name: str, no_wait: bool, timeout: float | None) -> None:
@@ -81,7 +81,7 @@ def restore_snapshot(slice: str, name: str, no_wait: bool, timeout: float | None
 
 
 @snapshot.command("delete")
-@click.argument("slice", shell_complete=slice_names)
+@click.argument("slice", metavar="[PROJECT/]SLICE", shell_complete=slice_names)
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
 @_waiting
 def delete_snapshots(slice: str, names: tuple[str, ...], no_wait: bool, timeout: float | None) -> int:
@@ -100,7 +100,7 @@ def delete_snapshots(slice: str, names: tuple[str, ...], no_wait: bool, timeout:
 
 
 @snapshot.command("clone")
-@click.argument("slice", shell_complete=slice_names)
+@click.argument("slice", metavar="[PROJECT/]SLICE", shell_complete=slice_names)
 @click.argument("name")
 @click.argument("new")
 @click.option("--lease", help="Lease of the new slice, such as 12h or 7d.")
@@ -129,7 +129,7 @@ def clone_snapshot(
 
     NEW gets its own addresses, ports, host keys and lease, and does not depend on SLICE.
     """
-    from slicemgr.cli.commands.create import read_key
+    from slicemgr.cli.commands.create import full_name, read_key
     from slicemgr.cli.render.progress import follow
     from slicemgr.client import Client
 
@@ -139,5 +139,5 @@ def clone_snapshot(
         created = client.snapshots.clone(slice, name, new, **wishes)
         if not no_wait:
             follow(client, created["operation"], timeout, cancel=f"slicectl delete {new}")
-        made = client.slices.get(new)
+        made = client.slices.get(full_name(created, new))
         output.show(made["slivers"], made)

@@ -18,7 +18,7 @@ _BETWEEN = 0.25  # seconds
 
 
 @click.command()
-@click.argument("name", shell_complete=slice_names)
+@click.argument("name", metavar="[PROJECT/]NAME", shell_complete=slice_names)
 @project_option
 @click.option("--for", "goal", type=click.Choice(GOALS), default="ssh", show_default=True, help="State to wait for.")
 @click.option(

@@ -32,7 +32,7 @@ SLICES = Table(
         field("expires_at", when),
         field("notice"),
     ),
-    ("name", "type", "state", "slivers", "image", "expires_at"),
+    ("name", "type", "state", "slivers", "image", "project", "expires_at"),
 )
 SLIVERS = Table(
     (

@@ -30,6 +30,7 @@ from slicemgr.store import tables as t
 from slicemgr.store.pending import SLIVER_OPERATIONS
 from slicemgr.store.updates import utcnow
 
+_MOST_ELSEWHERE = 5  # slices of the same name in a hint
 ACTIONS = ("start", "stop", "restart", "pause", "resume", "delete")
 
 
@@ -207,24 +208,32 @@ def find(c: Connection, name: str, by: Principal, project: str | None = None) ->
     columns = sa.select(l.id, l.name, l.project, l.owner, l.expires_at, l.lease_ended_at).order_by(l.project)
     rows = c.execute(columns.where(l.project.in_(where), l.name == name)).all()
     if not rows:
-        raise _gone(c, name, where)
+        raise _gone(c, name, where, by)
     if len(rows) > 1:
         for row in rows:
             if row.project == by.default_project:
                 return row
-        hint = f"give the project: {', '.join(row.project for row in rows)}"
+        hint = f"give the project, as in {rows[0].project}/{name}: {', '.join(row.project for row in rows)}"
         raise Refused(Code.CONFLICT, f"several projects have a slice {name!r}", hint=hint, field="project")
     return rows[0]
 
 
-def _gone(c: Connection, name: str, where: Sequence[str]) -> Refused:
-    """The error for a missing slice, with the reason of its deletion if the user could see the slice."""
+def _gone(c: Connection, name: str, where: Sequence[str], by: Principal) -> Refused:
+    """The error for a missing slice, with the reason of its deletion if the user could see the slice.
+
+    An admin, who sees all slices but changes those of other projects by their full names only, gets these.
+    """
     e, missing = t.events.c, access.missing("slice", name)
     deleted = (e.slice == name, e.action == "delete", e.project.in_(where))
     last = c.execute(sa.select(e.at, e.user, e.detail).where(*deleted).order_by(e.id.desc()).limit(1)).first()
     if last is not None:
         why = f": {last.detail}" if last.detail else ""
         missing.hint = f"a slice with this name was deleted at {last.at:%Y-%m-%dT%H:%M:%SZ} by {last.user}{why}"
+    if by.admin:
+        l = t.slices.c
+        elsewhere = c.scalars(sa.select(l.project).where(l.name == name).order_by(l.project).limit(_MOST_ELSEWHERE))
+        if found := [f"{project}/{name}" for project in elsewhere]:
+            missing.hint = f"in other projects there is {', '.join(found)}"
     return missing
 
 
