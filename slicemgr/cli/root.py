@@ -19,6 +19,7 @@ COMMANDS = {
     "renew": "commands.slices:renew",
     "resize": "commands.slices:resize",
     "ssh": "commands.ssh:ssh",
+    "ssh-config": "commands.ssh_config:ssh_config",
     "console": "commands.console:console",
     "wait": "commands.wait:wait",
     "snapshot": "commands.snapshot:snapshot",

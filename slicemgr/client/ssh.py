@@ -60,9 +60,9 @@ def known_hosts(target: str, sliver: wire.Sliver) -> Path:
     return path
 
 
-def ssh_words(sliver: wire.Sliver, known_hosts: Path, identity: str | None, login: str) -> list[str]:
-    """The command line of ssh, which accepts only the recorded key and ignores the known_hosts of the user."""
-    options = {
+def verified(known_hosts: Path) -> dict[str, str]:
+    """Options of ssh, which accepts only the key in that file and ignores the known_hosts of the user."""
+    return {
         "StrictHostKeyChecking": "yes",
         "UserKnownHostsFile": '"' + str(known_hosts).replace("%", "%%") + '"',
         "GlobalKnownHostsFile": "/dev/null",
@@ -73,8 +73,12 @@ def ssh_words(sliver: wire.Sliver, known_hosts: Path, identity: str | None, logi
         "UpdateHostKeys": "no",
         "LogLevel": "ERROR",
     }
+
+
+def ssh_words(sliver: wire.Sliver, known_hosts: Path, identity: str | None, login: str) -> list[str]:
+    """The command line of ssh, with the options of `verified`."""
     words = ["ssh", "-p", str(sliver["ssh"]["port"])]
-    for name, value in options.items():
+    for name, value in verified(known_hosts).items():
         words += ["-o", f"{name}={value}"]
     if identity:
         words += ["-i", identity, "-o", "IdentitiesOnly=yes"]

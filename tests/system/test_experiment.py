@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from testbed import BIN, Node, eventually
 
 from slicemgr.client import Client
@@ -94,6 +96,31 @@ def test_the_same_verbs_from_a_laptop(node: Node, laptop: Laptop) -> None:
     laptop.slicectl("logout")
     assert laptop.run(BIN / "slicectl", "list").returncode != 0
     laptop.slicectl("login", node.url, "--user", "carol", "--password-stdin", input=f"{PASSWORD}\n")
+
+
+def test_ssh_itself_with_the_printed_configuration(node: Node, laptop: Laptop, tmp_path: Path) -> None:
+    """ssh and the inventory's options log in with the recorded host key; with another recorded key they refuse."""
+    laptop.slicectl("key", "add", f"{laptop.key}.pub")
+    laptop.slicectl("create", "far", "--type", "lxc", "--image", "debian-12", "--count", "2")
+    config = tmp_path / "slices"
+    config.write_text(laptop.slicectl("ssh-config", "far/far", "-i", str(laptop.key)))
+
+    def hostname(*words: str) -> subprocess.CompletedProcess[str]:
+        return laptop.run("ssh", "-o", "BatchMode=yes", *words, "hostname")
+
+    assert hostname("-F", str(config), "far-1").stdout == "far-1\n"
+    groups = yaml.safe_load(laptop.slicectl("ssh-config", "far", "-i", str(laptop.key), "--ansible"))["all"]["children"]
+    host = groups["far_far"]["hosts"]["far-0"]
+    words = [*shlex.split(host["ansible_ssh_args"]), "-p", str(host["ansible_port"]), f"root@{host['ansible_host']}"]
+    assert hostname("-F", "/dev/null", *words).stdout == "far-0\n"
+    (known,) = (tmp_path / ".cache/slicemgr/known_hosts").glob(f"*-{host['ansible_port']}")
+    other = tmp_path / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True)
+    first, _, _ = known.read_text().partition(" ")
+    known.write_text(f"{first} {Path(f'{other}.pub').read_text()}")
+    assert hostname("-F", str(config), "far-0").returncode == 255
+    assert hostname("-F", "/dev/null", *words).returncode == 255
+    laptop.slicectl("delete", "far")
 
 
 @pytest.fixture
