@@ -404,7 +404,11 @@ class Session(TypedDict):
 
 
 class Request(TypedDict):
-    """A slice asked for beyond the quota: waiting, granted, declined or withdrawn."""
+    """A slice asked for beyond the quota: waiting, granted, declined or withdrawn.
+
+    granted: the values that replaced those of the request, None if there are none. unread: its user has not opened the
+    page of the request since the decision.
+    """
 
     id: str
     state: str
@@ -419,6 +423,8 @@ class Request(TypedDict):
     decided_by: str | None
     answer: str | None
     operation: str | None
+    granted: NotRequired[dict[str, object] | None]
+    unread: NotRequired[bool]
 
 
 class Console(TypedDict):

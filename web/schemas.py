@@ -269,6 +269,12 @@ class Request(Schema):
     decided_by = fields.String(allow_none=True)
     answer = fields.String(allow_none=True, metadata={"description": "reason of the decision"})
     operation = fields.String(allow_none=True)
+    granted = fields.Dict(
+        allow_none=True, metadata={"description": "values that replaced those of the request; null: none"}
+    )
+    unread = fields.Boolean(
+        metadata={"description": "whether its user has yet to open its page since the decision of another user"}
+    )
 
 
 class Listed(Schema):

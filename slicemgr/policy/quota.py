@@ -15,6 +15,7 @@ from slicemgr.policy import leases
 from slicemgr.policy.allocate import size_text
 
 REQUEST_HINT = "give a `reason` to submit a request, delete unused slices, or request less"
+CEILING_HINT = "request less, or let an admin of the testbed decide, who may grant more"
 ADMIN_HINT = "delete unused slices, or ask an admin of the testbed for a larger quota"
 _NEARLY = 1e-6  # of a core: sums of fractions are not exact
 
@@ -77,10 +78,17 @@ def wanted(spec: SliceSpec) -> Amounts:
 
 
 def check(
-    quota: Quota, used: Amounts, more: Amounts, lease: timedelta | None = None, *, hint: str = REQUEST_HINT
+    quota: Quota,
+    used: Amounts,
+    more: Amounts,
+    lease: timedelta | None = None,
+    *,
+    hint: str = REQUEST_HINT,
+    limit: str = "project quota",
 ) -> None:
     """Raises OverQuota with every exceeded limit, unless `used` and `more` together are within the quota.
 
+    limit: what the errors call it.
     Resources of which nothing more is requested are not checked: a grant beyond one limit does not block the others.
     """
     errors = []
@@ -90,10 +98,10 @@ def check(
             continue
         text = _TEXTS.get(name, _number)
         left = text(max(0, most - has))
-        message = f"{text(adds)} {_NOUNS.get(name, name)} requested, {left} of {text(most)} left in the project quota"
+        message = f"{text(adds)} {_NOUNS.get(name, name)} requested, {left} of {text(most)} left in the {limit}"
         errors.append(Refused(Code.QUOTA, message, hint=hint, field=_REQUEST_FIELDS.get(name, name)))
     if lease is not None and quota.lease is not None and lease > quota.lease:
-        message = f"{leases.text(lease)} exceeds the longest lease of this project, {leases.text(quota.lease)}"
+        message = f"{leases.text(lease)} exceeds the longest lease in the {limit}, {leases.text(quota.lease)}"
         errors.append(Refused(Code.QUOTA, message, hint=hint, field="lease"))
     if errors:
         raise OverQuota(errors)

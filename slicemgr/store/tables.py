@@ -242,6 +242,8 @@ requests = sa.Table(
     _empty("decided_by"),
     _empty("answer"),
     _empty("operation"),
+    sa.Column("granted", sa.JSON(none_as_null=True)),
+    sa.Column("unread", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.ForeignKeyConstraint(["project"], ["projects.name"], ondelete="CASCADE"),
     sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
     sa.Index(

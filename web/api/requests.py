@@ -65,7 +65,7 @@ def decline_request(id: str) -> Answer:
     """Decline a request with a reason."""
     body = reading.body()
     reading.only(body, "reason")
-    requests.decline(state().store, id, requests.reason(body.get("reason"), needed=True), principal())
+    requests.decline(state().store, id, requests.reason(body.get("reason"), needed=True), principal(), state().config)
     return _shown(id)
 
 

@@ -93,6 +93,8 @@ def estimate(c: Connection, config: Config, project: str, asked: Mapping[str, An
     bars = [
         (label, name, getattr(used, name), getattr(most, name), getattr(wanted, name)) for name, label in LABELS.items()
     ]
+    if most.lease is not None and lease > most.lease:
+        bars.append(("Lease", "lease", 0, most.lease.total_seconds(), lease.total_seconds()))
     each = {"cpu": cpu, "memory": memory, "disk": disk}
     return Cost(project, bars, over, when(_end(lease)), most.lease, int(count), each)
 

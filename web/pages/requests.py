@@ -23,13 +23,19 @@ _ALIASES = {"slivers": "count", "vcpus": "cpu", "reason": "answer"}
 blueprint = shell.blueprint(
     "request_page", Entry("request_page.every", "Requests", "request", 30, badge="requests/badge.html")
 )
-blueprint.app_context_processor(lambda: {"requests_waiting": waiting_now})
+blueprint.app_context_processor(lambda: {"requests_waiting": waiting_now, "requests_decided": decided_now})
 
 
 def waiting_now() -> int:
     """The number of requests that wait for the user."""
     with state().store.read() as c:
         return page_views.waiting(c, principal())
+
+
+def decided_now() -> int:
+    """The number of decisions that the user has not read."""
+    with state().store.read() as c:
+        return page_views.decided(c, principal())
 
 
 @blueprint.route("/requests")
@@ -56,7 +62,11 @@ def waiting() -> Response:
 
 @blueprint.route("/requests/<id>")
 def show(id: str) -> Response:
-    """One request, with the possible decisions."""
+    """One request, with the possible decisions. A decision counts as read when the requester opens this page."""
+    with state().store.read() as c:
+        found = people.requests(c, principal(), id)[0]
+    if found["unread"] and found["user"] == principal().user:
+        requests.mark_read(state().store, id, principal())
     return _page(id)
 
 
@@ -84,7 +94,7 @@ def decline(id: str) -> Response:
     """Decline, with a reason."""
     form = Form.sent()
     try:
-        requests.decline(state().store, id, requests.reason(form["no"], needed=True), principal())
+        requests.decline(state().store, id, requests.reason(form["no"], needed=True), principal(), state().config)
     except Refused as error:
         return _page(id, form, form.take(error, {"reason": "no"}, ("no",)))
     return shell.see("request_page.show", "Request declined. The requester can see your reason.", id=id)
@@ -106,6 +116,7 @@ def _page(id: str, form: Form | None = None, status: int = 200) -> Response:
     waits = found["state"] == RequestState.WAITING
     may = {"decide": waits and by.leads(found["project"]), "withdraw": waits and by.user == found["user"]}
     values = {"project": project, "may": may, "trims": _GRANT, "asked": _typed(found["wanted"])}
+    values["granted"] = _typed(found["granted"] or {})
     return shell.show(
         "requests/show.html", status, form=form or Form(_typed(found["wanted"])), request_=found, **values
     )

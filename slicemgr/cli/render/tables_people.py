@@ -25,6 +25,10 @@ def _span(value: object) -> str:
     return span_text(value) if isinstance(value, int | float) else "-"
 
 
+def _values(value: object) -> str:
+    return text(", ".join(f"{one} {two}" for one, two in value.items()) if isinstance(value, dict) else value)
+
+
 def _of(name: str, human: Callable[[object], str]) -> Column:
     """The usage and the limit, as `USED of LIMIT`."""
 
@@ -142,6 +146,8 @@ REQUESTS = Table(
         field("decided_at", when),
         field("answer"),
         field("operation"),
+        field("granted", _values),
+        field("unread"),
     ),
-    ("id", "state", "project", "user", "name", "exceeds", "reason", "answer"),
+    ("id", "state", "project", "user", "name", "exceeds", "reason", "granted", "answer"),
 )

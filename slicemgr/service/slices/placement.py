@@ -35,7 +35,7 @@ def place(
 ) -> Placement:
     """Choose the node and allocate resources for each sliver. Refused if the request cannot be met.
 
-    allowed: the limits to check, by default the project's quota. hint: of OverQuota.
+    allowed: the limits to check, such as the project's ceiling, by default its quota. hint: of OverQuota.
     """
     projects.check_exists(c, spec.project)
     taken = sa.select(t.slices.c.id).where(t.slices.c.project == spec.project, t.slices.c.name == spec.name)
@@ -45,8 +45,10 @@ def place(
     node = nodes.choose(c, spec.node)
     nodes.check_able(node, spec)
     boot = _check_image(image, spec)
-    most = projects.limits(c, spec.project) if allowed is None else allowed
-    quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease, hint=hint)
+    most, limit = (
+        (projects.limits(c, spec.project), "project quota") if allowed is None else (allowed, "project ceiling")
+    )
+    quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease, hint=hint, limit=limit)
     there = given(c, node.name)
     allocate.check_capacity(node.capacity, config.limits, there, spec.count, spec.limits)
     grants, cursors = allocate.allocate(config.network, there, node.cursors, spec.count, spec.ports)

@@ -16,7 +16,8 @@ from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
 from slicemgr.service.accounts import authentication
 from slicemgr.service.projects import projects
-from slicemgr.service.slices import request_queue, slices, specs
+from slicemgr.service.slices import decisions, request_queue, slices, specs
+from slicemgr.service.slices.decisions import granted_text
 from slicemgr.service.slices.slices import Created, Draft
 from slicemgr.store import Store
 from slicemgr.store import tables as t
@@ -40,8 +41,8 @@ def reason(value: Any, *, needed: bool = False) -> str:
 def grant(store: Store, config: Config, id: str, trimmed: Mapping[str, Any], answer: str, by: Principal) -> str:
     """Create the slice, with the values in `trimmed` replacing those of the request; the operation's id.
 
-    Refused(QUOTA) beyond the ceiling, unless by an admin; Refused(CONFLICT) if it was decided already, or its user may
-    no longer have slices there.
+    The user of the request gets mail and finds the replaced values in it. Refused(QUOTA) beyond the ceiling, unless by
+    an admin; Refused(CONFLICT) if it was decided already, or its user may no longer have slices there.
     """
     for unknown in sorted(set(trimmed) - set(TRIMMED)):
         raise invalid(unknown[:64], "cannot be changed when granting", f"the fields are {', '.join(TRIMMED)}")
@@ -50,26 +51,37 @@ def grant(store: Store, config: Config, id: str, trimmed: Mapping[str, Any], ans
         row = _waiting(c, id, by)
         access.decide_request(by, row.project, row.user, id)
         allowed = quota.UNLIMITED if by.admin else projects.limits(c, row.project, projects.CEILING)
-        owner, record = _still_there(c, row), partial(_granted, row=row, trimmed=trimmed, answer=answer, by=by)
-        return Draft({**row.body, **trimmed}, project=row.project, owner=owner, allowed=allowed, record=record)
+        record = partial(_granted, config=config, row=row, trimmed=trimmed, answer=answer, by=by)
+        body, owner, hint = {**row.body, **trimmed}, _still_there(c, row), quota.CEILING_HINT
+        return Draft(body, project=row.project, owner=owner, allowed=allowed, hint=hint, record=record)
 
     return slices.create(store, config, draft, by).operation
 
 
 def _granted(
-    c: Connection, made: Created, row: Row[*tuple[Any, ...]], trimmed: Mapping[str, Any], answer: str, by: Principal
+    c: Connection,
+    made: Created,
+    config: Config,
+    row: Row[*tuple[Any, ...]],
+    trimmed: Mapping[str, Any],
+    answer: str,
+    by: Principal,
 ) -> None:
-    limits = ", ".join(f"{name} {value}" for name, value in sorted(trimmed.items()))
-    _decide(c, row, RequestState.GRANTED, answer, by, made.operation)
-    request_queue.note(c, "request grant", dict(row._mapping), by, limits)
+    less = {name: value for name, value in trimmed.items() if value != row.body.get(name)}
+    _decide(c, row, RequestState.GRANTED, answer, by, made.operation, less)
+    request_queue.note(c, "request grant", dict(row._mapping), by, granted_text(less, row.body))
+    decisions.send(c, config, row.id)
 
 
-def decline(store: Store, id: str, answer: str, by: Principal) -> None:
+def decline(store: Store, id: str, answer: str, by: Principal, config: Config | None = None) -> None:
+    """Decline with the reason `answer`. config: also send mail to the user of the request."""
     with store.write() as c:
         row = _waiting(c, id, by)
         access.decide_request(by, row.project, row.user, id)
         _decide(c, row, RequestState.DECLINED, answer, by)
         request_queue.note(c, "request decline", dict(row._mapping), by, answer)
+        if config is not None:
+            decisions.send(c, config, id)
 
 
 def withdraw(store: Store, id: str, by: Principal) -> None:
@@ -78,6 +90,13 @@ def withdraw(store: Store, id: str, by: Principal) -> None:
         access.withdraw_request(by, row.project, row.user, id)
         _decide(c, row, RequestState.WITHDRAWN, "", by)
         request_queue.note(c, "request withdraw", dict(row._mapping), by)
+
+
+def mark_read(store: Store, id: str, by: Principal) -> None:
+    """The user of the request has read the decision."""
+    q = t.requests.c
+    with store.write() as c:
+        c.execute(t.requests.update().where(q.id == id, q.user == by.user).values(unread=False))
 
 
 def find(c: Connection, id: str, by: Principal) -> Row[*tuple[Any, ...]]:
@@ -109,7 +128,15 @@ def _still_there(c: Connection, row: Row[*tuple[Any, ...]]) -> str:
 
 
 def _decide(
-    c: Connection, row: Row[*tuple[Any, ...]], state: RequestState, answer: str, by: Principal, operation: str = ""
+    c: Connection,
+    row: Row[*tuple[Any, ...]],
+    state: RequestState,
+    answer: str,
+    by: Principal,
+    operation: str = "",
+    granted: Mapping[str, Any] | None = None,
 ) -> None:
+    """granted: the values that replace those of the request."""
     values = {"state": state, "answer": answer, "operation": operation, "decided_by": by.user, "decided_at": utcnow()}
-    c.execute(t.requests.update().where(t.requests.c.id == row.id).values(values))
+    more = {"granted": dict(granted) if granted else None, "unread": by.user != row.user}
+    c.execute(t.requests.update().where(t.requests.c.id == row.id).values(**values, **more))

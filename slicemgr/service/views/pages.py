@@ -73,6 +73,12 @@ def waiting(c: Connection, by: Principal) -> int:
     return c.scalar(query) or 0
 
 
+def decided(c: Connection, by: Principal) -> int:
+    """The number of decisions about requests of `by` that `by` has not read."""
+    q = t.requests.c
+    return c.scalar(sa.select(sa.func.count()).where(q.user == by.user, q.unread)) or 0
+
+
 def users_of_image(c: Connection, sha256: str, by: Principal) -> tuple[list[Json], int]:
     """The slices with an image that `by` may see, and the number of the others."""
     l = t.slices.c

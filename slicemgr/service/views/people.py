@@ -233,4 +233,6 @@ def _request(row: Row[*tuple[Any, ...]]) -> Json:
         "decided_by": row.decided_by or None,
         "answer": row.answer or None,
         "operation": row.operation or None,
+        "granted": row.granted,
+        "unread": bool(row.unread),
     }
