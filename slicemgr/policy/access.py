@@ -130,9 +130,15 @@ def describe_project(by: Principal, project: str) -> None:
 
 
 def limit_project(by: Principal, project: str) -> None:
-    """Quota, ceiling and deletion."""
+    """Ceiling and deletion."""
     see_project(by, project)
     require(by, f"change the limits of project {project}")
+
+
+def set_quota(by: Principal, project: str) -> None:
+    """The quota within the ceiling: for PIs; only admins change the ceiling."""
+    see_project(by, project)
+    _leads(by, project, f"change the quota of project {project}")
 
 
 def see_invitations(by: Principal, project: str) -> None:

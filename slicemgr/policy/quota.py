@@ -107,6 +107,17 @@ def check(
         raise OverQuota(errors)
 
 
+def check_raised(quota: Quota, ceiling: Quota) -> None:
+    """Refused(QUOTA) if a quota that a PI sets exceeds the ceiling."""
+    for one in fields(Quota):
+        least, most = getattr(quota, one.name), getattr(ceiling, one.name)
+        if most is not None and (least is None or least > most):
+            text = leases.text(most) if one.name == "lease" else _TEXTS.get(one.name, _number)(most)
+            hint = "an admin of the testbed can raise the ceiling"
+            message = f"exceeds the ceiling of the project, {text}"
+            raise Refused(Code.QUOTA, message, hint=hint, field=f"quota.{one.name}")
+
+
 def check_ceiling(quota: Quota, ceiling: Quota) -> None:
     """Refused(INVALID) if the ceiling is below the quota."""
     for one in fields(Quota):

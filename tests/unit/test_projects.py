@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from bare_service import PATIENT
+from browsers import Browser
 from hypothesis import given
 from hypothesis import strategies as st
 from tenants import ALICE, BOB, CAROL, DAVE, LAB_IMAGE, LAB_SHA, ROOT, Tenants, ask
@@ -186,6 +187,44 @@ def test_one_projects_use_is_not_anothers(tenants: Tenants) -> None:
     assert ask(tenants, CAROL, "exp").operation, "names are a project's own"
     refused(Code.QUOTA, ask, tenants, CAROL, "more")
     assert ask(tenants, BOB, "more").operation
+
+
+def test_a_pi_sets_the_quota_up_to_the_ceiling(tenants: Tenants) -> None:
+    limit(tenants, slivers=2, lease="1d", ceiling={"slivers": 6, "lease": "4d"})
+    alice = tenants.client("alice")
+    answer = alice.patch(f"{API}/projects/lab", json={"quota": {"slivers": 6, "lease": "3d"}})
+    assert answer.status_code == 200
+    shown = answer.get_json()
+    assert (shown["quota"]["slivers"], shown["quota"]["lease"]) == (6, 3 * 86400)
+    assert (shown["ceiling"]["slivers"], shown["ceiling"]["lease"]) == (6, 4 * 86400)
+    before = tenants.dump()
+    for wanted, field, text in (
+        ({"slivers": 7}, "quota.slivers", "exceeds the ceiling of the project, 6"),
+        ({"slivers": None}, "quota.slivers", "exceeds the ceiling of the project, 6"),
+        ({"lease": "5d"}, "quota.lease", "exceeds the ceiling of the project, 4d"),
+    ):
+        error = refused(Code.QUOTA, projects.change, tenants.store, "lab", {"quota": wanted}, ALICE)
+        assert (error.field, error.message) == (field, text) and "an admin" in error.hint
+    refused(Code.DENIED, projects.change, tenants.store, "lab", {"quota": {"slivers": 3}}, BOB)
+    refused(Code.DENIED, projects.change, tenants.store, "lab", {"ceiling": {"slivers": 9}}, ALICE)
+    assert tenants.dump() == before
+    projects.change(tenants.store, "lab", {"quota": {"slivers": 7}}, ROOT)
+    with tenants.store.read() as c:
+        assert projects.limits(c, "lab", projects.CEILING).slivers == 7, "an admin's quota raises the ceiling"
+
+
+def test_a_pi_sets_the_quota_on_the_page(tenants: Tenants) -> None:
+    limit(tenants, slivers=2, ceiling={"slivers": 6})
+    alice = Browser(tenants, "alice")
+    page = alice.get("/projects/lab/settings").text
+    assert 'name="quota.slivers"' in page and 'name="ceiling.slivers"' not in page
+    fields = {"description": "ours", "quota.slivers": "5", "ceiling.slivers": "99"}
+    assert alice.post("/projects/lab/settings", fields).status_code == 303
+    with tenants.store.read() as c:
+        both = [projects.limits(c, "lab", level).slivers for level in (projects.QUOTA, projects.CEILING)]
+    assert both == [5, 6]
+    answer = alice.post("/projects/lab/settings", {**fields, "quota.slivers": "7"})
+    assert answer.status_code == 403 and "Exceeds the ceiling of the project, 6" in answer.text
 
 
 def test_the_default_project_is_limited_by_the_node_alone(tenants: Tenants) -> None:

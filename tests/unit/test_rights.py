@@ -222,7 +222,8 @@ def test_who_may(route: str, tenants: Tenants) -> None:
     [
         ("PATCH", "/users/bob", {"admin": True}),
         ("PATCH", "/users/bob", {"enabled": False}),
-        ("PATCH", "/projects/lab", {"quota": {"slices": 99}}),
+        ("PATCH", "/projects/lab", {"ceiling": {"slices": 99}}),
+        ("PATCH", "/projects/lab", {"quota": {"slices": 9}, "ceiling": {"slices": 99}}),
         ("PATCH", "/projects/lab", {"ceiling": {"slices": 99}}),
         ("PUT", "/projects/lab/members/bob", {"role": "pi"}),
         ("PATCH", "/projects/lab/leases", {"exempt": True}),

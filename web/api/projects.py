@@ -54,7 +54,10 @@ def show_project(name: str) -> Answer:
 @routes.alt_response(403, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 def change_project(name: str) -> Answer:
-    """Change the description (PIs), or the given limits of quota and ceiling (admins; null: no limit)."""
+    """Change the description, the given limits of the quota within the ceiling (PIs), or any limit (admins).
+
+    null: no limit other than the capacity of the node.
+    """
     projects.change(state().store, name, reading.body(), principal())
     return _shown(name)
 

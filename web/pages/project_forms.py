@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from flask import Response
+from flask import Response, request
 
 from slicemgr.errors import Refused
 from slicemgr.policy import access, leases
@@ -59,7 +59,7 @@ def make() -> Response:
 
 @blueprint.route("/projects/<name>/settings")
 def settings(name: str) -> Response:
-    """Description, and for admins the limits."""
+    """Description and quota, and for admins the ceiling."""
     return _settings(name, None)
 
 
@@ -69,8 +69,9 @@ def change(name: str) -> Response:
     """Change the project; an empty limit is no limit."""
     form, by = Form.sent(), principal()
     body: dict[str, Any] = {"description": form["description"]}
-    if by.admin:
-        body |= {level: _limits(form, level, empty_is=NAMES) for level in LEVELS}
+    sent = any(f"{projects.QUOTA}.{name}" in request.form for name in NAMES)
+    for level in LEVELS if by.admin else LEVELS[:1] if sent else ():  # a PI may send the description alone
+        body[level] = _limits(form, level, empty_is=NAMES)
     try:
         projects.change(state().store, name, body, by)
     except Refused as error:
@@ -107,7 +108,12 @@ def _settings(name: str, form: Form | None, status: int = 200, ending: Form | No
     access.describe_project(by, name)
     with state().store.read() as c:
         project = people.project_list(c, by, name)[0]
-    values = {"project": project, "names": NAMES, "ending": ending or Form()}
+    values = {
+        "project": project,
+        "names": NAMES,
+        "ending": ending or Form(),
+        "levels": LEVELS if by.admin else LEVELS[:1],
+    }
     return shell.show("projects/settings.html", status, form=form or Form(_typed(project)), **values)
 
 

@@ -126,7 +126,7 @@ def create_project(name: str, description: str | None, pi: str | None, output: O
 @_limit_options
 @output_options(tables.PROJECTS)
 def set_project(name: str, description: str | None, output: Output, **limits: Any) -> None:
-    """Change the description (PIs) or the limits (admins) of a project."""
+    """Change the description of a project, or the quota within the ceiling (PIs), or any limit (admins)."""
     from slicemgr.client import Client
 
     fields = {} if description is None else {"description": description}

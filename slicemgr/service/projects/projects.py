@@ -109,7 +109,10 @@ def create(store: Store, config: Config, raw: Mapping[str, Any], by: Principal) 
 
 
 def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal) -> None:
-    """Change the description as a PI; quota and ceiling as an admin, only the given fields (null: not limited)."""
+    """Change the description as a PI, and the quota within the ceiling; as an admin both without a bound.
+
+    Only the given fields (null: not limited). Refused(QUOTA) if a PI's quota exceeds the ceiling.
+    """
     for unknown in sorted(set(raw) - {"description", QUOTA, CEILING}):
         raise invalid(unknown[:64], "unknown field", "the fields are description, quota, ceiling")
     with store.write() as c:
@@ -122,9 +125,13 @@ def change(store: Store, name: str, raw: Mapping[str, Any], by: Principal) -> No
             c.execute(t.projects.update().where(t.projects.c.name == name).values(description=text))
             changes.append("description")
         if QUOTA in raw or CEILING in raw:
-            access.limit_project(by, name)
+            access.set_quota(by, name)
+            if CEILING in raw:
+                access.limit_project(by, name)
             both = {level: _parse(level, raw.get(level) or {}, limits(c, name, level)) for level in (QUOTA, CEILING)}
-            if CEILING not in raw:
+            if not by.admin:
+                quota.check_raised(both[QUOTA], both[CEILING])
+            elif CEILING not in raw:
                 both[CEILING] = _raised(both[QUOTA], both[CEILING])
             quota.check_ceiling(both[QUOTA], both[CEILING])
             for level, value in both.items():
