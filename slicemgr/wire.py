@@ -63,6 +63,8 @@ class Sliver(TypedDict):
     acceleration: str | None
     booted: str | None
     keys_missing: NotRequired[str | None]
+    oom_kills: NotRequired[int]
+    oom_at: NotRequired[str | None]
     error: str | None
 
 

@@ -152,6 +152,10 @@ class Sliver(Schema):
     keys_missing = fields.String(
         allow_none=True, metadata={"description": "why the newest SSH keys are not installed yet"}
     )
+    oom_kills = fields.Integer(
+        metadata={"description": "processes that the kernel killed at the memory limit since the sliver was created"}
+    )
+    oom_at = fields.String(allow_none=True, metadata={"description": "when that was last sampled; null: never"})
     error = fields.String(allow_none=True)
 
 

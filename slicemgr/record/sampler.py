@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 MACHINE = ""  # the node itself, among the readings of slivers
 _CHEAP = 20_000  # above this number, connections are not counted by sliver
 _GAUGES = ("charged", "working", "swap", "pids")
+_KILLS = "oom_kills"
 _NOTHING = Increment(0.0, {})
 
 Row = dict[str, Any]
@@ -40,11 +41,15 @@ Stats = Mapping[str, Mapping[str, int]]
 
 
 class Sample(NamedTuple):
-    """whole: the node's row. slivers: their rows. usage: the part of it that is kept with the slivers as the latest."""
+    """whole: the node's row. slivers: their rows. usage: the part of it that is kept with the slivers as the latest.
+
+    oom_kills: processes that the kernel killed for lack of memory since the last sample, by the serials of slivers.
+    """
 
     whole: Row
     slivers: list[Row]
     usage: list[Usage]
+    oom_kills: dict[int, int]
 
 
 class Sampler:
@@ -74,7 +79,7 @@ class Sampler:
         found = self._groups.read({one.id: running[one.id] for one in slivers if one.id in running})
         links, charges, connections = counters.links(), self._charges(), _connections(slivers)
         fresh: dict[str, Reading] = {}
-        rows, usage = [], []
+        rows, usage, kills = [], [], {}
         for one in slivers:
             row = _empty(self._config.node.name, at, one.serial)
             row["seconds"] = 0.0 if self._began is None else now - self._began
@@ -86,13 +91,16 @@ class Sampler:
                 values |= _of_machine(machines.get(one.id, {})) if one.type == SliverType.KVM else {}
                 life = str(running[one.id])
                 fresh[one.id] = Reading(life, now, self._counters(one.id, life, values))
-                self._fill(row, counts, values, self._since(one.id, fresh[one.id], running[one.id]))
+                increment = self._since(one.id, fresh[one.id], running[one.id])
+                self._fill(row, counts, values, increment)
+                if killed := int(increment.counts.get(_KILLS, 0)):
+                    kills[one.serial] = killed
             rows.append(row)
             usage.append(self._usage(one, row))
         whole = self._whole(at, now, rows, slivers, found, fresh)
         self._fresh = fresh, now
         whole["sample_seconds"], whole["sample_cpu"] = time.perf_counter() - wall, time.thread_time() - cpu
-        return Sample(whole, rows, usage)
+        return Sample(whole, rows, usage, kills)
 
     def keep(self) -> None:
         """Call after the last sample was stored."""
@@ -125,7 +133,7 @@ class Sampler:
         """
         before = self._kept.get(name)
         known = before.counters if before is not None and before.life == life else {}
-        return {one: known.get(one) if values.get(one) is None else values[one] for one in ("cpu", *COUNTED)}
+        return {one: known.get(one) if values.get(one) is None else values[one] for one in ("cpu", _KILLS, *COUNTED)}
 
     @staticmethod
     def _fill(row: Row, counts: Counts, values: Mapping[str, Any], increment: Increment) -> None:

@@ -365,6 +365,9 @@ slivers = sa.Table(
     sa.Column("usage_disk", sa.BigInteger),
     sa.Column("guest_memory", sa.BigInteger),
     sa.Column("usage_at", sa.BigInteger),  # time of the sample, seconds since 1970
+    _number("oom_kills", server_default="0"),
+    sa.Column("oom_at", UtcTime),
+    sa.Column("oom_event_at", UtcTime),  # of the last event about it
     sa.Column("updated_at", UtcTime, nullable=False),
     _empty("origin"),  # the origin of its root: SLIVER/SNAPSHOT; "": the image
     _number("inherited", server_default="0"),  # of a clone: bytes of its initial content, part of its disk limit

@@ -30,6 +30,20 @@ def first(node: Node) -> dict[str, Any]:
     return dict(eventually(lambda: top(node), "there is a fresh look")[0])
 
 
+def test_a_process_that_is_killed_at_the_memory_limit(node: Node) -> None:
+    """A process that needs more than the limit; one within the limit is the control."""
+    node.create("small", "--memory", "48M")
+    fill = "head -c {0}M /dev/zero | tail -c {0}M | wc -c"  # tail keeps all of it in memory
+    assert node.inside("small", fill.format(8)).split() == [str(8 * MIB)]
+    before = node.show("small")["slivers"][0]
+    assert (before["oom_kills"], before["oom_at"]) == (0, None)
+    assert node.inside("small", fill.format(300), timeout=120).split() != [str(300 * MIB)]
+    eventually(lambda: node.show("small")["slivers"][0]["oom_kills"] > 0, "the killed process is counted")
+    events = json.loads(node.ok("event", "list", "--slice", "small", "--action", "out of memory", "-f", "json"))
+    assert [one["user"] for one in events] == ["agent"] and "at the memory limit of 48 MiB" in events[0]["detail"]
+    assert "processes killed at the memory limit" in node.ok("show", "small")
+
+
 @pytest.mark.usefixtures("each_type")
 def test_a_sliver_at_work(node: Node) -> None:
     node.create("work")

@@ -22,6 +22,7 @@ from slicemgr.drivers.libvirt import processes
 from slicemgr.drivers.network import conntrack
 from slicemgr.drivers.storage.btrfs import QuotaMode, Space
 from slicemgr.record.sampler import Sampler
+from slicemgr.service.views import events as event_views
 from slicemgr.service.views import slices as slice_views
 from slicemgr.store import StoreError, samples, tables
 from slicemgr.store.updates import utcnow
@@ -36,7 +37,11 @@ smiabcdefgh-0:  7 7 0 0 0 0 0 0 7 7 0 0 0 0 0 0
 """
 STAT_V1 = "cache 1\nrss 2\ninactive_file 3\ntotal_cache 4096\ntotal_swap 512\ntotal_inactive_file 1024\n"
 V1 = {
-    "memory": {"memory.stat": STAT_V1, "memory.usage_in_bytes": "10240\n"},
+    "memory": {
+        "memory.stat": STAT_V1,
+        "memory.usage_in_bytes": "10240\n",
+        "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+    },
     "cpuacct": {"cpuacct.usage": "2500000000\n"},
     "pids": {"pids.current": "7\n"},
     "blkio": {
@@ -48,11 +53,12 @@ V2 = {
     "memory.stat": "anon 1\nfile 4096\ninactive_file 1024\nactive_file 5\n",
     "memory.current": "10240\n",
     "memory.swap.current": "512\n",
+    "memory.events": "low 0\nhigh 5\nmax 9\noom 3\noom_kill 2\noom_group_kill 0\n",
     "pids.current": "7\n",
     "cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
     "io.stat": "8:0 rbytes=100 wbytes=200 rios=3 wios=4 dbytes=0 dios=0\n254:0 rbytes=1 wbytes=0 rios=0 wios=0\n",
 }
-WANTED = Counts(10240, 9216, 6144, 512, 7, 2.5, 101, 200, 3, 4)
+WANTED = Counts(10240, 9216, 6144, 512, 7, 2.5, 101, 200, 3, 4, 2)
 
 
 def test_links_are_told_from_the_slivers_side() -> None:
@@ -175,6 +181,53 @@ def test_a_look_becomes_rows(service: Service, tmp_path: Path) -> None:
         (200, 400, 9216, 7),
     ]
     assert (node.lxc, node.kvm, node.disk, node.disk_total) == (2, 0, 400, 1000)
+
+
+def kill_rows(service: Service) -> list[tuple[int, bool]]:
+    s = tables.slivers.c
+    with service.store.read() as c:
+        query = sa.select(s.oom_kills, s.oom_at).order_by(s.serial)
+        return [(row.oom_kills, row.oom_at is not None) for row in c.execute(query)]
+
+
+def oom_events(service: Service) -> list[str]:
+    with service.store.read() as c:
+        return [one["detail"] for one in event_views.events(c, slice="exp") if one["action"] == "out of memory"]
+
+
+def test_killed_processes_are_counted_and_noted_once_an_hour(service: Service, tmp_path: Path) -> None:
+    file = tmp_path / "cgroup" / "memory" / "memory.oom_control"
+
+    def kill(count: int) -> None:
+        file.write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {count}\n")
+
+    made = recorder(service)
+    made.record(1000)
+    assert kill_rows(service) == [(0, False)] * 2 and oom_events(service) == [], "nothing of before is counted"
+    kill(3)
+    made.record(1030)
+    assert kill_rows(service) == [(1, True)] * 2
+    text = "the kernel killed 1 process at the memory limit of 512 MiB since the sliver was created"
+    assert sorted(oom_events(service)) == [f"sliver 0: {text}", f"sliver 1: {text}"]
+    for second in range(1060, 4600, 30):  # a tenant that is killed with each sample
+        kill(second)
+        made.record(second)
+    assert len(oom_events(service)) == 2
+    kill(9000)
+    made.record(1030 + 3600)
+    assert kill_rows(service) == [(8998, True)] * 2
+    assert len(oom_events(service)) == 4 and "killed 8998 processes" in oom_events(service)[0]
+    with service.store.read() as c:
+        sliver = slice_views.slice(c, "exp")["slivers"][0]
+    assert (sliver["oom_kills"], sliver["oom_at"]) == (8998, "1970-01-01T01:17:10Z")
+
+
+def test_a_kernel_without_the_counter(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "cgroup" / "memory" / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\n")
+    made = recorder(service)
+    made.record(1000)
+    made.record(1030)
+    assert kill_rows(service) == [(0, False)] * 2
 
 
 def usage_rows(service: Service) -> list[tuple[Any, ...]]:

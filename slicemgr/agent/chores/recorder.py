@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
 from slicemgr.agent.chores.runner import Chore, First
 from slicemgr.config import Config
@@ -17,7 +18,7 @@ from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import SlicemgrError
 from slicemgr.model import SliverType
 from slicemgr.record.sampler import Sampler
-from slicemgr.store import Store, samples
+from slicemgr.store import Store, out_of_memory, samples
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class Recorder:
         with self._store.write() as c:
             projects = {one.serial: one.project for one in slivers}
             samples.write(c, sample.whole, sample.slivers, projects, sample.usage)
+            out_of_memory.record(c, sample.oom_kills, datetime.fromtimestamp(now, UTC))
         self._sampler.keep()
         with self._store.write() as c:
             samples.sum_up(c, node, now)

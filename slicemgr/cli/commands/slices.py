@@ -102,4 +102,9 @@ def _print(slice: wire.Slice, output: Output) -> None:
         for one in slice["slivers"]:
             if one.get("keys_missing"):
                 click.echo(f"sliver {one['index']}: {text(one.get('keys_missing'))}")
+            if one.get("oom_kills"):
+                click.echo(
+                    f"sliver {one['index']}: processes killed at the memory limit: {text(one.get('oom_kills'))}, "
+                    f"the last one {when(one.get('oom_at'))}"
+                )
     output.show(slice["slivers"], slice)

@@ -56,6 +56,8 @@ SLIVERS = Table(
         field("acceleration"),
         field("booted"),
         field("keys_missing"),
+        field("oom_kills"),
+        field("oom_at", when),
         Column("disk_used", lambda row: row["usage"]["disk"], size),
         Column("fingerprint", lambda row: row["ssh"]["fingerprint"], whole=True),
         field("error"),

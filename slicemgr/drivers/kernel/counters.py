@@ -27,7 +27,7 @@ class Counts:
     """The counters of one running sliver; None for those that its kernel does not provide.
 
     charged: all memory that its group is charged for. working: without what the kernel can drop at once. guest: used
-    memory as a container shows it. cpu: seconds.
+    memory as a container shows it. cpu: seconds. oom_kills: processes that the kernel killed at the memory limit.
     """
 
     charged: int | None = None
@@ -40,6 +40,7 @@ class Counts:
     io_written: int | None = None
     io_reads: int | None = None
     io_writes: int | None = None
+    oom_kills: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,7 @@ class _Files:
             pids,
             cpu,
             *(size[0], size[1], count[0], count[1]),
+            _killed(f"{at['memory']}/memory.oom_control"),
         )
 
     def _read_v2(self) -> Counts:
@@ -162,6 +164,7 @@ class _Files:
             _optional(f"{at}/pids.current", f"{at}/../pids.current"),
             _value(_read(f"{at}/cpu.stat"), b"usage_usec") / 1e6,
             *parse_io_stat(_first(f"{at}/io.stat", f"{at}/../io.stat") or b""),
+            _killed(f"{at}/memory.events"),
         )
 
 
@@ -211,6 +214,12 @@ def _first(*paths: str) -> bytes | None:
 def _optional(*paths: str) -> int | None:
     text = _first(*paths)
     return None if text is None else int(text)
+
+
+def _killed(path: str) -> int | None:
+    """The counter `oom_kill` of memory.oom_control (v1, Linux 4.13 or later) or memory.events (v2)."""
+    text = _first(path)
+    return None if text is None or b"\noom_kill " not in text else _value(text, b"oom_kill")
 
 
 def _lines(path: str) -> Iterator[list[str]]:

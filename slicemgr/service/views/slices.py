@@ -157,6 +157,8 @@ def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
         "acceleration": row.acceleration or None,
         "booted": row.booted or None,
         "keys_missing": row.keys_missing or None,
+        "oom_kills": row.oom_kills,
+        "oom_at": when(row.oom_at),
         "error": row.error or None,
     }
 
@@ -198,6 +200,8 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
                 "acceleration": None,
                 "booted": None,
                 "keys_missing": None,
+                "oom_kills": 0,
+                "oom_at": None,
                 "error": None,
             }
             for index, grant in enumerate(placed.grants)

@@ -1,0 +1,40 @@
+"""Processes of slivers that the kernel killed for lack of memory: counted with the sliver, and an event.
+
+A tenant can cause kills without end, so a sliver has at most one event in `_BETWEEN`; the next one has the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from slicemgr import human
+from slicemgr.store import tables as t
+
+ACTION = "out of memory"
+_BETWEEN = timedelta(hours=1)
+
+
+def record(c: Connection, kills: Mapping[int, int], now: datetime) -> None:
+    """Add the killed processes to their slivers. kills: by serial, since the last call."""
+    s, l = t.slivers.c, t.slices.c
+    columns = (s.serial, s.idx, s.memory, s.oom_kills, s.oom_event_at, l.name, l.project)
+    query = sa.select(*columns).join(t.slices, l.id == s.slice).where(s.serial.in_(list(kills))).order_by(s.serial)
+    for row in c.execute(query).all() if kills else ():
+        values = {"oom_kills": row.oom_kills + kills[row.serial], "oom_at": now}
+        if row.oom_event_at is None or now - row.oom_event_at >= _BETWEEN:
+            values["oom_event_at"] = now
+            detail = (
+                f"sliver {row.idx}: the kernel killed {_processes(values['oom_kills'])} at the memory limit of "
+                f"{human.size(row.memory)} since the sliver was created"
+            )
+            about = {"slice": row.name, "project": row.project}
+            c.execute(t.events.insert().values(at=now, user="agent", action=ACTION, detail=detail, **about))
+        c.execute(t.slivers.update().where(s.serial == row.serial).values(**values))
+
+
+def _processes(count: object) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
