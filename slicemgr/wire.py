@@ -376,6 +376,7 @@ class Key(TypedDict):
     comment: str | None
     key: str
     created_at: str
+    running_slices: NotRequired[int]
 
 
 class Token(TypedDict):

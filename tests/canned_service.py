@@ -115,7 +115,7 @@ class Canned:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_GET = do_POST = do_DELETE = _answer
+            do_GET = do_POST = do_PATCH = do_DELETE = _answer
 
             def log_message(self, format: str, *args: object) -> None:
                 """Log nothing."""

@@ -24,6 +24,7 @@ class PageCase(NamedTuple):
 ALL = (200,) * 5
 SEEN = (404, 200, 200, 200, 200)
 CHANGED = (404, 403, 303, 303, 303)
+SURE = {"confirmed": "yes"}  # the answer to a question
 SLICE, IN = "/slices/exp", "?project=lab"
 OWNERS = (404, 403, 200, 200, 200)
 CONSOLE = "/slices/<name>/<int:index>/<any(console, screen):what>"
@@ -89,7 +90,7 @@ PAGES |= {
         "/projects/lab/members/dave/role", (404, 403, 403, 403, 303), {"role": "pi"}
     ),
     "POST /projects/<name>/members/<user>/remove": PageCase(
-        "/projects/lab/members/dave/remove", (404, 303, 403, 303, 303), {}
+        "/projects/lab/members/dave/remove", (404, 303, 403, 303, 303), SURE
     ),
     "POST /projects/<name>/invitations/<id>/withdraw": PageCase(
         "/projects/lab/invitations/INVITATION/withdraw", PIS, {}
@@ -112,7 +113,7 @@ PAGES |= {
     "POST /requests/<id>/withdraw": PageCase("/requests/REQUEST/withdraw", (404, 404, 303, 403, 403), {}),
     "GET /account": PageCase("/account", ALL),
     "POST /account/keys": PageCase("/account/keys", (303,) * 5, {"key": OTHER_KEY}),
-    "POST /account/keys/<id>/remove": PageCase("/account/keys/KEY/remove", (404, 404, 303, 404, 404), {}),
+    "POST /account/keys/<id>/remove": PageCase("/account/keys/KEY/remove", (404, 404, 303, 404, 404), SURE),
     "POST /account/tokens": PageCase("/account/tokens", (303,) * 5, {"label": "x", "scope": "read", "expires": "1d"}),
     "POST /account/tokens/<id>/revoke": PageCase("/account/tokens/TOKEN/revoke", HIS, {}),
     "POST /account/sessions/<id>/revoke": PageCase("/account/sessions/SESSION/revoke", HIS, {}),
@@ -129,7 +130,7 @@ PAGES |= {
     "POST /people/<name>/describe": PageCase("/people/bob/describe", ADMINS_DO, {"full_name": "Bob"}),
     "POST /people/<name>/account/<what>": PageCase("/people/bob/account/disable", ADMINS_DO, {}),
     "POST /people/<name>/invitation": PageCase("/people/bob/invitation", ADMINS_DO, {}),
-    "POST /people/<name>/keys/<id>/remove": PageCase("/people/bob/keys/KEY/remove", ADMINS_DO, {}),
+    "POST /people/<name>/keys/<id>/remove": PageCase("/people/bob/keys/KEY/remove", ADMINS_DO, SURE),
     "POST /people/<name>/tokens/<id>/revoke": PageCase("/people/bob/tokens/TOKEN/revoke", ADMINS_DO, {}),
     "POST /people/<name>/sessions/<id>/revoke": PageCase("/people/bob/sessions/SESSION/revoke", ADMINS_DO, {}),
     "GET /images": PageCase("/images", ALL),

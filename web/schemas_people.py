@@ -173,6 +173,7 @@ class Key(Schema):
     comment = fields.String(allow_none=True)
     key = fields.String()
     created_at = fields.String()
+    running_slices = fields.Integer(metadata={"description": "slices that run and accept the key"})
 
 
 class Token(Schema):

@@ -113,6 +113,26 @@ def ask_password(prompt: str, *, twice: bool = False, from_stdin: bool = False) 
     return str(click.prompt(prompt, hide_input=True, confirmation_prompt=twice, err=True))
 
 
+def yes_option(command: Command) -> Command:
+    """`--yes`, for `confirm`."""
+    import click
+
+    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(command)
+
+
+def asks(yes: bool) -> bool:
+    """Whether `confirm` asks: not with `--yes`, and no scripts, whose stdin is no terminal."""
+    return not yes and sys.stdin is not None and sys.stdin.isatty()
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before a change that is hard to undo; any other answer than yes ends the command."""
+    import click
+
+    if asks(yes):
+        click.confirm(question, abort=True, err=True)
+
+
 def replace_process(words: list[str], hint: str) -> NoReturn:
     """Replace this process by a program. hint: how to install it, for the error if it cannot run."""
     sys.stdout.flush()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from flask import Response, request
+from flask import Response, request, url_for
 
 from slicemgr.errors import Refused, invalid
 from slicemgr.service.accounts import passwords, sessions, ssh_keys, tokens, users
 from slicemgr.service.views import invitations, people
-from slicemgr.web.pages import known_browser, reveal, shell
+from slicemgr.web.pages import confirm, known_browser, reveal, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
@@ -37,10 +37,28 @@ def add_key() -> Response:
     return _back("Your key was added." if len(added) == 1 else f"{len(added)} keys were added.")
 
 
+def ask_about_key(user: str, id: str, back: str) -> Response | None:
+    """The page with the question whether to remove a key that running slices accept; None: remove it."""
+    if confirm.given():
+        return None
+    with state().store.read() as c:
+        found = people.keys(c, user, id)
+    if not found or not found[0]["running_slices"]:
+        return None
+    count = found[0]["running_slices"]
+    slices = "A running slice accepts" if count == 1 else f"{count} running slices accept"
+    words = f"{slices} this key. Who logs in with it alone loses access to them."
+    name = found[0]["comment"] or found[0]["fingerprint"]
+    return confirm.ask(f"Remove key {name}?", words, "Remove key", back)
+
+
 @blueprint.route("/account/keys/<id>/remove", methods=["POST"])
 @once
 def remove_key(id: str) -> Response:
-    ssh_keys.remove(state().store, id, principal().user, principal())
+    by = principal()
+    if question := ask_about_key(by.user, id, url_for("account.show")):
+        return question
+    ssh_keys.remove(state().store, id, by.user, by)
     return _back("The key was removed.")
 
 

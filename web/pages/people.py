@@ -6,14 +6,15 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
-from flask import Response, request
+from flask import Response, request, url_for
 
 from slicemgr.errors import Refused
 from slicemgr.policy import access
 from slicemgr.service.accounts import sessions, ssh_keys, tokens, users
 from slicemgr.service.views import people
 from slicemgr.web.api.people import LINK
-from slicemgr.web.pages import reveal, shell
+from slicemgr.web.pages import confirm, reveal, shell
+from slicemgr.web.pages.account import ask_about_key
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.pages.sorting import Row, Sorting
@@ -32,6 +33,7 @@ _FLAGS = {
     "make-admin": ({"admin": True}, "is now an admin of the testbed."),
     "unmake-admin": ({"admin": False}, "is no longer an admin."),
 }
+_ADMIN = "Admins see and change everything in the testbed: all slices, projects, accounts and admins."
 
 blueprint = shell.blueprint("people_page", Entry("people_page.every", "People", "people", 62, "Testbed", admin=True))
 
@@ -48,6 +50,8 @@ def invite() -> Response:
     """Create an account; the next page shows the link once."""
     access.invite(principal())
     form = Form.sent()
+    if form["admin"] == "yes" and not confirm.given():
+        return confirm.ask(f"Invite {form['name']} as an admin?", _ADMIN, "Invite admin", url_for("people_page.every"))
     raw = {name: form[name] for name in ("name", "full_name", "email")} | {"admin": form["admin"] == "yes"}
     try:
         made = users.invite(state().store, state().config, raw, principal())
@@ -82,6 +86,8 @@ def switch(name: str, what: str) -> Response:
     access.invite(principal())
     if what not in _FLAGS:
         raise access.missing("action", what)
+    if what == "make-admin" and not confirm.given():
+        return confirm.ask(f"Make {name} an admin?", _ADMIN, "Grant admin role", url_for("people_page.show", name=name))
     values, words = _FLAGS[what]
     users.change(state().store, name, values, principal())
     return shell.see("people_page.show", f"{name} {words}", name=name)
@@ -99,6 +105,8 @@ def invite_again(name: str) -> Response:
 @once
 def remove_key(name: str, id: str) -> Response:
     access.invite(principal())
+    if question := ask_about_key(name, id, url_for("people_page.show", name=name)):
+        return question
     ssh_keys.remove(state().store, id, name, principal())
     return shell.see("people_page.show", "The key was removed.", name=name)
 

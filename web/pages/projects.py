@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from flask import Response, request
+from flask import Response, request, url_for
 from sqlalchemy.engine import Connection
 
 from slicemgr.errors import Refused
@@ -18,7 +18,7 @@ from slicemgr.service.views import invitations as invitation_views
 from slicemgr.service.views import people, samples
 from slicemgr.service.views import slices as slice_views
 from slicemgr.store.updates import utcnow
-from slicemgr.web.pages import shell
+from slicemgr.web.pages import confirm, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
@@ -96,6 +96,11 @@ def set_role(name: str, user: str) -> Response:
 def remove_member(name: str, user: str) -> Response:
     """Remove a member, or leave; the slices stay in the project."""
     by = principal()
+    if user == by.user and not confirm.given():
+        words = (
+            "You lose access to the slices of the project. Your own slices there remain in it, without your SSH keys."
+        )
+        return confirm.ask(f"Leave {name}?", words, "Leave project", url_for("project_page.show", name=name))
     members.remove_member(state().store, state().config, name, user, by)
     if user == by.user and not by.admin:
         return shell.see("project_page.every", f"You have left {name}.")

@@ -8,7 +8,7 @@ import click
 
 from slicemgr.cli.render import tables_people as tables
 from slicemgr.cli.render.output import Output, output_options
-from slicemgr.cli.shared import each
+from slicemgr.cli.shared import asks, confirm, each, yes_option
 
 _user = click.option("--user", help="User name, if you are an admin.")
 
@@ -46,11 +46,18 @@ def add_key(file: str, output: Output) -> None:
 @key.command("remove")
 @click.argument("ids", metavar="ID…", nargs=-1, required=True)
 @_user
-def remove_keys(ids: tuple[str, ...], user: str | None) -> int:
-    """Remove keys from your account and your slices."""
+@yes_option
+def remove_keys(ids: tuple[str, ...], user: str | None, yes: bool) -> int:
+    """Remove keys from your account and your slices.
+
+    On a terminal, the command asks before it removes a key that running slices accept."""
     from slicemgr.client import Client
 
     with Client.local() as client:
+        keys = client.keys.list(user) if asks(yes) else []
+        if used := sum(one.get("running_slices", 0) > 0 for one in keys if one["id"] in ids):
+            which = "This key is" if used == 1 else f"{used} of these keys are"
+            confirm(f"{which} accepted by running slices, to which you may lose access. Remove?", yes)
         return each(ids, lambda id: client.keys.remove(id, user))
 
 

@@ -9,6 +9,7 @@ import click
 from slicemgr.cli.commands.leases import lease
 from slicemgr.cli.render import tables_people as tables
 from slicemgr.cli.render.output import Output, output_options
+from slicemgr.cli.shared import asks, confirm, yes_option
 from slicemgr.errors import invalid
 
 if TYPE_CHECKING:
@@ -240,11 +241,17 @@ def _own(client: Client, given: str) -> str:
 @project.command("remove")
 @click.argument("name")
 @click.argument("user")
-def remove_member(name: str, user: str) -> None:
+@yes_option
+def remove_member(name: str, user: str, yes: bool) -> None:
     """Remove USER from project NAME (PIs), leave it, or withdraw an invitation.
 
-    The slices of the user remain in the project."""
+    The slices of the user remain in the project. On a terminal, the command asks before you leave a project. The only
+    PI cannot leave a project that has slices."""
     from slicemgr.client import Client
 
     with Client.local() as client:
+        if asks(yes) and client.account.get()["name"] == user:
+            confirm(
+                f"Leave project {name}? You lose access to its slices, and your own slices there remain in it.", yes
+            )
         client.projects.remove_member(name, user)

@@ -8,10 +8,13 @@ import click
 
 from slicemgr.cli.render import tables_people as tables
 from slicemgr.cli.render.output import Output, output_options
-from slicemgr.cli.shared import ask_password
+from slicemgr.cli.shared import ask_password, confirm, yes_option
 
 if TYPE_CHECKING:
     from slicemgr import wire
+
+
+_ADMIN = "Make {} an admin? Admins see and change everything in the testbed, including its admins."
 
 
 @click.group()
@@ -46,11 +49,14 @@ def show_user(name: str | None, output: Output) -> None:
 @click.option("--full-name", default="", help="Full name.")
 @click.option("--email", default="", help="Email address.")
 @click.option("--admin", is_flag=True, help="Admin of the whole testbed.")
+@yes_option
 @output_options(tables.USERS)
-def invite(name: str, full_name: str, email: str, admin: bool, output: Output) -> None:
+def invite(name: str, full_name: str, email: str, admin: bool, yes: bool, output: Output) -> None:
     """Create the account NAME and print an invitation link to set its password (admins)."""
     from slicemgr.client import Client
 
+    if admin:
+        confirm(_ADMIN.format(name), yes)
     with Client.local() as client:
         _print_link(client.users.invite(name, full_name=full_name, email=email, admin=admin), output)
 
@@ -98,6 +104,7 @@ def accept(link: str, password_stdin: bool) -> None:
 @click.option("--email", help="Email address.")
 @click.option("--admin/--no-admin", default=None, help="Admin of the whole testbed (admins).")
 @click.option("--default-project", help="Default project, for yourself only. Empty for none.")
+@yes_option
 @output_options(tables.USERS)
 def set_user(
     name: str,
@@ -105,9 +112,12 @@ def set_user(
     email: str | None,
     admin: bool | None,
     default_project: str | None,
+    yes: bool,
     output: Output,
 ) -> None:
-    """Change the profile of a user."""
+    """Change the profile of a user. On a terminal, the command asks before it makes a user an admin."""
+    if admin:
+        confirm(_ADMIN.format(name), yes)
     fields = {"full_name": full_name, "email": email, "admin": admin, "default_project": default_project}
     _change(name, {key: value for key, value in fields.items() if value is not None}, output)
 

@@ -101,8 +101,9 @@ KEYS = Table(
         field("created_at", when),
         field("user"),
         field("key"),
+        field("running_slices"),
     ),
-    ("id", "type", "fingerprint", "comment", "created_at"),
+    ("id", "type", "fingerprint", "comment", "created_at", "running_slices"),
 )
 TOKENS = Table(
     (

@@ -65,6 +65,7 @@ def remove_member(store: Store, config: Config, name: str, user: str, by: Princi
     """Remove a member, or withdraw the pending invitation of the user.
 
     The user's slices stay in the project, without the user's SSH keys. Waiting requests are withdrawn.
+    Refused(CONFLICT) if the only PI leaves a project that has slices, because only an admin could then manage these.
     """
     m, q = t.members.c, t.requests.c
     with store.write() as c:
@@ -81,6 +82,8 @@ def remove_member(store: Store, config: Config, name: str, user: str, by: Princi
                 hint="list the members with `slicectl project show`",
             )
         access.remove_member(by, name, user, before)
+        if by.user == user:
+            check_not_only_pi(c, name, user, before)
         now = utcnow()
         _keep_default(c, name, user, by)
         c.execute(t.members.delete().where(m.project == name, m.user == user))
@@ -90,6 +93,21 @@ def remove_member(store: Store, config: Config, name: str, user: str, by: Princi
         authorized_keys.left(c, [name], user, by, f"{user} left project {name}")
         operations.note(c, by.user, "member remove", now, project=name, detail=user, address=by.address)
     wake(config.wake_socket)
+
+
+def check_not_only_pi(c: Connection, project: str, user: str, role: Role) -> None:
+    """Refused(CONFLICT) if the user, who has that role, is the only PI of a project with slices."""
+    if role is not Role.PI:
+        return
+    m, u, l = t.members.c, t.users.c, t.slices.c
+    pis = sa.select(m.user).join(t.users, u.name == m.user).where(m.project == project, m.role == Role.PI, u.enabled)
+    if c.scalar(pis.where(m.user != user).limit(1)) is not None:
+        return
+    count = c.scalar(sa.select(sa.func.count()).where(l.project == project)) or 0
+    if count:
+        have = "1 slice" if count == 1 else f"{count} slices"
+        hint = "delete the slices first, or ask an admin of the testbed to make another member PI"
+        raise Refused(Code.CONFLICT, f"{user} is the only PI of project {project}, which has {have}", hint=hint)
 
 
 def _keep_default(c: Connection, project: str, user: str, by: Principal) -> None:

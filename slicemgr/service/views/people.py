@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from slicemgr.model import Desired
 from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import Amounts, Quota
@@ -135,10 +136,13 @@ def _quota(most: Quota) -> Json:
 
 
 def keys(c: Connection, user: str, id: str | None = None, page: Page | None = None) -> list[Json]:
+    """The SSH keys of a user. running_slices: slices that run and accept the key."""
     k = t.ssh_keys.c
     query = sa.select(t.ssh_keys).where(k.user == user)
     if id is not None:
         query = query.where(k.id == id)
+    rows = paging.rows(c, query, page, By(k.created_at), By(k.id))
+    accepted = _accepted(c, user) if rows else Counter()
     return [
         {
             "id": row.id,
@@ -148,9 +152,19 @@ def keys(c: Connection, user: str, id: str | None = None, page: Page | None = No
             "comment": " ".join(row.line.split()[2:]) or None,
             "key": row.line,
             "created_at": when(row.created_at),
+            "running_slices": accepted[row.line.split()[1]],
         }
-        for row in paging.rows(c, query, page, By(k.created_at), By(k.id))
+        for row in rows
     ]
+
+
+def _accepted(c: Connection, user: str) -> Counter[str]:
+    """The number of running slices in the projects of the user that accept each key, by the base64 part of its line."""
+    l, s, m = t.slices.c, t.slivers.c, t.members.c
+    own = sa.or_(l.owner == user, l.project.in_(sa.select(m.project).where(m.user == user)))
+    runs = sa.exists().where(s.slice == l.id, s.desired == Desired.RUNNING)
+    lists = c.scalars(sa.select(l.ssh_keys).where(own, runs))
+    return Counter(blob for keys in lists for blob in {line.split()[1] for line in keys})
 
 
 def tokens(c: Connection, user: str, by: Principal, id: str | None = None, page: Page | None = None) -> list[Json]:
