@@ -129,6 +129,7 @@ PAGES |= {
     "GET /people/<name>": PageCase("/people/bob", ADMINS),
     "POST /people/<name>/describe": PageCase("/people/bob/describe", ADMINS_DO, {"full_name": "Bob"}),
     "POST /people/<name>/account/<what>": PageCase("/people/bob/account/disable", ADMINS_DO, {}),
+    "POST /people/<name>/delete": PageCase("/people/erin/delete", ADMINS_DO, SURE),
     "POST /people/<name>/invitation": PageCase("/people/bob/invitation", ADMINS_DO, {}),
     "POST /people/<name>/keys/<id>/remove": PageCase("/people/bob/keys/KEY/remove", ADMINS_DO, SURE),
     "POST /people/<name>/tokens/<id>/revoke": PageCase("/people/bob/tokens/TOKEN/revoke", ADMINS_DO, {}),

@@ -32,6 +32,10 @@ class Users(OldList, Resource):
         """Change a user. fields: full_name, email; own account: default_project; for an admin: enabled, admin."""
         return cast("wire.User", self._connection.call("PATCH", _path(name), fields))
 
+    def delete(self, name: str) -> None:
+        """Delete the account of a user who owns no slices (admins)."""
+        self._connection.call("DELETE", _path(name))
+
 
 def _path(name: str) -> str:
     return f"/users/{segment('NAME', name)}"

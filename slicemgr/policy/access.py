@@ -311,6 +311,11 @@ def change_user(by: Principal, user: str, projects: Collection[str]) -> None:
     require(by, f"change the account of {user}")
 
 
+def delete_user(by: Principal, user: str, projects: Collection[str]) -> None:
+    see_user(by, user, projects)
+    require(by, f"delete the account of {user}")
+
+
 def choose_project(by: Principal, user: str) -> None:
     """Only the user sets the default project."""
     changes(by, "choose a default project")

@@ -104,6 +104,7 @@ CASES = {
     f"POST {API}/users": Case(f"{API}/users", (403, 403, 403, 403, 201, 403), {"name": "grace"}),
     f"GET {API}/users/<name>": Case(f"{API}/users/bob", MEMBERS),
     f"PATCH {API}/users/<name>": Case(f"{API}/users/bob", (404, 403, 200, 403, 200, 403), {"full_name": "Bob"}),
+    f"DELETE {API}/users/<name>": Case(f"{API}/users/erin", (404, 404, 404, 404, 200, 404)),
     f"POST {API}/users/<name>/invitation": Case(f"{API}/users/bob/invitation", (404, 403, 403, 403, 201, 403)),
     f"GET {API}/projects": Case(f"{API}/projects", ALL),
     f"POST {API}/projects": Case(f"{API}/projects", (403, 403, 403, 403, 201, 403), {"name": "new"}),

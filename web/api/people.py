@@ -7,7 +7,7 @@ from typing import Any
 from flask import request
 from flask_smorest import Blueprint
 
-from slicemgr.service.accounts import users
+from slicemgr.service.accounts import deletion, users
 from slicemgr.service.views import people
 from slicemgr.service.views.formats import when
 from slicemgr.web import schemas, schemas_people
@@ -82,6 +82,17 @@ def change_user(name: str) -> Answer:
     users.change(state().store, name, reading.body(), principal(), state().config)
     with state().store.read() as c:
         return people.users(c, principal(), name)[0]
+
+
+@routes.route("/users/<name>", methods=["DELETE"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas_people.Done)
+@routes.alt_response(404, schema=schemas.Problem)
+@routes.alt_response(409, schema=schemas.Problem)
+def delete_user(name: str) -> Answer:
+    """Delete an account that owns no slices (admins). Events keep its name, which no other account gets afterwards."""
+    deletion.delete(state().store, state().config, name, principal())
+    return {"deleted": name}
 
 
 @routes.route("/users/<name>/invitation", methods=["POST"])

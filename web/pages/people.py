@@ -10,7 +10,7 @@ from flask import Response, request, url_for
 
 from slicemgr.errors import Refused
 from slicemgr.policy import access
-from slicemgr.service.accounts import sessions, ssh_keys, tokens, users
+from slicemgr.service.accounts import deletion, sessions, ssh_keys, tokens, users
 from slicemgr.service.views import people
 from slicemgr.web.api.people import LINK
 from slicemgr.web.pages import confirm, reveal, shell
@@ -91,6 +91,20 @@ def switch(name: str, what: str) -> Response:
     values, words = _FLAGS[what]
     users.change(state().store, name, values, principal())
     return shell.see("people_page.show", f"{name} {words}", name=name)
+
+
+@blueprint.route("/people/<name>/delete", methods=["POST"])
+@once
+def delete(name: str) -> Response:
+    """Delete the account, after a question."""
+    access.invite(principal())
+    if not confirm.given():
+        words = (
+            "Keys, tokens, memberships and requests are deleted with it. The log keeps the name. This cannot be undone."
+        )
+        return confirm.ask(f"Delete {name}?", words, "Delete account", url_for("people_page.show", name=name))
+    deletion.delete(state().store, state().config, name, principal())
+    return shell.see("people_page.every", f"The account {name} was deleted.")
 
 
 @blueprint.route("/people/<name>/invitation", methods=["POST"])

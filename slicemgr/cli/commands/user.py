@@ -1,4 +1,4 @@
-"""slicectl user: list, show, invite, link, accept, set, enable, disable, password."""
+"""slicectl user: list, show, invite, link, accept, set, enable, disable, delete, password."""
 
 from __future__ import annotations
 
@@ -136,6 +136,20 @@ def enable(name: str, output: Output) -> None:
 def disable(name: str, output: Output) -> None:
     """Disable users. Their slices continue to run (admins)."""
     _change(name, {"enabled": False}, output)
+
+
+@user.command("delete")
+@click.argument("name")
+@yes_option
+def delete_user(name: str, yes: bool) -> None:
+    """Delete a user who owns no slices, with keys, tokens, memberships and requests (admins).
+
+    The log keeps the name, and no other account gets it afterwards. `user disable` keeps the account."""
+    from slicemgr.client import Client
+
+    confirm(f"Delete the account {name}? This cannot be undone.", yes)
+    with Client.local() as client:
+        client.users.delete(name)
 
 
 def _change(name: str, fields: dict[str, object], output: Output) -> None:

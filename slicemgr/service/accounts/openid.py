@@ -199,7 +199,7 @@ def _name(c: Connection, proven: Proven) -> str:
     plain = unicodedata.normalize("NFKD", wished).encode("ascii", "ignore").decode().lower()
     base = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[: users.LONGEST_NAME - 5].rstrip("-")
     base = base if base[:1].isalpha() else f"u-{base}".rstrip("-")
-    taken = set(c.scalars(sa.select(_U.name).where(_U.name.like(f"{base}%"))))
+    taken = {*c.scalars(sa.select(_U.name).where(_U.name.like(f"{base}%"))), *users.deleted(c, base)}
     for name in (base, *(f"{base}-{number}" for number in range(2, _MOST_ALIKE + 1))):
         if name not in taken and users.is_name(name):
             return name

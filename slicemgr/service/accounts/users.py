@@ -34,6 +34,7 @@ _EMAIL = re.compile(r"[^\s@<>,;:\"()\[\]\\]{1,64}@[A-Za-z0-9.-]{1,189}")
 _RESERVED = ("lease", "agent", "me")  # names of actors in events that are not people
 _DESCRIPTION = ("full_name", "email")
 _ACCOUNT = ("admin", "enabled")
+DELETED = "user delete"  # the action of the event whose detail is the name of a deleted account
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ def invite(store: Store, config: Config, raw: Mapping[str, Any], by: Principal) 
     now = utcnow()
     try:
         with store.write() as c:
+            _check_not_deleted(c, name)
             row = {"admin": False, **values, "email_confirmed": bool(values.get("email"))}
             c.execute(t.users.insert().values(**row, name=name, created_at=now))
             operations.note(c, by.user, "user invite", now, detail=name, address=by.address)
@@ -99,6 +101,20 @@ def invite(store: Store, config: Config, raw: Mapping[str, Any], by: Principal) 
         raise Refused(
             Code.CONFLICT, f"there is already a user {name!r}", hint="choose another name", field="name"
         ) from error
+
+
+def deleted(c: Connection, prefix: str) -> set[str]:
+    """The names of deleted accounts that begin with `prefix`, as long as the events about their deletion are kept."""
+    e = t.events.c
+    found = c.scalars(sa.select(e.detail).where(e.action == DELETED, e.detail.startswith(prefix, autoescape=True)))
+    return set(found)
+
+
+def _check_not_deleted(c: Connection, name: str) -> None:
+    """Refuse the name of a deleted account: its events and operations would seem to be those of the new user."""
+    if name in deleted(c, name):
+        message = f"an account called {name} was deleted, and the log still names it"
+        raise Refused(Code.CONFLICT, message, hint="choose another name", field="name")
 
 
 def invite_again(store: Store, config: Config, name: str, by: Principal) -> Invitation:
