@@ -220,10 +220,15 @@ class Sliver:
     inherited: int = 0  # of a clone: bytes of its initial content; they count against its disk limit
     epoch: int = 0  # the number of roots before the desired one
     snapshots: tuple[SliverSnapshot, ...] = ()
+    peers: tuple[tuple[int, str], ...] = ()  # index and address of each sliver of the slice, if it has several
 
     @property
     def hostname(self) -> str:
-        return f"{self.slice_name}-{self.index}"
+        return self.hostname_of(self.index)
+
+    def hostname_of(self, index: int) -> str:
+        """The host name of a sliver of the slice."""
+        return f"{self.slice_name}-{index}"
 
 
 @dataclass(frozen=True, slots=True)

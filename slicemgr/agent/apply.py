@@ -136,6 +136,7 @@ class Applier:
             authorized_keys=sliver.ssh_keys,
             host_key_private=private,
             host_key_public=public,
+            peers=tuple((sliver.hostname_of(index), address) for index, address in sliver.peers),
         )
         self._roots.identify(sliver, identity)
         self._journal.add(pending.SliverSeen(sliver.id, Phase.PENDING, host_key=public, keys_missing=""))

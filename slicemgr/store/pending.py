@@ -129,7 +129,7 @@ def _by_index(sliver: str) -> tuple[str, int]:
 
 
 def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> list[SliverRow]:
-    """All slivers of the node, or those among `ids`, including those that should be absent. Two queries."""
+    """All slivers of the node, or those among `ids`, including those that should be absent. Three queries."""
     s, sl, i = t.slivers.c, t.slices.c, t.images.c
     query = (
         sa.select(
@@ -150,10 +150,26 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
     if ids is not None:
         query = query.where(s.id.in_(ids))
     shall_have = snapshots.of_slivers(c, node, ids)
-    return [_sliver_row(tuple(row), tuple(shall_have[row.id])) for row in c.execute(query)]
+    rows = c.execute(query).all()
+    peers = _peers(c, {row[2] for row in rows if row[14] > 1})
+    return [_sliver_row(tuple(row), tuple(shall_have[row.id]), peers.get(row[2], ())) for row in rows]
 
 
-def _sliver_row(row: tuple[Any, ...], shall_have: tuple[model.SliverSnapshot, ...]) -> SliverRow:
+def _peers(c: Connection, slices: Collection[str]) -> dict[str, tuple[tuple[int, str], ...]]:
+    """Index and address of the slivers of these slices, on any node."""
+    if not slices:
+        return {}
+    s = t.slivers.c
+    found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    query = sa.select(s.slice, s.idx, s.address).where(s.slice.in_(slices)).order_by(s.slice, s.idx)
+    for slice_id, index, address in c.execute(query):
+        found[slice_id].append((index, address))
+    return {slice_id: tuple(each) for slice_id, each in found.items()}
+
+
+def _sliver_row(
+    row: tuple[Any, ...], shall_have: tuple[model.SliverSnapshot, ...], peers: tuple[tuple[int, str], ...]
+) -> SliverRow:
     sliver = model.Sliver(
         id=row[0],
         serial=row[1],
@@ -182,6 +198,7 @@ def _sliver_row(row: tuple[Any, ...], shall_have: tuple[model.SliverSnapshot, ..
         inherited=row[26],
         epoch=row[27],
         snapshots=shall_have,
+        peers=peers,
     )
     return SliverRow(sliver, Phase(row[17]), row[18])
 

@@ -102,6 +102,25 @@ def test_the_note_survives_and_says_what_is_gone(tmp_path: Path) -> None:
     assert note.gone([NEW]) == (OURS,)
 
 
+def test_a_machine_names_the_other_slivers_at_every_start(tmp_path: Path) -> None:
+    """The script of the seed itself, run here with another file: the tenant's lines stay, a clone's are replaced."""
+    file = tmp_path / "hosts"
+    file.write_text("127.0.0.1 localhost\n10.9.9.9 own\n")
+    for net in ("10.0.0", "10.0.1"):
+        peers = tuple((f"exp-{number}", f"{net}.{number}") for number in range(3))
+        identity = Identity("exp-1", f"{net}.1", "169.254.1.1", (), (), b"k", "k", peers=peers)
+        script = yaml.safe_load(seed.files(identity, "abcdefgh-1", "", "52:00:00:00:00:01")["vendor-data"])["bootcmd"][
+            -1
+        ][2]
+        for _ in range(2):
+            subprocess.run(["sh", "-c", script.replace("/etc/hosts", str(file))], check=True)
+        lines = file.read_text().splitlines()
+        assert lines[:2] == ["127.0.0.1 localhost", "10.9.9.9 own"]
+        assert [line for line in lines[2:] if "#" not in line] == [f"{net}.0\texp-0", f"{net}.2\texp-2"]
+    alone = Identity("exp-1", "10.0.0.1", "169.254.1.1", (), (), b"k", "k")
+    assert "exp-" not in str(yaml.safe_load(seed.files(alone, "abcdefgh-1", "", "52:00:00:00:00:01")["vendor-data"]))
+
+
 def test_a_machine_sets_its_keys_at_every_start(tmp_path: Path) -> None:
     """The script of the seed itself, run here with another home and another directory for its files."""
     identity = Identity(

@@ -24,7 +24,8 @@ _HOST_KEY_NAME = re.compile(r"ssh_host_.*key(\.pub)?")
 class Identity:
     """The identity that is written into a root. search: domains that complete short names; may be empty.
 
-    keys_put: ssh keys that slicemgr wrote before; None: none yet, and the image's keys are removed.
+    keys_put: ssh keys that slicemgr wrote before; None: none yet, and the image's keys are removed. peers: host names
+    and addresses of the slivers of the slice, with or without this one.
     """
 
     hostname: str
@@ -36,6 +37,7 @@ class Identity:
     host_key_public: str
     search: tuple[str, ...] = ()
     keys_put: tuple[str, ...] | None = None
+    peers: tuple[tuple[str, str], ...] = ()
 
 
 def new_host_key() -> tuple[bytes, str]:
@@ -67,7 +69,14 @@ def machine_id(host_key_public: str) -> str:
 def hosts_file(identity: Identity) -> str:
     """The text of /etc/hosts."""
     names = [f"{identity.hostname}.{domain}" for domain in identity.search[:1]] + [identity.hostname]
-    return f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{identity.address}\t{' '.join(names)}\n"
+    own = f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{identity.address}\t{' '.join(names)}\n"
+    return own + peer_lines(identity)
+
+
+def peer_lines(identity: Identity) -> str:
+    """The lines of /etc/hosts for the other slivers of the slice."""
+    others = ((name, address) for name, address in identity.peers if name != identity.hostname)
+    return "".join(f"{address}\t{name}\n" for name, address in others)
 
 
 def resolv_conf(identity: Identity) -> str:

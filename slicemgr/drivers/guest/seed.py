@@ -10,11 +10,12 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from slicemgr.drivers.guest.identity import Identity, machine_id
+from slicemgr.drivers.guest.identity import Identity, machine_id, peer_lines
 from slicemgr.drivers.guest.rootfs import Root
 
 _CONFIG = "#cloud-config\n"
 _SEED_DIR = "var/lib/cloud/seed/nocloud"
+_PEERS, _PEERS_END = "# other slivers of the slice", "# end of the other slivers"
 _CONTAINER_CONFIG = "network: {config: disabled}\ndatasource_list: [NoCloud, None]\n"
 
 
@@ -61,6 +62,8 @@ def _vendor(identity: Identity, mac: str | None, clone: bool) -> dict[str, objec
     if mac is not None:
         data["growpart"] = {"mode": "auto", "devices": ["/"]}
         data["bootcmd"] = [["sh", "-c", _bring_up(identity, mac)], ["sh", "-c", _set_keys(identity)]]
+        if identity.peers:
+            data["bootcmd"] += [["sh", "-c", _set_peers(identity)]]
         if clone:
             number = machine_id(identity.host_key_public)
             data["bootcmd"] += [["sh", "-c", f"grep -qx {number} /etc/machine-id || echo {number} >/etc/machine-id"]]
@@ -109,6 +112,15 @@ def _set_keys(identity: Identity) -> str:
         f"printf %s {shlex.quote(_lines(_gone(identity)))} | cat - /run/slicemgr-keys |"
         ' grep -vxFf - "$file" >"$file.new"\n'
         'cat /run/slicemgr-keys >>"$file.new" && mv "$file.new" "$file"\n'
+    )
+
+
+def _set_peers(identity: Identity) -> str:
+    """Replace slicemgr's lines of /etc/hosts at every start, so that a clone gets the addresses of its own slice."""
+    text = f"{_PEERS}\n{peer_lines(identity)}{_PEERS_END}\n"
+    return (
+        f'file=/etc/hosts\nsed \'/^{_PEERS}$/,/^{_PEERS_END}$/d\' "$file" >"$file.new" || exit 1\n'
+        f'printf %s {shlex.quote(text)} >>"$file.new" && cat "$file.new" >"$file"; rm -f "$file.new"\n'
     )
 
 
