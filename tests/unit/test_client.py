@@ -132,11 +132,12 @@ def test_only_a_question_is_asked_twice(canned: Canned, client: Client) -> None:
 
 def test_a_client_of_a_project_leaves_the_other_unchanged(canned: Canned, client: Client) -> None:
     canned.on("GET /slices", {"slices": []})
+    client.slices.list()
     of_lab = client.of_project("lab")
     of_lab.slices.list()
     client.slices.list()
     assert (of_lab.project, client.project) == ("lab", None)
-    assert [one.query.get("project") for one in canned.requests] == ["lab", None]
+    assert [one.query.get("project") for one in canned.requests] == [None, "lab", None]
     assert len({one.connection for one in canned.requests}) == 1
 
 
