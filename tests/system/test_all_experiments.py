@@ -35,7 +35,8 @@ def test_every_experiment_measures_as_in_the_demo(node: Node, tmp_path: Path) ->
 
 
 def test_peers_measures_on_the_node_alone(node: Node, tmp_path: Path) -> None:
-    run, words = tmp_path / "all", ["bench", "all", "--quick", "--only", "peers", "--dry-run", "--output"]
+    run = tmp_path / "all"
+    words = ("bench", "all", "--quick", "--only", "peers", "--dry-run", "--output")
     outside = node.ok(*words, run)
     assert "left out: " in outside and "run it on the node, where the pool is mounted" in outside
     own: list[str | Path] = ["env", f"SLICEMGR_URL={node.url}", f"SLICEMGR_TOKEN={node.token()}", BIN / "slicectl"]

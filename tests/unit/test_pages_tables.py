@@ -60,6 +60,13 @@ def test_slices_in_each_order(tenants: Tenants, bob: Browser) -> None:
     assert 'href="/slices?q=zeta&amp;sort=-lease"' in page and 'name="sort" value="lease"' in page
 
 
+def test_a_query_chooses_nothing_but_the_query_of_the_links(bob: Browser) -> None:
+    """Flask's url_for would take such names as its own arguments."""
+    page = bob.get("/slices?_scheme=javascript&_external=1&_anchor=x&endpoint=y").text
+    links = re.findall(r'aria-sort="\w+"[^>]*><a href="([^"]*)">', page)
+    assert links and all(one.startswith("/slices?_anchor=x&amp;") for one in links)
+
+
 def test_the_part_that_updates_itself_keeps_the_order(tenants: Tenants, bob: Browser) -> None:
     """Unchanged, it is not sent again."""
     ask(tenants, BOB, "zeta")
