@@ -131,7 +131,7 @@ def test_without_rights_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert verbs >= {"GET", "POST", "PUT", "PATCH", "DELETE"}
     assert len(found) > 35, found
     wrong = " ".join(found.values())
-    for said in ("with the victim's", "changed:", "an earlier request has taken", "not expected"):
+    for said in ("with the victim's", "changed:", "an earlier request removed", "not expected"):
         assert said in wrong, said
 
 
