@@ -285,9 +285,14 @@ class Config:
         return self.node.state_dir / "experiments"
 
 
+def file_of(path: Path | None = None) -> Path:
+    """The file that `load` reads; it need not exist."""
+    return path or Path(os.environ.get("SLICEMGR_CONFIG", DEFAULT_FILE))
+
+
 def load(path: Path | None = None) -> Config:
     """The settings in `path`. Refused, with the setting's name, if one is unknown or wrong."""
-    chosen = path or Path(os.environ.get("SLICEMGR_CONFIG", DEFAULT_FILE))
+    chosen = file_of(path)
     try:
         raw = tomllib.loads(chosen.read_text())
     except FileNotFoundError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -10,15 +9,14 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
-from slicemgr import __version__, logs
+from slicemgr import __version__, backup_commands, logs
 from slicemgr import config as settings
-from slicemgr.errors import Code, Failed, Refused, SlicemgrError, missing_extra
+from slicemgr.errors import Failed, SlicemgrError, missing_extra
 
 log = logging.getLogger("slicemgr")
 
@@ -36,6 +34,7 @@ log = logging.getLogger("slicemgr")
 def cli(context: click.Context, path: Path | None, verbose: bool) -> None:
     """Run a slicemgr node. People and scripts use slicectl."""
     context.obj = settings.load(path)
+    context.meta[backup_commands.SETTINGS_FILE] = settings.file_of(path)
     logs.configure(context.obj.log.format, verbose=verbose)
 
 
@@ -207,47 +206,33 @@ def db_copy(config: settings.Config, target: str) -> None:
     All rows come in one transaction or none does, and numbers go on where they were. The SQLite file stays as it
     is. After that set store.url to URL, with its password, and start web and agent.
     """
-    from slicemgr.agent.agent_lock import only_one
+    from slicemgr.stopped_service import stopped
     from slicemgr.store import copy
 
-    locks = config.node.run_dir
-    with _alone(locks / "init.lock"), only_one(locks / "agent.lock"):
-        _refuse_running_web(config)
+    with stopped(config):
         counts = copy.copy(config.store_url, target, config.store.lock_timeout)
     for table, count in counts.items():
         click.echo(f"{count:>8}  {table}")
     click.echo("All rows were copied. Set store.url to that database, then start web and agent.")
 
 
-def _refuse_running_web(config: settings.Config) -> None:
-    with suppress(OSError), socket.create_connection((config.web.host, config.web.port), timeout=5):
-        message = f"something answers at {config.web.host}:{config.web.port}: the web process still runs"
-        raise Refused(Code.CONFLICT, message, hint="stop it first, or its changes are lost")
+cli.add_command(backup_commands.backup)
+cli.add_command(backup_commands.restore)
 
 
 def _init(config: settings.Config) -> None:
     from slicemgr import store
     from slicemgr.service.accounts import authentication
+    from slicemgr.stopped_service import alone
     from slicemgr.store import schema
     from slicemgr.web import server
 
-    with _alone(config.node.run_dir / "init.lock"):  # the units of web and agent start together
+    with alone(config.node.run_dir / "init.lock"):  # the units of web and agent start together
         server.make_directories(config)
         schema.upgrade(config.store_url)
         server.make_directories(config)  # again: the database's files now exist
         with store.open(config) as opened:
             authentication.ensure_local_admin(opened, config.node.run_dir / "client.json", server.url(config))
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Hold a lock, so that only one process does this at a time."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        os.fchmod(descriptor, 0o600)  # every process that can open the file can hold its lock
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _agent(config: settings.Config, stop: threading.Event | None = None) -> None:

@@ -63,11 +63,12 @@ class OperationState(StrEnum):
 
 
 class ImageState(StrEnum):
-    """`uploaded`: the file exists, its base does not yet."""
+    """`uploaded`: the file exists, its base does not yet. `missing`: its files were lost, import it again."""
 
     UPLOADED = "uploaded"
     READY = "ready"
     DELETING = "deleting"
+    MISSING = "missing"
 
 
 class Role(StrEnum):

@@ -146,6 +146,11 @@ def keys_file(pool: Path, sliver: str) -> Path:
     return sliver_dir(pool, sliver) / "keys.json"
 
 
+def record_file(pool: Path, sliver: str) -> Path:
+    """The file with the sliver's row, for a database that lost it."""
+    return sliver_dir(pool, sliver) / "record.json"
+
+
 def image_file(images: Path, sha256: str, format: str) -> Path:
     return images / f"{sha256}.{format}"
 

@@ -235,6 +235,9 @@ class Service:
             c.execute(tables.accounts.insert().values(project="default", month="2026-11"))
             kept = {"began_at": now, "ended_at": now, "user": schema.ADMIN, "version": "1", "failed": 0, "rows": []}
             c.execute(tables.audits.insert().values(node="node1", **kept))
+            c.execute(tables.incarnations.insert().values(number=1, backup_at=now, began_at=now, ended_at=now))
+            c.execute(tables.host_reports.insert().values(node="node1", incarnation=1, at=now, found={}))
+            c.execute(tables.unclaimed.insert().values(node="node1", sliver="x", state="stopped", snapshots=[]))
             row = {"name": "Scale", "kind": "scale", "summary": "It scales.", "published_by": schema.ADMIN}
             c.execute(tables.experiments.insert().values(**row, id="1", published_at=now, size=1, sha256=SHA, files=[]))
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slicemgr import names, ssh_banner
-from slicemgr.agent import observe
+from slicemgr.agent import observe, records
 from slicemgr.agent.acceleration import Machines
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.plan import Step, phase_after
@@ -35,6 +35,7 @@ from slicemgr.store import pending
 _CONSOLE_INTERVAL = 0.01  # seconds between checks for output on a console
 _CONSOLE_LIMIT = 10.0  # seconds to wait for output on the console before the ssh banner is tried
 _RESUME_CHECK = 1.0  # seconds after which a machine that cannot write is paused again
+_RECORDED = (Step.ROOT, Step.IDENTITY, Step.RESIZE)  # steps that change what the record of a sliver contains
 _LOOPBACK = ipaddress.IPv4Network("127.0.0.0/8")
 
 
@@ -90,7 +91,10 @@ class Applier:
         """
         if step is Step.SSH:
             return self._ssh(sliver, progress, unwanted)
-        return self._steps[step](sliver) or ""
+        detail = self._steps[step](sliver) or ""
+        if step in _RECORDED:
+            records.write(self._config.node.pool, sliver)
+        return detail
 
     def undo(self, step: Step, sliver: Sliver) -> None:
         """Clean up after `step` failed. A root that contains data is always kept."""

@@ -27,6 +27,7 @@ from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
 from slicemgr.errors import Refused, SlicemgrError
 from slicemgr.human import size
 from slicemgr.model import SliverType
+from slicemgr.store.incarnation import REVIEW, Incarnation
 
 _PROGRAMS = {
     "supermin": "apt-get install libguestfs-tools",
@@ -90,6 +91,14 @@ def examine(
         _files,
     ]
     return [check if check.ok is not True else replace(check, remedy="") for check in (one() for one in checks)]
+
+
+def hold(held: Incarnation | None) -> Check:
+    """Whether the database is on hold after a restore. Pure."""
+    if held is None:
+        return Check("restore", True, "not on hold")
+    detail = f"{held.says()}: no sliver is created, repaired, stopped or deleted"
+    return Check("restore", False, detail, f"run `{REVIEW}` on the node of the service")
 
 
 def report(checks: list[Check]) -> dict[str, object]:

@@ -118,7 +118,8 @@ class Importer:
             facts = disk_image.detect_and_check(
                 disk, format, max_virtual_size=self._config.web.max_image.bytes, who=user
             )
-            if not note.exists():
+            known = json.loads(note.read_text()) if note.exists() else None
+            if known is None or (known["arch"] and not base.is_dir()):  # or the base was lost
                 self._pool.delete_tree(incoming, None)
                 self._pool.create_subvolume(incoming)
                 revert.callback(self._pool.delete_tree, incoming, None)
@@ -137,7 +138,6 @@ class Importer:
                 self._keep(tree, incoming, base)
                 atomic_file.write(note, json.dumps(asdict(tree)))
             else:
-                known = json.loads(note.read_text())
                 tree = disk_image.TreeFacts(**{**known, "boot": BootFacts(**known["boot"])})
             os.chown(disk, 0, launch.machine_gid(self._config))
             disk.chmod(0o640)

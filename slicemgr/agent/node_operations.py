@@ -15,7 +15,7 @@ from slicemgr.agent.node import Node
 from slicemgr.drivers.libvirt import launch
 from slicemgr.errors import Code, Refused
 from slicemgr.model import Image, SliverType
-from slicemgr.store import pending
+from slicemgr.store import incarnation, pending
 
 Result = dict[str, object]
 
@@ -52,7 +52,9 @@ def _delete_image(parts: NodeOperations, operation: pending.Operation) -> Result
 
 def _doctor(parts: NodeOperations, _: pending.Operation) -> Result:
     node = parts.node
-    return doctor.report(doctor.examine(node.config, node.hypervisor, node.pool, node.firewall, node.machines.found))
+    checks = doctor.examine(node.config, node.hypervisor, node.pool, node.firewall, node.machines.found)
+    with node.store.read() as connection:
+        return doctor.report([*checks, doctor.hold(incarnation.held(connection))])
 
 
 def _io(parts: NodeOperations, operation: pending.Operation) -> Result:
@@ -88,6 +90,8 @@ def _baseline(parts: NodeOperations, operation: pending.Operation) -> Result:
 
 def _collect_garbage(parts: NodeOperations, operation: pending.Operation) -> Result:
     node = parts.node
+    with node.store.read() as connection:
+        incarnation.refuse_during_hold(connection, "remove leftovers")
     if node.raw_slivers.is_set() or parts.measurer.is_busy():
         raise Refused(
             Code.CONFLICT,

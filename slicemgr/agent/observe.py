@@ -56,7 +56,7 @@ class Host:
 
 def host(config: Config, hypervisor: Hypervisor) -> Host:
     """Observe all slivers. Raises Failed if libvirt does not respond."""
-    directories = _children(config.node.pool / "slivers")
+    directories = in_pool(config)
     limits = {sliver: _disk_limit(config, sliver) for sliver in directories}
     keys = {sliver: _keys(config, sliver) for sliver in directories}
     marks = _listing(settled_dir(config))  # before the domains: a domain that is newer has no mark here
@@ -149,8 +149,9 @@ def _parse_mark(name: str) -> tuple[str, int] | None:
     return (sliver, int(pid)) if sliver and pid.isdecimal() else None
 
 
-def _children(directory: Path) -> frozenset[str]:
-    return frozenset(name for name in _listing(directory) if names.is_sliver_id(name))
+def in_pool(config: Config) -> frozenset[str]:
+    """The slivers that have a directory in the pool."""
+    return frozenset(name for name in _listing(config.node.pool / "slivers") if names.is_sliver_id(name))
 
 
 def _listing(directory: Path) -> list[str]:

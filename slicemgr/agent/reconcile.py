@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from slicemgr import names
 from slicemgr.agent import observe, repairs
+from slicemgr.agent.hold import Hold
 from slicemgr.agent.node import Node
 from slicemgr.agent.repairs import Repair
 from slicemgr.drivers.kernel import cgroup
 from slicemgr.errors import SlicemgrError
 from slicemgr.model import Sliver
+from slicemgr.store import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +34,37 @@ class Reconciler:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._attempts = repairs.Attempts()
+        self._hold = Hold(node)
 
     def compare(self, slivers: Sequence[Sliver], busy: Callable[[str], bool]) -> Comparison | None:
         """Announce the node, observe the host and restore the packet filter; None if the host cannot be observed.
 
         slivers: all of the node. busy: whether work on a sliver is in progress.
         """
+        host = self._observe()
+        if host is None:
+            return None
+        known = self._node.machines.found is not None
+        now = time.monotonic()
+        found = repairs.find(slivers, host.sliver, self._attempts, now, busy=busy, machines_known=known)
+        return Comparison(host, found)
+
+    def report(self, slivers: Sequence[Sliver]) -> None:
+        """The same during the hold after a restore: only report the differences. Raises StoreError.
+
+        slivers: all of the node.
+        """
+        host = self._observe()
+        if host is None or self._node.raw_slivers.is_set():
+            return
+        try:
+            self._hold.look(host, slivers)
+        except StoreError:
+            raise
+        except SlicemgrError as error:
+            log.error("cannot report the slivers without a row: %s", error)
+
+    def _observe(self) -> observe.Host | None:
         node = self._node
         node.announce()
         try:
@@ -46,10 +73,7 @@ class Reconciler:
         except SlicemgrError as error:
             log.error("cannot observe the node: %s", error)
             return None
-        known = node.machines.found is not None
-        now = time.monotonic()
-        found = repairs.find(slivers, host.sliver, self._attempts, now, busy=busy, machines_known=known)
-        return Comparison(host, found)
+        return host
 
     def repaired(self, sliver: str, error: SlicemgrError | None) -> None:
         """Record the outcome of a repair: after an error, the next attempt waits."""

@@ -24,7 +24,7 @@ from slicemgr.config import Config
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.ipc.wake import Listener
 from slicemgr.model import Desired, OperationState, Phase, Sliver
-from slicemgr.store import Store, StoreError
+from slicemgr.store import Store, StoreError, incarnation
 from slicemgr.store import pending as work
 
 log = logging.getLogger(__name__)
@@ -115,6 +115,10 @@ class Scheduler:
         """Compare the host with the rows, and repair slivers without an operation."""
         with self._store.read() as connection:
             slivers = [row.sliver for row in work.slivers(connection, self._config.node.name)]
+            held = incarnation.held(connection) is not None
+        if held:
+            self._reconciler.report(slivers)
+            return
         found = self._reconciler.compare(slivers, self._turns.busy)
         if found is None:
             return
@@ -138,6 +142,8 @@ class Scheduler:
         node = self._config.node.name
         with self._store.read() as connection:
             pending = work.pending_operations(connection, node)
+            if incarnation.held(connection) is not None:
+                pending = [row for row in pending if row.kind in incarnation.ALLOWED]
             fresh = [row for row in pending if row.id not in self._operations]
             concerned = {sliver for row in fresh for sliver in row.slivers}
             rows = {row.sliver.id: row.sliver for row in work.slivers(connection, node, concerned)} if concerned else {}
@@ -214,8 +220,14 @@ class Scheduler:
     def _turn(self, sliver_id: str, operation: _Operation | None) -> Rest | None:
         with self._lock:
             sliver = self._rows.get(sliver_id)
-            if sliver is None:
-                return None
+        if sliver is None:
+            return None
+        with self._store.read() as connection:  # the turn may have waited since its row was read
+            if incarnation.held(connection) is not None:
+                if operation is None:
+                    return None
+                incarnation.refuse_during_hold(connection, "change slivers")
+        with self._lock:
             self._turn_slivers[sliver_id] = sliver
         steps = self._executor.steps(sliver)
         if operation is None and steps not in _NO_EVENT:

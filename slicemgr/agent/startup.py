@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from slicemgr.agent import file_modes, observe
+from slicemgr.agent import file_modes, hold, observe, records
 from slicemgr.agent.node import Node
 from slicemgr.config import Config
 from slicemgr.drivers.guest import authorized_keys
 from slicemgr.drivers.kernel import capture_rings, cgroup
 from slicemgr.drivers.network import fragments
 from slicemgr.errors import Failed
-from slicemgr.store import pending
+from slicemgr.model import Sliver
+from slicemgr.store import incarnation, pending
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +31,23 @@ def prepare(node: Node) -> None:
     _bound_kernel_memory(config)
     with node.store.read() as connection:
         rows = pending.slivers(connection, config.node.name)
+        held = incarnation.held(connection)
     _note_keys(config, rows)
-    node.publisher.reset(row.sliver for row in rows)
+    slivers = [row.sliver for row in rows]
+    if held is None:
+        records.write_missing(config.node.pool, slivers)
+    else:
+        log.warning("%s: nothing is changed on the node until `%s`", held.says(), incarnation.REVIEW)
+        slivers = hold.published(slivers, _without_rows(config, {one.id for one in slivers}))
+    node.publisher.reset(slivers)
     node.announce()
     node.machines.find(node.announce)
+
+
+def _without_rows(config: Config, known: set[str]) -> list[Sliver]:
+    """The slivers in the pool that have no row and a valid record."""
+    found = (records.read(config.node.pool, one) for one in sorted(observe.in_pool(config) - known))
+    return [one for one in found if one is not None]
 
 
 def _bound_kernel_memory(config: Config) -> None:

@@ -38,6 +38,7 @@ COMMANDS = {
     "event": "commands.event:event",
     "doctor": "commands.doctor:doctor",
     "gc": "commands.doctor:gc",
+    "backup": "commands.backup:backup",
     "audit": "commands.audit:audit",
     "bench": "commands.bench:bench",
     "login": "commands.login:login",

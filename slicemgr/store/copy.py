@@ -9,7 +9,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import Connection
 
 from slicemgr.errors import Code, Failed, Refused, invalid
-from slicemgr.store import postgresql, schema
+from slicemgr.store import postgresql, rows, schema
 from slicemgr.store.diagnosis import explained
 from slicemgr.store.engine import Store, make_engine
 from slicemgr.store.tables import metadata
@@ -49,29 +49,16 @@ def _copy_table(old: Connection, new: Connection, table: sa.Table) -> int:
     count = 0
     try:
         found = old.execute(sa.select(table), execution_options={"yield_per": _AT_ONCE})
-        for rows in found.partitions():
-            new.execute(table.insert(), [dict(zip(table.columns.keys(), row, strict=True)) for row in rows])
-            count += len(rows)
+        for batch in found.partitions():
+            new.execute(table.insert(), [dict(zip(table.columns.keys(), row, strict=True)) for row in batch])
+            count += len(batch)
     except (exc.IntegrityError, exc.ProgrammingError, exc.DataError) as error:
         reason = str(error.orig).partition("\n")[0]  # the rest of the message contains the row
         raise Failed(f"a row of {table.name} does not fit: {reason}", hint="nothing was copied") from error
     arrived = new.scalar(sa.select(sa.func.count()).select_from(table))
     if arrived != count:
         raise Failed(f"of {count} rows of {table.name}, {arrived} arrived", hint="nothing was copied")
-    _continue_numbers(old, new, table)
+    last = rows.last_number(old, table)
+    if last is not None and table.autoincrement_column is not None:
+        rows.continue_after(new, table, table.autoincrement_column.name, last)
     return count
-
-
-def _continue_numbers(old: Connection, new: Connection, table: sa.Table) -> None:
-    """Continue a sequence after the highest number ever used, also if the rows with it were deleted."""
-    column = table.autoincrement_column
-    if column is None:
-        return
-    given = [old.scalar(sa.select(sa.func.max(column)))]
-    if table.dialect_options["sqlite"]["autoincrement"]:
-        given.append(old.scalar(sa.text("SELECT seq FROM sqlite_sequence WHERE name = :name"), {"name": table.name}))
-    last = max((int(one) for one in given if one is not None), default=0)
-    if last:
-        quoted = new.dialect.identifier_preparer.format_table(table)
-        sequence = sa.func.pg_get_serial_sequence(quoted, column.name)
-        new.execute(sa.select(sa.func.setval(sequence, last)))

@@ -13,11 +13,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from slicemgr.model import OperationState
-from slicemgr.store import snapshots
+from slicemgr.model import ImageState, OperationState
+from slicemgr.store import incarnation, snapshots
 from slicemgr.store import tables as t
 from slicemgr.store.updates import (
     EventSeen,
+    HostSeen,
     ImageGone,
     ImageSeen,
     NodeSeen,
@@ -205,7 +206,11 @@ def _image_seen(c: Connection, updates: list[ImageSeen]) -> None:
 
 
 def _image_gone(c: Connection, updates: list[ImageGone]) -> None:
-    _many(c, t.images.delete().where(t.images.c.sha256 == sa.bindparam("b_id")), [{"b_id": u.sha256} for u in updates])
+    i = t.images.c
+    used = sa.exists().where(t.slices.c.image == i.sha256)
+    ids = [{"b_id": u.sha256} for u in updates]
+    _many(c, t.images.delete().where(i.sha256 == sa.bindparam("b_id"), ~used), ids)
+    _many(c, t.images.update().where(i.sha256 == sa.bindparam("b_id")).values(state=ImageState.MISSING), ids)
 
 
 def _node_seen(c: Connection, updates: list[NodeSeen]) -> None:
@@ -214,6 +219,35 @@ def _node_seen(c: Connection, updates: list[NodeSeen]) -> None:
         changes = row if u.facts is None else {**row, "facts": u.facts}
         statement = insert(c, t.nodes).values({"facts": {}, **changes})
         c.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changes))
+
+
+def _host_seen(c: Connection, updates: list[HostSeen]) -> None:
+    """Only during a hold: a report that was queued before its end is of no use."""
+    held = incarnation.held(c)
+    if held is None:
+        return
+    for u in updates:
+        decided = set(incarnation.released(c, u.node))
+        ids = [one.sliver for one in u.unclaimed]  # one may have been adopted since the agent read the rows
+        adopted = set(c.scalars(sa.select(t.slivers.c.id).where(t.slivers.c.id.in_(ids))))
+        for table in (t.host_reports, t.unclaimed):
+            c.execute(table.delete().where(table.c.node == u.node))
+        found = {"lost": list(u.lost), "images": list(u.images), "changed": dict(u.changed)}
+        c.execute(t.host_reports.insert().values(node=u.node, incarnation=held.number, at=utcnow(), found=found))
+        rows = [
+            {
+                "node": u.node,
+                "sliver": one.sliver,
+                "state": one.state,
+                "record": None if one.record is None else dict(one.record),
+                "snapshots": list(one.snapshots),
+                "released": one.sliver in decided,
+                "detail": one.detail,
+            }
+            for one in u.unclaimed
+            if one.sliver not in adopted
+        ]
+        _many(c, t.unclaimed.insert(), rows)
 
 
 def _event_seen(c: Connection, updates: list[EventSeen]) -> None:
@@ -227,6 +261,7 @@ def _event_seen(c: Connection, updates: list[EventSeen]) -> None:
 # In this order: an operation ends after its steps, a slice is deleted after the updates of its slivers.
 _WRITERS: dict[type, Callable[[Connection, list[Any]], None]] = {
     NodeSeen: _node_seen,
+    HostSeen: _host_seen,
     ImageSeen: _image_seen,
     ImageGone: _image_gone,
     SliverSeen: _sliver_seen,

@@ -22,6 +22,7 @@ from slicemgr.store import tables as t
 from slicemgr.store.observations import record
 from slicemgr.store.updates import (
     EventSeen,
+    HostSeen,
     ImageGone,
     ImageSeen,
     Json,
@@ -34,12 +35,14 @@ from slicemgr.store.updates import (
     SnapshotGone,
     SnapshotMade,
     StepSeen,
+    UnclaimedSliver,
     Update,
 )
 
 __all__ = [
     "SLIVER_OPERATIONS",
     "EventSeen",
+    "HostSeen",
     "ImageGone",
     "ImageSeen",
     "NodeSeen",
@@ -53,6 +56,7 @@ __all__ = [
     "SnapshotGone",
     "SnapshotMade",
     "StepSeen",
+    "UnclaimedSliver",
     "Update",
     "images",
     "pending_operations",

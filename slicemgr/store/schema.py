@@ -21,7 +21,7 @@ from slicemgr.store.tables import about, metadata, projects, users
 from slicemgr.store.url import SQLITE, parse
 
 # oldest first; this version uses the last one
-REVISIONS = tuple(f"{number:04}" for number in range(1, 20))
+REVISIONS = tuple(f"{number:04}" for number in range(1, 21))
 HEAD = REVISIONS[-1]
 ADMIN = "admin"
 
@@ -58,7 +58,7 @@ def _migrate(url: str, revision: str, *, down: bool) -> None:
                     postgresql.prepare(connection)
                 run_migrations(connection, revision, down=down)
                 if not down:
-                    _seed(connection)
+                    seed(connection)
     finally:
         engine.dispose()
 
@@ -85,7 +85,7 @@ def _outside_transaction(connection: Connection, statement: str) -> None:
         cursor.close()
 
 
-def _seed(connection: Connection) -> None:
+def seed(connection: Connection) -> None:
     """Insert the built-in user and project, and the version that wrote the database."""
     with nullcontext() if connection.in_transaction() else connection.begin():
         if not sa.inspect(connection).has_table("about"):

@@ -616,3 +616,37 @@ experiments = sa.Table(
     _text("sha256", unique=True),
     sa.Column("files", sa.JSON, nullable=False),
 )
+
+# Each restore of a backup begins a new incarnation of the database. ended_at NULL: on hold, see store.incarnation.
+incarnations = sa.Table(
+    "incarnations",
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("backup_at", UtcTime, nullable=False),
+    sa.Column("began_at", UtcTime, nullable=False),
+    sa.Column("ended_at", UtcTime),
+)
+
+# How a node differs from the rows, reported by its agent during a hold. found: see model.Difference.
+host_reports = sa.Table(
+    "host_reports",
+    metadata,
+    sa.Column("node", sa.Text, primary_key=True),
+    _number("incarnation"),
+    sa.Column("at", UtcTime, nullable=False),
+    sa.Column("found", sa.JSON, nullable=False),
+)
+
+# Slivers that exist on a node without a row during a hold. record: see slicemgr.sliver_record; NULL: unreadable.
+# released: an admin has released it, and the agent is to remove it. detail: why that failed.
+unclaimed = sa.Table(
+    "unclaimed",
+    metadata,
+    sa.Column("node", sa.Text, primary_key=True),
+    sa.Column("sliver", sa.Text, primary_key=True),
+    _text("state"),
+    sa.Column("record", sa.JSON(none_as_null=True)),
+    sa.Column("snapshots", sa.JSON, nullable=False),
+    sa.Column("released", sa.Boolean, nullable=False, server_default=sa.false()),
+    _empty("detail"),
+)

@@ -113,7 +113,7 @@ class ImageSeen:
 
 @dataclass(frozen=True, slots=True)
 class ImageGone:
-    """Its base and file are deleted, or its import failed."""
+    """Its base and file are deleted, or its import failed. The row of an image that slices use is kept as missing."""
 
     sha256: str
 
@@ -129,6 +129,36 @@ class NodeSeen:
     name: str
     address: str
     facts: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnclaimedSliver:
+    """A sliver on a node without a row. state: running, paused, stopped, or remains if it has no root.
+
+    record: its row as the node has recorded it, None if that is unreadable. snapshots: their ids. detail: why the
+    agent could not remove it.
+    """
+
+    sliver: str
+    state: str
+    record: Json | None
+    snapshots: tuple[str, ...]
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSeen:
+    """How a node differs from the rows during the hold after a restore. Replaces the node's earlier report.
+
+    lost: slivers of rows without a root. images: those of rows without their files, by sha256. changed: slivers of
+    rows that the host has in a newer state, each with the columns that differ.
+    """
+
+    node: str
+    unclaimed: tuple[UnclaimedSliver, ...]
+    lost: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+    changed: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,5 +185,6 @@ Update = (
     | ImageSeen
     | ImageGone
     | NodeSeen
+    | HostSeen
     | EventSeen
 )

@@ -9,7 +9,8 @@ from bare_service import config_in, fresh_database
 
 import slicemgr.store
 from slicemgr.model import ImageState, OperationState, Phase
-from slicemgr.store import pending
+from slicemgr.store import incarnation, pending
+from slicemgr.store.updates import utcnow
 
 pytestmark = pytest.mark.usefixtures("both_stores")
 
@@ -26,6 +27,7 @@ UPDATES: list[pending.Update] = [
     pending.EventSeen("agent", "repair"),
     pending.SnapshotMade("a-0", "1", 7),
     pending.SnapshotGone("1"),
+    pending.HostSeen("node", (pending.UnclaimedSliver("a-0", "stopped", None, ()),)),
 ]
 
 
@@ -35,6 +37,8 @@ def test_two_of_a_kind_are_written(update: pending.Update, tmp_path: Path) -> No
     fresh_database(config)
     with slicemgr.store.open(config) as store:
         with store.write() as connection:
+            if isinstance(update, pending.HostSeen):
+                incarnation.begin(connection, utcnow(), utcnow())
             pending.record(connection, [update, update])
         with store.read() as connection:
             assert pending.slivers(connection, "node") == []

@@ -10,7 +10,9 @@ from flask import Blueprint, Flask, Response, current_app, flash, g, redirect, r
 from markupsafe import Markup
 
 from slicemgr import __version__
+from slicemgr.service.restores import review
 from slicemgr.web.pages import assets, browser_session, kept_form
+from slicemgr.web.state import state
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -64,6 +66,13 @@ def install(app: Flask) -> None:
             "form_kept": bool(kept_form.read()),
         }
     )
+    app.context_processor(lambda: {"hold_notice": _hold})
+
+
+def _hold() -> str:
+    """The state of the hold after a restore, "" without one."""
+    with state().store.read() as c:
+        return review.notice(c)
 
 
 def _navigation() -> list[tuple[str, list[Entry]]]:

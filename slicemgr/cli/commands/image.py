@@ -27,7 +27,9 @@ def image() -> None:
 
 
 @image.command("list")
-@click.option("--state", type=click.Choice(["uploaded", "ready", "deleting"]), help="Only images in this state.")
+@click.option(
+    "--state", type=click.Choice(["uploaded", "ready", "deleting", "missing"]), help="Only images in this state."
+)
 @click.option("--project", help="Only images of this project.")
 @click.option("--prefix", help="Only images whose name starts with this text.")
 @output_options(tables.IMAGES)

@@ -21,7 +21,7 @@ from slicemgr.service.nodes import operations
 from slicemgr.service.views import paging
 from slicemgr.service.views.formats import Json, when
 from slicemgr.service.views.paging import By, Page
-from slicemgr.store import Store
+from slicemgr.store import Store, incarnation
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -195,6 +195,8 @@ def _view(row: Row[*tuple[Any, ...]]) -> Json:
 
 
 def sweep(store: Store, config: Config) -> list[Path]:
-    """Remove files without a row; the removed paths."""
+    """Remove files without a row; the removed paths. During the hold after a restore it removes nothing."""
     with store.write() as c:
+        if incarnation.held(c) is not None:
+            return []
         return report_files.sweep(config, set(c.scalars(sa.select(t.experiments.c.id))))

@@ -20,7 +20,7 @@ from slicemgr.service.leases.rules import Rules
 from slicemgr.service.nodes import operations
 from slicemgr.service.outbound import mail
 from slicemgr.service.slices import slices
-from slicemgr.store import Store
+from slicemgr.store import Store, incarnation
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -37,6 +37,8 @@ def expire(store: Store, config: Config, now: datetime | None = None, up: Uptime
     now = now or utcnow()
     with store.write() as c:
         at = clock.compare(c, now, up or clock.uptime()).judge(now)
+        if incarnation.held(c) is not None:  # a lease may have been renewed after the backup
+            return 0
         rows = {one.id: one for one in _living(c)}
         rules = lease_rules.all_of(c, config, {one.project for one in rows.values()})
         found = {id_: _lease(one, rules[one.project]) for id_, one in rows.items()}

@@ -20,7 +20,7 @@ from slicemgr.policy.access import Principal
 from slicemgr.service.nodes import nodes, operations
 from slicemgr.service.projects import projects
 from slicemgr.service.slices import specs
-from slicemgr.store import Store
+from slicemgr.store import Store, incarnation
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -53,6 +53,7 @@ def check_upload(
     if format not in FORMATS:
         raise invalid("format", f"{format[:40]!r} is unknown", " or ".join(FORMATS))
     with store.read() as c:
+        incarnation.refuse_during_hold(c, "import images")
         if project is not None:
             projects.check_exists(c, project)
             room(c, project, size)
@@ -99,7 +100,7 @@ def _is_known(c: Connection, upload: Upload) -> bool:
     if known is None and c.scalar(sa.select(i.name).where(i.name == upload.name)) is not None:
         message = f"there is already an image {upload.name!r}"
         raise Refused(Code.CONFLICT, message, hint="choose another name", field="name")
-    return known is not None
+    return known is not None and known.state != ImageState.MISSING
 
 
 def _under_way(c: Connection, upload: Upload) -> str | None:
@@ -114,18 +115,20 @@ def _under_way(c: Connection, upload: Upload) -> str | None:
 def _insert(c: Connection, upload: Upload, target: Path, by: Principal) -> str:
     now = utcnow()
     left = None if upload.project is None else room(c, upload.project, upload.size)
-    c.execute(
-        t.images.insert().values(
-            sha256=upload.sha256,
-            name=upload.name,
-            format=upload.format,
-            virtual_size=0,
-            file_size=upload.size,
-            state=ImageState.UPLOADED,
-            project=upload.project,
-            created_at=now,
+    again = t.images.update().where(t.images.c.sha256 == upload.sha256)  # the files of a restored row were lost
+    if not c.execute(again.values(file_size=upload.size, format=upload.format, state=ImageState.UPLOADED)).rowcount:
+        c.execute(
+            t.images.insert().values(
+                sha256=upload.sha256,
+                name=upload.name,
+                format=upload.format,
+                virtual_size=0,
+                file_size=upload.size,
+                state=ImageState.UPLOADED,
+                project=upload.project,
+                created_at=now,
+            )
         )
-    )
     whose = upload.project or ""
     subject = operations.Subject(nodes.choose(c, None).name, image=upload.sha256, image_name=upload.name, project=whose)
     detail = f"{upload.name} ({upload.sha256})"
@@ -183,7 +186,7 @@ def delete(store: Store, config: Config, wanted: str, by: Principal) -> str:
             shown = ", ".join(users[:5]) + (" and others" if len(users) > 5 else "")
             hint = f"delete the slices that use it first: {shown}"
             raise Refused(Code.CONFLICT, f"image {image.name} is in use", hint=hint)
-        if image.state != ImageState.READY:
+        if image.state not in (ImageState.READY, ImageState.MISSING):
             doing = "already being deleted" if image.state == ImageState.DELETING else "still being imported"
             raise Refused(
                 Code.CONFLICT, f"image {image.name} is {doing}", hint="show its progress with `slicectl op list`"
@@ -202,8 +205,13 @@ def delete(store: Store, config: Config, wanted: str, by: Principal) -> str:
 
 
 def sweep_uploads(store: Store, config: Config) -> list[Path]:
-    """Remove spooled files without a waiting import (left by a process that was killed); the removed paths."""
+    """Remove spooled files without a waiting import (left by a process that was killed); the removed paths.
+
+    During the hold after a restore it removes nothing: a file may belong to an import that the rows lack.
+    """
     with store.write() as c:
+        if incarnation.held(c) is not None:
+            return []
         waiting = c.scalars(sa.select(t.images.c.sha256).where(t.images.c.state == ImageState.UPLOADED))
         kept = set(waiting)
         removed = [path for path in config.uploads_dir.glob("*") if path.name.partition(".")[0] not in kept]

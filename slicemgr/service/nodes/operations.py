@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from slicemgr.model import OperationState
+from slicemgr.store import incarnation
 from slicemgr.store import tables as t
 
 
@@ -30,7 +31,9 @@ class Subject:
 def add(
     c: Connection, kind: str, subject: Subject, user: str, now: datetime, params: Mapping[str, Any] | None = None
 ) -> str:
-    """Insert a queued operation; its id."""
+    """Insert a queued operation; its id. Refused(CONFLICT) during the hold after a restore, unless it only reads."""
+    if kind not in incarnation.ALLOWED:
+        incarnation.refuse_during_hold(c, "change slices, images or nodes")
     id_ = uuid.uuid4().hex[:16]
     c.execute(
         t.operations.insert().values(

@@ -65,8 +65,9 @@ def _image(c: Connection, wanted: str, project: str) -> Row[*tuple[Any, ...]]:
         hint = "list them with `slicectl image list`"
         raise Refused(Code.INVALID, f"there is no image {wanted[:80]!r}", hint=hint, field="image")
     if row.state != ImageState.READY:
-        doing = "being deleted" if row.state == ImageState.DELETING else "still being imported"
-        raise Refused(Code.CONFLICT, f"image {row.name} is {doing}", hint="`slicectl image list`", field="image")
+        doing = "is being deleted" if row.state == ImageState.DELETING else "is still being imported"
+        doing = "has no files on the node; import it again" if row.state == ImageState.MISSING else doing
+        raise Refused(Code.CONFLICT, f"image {row.name} {doing}", hint="`slicectl image list`", field="image")
     return row
 
 

@@ -25,7 +25,7 @@ from slicemgr.service.nodes import nodes, operations
 from slicemgr.service.projects import projects
 from slicemgr.service.slices import request_defaults, request_keys, request_queue, snapshot_users, specs
 from slicemgr.service.slices.placement import Placement, given, place
-from slicemgr.store import Store
+from slicemgr.store import Store, incarnation
 from slicemgr.store import tables as t
 from slicemgr.store.pending import SLIVER_OPERATIONS
 from slicemgr.store.updates import utcnow
@@ -104,6 +104,7 @@ def _specify(c: Connection, config: Config, draft: Draft, by: Principal) -> tupl
 
     Refused if the user may not create slices in the project. Raises InvalidSpec.
     """
+    incarnation.refuse_during_hold(c, "create slices")
     project = draft.project or access.project_for(by, draft.body.get("project"))
     access.make_slice(by, project)
     body = {**draft.body, "project": project}
