@@ -236,7 +236,7 @@ def test_what_does_not_run_has_no_console(node: Node) -> None:
     for target, status, message in (
         ("exp/1", 3, "no sliver 1"),
         ("default/exp/x", 2, "is not the name of a sliver"),
-        ("exp/x", 3, "no project 'exp'"),
+        ("exp/x", 3, "no slice 'x'"),
         ("nope", 3, "no slice"),
     ):
         done = node.slicectl("console", target)
