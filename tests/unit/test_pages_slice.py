@@ -57,7 +57,7 @@ def test_from_none_to_made_as_the_page_sees_it(tenants: Tenants, bob: Browser) -
     """The list polls; unchanged content is not sent again; it contains no CSRF token."""
     alone(tenants)
     answer = bob.post(f"/slices/exp/snapshots{LAB}", {"snapshot": "later"})
-    assert answer.headers["Location"] == f"{EXP}#snapshots" and asked(tenants, "snapshot") == 2
+    assert answer.headers["Location"] == f"{EXP}&section=snapshots#snapshots" and asked(tenants, "snapshot") == 2
     page = bob.get(EXP).text
     assert "Snapshot later is being created" in page and "creating</span>" in page
     (path,) = re.findall(r'hx-get="(/slices/exp/snapshots\?[^"]+)" hx-trigger="every 1.0s"', page)
@@ -94,7 +94,7 @@ def test_one_is_asked_before_anything_is_lost(tenants: Tenants, bob: Browser, wh
     assert asked(tenants, kind) == 0 and ("are lost" if kept else "will be deleted") in question
     fields = {one: re.findall(rf'name="{one}" value="([^"]+)"', question)[-1] for one in ("id", "made", "once")}
     answers = [bob.post(f"{BEFORE}/{what}{LAB}", fields) for _ in range(2)]
-    assert [one.headers["Location"] for one in answers] == [f"{EXP}#snapshots"] * 2
+    assert [one.headers["Location"] for one in answers] == [f"{EXP}&section=snapshots#snapshots"] * 2
     assert asked(tenants, kind) == 1 and tenants.count("snapshots") == kept
 
 
@@ -177,7 +177,7 @@ def test_the_confirmation_says_how_many_snapshots_go_too(tenants: Tenants, bob: 
 
 def test_what_is_gone_ends_the_looking(tenants: Tenants, bob: Browser) -> None:
     path = f"/slices/exp/snapshots{LAB}"
-    assert bob.get(path).headers["Location"] == f"{EXP}#snapshots"
+    assert bob.get(path).headers["Location"] == f"{EXP}&section=snapshots#snapshots"
     with tenants.store.write() as c:
         c.execute(t.slices.delete())
     assert bob.part(path).status_code == 286
@@ -197,7 +197,8 @@ def test_a_larger_disk(tenants: Tenants, bob: Browser) -> None:
         answer = bob.post(f"/slices/exp/resize{LAB}", {"disk": typed})
         assert (answer.status_code, "disk" in errors(answer.text)) == (status, True), answer.text
         assert '<details class="more" open>' in answer.text, "the field can be seen"
-    assert bob.post(f"/slices/exp/resize{LAB}", {"disk": "8G"}).headers["Location"] == f"{EXP}#settings"
+    answer = bob.post(f"/slices/exp/resize{LAB}", {"disk": "8G"})
+    assert answer.headers["Location"] == f"{EXP}&section=settings#settings"
     assert "is now 8 GiB" in bob.get(EXP).text
     assert limit(tenants) == 8 * GIB > has
 
@@ -306,6 +307,11 @@ def test_without_javascript_it_comes_again_only_while_something_moves(tenants: T
     assert 'http-equiv="refresh"' not in bob.get(EXP).text
     bob.post(f"/slices/exp/snapshots{LAB}", {"snapshot": "later"})
     assert 'http-equiv="refresh"' in bob.get(EXP).text
+    # A browser loads no URL again that differs in nothing but the anchor.
+    urls = [f"{EXP}&section=snapshots", f"{EXP}&section=snapshots&turn=1", f"{EXP}&section=elsewhere&turn=2"]
+    found = [re.findall(r'content="5; url=([^"]+)"', bob.get(one).text)[0].replace("&amp;", "&") for one in urls]
+    first = f"{EXP}&section=snapshots&turn=1#snapshots"
+    assert found == [first, first.replace("turn=1", "turn=2"), f"{EXP}&turn=1"]
 
 
 # curves

@@ -48,8 +48,23 @@ def same(name: str) -> Found:
 
 def back(row: Found, message: str, kind: str = "good", *, section: str = "") -> Response:
     """Redirect to the page, at one of its sections."""
-    anchor = section or None
-    return shell.see("slice_page.show", message, kind, name=row.name, project=row.project, _anchor=anchor)
+    return shell.see("slice_page.show", message, kind, **at(row, section))
+
+
+def at(row: Found, section: str) -> dict[str, Any]:
+    """The arguments of `url_for` for a section. It is in the query, too, because browsers do not send the anchor."""
+    return {"name": row.name, "project": row.project, "section": section or None, "_anchor": section or None}
+
+
+def _next(row: Found) -> str:
+    """The URL that a browser without JavaScript loads next, at the section of this one.
+
+    `turn` alternates, because a browser does not load a URL again that differs in nothing but the anchor.
+    """
+    section = request.args.get("section", "")
+    known = at(row, section if section in SECTIONS.values() else "")
+    turn = "2" if request.args.get("turn") == "1" else "1"
+    return url_for("slice_page.show", **known, all="1" if "all" in request.args else None, turn=turn)
 
 
 def page(row: Found, form: Form | None = None, status: int = 200, *, field: str = "") -> Response:
@@ -61,7 +76,7 @@ def page(row: Found, form: Form | None = None, status: int = 200, *, field: str 
     form.values.setdefault("lease", "7d")
     values = {"slice": shown["slice"], "id": row.id, "may": may(row), "spans": _SPANS, "most": kept["most"]}
     values["opened"] = SECTIONS.get(field, "")
-    values["moving"] = SOON in (shown["every"], kept["every"])
+    values["next"] = _next(row) if SOON in (shown["every"], kept["every"]) else ""
     parts = {"live": shell.part(**shown), "snapshots": shell.part(**kept)}
     return shell.show("slices/show.html", status, form=form, **parts, **values)
 

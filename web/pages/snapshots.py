@@ -42,7 +42,7 @@ def every(name: str) -> Response:
         raise
     if browser_session.is_htmx():
         return shell.fresh(**kept)
-    return shell.see("slice_page.show", name=name, project=row.project, _anchor="snapshots")
+    return shell.see("slice_page.show", **slice_shown.at(row, "snapshots"))
 
 
 @blueprint.route(_PLACE, methods=["POST"])
