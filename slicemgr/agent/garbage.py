@@ -13,6 +13,7 @@ from slicemgr import names
 from slicemgr.agent import observe
 from slicemgr.agent.images import incoming_dir
 from slicemgr.config import Config
+from slicemgr.drivers.libvirt import launch
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.network import traffic
 from slicemgr.drivers.storage.btrfs import Pool
@@ -94,11 +95,17 @@ def _slivers(config: Config, pool: Pool, host: observe.Host, wanted: Wanted) -> 
         )
         for one in sorted(host.directories - wanted.slivers)
     ]
-    files = [
-        *(names.launch_file(config.node.run_dir, one) for one in sorted(host.launches - wanted.slivers)),
-        *(observe.mark(config, one, pid) for one, pid in sorted(host.settled.items()) if one not in wanted.slivers),
+    launches = [  # with what libvirt leaves behind of the container
+        Leftover(
+            "file",
+            str(names.launch_file(config.node.run_dir, one)),
+            lambda one=one: launch.remove(config, one),  # type: ignore[misc]
+        )
+        for one in sorted(host.launches - wanted.slivers)
     ]
-    return directories + [Leftover("file", str(path), lambda path=path: path.unlink(missing_ok=True)) for path in files]  # type: ignore[misc]
+    marks = [observe.mark(config, one, pid) for one, pid in sorted(host.settled.items()) if one not in wanted.slivers]
+    files = [Leftover("file", str(path), lambda path=path: path.unlink(missing_ok=True)) for path in marks]  # type: ignore[misc]
+    return directories + launches + files
 
 
 def _bases(config: Config, pool: Pool, there: Sequence[Path], wanted: Wanted) -> list[Leftover]:

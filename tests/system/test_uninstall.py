@@ -36,6 +36,7 @@ def test_slivers_and_images_are_deleted_without_the_database(lone: Node) -> None
     done = lone.box.run(UNINSTALL, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     eventually(lambda: not any(lone.host().values()), "no object of slicemgr is on the host")
+    assert [one.name for one in lone.box.path("/run/libvirt/lxc").iterdir() if one.name.startswith("sm-")] == []
     pool = lone.box.path("/var/lib/slicemgr/pool")
     assert [*(pool / "bases").iterdir()] == [] and [*(pool / "slivers").iterdir()] == []
     assert "SLICEMGR" not in lone.box.run(["iptables-save"], check=True).stdout
