@@ -20,6 +20,8 @@ from slicemgr.errors import Failed, SlicemgrError, missing_extra
 
 log = logging.getLogger("slicemgr")
 
+_CLEANED = 300.0  # seconds for which `uninstall --slivers` waits until btrfs has freed what was deleted
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="slicemgr")
@@ -168,8 +170,12 @@ def _delete_slivers(config: settings.Config) -> None:
     from slicemgr.drivers.storage.btrfs import Pool
 
     nothing = garbage.Wanted.of((), ())
-    found = garbage.find(config, Hypervisor(config.libvirt), Pool(config.node.pool), lambda: nothing)
+    pool = Pool(config.node.pool)
+    found = garbage.find(config, Hypervisor(config.libvirt), pool, lambda: nothing)
     result = garbage.collect(found, apply=True)
+    if not pool.wait_cleaned(_CLEANED):  # a quota group is free only after the deleted subvolumes in it
+        raise Failed(f"btrfs still frees deleted subvolumes after {_CLEANED:g} s", hint="run this again later")
+    pool.collect_groups(())
     remains = [one for one in result["items"] if not one["removed"]]  # type: ignore[attr-defined]
     for one in remains:
         click.echo(f"slicemgr: {one['what']} {one['name']} remains: {one['detail']}", err=True)
