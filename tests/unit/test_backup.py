@@ -33,7 +33,7 @@ from slicemgr.store import Store, StoreError, archive, backup, incarnation, pend
 from slicemgr.store.engine import make_engine
 from slicemgr.store.updates import utcnow
 
-pytestmark = pytest.mark.usefixtures("both_stores")
+pytestmark = pytest.mark.usefixtures("each_store")
 
 LEFT_OUT = {"sessions", "sign_in_links", "consoles", "invitations", "answers", "host_reports", "unclaimed"}
 CHANGED = {"about", "operations", "mails", "events", "incarnations"}  # by the restore itself
