@@ -7,6 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 from testbed import BIN, POOL, Node, eventually
 
 from slicemgr.bench.experiments import io, sysbench
@@ -46,6 +47,7 @@ def nothing_left(node: Node) -> bool:
     return node.slices() == [] and slivers.strip() == ""
 
 
+@pytest.mark.long
 def test_a_sliver_and_three_roots_ended_twice_and_resumed(node: Node, tmp_path: Path) -> None:
     """After SIGINT the program waits for the operation of the node; after SIGKILL, --resume waits for it."""
     run = tmp_path / "run"

@@ -47,7 +47,7 @@ both_types = pytest.mark.usefixtures("each_type")
 # A machine is long in booting: with libvirtd is the harder case.
 who_dies = pytest.mark.parametrize(
     ("each_type", "libvirt"),
-    [("lxc", False), ("lxc", True), pytest.param("kvm", True, marks=pytest.mark.long)],
+    [("lxc", False), *(pytest.param(one, True, marks=pytest.mark.long) for one in ("lxc", "kvm"))],
     indirect=["each_type"],
     ids=["lxc-agent", "lxc-agent-and-libvirtd", "kvm-agent-and-libvirtd"],
 )
@@ -158,7 +158,10 @@ def impatient(node: Node) -> Iterator[Node]:
     node.kill("agent")
 
 
-@pytest.mark.parametrize(("action", "step", "state"), [("create", "domain", "running"), ("stop", "stop", "stopped")])
+@pytest.mark.parametrize(
+    ("action", "step", "state"),
+    [("create", "domain", "running"), pytest.param("stop", "stop", "stopped", marks=pytest.mark.long)],
+)
 def test_libvirtd_hung_in_the_middle_is_told_and_what_was_asked_for_comes_true(
     impatient: Node, action: str, step: str, state: str
 ) -> None:

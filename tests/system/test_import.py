@@ -192,11 +192,13 @@ def test_a_disk_without_a_system_is_refused(node: Node, tmp_path: Path) -> None:
     refused(node, make_disk(tmp_path / "disk.raw", tmp_path / "tree", size=8 * MIB), "no root filesystem")
 
 
+@pytest.mark.long
 def test_a_disk_with_two_systems_is_refused(node: Node, tmp_path: Path) -> None:
     trees = [make_tree(tmp_path / name) for name in ("one", "two")]
     refused(node, make_disk(tmp_path / "disk.raw", *trees, size=16 * MIB), "two root filesystems", "/dev/sda1")
 
 
+@pytest.mark.long
 def test_a_subvolume_named_like_a_command_runs_nothing(node: Node, tmp_path: Path) -> None:
     """The control uses guestfish with lines of text, which runs the text after `|` in a shell of this host."""
     proof = f"secproof-{os.getpid()}"
@@ -238,6 +240,7 @@ def test_a_system_in_a_subvolume_is_imported(kept: Node, tmp_path: Path) -> None
     assert subvolume == "rootflags=subvol=@root"
 
 
+@pytest.mark.long
 def test_etc_that_leads_outside_is_no_system(node: Node, tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "tree")
     shutil.rmtree(tree / "etc")
@@ -255,6 +258,7 @@ def test_what_is_no_whole_image_is_refused_at_once(node: Node, tmp_path: Path, f
     refused(node, disk)
 
 
+@pytest.mark.long
 def test_an_interrupted_import_is_finished_by_the_next_agent(kept: Node, tmp_path: Path) -> None:
     before = held(kept)
     disk = make_disk(tmp_path / "disk.raw", make_tree(tmp_path / "tree"), size=16 * MIB)
@@ -269,6 +273,7 @@ def test_an_interrupted_import_is_finished_by_the_next_agent(kept: Node, tmp_pat
     eventually(lambda: held(kept) == before, "nothing is left")
 
 
+@pytest.mark.long
 def test_files_that_outgrow_the_pool_are_refused(tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "tree")
     with (tree / "root/zeros").open("wb") as file:

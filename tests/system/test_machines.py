@@ -203,6 +203,7 @@ def dead(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     node.ok("image", "delete", "dead")
 
 
+@pytest.mark.long
 def test_a_guest_that_never_boots_says_so(hasty: Node, dead: str) -> None:
     """The state has the missing event, and the slice exists."""
     node = hasty

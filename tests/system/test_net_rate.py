@@ -48,7 +48,7 @@ def holds(node: Node, target: str, direction: str, *more: str) -> None:
     assert max(rates) <= 1.1 * RATE and rates[-1] >= 0.75 * RATE, rates
 
 
-@pytest.mark.parametrize("direction", ["in", "out"])
+@pytest.mark.parametrize("direction", [pytest.param("in", marks=pytest.mark.long), "out"])
 def test_a_rate_holds_in_its_direction_alone(node: Node, direction: str) -> None:
     other = {"in": "out", "out": "in"}[direction]
     sliver = node.create("slow", *RATES[direction])["slivers"][0]
@@ -59,6 +59,7 @@ def test_a_rate_holds_in_its_direction_alone(node: Node, direction: str) -> None
     assert measured(node, "free", direction) > FREE
 
 
+@pytest.mark.long
 def test_many_connections_and_datagrams_share_the_rate(node: Node) -> None:
     node.create("slow", *RATES["in"], *RATES["out"])
     for direction in ("in", "out"):

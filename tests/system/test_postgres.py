@@ -105,6 +105,7 @@ def moved(bench: tuple[PostgresNode, str, str]) -> Iterator[PostgresNode]:
     made.agrees()
 
 
+@pytest.mark.long
 def test_slivers_run_on_and_numbers_go_on(bench: tuple[PostgresNode, str, str], moved: PostgresNode) -> None:
     _, started, told = bench
     assert "store.url" in told
@@ -115,6 +116,7 @@ def test_slivers_run_on_and_numbers_go_on(bench: tuple[PostgresNode, str, str], 
     assert sorted(moved.rows("SELECT serial FROM slivers")) == [(2,), (3,)], "1 was the deleted sliver's"
 
 
+@pytest.mark.long
 def test_nothing_is_read_from_or_written_to_the_file_any_more(moved: PostgresNode) -> None:
     moved.box.run(["rm", "-r", "/var/lib/slicemgr/db"], check=True)
     moved.kill("web")

@@ -116,6 +116,7 @@ def test_a_released_slice_is_removed_by_its_agent(restored: RestoredNode) -> Non
     restored.agrees()
 
 
+@pytest.mark.long
 def test_snapshots_and_a_restart_after_the_backup_are_kept(restored: RestoredNode) -> None:
     restored.create("old")
     restored.slicemgr("backup", FILE)
@@ -134,6 +135,7 @@ def test_snapshots_and_a_restart_after_the_backup_are_kept(restored: RestoredNod
     assert restored.inside("old", "cat /root/data") == "precious\n"
 
 
+@pytest.mark.long
 def test_a_slice_whose_root_is_gone_is_stopped(restored: RestoredNode) -> None:
     """As on a fresh restored: the rows name a sliver that the host does not have."""
     restored.create("old")
@@ -150,6 +152,7 @@ def test_a_slice_whose_root_is_gone_is_stopped(restored: RestoredNode) -> None:
     assert restored.inside("old", "id -u") == "0\n"
 
 
+@pytest.mark.long
 def test_the_database_and_its_folder_belong_to_the_web_process(restored: RestoredNode) -> None:
     restored.slicemgr("backup", FILE)
     restored.restore()

@@ -144,6 +144,7 @@ def test_a_clone_pays_for_what_it_began_with(node: Node) -> None:
     eventually(alone, f"no quota group outlives what it counts: {left}", 30)
 
 
+@pytest.mark.long
 @both_types
 def test_killed_around_each_step_of_a_restore(node: Node) -> None:
     """Old or new, never neither; with the last agent, new."""

@@ -103,6 +103,7 @@ def counted(process: subprocess.Popen[str], nodes: Sequence[Node]) -> list[int]:
     return seen
 
 
+@pytest.mark.long
 def test_slivers_at_both_ends_of_a_link_that_is_held(pair: Pair, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = (

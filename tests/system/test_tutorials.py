@@ -70,6 +70,7 @@ def test_the_administrators(node: Node, tmp_path: Path, reader: dict[str, str]) 
     assert "optics" not in {one["name"] for one in json.loads(node.ok("project", "list", "-f", "json"))}
 
 
+@pytest.mark.long
 def test_the_testbed_teams(node: Node, tmp_path: Path, reader: dict[str, str]) -> None:
     follow("testbed-team", tmp_path, {**reader, "SLICEMGR_URL": node.url, "SLICEMGR_TOKEN": node.token()})
     assert json.loads(node.ok("bench", "published", "-f", "json")) == []

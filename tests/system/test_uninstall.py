@@ -24,6 +24,7 @@ def lone() -> Iterator[Node]:
         yield made
 
 
+@pytest.mark.long
 def test_slivers_and_images_are_deleted_without_the_database(lone: Node) -> None:
     there = {what for what, found in lone.host().items() if found}
     assert {"domains", "links", "directories", "snapshots", "groups", "addresses"} <= there
