@@ -111,6 +111,7 @@ class Consoles:
             try:
                 why = self._attend(stream)
             except SlicemgrError as error:
+                log.info("a console was refused: %s", error)
                 why = error
             if why is not None:
                 stream.settimeout(_REASON_WITHIN)

@@ -20,6 +20,7 @@ COLOUR = """() => {
     const red = [...document.querySelectorAll(".xterm-rows span")].findLast((one) => one.textContent === "red");
     return red && getComputedStyle(red).color;
 }"""
+BUSY = ("database is locked", "does not respond")
 RED = r"printf '\033[38;2;255;0;0mred\033[0m\n'"
 
 
@@ -46,7 +47,7 @@ def at(node: Node, chromium: Browser, path: str, wrong: list[str], **more: Any) 
     """The page of eve; errors of the browser are added to `wrong`."""
     context = chromium.new_context(base_url=node.url, **{"viewport": {"width": 1280, "height": 800}, **more})
     page = context.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(150_000)
     page.on("pageerror", lambda error: wrong.append(str(error)))
 
     def note(said: ConsoleMessage) -> None:
@@ -58,12 +59,21 @@ def at(node: Node, chromium: Browser, path: str, wrong: list[str], **more: Any) 
     page.get_by_label("User").fill("eve")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(f"**{path}")
     yield page
     context.close()
 
 
 def connected(page: Page) -> None:
-    page.locator("#state[data-state=open]").wait_for()
+    """Wait for the open console or screen. Under load the service can answer that it is busy: then connect again."""
+    ended = page.locator("#state:not([data-state=connecting])")
+    ended.wait_for()
+    for _ in range(5):
+        if ended.get_attribute("data-state") == "open" or not any(one in ended.inner_text() for one in BUSY):
+            break
+        page.get_by_role("button", name="Reconnect").click()
+        ended.wait_for()
+    assert ended.get_attribute("data-state") == "open", ended.inner_text()
 
 
 def shown(page: Page) -> str:
