@@ -39,16 +39,16 @@ def banner(host: str, port: int) -> None:
             raise OSError(f"{host}:{port} is no ssh server")
 
 
-def invite() -> str:
+def invite(user: str = USER, project: str = PROJECT) -> str:
     """Create an account with its own project. Returns the link for setting the password."""
-    if not any(one["name"] == PROJECT for one in slicectl_json("project", "list")):
-        demo.slicectl("project", "create", PROJECT, "--slices", "2", "--slivers", "2")
-    if any(one["name"] == USER for one in slicectl_json("user", "list")):
-        demo.slicectl("user", "enable", USER)
+    if not any(one["name"] == project for one in slicectl_json("project", "list")):
+        demo.slicectl("project", "create", project, "--slices", "2", "--slivers", "2")
+    if any(one["name"] == user for one in slicectl_json("user", "list")):
+        demo.slicectl("user", "enable", user)
     else:
-        demo.slicectl("user", "invite", USER)
-        demo.slicectl("project", "add", PROJECT, USER)
-    return str(slicectl_json("user", "link", USER)["invitation"]["link"])
+        demo.slicectl("user", "invite", user)
+        demo.slicectl("project", "add", project, user)
+    return str(slicectl_json("user", "link", user)["invitation"]["link"])
 
 
 def sign_in(page: Page, link: str) -> None:

@@ -2,7 +2,8 @@
 
     make demo && .venv/bin/python tools/picture.py [FILE]
 
-It requests a slice on the web pages, takes the screenshot of the page of the slice, and deletes the slice.
+It requests a slice on the web pages, takes the screenshot of the page of the slice, and deletes the slice,
+the account and the project.
 """
 
 from __future__ import annotations
@@ -11,24 +12,24 @@ import sys
 from pathlib import Path
 
 import demo
-from bench_click import CHROMIUM, PROJECT, USER, WAIT, invite, sign_in
+from bench_click import CHROMIUM, WAIT, invite, sign_in
 from playwright.sync_api import Page, expect, sync_playwright
 
 FILE = demo.REPO / "docs" / "images" / "slice.png"
-NAME = "routing"
-CURVES = 75_000  # ms until the charts have two samples
+USER, PROJECT, NAME = "ada", "lab", "routing"  # as in the tutorials
+SAMPLE = 60_000  # ms until the page has a sample of each sliver's use
 
 
 def take(page: Page, file: Path) -> None:
     page.goto("/new")
     page.get_by_label("Name").fill(NAME)
     page.get_by_label("Image").select_option(demo.RECIPE)
-    page.get_by_label("How many slivers").fill("2")
+    page.get_by_label("Number of slivers").fill("2")
     page.get_by_label("Public key").fill(demo.ensure_key().with_suffix(".pub").read_text())
-    page.get_by_role("button", name="Request it").click()
+    page.get_by_role("button", name="Request slice").click()
     page.wait_for_url(f"**/slices/{NAME}**")
     expect(page.get_by_text("Ready", exact=True)).to_be_visible(timeout=WAIT)
-    page.wait_for_timeout(CURVES)
+    page.wait_for_timeout(SAMPLE)
     page.goto(f"/slices/{NAME}")
     page.wait_for_load_state("networkidle")
     page.screenshot(path=file)
@@ -41,12 +42,13 @@ def main() -> int:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
             window = browser.new_context(base_url=demo.web_page(), viewport={"width": 1280, "height": 800})
             page = window.new_page()
-            sign_in(page, invite())
+            sign_in(page, invite(USER, PROJECT))
             take(page, file)
             browser.close()
     finally:
         demo.slicectl("delete", "--project", PROJECT, NAME, check=False)
-        demo.slicectl("user", "disable", USER, check=False)
+        demo.slicectl("user", "delete", USER, check=False)
+        demo.slicectl("project", "delete", PROJECT, check=False)
     return 0
 
 
