@@ -43,6 +43,7 @@ def run(
 ) -> Run:
     """Run slicectl as a tenant (`who`), or as the user of the client's file (None)."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))  # a running demo has its client.json there
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     (tmp_path / "key.pub").write_text(KEY)
     (tmp_path / "other.pub").write_text(OTHER_KEY)
