@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import signal
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from bare_service import Databases, config_in, databases_on, fresh_database
 from postgres_server import Server
 from sqlalchemy.engine import make_url
+from web_process import until
 
 import slicemgr.store
 from slicemgr.agent.journal import Journal
@@ -219,39 +220,33 @@ def test_many_waiting_writers_leave_a_connection_to_who_reads(
 ) -> None:
     if not take_turns:
         monkeypatch.setattr(Store, "_my_turn", lambda self: contextlib.nullcontext())
-    done = threading.Event()
+    patient = dataclasses.replace(config, store=dataclasses.replace(config.store, lock_timeout=timedelta(minutes=2)))
 
     def write(store: Store) -> None:
-        with contextlib.suppress(StoreError), store.write():
-            done.wait(0.01)
+        with store.write():
+            pass
+
+    def read() -> Any:
+        with store.read() as c:
+            return c.scalar(sa.select(tables.users.c.name))
 
     with (
-        slicemgr.store.open(config) as store,
+        slicemgr.store.open(patient) as store,
         slicemgr.store.open(config) as other,
-        ThreadPoolExecutor(50) as pool,
+        ThreadPoolExecutor(51) as pool,
         other.write(),
     ):
         for _ in range(50):
             pool.submit(write, store)
-        time.sleep(0.5)  # all of them wait for the lock now
-        assert readable(store) is take_turns
-        done.set()
-
-
-def readable(store: Store) -> bool:
-    """At once: not only after the writers gave up."""
-    found: list[Any] = []
-
-    def read() -> None:
-        with contextlib.suppress(StoreError), store.read() as c:
-            found.append(c.scalar(sa.select(tables.users.c.name)))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    reader.join(2)
-    seen = bool(found)
-    reader.join()
-    return seen
+        connections = store.engine.pool
+        assert isinstance(connections, sa.QueuePool)
+        until(lambda: connections.checkedout() == (1 if take_turns else connections.size()))
+        reading = pool.submit(read)
+        if take_turns:
+            assert reading.result(60) == schema.ADMIN
+        else:
+            with pytest.raises(TimeoutError):
+                reading.result(2)
 
 
 @pytest.mark.parametrize("locking", [True, False])
