@@ -143,8 +143,12 @@ def finished(desired: Desired, host: Host) -> bool:
 
 @pytest.mark.parametrize("desired", Desired)
 @pytest.mark.parametrize("rates", RATES, ids=str)
-@pytest.mark.parametrize("observed", EVERYTHING, ids=str)
-def test_every_plan_leads_to_an_empty_one(desired: Desired, rates: dict[str, int], observed: Observed) -> None:
+def test_every_plan_leads_to_an_empty_one(desired: Desired, rates: dict[str, int]) -> None:
+    for observed in EVERYTHING:
+        leads_to_an_empty_one(desired, rates, observed)
+
+
+def leads_to_an_empty_one(desired: Desired, rates: dict[str, int], observed: Observed) -> None:
     want = sliver(desired, **rates)
     host = Host(observed, want.limits, shaped_link=observed.settled)
     for step in plan(want, observed):
