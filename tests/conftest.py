@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import argon2
+import plain_plots
 import pytest
 import suite
 from bare_service import databases_on
@@ -68,6 +69,20 @@ def cheap_hashes() -> Iterator[None]:
 def full_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uses password hashes as in the service, for tests that concern them."""
     monkeypatch.setattr(passwords, "PasswordHasher", argon2.PasswordHasher)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_plots() -> Iterator[None]:
+    """Makes reports without matplotlib in tests that do not concern their plots."""
+    with pytest.MonkeyPatch.context() as patch:
+        plain_plots.use(patch.setattr, plain_plots.PLAIN)
+        yield
+
+
+@pytest.fixture
+def full_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws plots by matplotlib, for at least one test of each experiment."""
+    plain_plots.use(monkeypatch.setattr, plain_plots.REAL)
 
 
 @pytest.fixture(scope="session")

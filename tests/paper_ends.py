@@ -68,8 +68,11 @@ class Ends:
 
 
 def main() -> int:
+    import plain_plots
+
     from slicemgr.cli import main as slicectl
 
+    plain_plots.use(setattr, plain_plots.PLAIN)
     state = Path(sys.argv[1])
     slivers.login = Ends(state).login
     tempfile.tempdir = str(state)  # files of a killed process are in the folder of the test

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import plain_plots
 from canned_service import Answer
 from paper_testbed import PaperTestbed
 
@@ -117,4 +118,5 @@ def _runs(pid: str) -> bool:
 if __name__ == "__main__":
     world = World(Path(sys.argv[1]))
     world.patch(setattr)
+    plain_plots.use(setattr, plain_plots.PLAIN)
     sys.exit(main(sys.argv[2:]))

@@ -60,6 +60,7 @@ def test_what_a_peer_does_better_is_said(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("full_plots")
 def test_a_figure_that_is_lost_in_noise_is_drawn(tmp_path: Path) -> None:
     costs = {"slicemgr": (0.08, 0.006, -1.0, 280.0)}
     for one in pages.content(made(tmp_path / "run", costs=costs, repeat=1)).plots:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import plain_plots
 import pytest
 from canned_service import Answer
 from canned_service import slice as a_slice
@@ -30,7 +31,6 @@ from slicemgr.errors import Code, Failed, Refused
 
 SMALL = ("bench", "io", "--databases", "70000", "--files", "3,30", "--repeat", "2")
 ON_NODE = (*SMALL, "--on", "snapshot", "--on", "overlay", "--on", "copy")
-SLICECTL = "import sys\nfrom slicemgr.cli import main\nsys.exit(main())"
 
 
 @pytest.fixture
@@ -272,7 +272,7 @@ def test_beside_slices_of_another_experiment_it_is_refused(
 
 def start(testbed: PaperLoads, *words: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "SLICEMGR_URL": testbed.url, "SLICEMGR_TOKEN": "admin"}
-    argv = [sys.executable, "-c", SLICECTL, *ON_NODE, *words]
+    argv = [sys.executable, plain_plots.__file__, *ON_NODE, *words]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
@@ -385,6 +385,7 @@ def test_tables_have_each_size_and_place_with_its_interval(tmp_path: Path) -> No
     assert {one.name for one in content.plots} == {"sqlite-read", "sqlite-write", "files-read", "files-write", "make"}
 
 
+@pytest.mark.usefixtures("full_plots")
 def test_the_pages_can_be_made_and_compared(tmp_path: Path) -> None:
     run, older = run_of(tmp_path / "new", slow=3.0), run_of(tmp_path / "old")
     assert (tmp_path / "new" / "report.html") in pages.write(run, older)

@@ -336,6 +336,7 @@ def test_aims_are_told_by_as_many_as_they_speak_of(
     assert [one.reached for one in content.aims] == reached
 
 
+@pytest.mark.usefixtures("full_plots")
 def test_the_report_of_one_repetition_and_its_data(tmp_path: Path) -> None:
     run = _run(tmp_path, count=3, turns=1)
     content = pages.content(run)

@@ -117,6 +117,7 @@ class Text(html.parser.HTMLParser):
         self.ids += [value or "" for name, value in attrs if name == "id"]
 
 
+@pytest.mark.usefixtures("full_plots")
 def test_one_page_that_needs_nothing_else(tmp_path: Path) -> None:
     run, older = made(tmp_path / "new"), made(tmp_path / "old", seconds=0.2)
     written = {one.name for one in pages.write(run, older)}
@@ -173,6 +174,7 @@ def test_without_matplotlib_it_says_how_to_install_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("plot", [LINES, BARS], ids=lambda plot: plot.name)
+@pytest.mark.usefixtures("full_plots")
 def test_a_plot_takes_its_colours_from_the_page(plot: Plot) -> None:
     text = plots.svg(plot)
     root = ET.fromstring(text)
@@ -194,6 +196,7 @@ def test_a_plot_that_does_not_fit_together_is_noticed() -> None:
             plots.check([plot])
 
 
+@pytest.mark.usefixtures("full_plots")
 def test_png_is_the_same_each_time() -> None:
     assert plots.png(LINES) == plots.png(LINES)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import plain_plots
 import pytest
 from canned_service import operation, problem
 from canned_service import slice as a_slice
@@ -24,7 +25,6 @@ from slicemgr.client import Client
 from slicemgr.errors import Code
 
 SMALL = ("bench", "scale", "--to", "7", "--step", "3", "--parallel", "2")
-SLICECTL = "import sys\nfrom slicemgr.cli import main\nsys.exit(main())"
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_bad_input_names_the_field(words: tuple[str, ...], says: str, capsys: py
 
 def _start(testbed: PaperTestbed, *words: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "SLICEMGR_URL": testbed.url, "SLICEMGR_TOKEN": "admin"}
-    argv = [sys.executable, "-c", SLICECTL, *SMALL, *words]
+    argv = [sys.executable, plain_plots.__file__, *SMALL, *words]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 

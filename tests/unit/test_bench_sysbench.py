@@ -296,6 +296,7 @@ def test_each_place_beside_the_host_and_the_paper(tmp_path: Path) -> None:
     assert content.outcome[2].startswith("Of the host's speed kvm reached: CPU 0.10, file I/O write 0.10, ")
 
 
+@pytest.mark.usefixtures("full_plots")
 def test_the_pages_can_be_made_and_compared(tmp_path: Path) -> None:
     run, older = run_of(tmp_path / "new"), run_of(tmp_path / "old", kvm=0.2)
     pages.write(run, older)

@@ -71,6 +71,7 @@ def test_aims(tmp_path: Path, how: dict[str, Any], reached: list[bool | None]) -
     assert [one.reached for one in pages.content(_run(tmp_path, **how)).aims] == reached
 
 
+@pytest.mark.usefixtures("full_plots")
 def test_pages_are_written_and_compared(tmp_path: Path) -> None:
     run, older = _run(tmp_path / "new"), _run(tmp_path / "old", share=0.5)
     run.folder.mkdir()
