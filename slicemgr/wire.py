@@ -407,10 +407,10 @@ class Session(TypedDict):
 
 
 class Request(TypedDict):
-    """A slice asked for beyond the quota: waiting, granted, declined or withdrawn.
+    """A slice, or a larger disk limit, requested beyond the quota: waiting, granted, declined or withdrawn.
 
-    granted: the values that replaced those of the request, None if there are none. unread: its user has not opened the
-    page of the request since the decision.
+    action: `create` or `resize`. granted: the values that replaced those of the request, None if there are none.
+    unread: its user has not opened the page of the request since the decision.
     """
 
     id: str
@@ -428,6 +428,7 @@ class Request(TypedDict):
     operation: str | None
     granted: NotRequired[dict[str, object] | None]
     unread: NotRequired[bool]
+    action: NotRequired[str]
 
 
 class Console(TypedDict):

@@ -39,6 +39,7 @@ FIELDS: dict[str, Any] = {
     "Project.description": "Congestion control over satellites",
     "Project.name": "lab",
     "Quota.lease": 2592000,
+    "Request.action": "create",
     "Request.name": "large",
     "Request.operation": None,
     "Request.state": "waiting",

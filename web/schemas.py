@@ -258,9 +258,10 @@ class Event(Schema):
 
 
 class Request(Schema):
-    """A slice that was asked for beyond the quota. `wanted`: the request as it was sent."""
+    """A slice, or a larger disk limit of one, requested beyond the quota. `wanted`: the requested values."""
 
     id = fields.String()
+    action = fields.String(metadata={"description": "create or resize"})
     state = fields.String(metadata={"description": "waiting, granted, declined or withdrawn"})
     project = fields.String()
     user = fields.String()

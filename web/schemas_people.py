@@ -66,7 +66,10 @@ INVITATION = _object(
 KEY_REQUEST = _object({"key": {**_TEXT, "description": "the content of a .pub file"}}, "key")
 TOKEN_REQUEST = _object(_TOKEN, "label")
 GRANT = _object(
-    {"changes": {"type": "object", "description": "of count, ports, lease and the limits"}, "reason": _REASON}
+    {
+        "changes": {"type": "object", "description": "of count, ports, lease and the limits; of a resize: disk"},
+        "reason": _REASON,
+    }
 )
 DECLINE = _object({"reason": _REASON}, "reason")
 

@@ -22,7 +22,9 @@ class Requests(OldList, Resource):
         return cast("wire.Request", self._connection.call("GET", _path(id)))
 
     def grant(self, id: str, *, reason: str = "", **changes: object) -> wire.Created:
-        """Grant a request. Returns `{"request", "operation", "slice"}`. changes: count, ports, lease or a limit."""
+        """Grant a request. Returns `{"request", "operation", "slice"}`. changes: count, ports, lease or a limit;
+        of a request to resize: disk.
+        """
         body = {"reason": reason, "changes": changes}
         return cast("wire.Created", self._connection.call("POST", f"{_path(id)}/grant", body))
 

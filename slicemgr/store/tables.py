@@ -244,6 +244,7 @@ requests = sa.Table(
     _empty("operation"),
     sa.Column("granted", sa.JSON(none_as_null=True)),
     sa.Column("unread", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("slice", sa.Text),  # to resize; NULL: the request is for a new slice
     sa.ForeignKeyConstraint(["project"], ["projects.name"], ondelete="CASCADE"),
     sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
     sa.Index(

@@ -121,6 +121,22 @@ def test_beyond_the_quota_and_granted(run: Run, tmp_path: Path) -> None:
     assert run("bob", "request", "withdraw", other)[0] == 0
 
 
+def test_a_resize_beyond_the_quota(run: Run) -> None:
+    assert run("root", "project", "set", "lab", "--disk", "4G", "--ceiling-disk", "9G")[0] == 0
+    more = ("resize", "lab/exp", "--disk", "6G", "--no-wait")
+    status, _, err = run("bob", *more)
+    assert status == 5 and "disk: " in err and "reason" in err
+    status, out, err = run("bob", *more, "--reason", "data sets")
+    assert (status, out) == (0, "") and "waits for a decision" in err
+    waiting = json.loads(run("alice", "request", "list", "--state", "waiting", "-f", "json")[1])
+    (id_,) = (one["id"] for one in waiting if one["action"] == "resize")
+    assert "resize" in run("alice", "request", "show", id_)[1]
+    assert run("alice", "request", "grant", id_, "--count", "2", "--no-wait")[0] == 2
+    assert run("alice", "request", "grant", id_, "--disk", "5G", "--no-wait")[0] == 0
+    (sliver,) = json.loads(run("bob", "show", "lab/exp", "-f", "json")[1])["slivers"]
+    assert sliver["limits"]["disk"] == 5 << 30
+
+
 def test_projects_and_people(run: Run) -> None:
     made = run("root", "project", "create", "new", "--pi", "erin", "--slices", "2", "--memory", "1G", "--lease", "none")
     assert made[0] == 0

@@ -24,7 +24,7 @@ from slicemgr.policy.quota import Amounts, OverQuota, Quota
 from slicemgr.service.accounts import users
 from slicemgr.service.nodes import images
 from slicemgr.service.projects import members, projects
-from slicemgr.service.slices import requests, slices, specs
+from slicemgr.service.slices import disk_limits, requests, slices, specs
 from slicemgr.service.views import operations as operation_views
 from slicemgr.service.views import people
 from slicemgr.service.views import slices as slice_views
@@ -163,9 +163,9 @@ def test_what_is_stopped_counts_and_what_is_gone_does_not(tenants: Tenants) -> N
 
 def test_a_resize_is_within_the_quota_too(tenants: Tenants) -> None:
     limit(tenants, disk="6G")
-    error = refused(Code.QUOTA, slices.resize, tenants.store, tenants.config, "exp", 7 << 30, BOB, project="lab")
+    error = refused(Code.QUOTA, disk_limits.resize, tenants.store, tenants.config, "exp", 7 << 30, BOB, project="lab")
     assert error.field == "disk"
-    slices.resize(tenants.store, tenants.config, "exp", 6 << 30, BOB, project="lab")
+    disk_limits.resize(tenants.store, tenants.config, "exp", 6 << 30, BOB, project="lab")
     assert used(tenants).disk == 6 << 30
 
 

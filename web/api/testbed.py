@@ -11,7 +11,7 @@ from flask_smorest import Blueprint
 from slicemgr.errors import Busy, invalid
 from slicemgr.policy import access
 from slicemgr.service.nodes import images, nodes
-from slicemgr.service.slices import requests, slices, specs
+from slicemgr.service.slices import disk_limits, requests, slices, specs
 from slicemgr.service.views import events as event_views
 from slicemgr.service.views import filters, people
 from slicemgr.service.views import images as image_views
@@ -117,15 +117,24 @@ def renew_slice(name: str) -> Answer:
 @slice_routes.doc(
     security=SECURED,
     parameters=[reading.PROJECT],
-    requestBody=schemas.body({"type": "object", "properties": {"disk": {"type": "string"}}}),
+    requestBody=schemas.body(
+        {"type": "object", "properties": {"disk": {"type": "string"}, "reason": {"type": "string"}}}
+    ),
 )
 @slice_routes.alt_response(202, schema=schemas.Asked)
+@slice_routes.alt_response(403, schema=schemas.Problem)
 def resize_slice(name: str) -> Answer:
-    """Increase the disk limit of each sliver."""
-    wanted = specs.disk(reading.body().get("disk"))
-    by, project = principal(), reading.project()
-    operation = slices.resize(state().store, state().config, name, wanted, by, project=project)
-    return reading.asked(operation, with_slice=True), 202
+    """Increase the disk limit of each sliver.
+
+    If it exceeds the quota of the project, this fails, or with a `reason` creates a request.
+    """
+    body, by, project = reading.body(), principal(), reading.project()
+    wanted, why = specs.disk(body.get("disk")), requests.reason(body.get("reason"))
+    made = disk_limits.resize(state().store, state().config, name, wanted, by, project=project, why=why)
+    if made.request:
+        with state().store.read() as c:
+            return {"request": people.requests(c, by, made.request)[0]}, 202
+    return reading.asked(made.operation, with_slice=True), 202
 
 
 @slice_routes.route("/<name>/console", methods=["POST"])

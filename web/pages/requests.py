@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from flask import Response, request
+from sqlalchemy.engine import Connection
 
 from slicemgr.errors import Refused
 from slicemgr.model import RequestState
 from slicemgr.service.slices import requests
 from slicemgr.service.views import pages as page_views
 from slicemgr.service.views import people
+from slicemgr.service.views import slices as slice_views
 from slicemgr.web.pages import shell, words
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
 
 PAGE = 50
-_GRANT = ("count", "cpu", "memory", "disk", "lease", "ports")
+_GRANT = {"create": ("count", "cpu", "memory", "disk", "lease", "ports"), "resize": requests.TRIMMED_RESIZE}
 _ALIASES = {"slivers": "count", "vcpus": "cpu", "reason": "answer"}
 
 blueprint = shell.blueprint(
@@ -73,18 +75,18 @@ def show(id: str) -> Response:
 @blueprint.route("/requests/<id>/grant", methods=["POST"])
 @once
 def grant(id: str) -> Response:
-    """Create the slice, reduced as entered in the form."""
+    """Create or resize the slice, reduced as entered in the form."""
     form, config, store, by = Form.sent(), state().config, state().store, principal()
     with store.read() as c:
-        asked = _typed(people.requests(c, by, id)[0]["wanted"])
-    trimmed = {name: form[name] for name in _GRANT if form[name] and form[name] != asked.get(name, "")}
+        found = people.requests(c, by, id)[0]
+    asked, fields = _typed(found["wanted"]), _GRANT[found["action"]]
+    trimmed = {name: form[name] for name in fields if form[name] and form[name] != asked.get(name, "")}
     try:
         requests.grant(store, config, id, trimmed, requests.reason(form["answer"]), by)
     except Refused as error:
-        return _page(id, form, form.take(error, _ALIASES, (*_GRANT, "answer")))
-    with store.read() as c:
-        made = people.requests(c, by, id)[0]
-    message = f"Request granted. {made['name']} of {made['user']} is being created."
+        return _page(id, form, form.take(error, _ALIASES, (*fields, "answer")))
+    effect = "created" if found["action"] == "create" else "resized"
+    message = f"Request granted. {found['name']} of {found['user']} is being {effect}."
     return shell.see("request_page.show", message, id=id)
 
 
@@ -113,18 +115,26 @@ def _page(id: str, form: Form | None = None, status: int = 200) -> Response:
     with state().store.read() as c:
         found = people.requests(c, by, id)[0]
         project = people.project_list(c, by, found["project"])[0] if by.sees(found["project"]) else None
+        slice_ = _slice(c, id) if project else None
     waits = found["state"] == RequestState.WAITING
     may = {"decide": waits and by.leads(found["project"]), "withdraw": waits and by.user == found["user"]}
-    values = {"project": project, "may": may, "trims": _GRANT, "asked": _typed(found["wanted"])}
+    values = {"project": project, "may": may, "slice": slice_, "asked": _typed(found["wanted"])}
     values["granted"] = _typed(found["granted"] or {})
     return shell.show(
         "requests/show.html", status, form=form or Form(_typed(found["wanted"])), request_=found, **values
     )
 
 
+def _slice(c: Connection, id: str) -> dict[str, Any] | None:
+    """The slice that the request is to resize, unless it was deleted."""
+    wanted = requests.find(c, id, principal()).slice
+    found = slice_views.slices(c, id=wanted) if wanted else []
+    return found[0] if found else None
+
+
 def _typed(wanted: dict[str, Any]) -> dict[str, str]:
     """The fields of a request that may be reduced, as texts for the form."""
-    return {name: _text(name, wanted[name]) for name in _GRANT if wanted.get(name) is not None}
+    return {name: _text(name, wanted[name]) for name in _GRANT["create"] if wanted.get(name) is not None}
 
 
 def _text(name: str, value: Any) -> str:

@@ -25,7 +25,12 @@ SOON, LATER = 1.0, 5.0  # seconds between updates: during a change, and otherwis
 _EVENTS = 15
 _FRESH = 120.0  # seconds for which a successful operation is still shown
 AT_REST = {"running", "stopped", "paused", "failed", "partial"}
-SECTIONS = {"lease": "settings", "disk": "settings", "snapshot": "snapshots"}  # of the fields of the page's forms
+SECTIONS = {
+    "lease": "settings",
+    "disk": "settings",
+    "reason": "settings",
+    "snapshot": "snapshots",
+}  # of the fields of the page's forms
 _SPANS = [("1d", "1 day"), ("7d", "7 days"), ("14d", "14 days"), ("30d", "30 days"), ("90d", "90 days")]
 
 Found = Row[Any]
@@ -81,9 +86,12 @@ def page(row: Found, form: Form | None = None, status: int = 200, *, field: str 
     return shell.show("slices/show.html", status, form=form, **parts, **values)
 
 
-def again(row: Found, form: Form, error: Refused, field: str, alias: str = "") -> Response:
-    """The page with the error at the form's only field. Raises errors that do not concern the input."""
-    status = form.take(error, {alias or field: field}, (field,))
+def again(row: Found, form: Form, error: Refused, field: str, alias: str = "", known: tuple[str, ...] = ()) -> Response:
+    """The page with the error at its field. Raises errors that do not concern the input.
+
+    field: of the form, which has no other unless `known` lists its fields.
+    """
+    status = form.take(error, {alias or field: field}, known or (field,))
     return page(row, form, status, field=field)
 
 

@@ -104,7 +104,7 @@ def create(
             return
         created = _ask(client, request)
         if "request" in created:
-            _print_waiting(created["request"])
+            print_waiting(created["request"])
             return
         if name is None:
             name = created["slice"]["name"]
@@ -136,7 +136,8 @@ def _ask(client: Client, request: wire.SliceRequest) -> wire.Created:
         raise
 
 
-def _print_waiting(request: wire.Request) -> None:
+def print_waiting(request: wire.Request) -> None:
+    """Print that a request beyond the quota waits, and how to see its state."""
     from slicemgr.cli.render.errors import say
 
     say(f"the request exceeds the quota: {request['exceeds']}")

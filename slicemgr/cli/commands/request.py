@@ -13,7 +13,7 @@ from slicemgr.cli.shared import each, seconds, time_options
 
 @click.group()
 def request() -> None:
-    """Manage requests for slices that exceed the quota of a project."""
+    """Manage requests for slices and larger disk limits that exceed the quota of a project."""
 
 
 @request.command("list")

@@ -64,19 +64,28 @@ def renew(name: str, lease: str, output: Output) -> None:
 @click.option(
     "--disk", required=True, help="New disk limit per sliver, such as 8G. It must be larger than the current one."
 )
+@click.option(
+    "--reason",
+    default="",
+    help="Reason to exceed the quota. The request then waits for the decision of a PI or an admin.",
+)
 @click.option("--no-wait", is_flag=True, help="Return when the service has accepted the request.")
 @click.option("--timeout", callback=seconds, metavar="TIME", help="Maximum time to wait, such as 2m.")
 @project_option
 @output_options(tables.SLIVERS)
-def resize(name: str, disk: str, no_wait: bool, timeout: float | None, output: Output) -> None:
+def resize(name: str, disk: str, reason: str, no_wait: bool, timeout: float | None, output: Output) -> None:
     """Increase the disk limit of a slice while it runs. A virtual machine that was paused by a full disk resumes."""
+    from slicemgr.cli.commands.create import print_waiting
     from slicemgr.cli.render.progress import follow
     from slicemgr.client import Client
 
     with Client.local() as client:
-        operation = client.slices.resize(name, disk)
+        made = client.slices.submit_resize(name, disk, reason)
+        if "request" in made:
+            print_waiting(made["request"])
+            return
         if not no_wait:
-            follow(client, operation, timeout)
+            follow(client, made["operation"], timeout)
         resized = client.slices.get(name)
         output.show(resized["slivers"], resized)
 

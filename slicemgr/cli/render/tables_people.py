@@ -149,6 +149,8 @@ REQUESTS = Table(
         field("operation"),
         field("granted", _values),
         field("unread"),
+        field("action"),
+        field("wanted", _values),
     ),
-    ("id", "state", "project", "user", "name", "exceeds", "reason", "granted", "answer"),
+    ("id", "state", "project", "user", "name", "exceeds", "reason", "granted", "answer", "action"),
 )

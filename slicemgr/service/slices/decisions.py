@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection
 
 from slicemgr.config import Config
 from slicemgr.model import RequestState
+from slicemgr.policy.allocate import size_text
 from slicemgr.service.outbound import mail
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -18,9 +19,15 @@ from slicemgr.store.updates import utcnow
 def granted_text(granted: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> str:
     """`count 2 instead of 40, lease 7d instead of the default`; "": everything was granted as requested."""
     return ", ".join(
-        f"{name} {value} instead of {wanted.get(name) or 'the default'}"
+        f"{name} {_text(name, value)} instead of {_text(name, wanted.get(name)) or 'the default'}"
         for name, value in sorted((granted or {}).items())
     )
+
+
+def _text(name: str, value: Any) -> str:
+    if name in ("memory", "disk") and isinstance(value, int):
+        return size_text(value)
+    return str(value or "")
 
 
 def send(c: Connection, config: Config, id: str) -> None:
@@ -30,7 +37,8 @@ def send(c: Connection, config: Config, id: str) -> None:
         return
     less = granted_text(row.granted, row.body)
     outcome = "granted with less than requested" if less else str(row.state)
-    lines = [f"Your request for slice {row.name} of project {row.project} was {outcome} by {row.decided_by}."]
+    what = f"request {'for' if row.slice is None else 'to resize'} slice {row.name} of project {row.project}"
+    lines = [f"Your {what} was {outcome} by {row.decided_by}."]
     if less:
         lines.append(f"Granted: {less}.")
     if row.answer:
@@ -39,6 +47,7 @@ def send(c: Connection, config: Config, id: str) -> None:
         lines.append(f"`slicectl show {row.project}/{row.name}` shows the slice.")
     if config.web.url:
         lines.append(f"{config.web.url}/requests/{row.id}")
-    subject = f"request for slice {row.name} of project {row.project}: {outcome}"
     about = mail.About(row.user, row.name, row.project)
-    mail.queue(c, config, f"request {row.id} {row.state}", about, subject, "\n\n".join(lines) + "\n", utcnow())
+    mail.queue(
+        c, config, f"request {row.id} {row.state}", about, f"{what}: {outcome}", "\n\n".join(lines) + "\n", utcnow()
+    )

@@ -1,9 +1,8 @@
-"""Decide requests beyond a project's quota; `slices.create` queues them."""
+"""Decide requests beyond a project's quota; `slices.create` and `disk_limits.resize` queue them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,12 +10,14 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
+from slicemgr.ipc.wake import wake
 from slicemgr.model import RequestState
 from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
+from slicemgr.policy.quota import Quota
 from slicemgr.service.accounts import authentication
 from slicemgr.service.projects import projects
-from slicemgr.service.slices import decisions, request_queue, slices, specs
+from slicemgr.service.slices import decisions, disk_limits, request_queue, slices, specs
 from slicemgr.service.slices.decisions import granted_text
 from slicemgr.service.slices.slices import Created, Draft
 from slicemgr.store import Store
@@ -25,6 +26,7 @@ from slicemgr.store.updates import utcnow
 
 LONGEST_REASON = 2000
 TRIMMED = ("count", "ports", "lease", *specs.LIMITS)  # fields that may be reduced when granting
+TRIMMED_RESIZE = ("disk",)
 
 
 def reason(value: Any, *, needed: bool = False) -> str:
@@ -39,36 +41,64 @@ def reason(value: Any, *, needed: bool = False) -> str:
 
 
 def grant(store: Store, config: Config, id: str, trimmed: Mapping[str, Any], answer: str, by: Principal) -> str:
-    """Create the slice, with the values in `trimmed` replacing those of the request; the operation's id.
+    """Create or resize the slice, with the values in `trimmed` replacing those of the request; the operation's id.
 
     The user of the request gets mail and finds the replaced values in it. Refused(QUOTA) beyond the ceiling, unless by
     an admin; Refused(CONFLICT) if it was decided already, or its user may no longer have slices there.
     """
-    for unknown in sorted(set(trimmed) - set(TRIMMED)):
-        raise invalid(unknown[:64], "cannot be changed when granting", f"the fields are {', '.join(TRIMMED)}")
+    with store.read() as c:
+        resizes = find(c, id, by).slice is not None
+    fields = TRIMMED_RESIZE if resizes else TRIMMED
+    for unknown in sorted(set(trimmed) - set(fields)):
+        raise invalid(unknown[:64], "cannot be changed when granting", f"the fields are {', '.join(fields)}")
+    if resizes:
+        return _grant_resize(store, config, id, trimmed, answer, by)
 
     def draft(c: Connection) -> Draft:
-        row = _waiting(c, id, by)
-        access.decide_request(by, row.project, row.user, id)
-        allowed = quota.UNLIMITED if by.admin else projects.limits(c, row.project, projects.CEILING)
-        record = partial(_granted, config=config, row=row, trimmed=trimmed, answer=answer, by=by)
+        row, allowed = _to_grant(c, id, by)
+
+        def record(c: Connection, made: Created) -> None:
+            _granted(c, config, row, trimmed, answer, by, made.operation)
+
         body, owner, hint = {**row.body, **trimmed}, _still_there(c, row), quota.CEILING_HINT
         return Draft(body, project=row.project, owner=owner, allowed=allowed, hint=hint, record=record)
 
     return slices.create(store, config, draft, by).operation
 
 
+def _grant_resize(store: Store, config: Config, id: str, trimmed: Mapping[str, Any], answer: str, by: Principal) -> str:
+    with store.write() as c:
+        row, allowed = _to_grant(c, id, by)
+        _still_there(c, row)
+        l = t.slices.c
+        resized = c.execute(sa.select(l.id, l.name, l.project).where(l.id == row.slice)).first()
+        if resized is None:
+            raise Refused(Code.CONFLICT, f"slice {row.name} no longer exists", hint="decline the request")
+        disk = specs.disk(trimmed["disk"]) if "disk" in trimmed else row.body["disk"]
+        operation = disk_limits.raise_limit(c, config, resized, disk, by, allowed)
+        _granted(c, config, row, {"disk": disk}, answer, by, operation)
+    wake(config.wake_socket)
+    return operation
+
+
+def _to_grant(c: Connection, id: str, by: Principal) -> tuple[Row[*tuple[Any, ...]], Quota]:
+    """The row of a waiting request that the user may decide, and the limits of what the user may grant."""
+    row = _waiting(c, id, by)
+    access.decide_request(by, row.project, row.user, id)
+    return row, quota.UNLIMITED if by.admin else projects.limits(c, row.project, projects.CEILING)
+
+
 def _granted(
     c: Connection,
-    made: Created,
     config: Config,
     row: Row[*tuple[Any, ...]],
     trimmed: Mapping[str, Any],
     answer: str,
     by: Principal,
+    operation: str,
 ) -> None:
     less = {name: value for name, value in trimmed.items() if value != row.body.get(name)}
-    _decide(c, row, RequestState.GRANTED, answer, by, made.operation, less)
+    _decide(c, row, RequestState.GRANTED, answer, by, operation, less)
     request_queue.note(c, "request grant", dict(row._mapping), by, granted_text(less, row.body))
     decisions.send(c, config, row.id)
 

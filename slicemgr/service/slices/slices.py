@@ -15,16 +15,16 @@ from slicemgr import names
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.ipc.wake import wake
-from slicemgr.model import Desired, Limits, Phase, SliceSpec
-from slicemgr.policy import access, allocate, leases, quota
+from slicemgr.model import Desired, Phase, SliceSpec
+from slicemgr.policy import access, leases, quota
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import OverQuota, Quota
 from slicemgr.service.accounts import ssh_keys
 from slicemgr.service.leases import rules as lease_rules
-from slicemgr.service.nodes import nodes, operations
+from slicemgr.service.nodes import operations
 from slicemgr.service.projects import projects
 from slicemgr.service.slices import request_defaults, request_keys, request_queue, snapshot_users, specs
-from slicemgr.service.slices.placement import Placement, given, place
+from slicemgr.service.slices.placement import Placement, place
 from slicemgr.store import Store, incarnation
 from slicemgr.store import tables as t
 from slicemgr.store.pending import SLIVER_OPERATIONS
@@ -125,7 +125,8 @@ def _insert_or_queue(c: Connection, config: Config, draft: Draft, spec: SliceSpe
     except OverQuota as over:
         if not draft.why:
             raise
-        return Created(spec, request=request_queue.add(c, spec, by, draft.body, draft.why, over))
+        entry = request_queue.Entry(spec.project, spec.name, draft.body, draft.why, over)
+        return Created(spec, request=request_queue.add(c, entry, by))
     now = utcnow()
     expires = leases.grant(spec.lease, now, config.lease)
     return _insert(c, spec, placed, draft.owner or by.user, by, now, expires)
@@ -278,7 +279,7 @@ def change(
     """Set the desired state, add the operation and the event; the operation's id. Refused(CONFLICT)."""
     s = t.slivers.c
     slivers = c.execute(sa.select(s.id, s.node, s.desired).where(s.slice == row.id).order_by(s.idx)).all()
-    _check_possible(row.name, action, {sliver.desired for sliver in slivers})
+    check_possible(row.name, action, {sliver.desired for sliver in slivers})
     values: dict[str, Any] = {"updated_at": now}
     if SLIVER_OPERATIONS[action] is not None:
         values["desired"] = SLIVER_OPERATIONS[action]
@@ -286,12 +287,15 @@ def change(
         values["generation"] = s.generation + 1
     c.execute(t.slivers.update().where(s.slice == row.id).values(**values))
     operations.note(c, user, action, now, slice=row.name, project=row.project, detail=why, address=address)
+    if action == "delete":
+        request_queue.withdraw_for(c, row.id, user, now, f"slice {row.name} was deleted")
     ids = [sliver.id for sliver in slivers]
     subject = operations.Subject(slivers[0].node, row.id, row.name, slivers=ids, project=row.project)
     return operations.add(c, action, subject, user, now, params)
 
 
-def _check_possible(name: str, action: str, desired: set[str]) -> None:
+def check_possible(name: str, action: str, desired: set[str]) -> None:
+    """Refused(CONFLICT) if the action does not fit the desired states of the slivers."""
     if Desired.ABSENT in desired:
         raise Refused(Code.CONFLICT, f"slice {name} is being deleted", hint="wait until it has been deleted")
     if action == "pause" and desired != {Desired.RUNNING}:
@@ -300,33 +304,6 @@ def _check_possible(name: str, action: str, desired: set[str]) -> None:
         raise Refused(
             Code.CONFLICT, f"slice {name} is not paused", hint=f"start a stopped slice with `slicectl start {name}`"
         )
-
-
-def resize(store: Store, config: Config, name: str, disk: int, by: Principal, *, project: str | None = None) -> str:
-    """Raise the disk limit of each sliver to `disk` bytes; the operation's id.
-
-    Refused(CONFLICT) unless that is more than now, because file systems do not shrink. Raises OverQuota if the
-    project's quota is exceeded.
-    """
-    with store.write() as c:
-        row, s = find(c, name, by, project), t.slivers.c
-        access.change_slice(by, row.project, row.owner, name, "resize")
-        own = c.execute(sa.select(s.id, s.node, s.disk, s.memory).where(s.slice == row.id)).all()
-        most = max(one.disk for one in own)
-        if disk <= most:
-            hint = f"use more than {allocate.size_text(most)}; a disk cannot shrink"
-            raise Refused(Code.CONFLICT, f"the disk limit of slice {name} is already as large", hint=hint, field="disk")
-        more = quota.Amounts(disk=sum(disk - one.disk for one in own))
-        limits, used = projects.limits(c, row.project), projects.used(c, row.project)
-        quota.check(limits, used, more, hint=quota.ADMIN_HINT)
-        node = nodes.choose(c, own[0].node)
-        added = Limits(memory=0, disk=disk - most, pids=0, cpu=0)
-        allocate.check_capacity(node.capacity, config.limits, given(c, node.name), len(own), added)
-        c.execute(t.slivers.update().where(s.slice == row.id).values(disk=disk))
-        why = f"disk {allocate.size_text(disk)}"
-        operation = change(c, row, "resize", by.user, utcnow(), why=why, address=by.address)
-    wake(config.wake_socket)
-    return operation
 
 
 def renew(

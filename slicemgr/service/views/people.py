@@ -236,6 +236,7 @@ def _request(row: Row[*tuple[Any, ...]]) -> Json:
     return {
         "id": row.id,
         "state": row.state,
+        "action": "create" if row.slice is None else "resize",
         "project": row.project,
         "user": row.user,
         "name": row.name,
