@@ -67,6 +67,70 @@ def test_a_query_chooses_nothing_but_the_query_of_the_links(bob: Browser) -> Non
     assert links and all(one.startswith("/slices?_anchor=x&amp;") for one in links)
 
 
+def links(text: str) -> list[str]:
+    """The first links in the rows of a table."""
+    return re.findall(r'<th scope="row"><a href="([^"?]*)', text)
+
+
+def test_operations_in_each_order(tenants: Tenants, bob: Browser) -> None:
+    """The newest first, unless another order is chosen; the part that updates itself keeps it."""
+    now = utcnow()
+    with tenants.store.write() as c:
+        o = t.operations.c
+        for number, id_ in enumerate(c.scalars(sa.select(o.id).order_by(o.created_at)).all()):
+            times = {"started_at": now, "finished_at": now + timedelta(seconds=9 * number) if number else None}
+            c.execute(t.operations.update().where(o.id == id_).values(**times, created_at=now + timedelta(number)))
+    usual = links(bob.get("/operations").text)
+    assert len(usual) > 1 and orders(bob.get("/operations").text)["requested"] == "descending"
+    assert links(bob.get("/operations?sort=requested").text) == usual[::-1]
+    assert links(bob.get("/operations?sort=-duration").text) == usual, "those that have not ended come last"
+    assert links(bob.get("/operations?sort=duration").text) == [*usual[-2::-1], usual[-1]]
+    page = bob.get("/operations?sort=operation&state=done").text
+    assert orders(page)["operation"] == "ascending" and 'name="sort" value="operation"' in page
+    (path,) = re.findall(r'hx-get="(/operations\?[^"]+seen=[0-9a-f]+)"', page)
+    assert "sort=operation" in path and bob.part(path.replace("&amp;", "&")).status_code == 204
+
+
+def test_the_log_in_each_order(tenants: Tenants) -> None:
+    """The order is that of all events, not of the shown page; events without a value come last."""
+    root = Browser(tenants, "root")
+    with tenants.store.write() as c:
+        c.execute(t.events.delete())
+        names = ["zoe", *["mia"] * 120, "abe"]
+        for number, user in enumerate(names):
+            about = {"slice": "exp" if number == 60 else "", "project": "", "detail": "", "address": ""}
+            c.execute(t.events.insert().values(at=utcnow(), user=user, action="many", **about))
+
+    def users(path: str) -> list[str]:
+        return re.findall(r'data-label="User">([^<]*)', root.get(path).text)
+
+    assert users("/log")[0] == "abe" and users("/log?sort=at")[0] == "zoe"
+    assert users("/log?sort=user")[:2] == ["abe", "mia"] and users("/log?sort=-user")[:2] == ["zoe", "mia"]
+    assert users("/log?sort=user&page=2")[-1] == "zoe" and len(users("/log?sort=user&page=2")) == 22
+    for down in ("", "-"):
+        assert 'data-label="Slice">exp<' in root.get(f"/log?sort={down}slice").text.split("<tr>")[2]
+    page = root.get("/log?action=many&sort=user").text
+    assert orders(page)["user"] == "ascending" and 'name="sort" value="user"' in page
+    assert 'href="/log?page=2&amp;sort=user&amp;action=many"' in page and "before=" not in page
+    assert "sort=" not in root.get("/log?sort=detail").text.split("<tbody>")[1], "a column that does not sort"
+    for odd in ("sort=user&page=-3", "sort=user&page=x", "sort=user&page=99999999999999999999"):
+        assert root.get(f"/log?{odd}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "usual"), [("/requests", "waiting"), ("/quotas", "name"), ("/experiments", "published")]
+)
+def test_the_columns_of_the_other_lists_sort(tenants: Tenants, path: str, usual: str) -> None:
+    """Each linked column answers in both directions and is marked."""
+    root = Browser(tenants, "root")
+    columns = list(orders(root.get(path).text))
+    assert len(columns) >= 4
+    for column in columns:
+        for sort, order in ((column, "ascending"), (f"-{column}", "descending")):
+            text = root.get(f"{path}?sort={sort}").text
+            assert orders(text)[column] == order and rows(text)
+
+
 def test_the_part_that_updates_itself_keeps_the_order(tenants: Tenants, bob: Browser) -> None:
     """Unchanged, it is not sent again."""
     ask(tenants, BOB, "zeta")

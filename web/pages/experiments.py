@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 from flask import Response, request
@@ -13,9 +15,15 @@ from slicemgr.web import foreign
 from slicemgr.web.pages import shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
+from slicemgr.web.pages.sorting import Row, Sorting
 from slicemgr.web.state import principal, state
 
 PAGE = 50
+_COLUMNS: dict[str, Callable[[Row], Any]] = {
+    **{name: itemgetter(name) for name in ("name", "kind", "node")},
+    "run": itemgetter("started_at"),
+    "published": itemgetter("published_at"),
+}
 _FIELDS = ("name", "note")
 _DONE = {
     "show": "{} is now visible to all users.",
@@ -32,10 +40,13 @@ def every() -> Response:
     """The published experiments, the newest first; for admins also the hidden ones."""
     with state().store.read() as c:
         found = publications.views(c, principal())
+    sorting = Sorting(_COLUMNS, "-published")
+    if sorting.value:
+        found = sorting.rows(found)
     pages = max(1, -(-len(found) // PAGE))
     number = min(pages, max(1, request.args.get("page", 1, int)))
     shown = found[(number - 1) * PAGE : number * PAGE]
-    return shell.show("experiments/list.html", experiments=shown, number=number, pages=pages)
+    return shell.show("experiments/list.html", experiments=shown, number=number, pages=pages, sorting=sorting)
 
 
 @blueprint.route("/experiments/<id>")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from flask import Response, request
@@ -15,10 +18,17 @@ from slicemgr.service.views import people
 from slicemgr.web.pages import shell, words
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
+from slicemgr.web.pages.sorting import Row, Sorting
 from slicemgr.web.state import principal, state
 
 LEVELS = (projects.QUOTA, projects.CEILING)
 NAMES = (*RESOURCES, "lease")
+_COLUMNS: dict[str, Callable[[Row], Any]] = {
+    "name": itemgetter("name"),
+    "members": lambda one: len(one["members"]),
+    **{name: partial(lambda name, one: one["used"][name], name) for name in RESOURCES},
+    "lease": lambda one: one["quota"]["lease"],
+}
 
 blueprint = shell.blueprint(
     "project_forms", Entry("project_forms.quotas", "Quotas", "quota", 63, "Testbed", admin=True)
@@ -31,7 +41,8 @@ def quotas() -> Response:
     access.make_project(principal())
     with state().store.read() as c:
         found = people.project_list(c, principal())
-    return shell.show("projects/quotas.html", projects=found, names=RESOURCES)
+    sorting = Sorting(_COLUMNS)
+    return shell.show("projects/quotas.html", projects=sorting.rows(found), names=RESOURCES, sorting=sorting)
 
 
 @blueprint.route("/new-project")

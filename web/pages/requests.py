@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 from flask import Response, request
@@ -16,10 +18,16 @@ from slicemgr.service.views import slices as slice_views
 from slicemgr.web.pages import shell, words
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
+from slicemgr.web.pages.sorting import Row, Sorting
 from slicemgr.web.state import principal, state
 
 PAGE = 50
 _GRANT = {"create": ("count", "cpu", "memory", "disk", "lease", "ports"), "resize": requests.TRIMMED_RESIZE}
+_COLUMNS: dict[str, Callable[[Row], Any]] = {
+    "waiting": lambda one: one["state"] != RequestState.WAITING,
+    **{name: itemgetter(name) for name in ("name", "state", "project", "user")},
+    "requested": itemgetter("created_at"),
+}
 _ALIASES = {"slivers": "count", "vcpus": "cpu", "reason": "answer"}
 
 blueprint = shell.blueprint(
@@ -49,10 +57,14 @@ def every() -> Response:
     with state().store.read() as c:
         found = people.requests(c, principal(), state=wanted)
     found.sort(key=lambda one: one["state"] != RequestState.WAITING)
+    sorting = Sorting(_COLUMNS, "waiting")
+    if sorting.value:
+        found = sorting.rows(found)
     pages = max(1, -(-len(found) // PAGE))
     number = min(number, pages)
     shown = found[(number - 1) * PAGE : number * PAGE]
     values: dict[str, Any] = {"number": number, "pages": pages, "wanted": wanted, "states": [*RequestState]}
+    values["sorting"] = sorting
     return shell.show("requests/list.html", requests=shown, total=len(found), **values)
 
 

@@ -10,23 +10,22 @@ from flask import request
 
 Row = Mapping[str, Any]
 FIELD = "sort"  # the query parameter: a column, with `-` in front in descending order
-_NOT_KEPT = frozenset((FIELD, "page", "seen", "all"))
+_NOT_KEPT = frozenset((FIELD, "page", "before", "seen", "all"))
 
 
 class Sorting:
     """The order of a table. columns: the value of a row by which each column sorts; None comes last in both orders.
 
-    usual: the column by which `rows` are sorted already.
+    usual: the order that `rows` have already, as in the query.
     """
 
     def __init__(self, columns: Mapping[str, Callable[[Row], Any]], usual: str = "name") -> None:
         asked = request.args.get(FIELD, "")
         self._columns = columns
         self._usual = usual
+        asked = asked if asked.removeprefix("-") in columns else usual
         self.down = asked.startswith("-")
         self.column = asked.removeprefix("-")
-        if self.column not in columns:
-            self.column, self.down = usual, False
 
     @property
     def value(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -119,13 +120,20 @@ def browser(agent: str) -> str:
     return f"{name} on {system.replace('Mac OS X', 'macOS')}" if system else name
 
 
-def took(operation: dict[str, Any]) -> str:
+def took(operation: Mapping[str, Any]) -> str:
     """How long an operation took; `–` while it has not ended."""
-    if not operation["finished_at"]:
+    seconds = seconds_taken(operation)
+    if seconds is None:
         return "–"
-    begun, ended = (datetime.fromisoformat(operation[name] or operation["created_at"]) for name in _SPAN)
-    seconds = (ended - begun).total_seconds()
     return human.span(seconds) if seconds >= 1 else "under a second"
+
+
+def seconds_taken(operation: Mapping[str, Any]) -> float | None:
+    """None: it has not ended."""
+    if not operation["finished_at"]:
+        return None
+    begun, ended = (datetime.fromisoformat(operation[name] or operation["created_at"]) for name in _SPAN)
+    return (ended - begun).total_seconds()
 
 
 _SPAN = ("started_at", "finished_at")
@@ -138,7 +146,7 @@ def seconds(value: float | None) -> str:
     return human.span(value) if value >= 120 else f"{value:.1f} s" if value >= 10 else f"{value:.2f} s"
 
 
-def headed(operation: dict[str, Any]) -> str:
+def headed(operation: Mapping[str, Any]) -> str:
     """The name of an operation, without its subject: `Import image`, `Create`."""
     kind = str(operation["kind"])
     return _HEADED.get(kind, kind.replace("-", " ").capitalize())

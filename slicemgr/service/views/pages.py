@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -15,6 +16,9 @@ from slicemgr.service.views.formats import Json, when
 from slicemgr.store import tables as t
 
 _ENDED = (OperationState.DONE, OperationState.FAILED)
+
+
+LOG_COLUMNS = ("at", "user", "action", "slice", "project", "address")  # by which the log can be sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,25 @@ class LogFilter:
     before: int | None = None
 
 
-def log(c: Connection, by: Principal, wanted: LogFilter, limit: int) -> tuple[list[Json], int | None]:
-    """The newest events first that `by` may see; and `before` of the next page, None at the end."""
+@dataclass(frozen=True, slots=True)
+class LogOrder:
+    """One of LOG_COLUMNS. skip: the number of events on earlier pages."""
+
+    column: str = "at"
+    down: bool = True
+    skip: int = 0
+
+
+_NEWEST_FIRST = LogOrder()
+
+
+def log(
+    c: Connection, by: Principal, wanted: LogFilter, limit: int, order: LogOrder = _NEWEST_FIRST
+) -> tuple[list[Json], bool]:
+    """The events that `by` may see, and whether there are more than `limit`.
+
+    Events without a value of the column come last in both directions, and events with equal values the newest first.
+    """
     e = t.events.c
     query = sa.select(t.events).where(_seen(by))
     for column, value in ((e.user, wanted.user), (e.project, wanted.project), (e.slice, wanted.slice)):
@@ -45,10 +66,18 @@ def log(c: Connection, by: Principal, wanted: LogFilter, limit: int) -> tuple[li
         query = query.where(e.at < wanted.until)
     if wanted.before is not None:
         query = query.where(e.id < wanted.before)
-    rows = c.execute(query.order_by(e.id.desc()).limit(limit + 1)).all()
+    rows = c.execute(query.order_by(*_by(order)).offset(order.skip or None).limit(limit + 1)).all()
     names = ("id", "user", "action", "slice", "project", "detail", "address")
     events = [{**{name: getattr(row, name) for name in names}, "at": when(row.at)} for row in rows[:limit]]
-    return events, events[-1]["id"] if len(rows) > limit else None
+    return events, len(rows) > limit
+
+
+def _by(order: LogOrder) -> list[sa.ColumnElement[Any]]:
+    e = t.events.c
+    if order.column == "at":  # identifiers grow with time
+        return [e.id.desc() if order.down else e.id.asc()]
+    column = e[order.column]
+    return [(column == "").asc(), column.desc() if order.down else column.asc(), e.id.desc()]
 
 
 def actions(c: Connection, by: Principal) -> list[str]:
