@@ -275,7 +275,15 @@ class _Container:
         return Root(path)
 
     def launch(self, sliver: Sliver) -> None:
-        launch.write(self._config, sliver, subvolumes=self._pool.quota_mode() is not QuotaMode.FULL)
+        mode = self._pool.quota_mode()
+        shown = self._pool.group_directory(self._limited(sliver, mode)) if mode is not QuotaMode.NONE else None
+        launch.write(self._config, sliver, subvolumes=mode is not QuotaMode.FULL, quota_group=shown)
+
+    def _limited(self, sliver: Sliver, mode: QuotaMode) -> int:
+        """The quota group to which the disk limit applies."""
+        if mode is QuotaMode.SIMPLE:
+            return names.qgroup(sliver.serial)
+        return self._pool.subvolume_id(names.root_dir(self._config.node.pool, sliver.id))
 
 
 class _Machine:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from testbed import Node
+
+MIB = 1 << 20
 
 # A subvolume made by ioctl, as btrfs-progs would: not in the image, but any tenant can bring it.
 FILL_NESTED = """
@@ -47,6 +51,15 @@ while time.monotonic() - start < 3:
 print((time.process_time() - used) / (time.monotonic() - start))
 """
 
+WRITE, SHOW = "head -c 20M /dev/urandom > /root/fill; sync", "/.slicemgr/disk-limit"
+CHANGES = (
+    "chmod 666 disk/exclusive",
+    "echo 0 > disk/exclusive",
+    "mount -o remount,bind,rw disk",
+    "umount disk",
+    "rm disk-limit",
+)
+
 
 @pytest.fixture
 def limited(node: Node) -> Node:
@@ -76,6 +89,26 @@ def test_disk_limit_holds_for_a_nested_subvolume(limited: Node) -> None:
     assert "quota" in told[1].lower(), told
     # Full quotas count at commits: writes between two of them may slightly exceed the limit.
     assert int(told[2]) <= (64 if limited.simple_quotas else 80)
+
+
+def test_the_disk_limit_and_its_use_are_shown_inside(limited: Node) -> None:
+    """By a command that each login names, from counts that the tenant cannot change; df shows the pool."""
+    pool = os.statvfs(limited.box.path("/var/lib/slicemgr/pool"))
+    read = "cat /.slicemgr/disk/max_exclusive; df --output=size -B1 / | tail -1"
+    assert [int(one) for one in limited.inside("small", read).split()] == [64 * MIB, pool.f_blocks * pool.f_frsize]
+    before, *shown = limited.inside("small", f"cat /.slicemgr/disk/exclusive; {WRITE}; {SHOW}").splitlines()
+    assert shown[0].split() == ["limit", "64", "MiB"]
+    assert int(before) < 20 * MIB <= int(shown[1].split()[1]) * MIB
+    limited.ok("resize", "small", "--disk", "100M")
+    assert limited.inside("small", SHOW).splitlines()[0].split() == ["limit", "100", "MiB"]
+    for one in CHANGES:
+        assert limited.ssh("small", f"cd /.slicemgr && ls disk/exclusive && {one}").returncode != 0, one
+    assert limited.inside("small", "test -r /.slicemgr/disk/exclusive; ls /sys/fs/btrfs") == ""
+    to = limited.show("small")["slivers"][0]["ssh"]
+    keys = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-i", limited.key)
+    words = ("ssh", "-tt", *keys, "-p", str(to["port"]), f"root@{to['host']}")
+    login = limited.box.run(words, input="exit\n", check=True)
+    assert SHOW in login.stdout
 
 
 def test_cpu_quota_holds(node: Node) -> None:

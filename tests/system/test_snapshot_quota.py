@@ -17,6 +17,7 @@ from slicemgr import names
 from slicemgr.agent import observe
 from slicemgr.agent.roots import Roots
 from slicemgr.config import Config, LibvirtConfig, NodeConfig
+from slicemgr.drivers.libvirt import launch
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.storage import btrfs_files, btrfs_ioctl
 from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
@@ -118,6 +119,17 @@ def taken(roots: Roots, one: Sliver) -> Sliver:
     one = held(one, size)
     roots.limit(one)
     return one
+
+
+def test_the_launch_file_names_the_counts_of_the_group_that_limits(config: Config, roots: Roots) -> None:
+    one, mode = sliver(1), Pool(config.node.pool).quota_mode()
+    roots.make(one)
+    names.launch_file(config.node.run_dir, one.id).parent.mkdir(parents=True, exist_ok=True)
+    roots.launch(one)
+    lines = names.launch_file(config.node.run_dir, one.id).read_text().splitlines()
+    shown = [Path(value) for key, _, value in (line.partition("=") for line in lines) if key == "quota_group"]
+    launch.remove(config, one.id)
+    assert [int((path / "max_exclusive").read_text()) for path in shown] == [48 * MIB] * (mode is not QuotaMode.NONE)
 
 
 def test_a_size_is_what_was_written_beyond_the_image(config: Config, roots: Roots) -> None:

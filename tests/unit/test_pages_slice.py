@@ -50,6 +50,15 @@ def alone(tenants: Tenants) -> None:
         c.execute(t.operations.update().values(state="done", finished_at=utcnow()))
 
 
+def test_the_page_of_a_container_names_what_shows_its_disk_limit(tenants: Tenants, bob: Browser) -> None:
+    """In a virtual machine `df` does."""
+    named = "/.slicemgr/disk-limit"
+    assert named in bob.get(EXP).text
+    with tenants.store.write() as c:
+        c.execute(t.slices.update().values(type="kvm"))
+    assert named not in bob.get(EXP).text
+
+
 # snapshots
 
 

@@ -90,6 +90,7 @@ static void harden(const struct launch *launch, pid_t init)
     int user = namespace_of(init, "user");
     struct view view;
     int shown = *launch->view ? open_view(launch->view, &view) : 0; /* 0 if lxcfs does not run, which doctor reports */
+    int disk = open_disk(launch);
 
     check_maker(launch, user);
     expose_to_oom(init);
@@ -111,6 +112,8 @@ static void harden(const struct launch *launch, pid_t init)
         die("cannot limit the ptys");
     if (shown && mount_view(&view) != shown)
         die("cannot mount what lxcfs shows");
+    if (disk >= 0)
+        mount_disk(disk);
     if (launch->fragments)
         close_settings(launch, proc);
     if (setns(user, CLONE_NEWUSER) < 0) /* the setting depends on the opener's user namespace */

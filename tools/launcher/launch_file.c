@@ -52,6 +52,8 @@ static void set_key(struct launch *launch, const char *key, const char *value)
         set_text(launch->cgroup2, sizeof launch->cgroup2, key, value);
     else if (strcmp(key, "view") == 0)
         set_text(launch->view, sizeof launch->view, key, value);
+    else if (strcmp(key, "quota_group") == 0)
+        set_text(launch->quota_group, sizeof launch->quota_group, key, value);
     else if (strcmp(key, "uid") == 0)
         set_number(&launch->uid, key, value);
     else if (strcmp(key, "count") == 0)

@@ -22,6 +22,7 @@ struct launch {
     char pids_group[PATH_MAX]; /* the sliver's directory in the v1 pids hierarchy, "" on cgroup v2 */
     char cgroup2[PATH_MAX];   /* mount point of cgroup v2, "" on v1 */
     char view[PATH_MAX];      /* mount point of lxcfs, "" if its files are not used */
+    char quota_group[PATH_MAX]; /* directory with the counts of the sliver's quota group, "" if there is none */
     long uid, count;          /* host ids uid..uid+count-1 are the sliver's 0..count-1 */
     long pids, ptys;
     int compat_sockets;       /* whether programs may use socketcall(2), which 32-bit slivers need */
@@ -56,6 +57,10 @@ void send_fd(int channel, int fd);
 
 /* link.c: called in the container's network namespace. */
 void set_link_address(const struct launch *launch);
+
+/* disk.c: the counts of the quota group, as a detached mount (-1 if there are none), mounted in the container. */
+int open_disk(const struct launch *launch);
+void mount_disk(int tree);
 
 /* kernel_memory.c */
 void bound_sockets(const struct launch *launch, pid_t init); /* as the host's root, outside the container */

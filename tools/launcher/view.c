@@ -41,8 +41,7 @@ int open_view(const char *source, struct view *view)
     return found;
 }
 
-/* Open the file to mount on, without symlinks: the tree of the mount namespace belongs to the tenant. */
-static int open_target(const char *path)
+int open_target(const char *path)
 {
     struct open_how how = {.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC,
                            .resolve = RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};

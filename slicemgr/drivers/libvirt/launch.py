@@ -55,10 +55,11 @@ def machine_gid(config: Config) -> int:
         return _NOGROUP
 
 
-def write(config: Config, sliver: Sliver, *, subvolumes: bool = True) -> None:
+def write(config: Config, sliver: Sliver, *, subvolumes: bool = True, quota_group: Path | None = None) -> None:
     """Write the sliver's launch file, and on cgroup v1 create its pids group.
 
-    subvolumes: whether the tenant may create subvolumes; False where the disk limit would not cover them.
+    subvolumes: whether the tenant may create subvolumes; False where the disk limit would not cover them. quota_group:
+    the directory of the kernel with the counts of the group that limits the sliver's disk, which the sliver may read.
     """
     group = cgroup.pids_group_v1(names.domain(sliver.id))
     if group is not None:
@@ -77,6 +78,7 @@ def write(config: Config, sliver: Sliver, *, subvolumes: bool = True) -> None:
             "no_subvolumes": int(not subvolumes),
             "fragments": FRAGMENTS,
             **({"pids_group": str(group)} if group else {"cgroup2": str(cgroup.MOUNT)}),
+            **({"quota_group": str(quota_group)} if quota_group else {}),
             **_sockets(config, sliver),
         }
     )
