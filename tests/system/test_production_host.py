@@ -14,7 +14,6 @@ import pytest
 from host_node import NO_BOX
 from production_run import (
     AFTER_REBOOT,
-    PACKAGED,
     PACKAGED_AFTER_REBOOT,
     PACKAGED_TESTS,
     SECONDS,
@@ -41,8 +40,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" in metafunc.fixturenames:
         metafunc.parametrize("case", planned(*TESTS, *AFTER_REBOOT))
     if "packaged_case" in metafunc.fixturenames:
-        chosen = PACKAGED in chosen_debians(metafunc.config)
-        metafunc.parametrize("packaged_case", planned(*PACKAGED_TESTS, *PACKAGED_AFTER_REBOOT) if chosen else [])
+        metafunc.parametrize("packaged_case", planned(*PACKAGED_TESTS, *PACKAGED_AFTER_REBOOT))
     if "debian" in metafunc.fixturenames:
         metafunc.parametrize("debian", chosen_debians(metafunc.config))
 
@@ -63,9 +61,9 @@ def test_there(outcome: Outcome, case: str) -> None:
     assert outcome.results[case] == ""
 
 
-def test_with_the_debian_packages(production_runs: Runs, packaged_case: str) -> None:
+def test_with_the_debian_packages(production_runs: Runs, pytestconfig: pytest.Config, packaged_case: str) -> None:
     """One case in the machine with the Debian packages: their upgrade while slivers run, and their purge."""
-    outcome = production_runs.wait(PACKAGED, packaged=True)
+    outcome = production_runs.wait(chosen_debians(pytestconfig)[0], packaged=True)
     assert outcome.status == 0, outcome.log
     assert packaged_case in outcome.results, "no result came out of the machine"
     assert outcome.results[packaged_case] == ""
