@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 
 _SPANS = ((365 * 86400, "year"), (86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+_EXACT = ((86400, "day", 730), (3600, "hour", 100), (60, "minute", 100), (1, "second", 100))  # the last: counts below it
 _BIDI = frozenset("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
 
 
@@ -77,16 +79,28 @@ def when(value: object, now: datetime | None = None) -> str:
     seconds = (moment - (now or datetime.now(UTC))).total_seconds()
     if abs(seconds) < 1:
         return "now"
-    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
+    return f"in {_about(seconds)}" if seconds > 0 else f"{_about(-seconds)} ago"
 
 
 def span(seconds: float) -> str:
-    """The largest unit that fits: `6 days`, `1 hour`; days are used from two days on."""
-    for length, unit in _SPANS:
-        if seconds >= (2 * length if unit in ("day", "year") else length):
-            count = int(seconds // length)
-            return f"{count} {unit}{'' if count == 1 else 's'}"
+    """A duration as `36 hours`, `7 days`: exact in a unit that it is a small multiple of, otherwise as `_about`."""
+    for length, unit, most in _EXACT:
+        if seconds >= length and seconds % length == 0 and seconds / length < most:
+            return _counted(int(seconds / length), unit)
+    return _about(seconds)
+
+
+def _about(seconds: float) -> str:
+    """A duration, rounded to the largest unit that fits; days and years are used from two of them on."""
+    for (length, unit), (finer, _) in pairwise([*_SPANS, (1, "")]):
+        least = 2 * length if unit in ("day", "year") else length
+        if seconds >= least - (finer / 2 if finer < length else 0):  # what the finer unit would round up to `least`
+            return _counted(int(seconds / length + 0.5), unit)
     return "0 seconds"
+
+
+def _counted(count: int, unit: str) -> str:
+    return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
 def check(value: object) -> str:

@@ -53,8 +53,12 @@ def test_rates(value: int | None, said: str) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("2026-01-09T03:04:04Z", "in 6 days"),
+        ("2026-01-09T03:04:04Z", "in 7 days"),  # a lease of a week that has just begun
         ("2026-01-09T03:04:05Z", "in 7 days"),
+        ("2026-01-08T12:04:05Z", "in 6 days"),
+        ("2026-01-04T02:44:05Z", "in 2 days"),
+        ("2026-01-04T02:24:05Z", "in 47 hours"),
+        ("2026-01-02T04:03:45Z", "in 1 hour"),
         ("2026-01-03T03:04:05Z", "in 24 hours"),
         ("2026-01-02T03:01:05Z", "3 minutes ago"),
         ("2026-01-02T03:04:04Z", "1 second ago"),
@@ -67,6 +71,28 @@ def test_rates(value: int | None, said: str) -> None:
 )
 def test_times(value: str | None, said: str) -> None:
     assert human.when(value, NOW) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 seconds"),
+        (1, "1 second"),
+        (95, "95 seconds"),
+        (5400, "90 minutes"),
+        (7000, "2 hours"),
+        (86400, "1 day"),
+        (129600, "36 hours"),
+        (604800, "7 days"),
+        (365 * 86400, "365 days"),
+        (730 * 86400, "2 years"),
+        (3599.7, "1 hour"),
+        (0.4, "0 seconds"),
+    ],
+)
+def test_durations(seconds: float, words: str) -> None:
+    """A limit that a user typed is shown as typed."""
+    assert human.span(seconds) == words
 
 
 def test_text_cannot_steer_a_terminal() -> None:

@@ -235,7 +235,7 @@ def test_leases_of_a_project_and_the_clock(run: Run, tenants: Tenants) -> None:
     status, _, err = run("alice", "project", "lease", "lab", "--window", "0s")
     assert status == 5 and "alice may not" in err
     table = run("bob", "project", "lease", "lab")[1]
-    assert "none" in table and "24 hours" in table and "yes" in table
+    assert "none" in table and "1 day" in table and "yes" in table
     assert run("root", "project", "lease", "lab", "--no-exempt", "--window", "node")[0] == 0
     assert json.loads(run("bob", "clock", "show", "-f", "json")[1])["doubt"] is None
     assert run("bob", "clock", "confirm")[0] == 5

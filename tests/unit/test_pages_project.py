@@ -37,7 +37,7 @@ def test_a_pi_says_default_and_reminders(tenants: Tenants) -> None:
     page = alice.get(LEASES).text
     assert 'value="3d"' in page and 'value="1d, 2h"' in page
     shown = alice.get("/projects/lab").text
-    assert "3 days" in shown and "24 hours, 2 hours" in shown and "at any time" in shown
+    assert "3 days" in shown and "1 day, 2 hours" in shown and "at any time" in shown
 
 
 def test_an_admin_says_the_rest_and_only_what_changed_is_noted(tenants: Tenants) -> None:
