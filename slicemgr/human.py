@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 _SPANS = ((365 * 86400, "year"), (86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
-_EXACT = ((86400, "day", 730), (3600, "hour", 100), (60, "minute", 100), (1, "second", 100))  # the last: counts below it
+# seconds in the unit, its name, and the count below which it is used
+_EXACT = ((86400, "day", 730), (3600, "hour", 100), (60, "minute", 100), (1, "second", 100))
 _BIDI = frozenset("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
 
 

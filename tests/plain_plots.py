@@ -6,7 +6,7 @@ As a program, it is slicectl with these: `python plain_plots.py ARGUMENTS…`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from slicemgr.bench.report import plots
 from slicemgr.bench.report.content import Plot
@@ -25,7 +25,7 @@ def png(plot: Plot) -> bytes:
 PLAIN = {"svg": svg, "png": png}
 
 
-def use(change: Callable[[object, str, object], None], functions: dict[str, Callable[[Plot], object]]) -> None:
+def use(change: Callable[[object, str, object], None], functions: Mapping[str, Callable[[Plot], object]]) -> None:
     """Draw by PLAIN or REAL. change: monkeypatch.setattr or setattr."""
     for name, function in functions.items():
         change(plots, name, function)

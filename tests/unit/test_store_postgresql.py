@@ -226,7 +226,7 @@ def test_many_waiting_writers_leave_a_connection_to_who_reads(
         with store.write():
             pass
 
-    def read() -> Any:
+    def read(store: Store) -> Any:
         with store.read() as c:
             return c.scalar(sa.select(tables.users.c.name))
 
@@ -241,7 +241,7 @@ def test_many_waiting_writers_leave_a_connection_to_who_reads(
         connections = store.engine.pool
         assert isinstance(connections, sa.QueuePool)
         until(lambda: connections.checkedout() == (1 if take_turns else connections.size()))
-        reading = pool.submit(read)
+        reading = pool.submit(read, store)
         if take_turns:
             assert reading.result(60) == schema.ADMIN
         else:
