@@ -11,11 +11,11 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from postgres_server import Server
 
@@ -27,6 +27,9 @@ from slicemgr.service.accounts import authentication
 from slicemgr.service.slices import consoles, slices
 from slicemgr.store import Store, pending, schema, tables
 from slicemgr.store.updates import utcnow
+
+if TYPE_CHECKING:
+    from flask import Flask
 
 ADMIN = Principal("admin", True)
 PATIENT = StoreConfig(lock_timeout=timedelta(minutes=5))  # for tests of the winner of a lock, not of its time
@@ -172,6 +175,14 @@ class Service:
             with self.store.write() as c:
                 pending.record(c, [pending.NodeSeen("node1", "192.0.2.1", facts)])
         self.add_image(SHA, IMAGE)
+        self._held = ExitStack()
+
+    @functools.cached_property
+    def app(self) -> Flask:
+        """An application over the store: see `kept_apps`."""
+        from kept_apps import application  # imports what most tests with a store do not need
+
+        return self._held.enter_context(application(self.config, self.store))
 
     def _make_directories(self) -> None:
         for directory in (self.config.uploads_dir, self.config.experiments_dir, self.config.node.run_dir):
@@ -181,6 +192,7 @@ class Service:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._held.close()
         self.store.close()
 
     def add_image(

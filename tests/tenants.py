@@ -30,7 +30,7 @@ from slicemgr.service.slices import slices, snapshots
 from slicemgr.store import pending
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
-from slicemgr.web import create_app, state_of
+from slicemgr.web import state_of
 
 ROOT = Principal("root", True)
 ALICE = Principal("alice", False, {"lab": Role.PI, "hollow": Role.PI})
@@ -167,7 +167,7 @@ class Tenants(Service):
 
     @functools.cached_property
     def app(self) -> Flask:
-        app = create_app(self.config, self.store)
+        app = super().app
         app.config["MANUAL"] = MANUAL
         return app
 

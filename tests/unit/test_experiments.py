@@ -18,7 +18,6 @@ from slicemgr.config import Size, WebConfig
 from slicemgr.policy import experiment_summary, experiments
 from slicemgr.service.experiments import files as report_files
 from slicemgr.service.experiments import publications
-from slicemgr.web import create_app
 
 pytestmark = pytest.mark.usefixtures("each_store")
 
@@ -33,7 +32,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 @pytest.fixture
 def client(service: Service) -> FlaskClient:
-    made = create_app(service.config, service.store).test_client()
+    made = service.app.test_client()
     made.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {service.token()}"
     return made
 

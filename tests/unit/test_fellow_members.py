@@ -29,6 +29,13 @@ class Addressed(Tenants):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self._add_addresses()
+
+    def restore(self) -> None:
+        super().restore()
+        self._add_addresses()
+
+    def _add_addresses(self) -> None:
         self.record(pending.OperationEnded(self.found["operation"], OperationState.DONE))  # ends its events
         with self.store.write() as c:
             c.execute(t.users.update().values(email=t.users.c.name + f"@{MARK}", email_confirmed=True))
@@ -67,19 +74,16 @@ def found_by(tenants: Tenants, who: str, route: str) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize("who", ["dave", "alice"])
 def test_a_fellow_member_sees_name_and_role(who: str, tmp_path: Path) -> None:
-    number, tenants = 0, Addressed(tmp_path / "0")
-    try:
+    number = 0
+    with Addressed(tmp_path) as tenants:
         routes = described(tenants)
         assert routes <= set(CASES), "a route of the description has no case"
         for route in sorted(routes):
             status, found = found_by(tenants, who, route)
             assert not found, f"{route} answers {who} {status} with {found}"
             if status < 300 and not route.startswith("GET"):
-                tenants.store.close()
+                tenants.restore()
                 number += 1
-                tenants = Addressed(tmp_path / str(number))
-    finally:
-        tenants.store.close()
     assert number > 5, "most of what changes something was refused"
 
 

@@ -19,7 +19,6 @@ from slicemgr.service.accounts import authentication as people
 from slicemgr.service.projects import projects
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
-from slicemgr.web import create_app
 
 pytestmark = pytest.mark.usefixtures("both_stores")
 
@@ -45,7 +44,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 @pytest.fixture
 def app(service: Service) -> Flask:
-    return create_app(service.config, service.store)
+    return service.app
 
 
 def client_of(app: Flask, user: str) -> FlaskClient:

@@ -23,7 +23,6 @@ from slicemgr.service.views import filters
 from slicemgr.service.views import slices as slice_views
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
-from slicemgr.web import create_app
 from slicemgr.web.api import lists
 
 pytestmark = pytest.mark.usefixtures("each_store")
@@ -79,7 +78,7 @@ def fill(service: Service, count: int) -> None:
 
 
 def client_of(service: Service) -> FlaskClient:
-    made = create_app(service.config, service.store).test_client()
+    made = service.app.test_client()
     made.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {service.token()}"
     return made
 

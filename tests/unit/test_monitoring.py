@@ -69,14 +69,14 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def client_of(service: Service) -> FlaskClient:
-    made = create_app(service.config, service.store).test_client()
+    made = service.app.test_client()
     made.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {service.token()}"
     return made
 
 
 @contextmanager
 def served(service: Service) -> Iterator[str]:
-    server = make_server("127.0.0.1", 0, create_app(service.config, service.store), threaded=True)
+    server = make_server("127.0.0.1", 0, service.app, threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

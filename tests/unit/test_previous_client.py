@@ -20,7 +20,6 @@ from test_service_samples import measured
 from werkzeug.serving import make_server
 
 import slicemgr
-from slicemgr.web import create_app
 
 ROOT = Path(slicemgr.__file__).parent.parent
 MIB = 1 << 20
@@ -61,7 +60,7 @@ def environment(tmp_path: Path, before: Path) -> Iterator[dict[str, str]]:
             c.exec_driver_sql(
                 "UPDATE slivers SET usage_working = 9000000, usage_charged = 9500000, usage_disk = 2000000"
             )
-        server = make_server("127.0.0.1", 0, create_app(service.config, service.store), threaded=True)
+        server = make_server("127.0.0.1", 0, service.app, threaded=True)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}"

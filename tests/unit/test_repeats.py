@@ -39,7 +39,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 @pytest.fixture
 def app(service: Service) -> Flask:
-    return create_app(service.config, service.store)
+    return service.app
 
 
 def client_of(app: Flask, token: str) -> FlaskClient:

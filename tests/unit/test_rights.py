@@ -15,6 +15,7 @@ from tenants import AUDIT, LAB_IMAGE, LAB_SHA, OTHER_KEY, PASSWORD, Tenants
 
 from slicemgr.policy.access import Principal
 from slicemgr.store import tables as t
+from slicemgr.web import create_app
 
 API = "/api/v1"
 ACTORS = ("carol", "dave", "bob", "alice", "root", "reader")  # another project's, member, owner, pi, admin, read-only
@@ -283,5 +284,6 @@ def test_without_the_rights_a_stranger_would_see_and_do(tenants: Tenants, monkey
 
 def test_a_route_without_a_row_is_noticed(tmp_path: Path) -> None:
     with Tenants(tmp_path) as tenants:
+        tenants.app = create_app(tenants.config, tenants.store)
         tenants.app.add_url_rule("/forgotten", view_func=lambda: "", methods=["POST"])
         assert set(routes(tenants)) - set(CASES) >= {"POST /forgotten"}

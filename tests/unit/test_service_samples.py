@@ -27,7 +27,6 @@ from slicemgr.errors import Refused
 from slicemgr.service.views import samples
 from slicemgr.store import pending
 from slicemgr.store import samples as rows
-from slicemgr.web import create_app
 
 API = "/api/v1"
 RECORD = RecordConfig()
@@ -42,7 +41,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 @pytest.fixture
 def client(service: Service) -> FlaskClient:
-    made = create_app(service.config, service.store).test_client()
+    made = service.app.test_client()
     made.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {service.token()}"
     return made
 
@@ -228,7 +227,7 @@ def test_the_queries_do_not_grow_with_the_slivers(tmp_path: Path) -> None:
 @pytest.fixture
 def url(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     measured(service)
-    server = make_server("127.0.0.1", 0, create_app(service.config, service.store), threaded=True)
+    server = make_server("127.0.0.1", 0, service.app, threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     monkeypatch.setenv("SLICEMGR_URL", f"http://127.0.0.1:{server.server_port}")

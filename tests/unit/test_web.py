@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from bare_service import SHA, request, service, settings
 from flask.testing import FlaskClient
+from kept_apps import application
 
 from slicemgr.config import Config
 from slicemgr.service.accounts import authentication
-from slicemgr.web import create_app
 
 pytestmark = pytest.mark.usefixtures("each_store")
 
@@ -28,10 +28,10 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture
 def client(config: Config) -> Iterator[FlaskClient]:
-    with service(config) as store:
+    with service(config) as store, application(config, store) as app:
         path = config.node.run_dir / "client.json"
         authentication.ensure_local_admin(store, path, "http://x")
-        made = create_app(config, store).test_client()
+        made = app.test_client()
         made.environ_base["HTTP_AUTHORIZATION"] = "Bearer " + json.loads(path.read_text())["token"]
         yield made
 

@@ -15,6 +15,7 @@ from flask_wtf.csrf import CSRFError, CSRFProtect
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.service.accounts import sessions
+from slicemgr.store import Store
 from slicemgr.web.pages import kept_form, known_browser
 from slicemgr.web.state import address, state
 
@@ -30,7 +31,6 @@ def install(app: Flask) -> None:
     if plain:
         log.warning("web.cookie is plain: an attacker on the network can take over sessions; use TLS")
     app.config.update(
-        SECRET_KEY=_key(config.node.state_dir / "db" / "web.key"),
         SESSION_COOKIE_NAME="slicemgr" if plain else "__Host-slicemgr",
         SESSION_COOKIE_SECURE=not plain,
         SESSION_COOKIE_HTTPONLY=True,
@@ -41,8 +41,14 @@ def install(app: Flask) -> None:
         WTF_CSRF_TIME_LIMIT=None,  # as long as the session
         WTF_CSRF_CHECK_DEFAULT=False,  # `protect` checks it, after authentication
     )
+    install_keys(app, config, app.extensions["slicemgr"].store)
     _csrf.init_app(app)
-    known_browser.install(app, config, app.extensions["slicemgr"].store)
+
+
+def install_keys(app: Flask, config: Config, store: Store) -> None:
+    """Set the key that signs cookies, and what depends on it and on the database."""
+    app.config["SECRET_KEY"] = _key(config.node.state_dir / "db" / "web.key")
+    known_browser.install(app, config, store)
 
 
 def _key(path: Path) -> bytes:
