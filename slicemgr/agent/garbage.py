@@ -5,9 +5,11 @@ A name that does not parse as one of slicemgr's is never listed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypedDict, TypeVar
 
 from slicemgr import names
 from slicemgr.agent import observe
@@ -16,16 +18,29 @@ from slicemgr.config import Config
 from slicemgr.drivers.libvirt import launch
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.network import traffic
-from slicemgr.drivers.storage.btrfs import Pool
+from slicemgr.drivers.storage.btrfs import Pool, name_of
 from slicemgr.errors import SlicemgrError
 from slicemgr.model import Image, ImageState, Sliver
 
 _LINKS = Path("/sys/class/net")
+T = TypeVar("T", str, int, Path)
+
+
+class Item(TypedDict):
+    """A resource in the result of a `gc` operation. detail: why it was not removed."""
+
+    what: str
+    name: str
+    removed: bool
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A resource to remove: its type, its name and the function that removes it."""
+    """A resource to remove: its type, its name and the function that removes it.
+
+    remove: returns False if that is possible only after btrfs has freed deleted subvolumes.
+    """
 
     what: str
     name: str
@@ -55,26 +70,28 @@ def find(config: Config, hypervisor: Hypervisor, pool: Pool, read_wanted: Callab
 
     The host is read first, because a resource that is created meanwhile has its row before it exists on the host.
     """
-    host, groups, links = observe.host(config, hypervisor), pool.groups(), _links()
+    host, groups, links = observe.host(config, hypervisor), pool.groups() - {names.qgroup(0)}, _links()
     bases, disks = _children(config.node.pool / "bases"), _children(config.images_dir)
     wanted = read_wanted()
-    found = [
-        Leftover("domain", names.domain(sliver), lambda sliver=sliver: hypervisor.kill(sliver))  # type: ignore[misc]
-        for sliver in sorted(set(host.domains) - wanted.slivers)
+    in_pool, in_run = partial(names.sliver_dir, config.node.pool), partial(names.launch_file, config.node.run_dir)
+    marks = {observe.mark(config, one, host.settled[one]) for one in set(host.settled) - wanted.slivers}
+    return [
+        *_left("domain", set(host.domains) - wanted.slivers, names.domain, hypervisor.kill),
+        *_left("sliver", host.directories - wanted.slivers, in_pool, lambda one: pool.delete_tree(in_pool(one))),
+        *_left("file", host.launches - wanted.slivers, in_run, partial(launch.remove, config)),
+        *_left("file", marks, str, _unlink),
+        *_left("base", _bases(config, bases, wanted), str, pool.delete_tree),
+        *_left("disk image", {one for one in disks if one.name.partition(".")[0] not in wanted.images}, str, _unlink),
+        *_left("quota group", groups - wanted.groups, name_of, pool.destroy_group),
+        *_left("shaper", host.shaped - wanted.slivers, names.shaper, traffic.clear),
+        *_left("link", links - wanted.slivers, names.link, _ends_with_domain),
     ]
-    found += _slivers(config, pool, host, wanted)
-    found += _bases(config, pool, bases, wanted)
-    found += _disks(disks, wanted)
-    found += [
-        Leftover("quota group", f"1/{group & 0xFFFFFFFFFFFF}", lambda group=group: pool.destroy_group(group))  # type: ignore[misc]
-        for group in sorted(groups - wanted.groups)
-    ]
-    found += [
-        Leftover("shaper", names.shaper(one), lambda one=one: traffic.clear(one))  # type: ignore[misc]
-        for one in sorted(host.shaped - wanted.slivers)
-    ]
-    found += [Leftover("link", names.link(one), _ends_with_domain) for one in sorted(links - wanted.slivers)]
-    return found
+
+
+def _left(
+    what: str, found: Collection[T], name: Callable[[T], object], remove: Callable[[T], object]
+) -> Iterator[Leftover]:
+    return (Leftover(what, str(name(one)), partial(remove, one)) for one in sorted(found))
 
 
 def _links() -> set[str]:
@@ -82,64 +99,57 @@ def _links() -> set[str]:
     return set(filter(None, (names.sliver_of_link(entry.name) for entry in _LINKS.iterdir())))
 
 
-def _ends_with_domain() -> None:
+def _ends_with_domain(sliver: str) -> None:
     """Do nothing: a link disappears with its container, which has been removed before."""
 
 
-def _slivers(config: Config, pool: Pool, host: observe.Host, wanted: Wanted) -> list[Leftover]:
-    directories = [
-        Leftover(
-            "sliver",
-            str(names.sliver_dir(config.node.pool, one)),
-            lambda one=one: pool.delete_tree(names.sliver_dir(config.node.pool, one), None),  # type: ignore[misc]
-        )
-        for one in sorted(host.directories - wanted.slivers)
-    ]
-    launches = [  # with what libvirt leaves behind of the container
-        Leftover(
-            "file",
-            str(names.launch_file(config.node.run_dir, one)),
-            lambda one=one: launch.remove(config, one),  # type: ignore[misc]
-        )
-        for one in sorted(host.launches - wanted.slivers)
-    ]
-    marks = [observe.mark(config, one, pid) for one, pid in sorted(host.settled.items()) if one not in wanted.slivers]
-    files = [Leftover("file", str(path), lambda path=path: path.unlink(missing_ok=True)) for path in marks]  # type: ignore[misc]
-    return directories + launches + files
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
 
 
-def _bases(config: Config, pool: Pool, there: Sequence[Path], wanted: Wanted) -> list[Leftover]:
+def _bases(config: Config, there: Sequence[Path], wanted: Wanted) -> set[Path]:
+    """The directories of images that no row names."""
     keep = {names.base_dir(config.node.pool, one) for one in wanted.images}
     keep |= {incoming_dir(config.node.pool, one) for one in wanted.images}
-    return [
-        Leftover("base", str(path), lambda path=path: pool.delete_tree(path, None))  # type: ignore[misc]
-        for path in there
-        if path not in keep
-    ]
-
-
-def _disks(there: Sequence[Path], wanted: Wanted) -> list[Leftover]:
-    return [
-        Leftover("disk image", str(path), lambda path=path: path.unlink(missing_ok=True))  # type: ignore[misc]
-        for path in there
-        if path.name.partition(".")[0] not in wanted.images
-    ]
+    return set(there) - keep
 
 
 def _children(directory: Path) -> list[Path]:
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
-def collect(found: Sequence[Leftover], *, apply: bool) -> dict[str, object]:
-    """The result of a `gc` operation; with `apply`, after the removal. A failure does not stop the removal."""
-    items: list[dict[str, object]] = []
-    for one in found:
-        removed, detail = False, ""
-        if apply:
-            try:
-                one.remove()
-                removed = True
-            except (SlicemgrError, OSError) as error:
-                detail = str(error)
-        items.append({"what": one.what, "name": one.name, "removed": removed, "detail": detail})
+def collect(
+    found: Sequence[Leftover], *, apply: bool, freed: Callable[[], bool] = lambda: False
+) -> dict[str, list[Item]]:
+    """The result of a `gc` operation; with `apply`, after the removal. A failure does not stop the removal.
+
+    freed: waits until btrfs has freed deleted subvolumes; whether it has. Called once if a removal depends on it, which
+    is then tried again.
+    """
+    items = [Item(what=one.what, name=one.name, removed=False, detail="") for one in found]
+    if apply:
+        waiting = [(one, item) for one, item in zip(found, items, strict=True) if not _remove(one, item)]
+        if waiting and _is_freed(freed, [item for _, item in waiting]):
+            for one, item in waiting:
+                _remove(one, item)
     return {"items": items}
+
+
+def _remove(one: Leftover, item: Item) -> bool:
+    """Remove it and record the outcome; False if btrfs must free subvolumes first."""
+    try:
+        item["removed"] = one.remove() is not False
+    except (SlicemgrError, OSError) as error:
+        item["detail"] = str(error)
+        return True
+    item["detail"] = "" if item["removed"] else "btrfs still frees its deleted subvolumes"
+    return item["removed"]
+
+
+def _is_freed(freed: Callable[[], bool], items: Sequence[Item]) -> bool:
+    try:
+        return freed()
+    except (SlicemgrError, OSError) as error:
+        for item in items:
+            item["detail"] = f"{item['detail']}: {error}"
+        return False

@@ -6,6 +6,7 @@ Operations on slivers are not in it: the scheduler works on each of their sliver
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from slicemgr.agent import doctor, garbage
 from slicemgr.agent.images import Importer
@@ -18,6 +19,7 @@ from slicemgr.model import Image, SliverType
 from slicemgr.store import incarnation, pending
 
 Result = dict[str, object]
+_CLEANED = 60.0  # seconds for which `gc` waits until btrfs has freed deleted subvolumes
 
 
 class NodeOperations:
@@ -105,7 +107,8 @@ def _collect_garbage(parts: NodeOperations, operation: pending.Operation) -> Res
             return garbage.Wanted.of([row.sliver for row in rows], pending.images(connection))
 
     found = garbage.find(node.config, node.hypervisor, node.pool, wanted)
-    return garbage.collect(found, apply=bool(operation.params.get("apply")))
+    freed = partial(node.pool.wait_cleaned, _CLEANED)
+    return dict(garbage.collect(found, apply=bool(operation.params.get("apply")), freed=freed))
 
 
 TABLE: Mapping[str, Callable[[NodeOperations, pending.Operation], Result]] = {

@@ -277,12 +277,13 @@ class Pool:
         Group 1/0 is kept: serials begin at 1, and other programs use a group of that id.
         """
         unwanted = self.groups() - set(wanted) - {_LEVEL_1}
-        if self.quota_mode() is not QuotaMode.NONE:
-            self._collect_subvolume_groups()
+        self.collect_subvolume_groups()
         return frozenset(group for group in sorted(unwanted) if self.destroy_group(group))
 
-    def _collect_subvolume_groups(self) -> None:
+    def collect_subvolume_groups(self) -> None:
         """Remove groups of deleted subvolumes: Linux before 6.11 keeps them, any while the data is still shared."""
+        if self.quota_mode() is QuotaMode.NONE:
+            return
         with step(f"tidy the quota groups of {self.path}"), directory(self.path) as fd:
             alive = {ref.id for ref in ioctl.all_subvolumes(fd)}
             for group in ioctl.group_usage(fd, ioctl.FIRST_FREE_ID, _LEVEL_1 - 1).keys() - alive:
