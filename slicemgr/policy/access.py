@@ -46,9 +46,10 @@ class Principal:
         return self.admin or project in self.roles
 
 
-def missing(what: str, name: str) -> Refused:
-    """The error for an object that does not exist or that the user may not see."""
-    return Refused(Code.NOT_FOUND, f"there is no {what} {name[:80]!r}", hint=_HINTS.get(what, ""))
+def missing(what: str, name: str, where: str = "") -> Refused:
+    """The error for an object that does not exist or that the user may not see. where: such as `in project lab`."""
+    text = f"there is no {what} {name[:80]!r}" + (f" {where}" if where else "")
+    return Refused(Code.NOT_FOUND, text, hint=_HINTS.get(what, ""))
 
 
 def _denied(by: Principal, action: str, hint: str) -> Refused:

@@ -361,3 +361,23 @@ def test_an_admin_gets_the_full_names_of_slices_elsewhere(service: Service) -> N
                 slices.find(c, "exp", by)
             assert error.value.hint == hint
         assert slices.find(c, "exp", ADMIN, "lab").project == "lab"
+
+
+def test_the_error_names_where_no_slice_was_found(service: Service) -> None:
+    """Of a project that the user cannot see, it is the same as of one that does not exist."""
+    roles = dict.fromkeys(("lab", "default"), Role.MEMBER)
+    many = dict.fromkeys((f"p{number}" for number in range(9)), Role.MEMBER)
+    with service.store.read() as c:
+        for by, project, where in (
+            (ADMIN, None, " in project default"),
+            (ADMIN, "lab", " in project lab"),
+            (Principal("eve", False, roles), None, " in your projects default, lab"),
+            (Principal("eve", False, roles), "lab", " in project lab"),
+            (Principal("eve", False, many), None, " in your 9 projects"),
+            (Principal("eve", False), "default", " in project default"),
+            (Principal("eve", False), "nowhere", " in project nowhere"),
+            (Principal("eve", False), None, ""),
+        ):
+            with pytest.raises(Refused) as error:
+                slices.find(c, "exp", by, project)
+            assert error.value.message == f"there is no slice 'exp'{where}"

@@ -30,7 +30,7 @@ from slicemgr.store import tables as t
 from slicemgr.store.pending import SLIVER_OPERATIONS
 from slicemgr.store.updates import utcnow
 
-_MOST_ELSEWHERE = 5  # slices of the same name in a hint
+_MOST_ELSEWHERE = 5  # slices of the same name in a hint, or projects in an error
 ACTIONS = ("start", "stop", "restart", "pause", "resume", "delete")
 
 
@@ -210,7 +210,7 @@ def find(c: Connection, name: str, by: Principal, project: str | None = None) ->
     columns = sa.select(l.id, l.name, l.project, l.owner, l.expires_at, l.lease_ended_at).order_by(l.project)
     rows = c.execute(columns.where(l.project.in_(where), l.name == name)).all()
     if not rows:
-        raise _gone(c, name, where, by)
+        raise _gone(c, name, where, by, project)
     if len(rows) > 1:
         for row in rows:
             if row.project == by.default_project:
@@ -220,12 +220,13 @@ def find(c: Connection, name: str, by: Principal, project: str | None = None) ->
     return rows[0]
 
 
-def _gone(c: Connection, name: str, where: Sequence[str], by: Principal) -> Refused:
+def _gone(c: Connection, name: str, where: Sequence[str], by: Principal, project: str | None) -> Refused:
     """The error for a missing slice, with the reason of its deletion if the user could see the slice.
 
-    An admin, who sees all slices but changes those of other projects by their full names only, gets these.
+    It names `project`, otherwise the projects that were searched. An admin, who sees all slices but changes those of
+    other projects by their full names only, gets these.
     """
-    e, missing = t.events.c, access.missing("slice", name)
+    e, missing = t.events.c, access.missing("slice", name, _places([project] if project else sorted(where)))
     deleted = (e.slice == name, e.action == "delete", e.project.in_(where))
     last = c.execute(sa.select(e.at, e.user, e.detail).where(*deleted).order_by(e.id.desc()).limit(1)).first()
     if last is not None:
@@ -237,6 +238,13 @@ def _gone(c: Connection, name: str, where: Sequence[str], by: Principal) -> Refu
         if found := [f"{project}/{name}" for project in elsewhere]:
             missing.hint = f"in other projects there is {', '.join(found)}"
     return missing
+
+
+def _places(projects: Sequence[str]) -> str:
+    if len(projects) > _MOST_ELSEWHERE:
+        return f"in your {len(projects)} projects"
+    shown = ", ".join(one[:80] for one in projects)
+    return f"in {'project' if len(projects) == 1 else 'your projects'} {shown}" if shown else ""
 
 
 def act(
