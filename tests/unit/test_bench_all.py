@@ -14,6 +14,7 @@ from slicemgr.bench.frame import collection, folder
 from slicemgr.bench.report import collection as overview
 from slicemgr.cli import INTERRUPTED, main
 from slicemgr.cli.bench import everything
+from slicemgr.client import Client
 from slicemgr.errors import Code, Refused
 
 ALL = ("bench", "all", "--quick")
@@ -53,6 +54,24 @@ def test_one_page_about_all(testbed: PaperLoads, tmp_path: Path, capsys: pytest.
     (run / "report.html").unlink()
     assert main(["bench", "report", str(run)]) == 0
     assert (run / "report.html").read_text() == before
+
+
+def test_clean_takes_the_folder_of_all(testbed: PaperLoads, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It deletes what is left of each experiment, and not what others have."""
+    run = tmp_path / "all"
+    assert main([*ALL, "--only", "scale", "--only", "sysbench", "--output", str(run)]) == 0
+    left = [folder.read(run / name).info["prefix"] + "x" for name in ("scale", "sysbench")]
+    with Client.local() as client:
+        for name in (*left, "bench-other-x"):
+            client.slices.submit({"name": name, "type": "lxc"})
+    assert set(testbed.there) == {*left, "bench-other-x"}
+    info = json.loads((run / "scale/run.json").read_text())
+    (run / "scale/run.json").write_text(json.dumps(info | {"prefix": "bench-"}))
+    assert main(["bench", "clean", str(run)]) == 1
+    assert "scale does not contain the names of its slices" in capsys.readouterr().err
+    assert set(testbed.there) == {left[0], "bench-other-x"}, "a broken run does not stop the others"
+    (run / "scale/run.json").write_text(json.dumps(info))
+    assert main(["bench", "clean", str(run)]) == 0 and set(testbed.there) == {"bench-other-x"}
 
 
 def test_a_failure_stops_no_other_and_is_tried_again(

@@ -13,7 +13,7 @@ import pytest
 from tenants import Tenants
 from test_cli_people import Run, run, tenants, url
 
-from slicemgr.bench.frame import publish
+from slicemgr.bench.frame import collection, publish
 from slicemgr.client import Client
 from slicemgr.errors import Refused
 
@@ -57,6 +57,23 @@ def test_from_a_folder_to_everybody_and_back(run: Run, tenants: Tenants, folder:
     assert run("bob", "bench", "published", made["id"])[0] == 3 and len(listed(run, "root")) == 2
     assert run("root", "bench", "unpublish", "--delete", made["id"], "none")[0] == 1, "one of them is not there"
     assert [one["id"] for one in listed(run, "root")] == [tenants.found["experiment"]] and folder.is_dir()
+
+
+def test_the_folder_of_all_experiments(run: Run, tmp_path: Path) -> None:
+    """Each report is published; one that is incomplete does not stop the others."""
+    parts = [collection.Part(name, []) for name in ("scale", "io", "peers")]
+    collection.Collection(tmp_path, parts).write()
+    assert run("root", "bench", "publish", str(tmp_path))[0] == 2, "none has begun"
+    published.write(tmp_path / "scale")
+    (published.write(tmp_path / "io", published.content(experiment="io")) / "report.html").unlink()
+    status, out, err = run("root", "bench", "publish", str(tmp_path), "--name", "All", "--note", "idle", "-f", "json")
+    assert status == 1 and "io has no report.html" in err
+    (made,) = json.loads(out)
+    assert (made["name"], made["note"]) == ("All scale", "idle")
+    published.write(tmp_path / "io", published.content(experiment="io"))
+    status, out, _ = run("root", "bench", "publish", str(tmp_path), "--name", "All", "-f", "json")
+    again, other = json.loads(out)
+    assert status == 0 and again == made and (other["name"], other["kind"]) == ("All io", "io")
 
 
 def test_who_is_no_admin_may_not(run: Run, tenants: Tenants, folder: Path) -> None:

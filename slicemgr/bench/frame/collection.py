@@ -91,6 +91,17 @@ def is_one(path: Path) -> bool:
     return (path / FILE).is_file()
 
 
+def run_folders(path: Path, field: str) -> list[Path]:
+    """The folder of a run itself, or those of the runs of a collection that have begun. Raises Refused if none has."""
+    if not is_one(path):
+        return [path]
+    found = read(path, field)
+    begun = [path / one.name for one in found.parts if found.begun(one.name)]
+    if not begun:
+        raise invalid(field, f"none of the experiments in {path} has begun", "a folder with measurements")
+    return begun
+
+
 def read(path: Path, field: str) -> Collection:
     """Read the folder of a collection. Raises Refused if it is none."""
     try:

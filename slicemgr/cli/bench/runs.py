@@ -19,6 +19,7 @@ from slicemgr.cli.bench.options import (
     repeat_option,
     seed_option,
 )
+from slicemgr.cli.shared import each
 
 if TYPE_CHECKING:
     from slicemgr.cli.bench.frame import Frame
@@ -107,12 +108,19 @@ def report(run: Path, compare: Path | None) -> None:
 
 @click.command()
 @click.argument("run", metavar="FOLDER", type=_FOLDER)
-def clean(run: Path) -> None:
+def clean(run: Path) -> int:
     """Delete the slices of a run that was killed or used --keep. The measurements remain.
 
     For `throughput`, this includes the slices of its peer and the rate limit of the link. For `peers`, it includes the
-    containers on the node; run it as root on the node.
+    containers on the node; run it as root on the node. For the folder of `bench all`, it cleans each experiment.
     """
+    from slicemgr.bench.frame import collection
+
+    folders = {str(one): one for one in collection.run_folders(run, "FOLDER")}
+    return each(folders, lambda name: _clean(folders[name]))
+
+
+def _clean(run: Path) -> None:
     from slicemgr.bench.experiments import throughput
     from slicemgr.bench.frame import cleanup, folder, lock
     from slicemgr.cli.bench.progress import progress_display
