@@ -120,3 +120,54 @@ def test_the_rest_page_has_the_navigation_of_the_user(tenants: Tenants) -> None:
     assert 'aria-label="Pages"' in bob.get("/api/v1/").text
     assert 'aria-label="Pages"' not in Browser(tenants).get("/api/v1/").text
     assert bob.get("/api/v1/slices").status_code == 401, "REST ignores the cookie"
+
+
+def test_the_navigation_marks_the_page_s_entry(tenants: Tenants) -> None:
+    """Also on pages that are reached from another one; the navigation is there twice, once for small screens."""
+    root = Browser(tenants, "root")
+    for path, entry in (
+        ("/slices", "Slices"),
+        ("/slices/exp?project=lab", "Slices"),
+        ("/new", "Request a slice"),
+        ("/projects/lab/settings", "Projects"),
+        ("/projects/lab/leases", "Projects"),
+        ("/new-project", "Projects"),
+        ("/quotas", "Quotas"),
+        ("/nodes/node1", "Nodes"),
+        ("/api/v1/", "API"),
+    ):
+        marked = re.findall(r'aria-current="page"><svg.*?</svg>([^<]+)', root.get(path).text, re.DOTALL)
+        assert marked == [entry, entry], path
+
+
+def test_the_facts_of_a_node_have_labels_and_units(tenants: Tenants) -> None:
+    facts = {
+        "cpus": 2,
+        "swap_total": 0,
+        "disk_used": 1 << 30,
+        "io_weight": True,
+        "pids_max": 4194304,
+        "later_fact": None,
+    }
+    with tenants.store.write() as c:
+        c.execute(t.nodes.update().values(facts=facts))
+    page = Browser(tenants, "root").get("/nodes/node1").text
+    shown = re.findall("<dt>([^<]+)</dt><dd>([^<]+)</dd>", page[page.index('id="facts"') :])
+    assert shown == [
+        ("CPU cores", "2"),
+        ("Swap total", "0 B"),
+        ("Pool used", "1 GiB"),
+        ("Disk I/O weight", "yes"),
+        ("Maximum processes", "4194304"),
+        ("Later fact", "-"),
+    ]
+
+
+def test_an_admin_without_a_password_finds_how_to_set_one(tenants: Tenants) -> None:
+    """The account of the built-in admin signs in by a link; the token of the node cannot be revoked here by mistake."""
+    with tenants.store.write() as c:
+        c.execute(t.users.update().values(password="").where(t.users.c.name == "root"))
+        c.execute(t.tokens.update().values(label="local admin").where(t.tokens.c.user == "root"))
+    page = Browser(tenants, "root").get("/account").text
+    assert "Your account has no password" in page and "used by the node" in page and "Current password" not in page
+    assert "Current password" in Browser(tenants, "bob").get("/account").text

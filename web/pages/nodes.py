@@ -8,6 +8,7 @@ from typing import Any
 
 from flask import Response, request, url_for
 
+from slicemgr import human
 from slicemgr.errors import Code, Refused
 from slicemgr.policy import access
 from slicemgr.service.nodes import audits, nodes
@@ -31,6 +32,33 @@ _COLUMNS: dict[str, Callable[[Row], Any]] = {
     "disk": lambda one: one["capacity"]["disk"],
     "allocated": lambda one: one["used"]["memory_limits"],
     "ports": lambda one: one["used"]["ports"],
+}
+_BYTES = frozenset(f"{what}_{part}" for what in ("swap", "disk", "metadata") for part in ("total", "used", "free")) | {
+    "memory",
+    "memory_available",
+}
+_FACTS = {  # labels that differ from the name of the fact
+    "slicemgr": "Version of slicemgr",
+    "cpus": "CPU cores",
+    "memory_available": "Available memory",
+    "cgroup": "Control groups",
+    "io_weight": "Disk I/O weight",
+    "net_rate": "Network rates",
+    "addresses": "Private addresses",
+    "boot_id": "Boot ID",
+    "cpu_model": "CPU model",
+    "swap_free": "Free swap",
+    "pids": "Processes",
+    "pids_max": "Maximum processes",
+    "disk_total": "Pool",
+    "disk_used": "Pool used",
+    "disk_free": "Pool free",
+    "metadata_used": "Pool metadata used",
+    "metadata_free": "Pool metadata free",
+    "quota": "Disk quota",
+    "libvirt_lxc": "libvirt for containers",
+    "libvirt_kvm": "libvirt for virtual machines",
+    "uefi": "UEFI",
 }
 _CAPS = ("memory", "disk")  # limits of slivers whose sum may exceed the capacity
 
@@ -67,9 +95,22 @@ def show(name: str) -> Response:
     }
     if browser_session.is_htmx():
         return shell.fresh(**live)
-    facts = {key: value for key, value in node["facts"].items() if not isinstance(value, dict | list)}
     room = {one: int(node["capacity"][one] * getattr(state().config.limits, f"{one}_overcommit")) for one in _CAPS}
-    return shell.show("nodes/show.html", node=node, room=room, facts=facts, form=Form(), live=shell.part(**live))
+    return shell.show(
+        "nodes/show.html", node=node, room=room, facts=_facts(node["facts"]), form=Form(), live=shell.part(**live)
+    )
+
+
+def _facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """The facts of a node with one value each, as labels and texts."""
+    plain = [(name, value) for name, value in facts.items() if not isinstance(value, dict | list)]
+    return [
+        (
+            _FACTS.get(name) or name.replace("_", " ").capitalize(),
+            human.size(value) if name in _BYTES else human.number(value),
+        )
+        for name, value in plain
+    ]
 
 
 @blueprint.route("/nodes/<name>/audit")

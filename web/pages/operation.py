@@ -17,7 +17,7 @@ _EVERY = 1.0  # seconds between updates, until it has ended
 _EVENTS = 25
 _AROUND = timedelta(seconds=1)  # the request's own event has nearly the time of the operation
 
-blueprint = shell.blueprint("operation_page")
+blueprint = shell.blueprint("operation_page", under="operation_list.every")
 
 
 @blueprint.route("/operations/<id>")

@@ -31,7 +31,9 @@ _COLUMNS: dict[str, Callable[[Row], Any]] = {
 }
 
 blueprint = shell.blueprint(
-    "project_forms", Entry("project_forms.quotas", "Quotas", "quota", 63, "Testbed", admin=True)
+    "project_forms",
+    Entry("project_forms.quotas", "Quotas", "quota", 63, "Testbed", admin=True),
+    under="project_page.every",
 )
 
 

@@ -18,7 +18,7 @@ _OF_PIS = ("default", "reminders")
 _OF_ADMINS = (*_OF_PIS, "window", "exempt")
 _NONE = "none"  # as typed: no reminders
 
-blueprint = shell.blueprint("project_leases")
+blueprint = shell.blueprint("project_leases", under="project_page.every")
 
 
 @blueprint.route("/projects/<name>/leases")

@@ -16,7 +16,7 @@ from slicemgr.web.state import principal, state
 
 _WHAT = "/slices/<name>/<int:index>/<any(console, screen):what>"
 
-blueprint = shell.blueprint("screens")
+blueprint = shell.blueprint("screens", under="slices_page.mine")
 
 
 @blueprint.route(_WHAT)

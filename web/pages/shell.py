@@ -37,9 +37,14 @@ class Entry:
     badge: str = ""
 
 
-def blueprint(name: str, *entries: Entry, is_open: bool = False) -> Blueprint:
-    """A blueprint of pages for signed-in users, or with is_open for everyone; its forms are protected."""
+def blueprint(name: str, *entries: Entry, is_open: bool = False, under: str = "") -> Blueprint:
+    """A blueprint of pages for signed-in users, or with is_open for everyone; its forms are protected.
+
+    under: the endpoint of the entry that the navigation marks on its pages that have no entry of their own.
+    """
     made = Blueprint(name, __name__)
+    if under:
+        made.record(lambda setup: setup.app.extensions.setdefault("slicemgr.under", {}).update({name: under}))
     if not is_open:
         made.before_request(browser_session.require)
     made.before_request(browser_session.protect)
@@ -63,6 +68,7 @@ def install(app: Flask) -> None:
             "asset": assets.url,
             "version": __version__,
             "navigation": _navigation(),
+            "current_entry": _current_entry(),
             "form_kept": bool(kept_form.read()),
         }
     )
@@ -86,6 +92,16 @@ def _navigation() -> list[tuple[str, list[Entry]]]:
         if by.admin or not entry.admin:
             groups.setdefault(entry.group, []).append(entry)
     return list(groups.items())
+
+
+def _current_entry() -> str:
+    """The endpoint of the navigation entry to which the page belongs, "" if there is none."""
+    entries = [one.endpoint for one in current_app.extensions.get("slicemgr.navigation", [])]
+    if request.endpoint in entries:
+        return str(request.endpoint)
+    under: dict[str, str] = current_app.extensions.get("slicemgr.under", {})
+    own = (one for one in entries if one.split(".")[0] == request.blueprint)
+    return under.get(request.blueprint or "") or next(own, "")
 
 
 def _headers(response: Response) -> Response:

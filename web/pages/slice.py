@@ -25,7 +25,7 @@ _DONE = {
     "resume": "is resuming",
 }
 
-blueprint = shell.blueprint("slice_page")
+blueprint = shell.blueprint("slice_page", under="slices_page.mine")
 
 
 @blueprint.route("/slices/<name>")

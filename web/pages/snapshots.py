@@ -26,7 +26,7 @@ _CLONE = ("name", "lease", "disk")
 _DO: dict[str, Callable[..., str]] = {"restore": snapshots.restore, "delete": snapshots.delete}
 _DONE = {"restore": "{} is being restored to snapshot {}.", "delete": "{}: snapshot {} is being deleted."}
 
-blueprint = shell.blueprint("snapshot_page")
+blueprint = shell.blueprint("snapshot_page", under="slices_page.mine")
 
 
 @blueprint.route(_PLACE)
