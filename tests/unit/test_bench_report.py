@@ -187,6 +187,30 @@ def test_a_plot_takes_its_colours_from_the_page(plot: Plot) -> None:
     assert plot.left.text in words and plot.x.text in words
 
 
+@pytest.mark.parametrize(
+    ("log", "counts", "labels"),
+    [(False, [1, 2, 3, 4], ["1", "2", "3", "4"]), (True, [1, 4, 30, 200], ["1", "4", "30", "200"])],
+)
+def test_counts_have_whole_numbers_on_their_axis(log: bool, counts: list[float], labels: list[str]) -> None:
+    plot = Plot("x", "x", Axis("slivers", log=log), Axis("y", least=100, most=900), [Series("", counts, [500.0] * 4)])
+    axes = plots.draw(plot, plots._PAPER).axes[0]
+    shown = [text for one in axes.get_xticklabels(which="both") if (text := one.get_text())]
+    assert set(labels) <= set(shown) and all(one.isdigit() for one in shown)
+
+
+def test_the_memory_of_few_slivers_is_not_judged(tmp_path: Path) -> None:
+    """It is less than the noise of the node's memory, as in the report of lifecycle."""
+    verdicts = [
+        [
+            one.reached
+            for one in pages.content(made(tmp_path / name, to=to, step=2, each=80 * MIB)).aims
+            if "6 MiB" in one.text
+        ]
+        for name, to in (("few", 6), ("more", 60))
+    ]
+    assert verdicts == [[None], [False]]
+
+
 def test_a_plot_that_does_not_fit_together_is_noticed() -> None:
     plots.check([LINES, BARS])
     short = Plot("x", "x", Axis("n"), Axis("y"), [Series("a", [1, 2], [1.0])])

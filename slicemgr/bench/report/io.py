@@ -317,7 +317,8 @@ def _outcome(
     known = [one for one in statements if one.holds is not None]
     if known:
         kept = sum(1 for one in known if one.holds)
-        said.append(f"Of {len(known)} statements of the thesis that this run can judge, {kept} hold here.")
+        verb = "holds" if kept == 1 else "hold"
+        said.append(f"Of {len(known)} statements of the thesis that this run can judge, {kept} {verb} here.")
     return said + not_measured.outcome(run)
 
 

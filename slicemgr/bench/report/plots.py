@@ -38,6 +38,7 @@ _DASHES = ("-", "--", ":", "-.")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _SIZE = (7.2, 4.2)  # inches
 _NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+_FEW = 12  # up to this number of counts, a logarithmic axis has a label at each
 _MARKED = 45  # up to this number of points, each one is marked
 _SETTINGS = {
     "svg.fonttype": "none",
@@ -176,7 +177,22 @@ def _axes(plot: Plot, left: Axes, right: Axes | None, colours: Colours) -> None:
     if plot.x.log:
         left.set_xscale("log")
         _plain_numbers(left.xaxis)
+    _count_ticks(plot, left)
     left.set_xlim(left=plot.x.least, right=plot.x.most)
+
+
+def _count_ticks(plot: Plot, axes: Axes) -> None:
+    """Label an axis of counts with whole numbers; a logarithmic one with the counts themselves, if they are few."""
+    from matplotlib.ticker import MaxNLocator, NullLocator
+
+    counts = sorted({value for series in plot.series for value in series.x})
+    if any(value != int(value) for value in counts):
+        return
+    if not plot.x.log:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    elif 1 < len(counts) <= _FEW:
+        axes.set_xticks(counts)
+        axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _plain_numbers(axis: Scale) -> None:

@@ -341,6 +341,8 @@ def _aims(run: Run, sliver_type: str, found: Sequence[Point], costs: Costs) -> l
     whole = all(one["reached"] == one["slivers"] for one in checks) if checks and thousand else None
     short = f"this run had {costs.most} slivers{_checked(run)}"
     late = fmean(costs.late) if costs.late else None
+    # The memory of few slivers is less than the noise of the node's memory.
+    light = f"this run had {costs.most} slivers" if costs.most < _EDGE else ""
     return [
         Aim("1000 lxc slivers on one node, each reached by ssh through its own port", whole, short),
         Aim(
@@ -348,15 +350,16 @@ def _aims(run: Run, sliver_type: str, found: Sequence[Point], costs: Costs) -> l
             late <= 1.5 if thousand and late is not None else None,
             "-" if late is None else f"{late:.2f} × at {costs.most}",
         ),
-        _limit("at most 6 MiB of memory for each sliver", costs.memory, 6 * MIB, MIB, "MiB"),
+        _limit("at most 6 MiB of memory for each sliver", costs.memory, 6 * MIB, MIB, "MiB", light),
         _limit("at most 300 KiB of disk for each sliver", costs.disk, 300 * KIB, KIB, "KiB"),
     ]
 
 
-def _limit(text: str, values: Sequence[float], most: float, scale: float, unit: str) -> Aim:
+def _limit(text: str, values: Sequence[float], most: float, scale: float, unit: str, few: str = "") -> Aim:
     if not values:
         return Aim(text, None, "no sliver ran")
-    return Aim(text, fmean(values) <= most, f"{fmean(values) / scale:.3g} {unit}")
+    measured = f"{fmean(values) / scale:.3g} {unit}"
+    return Aim(text, None if few else fmean(values) <= most, f"{measured}; {few}" if few else measured)
 
 
 def _metrics(found: Sequence[Point], costs: Costs, deletes: Sequence[dict[str, Any]]) -> list[Metric]:
