@@ -6,6 +6,8 @@ import importlib
 
 import click
 
+from slicemgr.cli.groups import Group
+
 COMMANDS = {
     "create": "commands.create:create",
     "list": "commands.slices:list_slices",
@@ -48,7 +50,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """The commands of COMMANDS, in that order."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from slicemgr.cli.bench import everything, lifecycle, loads, peers, publish, runs, throughput
+from slicemgr.cli.groups import Group
 
 
-@click.group()
+@click.group(cls=Group)
 def bench() -> None:
     """Measure this testbed. Each experiment writes its data and report to a folder."""
     import logging

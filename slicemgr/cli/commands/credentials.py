@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from slicemgr.cli.groups import Group
 from slicemgr.cli.render import tables_people as tables
 from slicemgr.cli.render.output import Output, output_options
 from slicemgr.cli.shared import asks, confirm, each, yes_option
@@ -13,7 +14,7 @@ from slicemgr.cli.shared import asks, confirm, each, yes_option
 _user = click.option("--user", help="User name, if you are an admin.")
 
 
-@click.group()
+@click.group(cls=Group)
 def key() -> None:
     """Manage your SSH keys. All your slices accept them, including running ones."""
 
@@ -61,7 +62,7 @@ def remove_keys(ids: tuple[str, ...], user: str | None, yes: bool) -> int:
         return each(ids, lambda id: client.keys.remove(id, user))
 
 
-@click.group()
+@click.group(cls=Group)
 def token() -> None:
     """Manage API tokens for scripts and other computers."""
 
@@ -106,7 +107,7 @@ def revoke_tokens(ids: tuple[str, ...]) -> int:
         return each(ids, client.tokens.revoke)
 
 
-@click.group()
+@click.group(cls=Group)
 def session() -> None:
     """Manage your browser sessions."""
 

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from slicemgr.cli.groups import Group
 from slicemgr.cli.render import tables
 from slicemgr.cli.render.output import Output, output_options
 from slicemgr.cli.shared import each, project_option, replace_process, seconds
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _QCOW2 = b"QFI\xfb"
 
 
-@click.group()
+@click.group(cls=Group)
 def image() -> None:
     """Manage the disk images that slices are created from."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slicemgr.cli.groups import Group
 from slicemgr.cli.render.human import span, text
 from slicemgr.cli.render.output import Column, Output, Table, field, output_options
 
@@ -69,7 +70,7 @@ def _list(value: str) -> list[str] | None:
     return [] if value == "none" else [one.strip() for one in value.split(",")]
 
 
-@click.group()
+@click.group(cls=Group)
 def clock() -> None:
     """Show or confirm the clock that leases use."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slicemgr.cli.groups import Group
 from slicemgr.cli.render import tables
 from slicemgr.cli.render.output import Output, output_options
 from slicemgr.errors import Code, Refused
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from slicemgr.client import Client
 
 
-@click.group()
+@click.group(cls=Group)
 def node() -> None:
     """Show the hosts that run slivers."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from slicemgr.cli.groups import Group
 from slicemgr.cli.render import tables
 from slicemgr.cli.render.output import Output, output_options
 from slicemgr.cli.shared import seconds, time_options
 
 
-@click.group()
+@click.group(cls=Group)
 def op() -> None:
     """Show operations and their progress."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from slicemgr.cli.commands.leases import lease
+from slicemgr.cli.groups import Group
 from slicemgr.cli.render import tables_people as tables
 from slicemgr.cli.render.output import Output, output_options
 from slicemgr.cli.shared import asks, confirm, yes_option
@@ -25,7 +26,7 @@ _SIZES = ("memory", "disk", "lease")  # sent as the user wrote them
 _NO_LIMIT = "none"
 
 
-@click.group()
+@click.group(cls=Group)
 def project() -> None:
     """Manage projects, their members and quotas."""
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
+from slicemgr.cli.groups import Group
 from slicemgr.cli.render import tables_people as tables
 from slicemgr.cli.render.output import Output, output_options
 from slicemgr.cli.shared import each, seconds, time_options
 
 
-@click.group()
+@click.group(cls=Group)
 def request() -> None:
     """Manage requests for slices and larger disk limits that exceed the quota of a project."""
 

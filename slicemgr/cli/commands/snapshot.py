@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slicemgr.cli.groups import Group
 from slicemgr.cli.render import tables, tables_snapshots
 from slicemgr.cli.render.output import Output, output_options
 from slicemgr.cli.shared import each, project_option, seconds, slice_names
@@ -23,7 +24,7 @@ def _waiting(command: Callable[..., Any]) -> Callable[..., Any]:
     return project_option(no_wait(timeout(command)))
 
 
-@click.group()
+@click.group(cls=Group)
 def snapshot() -> None:
     """Manage snapshots of the disks of slices, to restore or clone them."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slicemgr.cli.groups import Group
 from slicemgr.cli.render import tables_people as tables
 from slicemgr.cli.render.output import Output, output_options
 from slicemgr.cli.shared import ask_password, confirm, yes_option
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _ADMIN = "Make {} an admin? Admins see and change everything in the testbed, including its admins."
 
 
-@click.group()
+@click.group(cls=Group)
 def user() -> None:
     """Manage the users of the testbed."""
 
