@@ -49,6 +49,13 @@ class Boot(StrEnum):
     DIRECT = "direct"  # the kernel and initrd that the import found in the image
 
 
+class Init(StrEnum):
+    """The first process of an lxc sliver. `minimal`: slicemgr's script; `systemd`: that of the image."""
+
+    MINIMAL = "minimal"
+    SYSTEMD = "systemd"
+
+
 class OperationState(StrEnum):
     """The life of an operation."""
 
@@ -144,6 +151,7 @@ class SliceSpec:
     ssh_keys: tuple[str, ...]
     node: str | None = None
     boot: Boot = Boot.LOADER
+    init: Init = Init.MINIMAL
     user_data: str = ""
     project: str = DEFAULT_PROJECT
 
@@ -215,6 +223,7 @@ class Sliver:
     image_size: int = 0  # the disk size of the image in bytes
     boot: Boot = Boot.BIOS
     boot_facts: BootFacts = NO_BOOT
+    init: Init = Init.MINIMAL
     user_data: str = ""
     project: str = DEFAULT_PROJECT
     origin: str = ""  # the origin of its root: SLIVER/SNAPSHOT; "": the image
@@ -246,6 +255,7 @@ class Image:
     state: ImageState
     created_at: datetime
     boot: BootFacts = NO_BOOT
+    systemd: bool | None = None  # None: not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from slicemgr import names
 from slicemgr.errors import Refused, invalid
-from slicemgr.model import Boot, BootFacts, Desired, Limits, PortBlock, Sliver, SliverType
+from slicemgr.model import Boot, BootFacts, Desired, Init, Limits, PortBlock, Sliver, SliverType
 
 _VERSION = 1
 _SAME = (  # fields of the same name and form
@@ -36,6 +36,7 @@ def to_json(sliver: Sliver) -> dict[str, Any]:
         "ssh_keys": list(sliver.ssh_keys),
         "boot": sliver.boot.value,
         "boot_facts": asdict(sliver.boot_facts),
+        "init": sliver.init.value,
     }
 
 
@@ -56,6 +57,7 @@ def from_json(raw: object) -> Sliver:
             ssh_keys=keys,
             boot=Boot(raw["boot"]),
             boot_facts=BootFacts(**raw["boot_facts"]),
+            init=Init(raw.get("init", Init.MINIMAL)),  # records of earlier versions have none
         )
         ipaddress.IPv4Address(sliver.address)
     except (KeyError, TypeError, ValueError) as error:

@@ -81,6 +81,7 @@ class Slice(TypedDict):
     image: str
     image_sha256: str
     boot: str | None
+    init: NotRequired[str | None]
     snapshots: NotRequired[int]
     slivers: list[Sliver]
 
@@ -135,6 +136,7 @@ class SliceRequest(TypedDict, total=False):
     io_rate: int | str
     io_ops: int
     boot: str
+    init: str
     user_data: str
     net_in: int | str
     net_out: int | str
@@ -256,6 +258,7 @@ class Image(TypedDict):
     arch: str
     os: str
     boot: dict[str, object]
+    systemd: NotRequired[bool | None]
     state: str
     created_at: str
     used_by: int

@@ -36,6 +36,7 @@ TESTS = (  # tests that depend on the host. The complete path is first: the sliv
     "tests/system/test_kernel_limits.py",
     "tests/system/test_proc_view.py::test_a_killed_daemon_comes_back_in_every_container",
     "tests/system/test_audit.py::test_every_check_passes_and_nothing_is_left",
+    "tests/production/test_systemd.py",
     "tests/contract/test_hypervisor.py::test_a_dead_controller_takes_its_container_along",
     "tests/production/test_reboot.py::test_slices_are_left_for_the_reboot",
 )

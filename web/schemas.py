@@ -39,6 +39,7 @@ SLICE_REQUEST: dict[str, object] = {
         "io_rate": {**_SIZE, "description": "bytes per second, or text such as 20M; kvm only"},
         "io_ops": {"type": "integer", "minimum": 10, "description": "block operations per second; kvm only"},
         "boot": {"type": "string", "enum": ["loader", "bios", "uefi", "direct"], "description": "kvm only"},
+        "init": {"type": "string", "enum": ["minimal", "systemd"], "default": "minimal", "description": "lxc only"},
         "user_data": {"type": "string", "maxLength": 65536, "description": "a cloud-config or a script"},
         "net_in": _RATE,
         "net_out": _RATE,
@@ -176,6 +177,7 @@ class Slice(Schema):
     image = fields.String()
     image_sha256 = fields.String()
     boot = fields.String(allow_none=True, metadata={"description": "how a kvm slice boots: bios, uefi or direct"})
+    init = fields.String(allow_none=True, metadata={"description": "the init of lxc slivers: minimal or systemd"})
     snapshots = fields.Integer(metadata={"description": "number of snapshots; deleted with the slice"})
     slivers = fields.List(fields.Nested(Sliver))
 
@@ -231,6 +233,9 @@ class Image(Schema):
     arch = fields.String()
     os = fields.String()
     boot = fields.Dict(metadata={"description": "boot methods and boot data: bios, uefi, kernel, initrd, root"})
+    systemd = fields.Boolean(
+        allow_none=True, metadata={"description": "whether lxc slivers can use its systemd as init; null: not known"}
+    )
     state = fields.String()
     created_at = fields.String()
     used_by = fields.Integer()

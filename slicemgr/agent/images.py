@@ -19,6 +19,7 @@ from slicemgr import names
 from slicemgr.agent.acceleration import Machines
 from slicemgr.agent.journal import Journal
 from slicemgr.config import Config
+from slicemgr.drivers.guest.rootfs import Root
 from slicemgr.drivers.importer import confinement, disk_image
 from slicemgr.drivers.importer.unpack import Progress
 from slicemgr.drivers.libvirt import launch
@@ -26,9 +27,10 @@ from slicemgr.drivers.storage import atomic_file
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 from slicemgr.model import BootFacts, ImageState, OperationState
-from slicemgr.store import pending
+from slicemgr.store import Store, pending
 
 _SHA256 = re.compile("[0-9a-f]{64}")
+_SYSTEMD = ("usr/lib/systemd/systemd", "lib/systemd/systemd")
 _CHUNK = 1 << 20
 _RESERVE = 256 << 20  # bytes of the pool that an import must not use
 _LEAST_FREE = 128 << 20  # free bytes below which an import ends: names and inodes use space as well
@@ -64,6 +66,25 @@ def take_over(upload: Path, disk: Path) -> None:
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise Failed(f"the uploaded file cannot be opened: {error.strerror}", hint="import the image again") from error
+
+
+def has_systemd(base: Path) -> bool:
+    """Whether the files of an image include systemd."""
+    try:
+        with Root(base) as root:
+            return any(root.exists(path) for path in _SYSTEMD)
+    except Failed:
+        return False
+
+
+def note_systemd(config: Config, store: Store, journal: Journal) -> None:
+    """Record which images have systemd, for those that an earlier version imported."""
+    with store.read() as c:
+        images = [one for one in pending.images(c) if one.systemd is None and one.state is ImageState.READY]
+    for one in images:
+        base = names.base_dir(config.node.pool, one.sha256)
+        if base.is_dir():
+            journal.add(pending.ImageSeen(one.sha256, ImageState.READY, systemd=has_systemd(base)))
 
 
 class Importer:
@@ -151,6 +172,7 @@ class Importer:
                 virtual_size=facts.virtual_size,
                 boot=asdict(tree.boot),
                 base_size=tree.bytes if tree.arch else 0,
+                systemd=bool(tree.arch) and has_systemd(base),
             )
         )
         return {"sha256": sha256, "arch": tree.arch, "os": tree.os_name, "bytes": tree.bytes}

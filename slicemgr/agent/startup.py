@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from slicemgr.agent import file_modes, hold, observe, records
+from slicemgr.agent import file_modes, hold, images, observe, records
 from slicemgr.agent.node import Node
 from slicemgr.config import Config
 from slicemgr.drivers.guest import authorized_keys
@@ -39,6 +39,7 @@ def prepare(node: Node) -> None:
     else:
         log.warning("%s: nothing is changed on the node until `%s`", held.says(), incarnation.REVIEW)
         slivers = hold.published(slivers, _without_rows(config, {one.id for one in slivers}))
+    images.note_systemd(config, node.store, node.journal)
     node.publisher.reset(slivers)
     node.announce()
     node.machines.find(node.announce)

@@ -24,11 +24,16 @@ CAPTURE_RING = 2 * MIB
 _ONE_WRITE = {"v1": 128 << 10, "v2": 64 << 10}  # by cgroup version: bytes that a socket may use beyond the limit
 # Writable settings that are harmless to others: those of the sliver's network namespace and of its processes.
 WRITABLE = ("/proc/sys/net/", "/proc/self/", "/proc/thread-self/")
+_CGROUPS = "/sys/fs/cgroup"  # shown to an image's systemd: its own subtree, whose limits must not be writable
+_DELEGATED = frozenset(f"{_CGROUPS}/cgroup.{name}" for name in ("procs", "threads", "subtree_control"))
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The limits of the sliver, in bytes, numbers and CPU cores. cgroup: the version on the node, v1 or v2."""
+    """The limits of the sliver, in bytes, numbers and CPU cores.
+
+    cgroup: the version on the node, v1 or v2. init: of a container, minimal or systemd.
+    """
 
     name: str
     memory: int
@@ -38,6 +43,7 @@ class Target:
     terminals: int
     capabilities: int
     cgroup: str = "v2"
+    init: str = "minimal"
     directory: str = "/root"
 
 
@@ -127,8 +133,14 @@ def _ids(values: Values, _: Target) -> Verdict:
     return one(values, "status.first_id"), first is not None and first >= 1 << 16
 
 
-def _writable(values: Values, _: Target) -> Verdict:
-    found = [path for path in values.get("writable", ()) if not path.startswith(WRITABLE)]
+def _sysfs(values: Values, target: Target) -> Verdict:
+    own = f"entries.{_CGROUPS}" if target.init == "systemd" else ""
+    return hidden("entries.")({name: found for name, found in values.items() if name != own}, target)
+
+
+def _writable(values: Values, target: Target) -> Verdict:
+    own = _DELEGATED if target.init == "systemd" else frozenset()
+    found = [path for path in values.get("writable", ()) if not path.startswith(WRITABLE) and path not in own]
     counted = amount(values, "writable.count") is not None
     return ", ".join(found) or f"{one(values, 'writable.count')} settings of its own network", counted and not found
 
@@ -172,9 +184,10 @@ def _mounts(values: Values, _: Target) -> Verdict:
     return ", ".join(shown) or "no path of the node", not shown and bool(values.get("view.mount"))
 
 
-def _processes_seen(values: Values, _: Target) -> Verdict:
+def _processes_seen(values: Values, target: Target) -> Verdict:
     first, count = one(values, "view.init"), amount(values, "view.processes")
-    return f"process 1 is {first}, {count} processes", count is not None and 0 < count < 64 and first != "systemd"
+    right = count is not None and 0 < count < 64 and (first == "systemd") == (target.init == "systemd")
+    return f"process 1 is {first}, {count} processes", right
 
 
 def _links(values: Values, _: Target) -> Verdict:
@@ -211,7 +224,7 @@ PAPER = (
         lambda _: ("view",),
         at_most("view.meminfo", lambda target: target.memory),
     ),
-    Check("table 3: sysfs", "hidden", lambda _: ("files",), hidden("entries.")),
+    Check("table 3: sysfs", "hidden", lambda _: ("files",), _sysfs),
     Check("table 3: procfs", "hidden", lambda _: ("files",), hidden("read.")),
     Check("table 3: procfs, writable", "none but the network's own", lambda _: ("files",), _writable),
     Check("table 3: tools", "its own processors", lambda _: ("view",), _container_processors),

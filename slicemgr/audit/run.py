@@ -24,10 +24,21 @@ Say = Callable[[str], None]
 
 
 class Audit:
-    """images: by type; these types are audited. token: of the client, for the process that cleans up."""
+    """images: by type; these types are audited. token: of the client, for the process that cleans up.
+
+    init: of the containers, minimal or systemd.
+    """
 
     def __init__(
-        self, client: Client, node: str, images: Mapping[str, str], key: slivers.Key, token: str, say: Say
+        self,
+        client: Client,
+        node: str,
+        images: Mapping[str, str],
+        key: slivers.Key,
+        token: str,
+        say: Say,
+        *,
+        init: str = "minimal",
     ) -> None:
         self._client = client
         self._node = node
@@ -35,6 +46,7 @@ class Audit:
         self._key = key
         self._token = token
         self._say = say
+        self._init = init
         self._stop = threading.Event()
 
     def run(self, patience: float = 300.0, *, with_rest: bool = True) -> list[Row]:
@@ -70,8 +82,8 @@ class Audit:
     @contextmanager
     def site(self, projects: tuple[str, str], tag: str, sliver_type: str, image: str) -> Iterator[shared.Site]:
         """Create running slivers of a type that contain the probe; delete them at the end. Raises SlicemgrError."""
-        key = self._key.line
-        own, others = place.make(self._client, projects, tag, sliver_type, image, self._node, key, self._stop)
+        key, init = self._key.line, self._init if sliver_type == "lxc" else ""
+        own, others = place.make(self._client, projects, tag, sliver_type, image, self._node, key, init, self._stop)
         try:
             patience = slivers.patience(self._client.nodes.get(self._node), sliver_type)
             inside = [self._inside(f"{tag}-{sliver_type}", one, patience) for one in (*own, *others)]
@@ -135,6 +147,7 @@ class Audit:
             cpu=float(limits["cpu"] or 0),
             terminals=int(tables["terminals"]),
             cgroup=str(tables["cgroup"]),
+            init=self._init,
             capabilities=capabilities.bounding_set(),
         )
 

@@ -70,16 +70,20 @@ def make(
     image: str,
     node: str,
     key: str,
+    init: str,
     stop: threading.Event,
 ) -> tuple[Sequence[wire.Sliver], Sequence[wire.Sliver]]:
-    """Create running slices, with two slivers in the first project and one in the second. Raises SlicemgrError."""
+    """Create running slices, with two slivers in the first project and one in the second. Raises SlicemgrError.
+
+    init: of containers, "" for machines.
+    """
     asked = []
     # A machine starts faster without its boot loader, which no check concerns.
     boot = "direct" if sliver_type == "kvm" and client.images.get(image)["boot"].get("kernel") else ""
     for project, count in zip(names, (2, 1), strict=True):
         wanted = slivers.request(
             f"{tag}-{sliver_type}", sliver_type, image, node, key, project=project, count=count, lease=_LEASE,
-            ports=_PORTS, memory=_MEMORY[sliver_type], disk=_DISK[sliver_type], boot=boot,
+            ports=_PORTS, memory=_MEMORY[sliver_type], disk=_DISK[sliver_type], boot=boot, init=init,
         )  # fmt: skip
         asked.append((project, slivers.ask(client, wanted)))
     made = []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slicemgr import __version__
 from slicemgr.config import Config
-from slicemgr.drivers.kernel import cgroup, counters
+from slicemgr.drivers.kernel import cgroup, counters, subtrees
 from slicemgr.drivers.libvirt.acceleration import Found
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.libvirt.machine_xml import FIRMWARE
@@ -17,7 +17,7 @@ from slicemgr.drivers.network import traffic
 from slicemgr.drivers.storage import btrfs_space
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, SlicemgrError
-from slicemgr.model import SliverType
+from slicemgr.model import Init, SliverType
 
 
 def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found | None) -> dict[str, object]:
@@ -68,6 +68,8 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
     facts["acceleration_reason"] = machines.reason if machines else reasons[SliverType.KVM.value]
     facts["uefi"] = FIRMWARE.exists()
     facts["kinds"], facts["kinds_reason"] = types, reasons
+    lacks = subtrees.missing()
+    facts["inits"], facts["inits_reason"] = {Init.MINIMAL.value: True, Init.SYSTEMD.value: not lacks}, lacks
     return facts
 
 

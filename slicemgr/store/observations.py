@@ -202,6 +202,8 @@ def _image_seen(c: Connection, updates: list[ImageSeen]) -> None:
     for u in updates:
         facts = {"arch": u.arch, "os": u.os, "virtual_size": u.virtual_size, "boot": u.boot, "base_size": u.base_size}
         values = {name: value for name, value in facts.items() if value}
+        if u.systemd is not None:
+            values["systemd"] = u.systemd
         c.execute(t.images.update().where(t.images.c.sha256 == u.sha256).values(state=u.state, **values))
 
 

@@ -142,7 +142,7 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
             sa.cast(sl.ssh_keys, sa.Text),
             *(sl.count, s.host_key, s.generation, s.phase, s.error),
             *(i.format, i.virtual_size, sa.cast(i.boot, sa.Text), sl.boot, sl.user_data, sl.project),
-            *(s.origin, s.inherited, s.epoch),
+            *(s.origin, s.inherited, s.epoch, sl.init),
             *(s[name] for name in _LIMITS),
         )
         .select_from(t.slivers)
@@ -187,7 +187,7 @@ def _sliver_row(
         address=row[9],
         ports=model.PortBlock(row[10], row[11]),
         uid_first=row[12],
-        limits=model.Limits(*row[28:]),
+        limits=model.Limits(*row[29:]),
         ssh_keys=_keys(row[13]),
         siblings=row[14],
         host_key=row[15],
@@ -201,6 +201,7 @@ def _sliver_row(
         origin=row[25],
         inherited=row[26],
         epoch=row[27],
+        init=model.Init(row[28]),
         snapshots=shall_have,
         peers=peers,
     )
@@ -220,8 +221,22 @@ def _keys(text: str) -> tuple[str, ...]:
 def images(c: Connection) -> list[model.Image]:
     """All images, including those that are being imported or deleted."""
     i = t.images.c
-    columns = (i.sha256, i.name, i.format, i.virtual_size, i.file_size, i.arch, i.os, i.state, i.created_at, i.boot)
+    columns = (
+        i.sha256,
+        i.name,
+        i.format,
+        i.virtual_size,
+        i.file_size,
+        i.arch,
+        i.os,
+        i.state,
+        i.created_at,
+        i.boot,
+        i.systemd,
+    )
     return [
-        model.Image(*row[:7], state=ImageState(row[7]), created_at=row[8], boot=model.BootFacts(**row[9]))
-        for row in c.execute(sa.select(*columns).order_by(i.name)).all()
+        model.Image(
+            *row[:7], state=ImageState(row[7]), created_at=row[8], boot=model.BootFacts(**row[9]), systemd=row[10]
+        )
+        for row in c.execute(sa.select(*columns, i.systemd).order_by(i.name)).all()
     ]

@@ -297,6 +297,7 @@ images = sa.Table(
     _empty("arch"),
     _empty("os"),
     sa.Column("boot", sa.JSON, nullable=False, server_default=sa.text("'{}'")),
+    sa.Column("systemd", sa.Boolean),  # whether its files have systemd; NULL: not known
     _text("state"),
     sa.Column("project", sa.Text, sa.ForeignKey("projects.name", ondelete="RESTRICT")),
     sa.Column("created_at", UtcTime, nullable=False),
@@ -316,6 +317,7 @@ slices = sa.Table(
     _number("count"),
     sa.Column("ssh_keys", sa.JSON, nullable=False),
     _text("boot", server_default=sa.text("'loader'")),
+    _text("init", server_default=sa.text("'minimal'")),
     _empty("user_data"),
     sa.Column("created_at", UtcTime, nullable=False),
     sa.Column("expires_at", UtcTime, nullable=False),

@@ -109,6 +109,7 @@ class ImageSeen:
     virtual_size: int | None = None
     boot: Json | None = None
     base_size: int | None = None
+    systemd: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 from slicemgr.drivers.libvirt.container_xml import MASKED_DIRS, MASKED_FILES
 from slicemgr.drivers.libvirt.domain_xml import domain_xml
 from slicemgr.drivers.libvirt.host import Acceleration, Host
-from slicemgr.model import GIB, MIB, Boot, BootFacts, Desired, Limits, PortBlock, Sliver, SliverType
+from slicemgr.model import GIB, MIB, Boot, BootFacts, Desired, Init, Limits, PortBlock, Sliver, SliverType
 
 PLACE = Host(
     root=Path("/run/slicemgr/root"),
@@ -50,6 +50,7 @@ CASES = {
         replace(PLACE, swap_limit=True),
     ),
     "lxc-i686": (replace(SLIVER, arch="i686"), PLACE),
+    "lxc-systemd": (replace(SLIVER, init=Init.SYSTEMD), PLACE),
     "lxc-few-masks": (SLIVER, replace(PLACE, masked_dirs=MASKED_DIRS[:1], masked_files=MASKED_FILES[:1])),
     "kvm": (MACHINE, PLACE),
     "kvm-every-limit": (

@@ -48,6 +48,15 @@ static void join_group(const char *mount_point, const char *controller, const ch
     write_file(AT_FDCWD, path, "0");
 }
 
+/* Replace the subtree by libvirt_lxc's group: a process in the subtree's root would prevent limits on its groups. */
+static void leave_subtree(const struct launch *launch, char *group)
+{
+    char *last = strrchr(group, '/');
+
+    if (last && *launch->subtree && *launch->cgroup2 && strcmp(last + 1, launch->subtree) == 0)
+        snprintf(last + 1, (size_t)NAME_MAX, "%s", EMULATOR_GROUP);
+}
+
 static void join_groups(const struct launch *launch, pid_t init)
 {
     char path[64], line[PATH_MAX];
@@ -63,6 +72,7 @@ static void join_groups(const struct launch *launch, pid_t init)
             continue;
         *controllers++ = *group++ = '\0';
         group[strcspn(group, "\n")] = '\0';
+        leave_subtree(launch, group);
         if (*launch->cgroup2 && *controllers == '\0')
             join_group(launch->cgroup2, "", group);
         for (char *one = strtok(controllers, ","); one && !*launch->cgroup2; one = strtok(NULL, ","))

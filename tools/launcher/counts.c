@@ -66,6 +66,8 @@ void load_maker(const struct launch *launch)
     setenv("LD_PRELOAD", text, 1);
     snprintf(text, sizeof text, "%u", maker(launch));
     setenv(MAKER_VARIABLE, text, 1);
+    if (*launch->subtree)
+        setenv(SUBTREE_VARIABLE, "1", 1);
 }
 
 void check_maker(const struct launch *launch, int user_namespace)

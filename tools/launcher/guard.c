@@ -87,7 +87,7 @@ static void harden(const struct launch *launch, pid_t init)
 {
     char options[96];
     int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    int user = namespace_of(init, "user");
+    int user = namespace_of(init, "user"), tree;
     struct view view;
     int shown = *launch->view ? open_view(launch->view, &view) : 0; /* 0 if lxcfs does not run, which doctor reports */
     int disk = open_disk(launch);
@@ -99,6 +99,7 @@ static void harden(const struct launch *launch, pid_t init)
     else
         limit_v1(launch, init);
     bound_sockets(launch, init);
+    tree = *launch->subtree ? make_subtree(launch, init) : -1;
     enter(init, "net");
     if (*launch->mac)
         set_link_address(launch);
@@ -114,6 +115,8 @@ static void harden(const struct launch *launch, pid_t init)
         die("cannot mount what lxcfs shows");
     if (disk >= 0)
         mount_disk(disk);
+    if (tree >= 0)
+        mount_subtree(tree);
     if (launch->fragments)
         close_settings(launch, proc);
     if (setns(user, CLONE_NEWUSER) < 0) /* the setting depends on the opener's user namespace */

@@ -21,7 +21,6 @@
 
 #include "launcher.h"
 
-#define SLIVERS_GROUP "slicemgr-slivers" /* of all slivers, in the cgroup v2 hierarchy of a host with v1 */
 #define ATTACHED_MAX 64
 
 /* Files and directories below /proc/sys/net/ that remain writable. */
@@ -75,8 +74,7 @@ static long bpf(int command, union bpf_attr *attributes)
     return syscall(SYS_bpf, command, attributes, sizeof *attributes);
 }
 
-/* The cgroup of a process in the hierarchy whose line has `controller` after its number; "" if there is none. */
-static void group_path(pid_t pid, const char *controller, char *path, size_t size)
+void group_path(pid_t pid, const char *controller, char *path, size_t size)
 {
     char file[64], line[PATH_MAX + 64];
     FILE *membership;
@@ -104,12 +102,8 @@ static void group_path(pid_t pid, const char *controller, char *path, size_t siz
 static int slivers_group(pid_t init)
 {
     char text[32];
-    int group, tree, context = (int)syscall(SYS_fsopen, "cgroup2", FSOPEN_CLOEXEC);
+    int group, tree = open_cgroup2();
 
-    if (context < 0 || syscall(SYS_fsconfig, context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0 ||
-        (tree = (int)syscall(SYS_fsmount, context, FSMOUNT_CLOEXEC, 0)) < 0)
-        die("cannot reach cgroup v2");
-    close(context);
     if (mkdirat(tree, SLIVERS_GROUP, 0755) < 0 && errno != EEXIST)
         die("cannot make the cgroup " SLIVERS_GROUP);
     if ((group = openat(tree, SLIVERS_GROUP, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW)) < 0)
@@ -117,18 +111,6 @@ static int slivers_group(pid_t init)
     close(tree);
     snprintf(text, sizeof text, "%d", init);
     write_file(group, "cgroup.procs", text);
-    return group;
-}
-
-static int own_group(const struct launch *launch, pid_t init)
-{
-    char path[PATH_MAX], directory[2 * PATH_MAX];
-    int group;
-
-    group_path(init, "", path, sizeof path);
-    snprintf(directory, sizeof directory, "%s%s", launch->cgroup2, path);
-    if (strlen(path) < 2 || (group = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
-        die("cannot open the container's cgroup '%s'", path);
     return group;
 }
 

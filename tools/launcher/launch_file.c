@@ -54,6 +54,8 @@ static void set_key(struct launch *launch, const char *key, const char *value)
         set_text(launch->view, sizeof launch->view, key, value);
     else if (strcmp(key, "quota_group") == 0)
         set_text(launch->quota_group, sizeof launch->quota_group, key, value);
+    else if (strcmp(key, "subtree") == 0)
+        set_text(launch->subtree, sizeof launch->subtree, key, value);
     else if (strcmp(key, "uid") == 0)
         set_number(&launch->uid, key, value);
     else if (strcmp(key, "count") == 0)
@@ -107,7 +109,7 @@ struct launch read_launch(const char *name)
     fclose(file);
     errno = 0;
     if (!*launch.root || !*launch.hostname || !launch.uid || !launch.count || !launch.pids || !launch.ptys ||
-        !*launch.pids_group == !*launch.cgroup2)
+        !*launch.pids_group == !*launch.cgroup2 || strchr(launch.subtree, '/'))
         die("%s is incomplete", path);
     return launch;
 }

@@ -13,6 +13,7 @@
 #endif
 #define CGROUP_V1 "/sys/fs/cgroup" /* the mount points of the v1 hierarchies are below it, by name */
 #define MAKER_VARIABLE "SLIVER_MAKER" /* contains the user id for preload/maker.c */
+#define SUBTREE_VARIABLE "SLIVER_SUBTREE" /* set for preload/maker.c if the sliver has cgroups of its own */
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 struct launch {
@@ -30,6 +31,7 @@ struct launch {
     long socket_memory;       /* bytes of socket buffers if they do not count as memory (v1), else 0 */
     long fragments;           /* bytes of incomplete fragments per protocol; 0 keeps settings writable */
     int no_subvolumes;        /* denies tenants subvolumes, where the disk limit would not cover them */
+    char subtree[NAME_MAX + 1]; /* directory of the cgroups that the image's systemd manages; "" without systemd */
 };
 
 /* sliver-launcher.c */
@@ -55,6 +57,14 @@ void expose_to_oom(pid_t init);
 int start_guard(const struct launch *launch);
 void send_fd(int channel, int fd);
 
+/* subtree.c: the cgroups that the image's systemd manages. */
+#define SLIVERS_GROUP "slicemgr-slivers" /* of all slivers, in the cgroup v2 hierarchy of a host with v1 */
+#define EMULATOR_GROUP "emulator" /* of libvirt_lxc beside a subtree: libvirt looks for its limits above it */
+int open_cgroup2(void);                                        /* its root, on a host with v1 */
+int own_group(const struct launch *launch, pid_t init);        /* the container's directory on cgroup v2 */
+int make_subtree(const struct launch *launch, pid_t init);     /* a mount of it, for mount_subtree */
+void mount_subtree(int tree);                                  /* in the container's mount namespace */
+
 /* link.c: called in the container's network namespace. */
 void set_link_address(const struct launch *launch);
 
@@ -63,6 +73,8 @@ int open_disk(const struct launch *launch);
 void mount_disk(int tree);
 
 /* kernel_memory.c */
+/* The cgroup of a process in the hierarchy whose line has `controller` after its number; "" if there is none. */
+void group_path(pid_t pid, const char *controller, char *path, size_t size);
 void bound_sockets(const struct launch *launch, pid_t init); /* as the host's root, outside the container */
 /* Called in the container's mount and network namespaces. proc: the host's /proc, where nothing is read-only. */
 void close_settings(const struct launch *launch, int proc);

@@ -47,12 +47,13 @@ static int mapping(const struct launch *launch)
  * libvirt mounts on these without a check. The tenant owns the root: a symlink here would redirect the mounts, made
  * while the host's tree is still reachable, to a path of the tenant's choice.
  */
-static void check_mount_points(int tree)
+static void check_mount_points(const struct launch *launch, int tree)
 {
-    static const char *const names[] = {"proc", "sys", "dev", ".oldroot", ".slicemgr"};
+    static const char *const names[] = {"proc", "sys", "dev", ".oldroot", ".slicemgr", "run", "tmp"};
+    const size_t count = *launch->subtree ? LENGTH(names) : LENGTH(names) - 2; /* the last two only for systemd */
     struct stat status;
 
-    for (size_t i = 0; i < LENGTH(names); i++) {
+    for (size_t i = 0; i < count; i++) {
         if (fstatat(tree, names[i], &status, AT_SYMLINK_NOFOLLOW) < 0) {
             if (errno != ENOENT)
                 die("cannot read /%s of the root", names[i]);
@@ -74,7 +75,7 @@ void mount_root(const struct launch *launch)
                         OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
     if (tree < 0)
         die("cannot open the root %s", launch->root);
-    check_mount_points(tree);
+    check_mount_points(launch, tree);
     attributes.userns_fd = (unsigned int)mapping(launch);
     if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attributes, sizeof attributes) < 0)
         die("cannot map the ids of %s", launch->root);

@@ -28,7 +28,7 @@ from slicemgr.web.state import principal, state
 OWN = "own"  # the choice of a custom size
 FIELDS = (
     *("name", "project", "type", "image", "size", "cpu", "memory", "disk", "count", "lease"),
-    *("ports", "net_in", "net_out", "boot", "keys", "more_keys", "user_data", "reason"),
+    *("ports", "net_in", "net_out", "boot", "init", "keys", "more_keys", "user_data", "reason"),
 )
 _PLAIN = ("name", "project", "type", "image", "count", "lease", "ports", "net_in", "net_out", "user_data")
 _LEASES = ("1d", "3d", "7d", "14d", "30d", "60d", "90d", "180d", "365d")
@@ -105,6 +105,8 @@ def _body(form: Form) -> dict[str, Any]:
     body |= _size(form)
     if form["boot"] and form["type"] == "kvm":
         body["boot"] = form["boot"]
+    if form["init"] and form["type"] == "lxc":
+        body["init"] = form["init"]
     if "user_data" in body:
         body["user_data"] = body["user_data"].replace("\r\n", "\n") + "\n"
     return body

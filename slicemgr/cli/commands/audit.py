@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     help="Can be repeated.  [default: all supported types]",
 )
 @default_images_option
+@click.option(
+    "--init",
+    type=click.Choice(["minimal", "systemd"]),
+    default="minimal",
+    show_default=True,
+    help="First process of the lxc slivers.",
+)
 @click.option("--node", "name", help="Node to audit, if there are several.")
 @click.option(
     "--patience", default="5m", show_default=True, help="Time limit for each thing that the node creates for the audit."
@@ -42,6 +49,7 @@ if TYPE_CHECKING:
 def audit(
     types: tuple[str, ...],
     images: dict[str, str],
+    init: str,
     name: str | None,
     patience: str,
     with_rest: bool,
@@ -75,9 +83,8 @@ def audit(
             chosen = {sliver_type: images[sliver_type] for sliver_type in dict.fromkeys(types or _able(client, node))}
             began = datetime.now(UTC)
             with closing(Key(new_key())) as key:
-                found = run.Audit(client, node, chosen, key, find_settings().token, say).run(
-                    seconds, with_rest=with_rest
-                )
+                task = run.Audit(client, node, chosen, key, find_settings().token, say, init=init)
+                found = task.run(seconds, with_rest=with_rest)
             known = client.audits.put(node, run.report(found, began))
     rows = [dict(one) for one in known["rows"]]
     output.show(rows, known)

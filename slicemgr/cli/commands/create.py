@@ -49,6 +49,11 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
     metavar="loader|bios|uefi|direct",
     help="Boot method of kvm slivers (default: the boot loader of the image).",
 )
+@click.option(
+    "--init",
+    metavar="minimal|systemd",
+    help="First process of lxc slivers: a small script, or the systemd of the image (minimal).",
+)
 @click.option("--user-data", "user_data_file", metavar="FILE", help="A cloud-config or script for cloud-init.")
 @click.option("--net-in", metavar="RATE", help="Ingress rate of each sliver, such as 100Mbit.")
 @click.option("--net-out", metavar="RATE", help="Egress rate of each sliver, such as 800kbit.")

@@ -91,7 +91,9 @@ def resize(name: str, disk: str, reason: str, no_wait: bool, timeout: float | No
 
 
 def _how(slice: wire.Slice) -> str:
-    """The type; for a virtual machine also its acceleration: an emulated one is about ten times slower."""
+    """The type; with systemd as init; for a virtual machine its acceleration: an emulated one is ten times slower."""
+    if slice.get("init") == "systemd":
+        return f"{slice['type']} (with systemd)"
     by = {one["acceleration"] for one in slice["slivers"]} - {None}
     return f"{slice['type']} (by {', '.join(sorted(map(str, by)))})" if by else slice["type"]
 

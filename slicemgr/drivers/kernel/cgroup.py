@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 MOUNT = Path("/sys/fs/cgroup")
 IMPORTER = "slicemgr-import-"  # prefix of the groups of confined importers
+SUBTREE = "slicemgr-subtree"  # the groups that an image's systemd manages (v2); no group above it has this name
 _GROUP_V1 = "slicemgr"  # slicemgr's directory in the v1 pids hierarchy
 _PAGE = 4096
 _LEAVING = 5.0  # seconds
@@ -164,8 +165,14 @@ def _directory(pid: int, controller: str) -> Path:
     path = paths.get("" if unified else controller)
     if path is None:
         raise Failed(f"process {pid} is in no {controller} cgroup")
-    found = (MOUNT if unified else MOUNT / controller) / path.lstrip("/")
+    found = (MOUNT if unified else MOUNT / controller) / above_subtree(path).lstrip("/")
     return found.parent if found.name in _THREADS else found
+
+
+def above_subtree(path: str) -> str:
+    """The group with a container's limits; the processes of an image's systemd are in groups below it."""
+    parts = path.split("/")
+    return "/".join(parts[: parts.index(SUBTREE)]) if SUBTREE in parts else path
 
 
 def group_of(pid: int, controller: str) -> Path:

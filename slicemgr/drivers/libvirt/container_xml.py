@@ -11,9 +11,10 @@ from xml.etree import ElementTree as ET
 from slicemgr.drivers.libvirt import capabilities
 from slicemgr.drivers.libvirt.element import element
 from slicemgr.drivers.libvirt.host import CPU_PERIOD, Host
-from slicemgr.model import IDS_PER_SLIVER, KIB, Sliver
+from slicemgr.model import IDS_PER_SLIVER, KIB, Init, Sliver
 
-INIT_DIR = "/.slicemgr"  # the mount point of the init inside the container
+INIT_DIR = "/.slicemgr"  # the mount point of the inits inside the container
+INITS = {Init.MINIMAL: f"{INIT_DIR}/init", Init.SYSTEMD: f"{INIT_DIR}/systemd"}
 
 # Directories that appear empty and files that read as empty: the paths that Docker masks, the cgroup and firmware
 # trees, which libvirt exposes, and other paths that reveal the node's hardware, disks and load (table 3 of the CoreLab
@@ -60,7 +61,7 @@ def complete(
     element(tune, "quota", round(sliver.limits.cpu * CPU_PERIOD))
     os = element(domain, "os")
     element(os, "type", "exe", arch=sliver.arch)
-    element(os, "init", f"{INIT_DIR}/init")
+    element(os, "init", INITS[sliver.init])
     idmap = element(domain, "idmap")
     for kind in ("uid", "gid"):
         element(idmap, kind, start=0, target=sliver.uid_first, count=IDS_PER_SLIVER)
@@ -89,6 +90,9 @@ def _files(devices: ET.Element, sliver: Sliver, host: Host) -> None:
     _bind(devices, str(host.root), "/")
     _bind(devices, str(host.init_dir), INIT_DIR, readonly=True)
     _ram(devices, "/dev/shm", sliver.limits.memory // 2)  # shared memory; its content is charged to the sliver
+    if sliver.init is Init.SYSTEMD:  # it cannot mount these itself
+        for path in ("/run", "/run/lock", "/tmp"):  # Debian's systemd requires the second
+            _ram(devices, path, sliver.limits.memory // 2)
     for path in host.masked_dirs:
         _bind(devices, str(host.empty_dir), path)
     for path in host.masked_files:

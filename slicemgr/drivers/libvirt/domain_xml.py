@@ -11,7 +11,7 @@ from slicemgr import names
 from slicemgr.drivers.libvirt import container_xml, machine_xml
 from slicemgr.drivers.libvirt.element import element
 from slicemgr.drivers.libvirt.host import Host
-from slicemgr.model import KIB, Sliver, SliverType
+from slicemgr.model import KIB, Init, Sliver, SliverType
 
 NAMESPACE = "https://slicemgr.example/sliver/1"  # of slicemgr's element in <metadata>; not an address
 
@@ -52,7 +52,9 @@ def _identity(domain: ET.Element, sliver: Sliver) -> None:
     element(domain, "name", names.domain(sliver.id))
     element(domain, "uuid", names.domain_uuid(sliver.id))
     metadata = element(domain, "metadata")
-    element(metadata, f"{{{NAMESPACE}}}sliver", id=sliver.id, generation=sliver.generation)
+    ours = element(metadata, f"{{{NAMESPACE}}}sliver", id=sliver.id, generation=sliver.generation)
+    if sliver.init is not Init.MINIMAL:
+        ours.set("init", sliver.init)
 
 
 def _limits(domain: ET.Element, sliver: Sliver) -> ET.Element:

@@ -27,7 +27,7 @@ from slicemgr.drivers.libvirt.domain_xml import NAMESPACE
 from slicemgr.drivers.libvirt.processes import body
 from slicemgr.drivers.libvirt.screen import Screen
 from slicemgr.errors import Failed
-from slicemgr.model import SliverType
+from slicemgr.model import Init, SliverType
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +241,9 @@ class Hypervisor:
         with suppress(Failed), self._connections.call(seen.type, "shut the domain down") as connection:
             domain = _lookup(connection, seen.sliver)
             if domain is not None:
-                bounded(lambda: body(seen.type).ask_to_stop(domain, seen.pid))
+                text = domain.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, NAMESPACE)
+                init = Init(ET.fromstring(text).get("init", Init.MINIMAL))
+                bounded(lambda: body(seen.type).ask_to_stop(domain, seen.pid, init))
 
     def begin_kill(self, slivers: Iterable[str]) -> None:
         """Kill the inits of many containers without waiting; `kill` then completes each.

@@ -15,11 +15,11 @@ from pathlib import Path
 from slicemgr import names
 from slicemgr.config import PACKAGE, Config
 from slicemgr.drivers.guest.proc_view import ProcView
-from slicemgr.drivers.kernel import capture_rings, cgroup
+from slicemgr.drivers.kernel import capture_rings, cgroup, subtrees
 from slicemgr.drivers.libvirt.container_xml import MASKED_DIRS, MASKED_FILES
 from slicemgr.drivers.libvirt.host import Acceleration, Host
 from slicemgr.drivers.libvirt.processes import LXC_DIR
-from slicemgr.model import IDS_PER_SLIVER, Sliver
+from slicemgr.model import IDS_PER_SLIVER, Init, Sliver
 
 INIT_DIR = PACKAGE / "images" / "init"
 RUN_DIR = Path("/run/slicemgr")  # the launcher is compiled with this path
@@ -61,9 +61,12 @@ def write(config: Config, sliver: Sliver, *, subvolumes: bool = True, quota_grou
     subvolumes: whether the tenant may create subvolumes; False where the disk limit would not cover them. quota_group:
     the directory of the kernel with the counts of the group that limits the sliver's disk, which the sliver may read.
     """
-    group = cgroup.pids_group_v1(names.domain(sliver.id))
+    name = names.domain(sliver.id)
+    group = cgroup.pids_group_v1(name)
     if group is not None:
         group.mkdir(parents=True, exist_ok=True)
+    if sliver.init is Init.SYSTEMD:
+        subtrees.remove(name)  # of an earlier start: its groups may be frozen
     text = launch_text(
         {
             "root": str(names.root_dir(config.node.pool, sliver.id)),
@@ -79,6 +82,7 @@ def write(config: Config, sliver: Sliver, *, subvolumes: bool = True, quota_grou
             "fragments": FRAGMENTS,
             **({"pids_group": str(group)} if group else {"cgroup2": str(cgroup.MOUNT)}),
             **({"quota_group": str(quota_group)} if quota_group else {}),
+            **({"subtree": subtrees.name(name)} if sliver.init is Init.SYSTEMD else {}),
             **_sockets(config, sliver),
         }
     )
@@ -105,10 +109,11 @@ def launch_text(values: Mapping[str, str | int]) -> str:
 
 
 def remove(config: Config, sliver: str) -> None:
-    """Remove the launch file, the pids group and what libvirt leaves behind. Missing or busy ones are skipped."""
+    """Remove the launch file, the sliver's cgroups and what libvirt leaves behind. Missing or busy ones are skipped."""
     names.launch_file(config.node.run_dir, sliver).unlink(missing_ok=True)
     name = names.domain(sliver)
     group = cgroup.pids_group_v1(name)
+    subtrees.remove(name)
     directories = [LXC_DIR / f"{name}.{one}" for one in ("dev", "devpts", "fuse")]
     for directory in [*directories, *([group] if group else [])]:
         with contextlib.suppress(OSError):

@@ -16,13 +16,15 @@ from slicemgr import names
 from slicemgr.drivers import command
 from slicemgr.drivers.kernel import cgroup
 from slicemgr.errors import Failed
-from slicemgr.model import KIB, SliverType
+from slicemgr.model import KIB, Init, SliverType
 
 LXC_DIR = Path("/run/libvirt/lxc")  # where libvirt keeps pid files of running domains
 QEMU_DIR = Path("/run/libvirt/qemu")
 _LINKS = Path("/sys/class/net")
 PAUSED_IO_ERROR = 5  # virDomainPausedReason
 NO_SPACE = 2  # virDomainDiskErrorCode
+# systemd(1): SIGRTMIN+3 halts the system; at a SIGTERM it executes itself again.
+_STOP_SIGNALS = {Init.MINIMAL: signal.SIGTERM, Init.SYSTEMD: signal.SIGRTMIN + 3}
 
 
 class Body(Protocol):
@@ -47,7 +49,7 @@ class Body(Protocol):
     def started(self, domain: Any, memory: int) -> None:
         """Complete the start of a domain. memory: bytes of the host's memory that it may use."""
 
-    def ask_to_stop(self, domain: Any, pid: int) -> None: ...
+    def ask_to_stop(self, domain: Any, pid: int, init: Init) -> None: ...
 
     def end(self, pid: int) -> bool:
         """Kill the domain without libvirt, which then cleans up; False if this type does not support that."""
@@ -97,10 +99,10 @@ class _Container:
     def started(self, domain: Any, memory: int) -> None:
         pass
 
-    def ask_to_stop(self, domain: Any, pid: int) -> None:
-        init = child(pid)
-        if init is not None:
-            send_signal(init, signal.SIGTERM)
+    def ask_to_stop(self, domain: Any, pid: int, init: Init) -> None:
+        first = child(pid)
+        if first is not None:
+            send_signal(first, _STOP_SIGNALS[init])
 
     def end(self, pid: int) -> bool:
         """Kill the init: virDomainDestroy takes 0.4 s per domain, and runs one at a time."""
@@ -149,7 +151,7 @@ class _Machine:
         """Set the limit after the start: with one in its XML, libvirt locks that much memory, which may be denied."""
         domain.setMemoryParameters({"hard_limit": memory // KIB}, 1)  # VIR_DOMAIN_AFFECT_LIVE
 
-    def ask_to_stop(self, domain: Any, pid: int) -> None:
+    def ask_to_stop(self, domain: Any, pid: int, init: Init) -> None:
         domain.shutdown()
 
     def end(self, pid: int) -> bool:
@@ -193,7 +195,7 @@ def controls(pid: int, sliver: str) -> bool:
         return False
 
 
-def send_signal(pid: int, number: signal.Signals) -> None:
+def send_signal(pid: int, number: int) -> None:
     """Send a signal through a pidfd, which never refers to another process, even if the pid is reused."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.ipc.wake import wake
-from slicemgr.model import Boot, SliceSpec, SliverType
+from slicemgr.model import Boot, Init, SliceSpec, SliverType
 from slicemgr.policy import access, allocate
 from slicemgr.policy.access import Principal
 from slicemgr.service.nodes import operations
@@ -67,6 +67,9 @@ def check_able(node: NodeRow, spec: SliceSpec) -> None:
         )
     if spec.boot is Boot.UEFI and not node.facts.get("uefi", False):
         raise invalid("boot", f"node {node.name} has no UEFI firmware", "install the package ovmf on the node")
+    if spec.init is Init.SYSTEMD and not node.facts.get("inits", {}).get(Init.SYSTEMD.value, False):
+        reason = node.facts.get("inits_reason", "its agent is of an earlier version")
+        raise invalid("init", f"node {node.name} cannot run systemd in containers: {reason}", "use minimal")
     if spec.limits.io_weight is not None and not node.facts.get("io_weight", False):
         reason = "its kernel has no I/O controller that supports weights"
         raise invalid("io_weight", f"node {node.name} does not support this: {reason}", "omit this field")

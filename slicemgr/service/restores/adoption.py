@@ -131,6 +131,7 @@ def _insert_slice(
             ssh_keys=list(first.ssh_keys),
             named_keys=list(first.ssh_keys),
             boot=first.boot,
+            init=first.init,
             user_data=first.user_data,
             created_at=now,
             expires_at=leases.grant(lease, now, config.lease),

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import Boot, BootFacts, ImageState, PortBlock, SliceSpec, SliverType
+from slicemgr.model import Boot, BootFacts, ImageState, Init, PortBlock, SliceSpec, SliverType
 from slicemgr.policy import allocate, quota
 from slicemgr.policy.quota import Quota
 from slicemgr.service.nodes import nodes
@@ -58,7 +58,7 @@ def place(
 def _image(c: Connection, wanted: str, project: str) -> Row[*tuple[Any, ...]]:
     """An image for all projects, or the project's own."""
     i = t.images.c
-    columns = sa.select(i.sha256, i.name, i.state, i.arch, i.boot)
+    columns = sa.select(i.sha256, i.name, i.state, i.arch, i.boot, i.systemd)
     usable = sa.or_(i.project.is_(None), i.project == project)
     row = c.execute(columns.where(usable, sa.or_(i.name == wanted, i.sha256 == wanted))).first()
     if row is None:
@@ -78,6 +78,8 @@ def _check_image(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Boot:
     if spec.type is SliverType.LXC:
         if not image.arch:
             raise invalid("type", f"image {image.name} has no Linux system for containers", "kvm")
+        if spec.init is Init.SYSTEMD:
+            _check_systemd(image)
         return Boot.DIRECT
     if not image.boot:
         raise invalid("image", f"{image.name} was imported by a version without support for kvm", "import it again")
@@ -93,6 +95,14 @@ def _check_image(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Boot:
     raise invalid(
         "boot", f"image {image.name} does not support the boot method {spec.boot}", f"supported: {', '.join(able)}"
     )
+
+
+def _check_systemd(image: Row[*tuple[Any, ...]]) -> None:
+    if image.systemd is None:
+        message = f"it is not known whether image {image.name} has systemd: an earlier version imported it"
+        raise invalid("init", message, "restart the agent of the node, which then examines the image")
+    if not image.systemd:
+        raise invalid("init", f"image {image.name} has no systemd", "use minimal, or an image with systemd")
 
 
 def given(c: Connection, node: str) -> list[allocate.Given]:

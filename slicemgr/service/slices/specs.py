@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from slicemgr import names
 from slicemgr.config import RATE_HINT, Config, parse_duration, parse_rate, parse_size
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import DEFAULT_PROJECT, KIB, MIB, Boot, Limits, SliceSpec, SliverType
+from slicemgr.model import DEFAULT_PROJECT, KIB, MIB, Boot, Init, Limits, SliceSpec, SliverType
 from slicemgr.policy import leases
 from slicemgr.policy.allocate import size_text
 from slicemgr.service.slices import request_keys, user_data
@@ -33,7 +33,10 @@ _IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NETWORK = ("net_in", "net_out")
 LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weight", "io_rate", "io_ops", *_NETWORK)
 _FIELDS = frozenset(
-    ("name", "project", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node", "boot", "user_data")
+    (
+        *("name", "project", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node"),
+        *("boot", "init", "user_data"),
+    )
 )
 _PAGE_CACHE = "containers write through the page cache of the node, which has no rate limit; use io_weight"
 _NOT_OF = {  # unsupported fields of each type, with the reason
@@ -42,7 +45,10 @@ _NOT_OF = {  # unsupported fields of each type, with the reason
         "io_ops": _PAGE_CACHE,
         "boot": "a container does not boot a kernel",
     },
-    SliverType.KVM: {"pids": "a virtual machine has its own kernel, which limits its own processes"},
+    SliverType.KVM: {
+        "pids": "a virtual machine has its own kernel, which limits its own processes",
+        "init": "a virtual machine always boots the init of its image",
+    },
 }
 
 
@@ -129,6 +135,7 @@ def slice_spec(
         ssh_keys=form.need("ssh_keys", _keys, ()),
         node=form.take("node", lambda value: _text("node", value), None),
         boot=form.take("boot", _boot, Boot.LOADER),
+        init=form.take("init", _init, Init.MINIMAL),
         user_data=form.take("user_data", user_data.check, ""),
         project=form.take("project", lambda value: _text("project", value), DEFAULT_PROJECT),
     )
@@ -236,6 +243,12 @@ def _boot(value: Any) -> Boot:
     if value not in tuple(Boot):
         raise invalid("boot", f"{str(value)[:40]!r} is unknown", ", ".join(Boot))
     return Boot(value)
+
+
+def _init(value: Any) -> Init:
+    if value not in tuple(Init):
+        raise invalid("init", f"{str(value)[:40]!r} is unknown", " or ".join(Init))
+    return Init(value)
 
 
 def _whole(field: str, value: Any, least: int, most: int) -> int:

@@ -33,6 +33,7 @@ def images(
         {
             **{name: getattr(row, name) for name in fields},
             "boot": row.boot,
+            "systemd": row.systemd,
             "created_at": when(row.created_at),
             "used_by": row.used_by,
             "project": row.project,

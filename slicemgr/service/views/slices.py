@@ -120,6 +120,7 @@ def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
         "image": head.image_name,
         "image_sha256": head.image,
         "boot": head.boot if head.type == SliverType.KVM else None,
+        "init": head.init if head.type == SliverType.LXC else None,
         "snapshots": head.snapshots,
         "slivers": slivers,
     }
@@ -185,6 +186,7 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
         "image": placed.image_name,
         "image_sha256": placed.image,
         "boot": placed.boot.value if spec.type is SliverType.KVM else None,
+        "init": spec.init.value if spec.type is SliverType.LXC else None,
         "snapshots": 0,
         "slivers": [
             {

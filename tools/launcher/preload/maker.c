@@ -1,5 +1,6 @@
 /*
- * Loaded into libvirt_lxc by the launcher: creates the container's user namespace with a user id of the sliver's own.
+ * Loaded into libvirt_lxc by the launcher: creates the container's user namespace with a user id of the sliver's own,
+ * and, if the image's systemd is to be its init, a cgroup namespace.
  *
  * Inotify instances and watches, pending signals, message queues and locked memory are counted in the namespace and
  * also for the user id that created it. libvirt_lxc is root, so otherwise all slivers would share the counts of the
@@ -8,9 +9,13 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <linux/audit.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -21,15 +26,20 @@
 
 typedef int clone_call(int (*)(void *), void *, int, void *, ...);
 
-static uid_t maker;
+typedef int hostname_call(const char *, size_t);
 
-/* Remove both variables: no program that libvirt_lxc starts needs them. */
+static uid_t maker;
+static int has_subtree;
+
+/* Remove the variables: no program that libvirt_lxc starts needs them. */
 static void __attribute__((constructor)) take_environment(void)
 {
     const char *value = getenv(MAKER_VARIABLE);
 
     maker = value ? (uid_t)strtoul(value, NULL, 10) : 0;
+    has_subtree = getenv(SUBTREE_VARIABLE) != NULL;
     unsetenv(MAKER_VARIABLE);
+    unsetenv(SUBTREE_VARIABLE);
     unsetenv("LD_PRELOAD");
 }
 
@@ -79,4 +89,56 @@ int clone(int (*function)(void *), void *stack, int flags, void *argument, ...)
     prctl(PR_SET_DUMPABLE, 1); /* as before; a change of ids clears it */
     errno = error;
     return pid;
+}
+
+/*
+ * Calls of the filter by names that fail with ENOSYS once the guard has ended. systemd expects EPERM of a container that
+ * may not make them: umount2, pivot_root, mount, sethostname, setdomainname, bpf; and umount of 32-bit programs.
+ */
+static const struct {
+    unsigned int arch, calls[7];
+} refused[] = {
+    {AUDIT_ARCH_X86_64, {166, 155, 165, 170, 171, 321, 321}},
+    {AUDIT_ARCH_I386, {52, 217, 21, 74, 121, 357, 22}},
+    {AUDIT_ARCH_AARCH64, {39, 41, 40, 161, 162, 280, 280}},
+    {AUDIT_ARCH_ARM, {52, 218, 21, 74, 121, 386, 22}},
+};
+
+static int refuse_calls(void)
+{
+    struct sock_filter code[LENGTH(refused) * (LENGTH(refused[0].calls) + 5) + 1];
+    struct sock_fprog program = {.filter = code};
+    const struct sock_filter refuse = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+    const struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    const size_t calls = LENGTH(refused[0].calls);
+
+    for (size_t i = 0; i < LENGTH(refused); i++) {
+        struct sock_filter *next = code + program.len;
+
+        *next++ = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
+        *next++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, refused[i].arch, 0,
+                                               (unsigned char)(calls + 3)); /* past the block */
+        *next++ = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+        for (size_t j = 0; j < calls; j++) /* to the refusal, past the permission */
+            *next++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, refused[i].calls[j],
+                                                   (unsigned char)(calls - j), 0);
+        *next++ = allow;
+        *next++ = refuse;
+        program.len = (unsigned short)(next - code);
+    }
+    code[program.len++] = allow;
+    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+/*
+ * The last call of libvirt_lxc's child before it drops its capabilities; the guard has moved the child to the subtree
+ * when it returns.
+ */
+int sethostname(const char *name, size_t length)
+{
+    hostname_call *real = (hostname_call *)dlsym(RTLD_NEXT, "sethostname");
+
+    if (real == NULL || real(name, length) < 0)
+        return -1;
+    return has_subtree && (unshare(CLONE_NEWCGROUP) < 0 || refuse_calls() < 0) ? -1 : 0;
 }
