@@ -47,7 +47,7 @@ class Principal:
 
 
 def missing(what: str, name: str, where: str = "") -> Refused:
-    """The error for an object that does not exist or that the user may not see. where: such as `in project lab`."""
+    """The error for an object that does not exist or that the user may not see. where: such as `in project 'lab'`."""
     text = f"there is no {what} {name[:80]!r}" + (f" {where}" if where else "")
     return Refused(Code.NOT_FOUND, text, hint=_HINTS.get(what, ""))
 

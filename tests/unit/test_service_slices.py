@@ -369,13 +369,13 @@ def test_the_error_names_where_no_slice_was_found(service: Service) -> None:
     many = dict.fromkeys((f"p{number}" for number in range(9)), Role.MEMBER)
     with service.store.read() as c:
         for by, project, where in (
-            (ADMIN, None, " in project default"),
-            (ADMIN, "lab", " in project lab"),
-            (Principal("eve", False, roles), None, " in your projects default, lab"),
-            (Principal("eve", False, roles), "lab", " in project lab"),
+            (ADMIN, None, " in project 'default'"),
+            (ADMIN, "lab", " in project 'lab'"),
+            (Principal("eve", False, roles), None, " in your projects 'default', 'lab'"),
+            (Principal("eve", False, roles), "lab", " in project 'lab'"),
             (Principal("eve", False, many), None, " in your 9 projects"),
-            (Principal("eve", False), "default", " in project default"),
-            (Principal("eve", False), "nowhere", " in project nowhere"),
+            (Principal("eve", False), "default", " in project 'default'"),
+            (Principal("eve", False), "nowhere", " in project 'nowhere'"),
             (Principal("eve", False), None, ""),
         ):
             with pytest.raises(Refused) as error:

@@ -244,7 +244,7 @@ def _gone(c: Connection, name: str, where: Sequence[str], by: Principal, project
 def _places(projects: Sequence[str]) -> str:
     if len(projects) > _MOST_ELSEWHERE:
         return f"in your {len(projects)} projects"
-    shown = ", ".join(one[:80] for one in projects)
+    shown = ", ".join(repr(one[:80]) for one in projects)
     return f"in {'project' if len(projects) == 1 else 'your projects'} {shown}" if shown else ""
 
 
