@@ -191,6 +191,7 @@ class MailConfig:
 class PeopleConfig:
     invitation: timedelta = timedelta(days=3)  # validity of an invitation link
     project_invitation: timedelta = timedelta(days=14)  # validity of an invitation to a project
+    invited_accounts: bool = True  # whether the mail of an invitation to a project lets its recipient create an account
     session: timedelta = timedelta(hours=12)
     token: timedelta = timedelta(days=30)  # of a token without a requested expiry
     token_longest: timedelta = timedelta(days=365)

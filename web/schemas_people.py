@@ -40,7 +40,17 @@ _TOKEN = {"label": {**_TEXT, "maxLength": 80}, "scope": {"type": "string", "enum
 _DESCRIPTION = {"full_name": _TEXT, "email": _TEXT, "admin": _TRUTH}
 
 LOGIN = _object({"user": _TEXT, "password": {"type": "string", "format": "password"}, **_TOKEN}, "user", "password")
-ACCEPT = _object({"token": _TEXT, "password": _PASSWORD}, "token", "password")
+_OF_NEW = "of the account that an invitation to a project creates"
+ACCEPT = _object(
+    {
+        "token": _TEXT,
+        "password": _PASSWORD,
+        "name": {**_TEXT, "description": _OF_NEW},
+        "full_name": {**_TEXT, "description": _OF_NEW},
+    },
+    "token",
+    "password",
+)
 PASSWORD = _object({"old": {"type": "string", "format": "password"}, "new": _PASSWORD}, "old", "new")
 USER_REQUEST = _object({"name": {**_TEXT, "pattern": "^[a-z][a-z0-9-]{0,31}$"}, **_DESCRIPTION}, "name")
 USER_CHANGE = _object({**_DESCRIPTION, "enabled": _TRUTH, "default_project": {**_TEXT, "nullable": True}})

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Account(Resource):
-    """`login` and `accept_invitation` need no token."""
+    """`login`, `accept_invitation` and `create` need no token."""
 
     def login(self, user: str, password: str, **wanted: str | None) -> wire.NewToken:
         """Sign in and return a new token, which the service never shows again.
@@ -25,6 +25,11 @@ class Account(Resource):
     def accept_invitation(self, token: str, password: str) -> str:
         """Set the password of the invited user and return the user's name. token: the last part of the link."""
         return str(self._connection.call("POST", "/invitation", {"token": token, "password": password})["user"])
+
+    def create(self, token: str, password: str, name: str, full_name: str = "") -> str:
+        """Create an account with the link of an invitation to a project and return its name. token: as above."""
+        body = {"token": token, "password": password, "name": name, **({"full_name": full_name} if full_name else {})}
+        return str(self._connection.call("POST", "/invitation", body)["user"])
 
     def logout(self) -> None:
         """Revoke the token of this client."""

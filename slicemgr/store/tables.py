@@ -205,6 +205,7 @@ project_invitations = sa.Table(
     sa.Column("expires_at", UtcTime, nullable=False),
     sa.Column("declined", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("notified_at", UtcTime),
+    sa.Column("link", sa.Text, index=True, unique=True),  # hash of the secret of a link that creates an account
     sa.UniqueConstraint("project", "invitee"),
     sa.ForeignKeyConstraint(["project"], ["projects.name"], ondelete="CASCADE"),
 )

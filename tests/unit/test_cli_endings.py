@@ -375,3 +375,23 @@ def test_version_and_help(run: Run) -> None:
         status, out, err = run(*words)
         assert status == 2 and out == "" and err.startswith("Usage: slicectl")
         assert run(*words, "--help")[0] == 0
+
+
+def test_an_account_is_created_with_the_link_of_an_invitation(
+    canned: Canned, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canned.on("POST /invitation", {"user": "nia"})
+    words = ("user", "accept", f"{canned.url}/invitation/secret", "--password-stdin")
+    for more, sent in (
+        (("--name", "nia", "--full-name", "Nia"), {"name": "nia", "full_name": "Nia"}),
+        (("--name", "nia"), {"name": "nia"}),
+        ((), {}),
+    ):
+        (tmp_path / "stdin").write_text("a quite different sentence\n")
+        with (tmp_path / "stdin").open() as opened:
+            monkeypatch.setattr(sys, "stdin", opened)
+            status, out, _ = run(*words, *more)
+        assert status == 0 and out.startswith("nia can now sign in")
+        assert canned.requests[-1].body == {"token": "secret", "password": "a quite different sentence", **sent}
+    status, _, err = run(*words, "--full-name", "Nia")
+    assert status == 2 and "give --name" in err

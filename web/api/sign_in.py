@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
+from slicemgr.errors import invalid
 from slicemgr.service.accounts import sign_in, tokens, users
+from slicemgr.service.projects import invited_accounts
 from slicemgr.service.views import people
 from slicemgr.web import schemas, schemas_people
 from slicemgr.web.api import reading
@@ -37,11 +39,22 @@ def login() -> Answer:
 @routes.alt_response(200, schema=schemas_people.Accepted)
 @routes.alt_response(403, schema=schemas.Problem)
 @routes.alt_response(404, schema=schemas.Problem)
+@routes.alt_response(409, schema=schemas.Problem)
 @routes.alt_response(422, schema=schemas.Problem)
 @routes.alt_response(429, schema=schemas.Problem)
 def accept_invitation() -> Answer:
-    """Set a password with an invitation link. The link works only once."""
-    body = reading.body()
-    reading.only(body, "token", "password")
+    """Set a password with an invitation link. The link works only once.
+
+    The link in the mail of an invitation to a project creates an account, with `name` and `full_name`.
+    """
+    body, store, config = reading.body(), state().store, state().config
+    reading.only(body, "token", "password", "name", "full_name")
     token, password = reading.text(body, "token"), reading.text(body, "password")
-    return {"user": users.accept(state().store, state().authenticator, token, password, address())}
+    raw = {key: value for key, value in body.items() if key in ("name", "full_name")}
+    if invited_accounts.find(store, config, token):
+        created = invited_accounts.create(store, config, state().authenticator, token, raw, password, address())
+        return {"user": created}
+    user = users.invited(store, token)
+    if raw:
+        raise invalid(next(iter(raw)), f"is set already: the account of this link is {user}", "omit this field")
+    return {"user": users.accept(store, state().authenticator, token, password, address())}

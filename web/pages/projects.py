@@ -135,6 +135,7 @@ def _page(name: str, form: Form, status: int = 200) -> Response:
             "notices": [one for one in own if one["notice"]][:SHOWN],
             "accounts": _accounts(c, name),
             "fixed": name == DEFAULT_PROJECT,
+            "creates": invitations.may_create_account(config),
         }
         if by.leads(name):
             there = {one["user"] for one in project["members"]}

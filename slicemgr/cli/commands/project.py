@@ -180,7 +180,8 @@ def _sent(invitee: str, project: str) -> str:
 def invite(name: str, invitee: str, role: str, output: Output) -> None:
     """Invite INVITEE, a user name or an email address, to project NAME (PIs).
 
-    The result does not reveal whether the account exists.
+    An address without an account gets a link that creates one, if the testbed sends mail and the setting
+    people.invited_accounts permits it. The result does not reveal whether the account exists.
     """
     from slicemgr.client import Client
 

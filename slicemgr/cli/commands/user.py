@@ -83,19 +83,28 @@ def _print_link(invited: wire.Invited, output: Output) -> None:
 
 @user.command("accept")
 @click.argument("link")
+@click.option("--name", help="User name of the account that an invitation to a project creates.")
+@click.option("--full-name", default="", help="Full name in that account.")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
-def accept(link: str, password_stdin: bool) -> None:
-    """Set your first password with an invitation link."""
+def accept(link: str, name: str | None, full_name: str, password_stdin: bool) -> None:
+    """Set your first password with an invitation link.
+
+    The link in the mail of an invitation to a project creates an account: give --name.
+    """
     from slicemgr.client import Client
     from slicemgr.errors import invalid
 
     url, found, token = link.strip().partition("/invitation/")
     if not found:
         raise invalid("LINK", f"{link!r} is not an invitation link", "https://…/invitation/…")
+    if full_name and name is None:
+        raise invalid("--full-name", "is given without a user name", "give --name, too")
     with Client(url, "") as client:
-        name = client.account.accept_invitation(
-            token, ask_password("New password", twice=True, from_stdin=password_stdin)
-        )
+        password = ask_password("New password", twice=True, from_stdin=password_stdin)
+        if name is None:
+            name = client.account.accept_invitation(token, password)
+        else:
+            name = client.account.create(token, password, name, full_name)
     click.echo(f"{name} can now sign in: slicectl login {url} --user {name}")
 
 

@@ -92,15 +92,25 @@ def invite(store: Store, config: Config, raw: Mapping[str, Any], by: Principal) 
     now = utcnow()
     try:
         with store.write() as c:
-            _check_not_deleted(c, name)
-            row = {"admin": False, **values, "email_confirmed": bool(values.get("email"))}
-            c.execute(t.users.insert().values(**row, name=name, created_at=now))
+            add(c, name, values, now)
             operations.note(c, by.user, "user invite", now, detail=name, address=by.address)
             return _link(c, config, name, by, now)
     except exc.IntegrityError as error:
-        raise Refused(
-            Code.CONFLICT, f"there is already a user {name!r}", hint="choose another name", field="name"
-        ) from error
+        raise taken(name) from error
+
+
+def add(c: Connection, name: str, values: Mapping[str, Any], now: datetime) -> None:
+    """Insert an account without a password. values: those of `description`, with a confirmed mail address.
+
+    Refused(CONFLICT) for the name of a deleted account. Raises IntegrityError for one that is `taken`.
+    """
+    _check_not_deleted(c, name)
+    row = {"admin": False, **values, "email_confirmed": bool(values.get("email"))}
+    c.execute(t.users.insert().values(**row, name=name, created_at=now))
+
+
+def taken(name: str) -> Refused:
+    return Refused(Code.CONFLICT, f"there is already a user {name!r}", hint="choose another name", field="name")
 
 
 def deleted(c: Connection, prefix: str) -> set[str]:

@@ -46,9 +46,19 @@ def queue(c: Connection, config: Config, key: str, about: About, subject: str, b
     to = c.scalar(sa.select(u.email).where(u.name == about.user, u.enabled, u.email != ""))
     if to is None:
         return
+    _insert(c, key, about, to, subject, body, now)
+
+
+def queue_to(c: Connection, config: Config, key: str, address: str, subject: str, body: str, now: datetime) -> bool:
+    """Queue a message to an address without an account; whether it was queued. Its text is deleted once it was sent."""
+    return bool(config.mail.server) and _insert(c, key, About(""), address, subject, body, now)
+
+
+def _insert(c: Connection, key: str, about: About, to: str, subject: str, body: str, now: datetime) -> bool:
     row = {"key": key, "user": about.user, "slice": about.slice, "project": about.project, "recipient": to}
     letter = {**row, "subject": subject, "body": body, "state": WAITING, "created_at": now, "next_at": now}
-    c.execute(insert(c, t.mails).values(**letter).on_conflict_do_nothing(index_elements=["key"]))
+    done = c.execute(insert(c, t.mails).values(**letter).on_conflict_do_nothing(index_elements=["key"]))
+    return done.rowcount == 1
 
 
 def deliver(store: Store, config: Config, now: datetime | None = None) -> int:
@@ -86,7 +96,7 @@ def _note(c: Connection, config: Config, row: sa.Row[*tuple[object, ...]], outco
     update = t.mails.update().where(t.mails.c.key == row.key)
     match outcome:
         case None:
-            c.execute(update.values(state=SENT, tries=row.tries + 1, error=""))
+            c.execute(update.values(state=SENT, tries=row.tries + 1, error="", body=_kept(row)))
         case Refusal(why) | Unknown(why):
             _fail(c, row, why, at)
         case NotNow(why):
@@ -100,12 +110,18 @@ def _note(c: Connection, config: Config, row: sa.Row[*tuple[object, ...]], outco
 
 
 def _fail(c: Connection, row: sa.Row[*tuple[object, ...]], why: str, at: datetime) -> None:
-    c.execute(t.mails.update().where(t.mails.c.key == row.key).values(state=FAILED, tries=row.tries + 1, error=why))
+    ended = {"state": FAILED, "tries": row.tries + 1, "error": why, "body": _kept(row)}
+    c.execute(t.mails.update().where(t.mails.c.key == row.key).values(ended))
     _event(c, row, "mail failed", why, at)
+
+
+def _kept(row: sa.Row[*tuple[object, ...]]) -> str:
+    """The text to keep of a message that will not be sent again: that to an address has the secret of a link."""
+    return str(row.body) if row.user else ""
 
 
 def _event(c: Connection, row: sa.Row[*tuple[object, ...]], action: str, why: str, at: datetime) -> None:
     """Without the server's answer: the members of a project see its events, and the answer may contain the address."""
     plain = re.sub(re.escape(str(row.recipient)), "the address", why, flags=re.IGNORECASE)
-    detail = f"to {row.user}: {row.subject}: {plain}"
+    detail = f"to {row.user or 'an address without an account'}: {row.subject}: {plain}"
     operations.note(c, "agent", action, at, slice=str(row.slice), project=str(row.project), detail=detail)

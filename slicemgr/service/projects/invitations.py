@@ -7,6 +7,7 @@ later, by the agent's process.
 
 from __future__ import annotations
 
+import secrets
 from datetime import datetime
 from typing import Any
 
@@ -137,7 +138,7 @@ def accept(store: Store, config: Config, id: str, by: Principal) -> str:
     with store.write() as c:
         row = _own(c, id, by)
         access.answer_invitation(by)
-        if not _stands(c, row):
+        if not stands(c, row):
             message = f"the sender of this invitation, {row.invited_by}, may no longer invite to project {row.project}"
             raise Refused(Code.CONFLICT, message, hint="ask a PI of the project for a new invitation")
         now, wanted = utcnow(), Role(row.role)
@@ -184,7 +185,7 @@ def _names(c: Connection, user: str) -> list[str]:
     return [user, *(one.lower() for one in c.scalars(sa.union(given, verified)))]
 
 
-def _stands(c: Connection, row: _Row) -> bool:
+def stands(c: Connection, row: _Row) -> bool:
     """Whether the sender of the invitation could still send it."""
     u, m = t.users.c, t.members.c
     leads = sa.exists().where(m.user == u.name, m.project == row.project, m.role == Role.PI)
@@ -217,7 +218,8 @@ def forget(c: Connection, project: str, name: str) -> None:
 def notify(store: Store, config: Config, now: datetime | None = None) -> int:
     """Queue mail to the accounts that are invited; the number of processed invitations. Call it regularly.
 
-    At most one message a day from a project to a user, and none to an address without an account.
+    At most one message a day from a project to a user or address. That to an address without an account has a link that
+    creates one (`invited_accounts`), unless the settings exclude it.
     """
     if not config.mail.server:
         return 0
@@ -227,7 +229,10 @@ def notify(store: Store, config: Config, now: datetime | None = None) -> int:
         rows = c.execute(query.order_by(_I.created_at).limit(_AT_ONCE)).all()
         for row in rows:
             c.execute(t.project_invitations.update().where(_I.id == row.id).values(notified_at=at))
-            for user in () if row.declined else _accounts(c, row.invitee):
+            invited = [] if row.declined else accounts_of(c, row.invitee)
+            if not (invited or row.declined) and "@" in row.invitee and may_create_account(config):
+                _send_link(c, config, row, at)
+            for user in invited:
                 about = mail.About(user, project="")
                 subject = f"{row.invited_by} invited you to project {row.project}"
                 key = f"invitation {row.project} {user} {at:%Y-%m-%d}"
@@ -235,7 +240,28 @@ def notify(store: Store, config: Config, now: datetime | None = None) -> int:
     return len(rows)
 
 
-def _accounts(c: Connection, name: str) -> list[str]:
+def may_create_account(config: Config) -> bool:
+    """Whether an invitation to a mail address has a link that creates an account with a password."""
+    return config.people.invited_accounts and bool(config.web.url) and (config.oidc.passwords or not config.oidc.issuer)
+
+
+def _send_link(c: Connection, config: Config, row: _Row, at: datetime) -> None:
+    """Only the recipient of the mail gets the secret, not the sender of the invitation."""
+    secret, key = secrets.token_urlsafe(32), f"invitation {row.project} {row.invitee} {at:%Y-%m-%d}"
+    subject = f"{row.invited_by} invited you to project {row.project}"
+    body = (
+        f"{row.invited_by} invited you to project {row.project} as {row.role}.\n\n"
+        f"Choose a user name and a password until {row.expires_at:%Y-%m-%dT%H:%M:%SZ} on the page\n"
+        f"{config.web.url}/invitation/{secret}\n\n"
+        f"The link works once. If you have an account already, ask {row.invited_by} to invite\n"
+        f"your user name.\n"
+    )
+    if mail.queue_to(c, config, key, row.invitee, subject, body, at):
+        c.execute(t.project_invitations.update().where(_I.id == row.id).values(link=authentication.digest(secret)))
+
+
+def accounts_of(c: Connection, name: str) -> list[str]:
+    """The accounts that an invitation to a user name or mail address is for."""
     u, i = t.users.c, t.identities.c
     confirmed = sa.and_(u.email_confirmed, sa.func.lower(u.email) == name)
     verified = u.name.in_(sa.select(i.user).where(sa.func.lower(i.email) == name))
