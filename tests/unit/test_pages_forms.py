@@ -206,7 +206,10 @@ def test_a_form_url_in_the_address_bar_shows_a_page(tenants: Tenants) -> None:
         answer = root.get(f"{path}?project=lab")
         assert answer.status_code == 303, path
         assert root.get(answer.headers["Location"]).status_code in (200, 303, 404), path
-    assert root.get("/slices/exp/resize?project=lab").headers["Location"] == "/slices/exp?project=lab"
+    for form in ("resize", "renew"):
+        place = root.get(f"/slices/exp/{form}?project=lab").headers["Location"]
+        assert place == "/slices/exp?project=lab&section=settings#settings", "the section that has the form"
+    assert root.get("/slices/exp/renew").headers["Location"] == "/slices/exp?section=settings#settings"
     assert root.get("/new/cost").headers["Location"] == "/new"
     for path in ("//evil.example/slices/exp/act", "/\\evil.example/act", "/slices/%2f%2fevil.example/act"):
         place = root.get(path).headers.get("Location", "/")

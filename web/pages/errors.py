@@ -8,7 +8,7 @@ from flask import Flask, Response, request
 from flask_wtf.csrf import CSRFError
 
 from slicemgr.web import problems
-from slicemgr.web.pages import browser_session, kept_form, shell
+from slicemgr.web.pages import browser_session, kept_form, shell, slice_shown
 
 _TITLES = {
     403: "Permission denied",
@@ -54,7 +54,8 @@ def _page(problem: dict[str, Any]) -> Response | None:
         return None
     status = int(problem["status"])
     if status == 405 and request.method == "GET" and (page := kept_form.page_of(request.path)):  # a form's URL
-        query = request.query_string.decode("ascii", "replace")
+        query, section = request.query_string.decode("ascii", "replace"), slice_shown.section_of(request.path)
+        query += f"{'&' if query else ''}section={section}#{section}" if section else ""
         return Response(status=303, headers={"Location": browser_session.local(f"{page}?{query}".rstrip("?"))})
     title = problem["title"] if status == 400 else _TITLES.get(status, problem["title"])
     detail, hint = str(problem["detail"]), str(problem.get("hint") or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any
 
@@ -31,6 +32,7 @@ SECTIONS = {
     "reason": "settings",
     "snapshot": "snapshots",
 }  # of the fields of the page's forms
+_FORMS = re.compile(r"/slices/[^/]+/(?:renew|resize)")  # URLs of forms in the section Settings
 _SPANS = [("1d", "1 day"), ("7d", "7 days"), ("14d", "14 days"), ("30d", "30 days"), ("90d", "90 days")]
 
 Found = Row[Any]
@@ -59,6 +61,11 @@ def back(row: Found, message: str, kind: str = "good", *, section: str = "") -> 
 def at(row: Found, section: str) -> dict[str, Any]:
     """The arguments of `url_for` for a section. It is in the query, too, because browsers do not send the anchor."""
     return {"name": row.name, "project": row.project, "section": section or None, "_anchor": section or None}
+
+
+def section_of(path: str) -> str:
+    """The section of the page of a slice with the form that is sent to this path; "": none."""
+    return "settings" if _FORMS.fullmatch(path) else ""
 
 
 def _next(row: Found) -> str:
