@@ -227,6 +227,14 @@ def test_a_pi_sets_the_quota_on_the_page(tenants: Tenants) -> None:
     assert answer.status_code == 403 and "Exceeds the ceiling of the project, 6" in answer.text
 
 
+def test_a_quota_without_a_unit_is_refused_with_what_it_may_mean(tenants: Tenants) -> None:
+    for name in ("memory", "disk"):
+        error = refused(Code.INVALID, projects.change, tenants.store, "lab", {"quota": {name: "30"}}, ROOT)
+        assert (error.field, error.message) == (f"quota.{name}", "30 B is too little") and "30M" in error.hint
+        for allowed in (0, 30, "0", "30M", "65536"):
+            projects.change(tenants.store, "lab", {"quota": {name: allowed}}, ROOT)
+
+
 def test_the_default_project_is_limited_by_the_node_alone(tenants: Tenants) -> None:
     assert ask(tenants, ROOT, "many", count=100, memory="16M", ports=2).operation
     shown = tenants.client("root").get(f"{API}/projects/default").get_json()
