@@ -160,6 +160,7 @@ def test_the_form_offers_the_request_when_the_quota_refuses(tenants: Tenants) ->
     assert "exceeds the quota of the project" in answer.text and "`reason`" not in answer.text
     answer = bob.post(RESIZE, {"disk": "6G", "reason": "data <sets>"})
     assert answer.status_code == 303 and "/requests/" in answer.headers["Location"]
+    assert "<b>exp</b> (resize) in lab" in bob.get("/slices").text
     where = answer.headers["Location"]
     page = alice.get(where).text
     assert "Request to resize exp" in page and "data &lt;sets&gt;" in page and "6 GiB" in page
