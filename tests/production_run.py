@@ -26,6 +26,7 @@ TESTS = (  # tests that depend on the host. The complete path is first: the sliv
     "tests/system/test_confinement.py",
     "tests/system/test_limits.py::test_memory_bomb_is_killed_and_the_sliver_lives",
     "tests/system/test_limits.py::test_disk_limit_holds_for_a_nested_subvolume",
+    "tests/system/test_limits.py::test_the_disk_limit_and_its_use_are_shown_inside",
     "tests/system/test_launcher.py::test_root_inside_can_do_its_work_and_nothing_to_the_host",
     "tests/system/test_launcher.py::test_the_same_checks_fail_without_the_confinement",
     "tests/system/test_launcher.py::test_every_limit_that_can_be_asked_for_holds",
