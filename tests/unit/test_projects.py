@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from bare_service import PATIENT
 from browsers import Browser
 from hypothesis import given
@@ -25,10 +26,12 @@ from slicemgr.service.accounts import users
 from slicemgr.service.nodes import images
 from slicemgr.service.projects import members, projects
 from slicemgr.service.slices import disk_limits, requests, slices, specs
+from slicemgr.service.views import events as event_views
 from slicemgr.service.views import operations as operation_views
-from slicemgr.service.views import people
+from slicemgr.service.views import pages, people
 from slicemgr.service.views import slices as slice_views
 from slicemgr.store import pending
+from slicemgr.store import tables as t
 
 API = "/api/v1"
 DAY = timedelta(days=1)
@@ -470,6 +473,26 @@ def test_a_project_with_things_in_it_stays(tenants: Tenants) -> None:
     projects.delete(tenants.store, "hollow", ROOT)
     refused(Code.NOT_FOUND, projects.delete, tenants.store, "hollow", ROOT)
     assert refused(Code.CONFLICT, projects.create, tenants.store, tenants.config, {"name": "lab"}, ROOT).field == "name"
+
+
+def test_a_project_does_not_inherit_the_log_of_a_deleted_one(tenants: Tenants) -> None:
+    """Its members see neither events nor operations of the tenant that had the name before; admins see all."""
+    with tenants.store.write() as c:
+        former = str(c.scalar(sa.select(t.operations.c.id)))
+        c.execute(t.operations.update().values(project="hollow").where(t.operations.c.id == former))
+    projects.delete(tenants.store, "hollow", ROOT)
+    projects.create(tenants.store, tenants.config, {"name": "hollow"}, ROOT)
+    members.set_member(tenants.store, tenants.config, "hollow", "carol", "pi", ROOT)
+    carol = Principal("carol", False, {"hollow": Role.PI})
+    with tenants.store.read() as c:
+        seen = [one["action"] for one in event_views.events(c, carol, project="hollow")]
+        assert seen == ["member set", "project create"]
+        assert {one["action"] for one in event_views.events(c, ROOT, project="hollow")} > set(seen)
+        log, _ = pages.log(c, carol, pages.LogFilter(project="hollow"), 100)
+        assert [one["action"] for one in log] == seen
+        assert operation_views.operations(c, ["hollow"]) == []
+        assert operation_views.operation(c, former, ROOT)["project"] == "hollow"
+        refused(Code.NOT_FOUND, operation_views.operation, c, former, carol)
 
 
 def test_who_was_put_out_sees_nothing_any_more(tenants: Tenants) -> None:

@@ -9,6 +9,7 @@ from slicemgr.policy.access import Principal
 from slicemgr.service.views import paging
 from slicemgr.service.views.formats import Json, Where, when
 from slicemgr.service.views.paging import By, Page
+from slicemgr.service.views.present import visible_events
 from slicemgr.store import tables as t
 
 
@@ -28,8 +29,8 @@ def events(
     """
     e = t.events.c
     query = sa.select(t.events).where(*where)
-    if by is not None and not by.admin:
-        query = query.where(sa.or_(e.project.in_(tuple(by.roles)), sa.and_(e.project == "", e.user == by.user)))
+    if by is not None:
+        query = query.where(visible_events(by))
     if project:
         query = query.where(e.project == project)
     if slice:

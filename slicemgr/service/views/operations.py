@@ -16,6 +16,7 @@ from slicemgr.policy.access import Principal
 from slicemgr.service.views import paging
 from slicemgr.service.views.formats import Json, Where, when
 from slicemgr.service.views.paging import By, Page
+from slicemgr.service.views.present import of_present_project
 from slicemgr.store import tables as t
 
 _ALL_STEPS = 20  # with more slivers than these, only the steps that are not done are shown
@@ -35,7 +36,7 @@ def operations(
     o = t.operations.c
     query = sa.select(t.operations).where(*where)
     if projects is not None:
-        query = query.where(o.project.in_(projects))
+        query = query.where(o.project.in_(projects), of_present_project(o.project, o.created_at))
     if state:
         query = query.where(o.state == state)
     if slice:
@@ -45,7 +46,11 @@ def operations(
 
 def operation(c: Connection, id: str, by: Principal | None = None) -> Json:
     """One operation. Refused(NOT_FOUND) if it does not exist, or `by` may not see it."""
-    row = c.execute(sa.select(t.operations).where(t.operations.c.id == id)).first()
+    o = t.operations.c
+    query = sa.select(t.operations).where(o.id == id)
+    if by is not None and not by.admin:
+        query = query.where(sa.or_(o.project == "", of_present_project(o.project, o.created_at)))
+    row = c.execute(query).first()
     if row is None:
         raise access.missing("operation", id)
     if by is not None:

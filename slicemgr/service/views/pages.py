@@ -13,6 +13,7 @@ from slicemgr.model import OperationState, RequestState
 from slicemgr.policy.access import Principal
 from slicemgr.service.views import operations as operation_views
 from slicemgr.service.views.formats import Json, when
+from slicemgr.service.views.present import visible_events
 from slicemgr.store import tables as t
 
 _ENDED = (OperationState.DONE, OperationState.FAILED)
@@ -54,7 +55,7 @@ def log(
     Events without a value of the column come last in both directions, and events with equal values the newest first.
     """
     e = t.events.c
-    query = sa.select(t.events).where(_seen(by))
+    query = sa.select(t.events).where(visible_events(by))
     for column, value in ((e.user, wanted.user), (e.project, wanted.project), (e.slice, wanted.slice)):
         if value:
             query = query.where(column == value)
@@ -82,15 +83,8 @@ def _by(order: LogOrder) -> list[sa.ColumnElement[Any]]:
 
 def actions(c: Connection, by: Principal) -> list[str]:
     """All actions among the events that `by` may see."""
-    return list(c.scalars(sa.select(t.events.c.action).distinct().where(_seen(by)).order_by(t.events.c.action)))
-
-
-def _seen(by: Principal) -> sa.ColumnElement[bool]:
-    """An admin sees all events, other users those of their projects and their own."""
-    e = t.events.c
-    if by.admin:
-        return sa.true()
-    return sa.or_(e.project.in_(tuple(by.roles)), sa.and_(e.project == "", e.user == by.user))
+    action = t.events.c.action
+    return list(c.scalars(sa.select(action).distinct().where(visible_events(by)).order_by(action)))
 
 
 def waiting(c: Connection, by: Principal) -> int:
