@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 START_HINT = "start it with `slicemgr up`, or set SLICEMGR_URL and SLICEMGR_TOKEN for a remote service"
+SIGN_IN_HINT = (
+    "sign in with `slicectl login URL` or set SLICEMGR_URL and SLICEMGR_TOKEN; on a node, start `slicemgr up`"
+)
 
 
 class Settings(NamedTuple):
@@ -98,7 +101,7 @@ def find_settings(environ: Mapping[str, str] | None = None, files: Sequence[Path
             return found._replace(token=token, source=source) if token else found
     if locked is not None:
         raise Refused(Code.DENIED, f"you cannot read {locked}", hint="run as root, or ask the admin for a token")
-    raise Refused(Code.UNAVAILABLE, "the address of the service is not configured", hint=START_HINT)
+    raise Refused(Code.UNAVAILABLE, "the address of the service is not configured", hint=SIGN_IN_HINT)
 
 
 def read_settings(file: Path, field: str) -> Settings:

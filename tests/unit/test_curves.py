@@ -71,3 +71,12 @@ def test_each_curve_has_words_for_who_does_not_see_it() -> None:
     text = rendered("/x")
     assert text.count('role="img"') == text.count("<figcaption>") == 4
     assert "<caption" in text and 'role="status"' in text and "<noscript>" in text
+
+
+def test_without_javascript_nothing_is_offered_that_needs_it() -> None:
+    """The script shows the period, the hint and the table; the link to the data needs none."""
+    text = rendered("/x")
+    for part in ("<label", '<p class="hint"', "<details"):
+        assert "data-curves-script hidden>" in text[text.index(part) :].split("\n")[0]
+    assert 'href="/x?since=24h&amp;format=csv"' in text.partition("<noscript>")[2]
+    assert "[data-curves-script]" in (STATIC / "curves.js").read_text()

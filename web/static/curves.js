@@ -62,6 +62,7 @@
       this.since = section.querySelector("[data-curves-since]");
       this.state = section.querySelector("[data-curves-state]");
       this.since.addEventListener("change", () => this.load());
+      for (const one of section.querySelectorAll("[data-curves-script]")) one.hidden = false;
       matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
       document.addEventListener("visibilitychange", () => { if (!document.hidden) this.load(); });
       new ResizeObserver(() => this.fit()).observe(section);
