@@ -38,6 +38,7 @@ pytestmark = pytest.mark.usefixtures("each_store")
 LEFT_OUT = {"sessions", "sign_in_links", "consoles", "invitations", "answers", "host_reports", "unclaimed"}
 CHANGED = {"about", "operations", "mails", "events", "incarnations"}  # by the restore itself
 SECOND = timedelta(seconds=1)
+FIRST = "0020"  # the first schema of which backups exist
 
 
 @pytest.fixture
@@ -203,13 +204,35 @@ def test_the_log_of_the_earlier_file_is_not_replayed(service: Service, tmp_path:
     assert len(restored.kept) == 2
 
 
-def test_a_backup_of_an_earlier_schema_is_upgraded(service: Service, target: str) -> None:
-    old = rewritten(save(service), revision=schema.REVISIONS[-2], drop=("incarnations",))
-    restore(target, old)
+def columns_of(revision: str, directory: Path) -> dict[str, set[str]]:
+    """The names of the columns of each table of a schema. directory: for a database."""
+    url = f"sqlite:///{directory / 'earlier.db'}"
+    schema.upgrade(url, revision)
+    engine = sa.create_engine(url)
+    found = sa.inspect(engine).get_multi_columns()
+    engine.dispose()
+    return {name: {one["name"] for one in columns} for (_, name), columns in found.items()}
+
+
+def test_a_backup_of_an_earlier_schema_is_upgraded(service: Service, target: str, tmp_path: Path) -> None:
+    """Of the first schema that had backups: the tables and columns that were added later are not in it."""
+    columns = columns_of(FIRST, tmp_path)
+    stored = {
+        Path(name).stem: content.splitlines()
+        for name, content in members(save(service)).items()
+        if name.startswith("database/")
+    }
+    earlier = {
+        name: [{key: value for key, value in json.loads(one).items() if key in columns[name]} for one in lines]
+        for name, lines in stored.items()
+        if name in columns
+    }
+    restore(target, rewritten(save(service, "new.tar"), FIRST, tuple(stored.keys() - columns.keys()), **earlier))
     with slicemgr.store.open(settings(service, target)) as store, store.read() as c:
         held = incarnation.held(c)
-        assert held is not None and held.number == 1
+        assert held is not None and held.number == 2
         assert c.scalar(sa.select(tables.about.c.value)) == slicemgr.__version__
+        assert c.scalar(sa.select(sa.func.count()).select_from(tables.requests)) == len(earlier["requests"]) > 0
 
 
 # archives that are damaged or hostile
