@@ -6,42 +6,30 @@ import contextlib
 import http.client
 import json
 import shutil
-import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import web_fork
 from bare_service import Service, config_in, store_table
 
 from slicemgr import config as settings
-from slicemgr.config import PACKAGE
 from slicemgr.web import server
 
 USER = 64123  # a UID that no account uses
-_SERVE = """
-import sys
-from pathlib import Path
-from slicemgr.config import load
-from slicemgr.web import server
-if "plain" in sys.argv:
-    from gunicorn.workers.gthread import ThreadWorker
-    server.Worker = ThreadWorker
-server.serve(load(Path(sys.argv[1])))
-"""
 
 
 @dataclass
 class Web:
     """The running process, and the service that represents the agent."""
 
-    process: subprocess.Popen[bytes]
+    process: ForkServerProcess
     port: int
     service: Service
     token: str
@@ -97,22 +85,17 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def _running(file: Path, port: int, plain: bool) -> Iterator[subprocess.Popen[bytes]]:
-    argv = [sys.executable, "-c", _SERVE, str(file), *(["plain"] if plain else [])]
-    process = subprocess.Popen(argv, cwd=PACKAGE.parent)
+def _running(file: Path, port: int, plain: bool) -> Iterator[ForkServerProcess]:
+    process = web_fork.start(file, plain=plain)
     try:
         for _ in range(1200):
-            assert process.poll() is None, "the web process ended"
+            assert process.is_alive(), "the web process ended"
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
             time.sleep(0.05)
         yield process
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(timeout=30)
-        finally:
-            process.kill()
+        web_fork.end(process)
 
 
 def until(condition: Callable[[], object]) -> None:

@@ -9,9 +9,7 @@ import logging
 import re
 import secrets
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +21,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+import web_fork
 from bare_service import Service
 from web_process import USER, free_port
 
@@ -31,18 +30,6 @@ from slicemgr import logs
 from slicemgr.ipc import websocket
 from slicemgr.web import server
 
-SERVE = """
-import sys
-from pathlib import Path
-from slicemgr import logs
-from slicemgr.config import load
-from slicemgr.web import server
-if sys.argv[2] == "weakened":
-    logs.clean = lambda text: text
-config = load(Path(sys.argv[1]))
-logs.configure(config.log.format)
-server.serve(config)
-"""
 PASSWORD = "correct Horse battery-9"
 
 
@@ -131,7 +118,7 @@ class Visit:
 
 
 @contextmanager
-def visited(kind: str, how: str = "as it is") -> Iterator[tuple[Visit, str]]:
+def visited(kind: str, clean: bool = True) -> Iterator[tuple[Visit, str]]:
     """A visit, and the log of the process after its end."""
     folder = Path(tempfile.mkdtemp(prefix="slicemgr-logs-"))
     folder.chmod(0o755)
@@ -141,21 +128,20 @@ def visited(kind: str, how: str = "as it is") -> Iterator[tuple[Visit, str]]:
         f'[web]\nport = {port}\nuser = "{USER}:{USER}"\nthreads = 8\ncookie = "plain"\n'
     )
     try:
-        with Service(folder) as service, log.open("wb") as out:
+        with Service(folder) as service:
             service.create("exp")
             visit = Visit(port, service.token())
             server.make_directories(settings.load(file))
-            process = subprocess.Popen([sys.executable, "-c", SERVE, str(file), how], stdout=out, stderr=out)
+            process = web_fork.start(file, clean=clean, log=log)
             try:
                 for _ in range(1200):
-                    assert process.poll() is None, log.read_text()
+                    assert process.is_alive(), log.read_text()
                     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                         break
                     time.sleep(0.05)
                 visit.make()
             finally:
-                process.send_signal(signal.SIGTERM)
-                process.wait(timeout=60)
+                web_fork.end(process)
             yield visit, log.read_text()
     finally:
         shutil.rmtree(folder)
@@ -188,7 +174,7 @@ def test_text_holds_no_secret_either() -> None:
 
 def test_without_the_cleaning_secrets_would_be_found() -> None:
     """The control: without the filter, the visit leaves secrets in the log."""
-    with visited("json", "weakened") as (visit, log):
+    with visited("json", clean=False) as (visit, log):
         assert leaked(visit, log) >= {"invitation", "token"}
 
 

@@ -38,11 +38,12 @@ def _status(pid: int) -> dict[str, list[str]]:
 
 
 def test_no_process_of_it_is_root_or_can_be_again(web: Web) -> None:
-    path = Path(f"/proc/{web.process.pid}/task/{web.process.pid}/children")
+    pid = web.process.pid or 0
+    path = Path(f"/proc/{pid}/task/{pid}/children")
     until(lambda: path.read_text())  # gunicorn listens before it has a worker
     children = path.read_text().split()
-    for pid in (web.process.pid, *map(int, children)):
-        status = _status(pid)
+    for one in (pid, *map(int, children)):
+        status = _status(one)
         assert status["Uid"] == status["Gid"] == [str(USER)] * 4
         assert status["Groups"] == []
         assert int(status["CapEff"][0], 16) == int(status["CapPrm"][0], 16) == 0
