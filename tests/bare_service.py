@@ -84,7 +84,8 @@ class Databases:
         name = url.partition("@/")[2].partition("?")[0]
         if name not in self._made:
             self._made.add(name)
-            self.server.sql(f"CREATE DATABASE {name} OWNER {_OWNER} TEMPLATE {template}")
+            # Copying the files costs half of what writing them by the log does.
+            self.server.sql(f"CREATE DATABASE {name} OWNER {_OWNER} TEMPLATE {template} STRATEGY FILE_COPY")
 
     def _ensure_template(self) -> None:
         """Create the template database, migrated once for the whole session."""
