@@ -131,6 +131,7 @@ def test_a_run_from_nothing_to_a_report(testbed: PeerTestbed, world: World, tmp_
     assert "Docker, 3 containers, same run: " in page and "apt-get install podman crun" in page
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("slicectl")
 def test_what_breaks_in_one_ends_that_one(testbed: PeerTestbed, world: World, tmp_path: Path) -> None:
     world.make((*paper_peers.DOCKER, "podman", "crun"))
@@ -145,6 +146,7 @@ def test_what_breaks_in_one_ends_that_one(testbed: PeerTestbed, world: World, tm
     assert "failed to mount overlay" in (run / "report.md").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("slicectl")
 def test_a_container_that_does_not_answer_is_told(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -159,6 +161,7 @@ def test_a_container_that_does_not_answer_is_told(
     assert "no ssh banner within 0.3 s" in result.steps["1/docker"]["stopped"] and world.left == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("slicectl")
 def test_where_fewer_come_up_these_are_measured(world: World, tmp_path: Path) -> None:
     world.make(paper_peers.DOCKER)
@@ -184,6 +187,7 @@ def test_the_node_is_guarded(testbed: PeerTestbed, world: World, tmp_path: Path)
     assert result.steps["1/slicemgr"]["data"]["n"] == 400 and not any("docker run" in one for one in world.calls)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("slicectl")
 def test_what_is_installed_later_is_measured_by_the_resumption(world: World, tmp_path: Path) -> None:
     world.make()

@@ -74,17 +74,11 @@ def files(folder: Path) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Built:
-    """clone: the tracked files, as in a clone. environment: a virtual environment with the wheel."""
+class Released:
+    """clone: the tracked files, as in a clone."""
 
     clone: Path
     sdist: Path
-    environment: Path
-
-    @property
-    def package(self) -> Path:
-        (found,) = self.environment.glob("lib/python3*/site-packages/slicemgr")
-        return found
 
     def sources(self) -> Mapping[str, Path]:
         """The files of the package by their path in it: those of slicemgr/ and of what it has links to."""
@@ -112,14 +106,21 @@ def make_environment(wheel: Path, dependencies: Path, target: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """As on a node. Nothing is downloaded: the dependencies are those of the environment that runs the tests."""
+def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
     work = tmp_path_factory.mktemp("distribution")
-    clone = work / "clone"
-    prodhost.copy_sources(clone)
-    sdist = make_sdist(clone, work / "sdist")
-    wheel = make_wheel(sdist, work, SLICEMGR_PROGRAMS="1")
-    return Built(clone, sdist, make_environment(wheel, Path(sysconfig.get_path("purelib")), work / "environment"))
+    prodhost.copy_sources(work / "clone")
+    return Released(work / "clone", make_sdist(work / "clone", work / "sdist"))
+
+
+@pytest.fixture(scope="module")
+def environment(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel, as on a node.
+
+    Nothing is downloaded: the dependencies are those of the environment that runs the tests.
+    """
+    work = tmp_path_factory.mktemp("node")
+    wheel = make_wheel(released.sdist, work, SLICEMGR_PROGRAMS="1")
+    return make_environment(wheel, Path(sysconfig.get_path("purelib")), work / "environment")
 
 
 @dataclass(frozen=True)
@@ -157,10 +158,10 @@ def base_dependencies(wheel: Path) -> dict[str, Distribution]:
 
 
 @pytest.fixture(scope="module")
-def laptop(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Laptop:
+def laptop(released: Released, tmp_path_factory: pytest.TempPathFactory) -> Laptop:
     work = tmp_path_factory.mktemp("laptop")
     (work / "no programs").mkdir()
-    wheel = make_wheel(built.sdist, work, PATH=str(work / "no programs"))
+    wheel = make_wheel(released.sdist, work, PATH=str(work / "no programs"))
     folder = work / "dependencies"
     folder.mkdir()
     for one in base_dependencies(wheel).values():
@@ -169,22 +170,23 @@ def laptop(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Laptop:
     return Laptop(wheel, make_environment(wheel, folder, work / "environment"))
 
 
-def test_the_sdist_has_all_that_builds_and_installs(built: Built) -> None:
-    found = members(built.sdist)
-    wanted = {f"{folder}/{name}" for folder in BESIDE for name in files(built.clone / folder) if name != "build.in"}
+def test_the_sdist_has_all_that_builds_and_installs(released: Released) -> None:
+    found = members(released.sdist)
+    wanted = {f"{folder}/{name}" for folder in BESIDE for name in files(released.clone / folder) if name != "build.in"}
     wanted |= {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "setup.py", "tools/packages.txt"}
-    wanted |= {f"slicemgr/{name}" for name in built.sources()}
+    wanted |= {f"slicemgr/{name}" for name in released.sources()}
     assert wanted - found.keys() == set()
     assert found["slicemgr/images/init/init"] & 0o111
 
 
-def test_the_sdist_has_nothing_twice_and_nothing_compiled(built: Built) -> None:
-    found = members(built.sdist)
+def test_the_sdist_has_nothing_twice_and_nothing_compiled(released: Released) -> None:
+    found = members(released.sdist)
     assert [name for name in found if name.startswith((*(f"{one}/" for one in LINKED), "tests/", "build/"))] == []
     assert [name for name in found if "libexec" in name or name.endswith((".pyc", ".o", ".so"))] == []
 
 
-def test_without_its_list_an_sdist_lacks_the_programs_in_c(built: Built, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_without_its_list_an_sdist_lacks_the_programs_in_c(tmp_path: Path) -> None:
     """The control of the tests above."""
     prodhost.copy_sources(tmp_path / "clone")
     (tmp_path / "clone" / "MANIFEST.in").unlink()
@@ -192,9 +194,15 @@ def test_without_its_list_an_sdist_lacks_the_programs_in_c(built: Built, tmp_pat
     assert not any(name.endswith(".c") for name in found)
 
 
-def test_the_package_is_installed_whole(built: Built) -> None:
+def package_in(environment: Path) -> Path:
+    (found,) = environment.glob("lib/python3*/site-packages/slicemgr")
+    return found
+
+
+@pytest.mark.long
+def test_the_package_is_installed_whole(released: Released, environment: Path) -> None:
     """Templates, static files, recipes, migrations and the programs, from the wheel."""
-    package, sources = built.package, built.sources()
+    package, sources = package_in(environment), released.sources()
     assert {"web/templates/base.html", "web/static/app.css", "images/debian-12/recipe.toml"} <= sources.keys()
     installed = {name for name in files(package) if not name.endswith(".pyc")}
     assert installed == {*sources, *(f"libexec/{name}" for name in PROGRAMS)}
@@ -204,10 +212,11 @@ def test_the_package_is_installed_whole(built: Built) -> None:
     assert all((package / "libexec" / name).read_bytes().startswith(b"\x7fELF") for name in PROGRAMS)
 
 
-def test_the_installed_program_runs_and_makes_a_database(built: Built, tmp_path: Path) -> None:
-    python, programs = built.environment / "bin" / "python", built.environment / "bin"
+@pytest.mark.long
+def test_the_installed_program_runs_and_makes_a_database(environment: Path, tmp_path: Path) -> None:
+    python, programs = environment / "bin" / "python", environment / "bin"
     place = run(python, "-c", "import slicemgr.web, slicemgr.migrations as m; print(m.__file__)", cwd=tmp_path)
-    assert Path(place.strip()) == built.package / "migrations" / "__init__.py"
+    assert Path(place.strip()) == package_in(environment) / "migrations" / "__init__.py"
     assert run(programs / "slicectl", "version", cwd=tmp_path).splitlines()[0] == __version__
     settings, database = tmp_path / "slicemgr.toml", tmp_path / "testbed.db"
     settings.write_text(f'[store]\nurl = "sqlite:///{database}"\n')
@@ -229,7 +238,8 @@ def test_the_wheel_of_a_client_is_pure_python_and_needs_little(laptop: Laptop) -
     assert base_dependencies(laptop.wheel).keys() == direct | indirect
 
 
-def test_files_of_an_earlier_build_are_not_in_the_wheel(built: Built, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_files_of_an_earlier_build_are_not_in_the_wheel(tmp_path: Path) -> None:
     """Neither the programs that `make setup` built in the clone, nor a module that a newer version no longer has."""
     source = tmp_path / "clone"
     prodhost.copy_sources(source)
@@ -252,7 +262,11 @@ def test_slicectl_runs_with_the_base_dependencies_alone(laptop: Laptop) -> None:
 
 @pytest.mark.parametrize(
     ("words", "extra"),
-    [(("slicemgr", "db", "upgrade"), "node"), (("slicemgr", "doctor"), "node"), (("slicectl", "audit"), "bench")],
+    [
+        (("slicemgr", "db", "upgrade"), "node"),
+        pytest.param(("slicemgr", "doctor"), "node", marks=pytest.mark.long),
+        (("slicectl", "audit"), "bench"),
+    ],
 )
 def test_a_command_without_its_extra_names_it(
     laptop: Laptop, service: Mapping[str, str], words: tuple[str, ...], extra: str
@@ -315,6 +329,7 @@ for module, names in {
 """
 
 
+@pytest.mark.long
 def test_the_client_needs_nothing_that_only_linux_has(
     laptop: Laptop, service: Mapping[str, str], tmp_path: Path
 ) -> None:
