@@ -135,7 +135,7 @@ class Counting(PasswordHasher):
     """Counts how many are at work at once; `together`: each waits until that many are, at most a minute."""
 
     def __init__(self, together: int) -> None:
-        super().__init__()
+        super().__init__(time_cost=1, memory_cost=8, parallelism=1)
         self.most = self._now = 0
         self._lock, self._together = threading.Lock(), threading.Barrier(together)
 
@@ -156,8 +156,8 @@ class Counting(PasswordHasher):
 def test_no_more_passwords_at_once_than_allowed(at_once: int) -> None:
     """With eight requests, exactly the allowed number runs at once; another number is the control."""
     passwords = Passwords(at_once)
-    hashed = passwords.hash(PASSWORD, "x")
     counting = passwords._hasher = Counting(at_once)
+    hashed = counting.hash(PASSWORD)
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(lambda _: passwords.matches(hashed, PASSWORD), range(8)))
     assert counting.most == at_once
