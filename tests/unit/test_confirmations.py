@@ -116,10 +116,10 @@ def test_a_question_gives_no_rights(tenants: Tenants) -> None:
 
 
 def test_the_only_pi_cannot_leave_a_project_with_slices(tenants: Tenants) -> None:
-    before = tenants.dump()
+    before = tenants.content()
     with pytest.raises(Refused) as error:
         members.remove_member(tenants.store, tenants.config, "lab", "alice", ALICE)
-    assert error.value.code is Code.CONFLICT and tenants.dump() == before
+    assert error.value.code is Code.CONFLICT and tenants.content() == before
     assert error.value.message == "alice is the only PI of project lab, which has 1 slice"
     members.remove_member(tenants.store, tenants.config, "hollow", "alice", ALICE)  # has no slices
 

@@ -179,9 +179,9 @@ def test_a_projects_own_default_and_reminders(lab: Lab) -> None:
     ],
 )
 def test_wrong_rules_are_refused_by_field(lab: Lab, raw: dict[str, Any], field: str) -> None:
-    before = lab.dump()
+    before = lab.content()
     assert refused(Code.INVALID, lab.rules, **raw).field == field
-    assert lab.dump() == before
+    assert lab.content() == before
 
 
 def test_rules_of_another_project_are_as_if_there_was_none(lab: Lab) -> None:

@@ -145,10 +145,10 @@ def test_fifty_at_once_for_the_last_of_a_quota(tenants: Tenants) -> None:
 def test_each_resource(tenants: Tenants, most: dict[str, Any], wanted: dict[str, Any], field: str) -> None:
     """bob's slice exists: 1 sliver, 1 core, 512 MiB, 4 GiB, 20 ports."""
     limit(tenants, **most)
-    before = tenants.dump()
+    before = tenants.content()
     error = refused(Code.QUOTA, ask, tenants, BOB, "more", **wanted)
     assert error.field == field and "reason" in error.hint
-    assert tenants.dump() == before
+    assert tenants.content() == before
     limit(tenants)
     assert ask(tenants, BOB, "more", **wanted).operation
 
@@ -200,7 +200,7 @@ def test_a_pi_sets_the_quota_up_to_the_ceiling(tenants: Tenants) -> None:
     shown = answer.get_json()
     assert (shown["quota"]["slivers"], shown["quota"]["lease"]) == (6, 3 * 86400)
     assert (shown["ceiling"]["slivers"], shown["ceiling"]["lease"]) == (6, 4 * 86400)
-    before = tenants.dump()
+    before = tenants.content()
     for wanted, field, text in (
         ({"slivers": 7}, "quota.slivers", "exceeds the ceiling of the project, 6"),
         ({"slivers": None}, "quota.slivers", "exceeds the ceiling of the project, 6"),
@@ -210,7 +210,7 @@ def test_a_pi_sets_the_quota_up_to_the_ceiling(tenants: Tenants) -> None:
         assert (error.field, error.message) == (field, text) and "an admin" in error.hint
     refused(Code.DENIED, projects.change, tenants.store, "lab", {"quota": {"slivers": 3}}, BOB)
     refused(Code.DENIED, projects.change, tenants.store, "lab", {"ceiling": {"slivers": 9}}, ALICE)
-    assert tenants.dump() == before
+    assert tenants.content() == before
     projects.change(tenants.store, "lab", {"quota": {"slivers": 7}}, ROOT)
     with tenants.store.read() as c:
         assert projects.limits(c, "lab", projects.CEILING).slivers == 7, "an admin's quota raises the ceiling"
@@ -278,10 +278,10 @@ def test_beyond_the_quota_over_http(tenants: Tenants) -> None:
 
 
 def test_a_request_that_could_never_be_met_does_not_wait(tenants: Tenants) -> None:
-    before = tenants.dump()
+    before = tenants.content()
     for wrong in ({"image": "nope"}, {"type": "kvm"}, {"cpu": 99}):
         refused(Code.INVALID, ask, tenants, BOB, "wrong", "please", count=20, **wrong)
-    assert tenants.dump() == before
+    assert tenants.content() == before
 
 
 def test_granted_by_the_pi_within_the_ceiling(tenants: Tenants) -> None:
@@ -301,9 +301,9 @@ def test_beyond_the_ceiling_only_an_admin_grants_but_trimmed_a_pi_may(tenants: T
     limit(tenants, slivers=2, ceiling={"slivers": 4})
     first = ask(tenants, BOB, "one", "please", count=5, ports=2).request
     second = ask(tenants, BOB, "two", "please", count=5, ports=2).request
-    before = tenants.dump()
+    before = tenants.content()
     refused(Code.QUOTA, requests.grant, tenants.store, tenants.config, first, {}, "", ALICE)
-    assert tenants.dump() == before
+    assert tenants.content() == before
     requests.grant(tenants.store, tenants.config, first, {"count": 3, "memory": "64M"}, "less is enough", ALICE)
     assert (used(tenants).slivers, used(tenants).memory) == (4, (512 + 3 * 64) << 20)
     requests.grant(tenants.store, tenants.config, second, {}, "", ROOT)
@@ -365,10 +365,10 @@ def test_nothing_is_granted_to_who_is_not_there_any_more(tenants: Tenants, how: 
 
 @pytest.mark.parametrize("changes", [{"name": "x"}, {"ssh_keys": []}, {"project": "rival"}, {"count": 0}])
 def test_what_a_grant_cannot_change(tenants: Tenants, changes: dict[str, Any]) -> None:
-    before = tenants.dump()
+    before = tenants.content()
     id_ = tenants.found["request"]
     refused(Code.INVALID, requests.grant, tenants.store, tenants.config, id_, changes, "", ROOT)
-    assert tenants.dump() == before
+    assert tenants.content() == before
 
 
 def test_no_more_requests_wait_than_somebody_could_read(tenants: Tenants) -> None:
@@ -462,9 +462,9 @@ def test_a_projects_own_import(tenants: Tenants) -> None:
     ],
 )
 def test_projects_that_cannot_be(tenants: Tenants, raw: dict[str, Any], field: str) -> None:
-    before = tenants.dump()
+    before = tenants.content()
     assert refused(Code.INVALID, projects.create, tenants.store, tenants.config, raw, ROOT).field == field
-    assert tenants.dump() == before
+    assert tenants.content() == before
 
 
 def test_a_project_with_things_in_it_stays(tenants: Tenants) -> None:

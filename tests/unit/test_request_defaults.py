@@ -31,10 +31,10 @@ def create(service: Service, **body: Any) -> slices.Created:
 
 
 def wrong(service: Service, **body: Any) -> Refused:
-    before = service.dump()
+    before = service.content()
     with pytest.raises(Refused) as error:
         create(service, **body)
-    assert service.dump() == before
+    assert service.content() == before
     return error.value
 
 

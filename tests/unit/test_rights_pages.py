@@ -77,7 +77,7 @@ def test_who_may(route: str, tenants: Tenants) -> None:
 def test_a_form_of_another_site_does_nothing(route: str, tenants: Tenants) -> None:
     """Without the proof, and with that of another session."""
     path = re.sub("[A-Z]{3,}", lambda word: tenants.found[word[0].lower()], PAGES[route].path)
-    bob, before = Browser(tenants, "bob"), watched(tenants)
+    bob = Browser(tenants, "bob")
     foreign = {"csrf_token": Browser(tenants, "alice").proof()}
     before = watched(tenants)
     for fields in ({}, {"csrf_token": "x"}, foreign):

@@ -67,11 +67,11 @@ def settle(service: Service) -> None:
 @pytest.fixture
 def refused(service: Service) -> Iterator[list[Refused]]:
     """Collects a refusal and checks that nothing happened."""
-    before = service.dump()
+    before = service.content()
     caught: list[Refused] = []
     yield caught
     assert caught, "nothing was refused"
-    assert service.dump() == before
+    assert service.content() == before
 
 
 def refuse(caught: list[Refused], call: Any, *args: Any, **named: Any) -> Refused:
@@ -140,11 +140,11 @@ def test_names_are_free_again_once_the_slice_is_gone(service: Service) -> None:
 
 def test_a_taken_name(service: Service) -> None:
     service.create()
-    before = service.dump()
+    before = service.content()
     with pytest.raises(Refused) as error:
         service.create()
     assert (error.value.code, error.value.field) == (Code.CONFLICT, "name")
-    assert service.dump() == before
+    assert service.content() == before
 
 
 @pytest.mark.parametrize(
@@ -209,11 +209,11 @@ def test_io_weight_and_kvm_where_the_node_can(tmp_path: Path) -> None:
 def test_actions_that_do_not_fit(service: Service, action: str, first: str, words: str) -> None:
     service.create()
     act(service, first)
-    before = service.dump()
+    before = service.content()
     with pytest.raises(Refused, match=words) as error:
         act(service, action)
     assert error.value.code is Code.CONFLICT
-    assert service.dump() == before
+    assert service.content() == before
 
 
 @pytest.mark.parametrize("action", [*slices.ACTIONS, "renew"])

@@ -191,11 +191,11 @@ def test_a_clone_is_a_request_like_the_original_and_pays_for_its_beginning(servi
 def test_wishes_for_a_clone_that_are_refused(service: Service, raw: dict[str, Any], field: str) -> None:
     make(service)
     take(service, "one", 100 * MIB)
-    before = service.dump()
+    before = service.content()
     with pytest.raises(Refused) as error:
         snapshots.clone(service.store, service.config, EXP, "one", raw)
     assert error.value.field == field
-    assert service.dump() == before
+    assert service.content() == before
 
 
 def test_a_clone_beyond_the_quota_and_with_wishes(service: Service) -> None:

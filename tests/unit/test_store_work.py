@@ -186,7 +186,7 @@ def test_images_and_nodes_as_seen(service: Service) -> None:
 
 
 def test_updates_of_what_is_gone_change_nothing(service: Service) -> None:
-    before = service.dump()
+    before = service.content()
     service.record(
         work.SliverSeen("abcdefgh-0", Phase.RUNNING, ""),
         work.SliverGone("abcdefgh-0"),
@@ -196,16 +196,16 @@ def test_updates_of_what_is_gone_change_nothing(service: Service) -> None:
         work.ImageSeen("0" * 64, ImageState.READY),
         work.ImageGone("0" * 64),
     )
-    assert service.dump() == before
+    assert service.content() == before
 
 
 def test_a_batch_is_written_whole_or_not_at_all(service: Service) -> None:
     service.create()
-    before = service.dump()
+    before = service.content()
     without_action = work.EventSeen("agent", None)  # type: ignore[arg-type]
     with pytest.raises(exc.IntegrityError):
         service.record(work.SliverSeen(service.rows()[0].sliver.id, Phase.RUNNING, ""), without_action)
-    assert service.dump() == before
+    assert service.content() == before
 
 
 def _sliver(service: Service) -> dict[str, Any]:
@@ -293,8 +293,8 @@ def test_actions_are_seen_by_the_agent(service: Service) -> None:
 
 
 def test_an_exception_undoes_the_transaction(service: Service) -> None:
-    before = service.dump()
+    before = service.content()
     with pytest.raises(KeyError), service.store.write() as c:
         c.execute(tables.images.delete())
         raise KeyError
-    assert service.dump() == before
+    assert service.content() == before
