@@ -10,9 +10,10 @@ from dataclasses import replace
 from flask import Flask
 
 from slicemgr.config import Config, NodeConfig, StoreConfig
+from slicemgr.config_oidc import OidcConfig
 from slicemgr.store import Store
 from slicemgr.web import create_app, state_of
-from slicemgr.web.pages import browser_session
+from slicemgr.web.pages import browser_session, openid
 
 _free: defaultdict[str, list[Flask]] = defaultdict(list)  # by the settings that creating an application depends on
 
@@ -23,11 +24,13 @@ def application(config: Config, store: Store) -> Iterator[Flask]:
 
     A test may change its `config`, which is restored. A test that adds routes or functions creates its own application.
     """
-    free = _free[repr(replace(config, node=NodeConfig(), store=StoreConfig()))]
+    free = _free[repr(replace(config, node=NodeConfig(), store=StoreConfig(), oidc=OidcConfig()))]
     if free:
         app = free.pop()
         app.extensions["slicemgr"] = state_of(config, store)
         browser_session.install_keys(app, config, store)
+        app.extensions.pop("slicemgr.openid", None)
+        openid.install(app)
     else:
         app = create_app(config, store)
     before = dict(app.config)
