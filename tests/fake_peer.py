@@ -3,18 +3,16 @@
 A container is a process that sends an ssh banner at its first port, with a file in WORLD/there that has its process
 ID. WORLD/log has a line for each call. WORLD/broken-NAME makes a program fail with the text of the file. WORLD/slow has
 the seconds of a creation, WORLD/mute suppresses the banners, WORLD/room has the number of containers that fit.
+
+Modules are imported where they are used: a run starts hundreds of these, which do almost nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
-import shutil
 import signal
-import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -32,6 +30,8 @@ def log(more: str = "") -> None:
 
 def serve(port: int) -> None:
     """Send banners until the process is killed."""
+    import socket
+
     with socket.create_server(("127.0.0.1", port)) as server:
         while True:
             connection, _ = server.accept()
@@ -42,6 +42,8 @@ def serve(port: int) -> None:
 
 def begin(name: str, port: int) -> None:
     """Start a container, which continues to run, and wait until it listens."""
+    import subprocess
+
     slow = WORLD / "slow"
     if slow.exists():
         time.sleep(float(slow.read_text()))
@@ -110,6 +112,8 @@ def engine() -> int:
 
 
 def lxd(text: str) -> int:
+    import json
+
     match WORDS[0]:
         case "launch":
             begin(WORDS[-1], int(json.loads(text)["devices"]["ssh"]["listen"].rpartition(":")[2]))
@@ -133,6 +137,8 @@ def rules(text: str) -> int:
 
 
 def btrfs() -> int:
+    import shutil
+
     match WORDS[:2]:
         case ["subvolume", "snapshot"]:
             shutil.copytree(WORDS[2], WORDS[3], symlinks=True)
@@ -142,6 +148,8 @@ def btrfs() -> int:
 
 
 def iperf3() -> int:
+    import json
+
     if "-s" in WORDS:
         print("Server listening", flush=True)
         sys.stdin.read()
@@ -174,6 +182,8 @@ def client(text: str) -> int:
         case "lxc-info":
             print(1)
         case "lxc-destroy":
+            import shutil
+
             shutil.rmtree(Path(WORDS[WORDS.index("--lxcpath") + 1]) / WORDS[WORDS.index("--name") + 1])
     return 0
 
