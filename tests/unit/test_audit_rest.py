@@ -41,7 +41,7 @@ class Agent(threading.Thread):
         self.service, self.ended = service, threading.Event()
 
     def run(self) -> None:
-        while not self.ended.wait(0.02):
+        while not self.ended.wait(0.05):
             with self.service.store.read() as c:
                 open_ = sa.select(t.operations).where(t.operations.c.state == OperationState.QUEUED)
                 operations = c.execute(open_.order_by(t.operations.c.created_at)).all()
@@ -114,6 +114,7 @@ def test_every_route_is_tried_and_nothing_is_left(tmp_path: Path) -> None:
         assert left(tenants) == before
 
 
+@pytest.mark.long
 def test_without_rights_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: a service whose rights allow everything to every user."""
 
