@@ -315,7 +315,7 @@ def test_killed_while_slivers_measure_and_cleaned(world: World) -> None:
     _until(lambda: world.far.there and len(_programs(world)) >= 2, process)
     process.kill()
     process.communicate(timeout=60)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while _programs(world) and time.monotonic() < end:
         time.sleep(0.05)
     assert _programs(world) == [], "programs end with who started them"
@@ -368,7 +368,7 @@ def test_a_program_lives_as_long_as_it_is_held(tmp_path: Path) -> None:
         endpoints.await_ready(talk)
         assert not mark.exists(), "it waits to be let go"
         talk.say("go")
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while not mark.exists():
             assert time.monotonic() < end
             time.sleep(0.01)

@@ -322,12 +322,12 @@ def test_a_libvirt_that_hangs_delays_no_look() -> None:
 
     machines = MachineStatistics(ask)
     assert machines.ask(True) == {}
-    assert asked.wait(10)
+    assert asked.wait(60)
     before = threading.active_count()
     assert [machines.ask(True) for _ in range(20)] == [{}] * 20
     assert threading.active_count() == before, "one question at a time"
     released.set()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not (known := machines.ask(True)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -352,7 +352,7 @@ def test_what_libvirt_tells_late_is_counted_once(service: Service, tmp_path: Pat
 
 def test_the_thread_records_until_it_is_stopped(service: Service) -> None:
     with Runner([recorder(service).chore()]):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not cpu_rows(service):
             assert time.monotonic() < deadline
             time.sleep(0.05)
