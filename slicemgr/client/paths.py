@@ -99,6 +99,6 @@ def problem(url: str, source: str, status: int, body: Mapping[str, Any]) -> Slic
     error = Failed(message, hint=hint) if failed else Refused(code, message, hint=hint, field=field)
     for one in errors:
         if one.get("field") != field:
-            more = f" ({one['hint']})" if one.get("hint") else ""
+            more = f" ({one['hint']})" if one.get("hint") and one["hint"] != hint else ""  # a common hint once
             error.add_note(f"{one.get('field')}: {one.get('message')}{more}")
     return error

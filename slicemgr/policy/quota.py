@@ -14,7 +14,7 @@ from slicemgr.model import Limits, SliceSpec
 from slicemgr.policy import leases
 from slicemgr.policy.allocate import size_text
 
-REQUEST_HINT = "give a `reason` to submit a request, delete unused slices, or request less"
+REQUEST_HINT = "give a reason to submit a request, delete unused slices, or request less"
 CEILING_HINT = "request less, or let an admin of the testbed decide, who may grant more"
 ADMIN_HINT = "delete unused slices, or ask an admin of the testbed for a larger quota"
 _NEARLY = 1e-6  # of a core: sums of fractions are not exact

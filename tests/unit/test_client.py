@@ -49,6 +49,10 @@ def test_each_wrong_field_is_told(canned: Canned, client: Client) -> None:
         client.slices.submit({"name": "exp"})
     assert caught.value.field == "cpu"
     assert caught.value.__notes__ == ["disk: too little (16M)"]
+    canned.on("POST /slices", problem(422, "invalid", "too much", field="cpu", hint="16M", errors=errors))
+    with pytest.raises(Refused) as caught:
+        client.slices.submit({"name": "exp"})
+    assert str(caught.value) == "cpu: too much (16M)" and caught.value.__notes__ == ["disk: too little"]
 
 
 @pytest.mark.parametrize(
