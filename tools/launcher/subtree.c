@@ -147,10 +147,10 @@ int make_subtree(const struct launch *launch, pid_t init)
 {
     int subtree = *launch->cgroup2 ? make_v2(launch, init) : make_v1(launch, init);
 
+    give_away(launch, subtree); /* first: with nsdelegate, limits of a namespace's root cannot be set inside it */
     write_file(subtree, "cgroup.procs", "0");
     if (unshare(CLONE_NEWCGROUP) < 0)
         die("cannot make a cgroup namespace");
-    give_away(launch, subtree);
     close(subtree);
     errno = 0;
     return mount_cgroup2(MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
