@@ -27,7 +27,8 @@ PACKAGES = ("ca-certificates", "git", "make")  # the requirements of the README 
 CLONE = "root/slicemgr"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 TESTS = ("-m", "not long", "tests/unit", "tests/golden")
-# Within the new namespaces: the mounts of a container, and then another root.
+# Within the new namespaces: the mounts of a container, and then another root. By pivot_root, because the kernel refuses
+# user namespaces to a process in a chroot. The shell stays the first process, and ends orphans as an init does.
 ENTER = """
 set -e
 root=$1; shift
@@ -45,7 +46,10 @@ mount -t tmpfs -o mode=1777,size=512m shm "$root/dev/shm"
 ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
 for one in stdin:0 stdout:1 stderr:2; do ln -s "/proc/self/fd/${one#*:}" "$root/dev/${one%:*}"; done
-exec chroot "$root" "$@"
+mkdir "$root/outside"
+cd "$root"
+pivot_root . outside
+exec chroot . sh -c 'umount -l /outside && rmdir /outside && "$@"; exit $?' sh "$@"
 """
 
 
