@@ -221,19 +221,7 @@ def _keys(text: str) -> tuple[str, ...]:
 def images(c: Connection) -> list[model.Image]:
     """All images, including those that are being imported or deleted."""
     i = t.images.c
-    columns = (
-        i.sha256,
-        i.name,
-        i.format,
-        i.virtual_size,
-        i.file_size,
-        i.arch,
-        i.os,
-        i.state,
-        i.created_at,
-        i.boot,
-        i.systemd,
-    )
+    columns = (i.sha256, i.name, i.format, i.virtual_size, i.file_size, i.arch, i.os, i.state, i.created_at, i.boot)
     return [
         model.Image(
             *row[:7], state=ImageState(row[7]), created_at=row[8], boot=model.BootFacts(**row[9]), systemd=row[10]
