@@ -10,17 +10,19 @@ from __future__ import annotations
 import functools
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import published
 import sqlalchemy as sa
-from bare_service import BOOT, KEY, Service, config_in
+from bare_service import BOOT, KEY, PATIENT, Service, config_in
 from flask import Flask
 from flask.testing import FlaskClient
 
-from slicemgr.config import Config
+from slicemgr.config import Config, MailConfig
 from slicemgr.model import ImageState, OperationState, Phase, Role, Scope
 from slicemgr.policy.access import Principal
 from slicemgr.service.accounts import authentication, sessions, ssh_keys, tokens
@@ -186,3 +188,13 @@ class Tenants(Service):
         e = t.events.c
         with self.store.read() as c:
             return [tuple(row) for row in c.execute(sa.select(e.user, e.action, e.detail).order_by(e.id))]
+
+
+@contextmanager
+def with_mail(folder: Path) -> Iterator[Tenants]:
+    """A testbed that sends mail; bob has an address."""
+    server = MailConfig(server="mail.example.org", sender="testbed@example.org")
+    with Tenants(folder, store=PATIENT, mail=server) as made:
+        with made.store.write() as c:
+            c.execute(t.users.update().where(t.users.c.name == "bob").values(email="bob@example.org"))
+        yield made

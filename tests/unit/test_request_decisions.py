@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from bare_service import PATIENT
 from browsers import Browser
-from tenants import ALICE, BOB, ROOT, Tenants, ask
+from tenants import ALICE, BOB, ROOT, Tenants, ask, with_mail
 from test_projects import limit, request_of
 
 from slicemgr.config import MailConfig
@@ -27,10 +26,7 @@ from slicemgr.store import tables as t
 @pytest.fixture
 def tenants(tmp_path: Path) -> Iterator[Tenants]:
     """A testbed that sends mail; bob has an address."""
-    server = MailConfig(server="mail.example.org", sender="testbed@example.org")
-    with Tenants(tmp_path, store=PATIENT, mail=server) as made:
-        with made.store.write() as c:
-            c.execute(t.users.update().where(t.users.c.name == "bob").values(email="bob@example.org"))
+    with with_mail(tmp_path) as made:
         yield made
 
 

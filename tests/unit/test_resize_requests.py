@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from bare_service import PATIENT
 from browsers import Browser
-from tenants import ALICE, BOB, DAVE, ROOT, Tenants
+from tenants import ALICE, BOB, DAVE, ROOT, Tenants, with_mail
 from test_projects import limit, refused, request_of
 
 from slicemgr import store as stores
-from slicemgr.config import MailConfig
 from slicemgr.errors import Code
 from slicemgr.model import GIB, Scope
 from slicemgr.policy.access import Principal
@@ -30,10 +28,7 @@ API = f"/api/v1{RESIZE}"
 @pytest.fixture
 def tenants(tmp_path: Path) -> Iterator[Tenants]:
     """A testbed that sends mail; lab has a quota of 5 GiB of disk and a ceiling of 8 GiB; bob has one sliver."""
-    server = MailConfig(server="mail.example.org", sender="testbed@example.org")
-    with Tenants(tmp_path, store=PATIENT, mail=server) as made:
-        with made.store.write() as c:
-            c.execute(t.users.update().where(t.users.c.name == "bob").values(email="bob@example.org"))
+    with with_mail(tmp_path) as made:
         limit(made, disk="5G", ceiling={"disk": "8G"})
         yield made
 
