@@ -46,7 +46,7 @@ AFTER_REBOOT = (
     "tests/production/test_reboot.py::test_host_and_database_agree_after_the_reboot",
     "tests/production/test_removal.py",
 )
-PACKAGED_TESTS = ("tests/production/test_packages_upgrade.py",)
+PACKAGED_TESTS = ("tests/production/test_first_hour.py", "tests/production/test_packages_upgrade.py")
 PACKAGED_AFTER_REBOOT = ("tests/production/test_removal.py",)  # a purge, while slivers run
 SECONDS = 6300.0  # timeout of one machine, with other tests at the same time
 POOL = """\

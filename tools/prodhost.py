@@ -196,7 +196,7 @@ def _add_tests(root: Path, clone: Path) -> None:
     words = "install --quiet --constraint /opt/testenv/versions.txt pytest pytest-timeout hypothesis"
     in_tree(root, f"{machine.OWN_PYTHON} -m pip {words}")
     (root / "opt" / "tests").mkdir()
-    for name in ("tests", "tools", "pyproject.toml"):  # not the sources: the tests use the installed package
+    for name in ("tests", "tools", "docs", "pyproject.toml"):  # not the sources: the tests use the installed package
         shutil.move(clone / name, root / "opt" / "tests" / name)
     shutil.rmtree(clone)
 
@@ -268,11 +268,13 @@ def run(
     console: Path,
     *,
     packaged: bool,
+    output: Path | None = None,
 ) -> str:
     """Install, boot, test, and return the output of the machine. Call it in a private mount namespace.
 
     pool_disk: a raw disk created as documented, with bases and disk images in it. images: their rows, as JSON.
-    packaged: install the Debian packages, on the running machine, instead of the source.
+    packaged: install the Debian packages, on the running machine, instead of the source. output: where the files go
+    that tests of the first boot keep.
     """
     text = INSTALL.read_text()
     commands = sort_commands(commands_below(text, SECTION))
@@ -294,6 +296,8 @@ def run(
         try:
             return machine.boot(work, pool_disk, console)
         finally:
+            if output is not None:
+                machine.read_output(work / "root.raw", output)
             say(f"ended after {time.monotonic() - started:.0f} s")
 
 
@@ -305,6 +309,7 @@ def main() -> int:
     parser.add_argument("--images", type=Path, required=True, help="the rows of the images on the pool's disk, as JSON")
     parser.add_argument("--packaged", action="store_true", help="install the Debian packages instead of the source")
     parser.add_argument("--console", type=Path, help="where the machine's console goes (default: below .run)")
+    parser.add_argument("--output", type=Path, help="a new folder for the files that tests keep, such as pages")
     parser.add_argument("--after-reboot", action="append", default=[], metavar="TEST", help="of the second boot")
     parser.add_argument("tests", nargs="+", metavar="TEST", help="of the first boot")
     arguments = parser.parse_args()
@@ -323,6 +328,7 @@ def main() -> int:
         arguments.after_reboot,
         console,
         packaged=arguments.packaged,
+        output=arguments.output,
     )
     whole, results = machine.merge(output)
     sys.stdout.write(results)

@@ -143,6 +143,12 @@ def make_disk(root: Path, target: Path) -> None:
     subprocess.run(["mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=1", "-d", root, target], check=True)
 
 
+def read_output(disk: Path, target: Path) -> None:
+    """Copy the files that tests keep (/opt/tests/output) from the machine's disk into a new folder."""
+    target.mkdir(parents=True)
+    subprocess.run(["debugfs", "-R", f"rdump /opt/tests/output {shlex.quote(str(target))}", disk], check=True)
+
+
 def merge(text: str) -> tuple[int, str]:
     """Merge consecutive JUnit documents. Returns the number of complete ones, and the merged document."""
     whole, merged = 0, ET.Element("testsuites")
