@@ -45,8 +45,8 @@ def test_an_operation_has_its_times_steps_and_log(tenants: Tenants, bob: Browser
 
 
 def test_what_happened_meanwhile_is_its_log(tenants: Tenants, bob: Browser) -> None:
-    path = operation(tenants, state="done", finished_at=utcnow())
     bob.post("/slices/exp/renew?project=lab", {"lease": "9d"})
+    path = operation(tenants, state="done", finished_at=utcnow())
     assert "<b>renew</b>" in bob.get(path).text
     operation(tenants, finished_at=utcnow() - timedelta(hours=1))
     assert "<b>renew</b>" not in bob.get(path).text, "afterwards"
