@@ -74,6 +74,7 @@ def _seed(service: Service) -> dict[str, str]:
     for name, user in (("lab", "bob"), ("lab", "dave"), ("hollow", "bob"), ("hollow", "dave")):
         members.set_member(store, config, name, user, "member", ROOT)
     with store.write() as c:
+        c.execute(t.projects.update().values(created_at=now - timedelta(days=1)))  # tests change times of later rows
         image = {"sha256": LAB_SHA, "name": LAB_IMAGE, "format": "qcow2", "virtual_size": 1, "file_size": 0}
         image |= {"arch": "x86_64", "boot": BOOT, "os": "Debian 12", "state": ImageState.READY, "project": "lab"}
         c.execute(t.images.insert().values(**image, created_at=now))
