@@ -82,8 +82,8 @@ def ensure_tree() -> Path:
 
 
 def prepare(root: Path) -> None:
-    """Clone the last commit, and copy the files that are needed to reach the package indexes."""
-    git = ["git", "-c", f"safe.directory={REPO}", "clone", "--quiet", "--no-hardlinks", "--depth=1"]
+    """Clone with the history, which two tests read, and copy the files that are needed to reach the package indexes."""
+    git = ["git", "-c", f"safe.directory={REPO}", "clone", "--quiet", "--no-hardlinks"]
     subprocess.run([*git, f"file://{REPO}", root / CLONE], check=True, stdin=subprocess.DEVNULL)
     for name, content in (("hosts", "127.0.0.1 localhost bare\n"), ("resolv.conf", None)):
         target = root / "etc" / name
