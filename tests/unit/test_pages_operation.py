@@ -60,6 +60,15 @@ def test_operations_on_slices_are_about_slices(tenants: Tenants, bob: Browser) -
     assert "My slices" in page and "Open " not in page.split("<main", 1)[1]
 
 
+def test_a_deleted_slice_is_not_offered(tenants: Tenants, bob: Browser) -> None:
+    path = operation(tenants, state="done", finished_at=utcnow())
+    assert "Open exp" in bob.get(path).text, "the control"
+    with tenants.store.write() as c:
+        c.execute(t.slices.delete().where(t.slices.c.name == "exp"))
+    page = bob.get(path).text.split("<main", 1)[1]
+    assert "/slices/exp" not in page and "My slices" in page
+
+
 @pytest.mark.parametrize(
     ("kind", "state", "words"),
     [

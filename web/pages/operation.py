@@ -9,7 +9,7 @@ from flask import Response, url_for
 from sqlalchemy.engine import Connection
 
 from slicemgr.service.views import operations as operation_views
-from slicemgr.service.views import pages
+from slicemgr.service.views import pages, slices
 from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.state import principal, state
 
@@ -26,6 +26,7 @@ def show(id: str) -> Response:
     with state().store.read() as c:
         operation = operation_views.operation(c, id, principal())
         events = _events(c, operation)
+        there = slices.is_there(c, operation["project"], operation["slice"])
     ended = operation["state"] in ("done", "failed")
     live: dict[str, Any] = {
         "template": "operation_live.html",
@@ -33,6 +34,7 @@ def show(id: str) -> Response:
         "every": 0 if ended else _EVERY,
         "path": url_for("operation_page.show", id=id),
         "operation": operation,
+        "slice_is_there": there,
         "events": events,
     }
     if browser_session.is_htmx():

@@ -128,9 +128,16 @@ def _page(id: str, form: Form | None = None, status: int = 200) -> Response:
         found = people.requests(c, by, id)[0]
         project = people.project_list(c, by, found["project"])[0] if by.sees(found["project"]) else None
         slice_ = _slice(c, id) if project else None
+        there = project is not None and slice_views.is_there(c, found["project"], found["name"])
     waits = found["state"] == RequestState.WAITING
     may = {"decide": waits and by.leads(found["project"]), "withdraw": waits and by.user == found["user"]}
-    values = {"project": project, "may": may, "slice": slice_, "asked": _typed(found["wanted"])}
+    values = {
+        "project": project,
+        "may": may,
+        "slice": slice_,
+        "slice_is_there": there,
+        "asked": _typed(found["wanted"]),
+    }
     values["granted"] = _typed(found["granted"] or {})
     return shell.show(
         "requests/show.html", status, form=form or Form(_typed(found["wanted"])), request_=found, **values

@@ -53,6 +53,12 @@ def slice_state(states: Collection[str]) -> str:
     return sorted(moving)[0] if moving else "partial"
 
 
+def is_there(c: Connection, project: str | None, name: str | None) -> bool:
+    """Whether a project has a slice of this name: that of an operation or request may have been deleted."""
+    l = t.slices.c
+    return bool(c.scalar(sa.select(sa.exists().where(l.project == project, l.name == name))))
+
+
 def slices(
     c: Connection,
     projects: Collection[str] | None = None,
