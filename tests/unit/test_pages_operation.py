@@ -101,3 +101,11 @@ def test_image_operations_are_about_images(
     assert (
         re.search(r'Extract the files</th><td data-label="State"><span><span class="badge bad">', page) is not None
     ) is failed
+
+
+@pytest.mark.parametrize(("kind", "words"), [("doctor", "Check the node: done"), ("gc", "Find leftovers: done")])
+def test_operations_on_a_node_are_about_nodes(tenants: Tenants, kind: str, words: str) -> None:
+    about = {"kind": kind, "slice_name": "", "slice_id": "", "project": ""}
+    path = operation(tenants, state="done", finished_at=utcnow(), **about)
+    page = Browser(tenants, "root").get(path).text.split("<main", 1)[1]
+    assert words in page and 'href="/nodes">Nodes</a>' in page and "My slices" not in page
