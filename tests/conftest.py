@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -54,6 +55,13 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(), f"{name} differs; if that is meant: pytest tests/golden --regenerate"
 
     return compare
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Lets programs that tests start end at SIGINT: a shell starts processes in the background without it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

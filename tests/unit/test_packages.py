@@ -22,7 +22,7 @@ PROGRAMS = {  # started programs by package, independent of other packages of th
     "bubblewrap": ("bwrap",),
     "coreutils": ("chroot", "cp", "dd", "nice", "truncate"),
     "dash": ("sh",),
-    "e2fsprogs": ("mke2fs",),
+    "e2fsprogs": ("debugfs", "mke2fs"),
     "fdisk": ("sfdisk",),
     "git": ("git",),
     "iperf3": ("iperf3",),
