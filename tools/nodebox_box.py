@@ -168,7 +168,8 @@ class Box:
             raw = json.loads((self.directory / "box.json").read_text())
         except FileNotFoundError as error:
             raise BoxError(f"there is no box {self.name!r}: nodebox make {self.name}") from error
-        return Spec(**{**raw, "lans": tuple(Lan(**lan) for lan in raw["lans"])})
+        known = {name: raw[name] for name in Spec.__dataclass_fields__ if name in raw}  # it may be of a newer version
+        return Spec(**{**known, "lans": tuple(Lan(**lan) for lan in raw["lans"])})
 
     @property
     def state(self) -> State | None:
