@@ -465,3 +465,15 @@ def queries(tenants: Tenants, browser: Browser, path: str) -> int:
 def test_templates_use_no_filter_that_trusts() -> None:
     for path in (PACKAGE / "web" / "templates").rglob("*.html"):
         assert "|safe" not in path.read_text() and "autoescape" not in path.read_text(), path
+
+
+def test_a_granted_request_offers_its_slice_until_it_is_deleted(tenants: Tenants, bob: Browser) -> None:
+    r, id_ = t.requests, tenants.found["request"]
+    with tenants.store.write() as c:
+        granted = {"state": "granted", "operation": tenants.found["operation"], "name": "exp"}
+        c.execute(r.update().where(r.c.id == id_).values(granted))
+    assert "/slices/exp?project=lab" in bob.get(f"/requests/{id_}").text, "the control"
+    with tenants.store.write() as c:
+        c.execute(t.slices.delete().where(t.slices.c.name == "exp"))
+    page = bob.get(f"/requests/{id_}").text
+    assert "Show operation" in page and "/slices/exp" not in page
