@@ -273,8 +273,8 @@ def run(
     """Install, boot, test, and return the output of the machine. Call it in a private mount namespace.
 
     pool_disk: a raw disk created as documented, with bases and disk images in it. images: their rows, as JSON.
-    packaged: install the Debian packages, on the running machine, instead of the source. output: where the files go
-    that tests of the first boot keep.
+    packaged: install the Debian packages, on the running machine, instead of the source. output: the folder for the
+    files that tests of the first boot keep.
     """
     text = INSTALL.read_text()
     commands = sort_commands(commands_below(text, SECTION))
@@ -313,6 +313,8 @@ def main() -> int:
     parser.add_argument("--after-reboot", action="append", default=[], metavar="TEST", help="of the second boot")
     parser.add_argument("tests", nargs="+", metavar="TEST", help="of the first boot")
     arguments = parser.parse_args()
+    if arguments.output is not None:
+        arguments.output.mkdir(parents=True)  # an error now, not after the machine has ended
     CACHE.mkdir(parents=True, exist_ok=True)
     lock = (CACHE / "lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)  # one machine at a time, until this process ends

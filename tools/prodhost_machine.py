@@ -144,8 +144,7 @@ def make_disk(root: Path, target: Path) -> None:
 
 
 def read_output(disk: Path, target: Path) -> None:
-    """Copy the files that tests keep (/opt/tests/output) from the machine's disk into a new folder."""
-    target.mkdir(parents=True)
+    """Copy the files that tests keep (/opt/tests/output) from the machine's disk into a folder."""
     subprocess.run(["debugfs", "-R", f"rdump /opt/tests/output {shlex.quote(str(target))}", disk], check=True)
 
 
