@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
-from slicemgr.agent import startup
+from slicemgr.agent import doctor, startup
 from slicemgr.agent.agent_lock import only_one
 from slicemgr.agent.apply import Applier
 from slicemgr.agent.chores.capture_rings import Captures
@@ -23,6 +23,10 @@ from slicemgr.agent.reconcile import Reconciler
 from slicemgr.agent.scheduler import Scheduler
 from slicemgr.config import Config
 from slicemgr.drivers.guest.proc_view import ProcView
+from slicemgr.drivers.libvirt import acceleration
+from slicemgr.drivers.libvirt.hypervisor import Hypervisor
+from slicemgr.drivers.network.firewall import Firewall
+from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Failed
 from slicemgr.service.leases import leases
 from slicemgr.service.nodes import retention
@@ -53,6 +57,13 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         scheduler.run()
         if journal.broke:
             raise Failed("the agent could not write its reports", hint="see the log of the agent, and restart it")
+
+
+def checks(config: Config) -> list[doctor.Check]:
+    """Whether this host has everything that an agent needs."""
+    found = acceleration.find(config.libvirt.acceleration, config.node.state_dir / "acceleration.json")
+    pool, firewall = Pool(config.node.pool), Firewall(config.network)
+    return doctor.examine(config, Hypervisor(config.libvirt), pool, firewall, found)
 
 
 def host_chores(node: Node) -> list[Chore]:

@@ -25,7 +25,11 @@ _SECRETS = ("mail.password_file", "oidc.client_secret_file")
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--with-secrets", is_flag=True, help="Include the files of passwords, and the password in store.url.")
+@click.option(
+    "--with-secrets",
+    is_flag=True,
+    help="Include the files of passwords, the password in store.url, and the key of the authority.",
+)
 @click.option("--without-samples", is_flag=True, help="Leave out the measurements; the sums of projects are included.")
 @click.pass_context
 def backup(context: click.Context, file: Path, with_secrets: bool, without_samples: bool) -> None:
@@ -63,6 +67,8 @@ def setting_files(
         section, _, field = name.partition(".")
         if text := getattr(getattr(config, section), field):
             paths[name] = Path(text)
+    if with_secrets and config.authority_dir.exists():
+        paths |= {f"authority.{name}": config.authority_dir / f"{name}.pem" for name in ("key", "certificate")}
     files = {name: _content(name, file) for name, file in paths.items()}
     if not with_secrets and archive.SETTINGS in files:
         files[archive.SETTINGS] = _without_password(config, files[archive.SETTINGS])

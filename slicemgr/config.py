@@ -281,6 +281,16 @@ class Config:
         return self.node.state_dir / "uploads"
 
     @property
+    def authority_dir(self) -> Path:
+        """The key and the certificate of the testbed's authority; only the signer reads them."""
+        return self.node.state_dir / "authority"
+
+    @property
+    def membership_dir(self) -> Path:
+        """The key and the certificate with which this host belongs to a testbed."""
+        return self.node.state_dir / "membership"
+
+    @property
     def experiments_dir(self) -> Path:
         """The files of published experiments, a folder each; the web process writes here."""
         return self.node.state_dir / "experiments"

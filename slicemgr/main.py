@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from slicemgr import __version__, backup_commands, logs
+from slicemgr import __version__, backup_commands, logs, testbed_commands
 from slicemgr import config as settings
 from slicemgr.errors import Failed, SlicemgrError, missing_extra
 
@@ -86,15 +86,10 @@ def up(config: settings.Config) -> None:
 @click.pass_obj
 def doctor(config: settings.Config, output: str) -> None:
     """Check everything the node needs, without the service; exit status 1 if something is missing."""
+    from slicemgr import agent_process
     from slicemgr.agent import doctor as examination
-    from slicemgr.drivers.libvirt import acceleration
-    from slicemgr.drivers.libvirt.hypervisor import Hypervisor
-    from slicemgr.drivers.network.firewall import Firewall
-    from slicemgr.drivers.storage.btrfs import Pool
 
-    found = acceleration.find(config.libvirt.acceleration, config.node.state_dir / "acceleration.json")
-    pool, firewall = Pool(config.node.pool), Firewall(config.network)
-    checks = examination.examine(config, Hypervisor(config.libvirt), pool, firewall, found)
+    checks = agent_process.checks(config)
     if output == "json":
         click.echo(json.dumps(examination.report(checks), indent=2))
     for check in checks if output == "table" else ():
@@ -222,6 +217,8 @@ def db_copy(config: settings.Config, target: str) -> None:
 
 cli.add_command(backup_commands.backup)
 cli.add_command(backup_commands.restore)
+cli.add_command(testbed_commands.join)
+cli.add_command(testbed_commands.signer)
 
 
 def _init(config: settings.Config) -> None:

@@ -78,6 +78,15 @@ class ImageState(StrEnum):
     MISSING = "missing"
 
 
+class NodeState(StrEnum):
+    """The life of a node. `added`: its host has not joined. `joined`: its host has a certificate, but no agent reported
+    yet. A node whose agent uses the database itself is `active` from the start."""
+
+    ADDED = "added"
+    JOINED = "joined"
+    ACTIVE = "active"
+
+
 class Role(StrEnum):
     """The role of a user in a project. A PI manages members, all slices, and requests within the ceiling."""
 

@@ -266,12 +266,25 @@ class Image(TypedDict):
 
 
 class Node(TypedDict):
+    """state: added, joined or active. drained: whether it gets no new slivers. agent_seen_at: None: never."""
+
     name: str
     address: str
-    agent_seen_at: str
+    site: NotRequired[str]
+    state: NotRequired[str]
+    drained: NotRequired[bool]
+    agent_seen_at: str | None
     facts: dict[str, object]
     capacity: dict[str, int]
     used: dict[str, int]
+
+
+class AddedNode(TypedDict):
+    """command: for the host of the node; it contains a secret."""
+
+    node: Node
+    command: str
+    expires_at: str
 
 
 class Event(TypedDict):

@@ -251,6 +251,19 @@ class Service:
             c.execute(tables.incarnations.insert().values(number=1, backup_at=now, began_at=now, ended_at=now))
             c.execute(tables.host_reports.insert().values(node="node1", incarnation=1, at=now, found={}))
             c.execute(tables.unclaimed.insert().values(node="node1", sliver="x", state="stopped", snapshots=[]))
+            added = {
+                "name": "node2",
+                "address": "",
+                "facts": {},
+                "site": "tuebingen",
+                "state": "added",
+                "identity": "node-a",
+            }
+            c.execute(tables.nodes.insert().values(**added))
+            c.execute(tables.joins.insert().values(**ends, node="node2"))
+            c.execute(tables.authorities.insert().values(fingerprint="f", certificate="c", created_at=now))
+            issued = {"serial": "1", "identity": "node-a", "certificate": "c", "issued_at": now, "expires_at": now}
+            c.execute(tables.certificates.insert().values(**issued))
             row = {"name": "Scale", "kind": "scale", "summary": "It scales.", "published_by": schema.ADMIN}
             c.execute(tables.experiments.insert().values(**row, id="1", published_at=now, size=1, sha256=SHA, files=[]))
 

@@ -8,6 +8,8 @@ from typing import Any
 _KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDZL+rD/vRwJyc8ynlZ34fozFD0H1+ae81XD1/BIyS4U"
 _SHA = "4f1d6c0b9a7e5d3c2b1a09f8e7d6c5b4a39281706f5e4d3c2b1a0f9e8d7c6b5a"
 _NOW, _LATER = "2026-01-31T12:00:00Z", "2026-02-07T12:00:00Z"
+_REQUEST = "-----BEGIN CERTIFICATE REQUEST-----\nMIH...\n-----END CERTIFICATE REQUEST-----\n"
+_CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB...\n-----END CERTIFICATE-----\n"
 _MIB, _GIB = 1 << 20, 1 << 30
 
 # By `Shape.field`, else by field.
@@ -31,6 +33,7 @@ FIELDS: dict[str, Any] = {
     "Key.type": "ssh-ed25519",
     "Limits.cpu": 1.0,
     "Node.name": "node1",
+    "Node.state": "active",
     "Operation.image": None,
     "Operation.kind": "create",
     "Operation.progress": {"done": 0, "total": 2},
@@ -62,7 +65,9 @@ FIELDS: dict[str, Any] = {
     "boot": None,
     "booted": None,
     "capacity": {"memory": 24 * _GIB, "disk": 200 * _GIB, "cpus": 8, "ports": 22768},
+    "certificate": _CERTIFICATE,
     "changes": {"count": 20},
+    "command": "slicemgr join https://testbed.example SECRET#4f1d6c0b",
     "comment": "alice@laptop",
     "cpu_shares": 1024,
     "created_at": _NOW,
@@ -75,6 +80,7 @@ FIELDS: dict[str, Any] = {
     "detail": "",
     "disk": 4 * _GIB,
     "email": "alice@example.org",
+    "drained": False,
     "enabled": True,
     "error": None,
     "exceeds": "slivers: 42 of 50 are used, 40 more are too many",
@@ -91,6 +97,7 @@ FIELDS: dict[str, Any] = {
     "host": "192.0.2.1",
     "host_key": _KEY,
     "id": "7d865e959b246691",
+    "identity": "node-k3x9q2mab7cdefgh",
     "image": "debian-12",
     "image_sha256": _SHA,
     "index": 0,
@@ -128,11 +135,13 @@ FIELDS: dict[str, Any] = {
     "port": 10000,
     "project": "lab",
     "projects": {"lab": "pi"},
+    "removed": "node7",
     "reason": "forty senders for one bottleneck",
     "result": None,
     "role": "member",
     "scope": "write",
     "sha256": _SHA,
+    "site": "tuebingen",
     "slice": "exp",
     "sliver": "k3x9q2ma-0",
     "slivers": 2,
@@ -171,6 +180,7 @@ BODIES: dict[str, Any] = {
     "change_project": {"quota": {"slices": 20, "lease": "30d"}, "ceiling": {"memory": None}},
     "invite_user": {"name": "alice", "email": "alice@example.org"},
     "change_user": {"full_name": "Alice Example"},
+    "join_testbed": {"token": "SECRET", "request": _REQUEST},
     "accept_invitation": {"token": "SECRET", "password": "a long password"},
 }
 

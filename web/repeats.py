@@ -16,7 +16,13 @@ from slicemgr.web.state import principal, state
 
 # Their responses contain a secret that is shown once: stored encrypted.
 _SECRETS = frozenset(
-    {"credentials.create_token", "people.invite_user", "people.invite_again", "slices.ask_for_console"}
+    {
+        "credentials.create_token",
+        "people.invite_user",
+        "people.invite_again",
+        "slices.ask_for_console",
+        "membership.add_node",
+    }
 )
 # Images and reports are identified by their content; a changed password no longer matches.
 WITHOUT = frozenset({"images.import_image", "experiments.publish_experiment", "people.change_password"})

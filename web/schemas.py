@@ -245,7 +245,10 @@ class Image(Schema):
 class Node(Schema):
     name = fields.String()
     address = fields.String()
-    agent_seen_at = fields.String()
+    site = fields.String(metadata={"description": "empty: not given"})
+    state = fields.String(metadata={"description": "added, joined or active"})
+    drained = fields.Boolean(metadata={"description": "whether it gets no new slivers"})
+    agent_seen_at = fields.String(allow_none=True)
     facts = fields.Dict()
     capacity = fields.Dict()
     used = fields.Dict()

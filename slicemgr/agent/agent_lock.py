@@ -1,4 +1,4 @@
-"""The lock that allows one agent per node."""
+"""The lock that allows one agent per node, and one process of each other kind."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from slicemgr.errors import Code, Refused
 
 
 @contextmanager
-def only_one(path: Path) -> Iterator[None]:
-    """Hold the lock of a running agent. Raises Refused if another agent holds it."""
+def only_one(path: Path, what: str = "agent") -> Iterator[None]:
+    """Hold the lock of a running agent. Raises Refused if another agent holds it. what: the kind of process."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -21,7 +21,9 @@ def only_one(path: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Refused(
-                Code.CONFLICT, f"another agent runs on this node ({path} is locked)", hint="stop the other agent first"
+                Code.CONFLICT,
+                f"another {what} runs on this node ({path} is locked)",
+                hint=f"stop that {what} first",
             ) from None
         yield
     finally:

@@ -11,7 +11,7 @@ from slicemgr.config import Config
 from slicemgr.drivers.guest import authorized_keys
 from slicemgr.drivers.kernel import capture_rings, cgroup
 from slicemgr.drivers.network import fragments
-from slicemgr.errors import Failed
+from slicemgr.errors import Code, Failed, Refused
 from slicemgr.model import Sliver
 from slicemgr.store import incarnation, pending
 
@@ -32,6 +32,9 @@ def prepare(node: Node) -> None:
     with node.store.read() as connection:
         rows = pending.slivers(connection, config.node.name)
         held = incarnation.held(connection)
+        if pending.joins_with_certificate(connection, config.node.name):
+            hint = "set another node.name"
+            raise Refused(Code.CONFLICT, f"{config.node.name} is a node that joins with a certificate", hint=hint)
     _note_keys(config, rows)
     slivers = [row.sliver for row in rows]
     if held is None:

@@ -76,6 +76,10 @@ RULES: Mapping[str, Rule] = {
     f"POST {API}/experiments": Rule(expected=_DENIED, data=b"audit", query={"name": "$new"}),
     f"GET {API}/nodes/{{name}}": Rule(expected=_ANSWERED),
     f"GET {API}/nodes/{{name}}/samples": Rule(expected=_ANSWERED),
+    f"GET {API}/authority": Rule(expected=(*_ANSWERED, 409)),  # a certificate for all; 409: there is none
+    f"POST {API}/nodes": Rule({"name": "/"}, _DENIED),  # no valid name, so that no node would be added
+    f"POST {API}/nodes/{{name}}/rename": Rule({"name": "/"}, _DENIED, objects=_NO_NODE),
+    f"POST {API}/join": Rule({"token": "audit", "request": "audit"}, (409, 422)),
     f"POST {API}/nodes/{{name}}/doctor": Rule(expected=_DENIED, objects=_NO_NODE),
     f"POST {API}/nodes/{{name}}/gc": Rule({"apply": False}, _DENIED, objects=_NO_NODE),
     f"POST {API}/nodes/{{name}}/baseline": Rule({"image": "$sha256", "count": 1}, _DENIED, objects=_NO_NODE),

@@ -42,6 +42,27 @@ class Nodes(OldList, Resource):
     def get(self, name: str) -> wire.Node:
         return cast("wire.Node", self._connection.call("GET", f"/nodes/{segment('NODE', name)}"))
 
+    def add(self, name: str, site: str = "") -> wire.AddedNode:
+        """Add a node. `command` is for its host, as root, once and within an hour; only this answer has it."""
+        body = {"name": name, **({"site": site} if site else {})}
+        return cast("wire.AddedNode", self._connection.call("POST", "/nodes", body))
+
+    def remove(self, name: str) -> None:
+        """Remove a node without slivers, and revoke its certificate."""
+        self._connection.call("DELETE", f"/nodes/{segment('NODE', name)}")
+
+    def rename(self, name: str, new: str) -> wire.Node:
+        path = f"/nodes/{segment('NODE', name)}/rename"
+        return cast("wire.Node", self._connection.call("POST", path, {"name": new}))
+
+    def drain(self, name: str) -> wire.Node:
+        """Place no new slivers on the node."""
+        return cast("wire.Node", self._connection.call("POST", f"/nodes/{segment('NODE', name)}/drain", {}))
+
+    def undrain(self, name: str) -> wire.Node:
+        """Place new slivers on the node again."""
+        return cast("wire.Node", self._connection.call("POST", f"/nodes/{segment('NODE', name)}/undrain", {}))
+
     def doctor(self, node: str) -> wire.Operation:
         """Start the checks of a node. The result of the operation has `checks`."""
         return self._ask(node, "doctor", {})

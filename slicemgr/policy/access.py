@@ -19,6 +19,7 @@ _HINTS = {
     "project": "list your projects with `slicectl project list`",
     "invitation": "list your invitations with `slicectl project invitations`",
     "request": "list them with `slicectl request list`",
+    "node": "list them with `slicectl node list`",
     "user": "list them with `slicectl user list`",
     "experiment": "list them with `slicectl bench published`",
 }
@@ -260,6 +261,11 @@ def publish_image(by: Principal, project: str | None, name: str) -> None:
 
 def run_on_node(by: Principal, kind: str) -> None:
     require(by, f"run {kind} on a node")
+
+
+def change_nodes(by: Principal, action: str) -> None:
+    """Add, drain, rename and remove nodes."""
+    require(by, action)
 
 
 def see_metrics(by: Principal) -> None:

@@ -220,7 +220,8 @@ def _node_seen(c: Connection, updates: list[NodeSeen]) -> None:
         row = {"name": u.name, "address": u.address, "agent_seen_at": utcnow()}
         changes = row if u.facts is None else {**row, "facts": u.facts}
         statement = insert(c, t.nodes).values({"facts": {}, **changes})
-        c.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changes))
+        own = t.nodes.c.identity.is_(None)  # not the row of a host that joins with a certificate
+        c.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changes, where=own))
 
 
 def _host_seen(c: Connection, updates: list[HostSeen]) -> None:

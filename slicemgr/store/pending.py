@@ -132,6 +132,12 @@ def _by_index(sliver: str) -> tuple[str, int]:
     return tag, int(index)
 
 
+def joins_with_certificate(c: Connection, node: str) -> bool:
+    """Whether the row of the node is of a host that joins the testbed with a certificate."""
+    n = t.nodes.c
+    return bool(c.scalar(sa.select(sa.exists().where(n.name == node, n.identity.is_not(None)))))
+
+
 def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> list[SliverRow]:
     """All slivers of the node, or those among `ids`, including those that should be absent. Three queries."""
     s, sl, i = t.slivers.c, t.slices.c, t.images.c

@@ -273,17 +273,60 @@ answers = sa.Table(
     sa.ForeignKeyConstraint(["user"], ["users.name"], ondelete="CASCADE"),
 )
 
-# next_*: the start of the next search, so that freed resources are not reused at once.
+# next_*: the start of the next search, so that freed resources are not reused at once. identity: the name in its
+# certificates and at the broker, which never changes; NULL: its agent uses the database itself. drained: it gets no
+# new slivers.
 nodes = sa.Table(
     "nodes",
     metadata,
     sa.Column("name", sa.Text, primary_key=True),
     _text("address"),
-    sa.Column("agent_seen_at", UtcTime, nullable=False),
+    sa.Column("agent_seen_at", UtcTime),
     sa.Column("facts", sa.JSON, nullable=False),
     _number("next_address", server_default="0"),
     _number("next_port", server_default="0"),
     _number("next_uid", server_default="0"),
+    _empty("site"),
+    _text("state", server_default=sa.text("'active'")),
+    sa.Column("identity", sa.Text),
+    sa.Column("drained", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Index("ix_nodes_identity", "identity", unique=True),
+)
+
+# At most one join token for each node, valid once: the first certificate request that comes with it (PEM) is stored,
+# and no other is accepted. serial: of the certificate issued for it; "": not yet.
+joins = sa.Table(
+    "joins",
+    metadata,
+    sa.Column("node", sa.Text, primary_key=True),
+    _text("hash", unique=True),
+    _text("user"),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("expires_at", UtcTime, nullable=False),
+    _empty("request"),
+    _empty("address"),
+    _empty("serial"),
+    sa.ForeignKeyConstraint(["node"], ["nodes.name"], ondelete="CASCADE"),
+)
+
+# The certificates of the testbed's authority and those that it issued to nodes (PEM). An identity outlives its node.
+authorities = sa.Table(
+    "authorities",
+    metadata,
+    sa.Column("fingerprint", sa.Text, primary_key=True),
+    _text("certificate"),
+    sa.Column("created_at", UtcTime, nullable=False),
+)
+
+certificates = sa.Table(
+    "certificates",
+    metadata,
+    sa.Column("serial", sa.Text, primary_key=True),
+    _text("identity", index=True),
+    _text("certificate"),
+    sa.Column("issued_at", UtcTime, nullable=False),
+    sa.Column("expires_at", UtcTime, nullable=False),
+    sa.Column("revoked_at", UtcTime),
 )
 
 images = sa.Table(

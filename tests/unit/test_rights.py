@@ -78,6 +78,15 @@ CASES = {
     f"POST {API}/images/<name>/publish": Case(f"{API}/images/{LAB_SHA}/publish", (404, 403, 403, 403, 200, 403)),
     f"GET {API}/nodes": Case(f"{API}/nodes", ALL),
     f"GET {API}/nodes/<name>": Case(f"{API}/nodes/node1", ALL),
+    f"GET {API}/authority": Case(f"{API}/authority", (409,)),  # there is none
+    f"POST {API}/join": Case(f"{API}/join", (422,), {"token": "x", "request": "x"}),
+    f"POST {API}/nodes": Case(f"{API}/nodes", (403, 403, 403, 403, 409, 403), {"name": "node7"}),
+    f"DELETE {API}/nodes/<name>": Case(f"{API}/nodes/node1", (403, 403, 403, 403, 409, 403)),
+    f"POST {API}/nodes/<name>/drain": Case(f"{API}/nodes/node1/drain", (403, 403, 403, 403, 200, 403)),
+    f"POST {API}/nodes/<name>/undrain": Case(f"{API}/nodes/node1/undrain", (403, 403, 403, 403, 200, 403)),
+    f"POST {API}/nodes/<name>/rename": Case(
+        f"{API}/nodes/node1/rename", (403, 403, 403, 403, 409, 403), {"name": "node7"}
+    ),
     f"POST {API}/nodes/<name>/doctor": Case(f"{API}/nodes/node1/doctor", ADMINS),
     f"POST {API}/nodes/<name>/gc": Case(f"{API}/nodes/node1/gc", ADMINS, {"apply": True}),
     f"POST {API}/nodes/<name>/baseline": Case(f"{API}/nodes/node1/baseline", ADMINS, {"image": LAB_SHA}),

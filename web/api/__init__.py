@@ -11,6 +11,7 @@ from slicemgr.web.api import (
     invitations,
     leases,
     measures,
+    membership,
     people,
     projects,
     requests,
@@ -24,12 +25,13 @@ from slicemgr.web.state import authenticate
 
 __all__ = ["GUARDED", "OPEN", "blueprints", "check_target"]
 
-OPEN = (testbed.health, sign_in.routes)  # routes without a token
+OPEN = (testbed.health, sign_in.routes, membership.open_routes)  # routes without a token
 GUARDED = (
     testbed.slice_routes,
     snapshots.routes,
     testbed.image_routes,
     testbed.node_routes,
+    membership.routes,
     testbed.log_routes,
     people.routes,
     projects.routes,

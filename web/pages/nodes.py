@@ -24,8 +24,10 @@ _SOON = 1.0  # seconds between updates while an operation on the node is running
 _MOVING = ("queued", "running")
 _COLUMNS: dict[str, Callable[[Row], Any]] = {
     "name": itemgetter("name"),
+    "site": itemgetter("site"),
+    "state": itemgetter("state"),
     "address": itemgetter("address"),
-    "contact": itemgetter("agent_seen_at"),
+    "contact": lambda one: one["agent_seen_at"] or "",
     "slivers": lambda one: one["used"]["slivers"],
     "cpus": lambda one: one["capacity"]["cpus"],
     "memory": lambda one: one["capacity"]["memory"],

@@ -194,7 +194,7 @@ class Scale:
         deleted = max(map(datetime.fromisoformat, ended), default=None)
         if deleted is None:
             return
-        seen = datetime.fromisoformat(shown["agent_seen_at"])  # by the clock of the service, as the other
+        seen = datetime.fromisoformat(shown["agent_seen_at"] or ended[0])  # by the clock of the service, as the other
         since = (seen - deleted).total_seconds()
         if since > _CLEANED:
             return

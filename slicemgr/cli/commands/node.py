@@ -1,4 +1,4 @@
-"""slicectl node: list, show."""
+"""slicectl node: list, show, add, remove, rename, drain, undrain."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 from slicemgr.cli.groups import Group
 from slicemgr.cli.render import tables
 from slicemgr.cli.render.output import Output, output_options
+from slicemgr.cli.shared import confirm, yes_option
 from slicemgr.errors import Code, Refused
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def node() -> None:
-    """Show the hosts that run slivers."""
+    """Show and manage the hosts that run slivers."""
 
 
 @node.command("list")
@@ -40,6 +41,63 @@ def show_node(name: str | None, output: Output) -> None:
     with Client.local() as client:
         found = client.nodes.get(name or the_node(client))
         output.show([found], found)
+
+
+@node.command("add")
+@click.argument("name")
+@click.option("--site", default="", help="Where the node is, such as tuebingen.")
+def add_node(name: str, site: str) -> None:
+    """Add a node, and print the command that its host runs as root, once and within an hour (admins).
+
+    Until the host has joined, repeating this prints a new command and makes the old one invalid.
+    """
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        click.echo(client.nodes.add(name, site)["command"])
+
+
+@node.command("remove")
+@click.argument("name")
+@yes_option
+def remove_node(name: str, yes: bool) -> None:
+    """Remove a node without slivers, and revoke its certificate (admins)."""
+    from slicemgr.client import Client
+
+    confirm(f"Remove node {name}?", yes)
+    with Client.local() as client:
+        client.nodes.remove(name)
+
+
+@node.command("rename")
+@click.argument("name")
+@click.argument("new")
+def rename_node(name: str, new: str) -> None:
+    """Rename a node that joined with a command of `slicectl node add` (admins)."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        client.nodes.rename(name, new)
+
+
+@node.command("drain")
+@click.argument("name")
+def drain_node(name: str) -> None:
+    """Place no new slivers on a node; those on it are not changed (admins)."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        client.nodes.drain(name)
+
+
+@node.command("undrain")
+@click.argument("name")
+def undrain_node(name: str) -> None:
+    """Place new slivers on a node again (admins)."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        client.nodes.undrain(name)
 
 
 def the_node(client: Client) -> str:

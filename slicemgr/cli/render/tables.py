@@ -83,6 +83,9 @@ IMAGES = Table(
 NODES = Table(
     (
         field("name", whole=True),
+        field("site"),
+        field("state"),
+        field("drained"),
         field("address"),
         field("agent_seen_at", when),
         Column("slivers", lambda row: row["used"]["slivers"]),
@@ -97,7 +100,19 @@ NODES = Table(
         field("facts.cgroup"),
         field("facts.firewall"),
     ),
-    ("name", "address", "agent_seen_at", "slivers", "cpus", "memory", "disk", "memory_limits", "ports_used"),
+    (
+        "name",
+        "site",
+        "state",
+        "address",
+        "agent_seen_at",
+        "slivers",
+        "cpus",
+        "memory",
+        "disk",
+        "memory_limits",
+        "ports_used",
+    ),
 )
 OPERATIONS = Table(
     (

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.ipc.wake import wake
-from slicemgr.model import Boot, Init, SliceSpec, SliverType
+from slicemgr.model import Boot, Init, NodeState, SliceSpec, SliverType
 from slicemgr.policy import access, allocate
 from slicemgr.policy.access import Principal
 from slicemgr.service.nodes import operations
@@ -38,16 +38,23 @@ class NodeRow:
         return allocate.Node(self.name, number("cpus"), number("memory"), number("disk_total"))
 
 
-def choose(c: Connection, name: str | None) -> NodeRow:
-    """The node called `name`, or the only one. Refused if there is none (yet)."""
+def choose(c: Connection, name: str | None, *, placing: bool = False) -> NodeRow:
+    """The node called `name`, or the first one. Refused if there is none (yet).
+
+    placing: for new slivers, which a drained node does not get.
+    """
     n = t.nodes.c
-    query = sa.select(n.name, n.facts, n.next_address, n.next_port, n.next_uid).order_by(n.name)
-    rows = c.execute(query).all()
+    query = sa.select(n.name, n.facts, n.next_address, n.next_port, n.next_uid, n.drained).order_by(n.name)
+    rows = c.execute(query.where(n.state == NodeState.ACTIVE)).all()
     if not rows:
         raise Refused(Code.UNAVAILABLE, "no node has a running agent", hint="start `slicemgr agent` on the node")
-    row = next((row for row in rows if name in (None, row.name)), None)
-    if row is None:
+    named = [row for row in rows if name in (None, row.name)]
+    if not named:
         raise invalid("node", f"{name!r} is unknown", f"the nodes are {', '.join(row.name for row in rows)}")
+    row = next((row for row in named if not (placing and row.drained)), None)
+    if row is None:
+        message = "every node is drained" if name is None else f"node {name} is drained"
+        raise Refused(Code.UNAVAILABLE, message, hint="an admin ends that with `slicectl node undrain`", field="node")
     return NodeRow(row.name, row.facts, allocate.Cursors(*row[2:5]))
 
 
@@ -83,8 +90,11 @@ def request(store: Store, config: Config, name: str, kind: str, by: Principal, p
     """Start an operation on a node, such as `doctor` or `gc`; the operation's id."""
     access.run_on_node(by, kind)
     with store.write() as c:
-        if c.scalar(sa.select(t.nodes.c.name).where(t.nodes.c.name == name)) is None:
+        state = c.scalar(sa.select(t.nodes.c.state).where(t.nodes.c.name == name))
+        if state is None:
             raise Refused(Code.NOT_FOUND, f"there is no node {name!r}", field="node")
+        if state != NodeState.ACTIVE:
+            raise Refused(Code.CONFLICT, f"no agent of node {name} has reported yet", hint="`slicectl node show`")
         now = utcnow()
         operation = operations.add(c, kind, operations.Subject(name), by.user, now, params)
         operations.note(c, by.user, kind, now, detail=name, address=by.address)

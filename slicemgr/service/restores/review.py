@@ -15,7 +15,7 @@ from slicemgr import sliver_record
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.ipc.wake import wake
-from slicemgr.model import Desired, ImageState, Phase, Sliver
+from slicemgr.model import Desired, ImageState, NodeState, Phase, Sliver
 from slicemgr.service.nodes import operations
 from slicemgr.store import Store, incarnation
 from slicemgr.store import tables as t
@@ -84,7 +84,8 @@ def review(c: Connection) -> Review:
         raise Refused(Code.CONFLICT, "the database is not on hold", hint="it is after `slicemgr restore FILE`")
     h = t.host_reports.c
     reports = {row.node: row.found for row in c.execute(sa.select(h.node, h.found).where(h.incarnation == held.number))}
-    nodes = c.scalars(sa.select(t.nodes.c.name).order_by(t.nodes.c.name))
+    n = t.nodes.c
+    nodes = c.scalars(sa.select(n.name).where(n.state == NodeState.ACTIVE).order_by(n.name))
     gone = {sha256 for one in reports.values() for sha256 in one["images"]}
     i = t.images.c
     return Review(

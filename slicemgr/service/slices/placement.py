@@ -42,7 +42,7 @@ def place(
     if c.scalar(taken) is not None:
         raise Refused(Code.CONFLICT, f"there is already a slice {spec.name!r}", hint="choose another", field="name")
     image = _image(c, spec.image, spec.project)
-    node = nodes.choose(c, spec.node)
+    node = nodes.choose(c, spec.node, placing=True)
     nodes.check_able(node, spec)
     boot = _check_image(image, spec)
     most, limit = (

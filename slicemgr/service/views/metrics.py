@@ -93,7 +93,7 @@ class Testbed(Collector):
     def _nodes(self, c: Connection) -> Iterator[Metric]:
         nodes = node_views.nodes(c, self._config.network)
         rows = c.execute(sa.select(t.nodes)).all()
-        contacts = {row.name: row.agent_seen_at.timestamp() for row in rows}
+        contacts = {row.name: row.agent_seen_at.timestamp() for row in rows if row.agent_seen_at}
         yield _by_node(
             "agent_seen_timestamp_seconds", "Time of the last contact with the agent, in seconds since 1970.", contacts
         )

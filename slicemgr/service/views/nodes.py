@@ -36,6 +36,9 @@ def _node(row: Row[*tuple[Any, ...]], used: Sequence[Any], network: NetworkConfi
     return {
         "name": row.name,
         "address": row.address,
+        "site": row.site,
+        "state": row.state,
+        "drained": row.drained,
         "agent_seen_at": when(row.agent_seen_at),
         "facts": facts,
         "capacity": {

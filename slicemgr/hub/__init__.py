@@ -1,0 +1,1 @@
+"""The centre of a testbed with several nodes."""

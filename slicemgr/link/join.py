@@ -1,0 +1,177 @@
+"""`slicemgr join`: get this host a certificate of a testbed, with a token of one use.
+
+The host makes its key itself. It sends the token over TLS alone, to a server that the system's authorities or the
+testbed's own vouch for; the fingerprint in the token names the latter.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+import ssl
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hmac import compare_digest
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from slicemgr.certificates import requests
+from slicemgr.certificates.private_files import write_private
+from slicemgr.errors import Code, Failed, Refused, invalid
+
+_TOKEN = re.compile(r"([A-Za-z0-9_-]{43})#([0-9a-f]{64})")
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_TIMEOUT = 30.0  # seconds for one request
+_PATIENCE = 120.0  # seconds until the signer has answered
+_INTERVAL = 1.0
+_LARGEST = 64 << 10  # bytes of an answer
+KEY, CERTIFICATE, AUTHORITY, CENTRE = "key.pem", "certificate.pem", "authority.pem", "centre.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    node: str
+    site: str
+    identity: str
+
+
+def check(url: str, token: str, folder: Path) -> tuple[str, str]:
+    """The secret of the token and the fingerprint of the authority. Refused before anything is sent."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise invalid("URL", f"{url[:200]!r} is not the URL of a testbed", "such as https://testbed.example")
+    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+        raise invalid("URL", "http would send the token unencrypted", "use https")
+    found = _TOKEN.fullmatch(token)
+    if found is None:
+        raise invalid("TOKEN", "is not complete", "copy the whole line that `slicectl node add` printed")
+    if folder.exists():
+        raise Refused(Code.CONFLICT, "this host has already joined a testbed", hint=f"its membership is {folder}")
+    return found[1], found[2]
+
+
+def join(url: str, token: str, folder: Path, patience: float = _PATIENCE) -> Joined:
+    """Write key, certificate, authority and URL to a new folder. On an error it does not exist.
+
+    patience: seconds to wait for the signer. Refused: the token is not valid. Failed: the testbed cannot be reached, or
+    is not the one that the token is of.
+    """
+    secret, fingerprint = check(url, token, folder)
+    authority = _authority(url, fingerprint)
+    key = requests.new_key()
+    asked = {"token": secret, "request": requests.new_request(key)}
+    answer = _certificate(url, authority, asked, patience)
+    identity = requests.check_issued(answer["certificate"], authority, key)
+    joined = Joined(answer["node"], answer["site"], identity)
+    centre = {"url": url, "node": joined.node, "site": joined.site, "identity": identity}
+    _write(
+        folder,
+        {
+            KEY: requests.key_pem(key),
+            CERTIFICATE: answer["certificate"].encode(),
+            AUTHORITY: authority.encode(),
+            CENTRE: (json.dumps(centre, indent=2) + "\n").encode(),
+        },
+    )
+    return joined
+
+
+def _authority(url: str, fingerprint: str) -> str:
+    """The certificate with that fingerprint: it alone decides, whoever the server is."""
+    unchecked = ssl.create_default_context()
+    unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
+    found = _text(_call(url, "GET", "/authority", None, unchecked), "certificate")
+    if not compare_digest(requests.fingerprint(found), fingerprint):
+        hint = "another server answers at this URL, or the line was not copied whole"
+        raise Failed("the certificate authority at this URL is not the one that the token names", hint=hint)
+    return found
+
+
+def _certificate(url: str, authority: str, asked: dict[str, str], patience: float) -> dict[str, str]:
+    context = ssl.create_default_context()
+    context.load_verify_locations(cadata=authority)
+    end = time.monotonic() + patience
+    hint = "is `slicemgr signer` running at the centre? Get a new line with `slicectl node add`"
+    failure = Failed("the testbed did not issue a certificate", hint=hint)
+    while True:
+        try:
+            answer = _call(url, "POST", "/join", asked, context)
+        except Failed as error:
+            if error.code is not Code.UNAVAILABLE:
+                raise
+            failure = error
+        else:
+            found = {name: _text(answer, name, empty=True) for name in ("node", "site", "certificate")}
+            if found["certificate"]:
+                return found
+        if time.monotonic() > end:
+            raise failure
+        time.sleep(min(_INTERVAL, patience))
+
+
+def _call(url: str, method: str, path: str, body: dict[str, str] | None, context: ssl.SSLContext) -> dict[str, Any]:
+    parts = urlsplit(url)
+    assert parts.hostname is not None  # by `check`
+    if parts.scheme == "https":
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            parts.hostname, parts.port, timeout=_TIMEOUT, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT)
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Accept": "application/json", "User-Agent": "slicemgr", "Content-Type": "application/json"}
+    with ExitStack() as stack:
+        stack.callback(connection.close)
+        try:
+            connection.request(method, f"{parts.path.rstrip('/')}/api/v1{path}", data, headers)
+            response = connection.getresponse()
+            status, content = response.status, response.read(_LARGEST)
+        except ssl.SSLCertVerificationError as error:
+            hint = "neither the system's authorities nor the testbed's issued it for this name"
+            raise Failed(
+                f"the certificate of {parts.hostname} is not valid: {error.verify_message}", hint=hint
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise Failed(f"{url} does not answer: {error}", code=Code.UNAVAILABLE) from error
+    try:
+        answer = json.loads(content)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise Failed(f"{parts.hostname} answered with status {status} and no JSON", hint="is it the URL of slicemgr?")
+    if status >= 400:
+        code = Code.from_wire(str(answer.get("code")))
+        raise Refused(code, _shown(answer.get("detail")), hint=_shown(answer.get("hint")))
+    return answer
+
+
+def _text(answer: dict[str, Any], name: str, *, empty: bool = False) -> str:
+    value = answer.get(name)
+    if not isinstance(value, str) or not (value or empty) or len(value) > requests.LONGEST:
+        raise Failed(f"the answer of the testbed has no valid {name}")
+    return value
+
+
+def _shown(value: object) -> str:
+    """Text of a server that is not trusted yet, for a terminal."""
+    return "".join(one if one.isprintable() else "?" for one in str(value or ""))[:300]
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    """All files, or no folder: it gets its name after they are on the disk."""
+    folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with ExitStack() as undo:
+        fresh = Path(tempfile.mkdtemp(prefix=".join-", dir=folder.parent))
+        undo.callback(shutil.rmtree, fresh, ignore_errors=True)
+        for name, content in files.items():
+            write_private(fresh / name, content)
+        try:
+            fresh.rename(folder)
+        except OSError as error:
+            raise Refused(Code.CONFLICT, f"{folder} cannot be written: {error.strerror}") from error
+        undo.pop_all()

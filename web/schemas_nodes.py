@@ -1,0 +1,58 @@
+"""The API's shapes of nodes that join a testbed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marshmallow import Schema, fields
+
+from slicemgr.web.schemas import Node
+
+_LABEL = {"type": "string", "minLength": 1, "maxLength": 40, "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"}
+NODE_REQUEST: dict[str, Any] = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {
+        "name": {**_LABEL, "example": "node7"},
+        "site": {**_LABEL, "description": "where it is", "example": "tuebingen"},
+    },
+}
+RENAME_REQUEST: dict[str, Any] = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {"name": {**_LABEL, "example": "node8"}},
+}
+JOIN_REQUEST: dict[str, Any] = {
+    "type": "object",
+    "required": ["token", "request"],
+    "properties": {
+        "token": {"type": "string", "minLength": 1, "maxLength": 1024, "description": "the part before `#`"},
+        "request": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 4096,
+            "description": "a certificate request (PKCS #10, PEM) with a P-256 key",
+        },
+    },
+}
+
+
+class AddedNode(Schema):
+    node = fields.Nested(Node)
+    command = fields.String(metadata={"description": "for the host of the node, as root"})
+    expires_at = fields.String()
+
+
+class Removed(Schema):
+    removed = fields.String()
+
+
+class AuthorityCertificate(Schema):
+    certificate = fields.String(metadata={"description": "PEM"})
+
+
+class Membership(Schema):
+    node = fields.String()
+    site = fields.String()
+    identity = fields.String(metadata={"description": "the name in the certificate; it never changes"})
+    certificate = fields.String(metadata={"description": "PEM, valid for 90 days; empty: not issued yet"})
