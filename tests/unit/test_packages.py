@@ -146,5 +146,6 @@ def test_a_production_node_gets_what_the_guide_installs_and_no_database_server()
         "nginx",
         "postgresql",
         "prometheus",
+        "rabbitmq-server",
         "sysbench",
     }

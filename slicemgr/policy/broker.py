@@ -1,0 +1,151 @@
+"""The rights of nodes at the message broker, and its settings (RabbitMQ 3.10). Pure.
+
+Each node has a queue for orders to it, `to.IDENTITY`, and an exchange with a queue for its reports, `from.IDENTITY`. It
+reads the former and publishes to the latter; it declares, binds and deletes nothing. The queue of a report names its
+sender, whatever the message contains. One topic exchange for all would not do: the broker compares the routing key with
+the rights of the sender, but not the further keys in the headers CC and BCC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+VHOST = "slicemgr"
+HUB = "hub"  # the name in the certificate of the hub; that of a node begins with `node-`
+LARGEST_MESSAGE = 4 << 20  # bytes
+_QUEUE_BYTES = 32 << 20
+_QUEUE_LENGTH = 10_000
+_CONNECTIONS, _CHANNELS = 2, 8  # of a node: the second is for a reconnect while the first is not given up yet
+_NOTHING = "^$"
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Regular expressions of names that a user may configure, write and read (as of RabbitMQ)."""
+
+    configure: str
+    write: str
+    read: str
+
+    def body(self) -> Json:
+        return {"configure": self.configure, "write": self.write, "read": self.read}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request to the broker's management API that may be repeated. path: below `/api`."""
+
+    method: str
+    path: str
+    body: Json | None = None
+
+
+def orders(identity: str) -> str:
+    """The queue with what a node has to do."""
+    return f"to.{identity}"
+
+
+def reports(identity: str) -> str:
+    """The exchange and the queue for what a node reports."""
+    return f"from.{identity}"
+
+
+def sender(queue: str) -> str:
+    """The identity of the node whose reports are in a queue. ValueError for another queue."""
+    if not queue.startswith("from."):
+        raise ValueError(queue)
+    return queue.removeprefix("from.")
+
+
+def rights(identity: str) -> Rights:
+    return Rights(_NOTHING, f"^{re.escape(reports(identity))}$", f"^{re.escape(orders(identity))}$")
+
+
+def limits() -> Mapping[str, int]:
+    return {"max-connections": _CONNECTIONS, "max-channels": _CHANNELS}
+
+
+def queue_arguments() -> Mapping[str, Any]:
+    """A full queue refuses messages, and the sender keeps them: nothing is dropped without a sign."""
+    return {"x-max-length": _QUEUE_LENGTH, "x-max-length-bytes": _QUEUE_BYTES, "x-overflow": "reject-publish"}
+
+
+def admit(identity: str) -> Sequence[Call]:
+    """What gives a node its queues and its rights, in this order."""
+    to, back = orders(identity), reports(identity)
+    durable = {"durable": True, "auto_delete": False}
+    bounded = {**durable, "arguments": dict(queue_arguments())}
+    user = f"/users/{identity}"
+    permissions = f"/permissions/{VHOST}/{identity}"
+    return (
+        *(Call("PUT", f"/queues/{VHOST}/{one}", bounded) for one in (to, back)),
+        Call("PUT", f"/exchanges/{VHOST}/{back}", {**durable, "type": "fanout", "internal": False, "arguments": {}}),
+        Call("POST", f"/bindings/{VHOST}/e/{back}/q/{back}", {"routing_key": "", "arguments": {}}),
+        Call("PUT", user, {"password_hash": "", "tags": ""}),  # no password: it logs in by its certificate alone
+        Call("PUT", permissions, rights(identity).body()),
+        *(Call("PUT", f"/user-limits/{identity}/{name}", {"value": value}) for name, value in limits().items()),
+    )
+
+
+def expel(identity: str) -> Sequence[Call]:
+    """What takes everything from a node that was removed; first the right to connect."""
+    to, back = orders(identity), reports(identity)
+    return (
+        Call("DELETE", f"/users/{identity}"),
+        Call("DELETE", f"/connections/username/{identity}"),
+        Call("DELETE", f"/exchanges/{VHOST}/{back}"),
+        *(Call("DELETE", f"/queues/{VHOST}/{one}") for one in (to, back)),
+    )
+
+
+def definitions(version: str, password_hash: str) -> Json:
+    """What the broker loads at its start: the virtual host and the hub, and no guest.
+
+    password_hash: of the hub for the management API, on the loopback interface; AMQP accepts certificates only.
+    """
+    every = Rights(".*", ".*", ".*").body()
+    hub = {"name": HUB, "password_hash": password_hash, "hashing_algorithm": "rabbit_password_hashing_sha256"}
+    return {
+        "rabbitmq_version": version,
+        "vhosts": [{"name": VHOST}],
+        "users": [{**hub, "tags": ["administrator"], "limits": {}}],
+        "permissions": [{"user": HUB, "vhost": VHOST, **every}],
+    }
+
+
+def configuration(
+    address: str, port: int, management: int, certificates: Mapping[str, str], definitions_file: str
+) -> str:
+    """The text of rabbitmq.conf: TLS with client certificates, and no other way in.
+
+    address: on which nodes connect. management: the port of the management API, on the loopback interface.
+    certificates: the paths of `cacertfile`, `certfile` and `keyfile`.
+    """
+    lines = [
+        "listeners.tcp = none",
+        f"listeners.ssl.1 = {address}:{port}",
+        *(f"ssl_options.{name} = {path}" for name, path in certificates.items()),
+        "ssl_options.verify = verify_peer",
+        "ssl_options.fail_if_no_peer_cert = true",
+        "ssl_options.depth = 1",
+        "ssl_options.versions.1 = tlsv1.3",
+        "ssl_options.versions.2 = tlsv1.2",
+        "ssl_cert_login_from = common_name",
+        "auth_mechanisms.1 = EXTERNAL",
+        f"max_message_size = {LARGEST_MESSAGE}",
+        f"channel_max = {_CHANNELS}",
+        "management.tcp.ip = 127.0.0.1",
+        f"management.tcp.port = {management}",
+        f"load_definitions = {definitions_file}",
+        "disk_free_limit.absolute = 200MB",
+        "vm_memory_high_watermark.absolute = 1GB",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+PLUGINS = "[rabbitmq_auth_mechanism_ssl,rabbitmq_management].\n"

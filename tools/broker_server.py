@@ -1,0 +1,179 @@
+"""A private RabbitMQ from Debian's package, in namespaces of its own: no network but loopback, no other processes.
+
+Its files are in a temporary directory and are removed at the end. `inside` brings a thread into its network.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from nodebox_linux import CLONE_NEWNET, setns
+
+from slicemgr.certificates import requests
+from slicemgr.certificates.authority import Authority
+from slicemgr.policy import broker
+
+USER = "rabbitmq"  # created by Debian's package
+HOST, PORT, MANAGEMENT = "127.0.0.1", 5671, 15672
+_START = 120.0  # seconds
+
+
+def program() -> Path:
+    found = sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/sbin/rabbitmq-server"))
+    if not found:
+        raise RuntimeError("there is no RabbitMQ: apt-get install rabbitmq-server")
+    return found[-1]
+
+
+class Broker:
+    """A broker that runs within a context. authority: of its certificate and of those of its clients."""
+
+    def __init__(self, authority: Authority) -> None:
+        self.authority = authority
+        self.password = secrets.token_urlsafe(24)
+        self.folder = Path(tempfile.mkdtemp(prefix="slicemgr-mq-", dir="/tmp"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._prepare()
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+        shutil.rmtree(self.folder)
+
+    def _prepare(self) -> None:
+        self.folder.chmod(0o711)
+        made = self.folder / "broker"
+        for directory in (made, made / "log", made / "mnesia"):
+            directory.mkdir(mode=0o700)
+        key = requests.new_key()
+        issued = self.authority.server([HOST, "localhost"], key.public_key(), datetime.now(UTC))
+        files = {"cacertfile": "authority.pem", "certfile": "certificate.pem", "keyfile": "key.pem"}
+        paths = {name: str(made / file) for name, file in files.items()}
+        (made / "authority.pem").write_text(self.authority.certificate)
+        (made / "certificate.pem").write_text(issued.certificate)
+        (made / "key.pem").write_bytes(requests.key_pem(key))
+        settings = broker.configuration(HOST, PORT, MANAGEMENT, paths, str(made / "definitions.json"))
+        (made / "rabbitmq.conf").write_text(settings)
+        (made / "plugins").write_text(broker.PLUGINS)
+        (made / "definitions.json").write_text(json.dumps(broker.definitions("3.10.8", hashed(self.password))))
+        (made / ".erlang.cookie").write_text(secrets.token_hex(16))
+        (made / ".erlang.cookie").chmod(0o400)
+        for path in (made, *made.iterdir()):
+            shutil.chown(path, USER, USER)
+
+    def start(self) -> None:
+        """Start the broker, and wait until clients can connect."""
+        made = self.folder / "broker"
+        environment = {
+            "HOME": str(made),
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "LANG": "C.UTF-8",
+            "RABBITMQ_NODENAME": "slicemgr@localhost",
+            "RABBITMQ_MNESIA_BASE": str(made / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(made / "log"),
+            "RABBITMQ_CONFIG_FILE": str(made / "rabbitmq.conf"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(made / "plugins"),
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            # Threads of an idle scheduler wait actively by default.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none +S 2:2",
+        }
+        inner = f"ip link set lo up && exec setpriv --reuid={USER} --regid={USER} --init-groups {program()}"
+        words = ["setpriv", "--pdeathsig=KILL", "--", "unshare", "--net", "--pid", "--fork", "--kill-child"]
+        words += ["--mount-proc", "sh", "-c", inner]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=environment
+            )
+        deadline = time.monotonic() + _START
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"RabbitMQ does not start: {self.log()[-2000:]}")
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            status, found = self.call("GET", "/overview")
+            return status == 200 and "amqp/ssl" in {one["protocol"] for one in found["listeners"]}
+        return False
+
+    def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """End the broker and everything in its namespaces."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(number)
+            process.kill()
+            process.wait()
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Bring this thread into the broker's network. A socket stays in the network in which it was made."""
+        assert self._process is not None
+        own = os.open(f"/proc/self/task/{threading.get_native_id()}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            other = os.open(f"/proc/{self._process.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                setns(other, CLONE_NEWNET)
+            finally:
+                os.close(other)
+            try:
+                yield
+            finally:
+                setns(own, CLONE_NEWNET)
+        finally:
+            os.close(own)
+
+    def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Status and JSON of a request to the management API, as the hub."""
+        with self.inside(), contextlib.closing(http.client.HTTPConnection(HOST, MANAGEMENT, timeout=30)) as connection:
+            secret = base64.b64encode(f"{broker.HUB}:{self.password}".encode()).decode()
+            headers = {"Authorization": f"Basic {secret}", "Content-Type": "application/json"}
+            connection.request(method, f"/api{path}", None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            content = response.read()
+        return response.status, json.loads(content) if content else {}
+
+    def credentials(self, name: str) -> dict[str, str]:
+        """Files of a key and a certificate for `name`, with the names of the options of `ssl`."""
+        folder = self.folder / "clients" / name
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            key = requests.new_key()
+            issued = self.authority.client(name, key.public_key(), datetime.now(UTC))
+            (folder / "key.pem").write_bytes(requests.key_pem(key))
+            (folder / "certificate.pem").write_text(issued.certificate)
+            (folder / "authority.pem").write_text(self.authority.certificate)
+        files = {"ca_certs": "authority.pem", "certfile": "certificate.pem", "keyfile": "key.pem"}
+        return {option: str(folder / file) for option, file in files.items()}
+
+
+def hashed(password: str) -> str:
+    """As RabbitMQ stores a password: four bytes of salt, and the sha256 of salt and password."""
+    salt = secrets.token_bytes(4)
+    return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
