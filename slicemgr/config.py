@@ -28,6 +28,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT]?)bit(?:/s)?)?", re.IGNORECASE)
 RATE_HINT = "write it as 800kbit, 100Mbit, 1Gbit or a number of bits per second"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+_PLACE = re.compile(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _LONGEST_DURATION = timedelta(days=36500)
 _LEAST_CONNECTIONS, _MOST_CONNECTIONS = 256, 1_000_000  # the kernel's matches count them in parts
@@ -239,6 +240,14 @@ class RecordConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class HubConfig:
+    """The broker of a testbed of several nodes. management: its API, beside the hub."""
+
+    broker: str = ""  # HOST:PORT at which nodes reach it; "": there is none
+    management: str = "127.0.0.1:15672"
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     node: NodeConfig = field(default_factory=NodeConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
@@ -255,6 +264,7 @@ class Config:
     log: LogConfig = field(default_factory=LogConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
     oidc: OidcConfig = field(default_factory=OidcConfig)
+    hub: HubConfig = field(default_factory=HubConfig)
 
     @property
     def store_url(self) -> str:
@@ -284,6 +294,11 @@ class Config:
     def authority_dir(self) -> Path:
         """The key and the certificate of the testbed's authority; only the signer reads them."""
         return self.node.state_dir / "authority"
+
+    @property
+    def hub_dir(self) -> Path:
+        """The key and the certificate of the hub, and the password of the broker's management API."""
+        return self.node.state_dir / "hub"
 
     @property
     def membership_dir(self) -> Path:
@@ -361,6 +376,7 @@ def _check(config: Config) -> None:
     if config.web.cookie not in ("secure", "plain"):
         raise invalid("web.cookie", f"{config.web.cookie!r} is unknown", "secure or plain")
     _check_mail(config.mail)
+    _check_hub(config.hub)
     config_oidc.check(config.oidc, config.web.url)
     if not 0 <= config.web.proxies <= 8:
         raise invalid(
@@ -383,6 +399,12 @@ def _check(config: Config) -> None:
     ):
         if number < 1:
             raise invalid(name, "must be at least 1")
+
+
+def _check_hub(hub: HubConfig) -> None:
+    for name, place in (("broker", hub.broker), ("management", hub.management)):
+        if place and not _PLACE.fullmatch(place):
+            raise invalid(f"hub.{name}", f"{place!r} is not a host and a port", "such as testbed.example:5671")
 
 
 def _check_mail(mail: MailConfig) -> None:

@@ -217,7 +217,10 @@ def db_copy(config: settings.Config, target: str) -> None:
 
 cli.add_command(backup_commands.backup)
 cli.add_command(backup_commands.restore)
+cli.add_command(testbed_commands.broker_files)
+cli.add_command(testbed_commands.hub)
 cli.add_command(testbed_commands.join)
+cli.add_command(testbed_commands.link)
 cli.add_command(testbed_commands.signer)
 
 

@@ -1,14 +1,15 @@
-"""`slicemgr signer` and `slicemgr join`: the processes and commands of a testbed with several nodes."""
+"""`slicemgr signer`, `hub`, `link`, `join`, `broker-files`: the commands of a testbed with several nodes."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from pathlib import Path
 
 import click
 
 from slicemgr import config as settings
-from slicemgr.errors import Code, Refused
+from slicemgr.errors import Code, Refused, invalid
 
 
 @click.command()
@@ -49,6 +50,66 @@ def join(config: settings.Config, url: str, token: str) -> None:
     joined = joining.join(url, token, config.membership_dir)
     site = f" of site {joined.site}" if joined.site else ""
     click.echo(f"This host is now node {joined.node}{site}.")
+
+
+@click.command("broker-files")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--listen", default="0.0.0.0", help="The address at which the broker listens.")
+@click.pass_obj
+def broker_files(config: settings.Config, folder: Path, listen: str) -> None:
+    """Write the configuration of RabbitMQ to the new directory FOLDER, and the certificate of the hub.
+
+    `hub.broker` in the settings has its name and port, `hub.management` the port of its management API.
+    """
+    import secrets
+
+    from slicemgr.certificates.authority import Authority
+    from slicemgr.hub import broker_files as files
+
+    host, port = _place(config)
+    authority, password = Authority.load(config.authority_dir), secrets.token_urlsafe(24)
+    management = int(config.hub.management.rpartition(":")[2])
+    files.write_client(authority, config.hub_dir, "hub", password)
+    files.write_broker(authority, folder, [host], (listen, port), management, password)
+    click.echo(f"Start RabbitMQ with {folder}/rabbitmq.conf and {folder}/enabled_plugins, then `slicemgr hub`.")
+
+
+@click.command()
+@click.pass_obj
+def hub(config: settings.Config) -> None:
+    """Connect the database of the testbed to its nodes, through the broker. It needs PostgreSQL and no root."""
+    from slicemgr import store
+    from slicemgr.hub import process
+    from slicemgr.store.url import SQLITE, parse
+
+    _place(config)
+    if parse(config.store_url).get_backend_name() == SQLITE:
+        hint = "move the rows to PostgreSQL with `slicemgr db copy`"
+        raise invalid("store.url", "SQLite is for one machine", hint)
+    stop = _stop_on_signals()
+    with store.open(config) as opened:
+        process.run(config, opened, stop)
+
+
+@click.command()
+@click.pass_obj
+def link(config: settings.Config) -> None:
+    """Connect this node to the centre of the testbed that it has joined."""
+    from slicemgr import store
+    from slicemgr.agent.agent_lock import only_one
+    from slicemgr.link import beats, membership
+
+    stop = _stop_on_signals()
+    found = membership.read(config.membership_dir)
+    with only_one(config.node.run_dir / "link.lock", "link"), store.open(config) as opened:
+        beats.Link(found, opened, config.node.name, stop).run()
+
+
+def _place(config: settings.Config) -> tuple[str, int]:
+    host, _, port = config.hub.broker.rpartition(":")
+    if not host:
+        raise invalid("hub.broker", "is missing", "such as testbed.example:5671")
+    return host.strip("[]"), int(port)
 
 
 def _stop_on_signals() -> threading.Event:

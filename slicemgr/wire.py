@@ -273,6 +273,8 @@ class Node(TypedDict):
     site: NotRequired[str]
     state: NotRequired[str]
     drained: NotRequired[bool]
+    version: NotRequired[str | None]
+    beat_at: NotRequired[str | None]
     agent_seen_at: str | None
     facts: dict[str, object]
     capacity: dict[str, int]

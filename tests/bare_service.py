@@ -261,6 +261,8 @@ class Service:
             }
             c.execute(tables.nodes.insert().values(**added))
             c.execute(tables.joins.insert().values(**ends, node="node2"))
+            linked = {"identity": "node-a", "incarnation": "1", "sequence": 1, "version": "1", "beat_at": now}
+            c.execute(tables.links.insert().values(**linked))
             c.execute(tables.authorities.insert().values(fingerprint="f", certificate="c", created_at=now))
             issued = {"serial": "1", "identity": "node-a", "certificate": "c", "issued_at": now, "expires_at": now}
             c.execute(tables.certificates.insert().values(**issued))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import http.client
 import json
 import os
@@ -19,15 +18,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from nodebox_linux import CLONE_NEWNET, setns
 
-from slicemgr.certificates import requests
 from slicemgr.certificates.authority import Authority
+from slicemgr.hub import broker_files
 from slicemgr.policy import broker
 
 USER = "rabbitmq"  # created by Debian's package
@@ -67,19 +65,10 @@ class Broker:
     def _prepare(self) -> None:
         self.folder.chmod(0o711)
         made = self.folder / "broker"
-        for directory in (made, made / "log", made / "mnesia"):
-            directory.mkdir(mode=0o700)
-        key = requests.new_key()
-        issued = self.authority.server([HOST, "localhost"], key.public_key(), datetime.now(UTC))
-        files = {"cacertfile": "authority.pem", "certfile": "certificate.pem", "keyfile": "key.pem"}
-        paths = {name: str(made / file) for name, file in files.items()}
-        (made / "authority.pem").write_text(self.authority.certificate)
-        (made / "certificate.pem").write_text(issued.certificate)
-        (made / "key.pem").write_bytes(requests.key_pem(key))
-        settings = broker.configuration(HOST, PORT, MANAGEMENT, paths, str(made / "definitions.json"))
-        (made / "rabbitmq.conf").write_text(settings)
-        (made / "plugins").write_text(broker.PLUGINS)
-        (made / "definitions.json").write_text(json.dumps(broker.definitions("3.10.8", hashed(self.password))))
+        listen = (HOST, PORT)
+        broker_files.write_broker(self.authority, made, [HOST, "localhost"], listen, MANAGEMENT, self.password)
+        for directory in ("log", "mnesia"):
+            (made / directory).mkdir(mode=0o700)
         (made / ".erlang.cookie").write_text(secrets.token_hex(16))
         (made / ".erlang.cookie").chmod(0o400)
         for path in (made, *made.iterdir()):
@@ -96,7 +85,7 @@ class Broker:
             "RABBITMQ_MNESIA_BASE": str(made / "mnesia"),
             "RABBITMQ_LOG_BASE": str(made / "log"),
             "RABBITMQ_CONFIG_FILE": str(made / "rabbitmq.conf"),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(made / "plugins"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(made / "enabled_plugins"),
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             # Threads of an idle scheduler wait actively by default.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none +S 2:2",
@@ -163,17 +152,6 @@ class Broker:
         """Files of a key and a certificate for `name`, with the names of the options of `ssl`."""
         folder = self.folder / "clients" / name
         if not folder.exists():
-            folder.mkdir(parents=True)
-            key = requests.new_key()
-            issued = self.authority.client(name, key.public_key(), datetime.now(UTC))
-            (folder / "key.pem").write_bytes(requests.key_pem(key))
-            (folder / "certificate.pem").write_text(issued.certificate)
-            (folder / "authority.pem").write_text(self.authority.certificate)
+            broker_files.write_client(self.authority, folder, name)
         files = {"ca_certs": "authority.pem", "certfile": "certificate.pem", "keyfile": "key.pem"}
         return {option: str(folder / file) for option, file in files.items()}
-
-
-def hashed(password: str) -> str:
-    """As RabbitMQ stores a password: four bytes of salt, and the sha256 of salt and password."""
-    salt = secrets.token_bytes(4)
-    return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()

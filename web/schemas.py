@@ -248,6 +248,8 @@ class Node(Schema):
     site = fields.String(metadata={"description": "empty: not given"})
     state = fields.String(metadata={"description": "added, joined or active"})
     drained = fields.Boolean(metadata={"description": "whether it gets no new slivers"})
+    version = fields.String(allow_none=True, metadata={"description": "of a node that reports to the hub"})
+    beat_at = fields.String(allow_none=True, metadata={"description": "when the hub stored its last report"})
     agent_seen_at = fields.String(allow_none=True)
     facts = fields.Dict()
     capacity = fields.Dict()

@@ -55,4 +55,5 @@ class Membership(Schema):
     node = fields.String()
     site = fields.String()
     identity = fields.String(metadata={"description": "the name in the certificate; it never changes"})
+    broker = fields.String(metadata={"description": "HOST:PORT; empty: there is none"})
     certificate = fields.String(metadata={"description": "PEM, valid for 90 days; empty: not issued yet"})

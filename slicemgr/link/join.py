@@ -68,7 +68,7 @@ def join(url: str, token: str, folder: Path, patience: float = _PATIENCE) -> Joi
     answer = _certificate(url, authority, asked, patience)
     identity = requests.check_issued(answer["certificate"], authority, key)
     joined = Joined(answer["node"], answer["site"], identity)
-    centre = {"url": url, "node": joined.node, "site": joined.site, "identity": identity}
+    centre = {"url": url, "broker": answer["broker"], "node": joined.node, "site": joined.site, "identity": identity}
     _write(
         folder,
         {
@@ -107,6 +107,7 @@ def _certificate(url: str, authority: str, asked: dict[str, str], patience: floa
             failure = error
         else:
             found = {name: _text(answer, name, empty=True) for name in ("node", "site", "certificate")}
+            found["broker"] = _text({"broker": "", **answer}, "broker", empty=True)
             if found["certificate"]:
                 return found
         if time.monotonic() > end:

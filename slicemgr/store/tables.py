@@ -309,6 +309,17 @@ joins = sa.Table(
     sa.ForeignKeyConstraint(["node"], ["nodes.name"], ondelete="CASCADE"),
 )
 
+# The connection of a node to the centre. incarnation: of its link, chosen at each start; sequence: of its last report.
+links = sa.Table(
+    "links",
+    metadata,
+    sa.Column("identity", sa.Text, primary_key=True),
+    _text("incarnation"),
+    _number("sequence"),
+    _text("version"),
+    sa.Column("beat_at", UtcTime, nullable=False),
+)
+
 # The certificates of the testbed's authority and those that it issued to nodes (PEM). An identity outlives its node.
 authorities = sa.Table(
     "authorities",

@@ -91,4 +91,11 @@ def join_testbed() -> Answer:
     reading.only(body, "token", "request")
     token = reading.text(body, "token")
     made = joining.join(state().store, token, body.get("request"), address())
-    return {"node": made.node, "site": made.site, "identity": made.identity, "certificate": made.certificate}
+    broker = state().config.hub.broker
+    return {
+        "node": made.node,
+        "site": made.site,
+        "identity": made.identity,
+        "certificate": made.certificate,
+        "broker": broker,
+    }

@@ -86,6 +86,8 @@ NODES = Table(
         field("site"),
         field("state"),
         field("drained"),
+        field("version"),
+        field("beat_at", when),
         field("address"),
         field("agent_seen_at", when),
         Column("slivers", lambda row: row["used"]["slivers"]),

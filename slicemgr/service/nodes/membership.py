@@ -113,6 +113,7 @@ def remove(store: Store, name: str, by: Principal) -> None:
         _check_unused(c, row, now)
         if row.identity is not None:
             revoke(c, row.identity, now)
+            c.execute(t.links.delete().where(t.links.c.identity == row.identity))
         for table in _REPORTS:
             c.execute(t.metadata.tables[table].delete().where(t.metadata.tables[table].c.node == name))
         c.execute(t.nodes.delete().where(_N.name == name))

@@ -45,7 +45,8 @@ def choose(c: Connection, name: str | None, *, placing: bool = False) -> NodeRow
     """
     n = t.nodes.c
     query = sa.select(n.name, n.facts, n.next_address, n.next_port, n.next_uid, n.drained).order_by(n.name)
-    rows = c.execute(query.where(n.state == NodeState.ACTIVE)).all()
+    own = n.identity.is_(None)  # the agents of other nodes do not receive slivers yet
+    rows = c.execute(query.where(n.state == NodeState.ACTIVE, own)).all()
     if not rows:
         raise Refused(Code.UNAVAILABLE, "no node has a running agent", hint="start `slicemgr agent` on the node")
     named = [row for row in rows if name in (None, row.name)]
@@ -90,11 +91,13 @@ def request(store: Store, config: Config, name: str, kind: str, by: Principal, p
     """Start an operation on a node, such as `doctor` or `gc`; the operation's id."""
     access.run_on_node(by, kind)
     with store.write() as c:
-        state = c.scalar(sa.select(t.nodes.c.state).where(t.nodes.c.name == name))
-        if state is None:
+        n = t.nodes.c
+        row = c.execute(sa.select(n.state, n.identity).where(n.name == name)).first()
+        if row is None:
             raise Refused(Code.NOT_FOUND, f"there is no node {name!r}", field="node")
-        if state != NodeState.ACTIVE:
-            raise Refused(Code.CONFLICT, f"no agent of node {name} has reported yet", hint="`slicectl node show`")
+        if row.state != NodeState.ACTIVE or row.identity is not None:
+            hint = "only nodes whose agent uses the database itself take operations"
+            raise Refused(Code.CONFLICT, f"the agent of node {name} cannot be reached yet", hint=hint)
         now = utcnow()
         operation = operations.add(c, kind, operations.Subject(name), by.user, now, params)
         operations.note(c, by.user, kind, now, detail=name, address=by.address)

@@ -18,8 +18,8 @@ from slicemgr.store import tables as t
 
 def nodes(c: Connection, network: NetworkConfig, name: str | None = None, page: Page | None = None) -> list[Json]:
     """All nodes with capacity and allocation, or the one called `name`. Refused(NOT_FOUND)."""
-    n, s = t.nodes.c, t.slivers.c
-    query = sa.select(t.nodes)
+    n, s, l = t.nodes.c, t.slivers.c, t.links.c
+    query = sa.select(t.nodes, l.version, l.beat_at).outerjoin(t.links, l.identity == n.identity)
     if name is not None:
         query = query.where(n.name == name)
     rows = paging.rows(c, query, page, By(n.name))
@@ -39,6 +39,8 @@ def _node(row: Row[*tuple[Any, ...]], used: Sequence[Any], network: NetworkConfi
         "site": row.site,
         "state": row.state,
         "drained": row.drained,
+        "version": row.version,
+        "beat_at": when(row.beat_at),
         "agent_seen_at": when(row.agent_seen_at),
         "facts": facts,
         "capacity": {

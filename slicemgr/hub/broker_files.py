@@ -1,0 +1,69 @@
+"""The files with which RabbitMQ starts as the broker of a testbed, and the certificate of its hub."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from slicemgr.certificates import requests
+from slicemgr.certificates.authority import Authority
+from slicemgr.certificates.private_files import write_private
+from slicemgr.errors import Code, Refused
+from slicemgr.policy import broker
+from slicemgr.store.updates import utcnow
+
+KEY, CERTIFICATE, AUTHORITY, PASSWORD = "key.pem", "certificate.pem", "authority.pem", "password"
+_VERSION = "3.10.8"  # the oldest broker that reads the definitions
+
+
+def write_broker(
+    authority: Authority, folder: Path, hosts: Sequence[str], listen: tuple[str, int], management: int, password: str
+) -> None:
+    """Write the configuration of RabbitMQ into a new folder, for its user. Refused(CONFLICT) if the folder exists.
+
+    hosts: names and addresses at which nodes reach it. listen: its own address and port. management: port of its API.
+    """
+    _make(folder)
+    key = requests.new_key()
+    issued = authority.server(hosts, key.public_key(), utcnow())
+    paths = {"cacertfile": AUTHORITY, "certfile": CERTIFICATE, "keyfile": KEY}
+    certificates = {option: str(folder / file) for option, file in paths.items()}
+    settings = broker.configuration(*listen, management, certificates, str(folder / "definitions.json"))
+    contents = {
+        KEY: requests.key_pem(key),
+        CERTIFICATE: issued.certificate.encode(),
+        AUTHORITY: authority.certificate.encode(),
+        "rabbitmq.conf": settings.encode(),
+        "enabled_plugins": broker.PLUGINS.encode(),
+        "definitions.json": json.dumps(broker.definitions(_VERSION, _hashed(password)), indent=2).encode(),
+    }
+    for name, content in contents.items():
+        write_private(folder / name, content)
+
+
+def write_client(authority: Authority, folder: Path, name: str, password: str = "") -> None:
+    """Write key and certificate of a client into a new folder. password: of the management API, for the hub."""
+    _make(folder)
+    key = requests.new_key()
+    write_private(folder / KEY, requests.key_pem(key))
+    write_private(folder / CERTIFICATE, authority.client(name, key.public_key(), utcnow()).certificate.encode())
+    write_private(folder / AUTHORITY, authority.certificate.encode())
+    if password:
+        write_private(folder / PASSWORD, password.encode())
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except FileExistsError as error:
+        raise Refused(Code.CONFLICT, f"{folder} exists", hint="move it away to make new files") from error
+
+
+def _hashed(password: str) -> str:
+    """As RabbitMQ stores a password: four bytes of salt, and the sha256 of salt and password."""
+    salt = secrets.token_bytes(4)
+    return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()

@@ -1,0 +1,64 @@
+"""The management API of the broker, on the loopback interface of its machine."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from slicemgr.errors import Code, Failed, Refused
+from slicemgr.policy import broker
+from slicemgr.policy.broker import Call
+
+_TIMEOUT = 15.0  # seconds for one request
+
+
+class Management:
+    """password: of the hub. Safe to use from one thread."""
+
+    def __init__(self, host: str, port: int, password: str) -> None:
+        self._host, self._port = host, port
+        self._secret = base64.b64encode(f"{broker.HUB}:{password}".encode()).decode()
+
+    def apply(self, calls: Iterable[Call]) -> None:
+        """Send each request. Failed if one is refused; what a DELETE does not find counts as deleted."""
+        for call in calls:
+            status, _ = self._send(call.method, call.path, call.body)
+            if status >= 300 and not (call.method == "DELETE" and status == 404):
+                raise Failed(f"the broker refused {call.method} {call.path} with status {status}")
+
+    def users(self) -> set[str]:
+        status, found = self._send("GET", "/users", None)
+        if status != 200:
+            hint = "`slicemgr broker-files` writes the password"
+            raise Failed(f"the broker does not list its users: status {status}", hint=hint)
+        return {one["name"] for one in found}
+
+    def _send(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+        headers = {"Authorization": f"Basic {self._secret}", "Content-Type": "application/json"}
+        data = None if body is None else json.dumps(body)
+        try:
+            with closing(http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT)) as connection:
+                connection.request(method, f"/api{path}", data, headers)
+                response = connection.getresponse()
+                content = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            message = f"the management API of the broker does not answer: {error}"
+            raise Failed(message, hint="is the broker running?", code=Code.UNAVAILABLE) from error
+        try:
+            return response.status, json.loads(content) if content else None
+        except ValueError as error:
+            raise Failed("the management API of the broker answered without JSON") from error
+
+
+def password(path: Path) -> str:
+    """Refused(CONFLICT) if the file cannot be read."""
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        hint = "`slicemgr broker-files` writes it"
+        raise Refused(Code.CONFLICT, f"{path} cannot be read: {error.strerror}", hint=hint) from error

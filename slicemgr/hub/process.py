@@ -1,0 +1,166 @@
+"""`slicemgr hub`: gives nodes rights at the broker, applies their reports, and acknowledges them after the commit."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from amqp.exceptions import AMQPError, MessageNacked
+from kombu import Connection, Consumer, Message, Producer, Queue
+from kombu.exceptions import KombuError
+
+from slicemgr.config import Config
+from slicemgr.errors import Failed
+from slicemgr.hub import broker_files, management, reports
+from slicemgr.hub.leader import Leader
+from slicemgr.hub.management import Management
+from slicemgr.hub.reports import Report
+from slicemgr.policy import broker, messages
+from slicemgr.policy.messages import BadMessage
+from slicemgr.store import Store, StoreError
+
+log = logging.getLogger(__name__)
+
+_BATCH = 0.1  # seconds in which reports of all nodes are collected for one transaction
+_MOST = 500  # reports in one transaction
+_UNACKNOWLEDGED = 50  # reports of one node that are under way
+_MEMBERS = 5.0  # seconds between two comparisons of the nodes with the users of the broker
+_ACKNOWLEDGEMENT_VALID = 60.0  # seconds; of no use later
+_TIMEOUT = 15.0  # seconds
+_PAUSE = 2.0  # seconds after a failure
+
+
+def run(config: Config, store: Store, stop: threading.Event) -> None:
+    """Be the hub until stopped, and again after each failure of broker or database. A second process waits."""
+    secret = management.password(config.hub_dir / broker_files.PASSWORD)
+    host, _, port = config.hub.management.rpartition(":")
+    api = Management(host.strip("[]"), int(port), secret)
+    while not stop.is_set():
+        try:
+            with ExitStack() as stack:
+                leader = Leader(store)
+                stack.callback(leader.close)
+                if not leader.wait(stop):
+                    return
+                connection = stack.enter_context(connect(config))
+                log.info("the hub is connected to the broker at %s", config.hub.broker)
+                Hub(store, api, connection, leader.check).run(stop)
+        except (Failed, StoreError, MessageNacked, KombuError, OSError, AMQPError) as error:
+            log.warning("the hub starts again: %s", error or type(error).__name__)
+            stop.wait(_PAUSE)
+
+
+def connect(config: Config) -> Connection:
+    """An open connection with the certificate of the hub. Raises OSError or an error of kombu."""
+    host, _, _ = config.hub.broker.rpartition(":")
+    files = {
+        "ca_certs": broker_files.AUTHORITY,
+        "certfile": broker_files.CERTIFICATE,
+        "keyfile": broker_files.KEY,
+    }
+    tls = {option: str(config.hub_dir / file) for option, file in files.items()}
+    connection = Connection(
+        f"amqps://{config.hub.broker}/{broker.VHOST}",
+        ssl={**tls, "cert_reqs": ssl.CERT_REQUIRED, "server_hostname": host.strip("[]")},
+        login_method="EXTERNAL",
+        connect_timeout=_TIMEOUT,
+        transport_options={"confirm_publish": True, "read_timeout": _TIMEOUT, "write_timeout": _TIMEOUT},
+    )
+    connection.connect()
+    return connection
+
+
+class Hub:
+    """check: raises an error once this process may not work any more."""
+
+    def __init__(self, store: Store, api: Management, connection: Connection, check: Callable[[], None]) -> None:
+        self._store, self._management, self._check = store, api, check
+        self._connection = connection
+        self._arrived: list[tuple[Message, Report]] = []
+        self._consumers: dict[str, Consumer] = {}
+        self._compared_at = 0.0
+
+    def run(self, stop: threading.Event) -> None:
+        """Until stopped. Raises Failed, OSError or an error of kombu if broker or database are lost."""
+        with ExitStack() as stack:
+            channel = self._connection.channel()
+            stack.callback(channel.close)
+            producer = Producer(channel, auto_declare=False)
+            while not stop.is_set():
+                if time.monotonic() - self._compared_at > _MEMBERS:
+                    self._check()
+                    self._compare()
+                    self._compared_at = time.monotonic()
+                self._collect()
+                self._apply(producer)
+
+    def _compare(self) -> None:
+        """Nodes that may connect get queues and rights; other users of the broker but the hub lose theirs."""
+        members = reports.members(self._store)
+        known = {one for one in self._management.users() if one.startswith("node-")}
+        for identity in sorted(known - members):
+            self._forget(identity)
+            self._management.apply(broker.expel(identity))
+            log.info("%s has no access to the broker any more", identity)
+        for identity in sorted(members - set(self._consumers)):
+            self._management.apply(broker.admit(identity))  # also for known ones: it may have been interrupted
+            self._listen(identity)
+
+    def _listen(self, identity: str) -> None:
+        channel = self._connection.channel()
+        channel.basic_qos(0, _UNACKNOWLEDGED, False)
+        queue = Queue(broker.reports(identity), channel=channel, no_declare=True)
+        consumer = Consumer(channel, [queue], on_message=lambda message: self._receive(identity, message), no_ack=False)
+        consumer.consume()
+        self._consumers[identity] = consumer
+
+    def _forget(self, identity: str) -> None:
+        consumer = self._consumers.pop(identity, None)
+        if consumer is not None:
+            consumer.cancel()
+            consumer.channel.close()
+        self._arrived = [one for one in self._arrived if one[1].identity != identity]
+
+    def _receive(self, identity: str, message: Message) -> None:
+        try:
+            found = messages.parse_beat(message.body)
+        except BadMessage as error:
+            log.warning("a report of %s is dropped: %s", identity, error)
+            message.ack()
+            return
+        self._arrived.append((message, Report(identity, found)))
+
+    def _collect(self) -> None:
+        end = time.monotonic() + _BATCH
+        while len(self._arrived) < _MOST and (left := end - time.monotonic()) > 0:
+            try:
+                self._connection.drain_events(timeout=left)
+            except TimeoutError:
+                return
+
+    def _apply(self, producer: Producer) -> None:
+        if not self._arrived:
+            return
+        arrived, self._arrived = self._arrived, []
+        reports.apply(self._store, [report for _, report in arrived])
+        for message, _ in arrived:
+            message.ack()
+        newest = {report.identity: report.beat for _, report in arrived}
+        for identity, beat in newest.items():
+            body = messages.acknowledgement(beat.incarnation, beat.sequence)
+            try:
+                producer.publish(
+                    body,
+                    routing_key=broker.orders(identity),
+                    exchange="",
+                    content_type="application/json",
+                    content_encoding="utf-8",
+                    expiration=_ACKNOWLEDGEMENT_VALID,
+                    timeout=_TIMEOUT,
+                )
+            except MessageNacked:
+                log.warning("the orders of %s are full", identity)

@@ -1,0 +1,144 @@
+"""`slicemgr hub` and `slicemgr link` over a real broker and PostgreSQL: what a node reports arrives in the rows."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bare_service import ADMIN, FACTS, Service, config_in, databases_on
+from broker_server import HOST, MANAGEMENT, PORT, Broker
+from postgres_server import Server
+
+import slicemgr.store
+from slicemgr import __version__
+from slicemgr.certificates import requests
+from slicemgr.certificates.private_files import write_private
+from slicemgr.config import Config, StoreConfig
+from slicemgr.hub import broker_files, signer
+from slicemgr.link import join as link
+from slicemgr.policy import broker as policy
+from slicemgr.service.nodes import joining, membership
+from slicemgr.service.views import nodes as node_views
+from slicemgr.store import pending, schema
+
+pytestmark = pytest.mark.long
+WAIT = 180.0  # seconds; for a machine with much load
+PLACE = f"{HOST}:{PORT}"
+COMMAND = "from slicemgr.main import main; main()"
+
+
+class Centre:
+    """The service of a testbed with its broker."""
+
+    def __init__(self, folder: Path, service: Service, broker: Broker) -> None:
+        self.folder, self.service, self.broker = folder, service, broker
+        self.settings = self.write_settings("centre", service.config)
+
+    def write_settings(self, name: str, config: Config) -> Path:
+        file = self.folder / f"{name}.toml"
+        lines = [
+            f'node = {{ state_dir = "{config.node.state_dir}", run_dir = "{config.node.run_dir}" }}',
+            f'hub = {{ broker = "{PLACE}", management = "{HOST}:{MANAGEMENT}" }}',
+            f"store.url = {json.dumps(config.store_url)}",
+        ]
+        file.write_text("\n".join(lines) + "\n")
+        return file
+
+    def join(self, config: Config, name: str) -> str:
+        """Let a host join, as `slicemgr join` does it. Returns its identity."""
+        store = self.service.store
+        made, key = membership.add(store, {"name": name, "site": "tuebingen"}, ADMIN), requests.new_key()
+        request = requests.new_request(key)
+        joining.join(store, made.token, request, HOST)
+        assert signer.sign(store, self.broker.authority) == 1
+        found = joining.join(store, made.token, request, HOST)
+        folder = config.membership_dir
+        folder.mkdir(parents=True)
+        centre = {"broker": PLACE, "node": name, "identity": found.identity}
+        write_private(folder / link.KEY, requests.key_pem(key))
+        write_private(folder / link.CERTIFICATE, found.certificate.encode())
+        write_private(folder / link.AUTHORITY, self.broker.authority.certificate.encode())
+        write_private(folder / link.CENTRE, json.dumps(centre).encode())
+        return found.identity
+
+    @contextlib.contextmanager
+    def running(self, what: str, settings: Path) -> Iterator[subprocess.Popen[bytes]]:
+        """`slicemgr WHAT`, in the network of the broker."""
+        words = [sys.executable, "-c", COMMAND, "--config", str(settings), what]
+        with (self.folder / f"{what}.log").open("ab") as log, self.broker.inside():
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            yield process
+            assert process.poll() is None, self.log()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=WAIT)
+            finally:
+                process.kill()
+                process.wait()
+
+    def node(self, name: str) -> dict[str, Any]:
+        with self.service.store.read() as c:
+            return node_views.nodes(c, self.service.config.network, name)[0]
+
+    def users(self) -> set[str]:
+        return {one["name"] for one in self.broker.call("GET", "/users")[1]}
+
+    def log(self) -> str:
+        return "".join(f"{one.name}: {one.read_text()[-3000:]}" for one in self.folder.glob("*.log"))
+
+    def eventually(self, check: Callable[[], object], what: str) -> None:
+        end = time.monotonic() + WAIT
+        while not check():
+            assert time.monotonic() < end, f"{what}\n{self.log()}"
+            time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def centre(tmp_path_factory: pytest.TempPathFactory, postgres: Server) -> Iterator[Centre]:
+    folder = tmp_path_factory.mktemp("centre")
+    with databases_on(postgres), Service(folder / "service") as service:
+        authority = signer.prepare(service.store, service.config.authority_dir)
+        with Broker(authority) as broker:
+            broker_files.write_client(authority, service.config.hub_dir, policy.HUB, broker.password)
+            yield Centre(folder, service, broker)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Config:
+    """The settings of another machine, whose agent has reported to its own SQLite database."""
+    config = config_in(tmp_path, store=StoreConfig(url=f"sqlite:///{tmp_path}/slicemgr.db"))
+    schema.upgrade(config.store_url)
+    with slicemgr.store.open(config) as store, store.write() as c:
+        pending.record(c, [pending.NodeSeen("node1", "192.0.2.77", {**FACTS, "cpus": 12})])
+    return config
+
+
+def test_what_a_node_reports_arrives(centre: Centre, host: Config) -> None:
+    """Its life, address, version and capacity; also with another hub, and no more after its removal."""
+    identity, settings = centre.join(host, "node7"), centre.write_settings("node7", host)
+    assert centre.node("node7")["state"] == "joined" and identity not in centre.users()
+    with centre.running("link", settings):
+        with centre.running("hub", centre.settings):
+            centre.eventually(lambda: centre.node("node7")["state"] == "active", "reported")
+            node = centre.node("node7")
+            assert (node["address"], node["facts"]["cpus"]) == ("192.0.2.77", 12)
+            assert node["version"] == __version__ and node["beat_at"]
+            assert centre.node("node1")["address"] == "192.0.2.1", "the node of the centre with the same node.name"
+            first = node["beat_at"]
+            centre.eventually(lambda: centre.node("node7")["beat_at"] > first, "reports go on")
+        before = centre.node("node7")["beat_at"]
+        with centre.running("hub", centre.settings):
+            centre.eventually(lambda: centre.node("node7")["beat_at"] > before, "the next hub stores them")
+            membership.remove(centre.service.store, "node7", ADMIN)
+            centre.eventually(lambda: identity not in centre.users(), "the right to connect ends")
+    assert centre.service.count("links") == 0

@@ -1,0 +1,165 @@
+"""The messages of nodes: what a hostile one may put into them, and the hub's rows after reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from bare_service import ADMIN, Service
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slicemgr.errors import Refused
+from slicemgr.hub import reports
+from slicemgr.hub.reports import Report
+from slicemgr.policy import messages
+from slicemgr.policy.messages import CAPACITIES, BadMessage, Beat
+from slicemgr.service.nodes import membership
+from slicemgr.service.views import nodes as node_views
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+BEAT = Beat("0123456789abcdef", 1, "1.2.3", "192.0.2.7", 3.0, {"cpus": 8, "kinds": {"lxc": True}, "kernel": "6.1"})
+
+
+def changed(**fields: Any) -> str:
+    return json.dumps({**json.loads(messages.beat(BEAT)), **fields})
+
+
+def test_what_is_sent_arrives() -> None:
+    assert messages.parse_beat(messages.beat(BEAT)) == BEAT
+    assert messages.parse_beat(changed(later="field")) == BEAT, "of a newer node"
+    sent = messages.acknowledgement(BEAT.incarnation, 7)
+    assert messages.parse_acknowledgement(sent) == (BEAT.incarnation, 7)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"v": 2},
+        {"kind": "acknowledgement"},
+        {"incarnation": "../../etc"},
+        {"sequence": -1},
+        {"sequence": True},
+        {"sequence": 1e300},
+        {"version": "<script>"},
+        {"address": "192.0.2.7; reboot"},
+        {"address": "a" * 300},
+        {"address": None},
+        {"agent_age": -1},
+        {"agent_age": float("nan")},
+        {"agent_age": float("inf")},
+        {"facts": []},
+        {"facts": {"x": "\x1b[2J"}},
+        {"facts": {"x" * 300: 1}},
+        {"facts": {"x": "y" * 300}},
+        {"facts": {"x": [[[["deep"]]]]}},
+        {"facts": {str(one): one for one in range(100)}},
+        {"facts": {"cpus": "many"}},
+        {"facts": {"memory": -1}},
+        {"facts": {"x": 1 << 70}},
+    ],
+)
+def test_what_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(BadMessage):
+        messages.parse_beat(changed(**fields))
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 60000, b" " * 70000])
+def test_what_is_no_message(body: bytes) -> None:
+    with pytest.raises(BadMessage):
+        messages.parse_beat(body)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists))
+def test_anything_is_parsed_or_refused(value: object) -> None:
+    for name in ("facts", "address", "agent_age", "sequence", "v"):
+        try:
+            messages.parse_beat(changed(**{name: value}))
+        except BadMessage:
+            continue
+
+
+def test_impossible_capacities_are_cut() -> None:
+    found = messages.parse_beat(changed(facts=dict.fromkeys(CAPACITIES, 1 << 59)))
+    assert found.facts == dict(CAPACITIES)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with Service(tmp_path) as made:
+        yield made
+
+
+def member(service: Service, name: str, expires: timedelta = timedelta(days=90)) -> str:
+    """Insert a node with a certificate. Returns its identity."""
+    with service.store.write() as c:
+        identity = f"node-{name}"
+        c.execute(t.nodes.insert().values(name=name, identity=identity, state="joined", address="", facts={}))
+        row = {"serial": name, "identity": identity, "certificate": "", "issued_at": utcnow()}
+        c.execute(t.certificates.insert().values(**row, expires_at=utcnow() + expires))
+    return identity
+
+
+def node(service: Service, name: str) -> dict[str, Any]:
+    with service.store.read() as c:
+        return node_views.nodes(c, service.config.network, name)[0]
+
+
+def beat(sequence: int, **fields: Any) -> Beat:
+    return messages.parse_beat(changed(sequence=sequence, **fields))
+
+
+def test_a_report_changes_the_row_of_its_sender(service: Service) -> None:
+    one, _ = member(service, "one"), member(service, "two")
+    before = node(service, "two"), node(service, "node1")
+    reports.apply(service.store, [Report(one, beat(1))])
+    found = node(service, "one")
+    assert (found["state"], found["address"], found["version"]) == ("active", "192.0.2.7", "1.2.3")
+    assert found["facts"]["cpus"] == 8 and found["agent_seen_at"] and found["beat_at"]
+    assert (node(service, "two"), node(service, "node1")) == before
+
+
+def test_what_was_applied_has_no_effect_again(service: Service) -> None:
+    one = member(service, "one")
+    reports.apply(service.store, [Report(one, beat(5, address="192.0.2.5"))])
+    for late in (beat(5, address="192.0.2.1"), beat(4, address="192.0.2.1")):
+        reports.apply(service.store, [Report(one, late)])
+        assert node(service, "one")["address"] == "192.0.2.5"
+    reports.apply(service.store, [Report(one, beat(6, address="192.0.2.6"))])
+    assert node(service, "one")["address"] == "192.0.2.6"
+    reports.apply(service.store, [Report(one, beat(1, incarnation="f" * 16, address="192.0.2.7"))])
+    assert node(service, "one")["address"] == "192.0.2.7", "its link has started again"
+
+
+def test_who_is_no_member_changes_nothing(service: Service) -> None:
+    one = member(service, "one")
+    with service.store.write() as c:
+        c.execute(t.nodes.delete().where(t.nodes.c.name == "one"))
+    before = service.dump()
+    reports.apply(service.store, [Report(one, beat(1)), Report("node-unknown", beat(1)), Report("hub", beat(1))])
+    assert service.dump() == before
+
+
+def test_members(service: Service) -> None:
+    one, revoked, _ = member(service, "one"), member(service, "two"), member(service, "old", timedelta(0))
+    assert reports.members(service.store) == {one, revoked}
+    with service.store.write() as c:
+        membership.revoke(c, revoked, utcnow())
+    assert reports.members(service.store) == {one}
+
+
+def test_a_node_without_a_mirror_gets_no_slivers(service: Service) -> None:
+    one = member(service, "a-first")
+    reports.apply(service.store, [Report(one, beat(1))])
+    service.create()
+    with service.store.read() as c:
+        assert set(c.scalars(sa.select(t.slivers.c.node))) == {"node1"}
+    with pytest.raises(Refused, match="a-first"):
+        service.create("two", node="a-first")
+    membership.remove(service.store, "a-first", ADMIN)
