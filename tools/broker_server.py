@@ -90,7 +90,8 @@ class Broker:
             # Threads of an idle scheduler wait actively by default.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none +S 2:2",
         }
-        inner = f"ip link set lo up && exec setpriv --reuid={USER} --regid={USER} --init-groups {program()}"
+        # The shell stays the first process of the namespace: --kill-child has no effect on one that changed its user.
+        inner = f"ip link set lo up && setpriv --reuid={USER} --regid={USER} --init-groups {program()}; exit $?"
         words = ["setpriv", "--pdeathsig=KILL", "--", "unshare", "--net", "--pid", "--fork", "--kill-child"]
         words += ["--mount-proc", "sh", "-c", inner]
         with (self.folder / "log").open("ab") as log:
