@@ -44,7 +44,7 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
     """
     with ExitStack() as stack:
         stack.enter_context(only_one(config.node.run_dir / "agent.lock"))
-        journal = stack.enter_context(Journal(store, stop.set))
+        journal = stack.enter_context(Journal(store, config.node.name, stop.set))
         node = Node.open(config, store, journal, stop)
         startup.prepare(node)
         applier = Applier(config, node.hypervisor, node.pool, node.publisher, journal, node.machines, stop)

@@ -230,6 +230,19 @@ class Result(TypedDict, total=False):
     tables: dict[str, object]
 
 
+class OperationPart(TypedDict):
+    """What one node does for an operation."""
+
+    node: str
+    state: State
+    started_at: str | None
+    finished_at: str | None
+    error: str | None
+    hint: str | None
+    progress: OperationProgress
+    result: Result | None
+
+
 class Operation(TypedDict):
     id: int | str
     kind: str
@@ -245,6 +258,7 @@ class Operation(TypedDict):
     hint: str | None
     version: int
     progress: OperationProgress
+    parts: NotRequired[list[OperationPart]]  # not sent by earlier versions
     steps: list[Step]
     result: Result | None
 

@@ -174,7 +174,7 @@ class Service:
         self.store = slicemgr.store.open(self.config)
         if facts is not None:
             with self.store.write() as c:
-                pending.record(c, [pending.NodeSeen("node1", "192.0.2.1", facts)])
+                pending.record(c, [pending.NodeSeen("node1", "192.0.2.1", facts)], "node1")
         self.add_image(SHA, IMAGE)
         self._held = ExitStack()
 
@@ -273,9 +273,9 @@ class Service:
         with self.store.read() as c:
             return pending.slivers(c, "node1")
 
-    def record(self, *updates: pending.Update) -> None:
+    def record(self, *updates: pending.Update, node: str = "node1") -> None:
         with self.store.write() as c:
-            pending.record(c, updates)
+            pending.record(c, updates, node)
 
     def count(self, table: str) -> int:
         with self.store.read() as c:

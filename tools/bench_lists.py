@@ -54,7 +54,7 @@ def service(folder: Path, port: int) -> Iterator[tuple[Config, Store]]:
         image = {"sha256": "ab" * 32, "name": "debian-12", "format": "qcow2", "virtual_size": 1, "file_size": 1}
         image |= {"arch": "x86_64", "boot": {}, "os": "Debian 12", "state": "ready", "created_at": now}
         with store.write() as c:
-            pending.record(c, [pending.NodeSeen("node1", "192.0.2.1", _FACTS)])
+            pending.record(c, [pending.NodeSeen("node1", "192.0.2.1", _FACTS)], "node1")
             c.execute(tables.images.insert().values(**image))
             row = {"hash": authentication.digest(TOKEN), "user": schema.ADMIN, "id": "bench", "label": "bench"}
             c.execute(tables.tokens.insert().values(**row, created_at=now))

@@ -39,8 +39,23 @@ FIELDS: dict[str, Any] = {
     "Operation.image": None,
     "Operation.kind": "create",
     "Operation.progress": {"done": 0, "total": 2},
+    "Operation.parts": [
+        {
+            "node": "node1",
+            "state": "queued",
+            "started_at": None,
+            "finished_at": None,
+            "error": None,
+            "hint": None,
+            "progress": {"done": 0, "total": 2},
+            "result": None,
+        }
+    ],
     "Operation.state": "queued",
     "Operation.steps": [],
+    "OperationPart.progress": {"done": 0, "total": 2},
+    "OperationPart.result": None,
+    "OperationPart.state": "queued",
     "Problem.field": "memory",
     "Project.description": "Congestion control over satellites",
     "Project.name": "lab",

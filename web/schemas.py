@@ -205,7 +205,22 @@ class Step(Schema):
     seconds = fields.Float(allow_none=True, metadata={"description": "duration in seconds, null while it runs"})
 
 
+class OperationPart(Schema):
+    """What one node does for an operation."""
+
+    node = fields.String()
+    state = fields.String(metadata={"description": "queued, running, done or failed"})
+    started_at = fields.String(allow_none=True)
+    finished_at = fields.String(allow_none=True)
+    error = fields.String(allow_none=True)
+    hint = fields.String(allow_none=True)
+    progress = fields.Dict(metadata={"description": "number of its slivers: done and total"})
+    result = fields.Dict(allow_none=True)
+
+
 class Operation(Schema):
+    """It ends with the last of its parts, and fails if one of them does."""
+
     id = fields.String()
     kind = fields.String()
     state = fields.String(metadata={"description": "queued, running, done or failed"})
@@ -220,8 +235,11 @@ class Operation(Schema):
     hint = fields.String(allow_none=True)
     version = fields.Integer()
     progress = fields.Dict()
+    parts = fields.List(fields.Nested(OperationPart), metadata={"description": "one for each node"})
     steps = fields.List(fields.Nested(Step))
-    result = fields.Dict(allow_none=True)
+    result = fields.Dict(
+        allow_none=True, metadata={"description": "null if there are several parts, which have results of their own"}
+    )
 
 
 class Image(Schema):

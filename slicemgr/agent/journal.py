@@ -23,11 +23,13 @@ _RETRY = 0.5  # seconds between attempts while the database refuses writes
 class Journal:
     """A queue of updates with its writer thread. A context manager; its end writes all queued updates.
 
-    broken: called if the writer ends with an error other than StoreError: no work may continue unreported.
+    node: the name of the agent's node. broken: called if the writer ends with an error other than StoreError: no work
+    may continue unreported.
     """
 
-    def __init__(self, store: Store, broken: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, store: Store, node: str, broken: Callable[[], None] = lambda: None) -> None:
         self._store = store
+        self._node = node
         self._broken = broken
         self.broke = False
         self._queued: list[pending.Update] = []
@@ -94,7 +96,7 @@ class Journal:
         while True:
             try:
                 with self._store.write() as connection:
-                    pending.record(connection, batch)
+                    pending.record(connection, batch, self._node)
                 return True
             except StoreError as error:
                 log.error("cannot write %d updates: %s", len(batch), error)

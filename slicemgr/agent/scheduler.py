@@ -38,10 +38,14 @@ _SETTLING = 0.2  # seconds from the start or end of a domain to reconciling, so 
 
 @dataclass(slots=True)
 class _Operation:
-    """An operation in progress: the slivers that are not done yet, and the errors of those that are."""
+    """An operation in progress: the slivers that are not done yet, and the errors of those that are.
+
+    elsewhere: the slivers that exist on another node.
+    """
 
     row: work.Operation
     left: set[str]
+    elsewhere: frozenset[str] = frozenset()
     errors: dict[str, SlicemgrError] = field(default_factory=dict)
     ended: bool = False  # kept until the rows show the end as well
 
@@ -147,15 +151,17 @@ class Scheduler:
             fresh = [row for row in pending if row.id not in self._operations]
             concerned = {sliver for row in fresh for sliver in row.slivers}
             rows = {row.sliver.id: row.sliver for row in work.slivers(connection, node, concerned)} if concerned else {}
+            missing = concerned - set(rows)
+            elsewhere = work.elsewhere(connection, node, missing) if missing else set()
         self._forget({row.id for row in pending})
         with self._lock:
-            for sliver in concerned - set(rows):
+            for sliver in missing:
                 self._rows.pop(sliver, None)
             self._rows.update(rows)
-        to_delete = {sliver for row in fresh if row.kind == "delete" for sliver in row.slivers}
+        to_delete = {sliver for row in fresh if row.kind == "delete" for sliver in row.slivers if sliver in rows}
         idle = [sliver for sliver in to_delete if not self._turns.busy(sliver)]
         for row in fresh:
-            self._start(row)
+            self._start(row, elsewhere)
         if idle:
             self._executor.begin_kill(idle)
 
@@ -163,13 +169,14 @@ class Scheduler:
         for operation in [one for one in self._operations.values() if one.ended and one.row.id not in pending]:
             del self._operations[operation.row.id]
 
-    def _start(self, row: work.Operation) -> None:
-        operation = _Operation(row, set(row.slivers))
+    def _start(self, row: work.Operation, elsewhere: set[str]) -> None:
+        operation = _Operation(row, set(row.slivers), frozenset(elsewhere.intersection(row.slivers)))
         self._operations[row.id] = operation
         self._journal.add(work.OperationStarted(row.id))
         if row.kind not in work.SLIVER_OPERATIONS:
             self._slow.submit(self._serve, row).add_done_callback(lambda done: self._served(operation, done))
         elif not row.slivers:
+            operation.errors[""] = Refused(Code.CONFLICT, f"no sliver of it is on node {self._config.node.name}")
             self._finish(operation)
         for sliver in row.slivers:
             self._turns.add(
@@ -189,7 +196,10 @@ class Scheduler:
     def _sliver_done(self, operation: _Operation, sliver: str, error: BaseException | None) -> None:
         with self._lock:
             row = self._rows.get(sliver)
-        explained = self._ended(sliver, error) or _superseded(operation.row.kind, row)
+        kind = operation.row.kind
+        explained = self._ended(sliver, error) or (
+            _missing(kind, sliver in operation.elsewhere) if row is None else _superseded(kind, row)
+        )
         state = OperationState.DONE if explained is None else OperationState.FAILED
         self._journal.add(work.SliverDone(operation.row.id, sliver, state))
         with self._lock:
@@ -269,10 +279,19 @@ class Scheduler:
         return None
 
 
-def _superseded(kind: str, sliver: Sliver | None) -> SlicemgrError | None:
+def _missing(kind: str, elsewhere: bool) -> SlicemgrError | None:
+    """The error of an operation on a sliver that is not this node's; None if the operation has deleted the sliver."""
+    if elsewhere:
+        return Refused(Code.CONFLICT, "the sliver is on another node")
+    if work.SLIVER_OPERATIONS[kind] is Desired.ABSENT:
+        return None
+    return Refused(Code.CONFLICT, "the sliver was deleted")
+
+
+def _superseded(kind: str, sliver: Sliver) -> SlicemgrError | None:
     """The error of an operation that failed only because a later request changed the desired state."""
     wanted = work.SLIVER_OPERATIONS[kind]
-    if sliver is None or wanted is None or sliver.desired is wanted:
+    if wanted is None or sliver.desired is wanted:
         return None
     return Refused(Code.CONFLICT, f"a later request changed the desired state of the sliver to {sliver.desired}")
 

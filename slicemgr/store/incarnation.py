@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from slicemgr.errors import Code, Refused
-from slicemgr.model import OperationState
+from slicemgr.store import operation_parts
 from slicemgr.store import tables as t
 
 ALLOWED = frozenset({"doctor", "tables"})  # operations that only read the host
@@ -55,15 +55,13 @@ def begin(c: Connection, backup_at: datetime, now: datetime) -> int:
 
     Operations and mails that the backup has in its queues are ended, because they may have been carried out since.
     """
-    i, o, m = t.incarnations.c, t.operations.c, t.mails.c
+    i, m = t.incarnations.c, t.mails.c
     number = int(c.scalar(sa.select(sa.func.max(i.number))) or 0) + 1
     c.execute(t.incarnations.update().where(i.ended_at.is_(None)).values(ended_at=now))
     c.execute(t.incarnations.insert().values(number=number, backup_at=backup_at, began_at=now))
     for table in (t.host_reports, t.unclaimed):
         c.execute(table.delete())
-    unfinished = o.state.in_((OperationState.QUEUED, OperationState.RUNNING))
-    ended = {"state": OperationState.FAILED, "error": _ENDED_BY, "finished_at": now}
-    c.execute(t.operations.update().where(unfinished).values(**ended, version=o.version + 1))
+    operation_parts.fail_all(c, _ENDED_BY, now)
     c.execute(t.mails.update().where(m.state.in_(_MAIL_QUEUED)).values(state="failed", error=_ENDED_BY))
     detail = f"incarnation {number}, from a backup of {backup_at:%Y-%m-%dT%H:%M:%SZ}"
     c.execute(t.events.insert().values(at=now, user="agent", action="restore", detail=detail))

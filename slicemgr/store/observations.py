@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from slicemgr.model import ImageState, OperationState
-from slicemgr.store import incarnation, snapshots
+from slicemgr.model import ImageState
+from slicemgr.store import incarnation, operation_parts, snapshots
 from slicemgr.store import tables as t
 from slicemgr.store.updates import (
     EventSeen,
@@ -34,15 +35,16 @@ from slicemgr.store.updates import (
     utcnow,
 )
 
-_ENDED = (OperationState.DONE, OperationState.FAILED)
 
+def record(c: Connection, updates: Sequence[Update], node: str) -> None:
+    """Write updates of the agent of `node`. Rows that no longer exist are skipped.
 
-def record(c: Connection, updates: Sequence[Update]) -> None:
-    """Write updates. Rows that no longer exist are skipped. Of several updates of one kind, the later one applies."""
+    Of several updates of one kind, the later one applies. What it reports about an operation concerns its own part.
+    """
     by_type: dict[type, list[Any]] = defaultdict(list)
     for update in updates:
         by_type[type(update)].append(update)
-    for kind, write in _WRITERS.items():
+    for kind, write in _writers(node).items():
         if by_type[kind]:
             write(c, by_type[kind])
     touched = {
@@ -152,52 +154,6 @@ def _step_seen(c: Connection, updates: list[StepSeen]) -> None:
     _many(c, statement, rows)
 
 
-def _sliver_done(c: Connection, updates: list[SliverDone]) -> None:
-    s = t.operation_slivers.c
-    statement = (
-        t.operation_slivers.update()
-        .where(s.operation == sa.bindparam("b_operation"), s.sliver == sa.bindparam("b_sliver"))
-        .values(state=sa.bindparam("b_state"))
-    )
-    _many(c, statement, [{"b_operation": u.operation, "b_sliver": u.sliver, "b_state": u.state} for u in updates])
-
-
-def _operation_started(c: Connection, updates: list[OperationStarted]) -> None:
-    o = t.operations.c
-    statement = (
-        t.operations.update()
-        .where(o.id == sa.bindparam("b_id"), *(o.state != ended for ended in _ENDED))  # executemany has no IN
-        .values(
-            state=OperationState.RUNNING,
-            started_at=sa.func.coalesce(o.started_at, sa.bindparam("b_at", type_=o.started_at.type)),
-        )
-    )
-    _many(c, statement, [{"b_id": u.operation, "b_at": u.at} for u in updates])
-
-
-def _operation_ended(c: Connection, updates: list[OperationEnded]) -> None:
-    o = t.operations.c
-    for u in updates:
-        values = {"state": u.state, "error": u.error, "hint": u.hint, "result": u.result, "finished_at": u.at}
-        ended = t.operations.update().where(o.id == u.operation, o.state.not_in(_ENDED)).values(**values)
-        if c.execute(ended.values(started_at=sa.func.coalesce(o.started_at, u.at))).rowcount:
-            _log_end(c, u)
-
-
-def _log_end(c: Connection, end: OperationEnded) -> None:
-    """Record the failure of an operation as an event, so that the slice's history shows it."""
-    if end.state is not OperationState.FAILED:
-        return
-    o = t.operations.c
-    row = c.execute(sa.select(o.user, o.slice_name, o.image_name, o.kind).where(o.id == end.operation)).one()
-    detail = end.error if row.slice_name or not row.image_name else f"{row.image_name}: {end.error}"
-    c.execute(
-        t.events.insert().values(
-            at=end.at, user=row.user, slice=row.slice_name, action=f"{row.kind} failed", detail=detail
-        )
-    )
-
-
 def _image_seen(c: Connection, updates: list[ImageSeen]) -> None:
     for u in updates:
         facts = {"arch": u.arch, "os": u.os, "virtual_size": u.virtual_size, "boot": u.boot, "base_size": u.base_size}
@@ -261,19 +217,20 @@ def _event_seen(c: Connection, updates: list[EventSeen]) -> None:
     _many(c, t.events.insert(), rows)
 
 
-# In this order: an operation ends after its steps, a slice is deleted after the updates of its slivers.
-_WRITERS: dict[type, Callable[[Connection, list[Any]], None]] = {
-    NodeSeen: _node_seen,
-    HostSeen: _host_seen,
-    ImageSeen: _image_seen,
-    ImageGone: _image_gone,
-    SliverSeen: _sliver_seen,
-    OperationStarted: _operation_started,
-    StepSeen: _step_seen,
-    SnapshotMade: snapshots.made,
-    SnapshotGone: snapshots.gone,
-    SliverDone: _sliver_done,
-    SliverGone: _sliver_gone,
-    OperationEnded: _operation_ended,
-    EventSeen: _event_seen,
-}
+def _writers(node: str) -> dict[type, Callable[[Connection, list[Any]], None]]:
+    """In this order: an operation ends after its steps, a slice is deleted after the updates of its slivers."""
+    return {
+        NodeSeen: _node_seen,
+        HostSeen: _host_seen,
+        ImageSeen: _image_seen,
+        ImageGone: _image_gone,
+        SliverSeen: _sliver_seen,
+        OperationStarted: partial(operation_parts.started, node),
+        StepSeen: _step_seen,
+        SnapshotMade: snapshots.made,
+        SnapshotGone: snapshots.gone,
+        SliverDone: partial(operation_parts.sliver_done, node),
+        SliverGone: _sliver_gone,
+        OperationEnded: partial(operation_parts.ended, node),
+        EventSeen: _event_seen,
+    }

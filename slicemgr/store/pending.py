@@ -58,6 +58,7 @@ __all__ = [
     "StepSeen",
     "UnclaimedSliver",
     "Update",
+    "elsewhere",
     "images",
     "pending_operations",
     "record",
@@ -84,7 +85,7 @@ _LIMITS = tuple(field.name for field in fields(model.Limits))  # columns of the 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A queued or running operation. slivers: the ids of all its slivers, also of those that are done."""
+    """A node's part of an operation, queued or running. slivers: all of the part, also those that are done."""
 
     id: str
     kind: str
@@ -108,18 +109,20 @@ class SliverRow:
 
 
 def pending_operations(c: Connection, node: str) -> list[Operation]:
-    """The node's operations that have not ended, oldest first. Running ones are from an agent that died."""
-    o = t.operations.c
-    pending = sa.and_(o.node == node, o.state.in_([OperationState.QUEUED, OperationState.RUNNING]))
-    columns = (o.id, o.kind, o.state, o.slice_id, o.slice_name, o.image, o.image_name, o.user, o.params)
-    rows = c.execute(sa.select(*columns).where(pending).order_by(o.created_at, o.id)).all()
+    """The operations of which the node's part has not ended, oldest first, with the state of the part and its slivers.
+
+    Running ones are from an agent that died.
+    """
+    o, p, s = t.operations.c, t.operation_parts.c, t.operation_slivers.c
+    pending = sa.and_(p.node == node, p.state.in_([OperationState.QUEUED, OperationState.RUNNING]))
+    columns = (o.id, o.kind, p.state, o.slice_id, o.slice_name, o.image, o.image_name, o.user, o.params)
+    query = sa.select(*columns).join(t.operation_parts, p.operation == o.id)
+    rows = c.execute(query.where(pending).order_by(o.created_at, o.id)).all()
     if not rows:
         return []
     members: dict[str, list[str]] = defaultdict(list)
-    s = t.operation_slivers.c
-    for operation, sliver in c.execute(
-        sa.select(s.operation, s.sliver).join(t.operations, o.id == s.operation).where(pending)
-    ):
+    own = sa.select(s.operation, s.sliver).join(t.operation_parts, p.operation == s.operation)
+    for operation, sliver in c.execute(own.where(pending, s.node == node)):
         members[operation].append(sliver)
     return [
         Operation(row[0], row[1], OperationState(row[2]), *row[3:9], tuple(sorted(members[row[0]], key=_by_index)))
@@ -136,6 +139,12 @@ def joins_with_certificate(c: Connection, node: str) -> bool:
     """Whether the row of the node is of a host that joins the testbed with a certificate."""
     n = t.nodes.c
     return bool(c.scalar(sa.select(sa.exists().where(n.name == node, n.identity.is_not(None)))))
+
+
+def elsewhere(c: Connection, node: str, ids: Collection[str]) -> set[str]:
+    """Those of the slivers that exist on another node."""
+    s = t.slivers.c
+    return set(c.scalars(sa.select(s.id).where(s.id.in_(ids), s.node != node)))
 
 
 def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> list[SliverRow]:

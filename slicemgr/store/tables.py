@@ -474,6 +474,7 @@ ports = sa.Table(
     sqlite_with_rowid=False,
 )
 
+# node: the first of its parts. An operation ends with its last part.
 operations = sa.Table(
     "operations",
     metadata,
@@ -499,6 +500,23 @@ operations = sa.Table(
     sa.Index("ix_operations_project", "project"),
 )
 
+# What each node has to do for an operation, with the outcome there.
+operation_parts = sa.Table(
+    "operation_parts",
+    metadata,
+    sa.Column("operation", sa.Text, primary_key=True),
+    sa.Column("node", sa.Text, primary_key=True),
+    _text("state"),
+    _empty("error"),
+    _empty("hint"),
+    sa.Column("result", sa.JSON(none_as_null=True)),
+    sa.Column("started_at", UtcTime),
+    sa.Column("finished_at", UtcTime),
+    sa.ForeignKeyConstraint(["operation"], ["operations.id"], ondelete="CASCADE"),
+    sa.Index("ix_operation_parts_state", "state", "node"),
+    sqlite_with_rowid=False,
+)
+
 # The slivers of an operation, and the state of each: progress bars count them.
 operation_slivers = sa.Table(
     "operation_slivers",
@@ -506,6 +524,7 @@ operation_slivers = sa.Table(
     sa.Column("operation", sa.Text, primary_key=True),
     sa.Column("sliver", sa.Text, primary_key=True),
     _text("state"),
+    _empty("node"),
     sa.ForeignKeyConstraint(["operation"], ["operations.id"], ondelete="CASCADE"),
     sqlite_with_rowid=False,
 )

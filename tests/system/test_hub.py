@@ -119,7 +119,7 @@ def host(tmp_path: Path) -> Config:
     config = config_in(tmp_path, store=StoreConfig(url=f"sqlite:///{tmp_path}/slicemgr.db"))
     schema.upgrade(config.store_url)
     with slicemgr.store.open(config) as store, store.write() as c:
-        pending.record(c, [pending.NodeSeen("node1", "192.0.2.77", {**FACTS, "cpus": 12})])
+        pending.record(c, [pending.NodeSeen("node1", "192.0.2.77", {**FACTS, "cpus": 12})], "node1")
     return config
 
 

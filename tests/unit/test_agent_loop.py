@@ -36,7 +36,7 @@ def test_a_comparison_that_fails_is_repeated(
             stop.set()
 
     rest: Any = None
-    with service(config) as store, Journal(store) as journal, caplog.at_level(logging.ERROR):
+    with service(config) as store, Journal(store, "node1") as journal, caplog.at_level(logging.ERROR):
         Scheduler(config, store, journal, rest, Reconciler(), rest, stop).run()  # type: ignore[arg-type]
     assert comparisons == [0, 0]
     assert str(error) in caplog.text

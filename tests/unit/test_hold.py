@@ -246,7 +246,7 @@ def host(pool: Path, *slivers: str) -> observe.Host:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with Service(tmp_path) as made, Journal(made.store) as journal:
+    with Service(tmp_path) as made, Journal(made.store, "node1") as journal:
         pool, drivers = made.config.node.pool, Recorded()
         names.root_dir(pool, NEW.id).mkdir(parents=True)
         records.write(pool, NEW)
@@ -316,13 +316,14 @@ def test_the_scheduler_compares_and_repairs_only_without_a_hold(tmp_path: Path, 
         return {}
 
     rest: Any = None
-    with service(config) as store, Journal(store) as journal:
+    with service(config) as store, Journal(store, "node1") as journal:
         for kind in ("gc", "doctor"):
             nodes.request(store, config, "node1", kind, ADMIN, {})
         if held:
             with store.write() as c:
                 incarnation.begin(c, utcnow(), utcnow())
-                c.execute(tables.operations.update().values(state="queued"))  # as if a request had passed all checks
+                for table in (tables.operations, tables.operation_parts):
+                    c.execute(table.update().values(state="queued"))  # as if a request had passed all checks
         Scheduler(config, store, journal, rest, Reconciler(), serve, stop).run()  # type: ignore[arg-type]
     assert calls[0] == ("report" if held else "compare")
     assert set(served) == ({"doctor"} if held else {"gc", "doctor"})

@@ -46,7 +46,7 @@ class Import:
 @pytest.fixture
 def changed(tmp_path: Path) -> Iterator[Import]:
     """An import of a file that is not the one that was sent."""
-    with Service(tmp_path) as service, Journal(service.store) as journal:
+    with Service(tmp_path) as service, Journal(service.store, "node1") as journal:
         yield Import(service, journal, "cd" * 32)
 
 

@@ -140,7 +140,7 @@ def test_images_of_an_earlier_version_are_examined_once(service: Service, system
     base.mkdir(parents=True)
     if systemd:
         put_systemd(base)
-    with Journal(service.store) as journal:
+    with Journal(service.store, "node1") as journal:
         images.note_systemd(service.config, service.store, journal)
         journal.flush()
         with service.store.read() as c:

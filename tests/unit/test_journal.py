@@ -25,7 +25,7 @@ def actions(store: Store) -> list[str]:
 
 
 def test_all_is_written_in_order(tmp_path: Path) -> None:
-    with service(settings(tmp_path)) as store, Journal(store) as journal:
+    with service(settings(tmp_path)) as store, Journal(store, "node1") as journal:
         for number in range(50):
             journal.add(updates.EventSeen("x", str(number)))
         assert journal.flush()
@@ -34,13 +34,13 @@ def test_all_is_written_in_order(tmp_path: Path) -> None:
 
 def test_leaving_writes_what_is_queued(tmp_path: Path) -> None:
     with service(settings(tmp_path)) as store:
-        with Journal(store) as journal:
+        with Journal(store, "node1") as journal:
             journal.add(updates.EventSeen("x", "a"), updates.EventSeen("x", "b"))
         assert actions(store) == ["a", "b"]
 
 
 def test_many_threads_lose_nothing(tmp_path: Path) -> None:
-    with service(settings(tmp_path)) as store, Journal(store) as journal:
+    with service(settings(tmp_path)) as store, Journal(store, "node1") as journal:
 
         def write(n: int) -> None:
             for i in range(20):
@@ -61,7 +61,7 @@ def test_a_lock_is_waited_for(tmp_path: Path) -> None:
     config = settings(tmp_path)
     with service(config) as ready:
         impatient = Store(make_engine(config.store_url, timedelta(milliseconds=20)))
-        with impatient as store, Journal(store) as journal, ExitStack() as other:
+        with impatient as store, Journal(store, "node1") as journal, ExitStack() as other:
             other.enter_context(ready.write())
             journal.add(updates.EventSeen("x", "a"))
             assert not journal.flush(0.3)

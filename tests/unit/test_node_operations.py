@@ -51,7 +51,7 @@ def test_no_operation_has_two_entries() -> None:
 
 def test_the_table_decides_and_an_unknown_kind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(tmp_path)
-    with service(config) as store, Journal(store) as journal:
+    with service(config) as store, Journal(store, "node1") as journal:
         operations = NodeOperations(Node.open(config, store, journal, threading.Event()))
         monkeypatch.setattr(node_operations, "TABLE", {"echo": lambda parts, asked: {"kind": asked.kind}})
         assert operations.serve(operation("echo")) == {"kind": "echo"}

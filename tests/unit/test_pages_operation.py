@@ -21,8 +21,9 @@ def bob(tenants: Tenants) -> Browser:
 
 
 def operation(tenants: Tenants, **values: object) -> str:
-    """Change the operation of the slice `exp`; its path."""
+    """Change the operation of the slice `exp`; its path. The projects are older than it."""
     with tenants.store.write() as c:
+        c.execute(t.projects.update().values(created_at=utcnow() - timedelta(days=1)))
         c.execute(t.operations.update().where(t.operations.c.id == tenants.found["operation"]).values(**values))
     return f"/operations/{tenants.found['operation']}"
 
@@ -42,6 +43,17 @@ def test_an_operation_has_its_times_steps_and_log(tenants: Tenants, bob: Browser
     times = re.findall(r'"Began after">([^<]+)</td><td class="number" data-label="Duration">([^<]+)<', page)
     assert times == [("5.00 s", "0.50 s"), ("6.00 s", "29.0 s")]
     assert "Wait for SSH" in page and f"/log?slice=exp&amp;project=lab&amp;since={now:%Y-%m-%d}" in page
+
+
+def test_the_parts_of_several_nodes_are_a_table(tenants: Tenants, bob: Browser) -> None:
+    path = operation(tenants, state="running")
+    assert 'id="parts"' not in bob.get(path).text, "one part"
+    with tenants.store.write() as c:
+        row = {"operation": tenants.found["operation"], "node": "node2", "state": "failed", "error": "<b>no room</b>"}
+        c.execute(t.operation_parts.insert().values(**row))
+    page = bob.get(path).text
+    table = page[page.index('id="parts"') :]
+    assert '<th scope="row">node1</th>' in table and "&lt;b&gt;no room&lt;/b&gt;" in table and "<b>no room" not in page
 
 
 def test_what_happened_meanwhile_is_its_log(tenants: Tenants, bob: Browser) -> None:

@@ -42,7 +42,7 @@ class World:
 
     def record(self, *updates: pending.Update) -> None:
         with self.store.write() as c:
-            pending.record(c, updates)
+            pending.record(c, updates, "node1")
 
     def report(self, *unclaimed: pending.UnclaimedSliver, **found: Any) -> None:
         self.record(pending.HostSeen("node1", unclaimed, **found))

@@ -32,7 +32,7 @@ from slicemgr.store import tables as t
 
 pytestmark = pytest.mark.usefixtures("both_stores")
 
-ALL = (t.slices, t.slivers, t.ports, t.operations, t.operation_slivers, t.events)
+ALL = (t.slices, t.slivers, t.ports, t.operations, t.operation_parts, t.operation_slivers, t.events)
 
 
 @pytest.fixture
@@ -58,7 +58,9 @@ def counts(store: Store) -> list[int]:
 def settle(store: Store, phase: Phase) -> None:
     """As if the agent had done it."""
     with store.write() as c:
-        pending.record(c, [updates.SliverSeen(id_, phase) for id_ in c.scalars(sa.select(t.slivers.c.id)).all()])
+        pending.record(
+            c, [updates.SliverSeen(id_, phase) for id_ in c.scalars(sa.select(t.slivers.c.id)).all()], "node1"
+        )
 
 
 def test_fifty_creates_at_once_for_the_last_ten_blocks(tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_what_was_freed_goes_to_the_next_only_later(store: Store, config: Config
     create(store, config, "one")
     first = shown(store, "one")["slivers"][0]
     with store.write() as c:
-        pending.record(c, [updates.SliverGone(first["id"])])
+        pending.record(c, [updates.SliverGone(first["id"])], "node1")
     create(store, config, "two")
     second = shown(store, "two")["slivers"][0]
     assert first["address"] != second["address"] and first["ports"] != second["ports"]
@@ -331,6 +333,7 @@ def test_an_operation_is_shown_with_its_steps(store: Store, config: Config) -> N
                 updates.OperationEnded(id_, OperationState.FAILED, "broke", "mend it"),
                 updates.OperationEnded(id_, OperationState.DONE),
             ],
+            "node1",
         )
     with store.read() as c:
         found = operation_views.operation(c, id_)
@@ -354,6 +357,7 @@ def test_a_step_tells_when_it_began_and_how_long_it_took(store: Store, config: C
                 updates.StepSeen(*root, OperationState.DONE, at=ended),
                 updates.StepSeen(id_, "a-0", "domain", OperationState.RUNNING, at=ended),
             ],
+            "node1",
         )
     with store.read() as c:
         found = operation_views.operation(c, id_)["steps"]

@@ -39,7 +39,7 @@ def test_two_of_a_kind_are_written(update: pending.Update, tmp_path: Path) -> No
         with store.write() as connection:
             if isinstance(update, pending.HostSeen):
                 incarnation.begin(connection, utcnow(), utcnow())
-            pending.record(connection, [update, update])
+            pending.record(connection, [update, update], "node1")
         with store.read() as connection:
             assert pending.slivers(connection, "node") == []
 

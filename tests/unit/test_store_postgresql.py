@@ -205,7 +205,7 @@ def test_what_the_url_says_beside_is_kept(databases: Databases, config: Config) 
 
 def test_a_nul_in_what_a_program_said_does_not_cost_the_report(store: Store) -> None:
     with store.write() as c:
-        pending.record(c, [pending.EventSeen("agent", "repair", detail="a\0b")])
+        pending.record(c, [pending.EventSeen("agent", "repair", detail="a\0b")], "node1")
     with store.read() as c:
         assert c.scalar(sa.select(tables.events.c.detail)) == "a\N{REPLACEMENT CHARACTER}b"
         assert c.scalar(sa.select(tables.users.c.name).where(tables.users.c.name == "admin\0")) is None
@@ -263,7 +263,7 @@ def test_writers_of_two_processes_never_decide_on_the_same_state(
             count = c.scalar(sa.select(sa.func.count()).select_from(tables.events)) or 0
             with contextlib.suppress(threading.BrokenBarrierError):
                 both_have_read.wait(0.3 if locking else 30)
-            pending.record(c, [pending.EventSeen("x", str(count))])
+            pending.record(c, [pending.EventSeen("x", str(count))], "node1")
 
     with slicemgr.store.open(config) as one, slicemgr.store.open(config) as other:
         with ThreadPoolExecutor(2) as pool:
@@ -282,7 +282,7 @@ def test_a_restart_of_the_server_is_survived(how: signal.Signals, tmp_path: Path
     with Server() as server, databases_on(server):
         config = config_in(tmp_path, web=WebConfig(threads=1), store=StoreConfig(lock_timeout=SECOND))
         fresh_database(config)
-        with slicemgr.store.open(config) as store, Journal(store) as journal:
+        with slicemgr.store.open(config) as store, Journal(store, "node1") as journal:
             journal.add(pending.EventSeen("x", "before"))
             assert journal.flush()
             server.stop(how)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from slicemgr.cli.groups import Group
 from slicemgr.cli.render import tables
 from slicemgr.cli.render.output import Output, output_options
 from slicemgr.cli.shared import seconds, time_options
+
+if TYPE_CHECKING:
+    from slicemgr import wire
 
 
 @click.group(cls=Group)
@@ -49,7 +54,20 @@ def show_operation(id: str, output: Output) -> None:
             subject = found["slice"] or found["image"]
             error = f": {text(found['error'])}" if found["error"] else ""
             click.echo(f"{text(found['kind'])} {text(subject)} by {text(found['user'])}: {text(found['state'])}{error}")
+            parts = found.get("parts", [])
+            for part in parts if len(parts) > 1 else ():
+                click.echo(f"  {_part(part)}")
         output.show(found["steps"], found)
+
+
+def _part(part: wire.OperationPart) -> str:
+    """One line for people about a part."""
+    from slicemgr.cli.render.human import text
+
+    done, total = part["progress"]["done"], part["progress"]["total"]
+    counts = f", {done} of {total} slivers" if total else ""
+    error = f": {text(part['error'])}" if part["error"] else ""
+    return f"{text(part['node'])}: {text(part['state'])}{counts}{error}"
 
 
 @op.command("wait")

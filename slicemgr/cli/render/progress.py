@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from slicemgr import wire
     from slicemgr.client import Client
 
+_MOST_NODES = 3  # names in a line
+
 
 def follow(
     client: Client, operation: wire.Operation, timeout: float | None = None, *, cancel: str = ""
@@ -55,12 +57,17 @@ def _watch(client: Client, operation: wire.Operation, timeout: float | None) -> 
 
 
 def _line(operation: wire.Operation) -> str:
+    """What is running, with the nodes that have yet to end their parts if others have ended theirs."""
     running = [step for step in operation["steps"] if step["state"] == "running"]
     words = [operation["kind"], operation["slice"] or operation["image"] or ""]
     if len(running) == 1:
         words.append(f"{running[0]['name']} {running[0]['detail']}")
     elif operation["progress"]["total"] > 1:
         words.append(f"{operation['progress']['done']} of {operation['progress']['total']} slivers")
+    parts = operation.get("parts", [])
+    left = [part["node"] for part in parts if part["state"] not in ("done", "failed")]
+    if 0 < len(left) < len(parts):
+        words.append(f"(waiting for {', '.join(left[:_MOST_NODES])}{' and others' if len(left) > _MOST_NODES else ''})")
     return printable(" ".join(filter(None, words)))
 
 

@@ -15,12 +15,12 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr import names
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import NodeState, OperationState
+from slicemgr.model import NodeState
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
 from slicemgr.service.accounts import authentication
 from slicemgr.service.nodes import operations
-from slicemgr.store import Store, incarnation
+from slicemgr.store import Store, incarnation, operation_parts
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -127,13 +127,12 @@ def revoke(c: Connection, identity: str, now: datetime) -> None:
 
 
 def _check_unused(c: Connection, row: Row[*tuple[Any, ...]], now: datetime) -> None:
-    s, o = t.slivers.c, t.operations.c
+    s = t.slivers.c
     count = c.scalar(sa.select(sa.func.count()).where(s.node == row.name))
     if count:
         hint = "delete its slices first; `slicectl node drain` keeps new ones away"
         raise Refused(Code.CONFLICT, f"node {row.name} has {count} slivers", hint=hint)
-    unended = o.state.in_((OperationState.QUEUED, OperationState.RUNNING))
-    if row.state == NodeState.ACTIVE and c.scalar(sa.select(sa.func.count()).where(o.node == row.name, unended)):
+    if row.state == NodeState.ACTIVE and operation_parts.unended(c, row.name):
         raise Refused(Code.CONFLICT, f"node {row.name} has operations that have not ended", hint="`slicectl op list`")
     if row.identity is None and row.agent_seen_at is not None and now - row.agent_seen_at < _SILENT:
         hint = f"stop `slicemgr agent` there, and wait {int(_SILENT.total_seconds() // 60)} minutes"

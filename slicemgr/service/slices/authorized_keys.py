@@ -89,8 +89,8 @@ def _ask(c: Connection, row: Row[*tuple[Any, ...]], by: Principal, why: str, now
     slivers = c.execute(sa.select(s.id, s.node).where(s.slice == row.id).order_by(s.idx)).all()
     if not slivers:
         return
-    ids = [sliver.id for sliver in slivers]
-    subject = operations.Subject(slivers[0].node, row.id, row.name, slivers=ids, project=row.project)
+    ids = {sliver.id: sliver.node for sliver in slivers}
+    subject = operations.Subject(slice_id=row.id, slice_name=row.name, slivers=ids, project=row.project)
     operations.add(c, "keys", subject, by.user, now)
     about = {"slice": row.name, "project": row.project}
     operations.note(c, by.user, "keys", now, **about, detail=why, address=by.address)

@@ -162,7 +162,8 @@ def _insert(
         .where(t.nodes.c.name == placed.node)
         .values(next_address=cursors.address, next_port=cursors.port, next_uid=cursors.uid)
     )
-    subject = operations.Subject(placed.node, tag, spec.name, placed.image, placed.image_name, ids, spec.project)
+    where = dict.fromkeys(ids, placed.node)
+    subject = operations.Subject("", tag, spec.name, placed.image, placed.image_name, where, spec.project)
     detail = f"{spec.count} × {spec.type} of {placed.image_name}" + ("" if owner == by.user else f" for {owner}")
     about = {"slice": spec.name, "project": spec.project}
     operations.note(c, by.user, "create", now, **about, detail=detail, address=by.address)
@@ -298,8 +299,8 @@ def change(
     operations.note(c, user, action, now, slice=row.name, project=row.project, detail=why, address=address)
     if action == "delete":
         request_queue.withdraw_for(c, row.id, user, now, f"slice {row.name} was deleted")
-    ids = [sliver.id for sliver in slivers]
-    subject = operations.Subject(slivers[0].node, row.id, row.name, slivers=ids, project=row.project)
+    ids = {sliver.id: sliver.node for sliver in slivers}
+    subject = operations.Subject(slice_id=row.id, slice_name=row.name, slivers=ids, project=row.project)
     return operations.add(c, action, subject, user, now, params)
 
 

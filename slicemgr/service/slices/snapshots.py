@@ -205,6 +205,6 @@ def _ask(c: Connection, kind: str, found: _Row, slivers: list[_Row], params: Map
     now = utcnow()
     about = {"slice": found.name, "project": found.project, "address": by.address}
     operations.note(c, by.user, _EVENTS[kind], now, detail=params["name"], **about)
-    ids = [one.id for one in slivers]
-    subject = operations.Subject(slivers[0].node, found.id, found.name, slivers=ids, project=found.project)
+    ids = {one.id: one.node for one in slivers}
+    subject = operations.Subject(slice_id=found.id, slice_name=found.name, slivers=ids, project=found.project)
     return operations.add(c, kind, subject, by.user, now, params)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +19,7 @@ from slicemgr.service.views.formats import Json, Where, when
 from slicemgr.service.views.paging import By, Page
 from slicemgr.service.views.present import of_present_project
 from slicemgr.store import tables as t
+from slicemgr.store.operation_parts import ENDED
 
 _ALL_STEPS = 20  # with more slivers than these, only the steps that are not done are shown
 
@@ -69,13 +71,53 @@ def operation_versions(c: Connection, ids: Collection[str]) -> dict[str, tuple[i
 def _operations(c: Connection, rows: Sequence[Row[*tuple[Any, ...]]]) -> list[Json]:
     ids = [row.id for row in rows]
     m = t.operation_slivers.c
-    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    query = sa.select(m.operation, m.state, sa.func.count()).where(m.operation.in_(ids)).group_by(m.operation, m.state)
-    for id_, state, count in c.execute(query):
-        counts[id_][state] += count
+    counts: dict[str, _Counts] = defaultdict(lambda: defaultdict(_Progress))
+    query = sa.select(m.operation, m.node, m.state, sa.func.count()).where(m.operation.in_(ids))
+    for id_, node, state, count in c.execute(query.group_by(m.operation, m.node, m.state)):
+        counts[id_][node].add(count if state in ENDED else 0, count)
+    parts = _parts(c, ids, counts)
     asked = {row.id: row.created_at for row in rows}
-    steps = _steps(c, asked, [id_ for id_ in ids if sum(counts[id_].values()) > _ALL_STEPS])
-    return [_operation(row, steps[row.id], counts[row.id]) for row in rows]
+    steps = _steps(c, asked, [id_ for id_ in ids if _whole(counts[id_]).total > _ALL_STEPS])
+    return [_operation(row, steps[row.id], _whole(counts[row.id]), parts[row.id]) for row in rows]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The number of slivers, and of those that are done or failed."""
+
+    done: int = 0
+    total: int = 0
+
+    def add(self, done: int, total: int) -> None:
+        self.done += done
+        self.total += total
+
+
+_Counts = dict[str, _Progress]  # by node
+
+
+def _whole(counts: _Counts) -> _Progress:
+    return _Progress(sum(one.done for one in counts.values()), sum(one.total for one in counts.values()))
+
+
+def _parts(c: Connection, ids: Sequence[str], counts: Mapping[str, _Counts]) -> dict[str, list[Json]]:
+    """The parts of each operation, by the name of the node."""
+    p = t.operation_parts.c
+    parts: dict[str, list[Json]] = defaultdict(list)
+    for row in c.execute(sa.select(t.operation_parts).where(p.operation.in_(ids)).order_by(p.node)):
+        parts[row.operation].append(
+            {
+                "node": row.node,
+                "state": row.state,
+                "started_at": when(row.started_at),
+                "finished_at": when(row.finished_at),
+                "error": row.error or None,
+                "hint": row.hint or None,
+                "progress": asdict(counts[row.operation][row.node]),
+                "result": row.result,
+            }
+        )
+    return parts
 
 
 def _steps(c: Connection, asked: Mapping[str, datetime], large: Sequence[str]) -> dict[str, list[Json]]:
@@ -100,8 +142,7 @@ def _seconds(since: datetime, until: datetime) -> float:
     return round((until - since).total_seconds(), 6)
 
 
-def _operation(row: Row[*tuple[Any, ...]], steps: list[Json], counts: Mapping[str, int]) -> Json:
-    ended = sum(count for state, count in counts.items() if state in ("done", "failed"))
+def _operation(row: Row[*tuple[Any, ...]], steps: list[Json], progress: _Progress, parts: list[Json]) -> Json:
     return {
         "id": row.id,
         "kind": row.kind,
@@ -116,7 +157,8 @@ def _operation(row: Row[*tuple[Any, ...]], steps: list[Json], counts: Mapping[st
         "error": row.error or None,
         "hint": row.hint or None,
         "version": row.version,
-        "progress": {"done": ended, "total": sum(counts.values())},
+        "progress": asdict(progress),
+        "parts": parts,
         "steps": steps,
         "result": row.result,
     }
