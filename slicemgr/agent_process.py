@@ -13,7 +13,7 @@ from slicemgr.agent.apply import Applier
 from slicemgr.agent.chores.capture_rings import Captures
 from slicemgr.agent.chores.proc_views import ProcViews
 from slicemgr.agent.chores.recorder import Recorder
-from slicemgr.agent.chores.runner import Chore, Runner
+from slicemgr.agent.chores.runner import Chore, Runner, repeated
 from slicemgr.agent.consoles import Consoles
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.node import Node
@@ -28,13 +28,8 @@ from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.network.firewall import Firewall
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Failed
-from slicemgr.service.leases import leases
-from slicemgr.service.nodes import retention
-from slicemgr.service.outbound import mail
-from slicemgr.service.projects import invitations
+from slicemgr.service import due
 from slicemgr.store import Store
-
-_ROWS_INTERVAL = 60.0  # seconds
 
 
 def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[], None] = lambda: None) -> None:
@@ -44,7 +39,8 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
     """
     with ExitStack() as stack:
         stack.enter_context(only_one(config.node.run_dir / "agent.lock"))
-        journal = stack.enter_context(Journal(store, config.node.name, stop.set))
+        link = config.link_socket if config.joined else None
+        journal = stack.enter_context(Journal(store, config.node.name, stop.set, link))
         node = Node.open(config, store, journal, stop)
         startup.prepare(node)
         applier = Applier(config, node.hypervisor, node.pool, node.publisher, journal, node.machines, stop)
@@ -77,24 +73,8 @@ def host_chores(node: Node) -> list[Chore]:
 
 
 def row_chores(config: Config, store: Store) -> list[Chore]:
-    """What is due in the rows: leases that end, history that is deleted, mail.
-
-    Mail has a thread of its own: a mail server that does not answer delays the end of no lease.
-    """
-    leases_thread, mail_thread = "leases", "mail"
-    work: list[tuple[str, Callable[[Store, Config], object]]] = [
-        (leases_thread, leases.expire),
-        (leases_thread, retention.forget),
-        (mail_thread, invitations.notify),
-        (mail_thread, mail.deliver),
-    ]
-    return [
-        Chore(
-            thread=thread,
-            run=partial(function, store, config),
-            interval=_ROWS_INTERVAL,
-            failure=function.__name__,
-            each_failure=True,
-        )
-        for thread, function in work
-    ]
+    """What is due in the rows; in a testbed with a hub, the hub does it."""
+    if config.joined or config.hub.broker:
+        return []
+    work = [(thread, function.__name__, partial(function, store, config)) for thread, function in due.WORK]
+    return repeated(work, due.INTERVAL)

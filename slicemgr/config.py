@@ -21,6 +21,7 @@ from slicemgr.config_oidc import OidcConfig
 from slicemgr.errors import invalid
 
 DEFAULT_FILE = Path("/etc/slicemgr/slicemgr.toml")
+CENTRE = "centre.json"  # in the directory of a host's membership: its testbed
 PACKAGE = Path(__file__).parent  # launcher, init, recipes and migrations are installed below it
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -268,7 +269,14 @@ class Config:
 
     @property
     def store_url(self) -> str:
-        return self.store.url or f"sqlite:///{self.node.state_dir}/db/slicemgr.db"
+        """Of the service's database; on a host that has joined a testbed, of the copy of its rows."""
+        own = self.node.state_dir / "db" / "slicemgr.db"
+        return self.store.url or f"sqlite:///{self.mirror_file if self.joined else own}"
+
+    @property
+    def mirror_file(self) -> Path:
+        """The database of a host that has joined a testbed."""
+        return self.node.state_dir / "mirror.db"
 
     @property
     def wake_socket(self) -> Path:
@@ -304,6 +312,21 @@ class Config:
     def membership_dir(self) -> Path:
         """The key and the certificate with which this host belongs to a testbed."""
         return self.node.state_dir / "membership"
+
+    @property
+    def joined(self) -> bool:
+        """Whether this host has joined a testbed: its rows come from the centre, and its reports go there."""
+        return (self.membership_dir / CENTRE).exists()
+
+    @property
+    def link_socket(self) -> Path:
+        """The socket on which `slicemgr link` receives wake-up datagrams."""
+        return self.node.run_dir / "link.sock"
+
+    @property
+    def hub_socket(self) -> Path:
+        """The socket on which `slicemgr hub` receives wake-up datagrams; the name is in ipc.wake, too."""
+        return self.node.run_dir / "hub.sock"
 
     @property
     def experiments_dir(self) -> Path:

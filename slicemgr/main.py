@@ -231,6 +231,10 @@ def _init(config: settings.Config) -> None:
     from slicemgr.store import schema
     from slicemgr.web import server
 
+    if config.joined:  # it has no accounts, and serves no pages
+        server.make_directories(config)
+        testbed_commands.make_mirror(config)
+        return
     with alone(config.node.run_dir / "init.lock"):  # the units of web and agent start together
         server.make_directories(config)
         schema.upgrade(config.store_url)
@@ -243,6 +247,8 @@ def _agent(config: settings.Config, stop: threading.Event | None = None) -> None
     from slicemgr import agent_process, store
 
     stop = stop or _stop_on_signals()
+    if config.joined:
+        testbed_commands.make_mirror(config)
     with store.open(config) as opened:
         agent_process.run(config, opened, stop, ready=lambda: _ready(config.node.name))
 

@@ -79,7 +79,7 @@ def broker_files(config: settings.Config, folder: Path, listen: str) -> None:
 def hub(config: settings.Config) -> None:
     """Connect the database of the testbed to its nodes, through the broker. It needs PostgreSQL and no root."""
     from slicemgr import store
-    from slicemgr.hub import process
+    from slicemgr.hub import chores, process
     from slicemgr.store.url import SQLITE, parse
 
     _place(config)
@@ -88,7 +88,7 @@ def hub(config: settings.Config) -> None:
         raise invalid("store.url", "SQLite is for one machine", hint)
     stop = _stop_on_signals()
     with store.open(config) as opened:
-        process.run(config, opened, stop)
+        process.run(config, opened, stop, chores=lambda: chores.runner(config, opened))
 
 
 @click.command()
@@ -101,8 +101,21 @@ def link(config: settings.Config) -> None:
 
     stop = _stop_on_signals()
     found = membership.read(config.membership_dir)
-    with only_one(config.node.run_dir / "link.lock", "link"), store.open(config) as opened:
-        beats.Link(found, opened, config.node.name, stop).run()
+    with only_one(config.node.run_dir / "link.lock", "link"):
+        make_mirror(config)
+        with store.open(config) as opened:
+            beats.Link(config, found, opened, stop).run()
+
+
+def make_mirror(config: settings.Config) -> None:
+    """Make or upgrade the database of a host that has joined a testbed. Only root reads it."""
+    from slicemgr.stopped_service import alone
+    from slicemgr.store import schema
+
+    with alone(config.node.run_dir / "init.lock"):
+        if not config.store.url:
+            config.mirror_file.touch(mode=0o600)
+        schema.upgrade(config.store_url)
 
 
 def _place(config: settings.Config) -> tuple[str, int]:

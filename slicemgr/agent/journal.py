@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from slicemgr.store import Store, StoreError, pending
+from slicemgr.ipc.wake import wake
+from slicemgr.store import Store, StoreError, outbox, pending
 
 log = logging.getLogger(__name__)
 
@@ -24,13 +26,16 @@ class Journal:
     """A queue of updates with its writer thread. A context manager; its end writes all queued updates.
 
     node: the name of the agent's node. broken: called if the writer ends with an error other than StoreError: no work
-    may continue unreported.
+    may continue unreported. link: the socket of `slicemgr link`, if the updates are also for the centre of a testbed.
     """
 
-    def __init__(self, store: Store, node: str, broken: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, store: Store, node: str, broken: Callable[[], None] = lambda: None, link: Path | None = None
+    ) -> None:
         self._store = store
         self._node = node
         self._broken = broken
+        self._link = link
         self.broke = False
         self._queued: list[pending.Update] = []
         self._changed = threading.Condition()
@@ -97,6 +102,10 @@ class Journal:
             try:
                 with self._store.write() as connection:
                     pending.record(connection, batch, self._node)
+                    if self._link is not None:
+                        outbox.add(connection, batch)
+                if self._link is not None:
+                    wake(self._link)
                 return True
             except StoreError as error:
                 log.error("cannot write %d updates: %s", len(batch), error)

@@ -6,8 +6,9 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 
 from amqp.exceptions import AMQPError, MessageNacked
 from kombu import Connection, Consumer, Message, Producer, Queue
@@ -16,16 +17,20 @@ from kombu.exceptions import KombuError
 from slicemgr.config import Config
 from slicemgr.errors import Failed
 from slicemgr.hub import broker_files, management, reports
+from slicemgr.hub.exchange import Exchange, parse
 from slicemgr.hub.leader import Leader
 from slicemgr.hub.management import Management
 from slicemgr.hub.reports import Report
-from slicemgr.policy import broker, messages
+from slicemgr.ipc import waiting
+from slicemgr.ipc.wake import Listener
+from slicemgr.policy import broker
 from slicemgr.policy.messages import BadMessage
 from slicemgr.store import Store, StoreError
 
 log = logging.getLogger(__name__)
 
 _BATCH = 0.1  # seconds in which reports of all nodes are collected for one transaction
+_PAUSE_BETWEEN = 0.01  # seconds without a report after which those that arrived are applied
 _MOST = 500  # reports in one transaction
 _UNACKNOWLEDGED = 50  # reports of one node that are under way
 _MEMBERS = 5.0  # seconds between two comparisons of the nodes with the users of the broker
@@ -34,8 +39,16 @@ _TIMEOUT = 15.0  # seconds
 _PAUSE = 2.0  # seconds after a failure
 
 
-def run(config: Config, store: Store, stop: threading.Event) -> None:
-    """Be the hub until stopped, and again after each failure of broker or database. A second process waits."""
+def run(
+    config: Config,
+    store: Store,
+    stop: threading.Event,
+    chores: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> None:
+    """Be the hub until stopped, and again after each failure of broker or database. A second process waits.
+
+    chores: entered while this process is the leader.
+    """
     secret = management.password(config.hub_dir / broker_files.PASSWORD)
     host, _, port = config.hub.management.rpartition(":")
     api = Management(host.strip("[]"), int(port), secret)
@@ -47,8 +60,10 @@ def run(config: Config, store: Store, stop: threading.Event) -> None:
                 if not leader.wait(stop):
                     return
                 connection = stack.enter_context(connect(config))
+                listener = stack.enter_context(_listener(config))
+                stack.enter_context(chores())
                 log.info("the hub is connected to the broker at %s", config.hub.broker)
-                Hub(store, api, connection, leader.check).run(stop)
+                Hub(store, api, connection, leader.check, listener).run(stop)
         except (Failed, StoreError, MessageNacked, KombuError, OSError, AMQPError) as error:
             log.warning("the hub starts again: %s", error or type(error).__name__)
             stop.wait(_PAUSE)
@@ -74,12 +89,31 @@ def connect(config: Config) -> Connection:
     return connection
 
 
-class Hub:
-    """check: raises an error once this process may not work any more."""
+@contextmanager
+def _listener(config: Config) -> Iterator[Listener | None]:
+    """The socket that is woken when rows have changed; without it, the hub looks every second."""
+    with ExitStack() as stack:
+        listener = None
+        try:
+            listener = stack.enter_context(Listener(config.hub_socket, config.web.user))
+        except OSError as error:
+            log.warning("the hub cannot be woken: %s: %s", config.hub_socket, error.strerror)
+        yield listener
 
-    def __init__(self, store: Store, api: Management, connection: Connection, check: Callable[[], None]) -> None:
+
+class Hub:
+    """check: raises an error once this process may not work any more. listener: wakes it; None: nothing does."""
+
+    def __init__(
+        self,
+        store: Store,
+        api: Management,
+        connection: Connection,
+        check: Callable[[], None],
+        listener: Listener | None = None,
+    ) -> None:
         self._store, self._management, self._check = store, api, check
-        self._connection = connection
+        self._connection, self._listener = connection, listener
         self._arrived: list[tuple[Message, Report]] = []
         self._consumers: dict[str, Consumer] = {}
         self._compared_at = 0.0
@@ -90,20 +124,26 @@ class Hub:
             channel = self._connection.channel()
             stack.callback(channel.close)
             producer = Producer(channel, auto_declare=False)
+            exchange = Exchange(self._store, partial(self._publish, producer))
             while not stop.is_set():
                 if time.monotonic() - self._compared_at > _MEMBERS:
                     self._check()
-                    self._compare()
+                    self._compare(exchange)
                     self._compared_at = time.monotonic()
-                self._collect()
-                self._apply(producer)
+                woken = self._collect()
+                arrived, self._arrived = self._arrived, []
+                exchange.apply([report for _, report in arrived])
+                for message, _ in arrived:
+                    message.ack()
+                exchange.step(woken=woken)
 
-    def _compare(self) -> None:
+    def _compare(self, exchange: Exchange) -> None:
         """Nodes that may connect get queues and rights; other users of the broker but the hub lose theirs."""
         members = reports.members(self._store)
         known = {one for one in self._management.users() if one.startswith("node-")}
         for identity in sorted(known - members):
             self._forget(identity)
+            exchange.forget(identity)
             self._management.apply(broker.expel(identity))
             log.info("%s has no access to the broker any more", identity)
         for identity in sorted(members - set(self._consumers)):
@@ -112,6 +152,7 @@ class Hub:
 
     def _listen(self, identity: str) -> None:
         channel = self._connection.channel()
+        waiting.ignore_encodings(channel)
         channel.basic_qos(0, _UNACKNOWLEDGED, False)
         queue = Queue(broker.reports(identity), channel=channel, no_declare=True)
         consumer = Consumer(channel, [queue], on_message=lambda message: self._receive(identity, message), no_ack=False)
@@ -127,40 +168,39 @@ class Hub:
 
     def _receive(self, identity: str, message: Message) -> None:
         try:
-            found = messages.parse_beat(message.body)
+            found = parse(identity, message.body)
         except BadMessage as error:
             log.warning("a report of %s is dropped: %s", identity, error)
             message.ack()
             return
-        self._arrived.append((message, Report(identity, found)))
+        self._arrived.append((message, found))
 
-    def _collect(self) -> None:
+    def _collect(self) -> bool:
+        """Collect reports as long as they come, for a moment at most, or until woken; whether it was."""
         end = time.monotonic() + _BATCH
         while len(self._arrived) < _MOST and (left := end - time.monotonic()) > 0:
-            try:
-                self._connection.drain_events(timeout=left)
-            except TimeoutError:
-                return
+            pause = min(left, _PAUSE_BETWEEN) if self._arrived else left
+            before = len(self._arrived)
+            if waiting.drain(self._connection, self._listener, pause):
+                return True
+            if self._arrived and len(self._arrived) == before:
+                return False
+        return False
 
-    def _apply(self, producer: Producer) -> None:
-        if not self._arrived:
-            return
-        arrived, self._arrived = self._arrived, []
-        reports.apply(self._store, [report for _, report in arrived])
-        for message, _ in arrived:
-            message.ack()
-        newest = {report.identity: report.beat for _, report in arrived}
-        for identity, beat in newest.items():
-            body = messages.acknowledgement(beat.incarnation, beat.sequence)
-            try:
-                producer.publish(
-                    body,
-                    routing_key=broker.orders(identity),
-                    exchange="",
-                    content_type="application/json",
-                    content_encoding="utf-8",
-                    expiration=_ACKNOWLEDGEMENT_VALID,
-                    timeout=_TIMEOUT,
-                )
-            except MessageNacked:
-                log.warning("the orders of %s are full", identity)
+    def _publish(self, producer: Producer, identity: str, body: str | bytes, *, brief: bool = False) -> bool:
+        """See exchange.Publish."""
+        text = isinstance(body, str)
+        try:
+            producer.publish(
+                body,
+                routing_key=broker.orders(identity),
+                exchange="",
+                content_type="application/json" if text else "application/octet-stream",
+                content_encoding="utf-8" if text else "binary",
+                expiration=_ACKNOWLEDGEMENT_VALID if brief else None,
+                timeout=_TIMEOUT,
+            )
+        except MessageNacked:
+            log.warning("the orders of %s are full", identity)
+            return False
+        return True

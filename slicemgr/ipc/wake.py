@@ -1,4 +1,4 @@
-"""Wake the agent to read the rows: one datagram without content, delivery is not guaranteed.
+"""Wake the agent, or the hub, to read the rows: one datagram without content, delivery is not guaranteed.
 
 A lost datagram only adds delay, since the agent also reads the rows at intervals.
 """
@@ -13,13 +13,16 @@ from typing import Self
 
 from slicemgr.ipc import unix_socket
 
+HUB = "hub.sock"  # in the directory of the other sockets
+
 
 def wake(path: Path) -> None:
-    """Wake the listener at `path`, if there is one."""
+    """Wake the listener at `path` and the hub beside it, if they are there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
-        with contextlib.suppress(OSError):  # there is no listener, or its queue is full
-            sender.sendto(b"\0", str(path))
+        for one in (path, path.with_name(HUB)):
+            with contextlib.suppress(OSError):  # there is no listener, or its queue is full
+                sender.sendto(b"\0", str(one))
 
 
 class Listener:
@@ -33,6 +36,9 @@ class Listener:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._socket = unix_socket.bind(socket.SOCK_DGRAM, self._path, self._user)
         return self
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
 
     def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds; True if woken. Several datagrams count as one."""

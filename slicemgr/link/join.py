@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from slicemgr.certificates import requests
 from slicemgr.certificates.private_files import write_private
+from slicemgr.config import CENTRE
 from slicemgr.errors import Code, Failed, Refused, invalid
 
 _TOKEN = re.compile(r"([A-Za-z0-9_-]{43})#([0-9a-f]{64})")
@@ -30,7 +31,7 @@ _TIMEOUT = 30.0  # seconds for one request
 _PATIENCE = 120.0  # seconds until the signer has answered
 _INTERVAL = 1.0
 _LARGEST = 64 << 10  # bytes of an answer
-KEY, CERTIFICATE, AUTHORITY, CENTRE = "key.pem", "certificate.pem", "authority.pem", "centre.json"
+KEY, CERTIFICATE, AUTHORITY = "key.pem", "certificate.pem", "authority.pem"
 
 
 @dataclass(frozen=True, slots=True)

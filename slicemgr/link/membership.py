@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slicemgr.config import CENTRE
 from slicemgr.errors import Code, Failed, Refused
-from slicemgr.link.join import AUTHORITY, CENTRE, CERTIFICATE, KEY
+from slicemgr.link.join import AUTHORITY, CERTIFICATE, KEY
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,24 @@ import ipaddress
 import json
 import math
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
+
+from slicemgr.policy.mirror import Change
 
 VERSION = 1
 LARGEST_BEAT = 64 << 10  # bytes
+LARGEST_UPDATES = 1 << 20  # bytes of a report with updates
+LARGEST_ROWS = 64 << 20  # bytes of the rows of a node, not compressed
 BEAT, ACKNOWLEDGEMENT = "beat", "acknowledgement"
+UPDATES, APPLIED, ROWS = "updates", "applied", "rows"
+_REVISION = re.compile(r"([0-9a-f]{64})?")
+_COMPRESSION = 1  # of zlib; rows are mostly alike
+_COMPRESSED = b"\x78"  # the first byte
+_MOST_UPDATES = 1000
 _INCARNATION = re.compile(r"[0-9a-f]{16}")
 _PROGRAM = re.compile(r"[0-9A-Za-z.+-]{1,40}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -33,7 +44,8 @@ class BadMessage(ValueError):
 @dataclass(frozen=True, slots=True)
 class Beat:
     """incarnation: of the node's link, chosen at its start. sequence: increases in it. agent_age: seconds since the
-    node's agent reported, None: never. facts None: as before."""
+    node's agent reported, None: never. facts None: as before. mirror: the incarnation of the node's database, 0: it has
+    none. revision: of the rows in it, "": not known. received: the number of the last message about rows."""
 
     incarnation: str
     sequence: int
@@ -41,6 +53,44 @@ class Beat:
     address: str
     agent_age: float | None
     facts: Mapping[str, Any] | None
+    mirror: int = 0
+    revision: str = ""
+    received: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """What the agent of a node saw and did, in order. updates: number, kind and content of each.
+
+    after: the last number that the centre has acknowledged.
+    """
+
+    mirror: int
+    after: int
+    updates: tuple[tuple[int, str, Mapping[str, Any]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The centre has the updates of an incarnation of a mirror up to a number.
+
+    again: node and centre do not agree about what was sent, because the database of one was restored: the mirror is to
+    become a new incarnation and to report everything.
+    """
+
+    mirror: int
+    sequence: int
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A change of the mirror from the revision `before` to `after`. number: names the message."""
+
+    number: int
+    before: str
+    after: str
+    change: Change
 
 
 def beat(one: Beat) -> str:
@@ -53,8 +103,37 @@ def beat(one: Beat) -> str:
         "address": one.address,
         "agent_age": one.agent_age,
         "facts": one.facts,
+        "mirror": one.mirror,
+        "revision": one.revision,
+        "received": one.received,
     }
     return json.dumps(body)
+
+
+def updates(one: Updates) -> str:
+    body = {"v": VERSION, "kind": UPDATES, "mirror": one.mirror, "after": one.after, "updates": one.updates}
+    return json.dumps(body)
+
+
+def applied(one: Applied) -> str:
+    body = {"v": VERSION, "kind": APPLIED, "mirror": one.mirror, "sequence": one.sequence, "again": one.again}
+    return json.dumps(body)
+
+
+def rows(one: Rows) -> bytes:
+    """Compressed, because it may be all rows of a node."""
+    change = one.change
+    body = {
+        "v": VERSION,
+        "kind": ROWS,
+        "number": one.number,
+        "before": one.before,
+        "after": one.after,
+        "whole": change.whole,
+        "upsert": change.upsert,
+        "delete": change.delete,
+    }
+    return zlib.compress(json.dumps(body).encode(), _COMPRESSION)
 
 
 def acknowledgement(incarnation: str, sequence: int) -> str:
@@ -72,7 +151,64 @@ def parse_beat(body: bytes | str) -> Beat:
         _address(raw.get("address")),
         _age(raw.get("agent_age")),
         None if raw.get("facts") is None else _facts(raw["facts"]),
+        _integer(raw, "mirror", 0),  # nodes of an earlier version have no mirror
+        _matching(raw, "revision", _REVISION, ""),
+        _integer(raw, "received", 0),
     )
+
+
+def parse_updates(body: bytes | str) -> Updates:
+    """BadMessage for anything that is not a report with updates. What they contain is for the hub to check."""
+    raw = _parse(body, UPDATES, LARGEST_UPDATES)
+    found = raw.get("updates")
+    if not isinstance(found, list) or not 0 < len(found) <= _MOST_UPDATES:
+        raise BadMessage("updates are not valid")
+    parsed = tuple(_update(one) for one in found)
+    if any(one[0] >= later[0] for one, later in pairwise(parsed)):
+        raise BadMessage("updates are not in order")
+    return Updates(_integer(raw, "mirror"), _integer(raw, "after"), parsed)
+
+
+def _update(value: object) -> tuple[int, str, Mapping[str, Any]]:
+    match value:
+        case [int() as number, str() as name, dict() as content] if (
+            type(number) is int and 0 < number <= _LARGEST_NUMBER
+        ):
+            return number, name, content
+    raise BadMessage("an update is not valid")
+
+
+def parse_applied(body: bytes | str) -> Applied:
+    """BadMessage for another order."""
+    raw = _parse(body, APPLIED)
+    return Applied(_integer(raw, "mirror"), _integer(raw, "sequence"), raw.get("again") is True)
+
+
+def parse_rows(body: bytes) -> Rows:
+    """BadMessage for another order. It is from the centre, which the node trusts."""
+    try:
+        text = zlib.decompressobj().decompress(body, LARGEST_ROWS)
+    except zlib.error as error:
+        raise BadMessage("not compressed") from error
+    raw = _parse(text, ROWS, LARGEST_ROWS)
+    try:
+        delete = {table: [tuple(key) for key in keys] for table, keys in raw["delete"].items()}
+        change = Change(dict(raw["upsert"]), delete, bool(raw["whole"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadMessage("rows are not valid") from error
+    before, after = _matching(raw, "before", _REVISION), _matching(raw, "after", _REVISION)
+    return Rows(_integer(raw, "number"), before, after, change)
+
+
+def kind(body: bytes | str) -> str:
+    """The kind of a message, "" if it has none; nothing of it is checked."""
+    if body[:1] == _COMPRESSED:
+        return ROWS
+    try:
+        raw = json.loads(body) if len(body) <= LARGEST_UPDATES else None
+    except (ValueError, RecursionError):
+        return ""
+    return str(raw.get("kind", "")) if isinstance(raw, dict) else ""
 
 
 def parse_acknowledgement(body: bytes | str) -> tuple[str, int]:
@@ -81,8 +217,8 @@ def parse_acknowledgement(body: bytes | str) -> tuple[str, int]:
     return _matching(raw, "incarnation", _INCARNATION), _integer(raw, "sequence")
 
 
-def _parse(body: bytes | str, kind: str) -> dict[str, Any]:
-    if len(body) > LARGEST_BEAT:
+def _parse(body: bytes | str, kind: str, largest: int = LARGEST_BEAT) -> dict[str, Any]:
+    if len(body) > largest:
         raise BadMessage(f"{len(body)} bytes are too many")
     try:
         raw = json.loads(body)
@@ -93,15 +229,15 @@ def _parse(body: bytes | str, kind: str) -> dict[str, Any]:
     return raw
 
 
-def _matching(raw: Mapping[str, Any], name: str, pattern: re.Pattern[str]) -> str:
-    value = raw.get(name)
+def _matching(raw: Mapping[str, Any], name: str, pattern: re.Pattern[str], default: object = None) -> str:
+    value = raw.get(name, default)
     if not isinstance(value, str) or not pattern.fullmatch(value):
         raise BadMessage(f"{name} is not valid")
     return value
 
 
-def _integer(raw: Mapping[str, Any], name: str) -> int:
-    value = raw.get(name)
+def _integer(raw: Mapping[str, Any], name: str, default: object = None) -> int:
+    value = raw.get(name, default)
     if type(value) is not int or not 0 <= value <= _LARGEST_NUMBER:
         raise BadMessage(f"{name} is not valid")
     return value

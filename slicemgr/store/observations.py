@@ -28,6 +28,7 @@ from slicemgr.store.updates import (
     SliverDone,
     SliverGone,
     SliverSeen,
+    SliverUsed,
     SnapshotGone,
     SnapshotMade,
     StepSeen,
@@ -107,6 +108,18 @@ def _sliver_seen(c: Connection, updates: list[SliverSeen]) -> None:
             for u in updates
         ],
     )
+
+
+def _sliver_used(c: Connection, updates: list[SliverUsed]) -> None:
+    for u in updates:
+        values = {
+            "usage_working": u.working,
+            "usage_charged": u.charged,
+            "usage_disk": u.disk,
+            "guest_memory": u.guest,
+            "usage_at": u.at,
+        }
+        c.execute(t.slivers.update().where(t.slivers.c.id == u.sliver).values(values))
 
 
 def _sliver_gone(c: Connection, updates: list[SliverGone]) -> None:
@@ -225,6 +238,7 @@ def _writers(node: str) -> dict[type, Callable[[Connection, list[Any]], None]]:
         ImageSeen: _image_seen,
         ImageGone: _image_gone,
         SliverSeen: _sliver_seen,
+        SliverUsed: _sliver_used,
         OperationStarted: partial(operation_parts.started, node),
         StepSeen: _step_seen,
         SnapshotMade: snapshots.made,

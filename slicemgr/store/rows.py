@@ -25,17 +25,17 @@ def dump(c: Connection, table: sa.Table) -> Iterator[bytes]:
     names = [column.name for column in table.columns]  # as in the database: keys of columns may differ
     for rows in c.execute(query, execution_options={"yield_per": _AT_ONCE}).partitions():
         for row in rows:
-            plain = {name: _plain(value) for name, value in zip(names, row, strict=True)}
+            plain = {name: plain(value) for name, value in zip(names, row, strict=True)}
             yield json.dumps(plain, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
 
 
 def load(c: Connection, table: sa.Table, rows: Iterable[Mapping[str, Any]]) -> int:
     """Insert rows; how many. Refused for a value of the wrong type, Failed for a row that does not fit."""
-    readers: dict[str, Callable[[Any], Any]] = {column.name: _reader(column) for column in table.columns}
+    readers: dict[str, Callable[[Any], Any]] = {column.name: reader(column) for column in table.columns}
     count, batch = 0, []
     try:
         for row in rows:
@@ -69,7 +69,7 @@ def _wrong(table: str, column: str, why: str) -> Refused:
     return invalid("FILE", f"the backup is damaged: {table}.{column}: {why}")
 
 
-def _reader(column: sa.Column[Any]) -> Callable[[Any], Any]:
+def reader(column: sa.Column[Any]) -> Callable[[Any], Any]:
     """The function that checks and converts a value of a column. It raises TypeError or ValueError."""
     match column.type:
         case sa.Boolean():

@@ -309,7 +309,9 @@ joins = sa.Table(
     sa.ForeignKeyConstraint(["node"], ["nodes.name"], ondelete="CASCADE"),
 )
 
-# The connection of a node to the centre. incarnation: of its link, chosen at each start; sequence: of its last report.
+# The connection of a node to the centre. incarnation: of its link, chosen at each start; sequence: of its last beat.
+# mirror: the incarnation of its database, 0: it has none; applied: the last of its updates that this database has;
+# applied_after: the last that it knew to be applied when it sent these.
 links = sa.Table(
     "links",
     metadata,
@@ -318,6 +320,34 @@ links = sa.Table(
     _number("sequence"),
     _text("version"),
     sa.Column("beat_at", UtcTime, nullable=False),
+    _number("mirror", server_default="0"),
+    _number("applied", server_default="0"),
+    _number("applied_after", server_default="0"),
+)
+
+# One row in the database of a node that has joined a testbed. incarnation: increases when the database is made or
+# restored. revision: of the rows that the centre sent; received: the number of its last message about them;
+# acknowledged: the last update from the outbox that the centre has.
+mirror = sa.Table(
+    "mirror",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    _number("incarnation"),
+    _empty("revision"),
+    _number("received", server_default="0"),
+    _number("acknowledged", server_default="0"),
+)
+
+# Updates of the agent of such a node that the centre does not have yet. key: a later update with the same key replaces
+# an earlier one; "": none does.
+outbox = sa.Table(
+    "outbox",
+    metadata,
+    sa.Column("seq", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+    _text("kind"),
+    _text("key", index=True),
+    sa.Column("body", sa.JSON, nullable=False),
+    sqlite_autoincrement=True,
 )
 
 # The certificates of the testbed's authority and those that it issued to nodes (PEM). An identity outlives its node.

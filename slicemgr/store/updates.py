@@ -34,6 +34,18 @@ class SliverSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class SliverUsed:
+    """The latest resource use of a sliver; bytes as in `figures.Usage`. at: seconds since 1970."""
+
+    sliver: str
+    at: int
+    working: int | None = None
+    charged: int | None = None
+    disk: int | None = None
+    guest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SliverGone:
     """Nothing of it is left on the host: its row, address and ports are freed, and with the last sliver its slice."""
 
@@ -176,6 +188,7 @@ class EventSeen:
 
 Update = (
     SliverSeen
+    | SliverUsed
     | SliverGone
     | SnapshotMade
     | SnapshotGone

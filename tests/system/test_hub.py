@@ -13,21 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from bare_service import ADMIN, FACTS, Service, config_in, databases_on
 from broker_server import HOST, MANAGEMENT, PORT, Broker
+from centre_and_node import move
 from postgres_server import Server
 
 import slicemgr.store
 from slicemgr import __version__
+from slicemgr.agent.journal import Journal
 from slicemgr.certificates import requests
 from slicemgr.certificates.private_files import write_private
-from slicemgr.config import Config, StoreConfig
+from slicemgr.config import CENTRE, Config, StoreConfig
 from slicemgr.hub import broker_files, signer
 from slicemgr.link import join as link
+from slicemgr.model import OperationState, Phase
 from slicemgr.policy import broker as policy
 from slicemgr.service.nodes import joining, membership
+from slicemgr.service.slices import slices
 from slicemgr.service.views import nodes as node_views
-from slicemgr.store import pending, schema
+from slicemgr.store import pending, schema, tables
 
 pytestmark = pytest.mark.long
 WAIT = 180.0  # seconds; for a machine with much load
@@ -66,7 +71,7 @@ class Centre:
         write_private(folder / link.KEY, requests.key_pem(key))
         write_private(folder / link.CERTIFICATE, found.certificate.encode())
         write_private(folder / link.AUTHORITY, self.broker.authority.certificate.encode())
-        write_private(folder / link.CENTRE, json.dumps(centre).encode())
+        write_private(folder / CENTRE, json.dumps(centre).encode())
         return found.identity
 
     @contextlib.contextmanager
@@ -89,6 +94,14 @@ class Centre:
     def node(self, name: str) -> dict[str, Any]:
         with self.service.store.read() as c:
             return node_views.nodes(c, self.service.config.network, name)[0]
+
+    def sliver(self, sliver: str) -> tuple[str, ...]:
+        """Its phase and host key, and the state of its first operation."""
+        s, o, m = tables.slivers.c, tables.operations.c, tables.operation_slivers.c
+        query = sa.select(s.phase, s.host_key, o.state).join(tables.operation_slivers, m.sliver == s.id)
+        query = query.join(tables.operations, o.id == m.operation).where(s.id == sliver).order_by(o.created_at)
+        with self.service.store.read() as c:
+            return tuple(c.execute(query).one())
 
     def users(self) -> set[str]:
         return {one["name"] for one in self.broker.call("GET", "/users")[1]}
@@ -142,3 +155,35 @@ def test_what_a_node_reports_arrives(centre: Centre, host: Config) -> None:
             membership.remove(centre.service.store, "node7", ADMIN)
             centre.eventually(lambda: identity not in centre.users(), "the right to connect ends")
     assert centre.service.count("links") == 0
+
+
+def test_a_slice_on_a_node(centre: Centre, host: Config) -> None:
+    """Its rows arrive in the node's database, and what the agent does there arrives at the centre."""
+    centre.join(host, "node8")
+    settings, service = centre.write_settings("node8", host), centre.service
+    operation = service.create("far")
+    move(service.store, "far", "node8")
+    key = "ssh-ed25519 " + "A" * 60
+    with (
+        centre.running("hub", centre.settings),
+        centre.running("link", settings),
+        slicemgr.store.open(host) as mirror,
+        Journal(mirror, host.node.name, link=host.link_socket) as journal,
+    ):
+
+        def todo() -> list[pending.Operation]:
+            with mirror.read() as c:
+                return pending.pending_operations(c, host.node.name)
+
+        centre.eventually(todo, "the operation arrives")
+        with mirror.read() as c:
+            [row] = pending.slivers(c, host.node.name)
+        [one] = todo()
+        assert one.id == operation and one.slivers == (row.sliver.id,) and row.sliver.slice_name == "far"
+        journal.add(pending.OperationStarted(one.id), pending.SliverSeen(row.sliver.id, Phase.RUNNING, "", key))
+        journal.add(pending.SliverDone(one.id, row.sliver.id, OperationState.DONE))
+        journal.add(pending.OperationEnded(one.id, OperationState.DONE))
+        centre.eventually(lambda: centre.sliver(row.sliver.id) == ("running", key, "done"), "the updates arrive")
+        centre.eventually(lambda: not todo(), "what has ended leaves the mirror")
+        slices.act(service.store, service.config, "far", "stop", ADMIN)
+        centre.eventually(lambda: [one.kind for one in todo()] == ["stop"], "the next operation arrives")

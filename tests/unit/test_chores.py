@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from bare_service import settings
 
 from slicemgr import agent_process
 from slicemgr.agent.chores.runner import Chore, First, Runner, Schedule
+from slicemgr.config import CENTRE, HubConfig
 from slicemgr.errors import Failed
+from slicemgr.hub.chores import chores as hub_chores
 
 PATIENCE = 30.0
 
@@ -150,3 +153,15 @@ def test_the_rows_chores_of_the_agent(tmp_path: Path) -> None:
     ]
     threads = {one.failure: one.thread for one in chores}
     assert threads["expire"] == threads["forget"] != threads["notify"] == threads["deliver"]
+
+
+def test_the_rows_chores_are_the_hubs(tmp_path: Path) -> None:
+    """In a testbed with a broker; and a node that has joined one has no leases to end."""
+    nothing: Any = None
+    config = settings(tmp_path)
+    with_hub = dataclasses.replace(config, hub=HubConfig(broker="testbed.example:5671"))
+    assert agent_process.row_chores(with_hub, nothing) == []
+    config.membership_dir.mkdir(parents=True)
+    (config.membership_dir / CENTRE).touch()
+    assert agent_process.row_chores(config, nothing) == []
+    assert {one.failure for one in hub_chores(config, nothing)} == {"expire", "forget", "notify", "deliver"}

@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from bare_service import service, settings
 
 from slicemgr.agent.journal import Journal
+from slicemgr.ipc.wake import Listener
+from slicemgr.store import outbox, updates
 from slicemgr.store import tables as t
-from slicemgr.store import updates
 from slicemgr.store.engine import Store, make_engine
 
 pytestmark = pytest.mark.usefixtures("both_stores")
@@ -55,6 +56,20 @@ def test_many_threads_lose_nothing(tmp_path: Path) -> None:
         written = actions(store)
         for n in range(8):
             assert [one for one in written if one.startswith(f"{n} ")] == [f"{n} {i}" for i in range(20)]
+
+
+def test_updates_for_a_centre(tmp_path: Path) -> None:
+    """On a node that has joined a testbed they are also in the outbox, in the same transaction; else they are not."""
+    config = settings(tmp_path)
+    with service(config) as store:
+        with Journal(store, "node1") as journal:
+            journal.add(updates.EventSeen("x", "a"))
+        with Listener(config.link_socket) as listener, Journal(store, "node1", link=config.link_socket) as journal:
+            journal.add(updates.EventSeen("x", "b"), updates.NodeSeen("node1", "192.0.2.1"))
+            assert journal.flush() and listener.wait(30)
+        with store.read() as c:
+            assert [(kind, body["action"]) for _, kind, body in outbox.batch(c)] == [("event", "b")]
+        assert actions(store) == ["a", "b"]
 
 
 def test_a_lock_is_waited_for(tmp_path: Path) -> None:

@@ -16,13 +16,16 @@ from slicemgr.agent.chores.runner import Chore, First
 from slicemgr.config import Config
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import SlicemgrError
+from slicemgr.figures import Usage
 from slicemgr.model import SliverType
 from slicemgr.record.sampler import Sampler
-from slicemgr.store import Store, out_of_memory, samples
+from slicemgr.store import Store, out_of_memory, outbox, samples
+from slicemgr.store.updates import SliverUsed
 
 log = logging.getLogger(__name__)
 
 Stats = Mapping[str, Mapping[str, int]]
+_REPORT = 60  # seconds between two reports to the centre of the testbed; samples stay on the node
 _ENDING = 5.0  # seconds that the agent waits at its end for a measurement in progress
 
 
@@ -59,6 +62,7 @@ class Recorder:
         self._store = store
         self._sampler = Sampler(config, pool, config.node.run_dir / "recorder.json")
         self._machines = MachineStatistics(ask)
+        self._reported = 0  # to the centre of the testbed
 
     def chore(self) -> Chore:
         """The chore that records at the configured interval."""
@@ -83,8 +87,16 @@ class Recorder:
         with self._store.write() as c:
             projects = {one.serial: one.project for one in slivers}
             samples.write(c, sample.whole, sample.slivers, projects, sample.usage)
+            if self._config.joined and now - self._reported >= _REPORT:
+                ids = {one.serial: one.id for one in slivers}
+                outbox.add(c, [_used(ids[one.serial], now, one) for one in sample.usage])
+                self._reported = now
             out_of_memory.record(c, sample.oom_kills, datetime.fromtimestamp(now, UTC))
         self._sampler.keep()
         with self._store.write() as c:
             samples.sum_up(c, node, now)
             samples.forget(c, node, self._config.record, now)
+
+
+def _used(sliver: str, now: int, usage: Usage) -> SliverUsed:
+    return SliverUsed(sliver, now, usage.working, usage.charged, usage.disk, usage.guest)

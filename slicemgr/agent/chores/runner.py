@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Self
@@ -75,6 +75,13 @@ class Schedule:
         self._pause = min(2 * self._pause, longest) if failed and longest is not None else self.chore.interval
         if not self.chore.steady:
             self.due = now + self._pause
+
+
+def repeated(work: Iterable[tuple[str, str, Callable[[], object]]], interval: float) -> list[Chore]:
+    """Chores of thread, name and function; each failure is logged with the name."""
+    return [
+        Chore(thread=thread, run=run, interval=interval, failure=name, each_failure=True) for thread, name, run in work
+    ]
 
 
 class Runner:

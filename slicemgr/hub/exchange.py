@@ -1,0 +1,64 @@
+"""What the hub does with reports, and which orders follow; independent of how messages travel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from slicemgr.hub import reports
+from slicemgr.hub.mirrors import Mirrors
+from slicemgr.hub.reports import Report
+from slicemgr.hub.updates import Allowance
+from slicemgr.policy import messages
+from slicemgr.policy.messages import BadMessage, Beat, Updates
+from slicemgr.store import Store
+
+
+class Publish(Protocol):
+    """Sends an order to a node; False: its queue is full. brief: it is of no use later."""
+
+    def __call__(self, identity: str, body: str | bytes, *, brief: bool = False) -> bool: ...
+
+
+def parse(identity: str, body: bytes | str) -> Report:
+    """The report in a message. BadMessage for anything else."""
+    if len(body) > messages.LARGEST_UPDATES:
+        raise BadMessage(f"{len(body)} bytes are too many")
+    if messages.kind(body) == messages.UPDATES:
+        return Report(identity, messages.parse_updates(body))
+    return Report(identity, messages.parse_beat(body))
+
+
+class Exchange:
+    """For one thread. clock: seconds."""
+
+    def __init__(self, store: Store, publish: Publish, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._publish = store, publish
+        self._mirrors = Mirrors(store, publish, clock)
+        self._allowance = Allowance()
+
+    def apply(self, arrived: Sequence[Report]) -> None:
+        """Apply reports in their order, then answer them. Raises StoreError; then nothing is applied."""
+        if not arrived:
+            return
+        answers = reports.apply(self._store, arrived, self._allowance)
+        newest: dict[str, Beat] = {}
+        for report in arrived:
+            if isinstance(report.message, Updates):
+                self._mirrors.changed(report.identity)
+            else:
+                newest[report.identity] = report.message
+        for identity, answer in answers.items():
+            self._publish(identity, messages.applied(answer))
+        for identity, beat in newest.items():
+            self._publish(identity, messages.acknowledgement(beat.incarnation, beat.sequence), brief=True)
+            self._mirrors.heard(identity, beat)
+
+    def step(self, *, woken: bool = False) -> None:
+        """Send the changes of rows that are due. woken: rows may have changed."""
+        self._mirrors.step(woken=woken)
+
+    def forget(self, identity: str) -> None:
+        """The node was removed."""
+        self._mirrors.forget(identity)

@@ -1,0 +1,127 @@
+"""Keep the mirrors of nodes equal to the rows: who needs which change, and when.
+
+At most one message about rows is under way to a node. The node answers it with a beat that names the message and the
+revision it has then, whether it applied the change or dropped it, and the next change begins there. So no queue grows
+while a node is away, and a lost or repeated message costs one beat.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from slicemgr.hub import documents
+from slicemgr.policy import broker, messages, mirror
+from slicemgr.policy.messages import Beat, Rows
+from slicemgr.policy.mirror import Digests
+from slicemgr.store import Store, incarnation
+from slicemgr.store import tables as t
+
+log = logging.getLogger(__name__)
+
+_LOOK = 1.0  # seconds between two looks at the nodes with operations
+_EVERY = 30.0  # seconds after which the rows of a node are compared without a cause
+_ANSWER = 10.0  # seconds for the answer to a message; then the next beat counts as one
+
+Publish = Callable[[str, bytes], bool]  # to an identity; False: its queue is full
+
+
+@dataclass(slots=True)
+class _Sent:
+    number: int
+    revision: str
+    digests: Digests
+    at: float
+
+
+@dataclass(slots=True)
+class _Node:
+    """revision: that the node has. known: its rows, if this process knows them. sent: not answered yet."""
+
+    revision: str
+    known: Digests | None = None
+    sent: _Sent | None = None
+    due: bool = True
+    compared_at: float = 0.0
+
+
+class Mirrors:
+    """publish: sends a message to a node. clock: seconds."""
+
+    def __init__(self, store: Store, publish: Publish, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._publish, self._clock = store, publish, clock
+        self._nodes: dict[str, _Node] = {}
+        self._number = time.time_ns() // 1000  # no other process uses these numbers
+        self._looked_at = -_LOOK
+
+    def forget(self, identity: str) -> None:
+        self._nodes.pop(identity, None)
+
+    def heard(self, identity: str, beat: Beat) -> None:
+        """Take note of what a node has. Call it after the beat is stored."""
+        if not beat.mirror:
+            return
+        now = self._clock()
+        node = self._nodes.setdefault(identity, _Node(beat.revision))
+        sent = node.sent
+        if sent is not None and beat.received != sent.number and now - sent.at < _ANSWER:
+            return
+        if sent is not None and beat.revision == sent.revision:
+            node.known = sent.digests
+        elif beat.revision != node.revision:
+            node.known = None
+        node.sent, node.revision = None, beat.revision
+        node.due = node.due or now - node.compared_at > _EVERY or sent is not None
+
+    def changed(self, identity: str) -> None:
+        """Compare the rows of a node soon: a report has changed them."""
+        if identity in self._nodes:
+            self._nodes[identity].due = True
+
+    def step(self, *, woken: bool = False) -> None:
+        """Send what is due. woken: rows may have changed."""
+        now = self._clock()
+        look = woken or now - self._looked_at >= _LOOK
+        waiting = [one for one, node in self._nodes.items() if node.due and node.sent is None]
+        if not look and not waiting:
+            return
+        with self._store.read() as c:
+            if incarnation.held(c) is not None:
+                return  # the rows are older than the nodes
+            if look:
+                self._looked_at = now
+                self._look(c)
+            for identity, node in self._nodes.items():
+                if node.due and node.sent is None:
+                    self._compare(c, identity, node)
+
+    def _look(self, c: Connection) -> None:
+        n = t.nodes.c
+        busy = sa.select(n.identity).where(n.identity.is_not(None), n.name.in_(documents.busy(c)))
+        for identity in c.scalars(busy):
+            self.changed(identity)
+
+    def _compare(self, c: Connection, identity: str, node: _Node) -> None:
+        name = c.scalar(sa.select(t.nodes.c.name).where(t.nodes.c.identity == identity))
+        if name is None:
+            return
+        found = documents.document(c, name)
+        digests = mirror.digests(found)
+        revision, now = mirror.revision(digests), self._clock()
+        node.due, node.compared_at = False, now
+        if revision == node.revision:
+            node.known = digests
+            return
+        self._number += 1
+        body = messages.rows(Rows(self._number, node.revision, revision, mirror.change(found, digests, node.known)))
+        if len(body) > broker.LARGEST_MESSAGE:
+            log.error("the rows of node %s are too many for one message: %d bytes", name, len(body))
+        elif self._publish(identity, body):
+            node.sent = _Sent(self._number, revision, digests, now)
+        else:
+            node.due = True

@@ -1,0 +1,323 @@
+"""What a node may report: updates as the agent of a possibly hostile host sent them become ones that may be recorded.
+
+A node changes the slivers and operations that it has, and nothing else. An update that it may not make is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from slicemgr.model import Desired, OperationState, Phase
+from slicemgr.store import out_of_memory, outbox, updates
+from slicemgr.store import tables as t
+from slicemgr.store.updates import Update, utcnow
+
+log = logging.getLogger(__name__)
+
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_STEP = re.compile(r"[a-z0-9][a-z0-9 _-]{0,59}")
+_HOST_KEY = re.compile(r"((ssh|ecdsa)-[a-z0-9-]{1,40} [A-Za-z0-9+/]{16,2000}={0,2}( [!-~]{0,200})?)?")
+_LONGEST_TEXT = 4000  # characters
+_LARGEST_RESULT = 128 << 10  # characters of JSON
+_DEEPEST = 12
+_LARGEST_NUMBER = 1 << 53
+_MOST_BYTES = 1 << 54
+_OLDEST = timedelta(days=30)  # of a time that a node reports
+_MOST_STEPS = 32  # of an operation, for each of its slivers
+_ACTIONS = ("repair", out_of_memory.ACTION)  # of events that agents report
+_PENDING = (OperationState.QUEUED, OperationState.RUNNING)
+
+Reader = Callable[[Any], Any]
+
+
+def accepted(c: Connection, node: str, found: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Update]:
+    """The updates of a node that may be recorded. found: kind and content of each. Logs what is dropped."""
+    decoded = [_decoded(kind, content) for kind, content in found]
+    wanted = [one for one in decoded if one is not None]
+    known = _known(c, node, wanted)
+    allowed = [one for one in (_allowed(known, update) for update in wanted) if one is not None]
+    if len(allowed) < len(decoded):
+        log.warning("%d of %d updates of node %s are dropped", len(decoded) - len(allowed), len(decoded), node)
+    return allowed
+
+
+# --- the form of an update ------------------------------------------------------------------------------------------
+
+
+def _decoded(kind: str, content: Mapping[str, Any]) -> Update | None:
+    """None for anything that is not an update for the centre. Fields that this version does not know are ignored."""
+    readers = _READERS.get(kind)
+    if readers is None:
+        return None
+    try:
+        fields = {name: read(content[name]) for name, read in readers.items() if content.get(name) is not None}
+        made: Update = outbox.KINDS[kind](**fields)
+    except (ValueError, TypeError, RecursionError, OverflowError):
+        return None
+    return made
+
+
+def _matching(pattern: re.Pattern[str]) -> Reader:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise ValueError
+        return value
+
+    return read
+
+
+def _text(value: Any) -> str:
+    """Bounded and printable."""
+    if not isinstance(value, str):
+        raise TypeError
+    return "".join(one if one.isprintable() else " " for one in value[:_LONGEST_TEXT])
+
+
+def _number(most: int) -> Reader:
+    def read(value: Any) -> int:
+        if type(value) is not int or value < 0:
+            raise ValueError
+        return min(value, most)
+
+    return read
+
+
+def _time(value: Any) -> datetime:
+    """Not in the future, and not long ago, whatever the clock of the node says."""
+    if not isinstance(value, str):
+        raise TypeError
+    found, now = datetime.fromisoformat(value), utcnow()
+    if found.tzinfo is None:
+        raise ValueError
+    return min(max(found.astimezone(UTC), now - _OLDEST), now)
+
+
+def _ended(value: Any) -> OperationState:
+    found = OperationState(value)
+    if not found.ended:
+        raise ValueError
+    return found
+
+
+def _result(value: Any) -> Any:
+    if not isinstance(value, dict) or len(json.dumps(value)) > _LARGEST_RESULT:
+        raise ValueError
+    return _plain(value, 0)
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int | float):
+        if not math.isfinite(value) or abs(value) > 1 << 60:
+            raise ValueError
+        return value
+    if depth >= _DEEPEST:
+        raise ValueError
+    if isinstance(value, list):
+        return [_plain(one, depth + 1) for one in value]
+    return {_text(name): _plain(one, depth + 1) for name, one in value.items()}
+
+
+_id, _bytes = _matching(_ID), _number(_MOST_BYTES)
+_READERS: Mapping[str, Mapping[str, Reader]] = {
+    "event": {"user": _text, "action": _text, "slice": _text, "detail": _text, "project": _text, "at": _time},
+    "operation-ended": {
+        "operation": _id,
+        "state": _ended,
+        "error": _text,
+        "hint": _text,
+        "result": _result,
+        "at": _time,
+    },
+    "operation-started": {"operation": _id, "at": _time},
+    "sliver": {
+        "sliver": _id,
+        "phase": Phase,
+        "error": _text,
+        "host_key": _matching(_HOST_KEY),
+        "acceleration": _text,
+        "booted": _text,
+        "keys_missing": _text,
+    },
+    "sliver-done": {"operation": _id, "sliver": _id, "state": _ended},
+    "sliver-gone": {"sliver": _id},
+    "snapshot": {"sliver": _id, "snapshot": _id, "size": _bytes, "detail": _text, "at": _time},
+    "snapshot-gone": {"snapshot": _id},
+    "step": {
+        "operation": _id,
+        "sliver": lambda value: value if value == "" else _id(value),
+        "name": _matching(_STEP),
+        "state": OperationState,
+        "detail": _text,
+        "percent": _number(100),
+        "at": _time,
+    },
+    "used": {
+        "sliver": _id,
+        "at": _number(_LARGEST_NUMBER),
+        **dict.fromkeys(("working", "charged", "disk", "guest"), _bytes),
+    },
+}
+
+
+# --- what the node may change ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The rows of one node. slivers: id → (desired, bytes of memory). operations: that have not ended."""
+
+    node: str
+    slivers: Mapping[str, tuple[str, int]]
+    operations: Mapping[str, _Operation]
+    slices: frozenset[tuple[str, str]]  # project and name
+    memory: int
+    disk: int
+
+
+@dataclass(slots=True)
+class _Operation:
+    kind: str
+    params: Mapping[str, Any]
+    slivers: set[str] = field(default_factory=set)
+    steps: int = 0
+
+
+def _known(c: Connection, node: str, found: Sequence[Update]) -> _Known:
+    s, l, n = t.slivers.c, t.slices.c, t.nodes.c
+    named = {one for update in found if isinstance(one := getattr(update, "sliver", None), str)}
+    slivers = sa.select(s.id, s.desired, s.memory).where(s.node == node, s.id.in_(named))
+    slices: Iterable[Any] = ()
+    if any(isinstance(one, updates.EventSeen) for one in found):
+        slices = c.execute(sa.select(l.project, l.name).where(l.id.in_(sa.select(s.slice).where(s.node == node))))
+    facts = c.scalar(sa.select(n.facts).where(n.name == node)) or {}
+    return _Known(
+        node,
+        {row.id: (row.desired, row.memory) for row in c.execute(slivers)},
+        _operations(c, node, found),
+        frozenset((row.project, row.name) for row in slices),
+        *(_capacity(facts, name) for name in ("memory", "disk_total")),
+    )
+
+
+def _capacity(facts: Mapping[str, Any], name: str) -> int:
+    value = facts.get(name)
+    return int(value) if isinstance(value, int | float) and value > 0 else _MOST_BYTES
+
+
+def _operations(c: Connection, node: str, found: Sequence[Update]) -> dict[str, _Operation]:
+    o, m, p, parts = t.operations.c, t.operation_slivers.c, t.operation_steps.c, t.operation_parts.c
+    named = {one for update in found if isinstance(one := getattr(update, "operation", None), str)}
+    mine = o.id.in_(sa.select(parts.operation).where(parts.node == node, parts.state.in_(_PENDING)))
+    chosen = o.kind == "snapshot" if any(isinstance(one, updates.SnapshotGone) for one in found) else sa.false()
+    rows = c.execute(sa.select(o.id, o.kind, o.params).where(mine, sa.or_(o.id.in_(named), chosen)))
+    operations = {row.id: _Operation(row.kind, row.params) for row in rows}
+    members = sa.select(m.operation, m.sliver).where(m.node == node, m.operation.in_(list(operations)))
+    for row in c.execute(members):
+        operations[row.operation].slivers.add(row.sliver)
+    counts = sa.select(p.operation, sa.func.count().label("steps")).where(p.operation.in_(list(operations)))
+    for row in c.execute(counts.group_by(p.operation)):
+        operations[row.operation].steps = row.steps
+    return operations
+
+
+def _allowed(known: _Known, update: Update) -> Update | None:
+    """The update as it may be recorded, None if the node may not make it."""
+    match update:
+        case updates.SliverSeen() | updates.SnapshotMade():
+            return update if update.sliver in known.slivers else None
+        case updates.SliverUsed():
+            return _clamped(known, update) if update.sliver in known.slivers else None
+        case updates.SliverGone():
+            desired, _ = known.slivers.get(update.sliver, ("", 0))
+            return update if desired == Desired.ABSENT else None
+        case updates.StepSeen() | updates.SliverDone() | updates.OperationStarted() | updates.OperationEnded():
+            return update if _concerns(known.operations.get(update.operation), update) else None
+        case updates.SnapshotGone():
+            ids = {one.params.get("snapshot") for one in known.operations.values() if one.kind == "snapshot"}
+            return update if update.snapshot in ids else None
+        case updates.EventSeen():
+            return _event(known, update)
+        case _:
+            return None
+
+
+def _concerns(operation: _Operation | None, update: Update) -> bool:
+    if operation is None:
+        return False
+    match update:
+        case updates.StepSeen():
+            operation.steps += 1
+            within = operation.steps <= _MOST_STEPS * (len(operation.slivers) + 1) * 2
+            return within and update.sliver in operation.slivers | {""}
+        case updates.SliverDone():
+            return update.sliver in operation.slivers
+        case _:
+            return True
+
+
+def _clamped(known: _Known, used: updates.SliverUsed) -> updates.SliverUsed:
+    """No more than the node has, and no time in the future."""
+
+    def most(value: int | None, limit: int) -> int | None:
+        return None if value is None else min(value, limit)
+
+    return replace(
+        used,
+        at=min(used.at, int(utcnow().timestamp())),
+        working=most(used.working, known.memory),
+        charged=most(used.charged, known.memory),
+        guest=most(used.guest, known.memory),
+        disk=most(used.disk, known.disk),
+    )
+
+
+def _event(known: _Known, event: updates.EventSeen) -> updates.EventSeen | None:
+    """Events of agents are the agents': users and other slices appear in none."""
+    if event.action not in _ACTIONS:
+        return None
+    own = (event.project, event.slice) in known.slices
+    return replace(
+        event,
+        user="agent",
+        slice=event.slice if own else "",
+        project=event.project if own else "",
+        detail=f"{known.node}: {event.detail}"[:_LONGEST_TEXT],
+    )
+
+
+class Allowance:
+    """How many events of each node are recorded: so many at once, and as many again within an hour."""
+
+    def __init__(self, events: int = 500) -> None:
+        self._events = events
+        self._left: dict[str, tuple[float, datetime]] = defaultdict(lambda: (float(events), utcnow()))
+
+    def of(self, node: str, found: Sequence[Update]) -> list[Update]:
+        """The updates without the events that exceed the allowance."""
+        left, at = self._left[node]
+        now = utcnow()
+        left = min(self._events, left + self._events * (now - at).total_seconds() / 3600)
+        kept = []
+        for one in found:
+            if isinstance(one, updates.EventSeen):
+                if left < 1:
+                    continue
+                left -= 1
+            kept.append(one)
+        self._left[node] = (left, now)
+        return kept

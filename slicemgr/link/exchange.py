@@ -1,0 +1,100 @@
+"""What a node does with orders, and which reports are due; independent of how messages travel."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterator
+
+import sqlalchemy as sa
+
+from slicemgr import __version__
+from slicemgr.config import Config
+from slicemgr.ipc.wake import wake
+from slicemgr.link import mirror
+from slicemgr.link.reports import Reports
+from slicemgr.policy import messages
+from slicemgr.policy.messages import BadMessage, Beat
+from slicemgr.store import Store
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 10.0  # seconds between two beats
+_NEVER = -math.inf
+_FACTS = 60.0  # seconds between two beats with facts; they are also in the first after each connect
+
+
+class Exchange:
+    """store: the database of the node. clock: seconds. Its beats have an incarnation, chosen here."""
+
+    def __init__(self, config: Config, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config, self._store, self._clock = config, store, clock
+        self._incarnation, self._sequence = secrets.token_hex(8), 0
+        self._beaten = self._facts = _NEVER
+        self._reports = Reports(store)
+        self.acknowledged = _NEVER  # when the hub acknowledged a beat last
+
+    def connected(self) -> None:
+        """There is a new connection: what was under way may be lost."""
+        self._beaten = self._facts = _NEVER
+        self._reports.reset()
+
+    def look(self) -> None:
+        """The agent may have written updates."""
+        self._reports.look()
+
+    def due(self) -> Iterator[str]:
+        """The reports to send now, in this order."""
+        now = self._clock()
+        if now - self._beaten >= INTERVAL:
+            self._beaten = now
+            yield messages.beat(self._beat(now))
+        if (report := self._reports.next(now)) is not None:
+            yield report
+
+    def receive(self, body: bytes) -> None:
+        """Carry out an order. One that this version does not know is from a newer hub, and is only logged."""
+        try:
+            match messages.kind(body):
+                case messages.ROWS:
+                    self._rows(messages.parse_rows(body))
+                case messages.APPLIED:
+                    self._reports.applied(messages.parse_applied(body))
+                case _:
+                    incarnation, _ = messages.parse_acknowledgement(body)
+                    if incarnation == self._incarnation:
+                        self.acknowledged = self._clock()
+        except BadMessage as error:
+            log.warning("an order was dropped: %s", error)
+
+    def _rows(self, rows: messages.Rows) -> None:
+        if mirror.receive(self._store, self._config.node.name, rows):
+            wake(self._config.wake_socket)
+        self._beaten = _NEVER  # the next beat answers it
+
+    def _beat(self, now: float) -> Beat:
+        self._sequence += 1
+        n = t.nodes.c
+        own = sa.select(n.address, n.agent_seen_at, n.facts).where(n.name == self._config.node.name)
+        with self._store.read() as c:
+            row = c.execute(own).first()
+        seen = None if row is None else row.agent_seen_at
+        facts = None
+        if row is not None and row.facts and now - self._facts >= _FACTS:
+            facts, self._facts = dict(row.facts), now
+        state = mirror.state(self._store)
+        return Beat(
+            incarnation=self._incarnation,
+            sequence=self._sequence,
+            version=__version__,
+            address="" if row is None else row.address,
+            agent_age=None if seen is None else max(0.0, (utcnow() - seen).total_seconds()),
+            facts=facts,
+            mirror=state.incarnation,
+            revision=state.revision,
+            received=state.received,
+        )

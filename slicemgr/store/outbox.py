@@ -1,0 +1,190 @@
+"""The outbox of a node that has joined a testbed: updates of its agent, until the centre has applied them.
+
+The journal writes them in the transaction that records them. What was only seen replaces what was seen before, so the
+outbox of a node without a connection stays bounded. All functions use a connection of `store.write()`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from slicemgr.model import OperationState, Phase
+from slicemgr.store import rows
+from slicemgr.store import tables as t
+from slicemgr.store.updates import (
+    EventSeen,
+    ImageGone,
+    ImageSeen,
+    OperationEnded,
+    OperationStarted,
+    SliverDone,
+    SliverGone,
+    SliverSeen,
+    SliverUsed,
+    SnapshotGone,
+    SnapshotMade,
+    StepSeen,
+    Update,
+)
+
+KINDS: Mapping[str, type] = {
+    "event": EventSeen,
+    "image": ImageSeen,
+    "image-gone": ImageGone,
+    "operation-ended": OperationEnded,
+    "operation-started": OperationStarted,
+    "sliver": SliverSeen,
+    "sliver-done": SliverDone,
+    "sliver-gone": SliverGone,
+    "snapshot": SnapshotMade,
+    "snapshot-gone": SnapshotGone,
+    "step": StepSeen,
+    "used": SliverUsed,
+}
+_NAMES = {kind: name for name, kind in KINDS.items()}  # other updates are not for the centre
+_MOST_EVENTS = 2000  # that wait; older ones are deleted
+_LARGEST = 128 << 10  # characters of one update
+_BATCH, _BATCH_SIZE = 200, 256 << 10  # updates in one report, and their characters
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """See tables.mirror."""
+
+    incarnation: int
+    revision: str
+    received: int
+    acknowledged: int
+
+
+def state(c: Connection) -> State:
+    """The state of this mirror; a new one begins with the first call."""
+    m = t.mirror.c
+    row = c.execute(sa.select(m.incarnation, m.revision, m.received, m.acknowledged)).first()
+    if row is None:
+        c.execute(t.mirror.insert().values(id=1, incarnation=int(time.time() * 1000)))
+        return state(c)
+    return State(*row)
+
+
+def add(c: Connection, updates: Iterable[Update]) -> None:
+    """Queue updates for the centre."""
+    waiting: dict[str, Json] = {}  # by key
+    rest: list[Json] = []
+    for update in updates:
+        name = _NAMES.get(type(update))
+        if name is None:
+            continue
+        key = _key(update)
+        row: Json = {"kind": name, "key": key, "body": _body(update)}
+        if key:
+            row = waiting[key] = _merged(waiting.get(key), row)
+            rest = [one for one in rest if one["key"] != key]
+        rest.append(row)
+    if not rest:
+        return
+    o = t.outbox.c
+    before = {row.key: row for row in c.execute(sa.select(o.key, o.body).where(o.key.in_(list(waiting))))}
+    c.execute(t.outbox.delete().where(o.key.in_(list(before))))
+    earlier = {key: {"body": row.body} for key, row in before.items()}
+    c.execute(t.outbox.insert(), [_merged(earlier.get(one["key"]), one) for one in rest])
+    if any(one["kind"] == "event" for one in rest):
+        _forget_events(c)
+
+
+def _key(update: Update) -> str:
+    """What a later update replaces; "": nothing."""
+    match update:
+        case SliverSeen():
+            return f"sliver {update.sliver}"
+        case SliverUsed():
+            return f"used {update.sliver}"
+        case ImageSeen():
+            return f"image {update.sha256}"
+        case StepSeen(state=OperationState.RUNNING):
+            return f"step {update.operation} {update.sliver} {update.name}"
+        case _:
+            return ""
+
+
+def _merged(before: Mapping[str, Any] | None, row: Json) -> Json:
+    """The later update, with the values of the earlier one that it keeps. A step began when it was first seen."""
+    if before is None:
+        return row
+    began = {"at": before["body"]["at"]} if row["kind"] == "step" else {}
+    return {**row, "body": {**before["body"], **row["body"], **began}}
+
+
+def _body(update: Update) -> Json:
+    found = {one.name: _plain(getattr(update, one.name)) for one in dataclasses.fields(update)}
+    body = {name: value for name, value in found.items() if value is not None}
+    if len(json.dumps(body)) > _LARGEST:
+        body.pop("result", None)
+    return body
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return rows.plain(value)
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _forget_events(c: Connection) -> None:
+    o = t.outbox.c
+    newest = sa.select(o.seq).where(o.kind == "event").order_by(o.seq.desc()).offset(_MOST_EVENTS).limit(1)
+    oldest = c.scalar(newest)
+    if oldest is not None:
+        c.execute(t.outbox.delete().where(o.kind == "event", o.seq <= oldest))
+
+
+def batch(c: Connection) -> list[tuple[int, str, Json]]:
+    """The oldest updates, as many as one report has: number, kind and content."""
+    o = t.outbox.c
+    found: list[tuple[int, str, Json]] = []
+    size = 0
+    for row in c.execute(sa.select(o.seq, o.kind, o.body).order_by(o.seq).limit(_BATCH)):
+        size += len(json.dumps(row.body))
+        if found and size > _BATCH_SIZE:
+            break
+        found.append((row.seq, row.kind, row.body))
+    return found
+
+
+def acknowledge(c: Connection, incarnation: int, applied: int, *, again: bool = False) -> bool:
+    """Delete what the centre has applied; False: the mirror became a new incarnation instead, and reports everything.
+
+    That happens if the centre asks for it, or has more than was ever sent: then this database is an old copy.
+    """
+    now = state(c)
+    if incarnation < now.incarnation:
+        return True  # of an earlier life of this mirror
+    last = rows.last_number(c, t.outbox) or 0
+    if incarnation > now.incarnation or again or applied > last:
+        c.execute(t.mirror.update().values(incarnation=incarnation + 1, acknowledged=0))
+        _report_all(c)
+        return False
+    c.execute(t.outbox.delete().where(t.outbox.c.seq <= applied))
+    c.execute(t.mirror.update().values(acknowledged=max(applied, now.acknowledged)))
+    return True
+
+
+def _report_all(c: Connection) -> None:
+    """Queue the state of all slivers and snapshots."""
+    s, n = t.slivers.c, t.sliver_snapshots.c
+    columns = (s.id, s.phase, s.error, s.host_key, s.acceleration, s.booted, s.keys_missing)
+    made = sa.select(n.sliver, n.snapshot, n.size, n.detail, n.made_at).where(n.made_at.is_not(None))
+    seen: Sequence[Update] = [
+        SliverSeen(id_, Phase(phase), *rest) for id_, phase, *rest in c.execute(sa.select(*columns).order_by(s.serial))
+    ]
+    add(c, [*seen, *(SnapshotMade(*row) for row in c.execute(made))])
