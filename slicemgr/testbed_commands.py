@@ -66,12 +66,12 @@ def broker_files(config: settings.Config, folder: Path, listen: str) -> None:
     from slicemgr.certificates.authority import Authority
     from slicemgr.hub import broker_files as files
 
-    host, port = _place(config)
+    (host, port), folder = _place(config), folder.absolute()
     authority, password = Authority.load(config.authority_dir), secrets.token_urlsafe(24)
     management = int(config.hub.management.rpartition(":")[2])
     files.write_client(authority, config.hub_dir, "hub", password)
     files.write_broker(authority, folder, [host], (listen, port), management, password)
-    click.echo(f"Start RabbitMQ with {folder}/rabbitmq.conf and {folder}/enabled_plugins, then `slicemgr hub`.")
+    click.echo(f"Start RabbitMQ with RABBITMQ_CONF_ENV_FILE={folder}/{files.ENVIRONMENT}, then `slicemgr hub`.")
 
 
 @click.command()

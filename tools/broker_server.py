@@ -81,12 +81,9 @@ class Broker:
             "HOME": str(made),
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
             "LANG": "C.UTF-8",
-            "RABBITMQ_NODENAME": "slicemgr@localhost",
+            "RABBITMQ_CONF_ENV_FILE": str(made / broker_files.ENVIRONMENT),
             "RABBITMQ_MNESIA_BASE": str(made / "mnesia"),
             "RABBITMQ_LOG_BASE": str(made / "log"),
-            "RABBITMQ_CONFIG_FILE": str(made / "rabbitmq.conf"),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(made / "enabled_plugins"),
-            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             # Threads of an idle scheduler wait actively by default.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none +S 2:2",
         }

@@ -17,6 +17,7 @@ from slicemgr.policy import broker
 from slicemgr.store.updates import utcnow
 
 KEY, CERTIFICATE, AUTHORITY, PASSWORD = "key.pem", "certificate.pem", "authority.pem", "password"
+ENVIRONMENT = "rabbitmq-env.conf"  # names the other files for the broker
 _VERSION = "3.10.8"  # the oldest broker that reads the definitions
 
 
@@ -33,11 +34,13 @@ def write_broker(
     paths = {"cacertfile": AUTHORITY, "certfile": CERTIFICATE, "keyfile": KEY}
     certificates = {option: str(folder / file) for option, file in paths.items()}
     settings = broker.configuration(*listen, management, certificates, str(folder / "definitions.json"))
+    environment = broker.environment(str(folder / "rabbitmq.conf"), str(folder / "enabled_plugins"))
     contents = {
         KEY: requests.key_pem(key),
         CERTIFICATE: issued.certificate.encode(),
         AUTHORITY: authority.certificate.encode(),
         "rabbitmq.conf": settings.encode(),
+        ENVIRONMENT: environment.encode(),
         "enabled_plugins": broker.PLUGINS.encode(),
         "definitions.json": json.dumps(broker.definitions(_VERSION, _hashed(password)), indent=2).encode(),
     }

@@ -9,6 +9,7 @@ the rights of the sender, but not the further keys in the headers CC and BCC.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -144,6 +145,22 @@ def configuration(
         f"load_definitions = {definitions_file}",
         "disk_free_limit.absolute = 200MB",
         "vm_memory_high_watermark.absolute = 1GB",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def environment(configuration_file: str, plugins_file: str) -> str:
+    """The text of rabbitmq-env.conf, a shell script. Erlang's own ports, which nodes do not need, are on loopback only.
+
+    The node name has the host to which these ports are bound: the name of the machine is often another address.
+    """
+    lines = [
+        "export RABBITMQ_NODENAME=slicemgr@localhost",
+        f"export RABBITMQ_CONFIG_FILE={shlex.quote(configuration_file)}",
+        f"export RABBITMQ_ENABLED_PLUGINS_FILE={shlex.quote(plugins_file)}",
+        "export ERL_EPMD_ADDRESS=127.0.0.1",
+        'export RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="$RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS'
+        ' -kernel inet_dist_use_interface {127,0,0,1}"',
     ]
     return "\n".join(lines) + "\n"
 

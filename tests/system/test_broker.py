@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import ssl
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -263,3 +265,12 @@ def test_no_other_way_in(broker: Broker) -> None:
     assert set(users) == {policy.HUB, MINE, OTHER} and not users[MINE]
     listeners = {(one["protocol"], one["port"]) for one in broker.call("GET", "/overview")[1]["listeners"]}
     assert listeners == {("amqp/ssl", PORT), ("clustering", 25672), ("http", MANAGEMENT)}
+
+
+def test_nothing_but_amqp_is_reachable_from_elsewhere(broker: Broker) -> None:
+    """The ports of Erlang accept commands from whoever has its cookie; here AMQP is on loopback too."""
+    with broker.inside():
+        listed = subprocess.run(["ss", "-Htln"], capture_output=True, text=True, check=True).stdout
+    places = [line.split()[3].rpartition(":") for line in listed.splitlines()]
+    assert {port for _, _, port in places} == {"4369", "25672", str(PORT), str(MANAGEMENT)}
+    assert all(ip_address(host.strip("[]")).is_loopback for host, _, _ in places), listed

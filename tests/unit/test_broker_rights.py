@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 
 import pytest
 
@@ -55,3 +56,12 @@ def test_only_certificates_and_only_tls() -> None:
     assert lines["management.tcp.ip"] == "127.0.0.1"
     users = broker.definitions("3.10.8", "x")["users"]
     assert [one["name"] for one in users] == [broker.HUB], "no guest"
+
+
+def test_a_path_in_the_environment_is_one_word() -> None:
+    text = broker.environment("/a folder/rabbitmq.conf", "/a'b/plugins")
+    assert "RABBITMQ_CONFIG_FILE='/a folder/rabbitmq.conf'\n" in text
+    shown = subprocess.run(
+        ["sh"], input=f'{text}printf %s "$RABBITMQ_ENABLED_PLUGINS_FILE"', capture_output=True, text=True
+    )
+    assert (shown.stdout, shown.stderr) == ("/a'b/plugins", "")
