@@ -56,10 +56,10 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
 
 
 def checks(config: Config) -> list[doctor.Check]:
-    """Whether this host has everything that an agent needs."""
+    """Whether this host has everything that an agent needs, which need not run."""
     found = acceleration.find(config.libvirt.acceleration, config.node.state_dir / "acceleration.json")
     pool, firewall = Pool(config.node.pool), Firewall(config.network)
-    return doctor.examine(config, Hypervisor(config.libvirt), pool, firewall, found)
+    return doctor.examine(config, Hypervisor(config.libvirt), pool, firewall, found, in_agent=False)
 
 
 def host_chores(node: Node) -> list[Chore]:

@@ -61,9 +61,15 @@ class Check:
 
 
 def examine(
-    config: Config, hypervisor: Hypervisor, pool: Pool, firewall: Firewall, machines: Found | None
+    config: Config,
+    hypervisor: Hypervisor,
+    pool: Pool,
+    firewall: Firewall,
+    machines: Found | None,
+    *,
+    in_agent: bool = True,
 ) -> list[Check]:
-    """Every check. A check comes after those that it depends on."""
+    """Every check. A check comes after those that it depends on. in_agent: whether `firewall` wrote the rules here."""
     checks: list[Callable[[], Check]] = [
         _root,
         lambda: _libvirt(hypervisor, SliverType.LXC),
@@ -79,7 +85,7 @@ def examine(
         lambda: _quota(pool),
         lambda: _space(pool),
         lambda: _metadata(pool),
-        lambda: _firewall(firewall),
+        lambda: _firewall(firewall, in_agent=in_agent),
         _forwarding,
         *(lambda name=name, remedy=remedy: _program(name, remedy) for name, remedy in _PROGRAMS.items()),
         _appliance,
@@ -269,10 +275,15 @@ def _metadata(pool: Pool) -> Check:
     return Check(name, None if share < _METADATA_LEFT else True, detail, remedy)
 
 
-def _firewall(firewall: Firewall) -> Check:
-    problems = firewall.check()
-    detail = "; ".join(problems) if problems else f"{firewall.backend} back end: {firewall.reason}"
-    return Check("firewall", not problems, detail, "restart the agent, which rewrites its chains")
+def _firewall(firewall: Firewall, *, in_agent: bool) -> Check:
+    """In the agent, whether the rules are those that it wrote; elsewhere, whether rules can be written here."""
+    name, remedy = "firewall", "restart the agent, which rewrites its chains"
+    try:
+        problems = firewall.check() if in_agent else []
+        detail = "; ".join(problems) if problems else f"{firewall.backend} back end: {firewall.reason}"
+    except SlicemgrError as error:
+        return Check(name, False, str(error), "apt-get install iptables")
+    return Check(name, not problems, detail, remedy)
 
 
 def _forwarding() -> Check:

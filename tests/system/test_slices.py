@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from testbed import IMAGES, Node, eventually
+from testbed import BIN, IMAGES, Node, eventually
 
 from slicemgr import ssh_banner
 
@@ -176,3 +176,5 @@ def test_doctor_finds_nothing_missing(node: Node) -> None:
     checks = json.loads(node.ok("doctor", "-f", "json"))
     assert {one["name"] for one in checks} >= {"launcher", "disk quota", "firewall", "libvirt lxc driver"}
     assert [one for one in checks if one["ok"] is False] == []
+    beside = node.box.run([BIN / "slicemgr", "doctor", "-f", "json"], timeout=300)  # as on a host without an agent
+    assert [one for one in json.loads(beside.stdout)["checks"] if one["ok"] is False] == []
