@@ -35,6 +35,7 @@ from nodebox_linux import (
     CLONE_NEWNS,
     CLONE_NEWUTS,
     BoxError,
+    Process,
     command,
     detach,
     locked,
@@ -43,7 +44,9 @@ from nodebox_linux import (
     setns,
     start_time,
     wait_until,
+    write_json,
 )
+from nodebox_switch import Cable, Switch
 
 BOXES = Path("/var/tmp/slicemgr-boxes")
 PROGRAM = Path(__file__).with_name("nodebox")
@@ -61,25 +64,6 @@ def pool_bytes(text: str) -> int:
     if size < _SMALLEST_POOL:
         raise BoxError(f"pool size {text!r}: write it as 512M or 64G, at least 128M")
     return size
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A process, distinguished by its start time from a later one with the same ID."""
-
-    pid: int
-    started: int
-
-    @classmethod
-    def of(cls, pid: int) -> Process:
-        started = start_time(pid)
-        if started is None:
-            raise BoxError(f"process {pid} ended at once")
-        return cls(pid, started)
-
-    @property
-    def alive(self) -> bool:
-        return start_time(self.pid) == self.started
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +86,7 @@ class Spec:
     libvirt: bool = True
     uplink: str = ""  # the /30 of the link
     lans: tuple[Lan, ...] = ()
+    cables: tuple[Cable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +115,12 @@ class Facts:
     outside: int | None
     libvirtd: int | None
     lans: dict[str, str] = field(default_factory=dict)
+    cables: dict[str, str] = field(default_factory=dict)  # the address at each switch
 
 
-def _write(path: Path, value: Any) -> None:
-    """Replace a file by JSON, atomically."""
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(dataclasses.asdict(value), indent=1) + "\n")
-    fresh.replace(path)
+def _write(box: Box, **changes: Any) -> None:
+    """Change the settings of a box."""
+    write_json(box.directory / "box.json", dataclasses.asdict(dataclasses.replace(box.spec, **changes)))
 
 
 def names() -> list[str]:
@@ -169,7 +153,8 @@ class Box:
         except FileNotFoundError as error:
             raise BoxError(f"there is no box {self.name!r}: nodebox make {self.name}") from error
         known = {name: raw[name] for name in Spec.__dataclass_fields__ if name in raw}  # it may be of a newer version
-        return Spec(**{**known, "lans": tuple(Lan(**lan) for lan in raw["lans"])})
+        cables = tuple(Cable(**cable) for cable in raw.get("cables", ()))
+        return Spec(**{**known, "lans": tuple(Lan(**lan) for lan in raw["lans"]), "cables": cables})
 
     @property
     def state(self) -> State | None:
@@ -249,6 +234,7 @@ class Box:
             outside=state.outside.pid if state and state.outside and state.outside.alive else None,
             libvirtd=daemon,
             lans={lan.peer: str(network.ends(network.parse_block(lan.block))[not lan.first]) for lan in spec.lans},
+            cables={cable.switch: cable.address.partition("/")[0] for cable in spec.cables},
         )
 
     # make, reboot, destroy
@@ -274,6 +260,7 @@ class Box:
                 if self.problem():
                     self._drop()
                     self._bring_up()
+                self._connect_cables()
                 if self.spec.libvirt:
                     self.libvirtd("start")
             except BaseException:
@@ -310,7 +297,7 @@ class Box:
             if spec.link != "none":
                 taken = network.host_networks() + self._others_networks()
                 spec = dataclasses.replace(spec, uplink=str(network.choose(self.name, network.UPLINKS, taken)))
-            _write(place / "box.json", spec)
+            write_json(place / "box.json", dataclasses.asdict(spec))
             return True
 
     def _others_networks(self) -> list[IPv4Network]:
@@ -344,7 +331,7 @@ class Box:
             lambda: keeper.box(self.name, directory, places, spec.libvirt), log=directory / "log" / "keeper.log"
         )
         state = State(Process.of(pid), tuple(str(place.members) for place in places), outside, outside_members)
-        _write(directory / "state.json", state)
+        write_json(directory / "state.json", dataclasses.asdict(state))
         network.batch(pid, ["link set lo up"])
         if spec.link != "none":
             block = network.parse_block(spec.uplink)
@@ -403,6 +390,7 @@ class Box:
         with locked(self.directory):
             self._drop()
             self._bring_up()
+            self._connect_cables()
             if self.spec.libvirt:
                 self.libvirtd("start")
         return self.facts()
@@ -440,7 +428,7 @@ class Box:
             peer = Box(lan.peer)
             if peer.exists:
                 kept = tuple(other for other in peer.spec.lans if other.peer != self.name)
-                _write(peer.directory / "box.json", dataclasses.replace(peer.spec, lans=kept))
+                _write(peer, lans=kept)
 
     def join(self, other: Box) -> Facts:
         """Connect two boxes by a veth with addresses, unless they are connected."""
@@ -456,9 +444,33 @@ class Box:
                 block = str(network.choose(f"{self.name} {other.name}", network.LANS, taken))
                 for box, peer, first in ((self, other, True), (other, self, False)):
                     lan = Lan(peer.name, device, block, first)
-                    _write(box.directory / "box.json", dataclasses.replace(box.spec, lans=(*box.spec.lans, lan)))
+                    _write(box, lans=(*box.spec.lans, lan))
                 self._connect_lan(self.spec.lans[-1])
         return self.facts()
+
+    def plug(self, switch: Switch, *, outside: bool = False) -> str:
+        """Connect the box, or its outside namespace, to a switch, unless it is connected. Returns its address."""
+        with locked(BOXES):
+            spec = self.spec
+            found = next((one for one in spec.cables if one.switch == switch.name), None)
+            if found is None:
+                others = [Box(name) for name in names()]
+                taken = {one.address for box in others if box.exists for one in box.spec.cables}
+                device = "wan" if outside else f"net{len(spec.cables)}"
+                found = Cable(switch.name, device, switch.free_address(taken), outside)
+                _write(self, cables=(*spec.cables, found))
+        with locked(self.directory):
+            self._connect_cables()
+        return found.address.partition("/")[0]
+
+    def _connect_cables(self) -> None:
+        """A cable to a switch that does not run is left out until `make`."""
+        state = self._running()
+        for cable in self.spec.cables:
+            where = state.outside if cable.outside else state.keeper
+            switch = Switch(cable.switch)
+            if where is not None and switch.pid is not None:
+                switch.connect(cable, self.name, where.pid)
 
     # programs
 

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from nodebox_box import LINKS, Box, Facts, names
 from nodebox_linux import BoxError
+from nodebox_switch import Facts as SwitchFacts
+from nodebox_switch import Switch
+from nodebox_switch import names as switches
 
 OWN_FAILURE = 125  # as for `chroot` and `env`: the command was not run
 
@@ -41,16 +44,21 @@ def _parser() -> argparse.ArgumentParser:
     libvirtd.add_argument("action", choices=("start", "stop", "restart", "kill"))
     verb("reboot", "kill everything in a box and bring it up again; its pool and files survive")
     verb("join", "lay a cable between two boxes").add_argument("other", metavar="OTHER")
+    plug = verb("plug", "lay a cable from a box to a switch")
+    plug.add_argument("switch", metavar="SWITCH")
+    plug.add_argument("--outside", action="store_true", help="from the outside namespace of the box")
+    switch = verb("switch", "control a switch, to which boxes are plugged")
+    switch.add_argument("action", choices=("make", "show", "destroy"))
     for sub in (verb("list", "every box", named=False), verb("show", "one box")):
         sub.add_argument("-f", "--format", choices=("text", "json"), default="text")
     destroy = verb("destroy", "remove a box and everything of it", named=False)
     which = destroy.add_mutually_exclusive_group(required=True)
     which.add_argument("name", nargs="?", metavar="NAME")
-    which.add_argument("--all", action="store_true", help="remove every box")
+    which.add_argument("--all", action="store_true", help="remove every box and switch")
     return parser
 
 
-def _print(facts: Facts, style: str) -> None:
+def _print(facts: Facts | SwitchFacts, style: str) -> None:
     if style == "json":
         print(json.dumps(dataclasses.asdict(facts), indent=1))
         return
@@ -84,6 +92,15 @@ def _enter(options: argparse.Namespace) -> None:
 def _destroy(options: argparse.Namespace) -> None:
     for name in names() if options.all else [options.name]:
         Box(name).destroy()
+    for name in switches() if options.all else ():
+        Switch(name).destroy()
+
+
+def _switch(switch: Switch, action: str) -> None:
+    if action == "destroy":
+        switch.destroy()
+    else:
+        _print(switch.make() if action == "make" else switch.facts(), "text")
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -104,6 +121,10 @@ def _run(options: argparse.Namespace) -> None:
             _print(Box(options.name).reboot(), "text")
         case "join":
             _print(Box(options.name).join(Box(options.other)), "text")
+        case "plug":
+            print(Box(options.name).plug(Switch(options.switch), outside=options.outside))
+        case "switch":
+            _switch(Switch(options.name), options.action)
         case "show":
             _print(Box(options.name).facts(), options.format)
         case "list":

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import json
 import os
 import resource
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -97,6 +100,32 @@ def start_time(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if ended else int(fields[19])
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process, distinguished by its start time from a later one with the same ID."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        started = start_time(pid)
+        if started is None:
+            raise BoxError(f"process {pid} ended at once")
+        return cls(pid, started)
+
+    @property
+    def alive(self) -> bool:
+        return start_time(self.pid) == self.started
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a file by JSON, atomically."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(value, indent=1) + "\n")
+    fresh.replace(path)
 
 
 def raise_file_limit() -> None:

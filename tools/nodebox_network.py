@@ -13,6 +13,7 @@ from nodebox_linux import BoxError, command
 
 UPLINKS = IPv4Network("172.31.250.0/24")
 LANS = IPv4Network("172.31.251.0/24")
+SWITCHES = IPv4Network("172.31.252.0/24")
 
 
 def _digest(name: str) -> str:
@@ -24,15 +25,25 @@ def host_device(name: str) -> str:
     return f"nb-{_digest(name)[:10]}"
 
 
-def choose(name: str, pool: IPv4Network, taken: Iterable[IPv4Network]) -> IPv4Network:
-    """A free /30 of the pool; the same for the same name as long as it is free."""
-    blocks = list(pool.subnets(new_prefix=30))
+def port_device(name: str) -> str:
+    """The name of a switch's end of a cable (at most 15 characters)."""
+    return f"port-{_digest(name)[:10]}"
+
+
+def hardware_address(name: str) -> str:
+    """The Ethernet address of a cable's end, as of an interface card: neighbours remember it over a reboot."""
+    return ":".join(["02", *(_digest(name)[at : at + 2] for at in range(0, 10, 2))])
+
+
+def choose(name: str, pool: IPv4Network, taken: Iterable[IPv4Network], prefix: int = 30) -> IPv4Network:
+    """A free block of the pool; the same for the same name as long as it is free."""
+    blocks = list(pool.subnets(new_prefix=prefix))
     taken = list(taken)
     first = int(_digest(name), 16) % len(blocks)
     for block in blocks[first:] + blocks[:first]:
         if not any(block.overlaps(other) for other in taken):
             return block
-    raise BoxError(f"every /30 of {pool} is taken or routed elsewhere")
+    raise BoxError(f"every /{prefix} of {pool} is taken or routed elsewhere")
 
 
 def ends(block: IPv4Network) -> tuple[IPv4Address, IPv4Address]:
@@ -57,6 +68,11 @@ def batch(pid: int | None, lines: Iterable[str]) -> None:
     """Run `ip` commands in the network namespace of a process, or in the host's. Raises BoxError."""
     enter = [] if pid is None else ["nsenter", f"--net=/proc/{pid}/ns/net", "--"]
     command([*enter, "ip", "-batch", "-"], input="\n".join(lines) + "\n")
+
+
+def has_device(pid: int, device: str) -> bool:
+    """Whether the network namespace of a process has a device."""
+    return f" {device}:" in Path(f"/proc/{pid}/net/dev").read_text()
 
 
 def remove_host_device(device: str) -> None:

@@ -16,6 +16,7 @@ import nodebox_network
 import pytest
 from nodebox_box import Box
 from nodebox_linux import BoxError, loop_files
+from nodebox_switch import Switch
 from testbed import eventually
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -150,3 +151,37 @@ def test_a_maker_killed_midway_leaves_what_make_mends(box: Box) -> None:
         eventually(lambda: box.exists, "the box is registered", 60)
         maker.kill()
     assert box.make(link="host", pool_size="1G").healthy
+
+
+def test_boxes_at_a_switch_reach_each_other_and_the_host(box: Box) -> None:
+    """Also the outside namespace of a box; and again after a reboot of the box and the end of the switch."""
+    other, switch = Box(f"two-{demo.CLONE}"), Switch(f"one-{demo.CLONE}")
+    before, settings = traces(box.name, other.name, switch.name), host_settings()
+    other.destroy()
+    try:
+        switch.make()
+        box.make(link="none", with_libvirt=False)
+        other.make(link="outside", with_libvirt=False)
+        near, far = box.plug(switch), other.plug(switch, outside=True)
+        assert (near, box.plug(switch)) == (box.plug(switch), near) and near != far
+        assert other.facts().cables == {switch.name: far}
+        assert answers_on(other.outside_prefix, near) and answers_on([], near) and answers_on(box.prefix, far)
+        box.reboot()
+        assert answers_on([], near)
+        os.kill(switch.facts().keeper or 0, signal.SIGKILL)
+        eventually(lambda: switch.pid is None, "the switch has ended")
+        switch.make()
+        box.make()
+        assert answers_on([], near)
+        assert host_settings() == settings
+    finally:
+        box.destroy()
+        other.destroy()
+        switch.destroy()
+    assert traces(box.name, other.name, switch.name) == before
+
+
+def answers_on(prefix: list[str], address: str) -> bool:
+    """Whether a host refuses a connection, which shows that packets pass in both directions."""
+    words = [*prefix, "timeout", "10", "bash", "-c", f": <>/dev/tcp/{address}/9"]
+    return "refused" in subprocess.run(words, capture_output=True, text=True, timeout=60).stderr
