@@ -1,9 +1,9 @@
-# Every target can be run again at any time. `demo` and `test` work inside node boxes: see tools/nodebox.
+# Every target can be run again at any time. `demo`, `testbed` and `test` work inside node boxes: see tools/nodebox.
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup update demo down check docs wheel deb unit test test-all affected bare bench clean
+.PHONY: help setup update demo testbed down check docs wheel deb unit test test-all affected bare bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 16
@@ -18,7 +18,10 @@ update: setup ## lock the newest versions that pyproject.toml allows, install th
 demo: setup docs wheel ## from nothing to a root shell in a container made from a VM disk image
 	@tools/reachable $(PYTHON) tools/demo.py up
 
-down: ## take away everything that demo and test made, but what setup installed
+testbed: setup docs wheel ## a testbed of boxes: a centre with PostgreSQL and RabbitMQ, and three nodes that joined
+	@tools/reachable $(PYTHON) tools/boxed_testbed.py
+
+down: ## take away everything that demo, testbed and test made, but what setup installed
 	@/usr/bin/python3 tools/demo.py down
 
 check: setup ## style, types, import directions, schema, golden files, documents (fast)

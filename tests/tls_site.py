@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import prodhost
+import boxed_nginx
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -23,19 +23,7 @@ from testbed import BIN, PORT, Node, eventually
 
 from slicemgr.client import Client
 
-CONFIGURATION = prodhost.REPO / "tools" / "nginx" / "slicemgr.conf"
 PLACE = Path("/etc/slicemgr")  # a directory of the box, not of the host
-MAIN = """\
-user nobody nogroup;
-worker_processes 1;
-pid {place}/nginx.pid;
-error_log {place}/nginx-error.log;
-events {{ worker_connections 512; }}
-http {{
-    include /etc/nginx/mime.types;
-    include {place}/site.conf;
-}}
-"""
 
 
 class TlsNode(Node):
@@ -76,21 +64,12 @@ class TlsNode(Node):
     def start_nginx(self, **changes: str) -> None:
         """Start nginx. changes: other replacements in the shipped file, for weakened controls."""
         self.stop_nginx()
-        text = CONFIGURATION.read_text()
         ours = {
             "127.0.0.1:8480": f"{self.box.address}:{PORT}",
             "testbed.example": self.box.address,
             "/etc/ssl/slicemgr": str(PLACE),
-            "/var/log/nginx/slicemgr.log": f"{PLACE}/nginx-access.log",
         }
-        for old, new in {**ours, **changes}.items():
-            assert old in text, f"the file has no {old!r}"
-            text = text.replace(old, new)
-        self.box.path(PLACE / "site.conf").write_text(text)
-        self.box.path(PLACE / "nginx.conf").write_text(MAIN.format(place=PLACE))
-        checked = self.box.run(["nginx", "-t", "-c", f"{PLACE}/nginx.conf"])
-        assert checked.returncode == 0, checked.stderr
-        self.box.background("nginx", ["nginx", "-c", f"{PLACE}/nginx.conf", "-g", "daemon off;"])
+        boxed_nginx.start(self.box, PLACE, {**ours, **changes})
         eventually(self._listens, "nginx listens")
 
     def _listens(self) -> bool:

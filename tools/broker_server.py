@@ -40,6 +40,20 @@ def program() -> Path:
     return found[-1]
 
 
+def environment(files: Path, work: Path) -> dict[str, str]:
+    """The environment of the broker. files: the folder of `write_broker`. work: for its own files; Erlang's home."""
+    return {
+        "HOME": str(work),
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "LANG": "C.UTF-8",
+        "RABBITMQ_CONF_ENV_FILE": str(files / broker_files.ENVIRONMENT),
+        "RABBITMQ_MNESIA_BASE": str(work / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(work / "log"),
+        # Threads of an idle scheduler wait actively by default.
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none +S 2:2",
+    }
+
+
 class Broker:
     """A broker that runs within a context. authority: of its certificate and of those of its clients."""
 
@@ -77,23 +91,13 @@ class Broker:
     def start(self) -> None:
         """Start the broker, and wait until clients can connect."""
         made = self.folder / "broker"
-        environment = {
-            "HOME": str(made),
-            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-            "LANG": "C.UTF-8",
-            "RABBITMQ_CONF_ENV_FILE": str(made / broker_files.ENVIRONMENT),
-            "RABBITMQ_MNESIA_BASE": str(made / "mnesia"),
-            "RABBITMQ_LOG_BASE": str(made / "log"),
-            # Threads of an idle scheduler wait actively by default.
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none +S 2:2",
-        }
         # The shell stays the first process of the namespace: --kill-child has no effect on one that changed its user.
         inner = f"ip link set lo up && setpriv --reuid={USER} --regid={USER} --init-groups {program()}; exit $?"
         words = ["setpriv", "--pdeathsig=KILL", "--", "unshare", "--net", "--pid", "--fork", "--kill-child"]
         words += ["--mount-proc", "sh", "-c", inner]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=environment
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=environment(made, made)
             )
         deadline = time.monotonic() + _START
         while not self._answers():

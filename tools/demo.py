@@ -17,6 +17,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import nodebox_box
+import nodebox_switch
 from nodebox_linux import locked
 
 HERE = Path(__file__).resolve().parent
@@ -181,10 +183,12 @@ def up() -> None:
 
 def down() -> None:
     """Destroy the boxes of this clone and delete the files of demo and tests, but not those of `tools/setup`."""
-    for line in nodebox("list").splitlines():
-        box = line.split()[0]
-        if box.endswith(f"-{CLONE}"):
-            nodebox("destroy", box)
+    for name in nodebox_box.names():  # also one of which a killed process left a part
+        if name.endswith(f"-{CLONE}"):
+            nodebox_box.Box(name).destroy()
+    for name in nodebox_switch.names():
+        if name.endswith(f"-{CLONE}"):
+            nodebox_switch.Switch(name).destroy()
     if not nodebox("list").strip():
         shutil.rmtree("/var/cache/slicemgr", ignore_errors=True)  # the appliance of the importers of all boxes
     shutil.rmtree(RUN, ignore_errors=True)

@@ -18,6 +18,7 @@ from slicemgr.store.updates import utcnow
 
 KEY, CERTIFICATE, AUTHORITY, PASSWORD = "key.pem", "certificate.pem", "authority.pem", "password"
 ENVIRONMENT = "rabbitmq-env.conf"  # names the other files for the broker
+COMPLETE = "definitions.json"  # the last file that is written
 _VERSION = "3.10.8"  # the oldest broker that reads the definitions
 
 
@@ -33,7 +34,7 @@ def write_broker(
     issued = authority.server(hosts, key.public_key(), utcnow())
     paths = {"cacertfile": AUTHORITY, "certfile": CERTIFICATE, "keyfile": KEY}
     certificates = {option: str(folder / file) for option, file in paths.items()}
-    settings = broker.configuration(*listen, management, certificates, str(folder / "definitions.json"))
+    settings = broker.configuration(*listen, management, certificates, str(folder / COMPLETE))
     environment = broker.environment(str(folder / "rabbitmq.conf"), str(folder / "enabled_plugins"))
     contents = {
         KEY: requests.key_pem(key),
@@ -42,7 +43,7 @@ def write_broker(
         "rabbitmq.conf": settings.encode(),
         ENVIRONMENT: environment.encode(),
         "enabled_plugins": broker.PLUGINS.encode(),
-        "definitions.json": json.dumps(broker.definitions(_VERSION, _hashed(password)), indent=2).encode(),
+        COMPLETE: json.dumps(broker.definitions(_VERSION, _hashed(password)), indent=2).encode(),
     }
     for name, content in contents.items():
         write_private(folder / name, content)

@@ -1,0 +1,142 @@
+"""A whole testbed in boxes, as `make testbed` makes it: hosts join by the printed line, one of them behind NAT."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boxed_testbed
+import demo
+import nodebox_network
+import pytest
+from boxed_node import BoxedNode
+from boxed_testbed import BoxedTestbed
+from nodebox_box import BOXES
+from nodebox_switch import SWITCHES, Switch
+from testbed import eventually
+
+pytestmark = pytest.mark.long
+PREFIX = "try-"
+PORT = 9999
+
+
+def traces() -> dict[str, list[str]]:
+    """What the testbed has on the host, by kind."""
+    mine = f"{demo.CLONE}.switch"
+    return {
+        "boxes": [one.name for one in BOXES.glob(f"{PREFIX}*-{demo.CLONE}")],
+        "switches": [one.name for one in SWITCHES.glob(f"{PREFIX}*-{demo.CLONE}")],
+        "cgroups": [str(one) for one in Path("/sys/fs/cgroup").rglob(f"nodebox-{PREFIX}*{mine}")],
+        "links": [
+            one.name
+            for one in Path("/sys/class/net").iterdir()
+            if one.name == nodebox_network.host_device(f"{PREFIX}switch-{mine}")
+        ],
+    }
+
+
+@pytest.fixture(scope="module")
+def testbed() -> Iterator[BoxedTestbed]:
+    demo.RUN.mkdir(mode=0o700, exist_ok=True)
+    made = BoxedTestbed(PREFIX)
+    made.destroy()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.destroy()
+        assert not any(traces().values()), traces()
+
+
+def daemons(testbed: BoxedTestbed) -> dict[str, int | None]:
+    centre, nodes = testbed.centre.box, [node.box for node in testbed.nodes.values()]
+    every = [(centre, tag) for tag in ("postgres", "rabbitmq", "signer", "hub", "web", "nginx")]
+    every += [(box, tag) for box in nodes for tag in ("link", "agent", "libvirtd")]
+    return {f"{box.name} {tag}": box.daemon(tag) for box, tag in every}
+
+
+def shown(testbed: BoxedTestbed, name: str) -> dict[str, Any]:
+    return next(one for one in testbed.listed() if one["name"] == name)
+
+
+def connects(argv: list[str], address: str) -> bool:
+    """Whether a TCP connection to PORT opens, from where the command prefix leads."""
+    script = f"exec timeout 3 bash -c ': <>/dev/tcp/{address}/{PORT}'"
+    return subprocess.run([*argv, "sh", "-c", script], capture_output=True, timeout=60).returncode == 0
+
+
+def test_hosts_join_and_report_their_addresses(testbed: BoxedTestbed) -> None:
+    found = {one["name"]: (one["state"], one["site"], one["address"]) for one in testbed.listed()}
+    assert found == {name: ("active", node.site, node.address) for name, node in testbed.nodes.items()}
+    assert len({node.address for node in testbed.nodes.values()}) == len(found)
+    assert testbed.centre.sign_in_link().startswith(f"{testbed.centre.url}/sign-in-link/")
+
+
+def test_nothing_reaches_the_node_behind_nat(testbed: BoxedTestbed) -> None:
+    """So its link opened the connection. The control is its router."""
+    node = testbed.nodes["n3"]
+    node.box.background("listener", [sys.executable, "-m", "http.server", str(PORT)])
+    eventually(lambda: connects(node.box.outside_prefix, node.box.address), "its router reaches it", 60)
+    assert not connects(testbed.centre.box.prefix, node.address)
+    assert not connects(testbed.centre.box.prefix, node.box.address)
+    near = testbed.nodes["n1"]
+    near.box.background("listener", [sys.executable, "-m", "http.server", str(PORT)])
+    eventually(lambda: connects(testbed.centre.box.prefix, near.address), "a node without NAT is reached", 60)
+
+
+def test_a_second_start_changes_nothing(testbed: BoxedTestbed) -> None:
+    before = daemons(testbed)
+    assert None not in before.values()
+    testbed.start()
+    assert daemons(testbed) == before
+
+
+def test_the_report_of_a_node_without_a_link_ages(testbed: BoxedTestbed) -> None:
+    node = testbed.nodes["n2"]
+    node.box.signal_daemon("link", signal.SIGKILL)
+    time.sleep(1)  # what the hub has received is stored
+    last, others = shown(testbed, "n2")["beat_at"], shown(testbed, "n1")["beat_at"]
+    eventually(lambda: shown(testbed, "n1")["beat_at"] > others, "the others report", 120)
+    assert shown(testbed, "n2")["beat_at"] == last
+    testbed.start()
+    eventually(lambda: shown(testbed, "n2")["beat_at"] > last, "it reports again", 120)
+
+
+def refused(node: BoxedNode) -> bool:
+    """Whether the newest attempt of the link to connect failed."""
+    lines = [line for line in node.daemons.log("link").splitlines() if "onnect" in line]
+    return "no connection to the centre" in lines[-1]
+
+
+def test_a_removed_node_is_out_and_can_join_again(testbed: BoxedTestbed) -> None:
+    node = testbed.nodes["n2"]
+    assert not refused(node)
+    testbed.centre.slicectl("node", "remove", "n2", "--yes")
+    assert "n2" not in {one["name"] for one in testbed.listed()}
+    eventually(lambda: refused(node), "its certificate is of no use", 120)
+    testbed.start()
+    assert shown(testbed, "n2")["state"] == "active"
+
+
+def test_after_the_switch_was_killed_it_is_restored(testbed: BoxedTestbed) -> None:
+    pid = Switch(testbed.switch.name).pid
+    assert pid is not None
+    subprocess.run(["kill", "-9", str(pid)], check=True)
+    eventually(lambda: testbed.switch.pid is None, "it has ended", 30)
+    testbed.start()
+    assert {one["state"] for one in testbed.listed()} == {"active"}
+
+
+@pytest.mark.parametrize("seconds", [1.0, 8.0])
+def test_what_a_killed_start_leaves_is_removed(seconds: float) -> None:
+    words = [sys.executable, "-c", f"from boxed_testbed import *; BoxedTestbed({PREFIX + 'cut-'!r}).start()"]
+    with subprocess.Popen(words, cwd=demo.HERE, stderr=subprocess.DEVNULL) as maker:
+        time.sleep(seconds)
+        maker.kill()
+    boxed_testbed.BoxedTestbed(PREFIX + "cut-").destroy()
+    eventually(lambda: not any("cut" in name for some in traces().values() for name in some), "all is gone", 60)

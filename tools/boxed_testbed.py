@@ -1,0 +1,93 @@
+"""`make testbed`: a centre and three nodes in boxes at a switch, the third node behind NAT. `make down` removes them.
+
+Each step first checks whether it is already done, so that it can be run again at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import demo
+from boxed_centre import READY, Centre
+from boxed_node import BoxedNode
+from demo import CLONE, HERE, RUN, VENV
+from nodebox_box import Box
+from nodebox_linux import BoxError, locked, wait_until
+from nodebox_switch import Switch
+
+SITES = {"n1": "a", "n2": "a", "n3": "b"}
+BEHIND_NAT = ("n3",)
+
+
+def say(text: str) -> None:
+    print(f"testbed: {text}", file=sys.stderr, flush=True)
+
+
+class BoxedTestbed:
+    """prefix: of the names of its boxes, so that several testbeds of a clone have different ones."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self.switch = Switch(f"{prefix}switch-{CLONE}")
+        self.centre = Centre(Box(f"{prefix}centre-{CLONE}"), self.switch)
+        self.nodes = {
+            name: BoxedNode(Box(f"{prefix}{name}-{CLONE}"), self.switch, name, site, behind_nat=name in BEHIND_NAT)
+            for name, site in SITES.items()
+        }
+
+    def start(self) -> None:
+        """Bring everything up, and wait until all nodes are active. Raises BoxError."""
+        self.switch.make()
+        say("the centre: PostgreSQL, RabbitMQ, signer, hub, web")
+        self.centre.start()
+        for node in self.nodes.values():
+            say(f"node {node.name}, site {node.site}{', behind NAT' if node.name in BEHIND_NAT else ''}")
+            node.start(self.centre)
+        wanted = {name: ("active", node.address) for name, node in self.nodes.items()}
+        found: dict[str, Any] = {}
+
+        def active() -> bool:
+            found.update({one["name"]: (one["state"], one["address"]) for one in self.listed()})
+            return found.items() >= wanted.items()
+
+        if not wait_until(active, READY, 0.5):
+            raise BoxError(f"not all nodes are active: {found}")
+
+    def listed(self) -> list[dict[str, Any]]:
+        """The nodes as `slicectl node list` shows them."""
+        found: list[dict[str, Any]] = json.loads(self.centre.slicectl("node", "list", "-f", "json"))
+        return found
+
+    def destroy(self) -> None:
+        for node in self.nodes.values():
+            node.box.destroy()
+        self.centre.box.destroy()
+        self.switch.destroy()
+
+
+def main() -> None:
+    if os.geteuid() != 0:
+        sys.exit("testbed: must be root: it makes namespaces and btrfs pools")
+    started, testbed = time.monotonic(), BoxedTestbed()
+    RUN.mkdir(mode=0o700, exist_ok=True)
+    try:
+        with locked(RUN / "testbed"):
+            testbed.start()
+            key = demo.ensure_key()
+            demo.write_client(VENV / "etc/slicemgr/client.json", {**testbed.centre.client(), "identity": str(key)})
+    except BoxError as error:
+        sys.exit(f"testbed: {error}")
+    print(testbed.centre.slicectl("node", "list"), end="")
+    print(f"\nThe web page: {testbed.centre.url}/ (its certificate is from {testbed.centre.authority})")
+    print(f"Sign in:      {testbed.centre.sign_in_link()}")
+    print("              (once, within an hour, as admin; `make testbed` prints another link)")
+    print(f"slicectl:     export SSL_CERT_FILE={testbed.centre.authority}; {VENV}/bin/slicectl node list")
+    print(f"On a node:    {HERE}/nodebox enter {testbed.nodes['n1'].box.name} -- {VENV}/bin/slicemgr doctor")
+    print(f"In all:       {time.monotonic() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
