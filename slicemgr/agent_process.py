@@ -15,12 +15,14 @@ from slicemgr.agent.chores.proc_views import ProcViews
 from slicemgr.agent.chores.recorder import Recorder
 from slicemgr.agent.chores.runner import Chore, Runner, repeated
 from slicemgr.agent.consoles import Consoles
+from slicemgr.agent.image_offers import ImageOffers
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.node import Node
 from slicemgr.agent.node_operations import NodeOperations
 from slicemgr.agent.plan_execution import PlanExecutor
 from slicemgr.agent.reconcile import Reconciler
 from slicemgr.agent.scheduler import Scheduler
+from slicemgr.certificates import member
 from slicemgr.config import Config
 from slicemgr.drivers.guest.proc_view import ProcView
 from slicemgr.drivers.libvirt import acceleration
@@ -29,7 +31,9 @@ from slicemgr.drivers.network.firewall import Firewall
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Failed
 from slicemgr.service import due
+from slicemgr.service.nodes import image_files
 from slicemgr.store import Store
+from slicemgr.store.updates import utcnow
 
 
 def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[], None] = lambda: None) -> None:
@@ -45,14 +49,22 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         startup.prepare(node)
         applier = Applier(config, node.hypervisor, node.pool, node.publisher, journal, node.machines, stop)
         executor = PlanExecutor(config, node.hypervisor, applier, stop)
+        joined = member.find(config.membership_dir)
         scheduler = Scheduler(config, store, journal, executor, Reconciler(node), NodeOperations(node).serve, stop)
         node.hypervisor.on_change(scheduler.changed)
+        if config.hub.broker and joined is None:
+            stack.enter_context(ImageOffers(config, partial(_judge, store)))
         stack.enter_context(Consoles(config, store, node.hypervisor))
         stack.enter_context(Runner([*host_chores(node), *row_chores(config, store)]))
         ready()
         scheduler.run()
         if journal.broke:
             raise Failed("the agent could not write its reports", hint="see the log of the agent, and restart it")
+
+
+def _judge(store: Store, token: str, sha256: str) -> tuple[str, int]:
+    granted = image_files.judge(store, token, sha256, utcnow())
+    return granted.format, granted.size
 
 
 def checks(config: Config) -> list[doctor.Check]:

@@ -289,6 +289,11 @@ class Config:
         return self.node.run_dir / "console.sock"
 
     @property
+    def image_socket(self) -> Path:
+        """The socket on which the agent gives the web process disk images, for the nodes of a testbed."""
+        return self.node.run_dir / "images.sock"
+
+    @property
     def images_dir(self) -> Path:
         """The imported disk images, `SHA256.FORMAT`; only root writes here."""
         return self.node.state_dir / "images"

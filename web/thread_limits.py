@@ -1,7 +1,8 @@
 """Limits on the requests that hold a thread for long, so that threads remain for all others.
 
-A console, a followed operation, a request that waits for an operation, and an upload hold a thread each. Each kind and
-each user is limited, and an eighth of the threads is reserved for other requests.
+A console, a followed operation, a request that waits for an operation, an upload, and the download of a disk image by a
+node hold a thread each. Each kind, each user and each node is limited, and an eighth of the threads is reserved for
+other requests.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ class Kind(Enum):
     FOLLOWER = "followed operations"
     WAIT = "waiting requests"
     UPLOAD = "uploads"
+    DOWNLOAD = "downloads of disk images"
 
 
 _STREAMS = (Kind.CONSOLE, Kind.FOLLOWER)
+_DOWNLOADS_PER_NODE = 2  # one that was interrupted may not have ended yet
 
 
 class ThreadLimits:
@@ -39,6 +42,7 @@ class ThreadLimits:
             Kind.FOLLOWER: max(1, threads // 4),
             Kind.WAIT: max(1, threads * 3 // 4),
             Kind.UPLOAD: max(1, min(config.uploads, threads // 2)),
+            Kind.DOWNLOAD: max(1, threads // 4),
         }
         self._all = max(1, threads - max(1, threads // 8))
         self._config = config
@@ -87,6 +91,8 @@ class ThreadLimits:
         """The counter for the user's threads, and its limit; 0: no limit."""
         if kind in _STREAMS:
             return (user, "streams"), self._config.streams_per_user
+        if kind is Kind.DOWNLOAD:
+            return (user, kind.value), _DOWNLOADS_PER_NODE
         return (user, kind.value), self._config.uploads_per_user if kind is Kind.UPLOAD else 0
 
     def _full(self, kind: Kind) -> Busy:
@@ -97,6 +103,10 @@ class ThreadLimits:
         return Busy(Code.UNAVAILABLE, f"too many {kind.value}", hint=hint, retry_after=_RETRY_AFTER)
 
     def _too_many(self, kind: Kind, most: int) -> Busy:
+        if kind is Kind.DOWNLOAD:
+            self._refusals.add("streams_per_user")
+            message = f"the node already fetches {most} disk images"
+            return Busy(Code.TOO_MANY, message, hint="try again later", retry_after=_RETRY_AFTER)
         setting = "uploads_per_user" if kind is Kind.UPLOAD else "streams_per_user"
         self._refusals.add(setting)
         what = "uploads" if kind is Kind.UPLOAD else "consoles and followed operations"

@@ -139,6 +139,7 @@ def test_without_rights_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 OWN = {  # requests that every user may send, about the own account or public objects
     "GET /api/v1/authority",
     "POST /api/v1/join",  # with a token, by no user
+    "GET /api/v1/node-images/{sha256}",  # with a token that a node signed
     "GET /api/v1/accounts",  # in which a project is that has used something
     "GET /api/v1/clock",
     "GET /api/v1/console",

@@ -105,7 +105,7 @@ def test_a_wrong_example_would_be_noticed(spec: dict[str, Any]) -> None:
 
 def test_who_is_open_and_who_takes_a_key(spec: dict[str, Any]) -> None:
     free = {one["operationId"] for _, _, one in openapi.operations(spec) if not one["security"]}
-    assert free == {"healthz", "login", "accept_invitation", "attach", "show_authority", "join_testbed"}
+    assert free == {"healthz", "login", "accept_invitation", "attach", "show_authority", "join_testbed", "fetch_image"}
     posts = {one["operationId"]: one for _, verb, one in openapi.operations(spec) if verb == "post"}
     keyed = {
         name for name, one in posts.items() if any(each["name"] == "Idempotency-Key" for each in one["parameters"])

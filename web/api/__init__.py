@@ -12,6 +12,7 @@ from slicemgr.web.api import (
     leases,
     measures,
     membership,
+    node_images,
     people,
     projects,
     requests,
@@ -25,7 +26,7 @@ from slicemgr.web.state import authenticate
 
 __all__ = ["GUARDED", "OPEN", "blueprints", "check_target"]
 
-OPEN = (testbed.health, sign_in.routes, membership.open_routes)  # routes without a token
+OPEN = (testbed.health, sign_in.routes, membership.open_routes, node_images.routes)  # routes without a token
 GUARDED = (
     testbed.slice_routes,
     snapshots.routes,
