@@ -16,6 +16,8 @@ from slicemgr.agent.chores.recorder import Recorder
 from slicemgr.agent.chores.runner import Chore, Runner, repeated
 from slicemgr.agent.consoles import Consoles
 from slicemgr.agent.image_offers import ImageOffers
+from slicemgr.agent.image_source import Source
+from slicemgr.agent.image_waits import ImageWaits
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.node import Node
 from slicemgr.agent.node_operations import NodeOperations
@@ -50,7 +52,9 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         applier = Applier(config, node.hypervisor, node.pool, node.publisher, journal, node.machines, stop)
         executor = PlanExecutor(config, node.hypervisor, applier, stop)
         joined = member.find(config.membership_dir)
-        scheduler = Scheduler(config, store, journal, executor, Reconciler(node), NodeOperations(node).serve, stop)
+        operations = NodeOperations(node, Source(joined, stop) if joined else None)
+        waits = ImageWaits(operations.node_images, journal) if joined else None
+        scheduler = Scheduler(config, store, journal, executor, Reconciler(node), operations.serve, stop, waits)
         node.hypervisor.on_change(scheduler.changed)
         if config.hub.broker and joined is None:
             stack.enter_context(ImageOffers(config, partial(_judge, store)))

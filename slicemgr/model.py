@@ -78,6 +78,15 @@ class ImageState(StrEnum):
     MISSING = "missing"
 
 
+class NodeImageState(StrEnum):
+    """What a node has of an image. `failed`: it could not be fetched, and is fetched again. `absent`: nothing."""
+
+    FETCHING = "fetching"
+    READY = "ready"
+    FAILED = "failed"
+    ABSENT = "absent"
+
+
 class NodeState(StrEnum):
     """The life of a node. `added`: its host has not joined. `joined`: its host has a certificate, but no agent reported
     yet. A node whose agent uses the database itself is `active` from the start."""
@@ -265,6 +274,7 @@ class Image:
     created_at: datetime
     boot: BootFacts = NO_BOOT
     systemd: bool | None = None  # None: not known
+    base_size: int = 0  # bytes of its files in a pool
 
 
 @dataclass(frozen=True, slots=True)

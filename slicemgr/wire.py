@@ -279,6 +279,17 @@ class Image(TypedDict):
     project: NotRequired[str | None]
 
 
+class ImageOnNode(TypedDict):
+    """state: fetching, ready or failed. error: of a failed attempt. base_size: bytes in the pool of the node."""
+
+    node: str
+    site: str
+    state: str
+    error: str
+    base_size: int
+    updated_at: str
+
+
 class Node(TypedDict):
     """state: added, joined or active. drained: whether it gets no new slivers. agent_seen_at: None: never."""
 

@@ -268,6 +268,8 @@ class Service:
             c.execute(tables.authorities.insert().values(fingerprint="f", certificate="c", created_at=now))
             issued = {"serial": "1", "identity": "node-a", "certificate": "c", "issued_at": now, "expires_at": now}
             c.execute(tables.certificates.insert().values(**issued))
+            on_node = {"image": SHA, "node": "node1", "state": "ready", "updated_at": now}
+            c.execute(tables.image_nodes.insert().values(on_node))
             row = {"name": "Scale", "kind": "scale", "summary": "It scales.", "published_by": schema.ADMIN}
             c.execute(tables.experiments.insert().values(**row, id="1", published_at=now, size=1, sha256=SHA, files=[]))
 

@@ -24,6 +24,8 @@ FIELDS: dict[str, Any] = {
     "Event.detail": "2 × lxc of debian-12",
     "Event.id": 4711,
     "Image.systemd": True,
+    "ImageOnNode.error": "",
+    "ImageOnNode.state": "ready",
     "Image.boot": {"bios": True, "uefi": True, "kernel": "/boot/vmlinuz", "initrd": "/boot/initrd.img", "root": ""},
     "Image.format": "qcow2",
     "Image.name": "debian-12",

@@ -22,6 +22,11 @@ RENAME_REQUEST: dict[str, Any] = {
     "required": ["name"],
     "properties": {"name": {**_LABEL, "example": "node8"}},
 }
+PUSH_REQUEST: dict[str, Any] = {
+    "type": "object",
+    "required": ["node"],
+    "properties": {"node": {"type": "string", "minLength": 1, "maxLength": 1024, "example": "node7"}},
+}
 JOIN_REQUEST: dict[str, Any] = {
     "type": "object",
     "required": ["token", "request"],
@@ -57,3 +62,16 @@ class Membership(Schema):
     identity = fields.String(metadata={"description": "the name in the certificate; it never changes"})
     broker = fields.String(metadata={"description": "HOST:PORT; empty: there is none"})
     certificate = fields.String(metadata={"description": "PEM, valid for 90 days; empty: not issued yet"})
+
+
+class ImageOnNode(Schema):
+    node = fields.String()
+    site = fields.String(metadata={"description": "of the node; empty: not given"})
+    state = fields.String(metadata={"description": "fetching, ready or failed"})
+    error = fields.String(metadata={"description": "of a failed attempt, which is repeated"})
+    base_size = fields.Integer(metadata={"description": "bytes of its files in the pool of the node"})
+    updated_at = fields.String()
+
+
+class NodesOfImage(Schema):
+    nodes = fields.List(fields.Nested(ImageOnNode))

@@ -56,12 +56,12 @@ class Wanted:
     images: frozenset[str]
 
     @classmethod
-    def of(cls, slivers: Collection[Sliver], images: Collection[Image]) -> Wanted:
-        """The resources of these rows; an image that is being deleted is not among them."""
+    def of(cls, slivers: Collection[Sliver], images: Collection[Image], kept: Collection[str] = ()) -> Wanted:
+        """The resources of these rows; an image that is being deleted is not among them. kept: further images."""
         return cls(
             frozenset(one.id for one in slivers),
             frozenset(names.qgroup(one.serial) for one in slivers),
-            frozenset(one.sha256 for one in images if one.state is not ImageState.DELETING),
+            frozenset(one.sha256 for one in images if one.state is not ImageState.DELETING) | frozenset(kept),
         )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from slicemgr import names
 from slicemgr.agent.acceleration import Machines
+from slicemgr.agent.image_source import Source, Wanted, partial_file
 from slicemgr.agent.journal import Journal
 from slicemgr.config import Config
 from slicemgr.drivers.guest.rootfs import Root
@@ -26,13 +27,13 @@ from slicemgr.drivers.libvirt import launch
 from slicemgr.drivers.storage import atomic_file
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
-from slicemgr.model import BootFacts, ImageState, OperationState
+from slicemgr.model import BootFacts, ImageState, NodeImageState, OperationState
 from slicemgr.store import Store, pending
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _SYSTEMD = ("usr/lib/systemd/systemd", "lib/systemd/systemd")
 _CHUNK = 1 << 20
-_RESERVE = 256 << 20  # bytes of the pool that an import must not use
+POOL_RESERVE = 256 << 20  # bytes of the pool that an import must not use
 _LEAST_FREE = 128 << 20  # free bytes below which an import ends: names and inodes use space as well
 
 
@@ -44,6 +45,15 @@ def incoming_dir(pool: Path, sha256: str) -> Path:
 def note_file(config: Config, sha256: str) -> Path:
     """The file with the findings of an extraction, for an agent that restarts before they are in the rows."""
     return config.images_dir / f"{sha256}.json"
+
+
+def read_note(config: Config, sha256: str) -> disk_image.TreeFacts | None:
+    """The findings of an extraction that has completed on this node; None if there are none."""
+    try:
+        known = json.loads(note_file(config, sha256).read_text())
+    except FileNotFoundError:
+        return None
+    return disk_image.TreeFacts(**{**known, "boot": BootFacts(**known["boot"])})
 
 
 def take_over(upload: Path, disk: Path) -> None:
@@ -88,14 +98,26 @@ def note_systemd(config: Config, store: Store, journal: Journal) -> None:
 
 
 class Importer:
-    """Carries out `image-import` and `image-delete`. Both are idempotent, so a restarted agent repeats them."""
+    """Carries out `image-import` and `image-delete`. Both are idempotent, so a restarted agent repeats them.
 
-    def __init__(self, config: Config, pool: Pool, journal: Journal, machines: Machines, stop: threading.Event) -> None:
+    source: where a node of a testbed gets uploaded files; None: they are on this machine.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        pool: Pool,
+        journal: Journal,
+        machines: Machines,
+        stop: threading.Event,
+        source: Source | None = None,
+    ) -> None:
         self._config = config
         self._pool = pool
         self._journal = journal
         self._machines = machines
         self._stop = stop
+        self._source = source
 
     def add(self, operation: pending.Operation) -> dict[str, object]:
         """Check the file, copy it, and extract its files into the base.
@@ -106,7 +128,7 @@ class Importer:
         if not _SHA256.fullmatch(sha256) or format not in disk_image.FORMATS:
             raise Refused(Code.INVALID, "the request does not name an uploaded file")
         upload = self._config.uploads_dir / f"{sha256}.{format}"
-        steps = _Steps(self._journal, operation.id)
+        steps = Steps(self._journal, operation.id)
         try:
             steps("check", 0)
             result = self._add(operation, sha256, format, upload, steps)
@@ -122,47 +144,18 @@ class Importer:
         self, operation: pending.Operation, sha256: str, format: str, upload: Path, progress: Progress
     ) -> dict[str, object]:
         disk = names.image_file(self._config.images_dir, sha256, format)
-        note, base = note_file(self._config, sha256), names.base_dir(self._config.node.pool, sha256)
-        incoming = incoming_dir(self._config.node.pool, sha256)
         with ExitStack() as revert:
-            self._config.images_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
-            self._config.images_dir.chmod(0o711)  # QEMU, which is not root, opens files by their names
+            self.make_folder()
             revert.callback(self._drop, upload, disk)
             if not disk.exists():
-                take_over(upload, disk)
+                self._take(operation, format, upload, disk, progress)
             upload.unlink(missing_ok=True)
             if disk_image.sha256_of(disk, lambda percent: progress("check", percent)) != sha256:
                 raise Failed("the uploaded file has changed", hint="import the image again")
-            user = confinement.user(self._config.importer.user)
-            os.chown(disk, 0, user.gid)
-            disk.chmod(0o640)
-            facts = disk_image.detect_and_check(
-                disk, format, max_virtual_size=self._config.web.max_image.bytes, who=user
-            )
-            known = json.loads(note.read_text()) if note.exists() else None
-            if known is None or (known["arch"] and not base.is_dir()):  # or the base was lost
-                self._pool.delete_tree(incoming, None)
-                self._pool.create_subvolume(incoming)
-                revert.callback(self._pool.delete_tree, incoming, None)
-                tree = disk_image.extract(
-                    disk,
-                    format,
-                    incoming,
-                    acceleration=self._machines.found.acceleration if self._machines.found else None,
-                    who=user,
-                    cache=self._config.importer.cache / "appliance",
-                    progress=progress,
-                    size_limit=self._most(operation),
-                    reserve=_LEAST_FREE,
-                    cancelled=self._stop,
-                )
-                self._keep(tree, incoming, base)
-                atomic_file.write(note, json.dumps(asdict(tree)))
-            else:
-                tree = disk_image.TreeFacts(**{**known, "boot": BootFacts(**known["boot"])})
-            os.chown(disk, 0, launch.machine_gid(self._config))
-            disk.chmod(0o640)
+            left = operation.params.get("most")
+            facts, tree = self.extract(sha256, format, disk, progress, left if isinstance(left, int) else None)
             revert.pop_all()
+        node = self._config.node.name
         self._journal.add(
             pending.ImageSeen(
                 sha256,
@@ -172,16 +165,69 @@ class Importer:
                 virtual_size=facts.virtual_size,
                 boot=asdict(tree.boot),
                 base_size=tree.bytes if tree.arch else 0,
-                systemd=bool(tree.arch) and has_systemd(base),
-            )
+                systemd=bool(tree.arch) and has_systemd(names.base_dir(self._config.node.pool, sha256)),
+            ),
+            pending.ImageOnNode(sha256, node, NodeImageState.READY, base_size=tree.bytes if tree.arch else 0),
         )
         return {"sha256": sha256, "arch": tree.arch, "os": tree.os_name, "bytes": tree.bytes}
 
-    def _most(self, operation: pending.Operation) -> int:
+    def make_folder(self) -> None:
+        """The folder of the disk images."""
+        self._config.images_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self._config.images_dir.chmod(0o711)  # QEMU, which is not root, opens files by their names
+
+    def _take(self, operation: pending.Operation, format: str, upload: Path, disk: Path, progress: Progress) -> None:
+        if self._source is None:
+            take_over(upload, disk)
+            return
+        size = operation.params.get("size")
+        if not isinstance(size, int):
+            raise Refused(Code.INVALID, "the request does not name the size of the file", hint="update the service")
+        self._source.fetch(Wanted(operation.image, format, size), disk, progress)
+
+    def extract(
+        self, sha256: str, format: str, disk: Path, progress: Progress, most: int | None = None
+    ) -> tuple[disk_image.DiskFacts, disk_image.TreeFacts]:
+        """Check a disk image and extract its files into the base, unless that was done before.
+
+        disk: has that sha256. most: bytes that the files may use; None: as many as the pool has room for. Raises
+        Refused for a file that is not a usable image, and Failed if the extraction broke; the disk remains then.
+        """
+        note, base = note_file(self._config, sha256), names.base_dir(self._config.node.pool, sha256)
+        incoming = incoming_dir(self._config.node.pool, sha256)
+        user = confinement.user(self._config.importer.user)
+        os.chown(disk, 0, user.gid)
+        disk.chmod(0o640)
+        facts = disk_image.detect_and_check(disk, format, max_virtual_size=self._config.web.max_image.bytes, who=user)
+        known = read_note(self._config, sha256)
+        if known is None or (known.arch and not base.is_dir()):  # or the base was lost
+            with ExitStack() as revert:
+                self._pool.delete_tree(incoming, None)
+                self._pool.create_subvolume(incoming)
+                revert.callback(self._pool.delete_tree, incoming, None)
+                known = disk_image.extract(
+                    disk,
+                    format,
+                    incoming,
+                    acceleration=self._machines.found.acceleration if self._machines.found else None,
+                    who=user,
+                    cache=self._config.importer.cache / "appliance",
+                    progress=progress,
+                    size_limit=self._most(most),
+                    reserve=_LEAST_FREE,
+                    cancelled=self._stop,
+                )
+                self._keep(known, incoming, base)
+                atomic_file.write(note, json.dumps(asdict(known)))
+                revert.pop_all()
+        os.chown(disk, 0, launch.machine_gid(self._config))
+        disk.chmod(0o640)
+        return facts, known
+
+    def _most(self, left: int | None) -> int:
         """The bytes that its files may use, by the free space of the pool and the quota of the image's project."""
-        free = max(0, self._pool.space().free - _RESERVE)
-        left = operation.params.get("most")
-        return min(free, left) if isinstance(left, int) else free
+        free = max(0, self._pool.space().free - POOL_RESERVE)
+        return free if left is None else min(free, left)
 
     def _keep(self, tree: disk_image.TreeFacts, incoming: Path, base: Path) -> None:
         """Rename the files to their base; an image without Linux has none."""
@@ -194,14 +240,19 @@ class Importer:
 
     def remove(self, operation: pending.Operation) -> dict[str, object]:
         """Delete an image's base and disk file. The service has verified that no slice uses it."""
-        sha256 = operation.image
+        self.delete_files(operation.image)
+        self._journal.add(pending.ImageGone(operation.image))
+        return {}
+
+    def delete_files(self, sha256: str) -> None:
+        """Delete the base and the disk file of an image that no sliver of this node uses."""
         self._pool.delete_tree(incoming_dir(self._config.node.pool, sha256), None)
         self._pool.delete_tree(names.base_dir(self._config.node.pool, sha256), None)
         for format in disk_image.FORMATS:
-            names.image_file(self._config.images_dir, sha256, format).unlink(missing_ok=True)
+            disk = names.image_file(self._config.images_dir, sha256, format)
+            disk.unlink(missing_ok=True)
+            partial_file(disk).unlink(missing_ok=True)
         note_file(self._config, sha256).unlink(missing_ok=True)
-        self._journal.add(pending.ImageGone(sha256))
-        return {}
 
     def _drop(self, upload: Path, disk: Path) -> None:
         """Remove the files of a failed import; an agent that is stopping keeps them for the next one."""
@@ -210,7 +261,7 @@ class Importer:
             disk.unlink(missing_ok=True)
 
 
-class _Steps:
+class Steps:
     """Reports the steps of an import to its operation. A step ends when the next one begins."""
 
     def __init__(self, journal: Journal, operation: str) -> None:

@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from slicemgr.agent import doctor, garbage
-from slicemgr.agent.images import Importer
+from slicemgr.agent.image_source import Source
+from slicemgr.agent.images import Importer, Steps
 from slicemgr.agent.measurements import baseline, kernel_tables, raw_slivers
 from slicemgr.agent.measurements.loads import Measurer
 from slicemgr.agent.node import Node
+from slicemgr.agent.node_images import NodeImages
 from slicemgr.drivers.libvirt import launch
 from slicemgr.errors import Code, Refused
-from slicemgr.model import Image, SliverType
+from slicemgr.model import Image, OperationState, SliverType
 from slicemgr.store import incarnation, pending
 
 Result = dict[str, object]
@@ -23,11 +25,12 @@ _CLEANED = 60.0  # seconds for which `gc` waits until btrfs has freed deleted su
 
 
 class NodeOperations:
-    """Carries out operations, one at a time in each thread that calls it."""
+    """Carries out operations, one at a time in each thread that calls it. source: of images, on a node of a testbed."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, source: Source | None = None) -> None:
         self.node = node
-        self.importer = Importer(node.config, node.pool, node.journal, node.machines, node.stop)
+        self.importer = Importer(node.config, node.pool, node.journal, node.machines, node.stop, source)
+        self.node_images = NodeImages(node, self.importer, source)
         self.measurer = Measurer(node.config, node.pool, node.stop)
 
     def serve(self, operation: pending.Operation) -> Result:
@@ -50,6 +53,22 @@ def _import(parts: NodeOperations, operation: pending.Operation) -> Result:
 
 def _delete_image(parts: NodeOperations, operation: pending.Operation) -> Result:
     return parts.importer.remove(operation)
+
+
+def _push_image(parts: NodeOperations, operation: pending.Operation) -> Result:
+    steps = Steps(parts.node.journal, operation.id)
+    try:
+        parts.node_images.push(operation.image, steps)
+    except Exception:
+        steps.end(OperationState.FAILED)
+        raise
+    steps.end(OperationState.DONE)
+    return {"sha256": operation.image}
+
+
+def _drop_image(parts: NodeOperations, operation: pending.Operation) -> Result:
+    parts.node_images.drop(operation.image)
+    return {"sha256": operation.image}
 
 
 def _doctor(parts: NodeOperations, _: pending.Operation) -> Result:
@@ -104,7 +123,8 @@ def _collect_garbage(parts: NodeOperations, operation: pending.Operation) -> Res
     def wanted() -> garbage.Wanted:
         with node.store.read() as connection:
             rows = pending.slivers(connection, node.config.node.name)
-            return garbage.Wanted.of([row.sliver for row in rows], pending.images(connection))
+            slivers, images = [row.sliver for row in rows], pending.images(connection)
+        return garbage.Wanted.of(slivers, images, parts.node_images.kept())
 
     found = garbage.find(node.config, node.hypervisor, node.pool, wanted)
     freed = partial(node.pool.wait_cleaned, _CLEANED)
@@ -114,6 +134,8 @@ def _collect_garbage(parts: NodeOperations, operation: pending.Operation) -> Res
 TABLE: Mapping[str, Callable[[NodeOperations, pending.Operation], Result]] = {
     "image-import": _import,
     "image-delete": _delete_image,
+    "image-push": _push_image,
+    "image-drop": _drop_image,
     "doctor": _doctor,
     "gc": _collect_garbage,
     "baseline": _baseline,

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from slicemgr.agent.image_waits import ImageWaits
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.plan import Step, phase_after
 from slicemgr.agent.plan_execution import PlanExecutor
@@ -53,7 +54,8 @@ class _Operation:
 class Scheduler:
     """The node's scheduler. `run` returns after `stop`; a kill at any moment loses nothing.
 
-    serve: carries out an operation that is not on slivers, and returns its result.
+    serve: carries out an operation that is not on slivers, and returns its result. waits: None on a node that imports
+    its images itself.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Scheduler:
         reconciler: Reconciler,
         serve: Callable[[work.Operation], dict[str, object]],
         stop: threading.Event,
+        waits: ImageWaits | None = None,
     ) -> None:
         self._config = config
         self._store = store
@@ -73,6 +76,7 @@ class Scheduler:
         self._reconciler = reconciler
         self._serve = serve
         self._stop = stop
+        self._waits = waits
         self._lock = threading.Lock()
         self._rows: dict[str, Sliver] = {}
         self._turn_slivers: dict[str, Sliver] = {}  # as the turn in progress was planned; the row may be newer
@@ -123,7 +127,8 @@ class Scheduler:
         if held:
             self._reconciler.report(slivers)
             return
-        found = self._reconciler.compare(slivers, self._turns.busy)
+        absent = self._waits.absent(slivers) if self._waits else set()
+        found = self._reconciler.compare(slivers, lambda one: one in absent or self._turns.busy(one))
         if found is None:
             return
         for repair in found.repairs:
@@ -154,6 +159,9 @@ class Scheduler:
             missing = concerned - set(rows)
             elsewhere = work.elsewhere(connection, node, missing) if missing else set()
         self._forget({row.id for row in pending})
+        if self._waits:
+            fresh = [row for row in fresh if not self._waits.holds_back(row, rows)]
+            self._waits.forget({row.id for row in pending})
         with self._lock:
             for sliver in missing:
                 self._rows.pop(sliver, None)

@@ -6,7 +6,7 @@ import builtins
 from typing import IO, TYPE_CHECKING, cast
 
 from slicemgr.client.deprecated import OldList
-from slicemgr.client.paths import operation_in, pages, query, segment
+from slicemgr.client.paths import items, operation_in, pages, query, segment
 from slicemgr.client.resource import Resource
 
 if TYPE_CHECKING:
@@ -44,6 +44,14 @@ class Images(OldList, Resource):
     def publish(self, name: str) -> wire.Image:
         """Allow all projects to use an image of one project."""
         return cast("wire.Image", self._connection.call("POST", _path(name, "/publish"), {}))
+
+    def nodes(self, name: str) -> builtins.list[wire.ImageOnNode]:
+        """What each node has of an image. Nodes that have nothing of it are not among them."""
+        return items(self._connection.call("GET", _path(name, "/nodes")), "nodes")
+
+    def push(self, name: str, node: str) -> wire.Operation:
+        """Have an image on a node before a sliver needs it (admins)."""
+        return operation_in(self._connection.call("POST", _path(name, "/push"), {"node": node}))
 
     def delete(self, name: str) -> wire.Operation:
         return operation_in(self._connection.call("DELETE", _path(name)))

@@ -14,13 +14,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from slicemgr.model import ImageState
+from slicemgr.model import ImageState, NodeImageState
 from slicemgr.store import incarnation, operation_parts, snapshots
 from slicemgr.store import tables as t
 from slicemgr.store.updates import (
     EventSeen,
     HostSeen,
     ImageGone,
+    ImageOnNode,
     ImageSeen,
     NodeSeen,
     OperationEnded,
@@ -182,6 +183,24 @@ def _image_gone(c: Connection, updates: list[ImageGone]) -> None:
     ids = [{"b_id": u.sha256} for u in updates]
     _many(c, t.images.delete().where(i.sha256 == sa.bindparam("b_id"), ~used), ids)
     _many(c, t.images.update().where(i.sha256 == sa.bindparam("b_id")).values(state=ImageState.MISSING), ids)
+    _many(c, t.image_nodes.delete().where(t.image_nodes.c.image == sa.bindparam("b_id")), ids)
+
+
+def _image_on_node(c: Connection, updates: list[ImageOnNode]) -> None:
+    x = t.image_nodes.c
+    for u in updates:
+        row = {"state": u.state, "error": u.error, "base_size": u.base_size, "updated_at": utcnow()}
+        here = (x.image == u.sha256, x.node == u.node)
+        if u.state is NodeImageState.ABSENT:
+            c.execute(t.image_nodes.delete().where(*here))
+        elif not c.execute(t.image_nodes.update().where(*here).values(row)).rowcount and _has_image(c, u):
+            c.execute(t.image_nodes.insert().values(**row, image=u.sha256, node=u.node))
+
+
+def _has_image(c: Connection, update: ImageOnNode) -> bool:
+    """Whether there are rows of the image and of the node."""
+    image, node = t.images.c.sha256 == update.sha256, t.nodes.c.name == update.node
+    return bool(c.scalar(sa.select(sa.and_(sa.exists().where(image), sa.exists().where(node)))))
 
 
 def _node_seen(c: Connection, updates: list[NodeSeen]) -> None:
@@ -237,6 +256,7 @@ def _writers(node: str) -> dict[type, Callable[[Connection, list[Any]], None]]:
         HostSeen: _host_seen,
         ImageSeen: _image_seen,
         ImageGone: _image_gone,
+        ImageOnNode: _image_on_node,
         SliverSeen: _sliver_seen,
         SliverUsed: _sliver_used,
         OperationStarted: partial(operation_parts.started, node),

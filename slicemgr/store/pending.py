@@ -24,6 +24,7 @@ from slicemgr.store.updates import (
     EventSeen,
     HostSeen,
     ImageGone,
+    ImageOnNode,
     ImageSeen,
     Json,
     NodeSeen,
@@ -44,6 +45,7 @@ __all__ = [
     "EventSeen",
     "HostSeen",
     "ImageGone",
+    "ImageOnNode",
     "ImageSeen",
     "NodeSeen",
     "Operation",
@@ -59,6 +61,7 @@ __all__ = [
     "UnclaimedSliver",
     "Update",
     "elsewhere",
+    "image",
     "images",
     "pending_operations",
     "record",
@@ -233,13 +236,23 @@ def _keys(text: str) -> tuple[str, ...]:
     return tuple(json.loads(text))
 
 
-def images(c: Connection) -> list[model.Image]:
-    """All images, including those that are being imported or deleted."""
+def images(c: Connection, sha256: str | None = None) -> list[model.Image]:
+    """All images, including those that are being imported or deleted; or the one with this sha256."""
     i = t.images.c
     columns = (i.sha256, i.name, i.format, i.virtual_size, i.file_size, i.arch, i.os, i.state, i.created_at, i.boot)
+    query = sa.select(*columns, i.systemd, i.base_size).order_by(i.name)
     return [
         model.Image(
-            *row[:7], state=ImageState(row[7]), created_at=row[8], boot=model.BootFacts(**row[9]), systemd=row[10]
+            *row[:7],
+            state=ImageState(row[7]),
+            created_at=row[8],
+            boot=model.BootFacts(**row[9]),
+            systemd=row[10],
+            base_size=row[11],
         )
-        for row in c.execute(sa.select(*columns, i.systemd).order_by(i.name)).all()
+        for row in c.execute(query if sha256 is None else query.where(i.sha256 == sha256)).all()
     ]
+
+
+def image(c: Connection, sha256: str) -> model.Image | None:
+    return next(iter(images(c, sha256)), None)

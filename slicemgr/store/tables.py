@@ -388,6 +388,20 @@ images = sa.Table(
     sa.Column("created_at", UtcTime, nullable=False),
 )
 
+# What each node has of an image; no row: nothing. base_size: bytes of its files in the pool of the node.
+image_nodes = sa.Table(
+    "image_nodes",
+    metadata,
+    sa.Column("image", sa.Text, primary_key=True),
+    sa.Column("node", sa.Text, primary_key=True, index=True),
+    _text("state"),
+    _empty("error"),
+    _number("base_size", server_default="0"),
+    sa.Column("updated_at", UtcTime, nullable=False),
+    sa.ForeignKeyConstraint(["image"], ["images.sha256"], ondelete="CASCADE"),
+    sa.ForeignKeyConstraint(["node"], ["nodes.name"], ondelete="CASCADE"),
+)
+
 # A slice's id is its tag. lease_ended_at: when the end of the lease was enforced; the grace period starts then.
 # ssh_keys: the keys for its slivers; named_keys: those of them that are not from its owner's account.
 slices = sa.Table(

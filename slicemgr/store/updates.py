@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from slicemgr.model import ImageState, OperationState, Phase
+from slicemgr.model import ImageState, NodeImageState, OperationState, Phase
 
 Json = Mapping[str, Any]
 
@@ -132,6 +132,17 @@ class ImageGone:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageOnNode:
+    """What the node has of an image. error: of state `failed`. base_size: bytes in its pool, of state `ready`."""
+
+    sha256: str
+    node: str
+    state: NodeImageState
+    error: str = ""
+    base_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSeen:
     """A sign of life of the agent. facts: cpus, memory and disk_total (bytes), kinds {lxc, kvm}, io_weight, net_rate,
     and more.
@@ -198,6 +209,7 @@ Update = (
     | OperationEnded
     | ImageSeen
     | ImageGone
+    | ImageOnNode
     | NodeSeen
     | HostSeen
     | EventSeen

@@ -113,6 +113,22 @@ def test_the_name_of_a_sliver(target: str, found: tuple[str, int] | None) -> Non
         assert shared.sliver_name(target) == found
 
 
+def test_images_on_nodes(run: Run) -> None:
+    """One line for each node that has something of an image; the other columns stay as they were."""
+    plain = run("image", "list", "-f", "csv")[1]
+    assert plain.splitlines()[0].split(",")[:3] == ["name", "state", "format"]
+    assert run("image", "list", "--nodes", "-f", "json") == (0, "[]\n", "")
+    assert run("image", "list", "--nodes")[1].split()[:4] == ["NAME", "NODE", "STATE", "BASE_SIZE"]
+    assert run("image", "list", "--nodes", "-c", "name,node,error")[1].split()[:3] == ["NAME", "NODE", "ERROR"]
+    for wrong in (("-c", "node"), ("--nodes", "-c", "format")):
+        status, _, error = run("image", "list", *wrong)
+        assert status == 2 and f"there is no column '{wrong[-1]}' here" in error
+    status, out, _ = run("image", "push", "debian-12", "--node", "node1", "--no-wait")
+    assert (status, out) == (0, "")
+    assert json.loads(run("op", "list", "-f", "json")[1])[0]["kind"] == "image-push"
+    assert run("image", "push", "debian-12", "--node", "nowhere", "--no-wait")[0] != 0
+
+
 def test_formats(run: Run, tmp_path: Path) -> None:
     assert create(run, tmp_path, "fmt", "--count", "2")[0] == 0
     shown = json.loads(run("show", "fmt", "-f", "json")[1])

@@ -12,7 +12,7 @@ import pytest
 from bare_service import Service
 
 from slicemgr.agent.acceleration import Machines
-from slicemgr.agent.images import Importer, _Steps
+from slicemgr.agent.images import Importer, Steps
 from slicemgr.agent.journal import Journal
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Failed
@@ -71,7 +71,7 @@ def test_an_agent_that_stops_marks_nothing(changed: Import) -> None:
 
 
 def test_each_step_ends_when_the_next_begins(changed: Import) -> None:
-    steps = _Steps(changed.journal, changed.operation.id)
+    steps = Steps(changed.journal, changed.operation.id)
     seen = []
     for name, percent in (("check", 0), ("check", 60), ("inspect", None), ("extract", 10)):
         steps(name, percent)

@@ -12,7 +12,7 @@ import check_schema
 import pytest
 import sqlalchemy as sa
 from alembic.script import ScriptDirectory
-from bare_service import Service, config_in, empty_database, fresh_database
+from bare_service import SHA, Service, config_in, empty_database, fresh_database
 
 import slicemgr.store
 from slicemgr import __version__, model
@@ -205,3 +205,15 @@ def test_people_come_to_a_testbed_that_has_slices(full: Service) -> None:
                 made = c.exec_driver_sql(f"SELECT sql FROM sqlite_master WHERE name = '{name}'").scalar_one()
                 assert "AUTOINCREMENT" in made
     assert full.create("after")
+
+
+def test_images_that_are_ready_are_on_the_nodes_there_are(full: Service) -> None:
+    """But not on those that have joined by a command: they had none before."""
+    full.add_image("cd" * 32, "deleted", model.ImageState.DELETING)
+    with full.store.write() as c:
+        c.execute(tables.images.update().values(base_size=7))
+    schema.downgrade(full.config.store_url, "0025")
+    schema.upgrade(full.config.store_url)
+    with full.store.read() as c:
+        x = tables.image_nodes.c
+        assert list(c.execute(sa.select(x.image, x.node, x.state, x.base_size))) == [(SHA, "node1", "ready", 7)]

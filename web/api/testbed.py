@@ -18,7 +18,7 @@ from slicemgr.service.views import images as image_views
 from slicemgr.service.views import nodes as node_views
 from slicemgr.service.views import operations as operation_views
 from slicemgr.service.views import slices as slice_views
-from slicemgr.web import follow, schemas, schemas_leases, spool
+from slicemgr.web import follow, schemas, schemas_leases, schemas_nodes, spool
 from slicemgr.web.api import lists, reading, tickets
 from slicemgr.web.api.reading import SECURED, Answer
 from slicemgr.web.state import asker, principal, state
@@ -226,6 +226,27 @@ def publish_image(name: str) -> Answer:
     sha256 = images.publish(state().store, name, principal())
     with state().store.read() as c:
         return image_views.images(c, sha256)[0]
+
+
+@image_routes.route("/<name>/nodes", methods=["GET"])
+@image_routes.doc(security=SECURED)
+@image_routes.alt_response(200, schema=schemas_nodes.NodesOfImage)
+def list_nodes_of_image(name: str) -> Answer:
+    """List what each node has of an image. Nodes that have nothing of it are omitted."""
+    with state().store.read() as c:
+        return {"nodes": image_views.on_nodes(c, images.find(c, name, principal()).sha256)}
+
+
+@image_routes.route("/<name>/push", methods=["POST"])
+@image_routes.doc(security=SECURED, requestBody=schemas.body(schemas_nodes.PUSH_REQUEST))
+@image_routes.alt_response(202, schema=schemas.Asked)
+@image_routes.alt_response(409, schema=schemas.Problem)
+def push_image(name: str) -> Answer:
+    """Have an image on a node before a sliver needs it."""
+    body = reading.body()
+    reading.only(body, "node")
+    node = reading.text(body, "node")
+    return reading.asked(images.push(state().store, state().config, name, node, principal())), 202
 
 
 @node_routes.route("", methods=["GET"])

@@ -161,7 +161,8 @@ def _page(name: str, form: Form | None = None, status: int = 200) -> Response:
         image = image_views.images(c, found.sha256)[0]
         used, others = pages.users_of_image(c, found.sha256, by)
         running = operation_views.operations(c, access.visible(by), state="running")
+        nodes = image_views.on_nodes(c, found.sha256)
     working = next((one for one in running if one["image"] == image["name"]), None)
     may = {"delete": by.leads(found.project), "publish": by.admin and found.project is not None}
-    values = {"image": image, "used": used, "others": others, "may": may, "working": working}
+    values = {"image": image, "used": used, "others": others, "may": may, "working": working, "nodes": nodes}
     return shell.show("images/show.html", status, form=form or Form(), **values)

@@ -12,6 +12,7 @@ from slicemgr import human
 from slicemgr.errors import Code, Refused
 from slicemgr.policy import access
 from slicemgr.service.nodes import audits, nodes
+from slicemgr.service.views import images as image_views
 from slicemgr.service.views import nodes as node_views
 from slicemgr.service.views import pages
 from slicemgr.web.pages import browser_session, shell
@@ -85,6 +86,7 @@ def show(name: str) -> Response:
     with state().store.read() as c:
         node = node_views.nodes(c, state().config.network, name)[0]
         asked = {kind: pages.newest(c, name, kind) for kind in ("doctor", "gc")}
+        images = image_views.of_node(c, name)
         known = {kind: pages.newest(c, name, kind, ended=True) for kind in ("doctor", "gc")}
     live: dict[str, Any] = {
         "template": "nodes/asked.html",
@@ -99,7 +101,13 @@ def show(name: str) -> Response:
         return shell.fresh(**live)
     room = {one: int(node["capacity"][one] * getattr(state().config.limits, f"{one}_overcommit")) for one in _CAPS}
     return shell.show(
-        "nodes/show.html", node=node, room=room, facts=_facts(node["facts"]), form=Form(), live=shell.part(**live)
+        "nodes/show.html",
+        node=node,
+        room=room,
+        facts=_facts(node["facts"]),
+        images=images,
+        form=Form(),
+        live=shell.part(**live),
     )
 
 

@@ -155,6 +155,8 @@ def headed(operation: Mapping[str, Any]) -> str:
 _HEADED = {
     "image-import": "Import image",
     "image-delete": "Delete image",
+    "image-push": "Send image to a node",
+    "image-drop": "Delete image from a node",
     "snapshot": "Create snapshot",
     "snapshot-delete": "Delete snapshot",
     "doctor": "Check the node",

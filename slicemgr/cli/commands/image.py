@@ -1,4 +1,4 @@
-"""slicectl image: list, show, build, import, delete."""
+"""slicectl image: list, show, build, import, publish, push, delete."""
 
 from __future__ import annotations
 
@@ -33,13 +33,23 @@ def image() -> None:
 )
 @click.option("--project", help="Only images of this project.")
 @click.option("--prefix", help="Only images whose name starts with this text.")
-@output_options(tables.IMAGES)
-def list_images(output: Output, **filters: str | None) -> None:
+@click.option("--nodes", is_flag=True, help="Print a line for each node that has something of an image.")
+@output_options(tables.IMAGES_AND_NODES)
+def list_images(output: Output, nodes: bool, **filters: str | None) -> None:
     """List images."""
     from slicemgr.client import Client
 
     with Client.local() as client:
-        output.show(client.images.list(**filters))
+        found = client.images.list(**filters)
+        if not nodes:
+            output.of(tables.IMAGES).show(found)
+            return
+        rows = [
+            {"name": one["name"], "sha256": one["sha256"], **each}
+            for one in found
+            for each in client.images.nodes(one["sha256"])
+        ]
+    output.of(tables.IMAGES_ON_NODES).show(rows)
 
 
 @image.command("show")
@@ -75,6 +85,25 @@ def publish_image(name: str, output: Output) -> None:
     with Client.local() as client:
         found = client.images.publish(name)
         output.show([found], found)
+
+
+@image.command("push")
+@click.argument("name")
+@click.option("--node", "nodes", metavar="NODE", multiple=True, required=True, help="The node; repeatable.")
+@click.option("--no-wait", is_flag=True, help="Return at once.")
+def push_image(name: str, nodes: tuple[str, ...], no_wait: bool) -> int:
+    """Have an image on nodes before a sliver needs it (admins)."""
+    from slicemgr.cli.render.progress import follow
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        started: dict[str, wire.Operation] = {}
+
+        def start(node: str) -> None:
+            started[node] = client.images.push(name, node)
+
+        status = each(nodes, start)
+        return status if no_wait else each(started, lambda node: follow(client, started[node])) or status
 
 
 @image.command("build")

@@ -71,6 +71,14 @@ class Output:
     def for_people(self) -> bool:
         return self.format in ("table", "compact")
 
+    def of(self, table: Table) -> Output:
+        """The same options for another table. Raises click.UsageError if it lacks one of the columns."""
+        known = [one.name for one in table.columns]
+        for name in self.chosen or ():
+            if name not in known:
+                raise click.UsageError(f"there is no column {name!r} here; the columns are {', '.join(known)}")
+        return Output(table, self.format, self.chosen, self.header)
+
     def show(self, rows: Sequence[Row], data: object = None) -> None:
         """Print the rows. data: what json and yaml print when no columns were chosen, instead of the rows."""
         if self.format in ("json", "yaml"):

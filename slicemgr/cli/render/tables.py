@@ -80,6 +80,20 @@ IMAGES = Table(
     ),
     ("name", "state", "format", "virtual_size", "arch", "os", "used_by", "created_at"),
 )
+IMAGES_ON_NODES = Table(
+    (
+        field("name", whole=True),
+        field("node", whole=True),
+        field("site"),
+        field("state"),
+        field("base_size", size),
+        field("updated_at", when),
+        field("error"),
+        field("sha256"),
+    ),
+    ("name", "node", "state", "base_size", "updated_at", "error"),
+)
+IMAGES_AND_NODES = Table(tuple({one.name: one for one in (*IMAGES_ON_NODES.columns, *IMAGES.columns)}.values()), ())
 NODES = Table(
     (
         field("name", whole=True),

@@ -61,10 +61,10 @@ def _signed(c: Connection, token: Token, now: datetime) -> bool:
 
 
 def _needs(c: Connection, node: str, sha256: str) -> bool:
-    s, l, o = t.slivers.c, t.slices.c, t.operations.c
+    s, l, o, p = t.slivers.c, t.slices.c, t.operations.c, t.operation_parts.c
     of_sliver = sa.exists().where(s.node == node, s.slice == l.id, l.image == sha256)
-    unended = o.state.in_((OperationState.QUEUED, OperationState.RUNNING))
-    of_operation = sa.exists().where(o.node == node, o.image == sha256, unended)
+    unended = p.state.in_((OperationState.QUEUED, OperationState.RUNNING))
+    of_operation = sa.exists().where(p.node == node, p.operation == o.id, o.image == sha256, unended)
     return bool(c.scalar(sa.select(sa.or_(of_sliver, of_operation))))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.ipc.wake import wake
-from slicemgr.model import ImageState
+from slicemgr.model import ImageState, NodeState
 from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
-from slicemgr.service.nodes import nodes, operations
+from slicemgr.service.nodes import membership, operations
 from slicemgr.service.projects import projects
 from slicemgr.service.slices import specs
 from slicemgr.store import Store, incarnation
@@ -57,7 +58,23 @@ def check_upload(
         if project is not None:
             projects.check_exists(c, project)
             room(c, project, size)
-        nodes.choose(c, None)
+        _importing_node(c)
+
+
+def _importing_node(c: Connection) -> str:
+    """The node that imports images: the first whose agent uses the database itself, which may be the machine of the
+    service; else the one that reported last.
+
+    Refused(UNAVAILABLE) if there is none.
+    """
+    n = t.nodes.c
+    own = n.identity.is_not(None)  # false sorts first
+    active = sa.and_(n.state == NodeState.ACTIVE, sa.or_(n.identity.is_(None), n.agent_seen_at.is_not(None)))
+    recent = sa.case((n.identity.is_(None), None), else_=n.agent_seen_at)
+    found = c.scalar(sa.select(n.name).where(active).order_by(own, recent.desc(), n.name).limit(1))
+    if found is None:
+        raise Refused(Code.UNAVAILABLE, "no node has a running agent", hint="start `slicemgr agent` on the node")
+    return str(found)
 
 
 def room(c: Connection, project: str, size: int) -> int | None:
@@ -130,10 +147,10 @@ def _insert(c: Connection, upload: Upload, target: Path, by: Principal) -> str:
             )
         )
     whose = upload.project or ""
-    subject = operations.Subject(nodes.choose(c, None).name, image=upload.sha256, image_name=upload.name, project=whose)
+    subject = operations.Subject(_importing_node(c), image=upload.sha256, image_name=upload.name, project=whose)
     detail = f"{upload.name} ({upload.sha256})"
     operations.note(c, by.user, "image import", now, project=whose, detail=detail, address=by.address)
-    params = {"format": upload.format, "upload": str(target), "most": left}
+    params = {"format": upload.format, "upload": str(target), "most": left, "size": upload.size}
     return operations.add(c, "image-import", subject, by.user, now, params)
 
 
@@ -193,26 +210,56 @@ def delete(store: Store, config: Config, wanted: str, by: Principal) -> str:
             )
         now = utcnow()
         c.execute(t.images.update().where(t.images.c.sha256 == image.sha256).values(state=ImageState.DELETING))
-        whose = image.project or ""
-        subject = operations.Subject(
-            nodes.choose(c, None).name, image=image.sha256, image_name=image.name, project=whose
-        )
-        operation = operations.add(c, "image-delete", subject, by.user, now)
-        detail = f"{image.name} ({image.sha256})"
+        operation = _delete_everywhere(c, image, by, now)
+        whose, detail = image.project or "", f"{image.name} ({image.sha256})"
         operations.note(c, by.user, "image delete", now, project=whose, detail=detail, address=by.address)
+    for format in FORMATS:  # of a testbed whose service keeps them for its nodes
+        (config.uploads_dir / f"{image.sha256}.{format}").unlink(missing_ok=True)
+    wake(config.wake_socket)
+    return operation
+
+
+def _delete_everywhere(c: Connection, image: Row[*tuple[Any, ...]], by: Principal, now: datetime) -> str:
+    """Operations that delete the files on each node that has some; the one that then deletes the row."""
+    about = {"image": image.sha256, "image_name": image.name, "project": image.project or ""}
+    first = _importing_node(c)
+    x = t.image_nodes.c
+    for node in c.scalars(sa.select(x.node).where(x.image == image.sha256, x.node != first).order_by(x.node)).all():
+        operations.add(c, "image-drop", operations.Subject(node, **about), by.user, now)
+    return operations.add(c, "image-delete", operations.Subject(first, **about), by.user, now)
+
+
+def push(store: Store, config: Config, wanted: str, node: str, by: Principal) -> str:
+    """Have an image on a node before a sliver needs it; the operation's id."""
+    access.run_on_node(by, "image-push")
+    now = utcnow()
+    with store.write() as c:
+        image, row = find(c, wanted, by), membership.find(c, node)
+        if image.state != ImageState.READY:
+            raise Refused(Code.CONFLICT, f"image {image.name} is not ready", hint="`slicectl image list`")
+        if row.state != NodeState.ACTIVE:
+            raise Refused(Code.CONFLICT, f"node {node} has no running agent", hint="`slicectl node list`")
+        whose = image.project or ""
+        subject = operations.Subject(node, image=image.sha256, image_name=image.name, project=whose)
+        operation = operations.add(c, "image-push", subject, by.user, now)
+        detail = f"{image.name} ({image.sha256}) to {node}"
+        operations.note(c, by.user, "image push", now, project=whose, detail=detail, address=by.address)
     wake(config.wake_socket)
     return operation
 
 
 def sweep_uploads(store: Store, config: Config) -> list[Path]:
-    """Remove spooled files without a waiting import (left by a process that was killed); the removed paths.
+    """Remove spooled files without an image that needs them (left by a process that was killed); the removed paths.
+
+    Files of ready images are kept: without an agent on its machine, the service has them for the nodes.
 
     During the hold after a restore it removes nothing: a file may belong to an import that the rows lack.
     """
     with store.write() as c:
         if incarnation.held(c) is not None:
             return []
-        waiting = c.scalars(sa.select(t.images.c.sha256).where(t.images.c.state == ImageState.UPLOADED))
+        i = t.images.c
+        waiting = c.scalars(sa.select(i.sha256).where(i.state.in_((ImageState.UPLOADED, ImageState.READY))))
         kept = set(waiting)
         removed = [path for path in config.uploads_dir.glob("*") if path.name.partition(".")[0] not in kept]
         for path in removed:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from slicemgr.service.nodes import images as image_service
 from slicemgr.service.views import paging
@@ -40,3 +41,22 @@ def images(
         }
         for row in paging.rows(c, query, page, By(i.name))
     ]
+
+
+def on_nodes(c: Connection, sha256: str) -> list[Json]:
+    """What each node has of an image, by the name of the node. Nodes that have nothing of it are not among them."""
+    x, n = t.image_nodes.c, t.nodes.c
+    query = sa.select(t.image_nodes, n.site).join(t.nodes, n.name == x.node).where(x.image == sha256)
+    return [{"node": row.node, "site": row.site, **_state(row)} for row in c.execute(query.order_by(x.node))]
+
+
+def of_node(c: Connection, node: str) -> list[Json]:
+    """What a node has of each image, by the name of the image."""
+    x, i = t.image_nodes.c, t.images.c
+    query = sa.select(t.image_nodes, i.name, i.project).join(t.images, i.sha256 == x.image).where(x.node == node)
+    return [{"name": row.name, "project": row.project, **_state(row)} for row in c.execute(query.order_by(i.name))]
+
+
+def _state(row: Row[*tuple[Any, ...]]) -> Json:
+    fields = ("state", "error", "base_size")
+    return {**{name: getattr(row, name) for name in fields}, "updated_at": when(row.updated_at)}

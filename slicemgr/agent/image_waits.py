@@ -1,0 +1,58 @@
+"""Operations whose slivers wait for an image that this node must fetch first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from slicemgr.agent.journal import Journal
+from slicemgr.agent.node_images import NodeImages, Status
+from slicemgr.model import OperationState, Sliver
+from slicemgr.store import pending
+
+_STEP = "image"
+
+
+class ImageWaits:
+    """Used by one thread."""
+
+    def __init__(self, images: NodeImages, journal: Journal) -> None:
+        self._images, self._journal = images, journal
+        self._shown: dict[str, Status] = {}  # operation → what was reported last
+
+    def absent(self, slivers: Iterable[Sliver]) -> set[str]:
+        """The ids of slivers that wait for their image, which is fetched."""
+        waiting = {one.id: one.image for one in slivers if self._images.missing(one)}
+        for image in set(waiting.values()):
+            self._images.want(image)
+        return set(waiting)
+
+    def holds_back(self, operation: pending.Operation, rows: Mapping[str, Sliver]) -> bool:
+        """Whether the operation must wait; how far its image is becomes a step of it. rows: its slivers by id."""
+        slivers = [rows[one] for one in operation.slivers if one in rows]
+        wanted = sorted({one.image for one in slivers if self._images.missing(one)})
+        if wanted:
+            self._show(operation, self._images.want(wanted[0]))
+            return True
+        if self._shown.pop(operation.id, None) is not None:
+            self._journal.add(pending.StepSeen(operation.id, "", _STEP, OperationState.DONE, percent=100))
+        if operation.kind == "create":
+            for image in {one.image for one in slivers}:
+                self._images.used(image)
+        return False
+
+    def forget(self, pending_ids: set[str]) -> None:
+        """Forget operations that have ended."""
+        for gone in set(self._shown) - pending_ids:
+            del self._shown[gone]
+
+    def _show(self, operation: pending.Operation, status: Status) -> None:
+        before = self._shown.get(operation.id)
+        if before == status:
+            return
+        if before is None:
+            self._journal.add(pending.OperationStarted(operation.id))
+        self._shown[operation.id] = status
+        step = pending.StepSeen(
+            operation.id, "", _STEP, OperationState.RUNNING, status.error or status.step, status.percent
+        )
+        self._journal.add(step)
