@@ -11,14 +11,14 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from slicemgr.model import Desired, OperationState, Phase
+from slicemgr.model import BootFacts, Desired, ImageState, NodeImageState, OperationState, Phase
 from slicemgr.store import out_of_memory, outbox, updates
 from slicemgr.store import tables as t
 from slicemgr.store.updates import Update, utcnow
@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _STEP = re.compile(r"[a-z0-9][a-z0-9 _-]{0,59}")
 _HOST_KEY = re.compile(r"((ssh|ecdsa)-[a-z0-9-]{1,40} [A-Za-z0-9+/]{16,2000}={0,2}( [!-~]{0,200})?)?")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_ARCH = re.compile(r"[a-z0-9_]{0,20}")
+_PATH = re.compile(r"((/[A-Za-z0-9][A-Za-z0-9._+~-]{0,250}){1,3})?")  # of a kernel or an initrd in an image
+_ROOT = re.compile(r"(root=[A-Za-z0-9=/._+@-]{1,300}( rootflags=subvol=[A-Za-z0-9@_.+/-]{1,300})?)?")
 _LONGEST_TEXT = 4000  # characters
 _LARGEST_RESULT = 128 << 10  # characters of JSON
 _DEEPEST = 12
@@ -110,6 +114,29 @@ def _ended(value: Any) -> OperationState:
     return found
 
 
+def _imported(value: Any) -> ImageState:
+    """An import ends with an image that is ready."""
+    if value != ImageState.READY:
+        raise ValueError
+    return ImageState.READY
+
+
+def _boot(value: Any) -> dict[str, Any]:
+    """The facts of an image for booting it, whose texts become paths in the image and arguments of its kernel."""
+    found = BootFacts(**value)
+    if type(found.bios) is not bool or type(found.uefi) is not bool:
+        raise TypeError
+    for text, pattern in ((found.kernel, _PATH), (found.initrd, _PATH), (found.root, _ROOT)):
+        _matching(pattern)(text)
+    return asdict(found)
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError
+    return value
+
+
 def _result(value: Any) -> Any:
     if not isinstance(value, dict) or len(json.dumps(value)) > _LARGEST_RESULT:
         raise ValueError
@@ -135,6 +162,24 @@ def _plain(value: Any, depth: int) -> Any:
 _id, _bytes = _matching(_ID), _number(_MOST_BYTES)
 _READERS: Mapping[str, Mapping[str, Reader]] = {
     "event": {"user": _text, "action": _text, "slice": _text, "detail": _text, "project": _text, "at": _time},
+    "image": {
+        "sha256": _matching(_SHA256),
+        "state": _imported,
+        "arch": _matching(_ARCH),
+        "os": lambda value: _text(value)[:100],
+        "virtual_size": _bytes,
+        "boot": _boot,
+        "base_size": _bytes,
+        "systemd": _flag,
+    },
+    "image-gone": {"sha256": _matching(_SHA256)},
+    "image-on-node": {
+        "sha256": _matching(_SHA256),
+        "node": _text,
+        "state": NodeImageState,
+        "error": lambda value: _text(value)[:300],
+        "base_size": _bytes,
+    },
     "operation-ended": {
         "operation": _id,
         "state": _ended,
@@ -179,12 +224,16 @@ _READERS: Mapping[str, Mapping[str, Reader]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The rows of one node. slivers: id → (desired, bytes of memory). operations: that have not ended."""
+    """The rows of one node. slivers: id → (desired, bytes of memory). operations: that have not ended.
+
+    images: the kinds of its operations on images that have not ended, each with the image.
+    """
 
     node: str
     slivers: Mapping[str, tuple[str, int]]
     operations: Mapping[str, _Operation]
     slices: frozenset[tuple[str, str]]  # project and name
+    images: frozenset[tuple[str, str]]
     memory: int
     disk: int
 
@@ -210,6 +259,7 @@ def _known(c: Connection, node: str, found: Sequence[Update]) -> _Known:
         {row.id: (row.desired, row.memory) for row in c.execute(slivers)},
         _operations(c, node, found),
         frozenset((row.project, row.name) for row in slices),
+        _images(c, node, found),
         *(_capacity(facts, name) for name in ("memory", "disk_total")),
     )
 
@@ -235,6 +285,14 @@ def _operations(c: Connection, node: str, found: Sequence[Update]) -> dict[str, 
     return operations
 
 
+def _images(c: Connection, node: str, found: Sequence[Update]) -> frozenset[tuple[str, str]]:
+    if not any(isinstance(one, updates.ImageSeen | updates.ImageGone) for one in found):
+        return frozenset()
+    o = t.operations.c
+    pending = sa.and_(o.node == node, o.state.in_(_PENDING), o.image != "")
+    return frozenset((row.kind, row.image) for row in c.execute(sa.select(o.kind, o.image).where(pending)))
+
+
 def _allowed(known: _Known, update: Update) -> Update | None:
     """The update as it may be recorded, None if the node may not make it."""
     match update:
@@ -252,6 +310,13 @@ def _allowed(known: _Known, update: Update) -> Update | None:
             return update if update.snapshot in ids else None
         case updates.EventSeen():
             return _event(known, update)
+        case updates.ImageOnNode():
+            return replace(update, node=known.node, base_size=min(update.base_size, known.disk))
+        case updates.ImageSeen():  # the node that imports an image has its findings; other nodes have none
+            return update if ("image-import", update.sha256) in known.images else None
+        case updates.ImageGone():
+            kinds = ("image-import", "image-delete")
+            return update if any((kind, update.sha256) in known.images for kind in kinds) else None
         case _:
             return None
 

@@ -17,12 +17,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from slicemgr.model import OperationState, Phase
+from slicemgr.model import NodeImageState, OperationState, Phase
 from slicemgr.store import rows
 from slicemgr.store import tables as t
 from slicemgr.store.updates import (
     EventSeen,
     ImageGone,
+    ImageOnNode,
     ImageSeen,
     OperationEnded,
     OperationStarted,
@@ -40,6 +41,7 @@ KINDS: Mapping[str, type] = {
     "event": EventSeen,
     "image": ImageSeen,
     "image-gone": ImageGone,
+    "image-on-node": ImageOnNode,
     "operation-ended": OperationEnded,
     "operation-started": OperationStarted,
     "sliver": SliverSeen,
@@ -112,6 +114,8 @@ def _key(update: Update) -> str:
             return f"used {update.sliver}"
         case ImageSeen():
             return f"image {update.sha256}"
+        case ImageOnNode():
+            return f"image on node {update.sha256}"
         case StepSeen(state=OperationState.RUNNING):
             return f"step {update.operation} {update.sliver} {update.name}"
         case _:
@@ -180,11 +184,14 @@ def acknowledge(c: Connection, incarnation: int, applied: int, *, again: bool = 
 
 
 def _report_all(c: Connection) -> None:
-    """Queue the state of all slivers and snapshots."""
+    """Queue the state of all slivers, snapshots and images."""
     s, n = t.slivers.c, t.sliver_snapshots.c
     columns = (s.id, s.phase, s.error, s.host_key, s.acceleration, s.booted, s.keys_missing)
     made = sa.select(n.sliver, n.snapshot, n.size, n.detail, n.made_at).where(n.made_at.is_not(None))
     seen: Sequence[Update] = [
         SliverSeen(id_, Phase(phase), *rest) for id_, phase, *rest in c.execute(sa.select(*columns).order_by(s.serial))
     ]
-    add(c, [*seen, *(SnapshotMade(*row) for row in c.execute(made))])
+    x = t.image_nodes.c
+    held = c.execute(sa.select(x.image, x.node, x.state, x.error, x.base_size).order_by(x.image)).all()
+    images = [ImageOnNode(row[0], row[1], NodeImageState(row[2]), *row[3:]) for row in held]
+    add(c, [*seen, *(SnapshotMade(*row) for row in c.execute(made)), *images])
