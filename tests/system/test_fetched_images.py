@@ -19,9 +19,9 @@ from testbed import DATABASE, PORT, Node, eventually
 import slicemgr.store
 from slicemgr.certificates import requests
 from slicemgr.certificates.authority import Authority
-from slicemgr.certificates.member import AUTHORITY, CENTRE, KEY
+from slicemgr.certificates.member import AUTHORITY, KEY
 from slicemgr.certificates.private_files import write_private
-from slicemgr.config import Config, StoreConfig
+from slicemgr.config import CENTRE, Config, StoreConfig
 from slicemgr.model import OperationState
 from slicemgr.store import Store
 from slicemgr.store import tables as t
