@@ -269,13 +269,14 @@ class Config:
 
     @property
     def store_url(self) -> str:
-        """Of the service's database; on a host that has joined a testbed, of the copy of its rows."""
-        own = self.node.state_dir / "db" / "slicemgr.db"
-        return self.store.url or f"sqlite:///{self.mirror_file if self.joined else own}"
+        """Of the service's database; on a host that has joined a testbed, of the rows that the centre sends it."""
+        if self.joined:
+            return f"sqlite:///{self.mirror_file}"
+        return self.store.url or f"sqlite:///{self.node.state_dir}/db/slicemgr.db"
 
     @property
     def mirror_file(self) -> Path:
-        """The database of a host that has joined a testbed."""
+        """The database of a host that has joined a testbed, whatever `store.url` is: its rows are replaced."""
         return self.node.state_dir / "mirror.db"
 
     @property

@@ -113,8 +113,7 @@ def make_mirror(config: settings.Config) -> None:
     from slicemgr.store import schema
 
     with alone(config.node.run_dir / "init.lock"):
-        if not config.store.url:
-            config.mirror_file.touch(mode=0o600)
+        config.mirror_file.touch(mode=0o600)
         schema.upgrade(config.store_url)
 
 

@@ -47,12 +47,14 @@ def move(store: Store, slice: str, node: str = NODE) -> None:
 
 
 class World:
-    """A context manager. to_node, to_hub: messages under way, oldest first. now: seconds of both clocks."""
+    """A context manager. to_node, to_hub: messages under way, oldest first. now: seconds of both clocks. events: the
+    details of those that the node has recorded."""
 
     def __init__(self, folder: Path) -> None:
         self.now = 0.0
         self.to_node: list[bytes] = []
         self.to_hub: list[str | bytes] = []
+        self.events: list[str] = []
         self._folder, self._stack = folder, ExitStack()
         self.service = self._stack.enter_context(Service(folder / "centre"))
         self.centre = self.service.store

@@ -12,14 +12,17 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from slicemgr import human
+from slicemgr.store import observations
 from slicemgr.store import tables as t
+from slicemgr.store.updates import EventSeen
 
 ACTION = "out of memory"
 _BETWEEN = timedelta(hours=1)
 
 
-def record(c: Connection, kills: Mapping[int, int], now: datetime) -> None:
-    """Add the killed processes to their slivers. kills: by serial, since the last call."""
+def record(c: Connection, kills: Mapping[int, int], now: datetime) -> list[EventSeen]:
+    """Add the killed processes to their slivers. kills: by serial, since the last call. Returns the recorded events."""
+    events: list[EventSeen] = []
     s, l = t.slivers.c, t.slices.c
     columns = (s.serial, s.idx, s.memory, s.oom_kills, s.oom_event_at, l.name, l.project)
     query = sa.select(*columns).join(t.slices, l.id == s.slice).where(s.serial.in_(list(kills))).order_by(s.serial)
@@ -31,9 +34,10 @@ def record(c: Connection, kills: Mapping[int, int], now: datetime) -> None:
                 f"sliver {row.idx}: the kernel killed {_processes(values['oom_kills'])} at the memory limit of "
                 f"{human.size(row.memory)} since the sliver was created"
             )
-            about = {"slice": row.name, "project": row.project}
-            c.execute(t.events.insert().values(at=now, user="agent", action=ACTION, detail=detail, **about))
+            events.append(EventSeen("agent", ACTION, row.name, detail, row.project, now))
         c.execute(t.slivers.update().where(s.serial == row.serial).values(**values))
+    observations.record(c, events, "")  # events are of no node
+    return events
 
 
 def _processes(count: object) -> str:

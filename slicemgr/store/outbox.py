@@ -166,9 +166,10 @@ def batch(c: Connection) -> list[tuple[int, str, Json]]:
 
 
 def acknowledge(c: Connection, incarnation: int, applied: int, *, again: bool = False) -> bool:
-    """Delete what the centre has applied; False: the mirror became a new incarnation instead, and reports everything.
+    """Delete what the centre has applied, and events, which it shows.
 
-    That happens if the centre asks for it, or has more than was ever sent: then this database is an old copy.
+    False: instead the mirror became a new incarnation, and reports everything. That happens if the centre asks for it,
+    or has more than was ever sent: then this database is an old copy.
     """
     now = state(c)
     if incarnation < now.incarnation:
@@ -179,6 +180,7 @@ def acknowledge(c: Connection, incarnation: int, applied: int, *, again: bool = 
         _report_all(c)
         return False
     c.execute(t.outbox.delete().where(t.outbox.c.seq <= applied))
+    c.execute(t.events.delete())  # those that are not in the outbox are at the centre
     c.execute(t.mirror.update().values(acknowledged=max(applied, now.acknowledged)))
     return True
 

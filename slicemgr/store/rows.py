@@ -25,11 +25,12 @@ def dump(c: Connection, table: sa.Table) -> Iterator[bytes]:
     names = [column.name for column in table.columns]  # as in the database: keys of columns may differ
     for rows in c.execute(query, execution_options={"yield_per": _AT_ONCE}).partitions():
         for row in rows:
-            plain = {name: plain(value) for name, value in zip(names, row, strict=True)}
-            yield json.dumps(plain, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+            values = {name: plain(value) for name, value in zip(names, row, strict=True)}
+            yield json.dumps(values, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def plain(value: Any) -> Any:
+    """A value of a column in JSON."""
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
 
 
@@ -56,10 +57,10 @@ def _read(table: str, row: Mapping[str, Any], readers: Mapping[str, Callable[[An
         odd = sorted(row.keys() ^ readers.keys())[0]
         raise _wrong(table, odd[:80], "the columns of the table and of the backup differ")
     read = {}
-    for name, reader in readers.items():
+    for name, convert in readers.items():
         value = row[name]
         try:
-            read[name] = None if value is None else reader(value)
+            read[name] = None if value is None else convert(value)
         except (TypeError, ValueError) as error:
             raise _wrong(table, name, str(error)) from error
     return read

@@ -20,11 +20,11 @@ from centre_and_node import move
 from postgres_server import Server
 
 import slicemgr.store
-from slicemgr import __version__
+from slicemgr import __version__, testbed_commands
 from slicemgr.agent.journal import Journal
 from slicemgr.certificates import requests
 from slicemgr.certificates.private_files import write_private
-from slicemgr.config import CENTRE, Config, StoreConfig
+from slicemgr.config import CENTRE, Config
 from slicemgr.hub import broker_files, signer
 from slicemgr.link import join as link
 from slicemgr.model import OperationState, Phase
@@ -32,7 +32,7 @@ from slicemgr.policy import broker as policy
 from slicemgr.service.nodes import joining, membership
 from slicemgr.service.slices import slices
 from slicemgr.service.views import nodes as node_views
-from slicemgr.store import pending, schema, tables
+from slicemgr.store import pending, tables
 
 pytestmark = pytest.mark.long
 WAIT = 180.0  # seconds; for a machine with much load
@@ -128,17 +128,21 @@ def centre(tmp_path_factory: pytest.TempPathFactory, postgres: Server) -> Iterat
 
 @pytest.fixture
 def host(tmp_path: Path) -> Config:
-    """The settings of another machine, whose agent has reported to its own SQLite database."""
-    config = config_in(tmp_path, store=StoreConfig(url=f"sqlite:///{tmp_path}/slicemgr.db"))
-    schema.upgrade(config.store_url)
+    """The settings of another machine."""
+    return config_in(tmp_path)
+
+
+def announce(config: Config) -> None:
+    """What the agent of a host does at its start, in the database of a host that has joined."""
+    testbed_commands.make_mirror(config)
     with slicemgr.store.open(config) as store, store.write() as c:
         pending.record(c, [pending.NodeSeen("node1", "192.0.2.77", {**FACTS, "cpus": 12})], "node1")
-    return config
 
 
 def test_what_a_node_reports_arrives(centre: Centre, host: Config) -> None:
     """Its life, address, version and capacity; also with another hub, and no more after its removal."""
     identity, settings = centre.join(host, "node7"), centre.write_settings("node7", host)
+    announce(host)
     assert centre.node("node7")["state"] == "joined" and identity not in centre.users()
     with centre.running("link", settings):
         with centre.running("hub", centre.settings):
@@ -160,6 +164,7 @@ def test_what_a_node_reports_arrives(centre: Centre, host: Config) -> None:
 def test_a_slice_on_a_node(centre: Centre, host: Config) -> None:
     """Its rows arrive in the node's database, and what the agent does there arrives at the centre."""
     centre.join(host, "node8")
+    announce(host)
     settings, service = centre.write_settings("node8", host), centre.service
     operation = service.create("far")
     move(service.store, "far", "node8")

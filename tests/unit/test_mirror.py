@@ -17,14 +17,18 @@ from centre_and_node import LOCAL, NODE, World, move
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import slicemgr.store
+from slicemgr import testbed_commands
+from slicemgr.config import CENTRE, Config, NodeConfig
 from slicemgr.errors import Refused
 from slicemgr.hub import documents
+from slicemgr.ipc.wake import Listener
 from slicemgr.link import mirror as received
 from slicemgr.model import Desired, OperationState, Phase
 from slicemgr.policy import messages, mirror
 from slicemgr.policy.messages import Rows
 from slicemgr.service.slices import slices
-from slicemgr.store import Store, outbox, pending, schema
+from slicemgr.store import outbox, pending, schema
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -208,16 +212,16 @@ def test_any_fate_of_messages(steps: list[str]) -> None:
             assert world.mirrored() == world.wanted()
             phases = world.slivers(world.node)
             assert world.slivers(world.centre) == phases
-            assert repairs(world, world.centre) == repairs(world, world.node), "each once"
+            assert repairs(world) == world.events, "each once, in their order"
             assert world.scalar(world.node, sa.select(sa.func.count()).select_from(t.outbox)) == 0
     finally:
         shutil.rmtree(folder)
 
 
-def repairs(world: World, store: Store) -> list[str]:
-    query = sa.select(t.events.c.detail).where(t.events.c.action == "repair").order_by(t.events.c.detail)
-    with store.read() as c:
-        return sorted(one.removeprefix(f"{NODE}: ") for one in c.scalars(query))
+def repairs(world: World) -> list[str]:
+    query = sa.select(t.events.c.detail).where(t.events.c.action == "repair").order_by(t.events.c.id)
+    with world.centre.read() as c:
+        return [one.removeprefix(f"{NODE}: ") for one in c.scalars(query)]
 
 
 def _do(world: World, step: str, number: int) -> None:
@@ -230,6 +234,7 @@ def _do(world: World, step: str, number: int) -> None:
         case ["seen"] if here:
             phase = (Phase.RUNNING, Phase.STOPPED)[number % 2]
             event = pending.EventSeen("agent", "repair", detail=str(number))
+            world.events.append(event.detail)
             world.record(pending.SliverSeen(here[number % len(here)], phase), event)
         case ["gone"]:
             _end(world)
@@ -294,6 +299,27 @@ def test_digests_ignore_what_the_node_writes(world: World) -> None:
     for name in ("desired", "epoch", "memory"):
         other = {**before, "slivers": [{**row, name: "x"} for row in before["slivers"]]}
         assert mirror.revision(mirror.digests(before)) != mirror.revision(mirror.digests(other))
+
+
+def test_the_database_of_a_joined_host(tmp_path: Path) -> None:
+    """It is another file than that of a service on the same host, and only root reads it."""
+    config = Config(node=NodeConfig(state_dir=tmp_path / "state", run_dir=tmp_path / "run"))
+    assert config.store_url.endswith("/state/db/slicemgr.db")
+    config.membership_dir.mkdir(parents=True)
+    (config.membership_dir / CENTRE).touch()
+    config.node.run_dir.mkdir()
+    assert config.store_url == f"sqlite:///{tmp_path}/state/mirror.db"
+    testbed_commands.make_mirror(config)
+    assert config.mirror_file.stat().st_mode & 0o777 == 0o600
+    with slicemgr.store.open(config) as store, store.read() as c:
+        assert outbox.batch(c) == []
+
+
+def test_a_change_wakes_the_hub(world: World) -> None:
+    config = world.service.config
+    with Listener(config.hub_socket) as listener:
+        create(world)
+        assert listener.wait(30)
 
 
 def test_the_state_of_a_mirror_is_its_own(world: World) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+
+from sqlalchemy.engine import Connection
 
 from slicemgr.agent.chores.runner import Chore, First
 from slicemgr.config import Config
@@ -20,7 +22,7 @@ from slicemgr.figures import Usage
 from slicemgr.model import SliverType
 from slicemgr.record.sampler import Sampler
 from slicemgr.store import Store, out_of_memory, outbox, samples
-from slicemgr.store.updates import SliverUsed
+from slicemgr.store.updates import SliverUsed, Update
 
 log = logging.getLogger(__name__)
 
@@ -87,16 +89,20 @@ class Recorder:
         with self._store.write() as c:
             projects = {one.serial: one.project for one in slivers}
             samples.write(c, sample.whole, sample.slivers, projects, sample.usage)
-            if self._config.joined and now - self._reported >= _REPORT:
-                ids = {one.serial: one.id for one in slivers}
-                outbox.add(c, [_used(ids[one.serial], now, one) for one in sample.usage])
-                self._reported = now
-            out_of_memory.record(c, sample.oom_kills, datetime.fromtimestamp(now, UTC))
+            events = out_of_memory.record(c, sample.oom_kills, datetime.fromtimestamp(now, UTC))
+            if self._config.joined:
+                self._report(c, now, events, {one.serial: one.id for one in slivers}, sample.usage)
         self._sampler.keep()
         with self._store.write() as c:
             samples.sum_up(c, node, now)
             samples.forget(c, node, self._config.record, now)
 
-
-def _used(sliver: str, now: int, usage: Usage) -> SliverUsed:
-    return SliverUsed(sliver, now, usage.working, usage.charged, usage.disk, usage.guest)
+    def _report(
+        self, c: Connection, now: int, events: Sequence[Update], ids: Mapping[int, str], usage: Sequence[Usage]
+    ) -> None:
+        """Queue what the centre of the testbed shall know; ids: of the slivers, by serial."""
+        used: list[Update] = []
+        if now - self._reported >= _REPORT:
+            self._reported = now
+            used = [SliverUsed(ids[u.serial], now, u.working, u.charged, u.disk, u.guest) for u in usage]
+        outbox.add(c, [*events, *used])
