@@ -155,6 +155,28 @@ class PortBlock:
         return self.first + self.count - 1
 
 
+class Spread(StrEnum):
+    """How the slivers of a slice are distributed: evenly over nodes or over sites, or on as few nodes as possible."""
+
+    NODE = "node"
+    SITE = "site"
+    PACK = "pack"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where slivers may be placed. nodes: only on these; (): on any. site: only there; "": anywhere.
+
+    apart: a slice of the project whose nodes are not used; "": none. each: the node of each sliver, by its index.
+    """
+
+    nodes: tuple[str, ...] = ()
+    site: str = ""
+    spread: Spread = Spread.NODE
+    apart: str = ""
+    each: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class SliceSpec:
     """A complete and valid request for a slice, created once by the service."""
@@ -167,7 +189,7 @@ class SliceSpec:
     ports: int
     lease: timedelta
     ssh_keys: tuple[str, ...]
-    node: str | None = None
+    where: Where = Where()
     boot: Boot = Boot.LOADER
     init: Init = Init.MINIMAL
     user_data: str = ""

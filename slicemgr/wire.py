@@ -86,6 +86,12 @@ class Slice(TypedDict):
     slivers: list[Sliver]
 
 
+class PlannedSlice(Slice):
+    """The slice that a dry run describes."""
+
+    elsewhere: NotRequired[list[Elsewhere]]  # not sent by earlier versions
+
+
 class Renewed(Slice):
     """trimmed: the reason if the end is not the requested one."""
 
@@ -144,7 +150,17 @@ class SliceRequest(TypedDict, total=False):
     lease: str
     ssh_keys: list[str]
     node: str
+    site: str
+    spread: str
+    apart: str
     dry_run: bool
+
+
+class Elsewhere(TypedDict):
+    """Why a node is not used."""
+
+    node: str
+    reason: str
 
 
 class Step(TypedDict):
@@ -508,7 +524,7 @@ class Created(TypedDict):
     request: NotRequired[Request]
     operation: NotRequired[Operation]
     slice: NotRequired[Slice]
-    plan: NotRequired[Slice]
+    plan: NotRequired[PlannedSlice]
 
 
 class Imported(TypedDict):

@@ -51,7 +51,15 @@ SLICE_REQUEST: dict[str, object] = {
             "minItems": 1,
             "description": "optional if your account has SSH keys",
         },
-        "node": {"type": "string"},
+        "node": {"type": "string", "description": "names of nodes, separated by commas; default: any"},
+        "site": {"type": "string", "description": "only nodes at this site"},
+        "spread": {
+            "type": "string",
+            "enum": ["node", "site", "pack"],
+            "default": "node",
+            "description": "evenly over nodes or over sites, or on as few nodes as possible",
+        },
+        "apart": {"type": "string", "description": "a slice of the project, whose nodes are not used"},
         "dry_run": {"type": "boolean", "default": False},
         "reason": {
             "type": "string",
@@ -186,11 +194,17 @@ class PlannedSliver(Sliver):
     id = fields.String(allow_none=True)
 
 
+class Elsewhere(Schema):
+    node = fields.String()
+    reason = fields.String()
+
+
 class Plan(Slice):
     """The slice that a dry run describes."""
 
     created_at = fields.String(allow_none=True)
     slivers = fields.List(fields.Nested(PlannedSliver))
+    elsewhere = fields.List(fields.Nested(Elsewhere), metadata={"description": "why other nodes are not used"})
 
 
 class Step(Schema):

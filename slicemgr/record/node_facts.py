@@ -35,7 +35,10 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
         "io_weight": cgroup.has_io_weight(),
         "net_rate": not traffic.missing(),
         "net_rate_missing": list(traffic.missing()),
+        "machine": os.uname().machine,
         "addresses": config.network.addresses,
+        "ports_first": config.network.ports_first,
+        "ports_last": config.network.ports_last,
         "start_wait": {  # seconds until a sliver must send an SSH banner
             SliverType.LXC.value: config.agent.ssh_wait.total_seconds(),
             SliverType.KVM.value: config.agent.boot_wait.total_seconds(),

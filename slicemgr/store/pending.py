@@ -173,18 +173,18 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
         query = query.where(s.id.in_(ids))
     shall_have = snapshots.of_slivers(c, node, ids)
     rows = c.execute(query).all()
-    peers = _peers(c, {row[2] for row in rows if row[14] > 1})
+    peers = _peers(c, node, {row[2] for row in rows if row[14] > 1})
     return [_sliver_row(tuple(row), tuple(shall_have[row.id]), peers.get(row[2], ())) for row in rows]
 
 
-def _peers(c: Connection, slices: Collection[str]) -> dict[str, tuple[tuple[int, str], ...]]:
-    """Index and address of the slivers of these slices, on any node."""
+def _peers(c: Connection, node: str, slices: Collection[str]) -> dict[str, tuple[tuple[int, str], ...]]:
+    """Index and address of the slivers of these slices on the node: addresses are private to it."""
     if not slices:
         return {}
     s = t.slivers.c
     found: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    query = sa.select(s.slice, s.idx, s.address).where(s.slice.in_(slices)).order_by(s.slice, s.idx)
-    for slice_id, index, address in c.execute(query):
+    query = sa.select(s.slice, s.idx, s.address).where(s.node == node, s.slice.in_(slices))
+    for slice_id, index, address in c.execute(query.order_by(s.slice, s.idx)):
         found[slice_id].append((index, address))
     return {slice_id: tuple(each) for slice_id, each in found.items()}
 

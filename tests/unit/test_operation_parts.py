@@ -43,12 +43,12 @@ def service(tmp_path: Path) -> Iterator[Service]:
 def spread(service: Service) -> list[str]:
     """A slice with a sliver on each node, whose creation has ended; the ids of the slivers."""
     created = service.create("exp", count=3)
-    service.record(work.OperationEnded(created, DONE))
-    with service.store.write() as c:
-        ids = list(c.scalars(sa.select(t.slivers.c.id).order_by(t.slivers.c.idx)))
-        for sliver, node in zip(ids, NODES, strict=True):
-            c.execute(t.slivers.update().where(t.slivers.c.id == sliver).values(node=node))
-    return ids
+    for node in NODES:
+        service.record(work.OperationEnded(created, DONE), node=node)
+    with service.store.read() as c:
+        rows = c.execute(sa.select(t.slivers.c.id, t.slivers.c.node).order_by(t.slivers.c.idx)).all()
+    assert tuple(row.node for row in rows) == NODES
+    return [row.id for row in rows]
 
 
 def pending(service: Service, node: str) -> list[work.Operation]:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from slicemgr.config import Config
 from slicemgr.errors import Refused
-from slicemgr.model import MIB, SliverType
+from slicemgr.model import MIB, SliverType, Where
 from slicemgr.service.slices import request_keys, specs
 
 CONFIG = config_in(Path("/nonexistent"))
@@ -35,7 +35,7 @@ def test_a_silent_request_gets_the_defaults() -> None:
     assert (spec.ports, spec.lease) == (20, timedelta(days=7))
     assert (spec.limits.memory, spec.limits.disk) == (defaults.memory.bytes, defaults.disk.bytes)
     assert (spec.limits.pids, spec.limits.cpu, spec.limits.cpu_shares) == (512, 1.0, 1024)
-    assert (spec.limits.memory_soft, spec.limits.io_weight, spec.node) == (None, None, None)
+    assert (spec.limits.memory_soft, spec.limits.io_weight, spec.where) == (None, None, Where())
     assert (spec.limits.net_in, spec.limits.net_out) == (None, None)
 
 

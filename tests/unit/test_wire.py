@@ -106,13 +106,13 @@ def test_what_was_asked_for_is_answered_in_parts(name: str) -> None:
     for one, hint in shape.items():
         field = described[one]
         assert isinstance(field, fields.Nested)
-        assert nested(field.schema, hint) == "" or (one, hint) == ("plan", wire.Slice), "a plan is a slice to be"
+        assert nested(field.schema, hint) == "" or (one, hint) == ("plan", wire.PlannedSlice), "a plan is a slice to be"
 
 
 def test_each_shape_is_described() -> None:
     """But for the insides of an operation, which depend on its kind: there they are objects."""
     inside = {"Baseline", "Check", "GcItem", "OperationProgress", "Result"}
-    tested = {"SliceRequest", "BaselineRequest", "Created", "Imported"}
+    tested = {"SliceRequest", "BaselineRequest", "Created", "Imported", "PlannedSlice"}
     assert SHAPES.keys() - SCHEMAS.keys() == inside | tested
     assert isinstance(schemas.Operation().fields["result"], fields.Dict)
 

@@ -68,9 +68,7 @@ def create_slice() -> Answer:
     config, store = state().config, state().store
     if dry_run:
         spec, placed, expires = slices.plan(store, config, slices.Draft(body), by)
-        with store.read() as c:
-            address = node_views.nodes(c, config.network, placed.node)[0]["address"]
-        return {"plan": slice_views.plan(spec, placed, address, by.user, expires)}
+        return {"plan": slice_views.plan(spec, placed, by.user, expires)}
     made = slices.create(store, config, slices.Draft(body, why), by)
     if made.request:
         with store.read() as c:

@@ -59,7 +59,11 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
 @click.option("--net-out", metavar="RATE", help="Egress rate of each sliver, such as 800kbit.")
 @click.option("--ports", type=int, help="Node ports per sliver. The lowest port leads to SSH.")
 @click.option("--lease", help="Lease of the slice, such as 12h or 7d.")
-@click.option("--node", help="Node to use  [default: any].")
+@click.option("--node", metavar="NODE[,NODE]", help="Nodes to use  [default: any].")
+@click.option("--site", help="Use only nodes at this site.")
+@click.option("--spread", type=click.Choice(["node", "site"]), help="Distribute evenly over nodes (default) or sites.")
+@click.option("--pack", is_flag=True, help="Use as few nodes as possible.")
+@click.option("--apart", metavar="SLICE", help="Do not use the nodes of this slice.")
 @click.option(
     "--reason", help="Reason to exceed the quota. The request then waits for the decision of a PI or an admin."
 )
@@ -80,6 +84,7 @@ def create(
     sliver_type: str,
     key_files: tuple[str, ...],
     user_data_file: str | None,
+    pack: bool,
     dry_run: bool,
     no_wait: bool,
     timeout: float | None,
@@ -101,11 +106,17 @@ def create(
         request["ssh_keys"] = keys
     if user_data_file is not None:
         request["user_data"] = _user_data(Path(user_data_file).expanduser())
+    if pack:
+        if wanted["spread"]:
+            raise invalid("--pack", "contradicts --spread", "give one of them")
+        request["spread"] = "pack"
     request.update({key: value for key, value in wanted.items() if value is not None})  # type: ignore[typeddict-item]
     with Client.local() as client:
         if dry_run:
             planned = _ask(client, {**request, "dry_run": True})["plan"]
             output.show(planned["slivers"], planned)
+            for one in planned.get("elsewhere", []) if output.for_people and output.header else ():
+                say(f"not on {one['node']}: {one['reason']}")
             return
         created = _ask(client, request)
         if "request" in created:

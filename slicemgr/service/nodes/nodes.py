@@ -1,98 +1,111 @@
-"""Select the node for a slice, and start operations on a node."""
+"""Nodes with what they announce and what is committed on them, and operations on a node."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config
-from slicemgr.errors import Code, Refused, invalid
+from slicemgr.errors import Code, Refused
 from slicemgr.ipc.wake import wake
-from slicemgr.model import Boot, Init, NodeState, SliceSpec, SliverType
-from slicemgr.policy import access, allocate
+from slicemgr.model import NodeState
+from slicemgr.policy import access, allocate, node_network
 from slicemgr.policy.access import Principal
+from slicemgr.policy.placement import Candidate
 from slicemgr.service.nodes import operations
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
+_N = t.nodes.c
+
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node, as its agent last reported it."""
+    """A node that has slivers or can get some. address: of its ports."""
 
-    name: str
-    facts: Mapping[str, Any]
+    candidate: Candidate
+    address: str
     cursors: allocate.Cursors
 
-    @property
-    def capacity(self) -> allocate.Node:
-        def number(name: str) -> int | None:
-            value = self.facts.get(name)
-            return int(value) if isinstance(value, int | float) else None
 
-        return allocate.Node(self.name, number("cpus"), number("memory"), number("disk_total"))
+def own(c: Connection) -> str:
+    """The name of the first node whose agent uses the database itself, which imports images.
 
-
-def choose(c: Connection, name: str | None, *, placing: bool = False) -> NodeRow:
-    """The node called `name`, or the first one. Refused if there is none (yet).
-
-    placing: for new slivers, which a drained node does not get.
+    Refused(UNAVAILABLE) if there is none (yet).
     """
-    n = t.nodes.c
-    query = sa.select(n.name, n.facts, n.next_address, n.next_port, n.next_uid, n.drained).order_by(n.name)
-    own = n.identity.is_(None)  # the agents of other nodes do not receive slivers yet
-    rows = c.execute(query.where(n.state == NodeState.ACTIVE, own)).all()
+    query = sa.select(_N.name).where(_N.state == NodeState.ACTIVE, _N.identity.is_(None))
+    name = c.scalar(query.order_by(_N.name).limit(1))
+    if name is None:
+        raise _no_agent()
+    return str(name)
+
+
+def every(c: Connection, config: Config, image: str = "") -> dict[str, NodeRow]:
+    """All nodes with an agent, by name. image: sha256 of the image whose presence matters.
+
+    Refused(UNAVAILABLE) if there is none (yet).
+    """
+    s = t.slivers.c
+    sums = (sa.func.count(), *(sa.func.sum(one) for one in (s.memory, s.disk, s.port_count)))
+    used = {row[0]: tuple(map(int, row[1:])) for row in c.execute(sa.select(s.node, *sums).group_by(s.node))}
+    with_image = sa.select(s.node).distinct().join(t.slices, t.slices.c.id == s.slice).where(t.slices.c.image == image)
+    there = set(c.scalars(with_image)) if image else set()
+    rows = c.execute(sa.select(t.nodes).where(_N.state == NodeState.ACTIVE).order_by(_N.name)).all()
     if not rows:
-        raise Refused(Code.UNAVAILABLE, "no node has a running agent", hint="start `slicemgr agent` on the node")
-    named = [row for row in rows if name in (None, row.name)]
-    if not named:
-        raise invalid("node", f"{name!r} is unknown", f"the nodes are {', '.join(row.name for row in rows)}")
-    row = next((row for row in named if not (placing and row.drained)), None)
-    if row is None:
-        message = "every node is drained" if name is None else f"node {name} is drained"
-        raise Refused(Code.UNAVAILABLE, message, hint="an admin ends that with `slicectl node undrain`", field="node")
-    return NodeRow(row.name, row.facts, allocate.Cursors(*row[2:5]))
+        raise _no_agent()
+    now = utcnow()
+    return {row.name: _node(row, used.get(row.name, (0, 0, 0, 0)), config, row.name in there, now) for row in rows}
 
 
-def check_able(node: NodeRow, spec: SliceSpec) -> None:
-    """Refused unless the node supports everything that the specification needs."""
-    types = node.facts.get("kinds", {})
-    if not types.get(spec.type.value, False):
-        able = [one.value for one in SliverType if types.get(one.value)]
-        reason = node.facts.get("kinds_reason", {}).get(spec.type.value, f"its libvirt does not support {spec.type}")
-        raise invalid(
-            "type", f"node {node.name} cannot run {spec.type}: {reason}", f"supported types: {', '.join(able) or '-'}"
-        )
-    cpus = node.capacity.cpus
-    if cpus is not None and spec.limits.cpu > cpus:
-        raise invalid(
-            "cpu", f"{spec.limits.cpu:g} CPU cores exceed the capacity of node {node.name}", f"at most {cpus}"
-        )
-    if spec.boot is Boot.UEFI and not node.facts.get("uefi", False):
-        raise invalid("boot", f"node {node.name} has no UEFI firmware", "install the package ovmf on the node")
-    if spec.init is Init.SYSTEMD and not node.facts.get("inits", {}).get(Init.SYSTEMD.value, False):
-        reason = node.facts.get("inits_reason", "its agent is of an earlier version")
-        raise invalid("init", f"node {node.name} cannot run systemd in containers: {reason}", "use minimal")
-    if spec.limits.io_weight is not None and not node.facts.get("io_weight", False):
-        reason = "its kernel has no I/O controller that supports weights"
-        raise invalid("io_weight", f"node {node.name} does not support this: {reason}", "omit this field")
-    for field in ("net_in", "net_out"):
-        if getattr(spec.limits, field) is not None and not node.facts.get("net_rate", False):
-            lacks = ", ".join(node.facts.get("net_rate_missing", ())) or "support for rate limits"
-            raise invalid(field, f"node {node.name} does not support this: its kernel lacks {lacks}", "omit this field")
+def find(c: Connection, config: Config, name: str) -> NodeRow:
+    """The node with this name. Refused(UNAVAILABLE)."""
+    found = every(c, config).get(name)
+    if found is None:
+        raise Refused(Code.UNAVAILABLE, f"node {name} has no agent", hint="`slicectl node list`", field="node")
+    return found
+
+
+def _node(row: Row[*tuple[Any, ...]], used: tuple[int, ...], config: Config, image: bool, now: datetime) -> NodeRow:
+    """A host that joined has pools of its own; they and its other facts are not trusted."""
+    slivers, memory, disk, ports = used
+    network, trouble = config.network, ""
+    if row.identity is not None:
+        try:
+            network = node_network.announced(row.facts, config.network)
+        except Refused as error:
+            trouble = error.message
+    candidate = Candidate(
+        name=row.name,
+        facts=row.facts,
+        network=network,
+        trouble=trouble,
+        site=row.site,
+        drained=row.drained,
+        silent=None if row.agent_seen_at is None else now - row.agent_seen_at,
+        slivers=slivers,
+        memory=memory,
+        disk=disk,
+        ports=ports,
+        image=image,
+    )
+    return NodeRow(candidate, row.address, allocate.Cursors(row.next_address, row.next_port, row.next_uid))
+
+
+def _no_agent() -> Refused:
+    return Refused(Code.UNAVAILABLE, "no node has a running agent", hint="start `slicemgr agent` on the node")
 
 
 def request(store: Store, config: Config, name: str, kind: str, by: Principal, params: Mapping[str, Any]) -> str:
     """Start an operation on a node, such as `doctor` or `gc`; the operation's id."""
     access.run_on_node(by, kind)
     with store.write() as c:
-        n = t.nodes.c
-        row = c.execute(sa.select(n.state, n.identity).where(n.name == name)).first()
+        row = c.execute(sa.select(_N.state, _N.identity).where(_N.name == name)).first()
         if row is None:
             raise Refused(Code.NOT_FOUND, f"there is no node {name!r}", field="node")
         if row.state != NodeState.ACTIVE or row.identity is not None:

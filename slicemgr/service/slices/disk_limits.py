@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -77,9 +78,10 @@ def raise_limit(
     if allowed is not None:
         limits, limit, hint = allowed, "project ceiling", quota.CEILING_HINT
     quota.check(limits, projects.used(c, row.project), more, hint=hint, limit=limit)
-    node = nodes.choose(c, own[0].node)
     added = Limits(memory=0, disk=disk - most, pids=0, cpu=0)
-    allocate.check_capacity(node.capacity, config.limits, given(c, node.name), len(own), added)
+    for name, count in Counter(one.node for one in own).items():
+        capacity = nodes.find(c, config, name).candidate.capacity
+        allocate.check_capacity(capacity, config.limits, given(c, name), count, added)
     c.execute(t.slivers.update().where(s.slice == row.id).values(disk=disk))
     detail = f"disk {allocate.size_text(disk)}"
     return slices.change(c, row, "resize", by.user, utcnow(), why=detail, address=by.address)

@@ -1,7 +1,9 @@
-"""Choose the node of a new slice, its image, and addresses, ports and uid ranges of its slivers."""
+"""Choose the nodes of a new slice, its image, and addresses, ports and uid ranges of its slivers."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,29 +13,37 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.model import Boot, BootFacts, ImageState, Init, PortBlock, SliceSpec, SliverType
-from slicemgr.policy import allocate, quota
+from slicemgr.policy import allocate, placement, quota
+from slicemgr.policy.placement import Candidate, Choice, Refusals
 from slicemgr.policy.quota import Quota
 from slicemgr.service.nodes import nodes
+from slicemgr.service.nodes.nodes import NodeRow
 from slicemgr.service.projects import projects
 from slicemgr.store import tables as t
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The chosen node and the allocations of a slice."""
+    """The chosen nodes and the allocations of a slice.
 
-    node: str
+    nodes, grants: of each sliver, by its index. addresses: of each chosen node. cursors: of each chosen node, after the
+    allocation. elsewhere: why the other nodes were not chosen.
+    """
+
+    nodes: tuple[str, ...]
+    addresses: Mapping[str, str]
     image: str  # sha256
     image_name: str
     boot: Boot
-    grants: list[allocate.Grant]
-    cursors: allocate.Cursors
+    grants: tuple[allocate.Grant, ...]
+    cursors: Mapping[str, allocate.Cursors]
+    elsewhere: Mapping[str, Refused]
 
 
 def place(
     c: Connection, config: Config, spec: SliceSpec, allowed: Quota | None = None, hint: str = quota.REQUEST_HINT
 ) -> Placement:
-    """Choose the node and allocate resources for each sliver. Refused if the request cannot be met.
+    """Choose the nodes and allocate resources for each sliver. Refused if the request cannot be met.
 
     allowed: the limits to check, such as the project's ceiling, by default its quota. hint: of OverQuota.
     """
@@ -42,17 +52,73 @@ def place(
     if c.scalar(taken) is not None:
         raise Refused(Code.CONFLICT, f"there is already a slice {spec.name!r}", hint="choose another", field="name")
     image = _image(c, spec.image, spec.project)
-    node = nodes.choose(c, spec.node, placing=True)
-    nodes.check_able(node, spec)
+    rows = nodes.every(c, config, image.sha256)
+    fit, refused = placement.able([row.candidate for row in rows.values()], spec, _apart(c, spec))
     boot = _check_image(image, spec)
+    fit = placement.of_architecture(fit, spec, image.arch, refused)
     most, limit = (
         (projects.limits(c, spec.project), "project quota") if allowed is None else (allowed, "project ceiling")
     )
     quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease, hint=hint, limit=limit)
-    there = given(c, node.name)
-    allocate.check_capacity(node.capacity, config.limits, there, spec.count, spec.limits)
-    grants, cursors = allocate.allocate(config.network, there, node.cursors, spec.count, spec.ports)
-    return Placement(node.name, image.sha256, image.name, boot, grants, cursors)
+    choice, allocated = _allocate(c, config, spec, rows, fit, refused)
+    order = {name: iter(grants) for name, (grants, _) in allocated.items()}
+    return Placement(
+        nodes=choice.nodes,
+        addresses={name: rows[name].address for name in allocated},
+        image=image.sha256,
+        image_name=image.name,
+        boot=boot,
+        grants=tuple(next(order[name]) for name in choice.nodes),
+        cursors={name: cursors for name, (_, cursors) in allocated.items()},
+        elsewhere=choice.refused,
+    )
+
+
+def _apart(c: Connection, spec: SliceSpec) -> set[str]:
+    """The nodes of the slice from which the new one shall be apart. Refused(INVALID) if the project has none."""
+    if not spec.where.apart:
+        return set()
+    project, _, name = spec.where.apart.rpartition("/")
+    l, s = t.slices.c, t.slivers.c
+    query = sa.select(s.node).join(t.slices, l.id == s.slice).where(l.project == spec.project, l.name == name)
+    found = set(c.scalars(query)) if project in ("", spec.project) else set()
+    if not found:
+        message = f"project {spec.project} has no slice {spec.where.apart[:80]!r}"
+        raise invalid("apart", message, "list the slices with `slicectl list`")
+    return found
+
+
+_Allocated = dict[str, tuple[list[allocate.Grant], allocate.Cursors]]
+
+
+def _allocate(
+    c: Connection, config: Config, spec: SliceSpec, rows: Mapping[str, NodeRow], fit: list[Candidate], refused: Refusals
+) -> tuple[Choice, _Allocated]:
+    """The nodes of the slivers, and the allocations on each. The free ports of a node may be too scattered for the
+    blocks: then others are tried.
+    """
+    fit, refused = list(fit), dict(refused)
+    while True:
+        only = len(fit) == 1 and set(spec.where.each) <= {fit[0].name}
+        if only:  # the allocation names exactly what is missing
+            choice = Choice((fit[0].name,) * spec.count, refused)
+        else:
+            choice = placement.choose(fit, spec, config.limits, refused)
+        allocated: _Allocated = {}
+        for name, count in Counter(choice.nodes).items():
+            candidate, there = rows[name].candidate, given(c, name)
+            try:
+                allocate.check_capacity(candidate.capacity, config.limits, there, count, spec.limits)
+                cursors = rows[name].cursors
+                allocated[name] = allocate.allocate(candidate.network, there, cursors, count, spec.ports)
+            except Refused as error:
+                if only or spec.where.each:
+                    raise
+                refused[name] = error
+                fit = [one for one in fit if one.name != name]
+                break
+        else:
+            return choice, allocated
 
 
 def _image(c: Connection, wanted: str, project: str) -> Row[*tuple[Any, ...]]:

@@ -156,13 +156,10 @@ def _insert(
     )
     ids = [names.sliver_id(tag, index) for index in range(spec.count)]
     _insert_slivers(c, spec, placed, tag, ids, now)
-    cursors = placed.cursors
-    c.execute(
-        t.nodes.update()
-        .where(t.nodes.c.name == placed.node)
-        .values(next_address=cursors.address, next_port=cursors.port, next_uid=cursors.uid)
-    )
-    where = dict.fromkeys(ids, placed.node)
+    for node, cursors in placed.cursors.items():
+        after = {"next_address": cursors.address, "next_port": cursors.port, "next_uid": cursors.uid}
+        c.execute(t.nodes.update().where(t.nodes.c.name == node).values(**after))
+    where = dict(zip(ids, placed.nodes, strict=True))
     subject = operations.Subject("", tag, spec.name, placed.image, placed.image_name, where, spec.project)
     detail = f"{spec.count} × {spec.type} of {placed.image_name}" + ("" if owner == by.user else f" for {owner}")
     about = {"slice": spec.name, "project": spec.project}
@@ -173,7 +170,6 @@ def _insert(
 def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str, ids: list[str], now: datetime) -> None:
     same = {
         "slice": tag,
-        "node": placed.node,
         "desired": Desired.RUNNING,
         "phase": Phase.PENDING,
         **asdict(spec.limits),
@@ -184,19 +180,20 @@ def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str,
             **same,
             "id": id_,
             "idx": index,
+            "node": node,
             "address": grant.address,
             "uid_first": grant.uid_first,
             "port_first": grant.ports.first,
             "port_count": grant.ports.count,
         }
-        for index, (id_, grant) in enumerate(zip(ids, placed.grants, strict=True))
+        for index, (id_, node, grant) in enumerate(zip(ids, placed.nodes, placed.grants, strict=True))
     ]
     c.execute(t.slivers.insert(), rows)
     s = t.slivers.c
-    serials = c.execute(sa.select(s.serial, s.port_first, s.port_count).where(s.slice == tag)).all()
+    serials = c.execute(sa.select(s.node, s.serial, s.port_first, s.port_count).where(s.slice == tag)).all()
     ports = [
-        {"node": placed.node, "port": port, "sliver": serial}
-        for serial, first, count in serials
+        {"node": node, "port": port, "sliver": serial}
+        for node, serial, first, count in serials
         for port in range(first, first + count)
     ]
     c.execute(t.ports.insert(), ports)

@@ -17,7 +17,7 @@ from slicemgr import names
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.ipc.wake import wake
-from slicemgr.model import Boot, Desired, Init, Limits, SliceSpec, SliverType
+from slicemgr.model import Boot, Desired, Init, Limits, SliceSpec, SliverType, Where
 from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
 from slicemgr.service.nodes import operations
@@ -174,7 +174,7 @@ def _spec(c: Connection, found: _Row) -> SliceSpec:
         ports=first.port_count,
         lease=head.expires_at - head.created_at,
         ssh_keys=tuple(head.ssh_keys),
-        node=first.node,
+        where=Where(nodes=tuple(dict.fromkeys(one.node for one in slivers)), each=tuple(one.node for one in slivers)),
         boot=Boot(head.boot),
         init=Init(head.init),
         project=found.project,

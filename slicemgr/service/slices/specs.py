@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from slicemgr import names
 from slicemgr.config import RATE_HINT, Config, parse_duration, parse_rate, parse_size
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import DEFAULT_PROJECT, KIB, MIB, Boot, Init, Limits, SliceSpec, SliverType
+from slicemgr.model import DEFAULT_PROJECT, KIB, MIB, Boot, Init, Limits, SliceSpec, SliverType, Spread, Where
 from slicemgr.policy import leases
 from slicemgr.policy.allocate import size_text
 from slicemgr.service.slices import request_keys, user_data
@@ -35,7 +35,7 @@ LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weig
 _FIELDS = frozenset(
     (
         *("name", "project", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node"),
-        *("boot", "init", "user_data"),
+        *("site", "spread", "apart", "boot", "init", "user_data"),
     )
 )
 _PAGE_CACHE = "containers write through the page cache of the node, which has no rate limit; use io_weight"
@@ -133,7 +133,12 @@ def slice_spec(
         ports=form.take("ports", lambda value: _whole("ports", value, 1, most_ports), network.ports_per_sliver),
         lease=form.take("lease", lambda value: lease(value, config), default_lease or usual),
         ssh_keys=form.need("ssh_keys", _keys, ()),
-        node=form.take("node", lambda value: _text("node", value), None),
+        where=Where(
+            nodes=form.take("node", _nodes, ()),
+            site=form.take("site", lambda value: _text("site", value), ""),
+            spread=form.take("spread", _spread, Spread.NODE),
+            apart=form.take("apart", lambda value: _text("apart", value), ""),
+        ),
         boot=form.take("boot", _boot, Boot.LOADER),
         init=form.take("init", _init, Init.MINIMAL),
         user_data=form.take("user_data", user_data.check, ""),
@@ -249,6 +254,20 @@ def _init(value: Any) -> Init:
     if value not in tuple(Init):
         raise invalid("init", f"{str(value)[:40]!r} is unknown", " or ".join(Init))
     return Init(value)
+
+
+def _spread(value: Any) -> Spread:
+    if value not in tuple(Spread):
+        raise invalid("spread", f"{str(value)[:40]!r} is unknown", ", ".join(Spread))
+    return Spread(value)
+
+
+def _nodes(value: Any) -> tuple[str, ...]:
+    """Names of nodes, separated by commas, each once."""
+    found = tuple(dict.fromkeys(name.strip() for name in _text("node", value).split(",")))
+    if "" in found:
+        raise invalid("node", "has an empty name", "separate the names of nodes by commas, such as n1,n2")
+    return found
 
 
 def _whole(field: str, value: Any, least: int, most: int) -> int:

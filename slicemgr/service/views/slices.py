@@ -176,8 +176,8 @@ def _limits(source: object) -> Json:
     return {**limits, "pids": limits["pids"] or None}
 
 
-def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_at: datetime) -> Json:
-    """The response to a dry run: the slice as it would be created. address: the node's."""
+def plan(spec: SliceSpec, placed: Placement, owner: str, expires_at: datetime) -> Json:
+    """The response to a dry run: the slice as it would be created, and why not on other nodes."""
     limits = _limits(spec.limits)
     return {
         "name": spec.name,
@@ -198,10 +198,15 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
             {
                 "index": index,
                 "id": None,
-                "node": placed.node,
+                "node": node,
                 "state": "planned",
                 "address": grant.address,
-                "ssh": {"host": address, "port": grant.ports.first, "fingerprint": None, "host_key": None},
+                "ssh": {
+                    "host": placed.addresses[node],
+                    "port": grant.ports.first,
+                    "fingerprint": None,
+                    "host_key": None,
+                },
                 "ports": {"first": grant.ports.first, "last": grant.ports.last},
                 "limits": limits,
                 "usage": dict.fromkeys(("memory", "working", "charged", "disk", "guest_memory", "at")),
@@ -212,6 +217,7 @@ def plan(spec: SliceSpec, placed: Placement, address: str, owner: str, expires_a
                 "oom_at": None,
                 "error": None,
             }
-            for index, grant in enumerate(placed.grants)
+            for index, (node, grant) in enumerate(zip(placed.nodes, placed.grants, strict=True))
         ],
+        "elsewhere": [{"node": name, "reason": reason.message} for name, reason in sorted(placed.elsewhere.items())],
     }
