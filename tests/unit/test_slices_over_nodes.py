@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from bare_service import ADMIN, FACTS, Service
+from bare_service import ADMIN, FACTS, IMAGE, KEY, Service
+from browsers import Browser
+from tenants import Tenants
 
 from slicemgr.errors import Refused
 from slicemgr.model import GIB, OperationState, Phase
@@ -187,3 +189,17 @@ def test_a_larger_disk_needs_room_on_every_node(service: Service) -> None:
         c.execute(t.nodes.update().where(t.nodes.c.name == "n3").values(facts={**FACTS, **OWN, "disk_total": 2 * GIB}))
     with pytest.raises(Refused, match="of disk exceed the capacity of node n3"):
         disk_limits.resize(service.store, service.config, "exp", 40 * GIB, ADMIN)
+
+
+def test_the_form_asks_for_nodes_only_if_there_are_several(tenants: Tenants) -> None:
+    bob = Browser(tenants, "bob")
+    assert 'name="spread"' not in bob.get("/new").text
+    add(tenants, "n2", site="b")
+    page = bob.get("/new").text
+    assert all(f'name="{field}"' in page for field in ("spread", "node", "site", "apart"))
+    fields = {"name": "wide", "project": "lab", "type": "lxc", "image": IMAGE, "size": "small", "count": "2"}
+    fields |= {"lease": "1d", "more_keys": KEY}
+    answer = bob.post("/new", {**fields, "apart": "missing"})
+    assert answer.status_code == 422 and "has no slice" in answer.text
+    assert bob.post("/new", {**fields, "node": "n2"}).status_code in (302, 303)
+    assert where(tenants, "wide") == ["n2", "n2"]

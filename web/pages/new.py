@@ -26,11 +26,13 @@ from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
 
 OWN = "own"  # the choice of a custom size
+_WHERE = ("node", "site", "spread", "apart")  # shown if there are several nodes
 FIELDS = (
     *("name", "project", "type", "image", "size", "cpu", "memory", "disk", "count", "lease"),
     *("ports", "net_in", "net_out", "boot", "init", "keys", "more_keys", "user_data", "reason"),
+    *_WHERE,
 )
-_PLAIN = ("name", "project", "type", "image", "count", "lease", "ports", "net_in", "net_out", "user_data")
+_PLAIN = ("name", "project", "type", "image", "count", "lease", "ports", "net_in", "net_out", "user_data", *_WHERE)
 _LEASES = ("1d", "3d", "7d", "14d", "30d", "60d", "90d", "180d", "365d")
 
 blueprint = shell.blueprint("new", Entry("new.ask", "Request a slice", "plus", 11))
@@ -156,6 +158,8 @@ def _choices(form: Form) -> dict[str, Any]:
             "image_options": [(one["name"], _describe(one)) for one in images],
             "types": types,
             "nodes": nodes,
+            "node_options": [("", "any"), *((node["name"], node["name"]) for node in nodes)],
+            "site_options": [("", "any"), *((one, one) for one in sorted({node["site"] for node in nodes} - {""}))],
             "size_options": _sizes(),
             "keys": people.keys(c, by.user),
             "leases": lease_options(form["lease"], config.lease.longest),
