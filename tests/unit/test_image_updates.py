@@ -119,7 +119,7 @@ def test_a_failed_import_leaves_no_image(world: World) -> None:
     assert row(world) is None
 
 
-FORGED = {
+FORGED: dict[str, dict[str, Any]] = {
     "a root with other arguments": {"boot": {**BOOT, "root": "root=UUID=1 init=/bin/sh"}},
     "a kernel elsewhere": {"boot": {**BOOT, "kernel": "/../../etc/shadow"}},
     "an initrd with a space": {"boot": {**BOOT, "initrd": "/boot/initrd x"}},

@@ -1,6 +1,6 @@
 """What a node does when a sliver needs an image that it lacks: it fetches it, the operation waits, old images go.
 
-libguestfs and btrfs are replaced here: `tests/system/test_import.py` has them.
+libguestfs and btrfs are replaced here.
 """
 
 from __future__ import annotations
