@@ -8,6 +8,7 @@ from marshmallow import Schema, fields
 
 from slicemgr.web.schemas import Node
 
+_BROKER = {"description": "HOST:PORT; empty: there is none"}
 _LABEL = {"type": "string", "minLength": 1, "maxLength": 40, "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"}
 NODE_REQUEST: dict[str, Any] = {
     "type": "object",
@@ -54,13 +55,14 @@ class Removed(Schema):
 
 class AuthorityCertificate(Schema):
     certificate = fields.String(metadata={"description": "PEM"})
+    broker = fields.String(metadata=_BROKER)
 
 
 class Membership(Schema):
     node = fields.String()
     site = fields.String()
     identity = fields.String(metadata={"description": "the name in the certificate; it never changes"})
-    broker = fields.String(metadata={"description": "HOST:PORT; empty: there is none"})
+    broker = fields.String(metadata=_BROKER)
     certificate = fields.String(metadata={"description": "PEM, valid for 90 days; empty: not issued yet"})
 
 

@@ -10,6 +10,7 @@ import http.client
 import json
 import re
 import shutil
+import socket
 import ssl
 import tempfile
 import time
@@ -64,6 +65,7 @@ def join(url: str, token: str, folder: Path, patience: float = _PATIENCE) -> Joi
     """
     secret, fingerprint = check(url, token, folder)
     authority = _authority(url, fingerprint)
+    _check_broker(_broker(url, authority), authority)
     key = requests.new_key()
     asked = {"token": secret, "request": requests.new_request(key)}
     answer = _certificate(url, authority, asked, patience)
@@ -93,9 +95,35 @@ def _authority(url: str, fingerprint: str) -> str:
     return found
 
 
-def _certificate(url: str, authority: str, asked: dict[str, str], patience: float) -> dict[str, str]:
+def _broker(url: str, authority: str) -> str:
+    """The place of the broker, HOST:PORT; "": there is none. Of a server with a valid certificate."""
+    answer = _call(url, "GET", "/authority", None, _trust(authority))
+    return _text({"broker": "", **answer}, "broker", empty=True)
+
+
+def _check_broker(place: str, authority: str) -> None:
+    """Failed unless a server with a certificate of the authority answers there: the node will need it."""
+    host, _, port = place.rpartition(":")
+    if not host:
+        return
+    name, context = host.strip("[]"), ssl.create_default_context(cadata=authority)
+    try:
+        with socket.create_connection((name, int(port)), timeout=_TIMEOUT) as plain:
+            context.wrap_socket(plain, server_hostname=name).close()
+    except (OSError, ValueError) as error:
+        hint = "this host must be able to connect to it: check firewalls, and whether RabbitMQ is running"
+        raise Failed(f"the broker of the testbed at {_shown(place)} cannot be reached: {error}", hint=hint) from error
+
+
+def _trust(authority: str) -> ssl.SSLContext:
+    """The authorities of the system, and that of the testbed."""
     context = ssl.create_default_context()
     context.load_verify_locations(cadata=authority)
+    return context
+
+
+def _certificate(url: str, authority: str, asked: dict[str, str], patience: float) -> dict[str, str]:
+    context = _trust(authority)
     end = time.monotonic() + patience
     hint = "is `slicemgr signer` running at the centre? Get a new line with `slicectl node add`"
     failure = Failed("the testbed did not issue a certificate", hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ssl
 import stat
 import threading
@@ -18,6 +19,7 @@ from werkzeug.serving import make_server
 
 from slicemgr.certificates import requests
 from slicemgr.certificates.authority import Authority
+from slicemgr.config import HubConfig
 from slicemgr.errors import Failed, Refused, SlicemgrError
 from slicemgr.hub import signer
 from slicemgr.link import join as link
@@ -164,6 +166,31 @@ def test_without_a_signer_nothing_stays(service: Service, authority: Authority, 
     with served(create_app(service.config, service.store)) as url, pytest.raises(Failed, match="did not issue"):
         link.join(url, f"{made.token}#{made.authority}", tmp_path / "membership", patience=0)
     assert not list(tmp_path.glob("*join*")) and not (tmp_path / "membership").exists()
+
+
+@contextmanager
+def broker(issuer: Authority, folder: Path, *, runs: bool) -> Iterator[HubConfig]:
+    """The setting of a broker with a certificate of the issuer. Only TLS matters here, so a web server will do."""
+    with ExitStack() as stack:
+        url = stack.enter_context(served(Flask("broker"), chain(issuer, folder)))
+        if not runs:
+            stack.close()
+        yield HubConfig(broker=url.removeprefix("https://"))
+
+
+@pytest.mark.parametrize("which", ["own", "foreign", "stopped"])
+def test_the_broker_must_answer(service: Service, authority: Authority, tmp_path: Path, which: str) -> None:
+    """It is asked before the token is sent."""
+    made, folder = added(service), tmp_path / "membership"
+    issuer = Authority.create(tmp_path / "foreign", utcnow()) if which == "foreign" else authority
+    with ExitStack() as stack:
+        hub = stack.enter_context(broker(issuer, tmp_path / "broker", runs=which != "stopped"))
+        app = create_app(dataclasses.replace(service.config, hub=hub), service.store)
+        url = stack.enter_context(served(app, chain(authority, tmp_path / "tls")))
+        stack.enter_context(signing(service, authority))
+        failed = code(lambda: link.join(url, f"{made.token}#{made.authority}", folder))
+    assert (failed == "") == folder.exists() == (which == "own")
+    assert node_state(service) == ("joined" if which == "own" else "added")
 
 
 @pytest.mark.parametrize(

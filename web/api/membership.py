@@ -76,8 +76,8 @@ def rename_node(name: str) -> Answer:
 @open_routes.alt_response(200, schema=schemas_nodes.AuthorityCertificate)
 @open_routes.alt_response(409, schema=schemas.Problem)
 def show_authority() -> Answer:
-    """The certificate of the testbed's authority. Its fingerprint is in the command for a new node."""
-    return {"certificate": joining.authority(state().store)}
+    """The certificate of the authority, whose fingerprint is in the command for a new node, and the broker."""
+    return {"certificate": joining.authority(state().store), "broker": state().config.hub.broker}
 
 
 @open_routes.route("/join", methods=["POST"])
