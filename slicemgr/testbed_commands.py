@@ -94,15 +94,16 @@ def hub(config: settings.Config) -> None:
 @click.command()
 @click.pass_obj
 def link(config: settings.Config) -> None:
-    """Connect this node to the centre of the testbed that it has joined."""
+    """Connect this node to the centre of the testbed that it has joined, and keep its certificate valid."""
     from slicemgr import store
     from slicemgr.agent.agent_lock import only_one
-    from slicemgr.link import beats, membership
+    from slicemgr.link import beats, membership, renewal
 
     stop = _stop_on_signals()
     found = membership.read(config.membership_dir)
     with only_one(config.node.run_dir / "link.lock", "link"):
         make_mirror(config)
+        threading.Thread(target=renewal.run, args=(config.membership_dir, stop), name="renewal", daemon=True).start()
         with store.open(config) as opened:
             beats.Link(config, found, opened, stop).run()
 

@@ -201,6 +201,7 @@ BODIES: dict[str, Any] = {
     "invite_user": {"name": "alice", "email": "alice@example.org"},
     "change_user": {"full_name": "Alice Example"},
     "join_testbed": {"token": "SECRET", "request": _REQUEST},
+    "renew_certificate": {"identity": "node-0123456789abcdef", "request": _REQUEST},
     "accept_invitation": {"token": "SECRET", "password": "a long password"},
 }
 

@@ -28,17 +28,31 @@ PUSH_REQUEST: dict[str, Any] = {
     "required": ["node"],
     "properties": {"node": {"type": "string", "minLength": 1, "maxLength": 1024, "example": "node7"}},
 }
+_CSR = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 4096,
+    "description": "a certificate request (PKCS #10, PEM) with a P-256 key",
+}
+RENEW_REQUEST: dict[str, Any] = {
+    "type": "object",
+    "required": ["identity", "request"],
+    "properties": {
+        "identity": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 64,
+            "description": "the name in the present certificate",
+        },
+        "request": {**_CSR, "description": "a certificate request (PKCS #10, PEM) with the key of that certificate"},
+    },
+}
 JOIN_REQUEST: dict[str, Any] = {
     "type": "object",
     "required": ["token", "request"],
     "properties": {
         "token": {"type": "string", "minLength": 1, "maxLength": 1024, "description": "the part before `#`"},
-        "request": {
-            "type": "string",
-            "minLength": 1,
-            "maxLength": 4096,
-            "description": "a certificate request (PKCS #10, PEM) with a P-256 key",
-        },
+        "request": _CSR,
     },
 }
 
@@ -77,3 +91,7 @@ class ImageOnNode(Schema):
 
 class NodesOfImage(Schema):
     nodes = fields.List(fields.Nested(ImageOnNode))
+
+
+class RenewedCertificate(Schema):
+    certificate = fields.String(metadata={"description": "PEM, the newest of the node; empty: not issued yet"})

@@ -70,13 +70,27 @@ def common_name(certificate: x509.Certificate) -> str:
     return str(names[0].value)
 
 
-def check_issued(certificate: str, authority: str, key: ec.EllipticCurvePrivateKey) -> str:
-    """The name in a certificate for `key` that the authority issued. Refused(INVALID) if either did not."""
-    found, issuer = load(certificate), load(authority, "authority")
+def check_renewal(request: str, certificate: str, authority: str, name: str) -> None:
+    """Refused(INVALID) unless the request has the key of a certificate of that name, which the authority issued."""
+    key, found = public_key(request), load(certificate)
+    _check_issuer(found, load(authority, "authority"))
+    if found.public_key() != key:
+        raise invalid("request", "is not for the key of the present certificate")
+    if common_name(found) != name:
+        raise invalid("certificate", "has another name")
+
+
+def _check_issuer(found: x509.Certificate, issuer: x509.Certificate) -> None:
     try:
         found.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature) as error:
         raise invalid("certificate", "was not issued by the authority of the testbed") from error
+
+
+def check_issued(certificate: str, authority: str, key: ec.EllipticCurvePrivateKey) -> str:
+    """The name in a certificate for `key` that the authority issued. Refused(INVALID) if either did not."""
+    found, issuer = load(certificate), load(authority, "authority")
+    _check_issuer(found, issuer)
     if found.public_key() != key.public_key():
         raise invalid("certificate", "is for another key")
     return common_name(found)

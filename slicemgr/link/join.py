@@ -6,7 +6,6 @@ testbed's own vouch for; the fingerprint in the token names the latter.
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import shutil
@@ -18,20 +17,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from hmac import compare_digest
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from slicemgr.certificates import requests
 from slicemgr.certificates.private_files import write_private
 from slicemgr.config import CENTRE
 from slicemgr.errors import Code, Failed, Refused, invalid
+from slicemgr.link.centre import TIMEOUT, call, shown, text, trust
 
 _TOKEN = re.compile(r"([A-Za-z0-9_-]{43})#([0-9a-f]{64})")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_TIMEOUT = 30.0  # seconds for one request
 _PATIENCE = 120.0  # seconds until the signer has answered
 _INTERVAL = 1.0
-_LARGEST = 64 << 10  # bytes of an answer
 KEY, CERTIFICATE, AUTHORITY = "key.pem", "certificate.pem", "authority.pem"
 
 
@@ -88,7 +85,7 @@ def _authority(url: str, fingerprint: str) -> str:
     """The certificate with that fingerprint: it alone decides, whoever the server is."""
     unchecked = ssl.create_default_context()
     unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
-    found = _text(_call(url, "GET", "/authority", None, unchecked), "certificate")
+    found = text(call(url, "GET", "/authority", None, unchecked), "certificate")
     if not compare_digest(requests.fingerprint(found), fingerprint):
         hint = "another server answers at this URL, or the line was not copied whole"
         raise Failed("the certificate authority at this URL is not the one that the token names", hint=hint)
@@ -97,8 +94,8 @@ def _authority(url: str, fingerprint: str) -> str:
 
 def _broker(url: str, authority: str) -> str:
     """The place of the broker, HOST:PORT; "": there is none. Of a server with a valid certificate."""
-    answer = _call(url, "GET", "/authority", None, _trust(authority))
-    return _text({"broker": "", **answer}, "broker", empty=True)
+    answer = call(url, "GET", "/authority", None, trust(authority))
+    return text({"broker": "", **answer}, "broker", empty=True)
 
 
 def _check_broker(place: str, authority: str) -> None:
@@ -108,88 +105,33 @@ def _check_broker(place: str, authority: str) -> None:
         return
     name, context = host.strip("[]"), ssl.create_default_context(cadata=authority)
     try:
-        with socket.create_connection((name, int(port)), timeout=_TIMEOUT) as plain:
+        with socket.create_connection((name, int(port)), timeout=TIMEOUT) as plain:
             context.wrap_socket(plain, server_hostname=name).close()
     except (OSError, ValueError) as error:
         hint = "this host must be able to connect to it: check firewalls, and whether RabbitMQ is running"
-        raise Failed(f"the broker of the testbed at {_shown(place)} cannot be reached: {error}", hint=hint) from error
-
-
-def _trust(authority: str) -> ssl.SSLContext:
-    """The authorities of the system, and that of the testbed."""
-    context = ssl.create_default_context()
-    context.load_verify_locations(cadata=authority)
-    return context
+        raise Failed(f"the broker of the testbed at {shown(place)} cannot be reached: {error}", hint=hint) from error
 
 
 def _certificate(url: str, authority: str, asked: dict[str, str], patience: float) -> dict[str, str]:
-    context = _trust(authority)
+    context = trust(authority)
     end = time.monotonic() + patience
     hint = "is `slicemgr signer` running at the centre? Get a new line with `slicectl node add`"
     failure = Failed("the testbed did not issue a certificate", hint=hint)
     while True:
         try:
-            answer = _call(url, "POST", "/join", asked, context)
+            answer = call(url, "POST", "/join", asked, context)
         except Failed as error:
             if error.code is not Code.UNAVAILABLE:
                 raise
             failure = error
         else:
-            found = {name: _text(answer, name, empty=True) for name in ("node", "site", "certificate")}
-            found["broker"] = _text({"broker": "", **answer}, "broker", empty=True)
+            found = {name: text(answer, name, empty=True) for name in ("node", "site", "certificate")}
+            found["broker"] = text({"broker": "", **answer}, "broker", empty=True)
             if found["certificate"]:
                 return found
         if time.monotonic() > end:
             raise failure
         time.sleep(min(_INTERVAL, patience))
-
-
-def _call(url: str, method: str, path: str, body: dict[str, str] | None, context: ssl.SSLContext) -> dict[str, Any]:
-    parts = urlsplit(url)
-    assert parts.hostname is not None  # by `check`
-    if parts.scheme == "https":
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            parts.hostname, parts.port, timeout=_TIMEOUT, context=context
-        )
-    else:
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT)
-    data = None if body is None else json.dumps(body).encode()
-    headers = {"Accept": "application/json", "User-Agent": "slicemgr", "Content-Type": "application/json"}
-    with ExitStack() as stack:
-        stack.callback(connection.close)
-        try:
-            connection.request(method, f"{parts.path.rstrip('/')}/api/v1{path}", data, headers)
-            response = connection.getresponse()
-            status, content = response.status, response.read(_LARGEST)
-        except ssl.SSLCertVerificationError as error:
-            hint = "neither the system's authorities nor the testbed's issued it for this name"
-            raise Failed(
-                f"the certificate of {parts.hostname} is not valid: {error.verify_message}", hint=hint
-            ) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise Failed(f"{url} does not answer: {error}", code=Code.UNAVAILABLE) from error
-    try:
-        answer = json.loads(content)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise Failed(f"{parts.hostname} answered with status {status} and no JSON", hint="is it the URL of slicemgr?")
-    if status >= 400:
-        code = Code.from_wire(str(answer.get("code")))
-        raise Refused(code, _shown(answer.get("detail")), hint=_shown(answer.get("hint")))
-    return answer
-
-
-def _text(answer: dict[str, Any], name: str, *, empty: bool = False) -> str:
-    value = answer.get(name)
-    if not isinstance(value, str) or not (value or empty) or len(value) > requests.LONGEST:
-        raise Failed(f"the answer of the testbed has no valid {name}")
-    return value
-
-
-def _shown(value: object) -> str:
-    """Text of a server that is not trusted yet, for a terminal."""
-    return "".join(one if one.isprintable() else "?" for one in str(value or ""))[:300]
 
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:

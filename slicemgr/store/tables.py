@@ -370,6 +370,15 @@ certificates = sa.Table(
     sa.Column("revoked_at", UtcTime),
 )
 
+# Requests of nodes for a new certificate, until the signer has answered them.
+renewals = sa.Table(
+    "renewals",
+    metadata,
+    sa.Column("identity", sa.Text, primary_key=True),
+    _text("request"),
+    sa.Column("created_at", UtcTime, nullable=False),
+)
+
 images = sa.Table(
     "images",
     metadata,

@@ -85,6 +85,7 @@ CASES = {
         f"{API}/images/{LAB_IMAGE}/push", (403, 403, 403, 403, 202, 403), {"node": "node1"}
     ),
     f"POST {API}/join": Case(f"{API}/join", (422,), {"token": "x", "request": "x"}),
+    f"POST {API}/renew": Case(f"{API}/renew", (422,), {"identity": "x", "request": "x"}),
     f"POST {API}/nodes": Case(f"{API}/nodes", (403, 403, 403, 403, 409, 403), {"name": "node7"}),
     f"DELETE {API}/nodes/<name>": Case(f"{API}/nodes/node1", (403, 403, 403, 403, 409, 403)),
     f"POST {API}/nodes/<name>/drain": Case(f"{API}/nodes/node1/drain", (403, 403, 403, 403, 200, 403)),

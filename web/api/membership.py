@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
-from slicemgr.service.nodes import joining, membership
+from slicemgr.service.nodes import joining, membership, renewal
 from slicemgr.service.views import nodes as node_views
 from slicemgr.service.views.formats import Json, when
 from slicemgr.web import schemas, schemas_nodes, server
@@ -99,3 +99,16 @@ def join_testbed() -> Answer:
         "certificate": made.certificate,
         "broker": broker,
     }
+
+
+@open_routes.route("/renew", methods=["POST"])
+@open_routes.doc(requestBody=schemas.body(schemas_nodes.RENEW_REQUEST))
+@open_routes.alt_response(200, schema=schemas_nodes.RenewedCertificate)
+@open_routes.alt_response(403, schema=schemas.Problem)
+@open_routes.alt_response(422, schema=schemas.Problem)
+def renew_certificate() -> Answer:
+    """Request a new certificate for the key of a node. `certificate` is empty until it is issued: send it again."""
+    body = reading.body()
+    reading.only(body, "identity", "request")
+    found = renewal.renew(state().store, reading.text(body, "identity"), body.get("request"), address())
+    return {"certificate": found}
