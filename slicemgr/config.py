@@ -322,7 +322,7 @@ class Config:
     @property
     def joined(self) -> bool:
         """Whether this host has joined a testbed: its rows come from the centre, and its reports go there."""
-        return (self.membership_dir / CENTRE).exists()
+        return self.membership_dir.is_dir()  # the files in it are for root alone, the web process asks too
 
     @property
     def link_socket(self) -> Path:

@@ -17,7 +17,7 @@ from test_join_command import served, signing
 from slicemgr.certificates import requests
 from slicemgr.certificates.authority import Authority
 from slicemgr.certificates.private_files import write_private
-from slicemgr.config import HubConfig
+from slicemgr.config import CENTRE, HubConfig
 from slicemgr.errors import Refused
 from slicemgr.hub import signer
 from slicemgr.link import join as link
@@ -149,7 +149,7 @@ def test_a_host_renews_by_itself(service: Service, authority: Authority, member:
     assert host.is_due(folder, utcnow() + timedelta(days=61))
     config = dataclasses.replace(service.config, hub=HubConfig(broker="testbed.example:5671"))
     with served(create_app(config, service.store)) as url, signing(service, authority):
-        write_private(folder / link.CENTRE, json.dumps({"url": url}).encode())
+        write_private(folder / CENTRE, json.dumps({"url": url}).encode())
         host.renew(folder)
         assert (folder / link.CERTIFICATE).read_text() == member.certificate, "it is not due at the centre"
         member.ages()
@@ -157,6 +157,4 @@ def test_a_host_renews_by_itself(service: Service, authority: Authority, member:
     found = (folder / link.CERTIFICATE).read_text()
     assert found != member.certificate
     assert requests.check_issued(found, authority.certificate, member.key) == member.identity
-    assert sorted(one.name for one in folder.iterdir()) == sorted(
-        [link.KEY, link.AUTHORITY, link.CERTIFICATE, link.CENTRE]
-    )
+    assert sorted(one.name for one in folder.iterdir()) == sorted([link.KEY, link.AUTHORITY, link.CERTIFICATE, CENTRE])
