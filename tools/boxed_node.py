@@ -79,6 +79,8 @@ class BoxedNode:
         for daemon in ("agent", "link"):
             self.box.signal_daemon(daemon, signal.SIGKILL)
         shutil.rmtree(self.box.path(_MEMBERSHIP), ignore_errors=True)
+        for file in self.box.path(STATE).glob("mirror.db*"):
+            file.unlink()
         if self._state(centre) in ("joined", "active"):
             centre.slicectl("node", "remove", self.name, "--yes")
         line = centre.slicectl("node", "add", self.name, "--site", self.site).strip()

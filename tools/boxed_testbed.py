@@ -1,6 +1,6 @@
-"""`make testbed`: a centre and three nodes in boxes at a switch, the third node behind NAT. `make down` removes them.
+"""`make testbed`: a centre and three nodes in boxes at a switch, the third node behind NAT, and a slice on all nodes.
 
-Each step first checks whether it is already done, so that it can be run again at any time.
+Each step first checks whether it is already done, so that it can be run again at any time. `make down` removes it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import demo
@@ -21,6 +22,7 @@ from nodebox_switch import Switch
 
 SITES = {"n1": "a", "n2": "a", "n3": "b"}
 BEHIND_NAT = ("n3",)
+RECIPE, SLICE = demo.RECIPE, "demo"
 
 
 def say(text: str) -> None:
@@ -58,8 +60,31 @@ class BoxedTestbed:
 
     def listed(self) -> list[dict[str, Any]]:
         """The nodes as `slicectl node list` shows them."""
-        found: list[dict[str, Any]] = json.loads(self.centre.slicectl("node", "list", "-f", "json"))
+        found: list[dict[str, Any]] = self._json("node", "list")
         return found
+
+    def create_slice(self, key: Path) -> str:
+        """A slice of containers, one on each node, and a login to each through its port. Returns what they print."""
+        if not any(one["name"] == RECIPE for one in self._json("image", "list")):
+            say(f"importing {RECIPE}")
+            self.centre.slicectl("image", "import", demo.ensure_image(), "--name", RECIPE)
+        if any(one["name"] == SLICE for one in self._json("list")):
+            say("deleting the slice of the last time")
+            self.centre.slicectl("delete", SLICE)
+        count = len(self.nodes)
+        say(f"slicectl create {SLICE} --type lxc --count {count}")
+        words = ("--type", "lxc", "--image", RECIPE, "--count", str(count), "--ssh-key", f"{key}.pub")
+        self.centre.slicectl("create", SLICE, *words)
+        slivers = self._json("show", SLICE)["slivers"]
+        if {one["node"] for one in slivers} != set(self.nodes):
+            raise BoxError(f"the slice is not on all nodes: {[one['node'] for one in slivers]}")
+        login = ("ssh", "-i", key)
+        return "".join(
+            self.centre.slicectl(*login, f"{SLICE}/{number}", "--", "id -un; hostname") for number in range(count)
+        )
+
+    def _json(self, *words: str) -> Any:
+        return json.loads(self.centre.slicectl(*words, "-f", "json"))
 
     def destroy(self) -> None:
         for node in self.nodes.values():
@@ -78,8 +103,10 @@ def main() -> None:
             testbed.start()
             key = demo.ensure_key()
             demo.write_client(VENV / "etc/slicemgr/client.json", {**testbed.centre.client(), "identity": str(key)})
+            inside = testbed.create_slice(key)
     except BoxError as error:
         sys.exit(f"testbed: {error}")
+    print(inside, end="")
     print(testbed.centre.slicectl("node", "list"), end="")
     print(f"\nThe web page: {testbed.centre.url}/ (its certificate is from {testbed.centre.authority})")
     print(f"Sign in:      {testbed.centre.sign_in_link()}")

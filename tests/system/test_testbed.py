@@ -107,6 +107,13 @@ def test_the_report_of_a_node_without_a_link_ages(testbed: BoxedTestbed) -> None
     eventually(lambda: shown(testbed, "n2")["beat_at"] > last, "it reports again", 120)
 
 
+def test_a_slice_over_all_nodes(testbed: BoxedTestbed) -> None:
+    """With a login to each sliver, also through the router of the node behind NAT."""
+    lines = testbed.create_slice(demo.ensure_key()).splitlines()
+    assert lines == ["root", "demo-0", "root", "demo-1", "root", "demo-2"]
+    testbed.centre.slicectl("delete", "demo")
+
+
 def refused(node: BoxedNode) -> bool:
     """Whether the newest attempt of the link to connect failed."""
     lines = [line for line in node.daemons.log("link").splitlines() if "onnect" in line]
