@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL = 10.0  # seconds between two beats
 _NEVER = -math.inf
-_FACTS = 60.0  # seconds between two beats with facts; they are also in the first after each connect
+_FACTS = 60.0  # seconds after which a beat has the facts again, also if they have not changed
 
 
 class Exchange:
@@ -34,13 +34,14 @@ class Exchange:
     def __init__(self, config: Config, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._config, self._store, self._clock = config, store, clock
         self._incarnation, self._sequence = secrets.token_hex(8), 0
-        self._beaten = self._facts = _NEVER
+        self._beaten = self._facts_at = _NEVER
+        self._facts: dict[str, object] = {}  # that were sent last
         self._reports = Reports(store)
         self.acknowledged = _NEVER  # when the hub acknowledged a beat last
 
     def connected(self) -> None:
         """There is a new connection: what was under way may be lost."""
-        self._beaten = self._facts = _NEVER
+        self._beaten = self._facts_at = _NEVER
         self._reports.reset()
 
     def look(self) -> None:
@@ -84,8 +85,9 @@ class Exchange:
             row = c.execute(own).first()
         seen = None if row is None else row.agent_seen_at
         facts = None
-        if row is not None and row.facts and now - self._facts >= _FACTS:
-            facts, self._facts = dict(row.facts), now
+        if row is not None and row.facts and (row.facts != self._facts or now - self._facts_at >= _FACTS):
+            facts = self._facts = dict(row.facts)
+            self._facts_at = now
         state = mirror.state(self._store)
         return Beat(
             incarnation=self._incarnation,

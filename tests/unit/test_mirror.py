@@ -73,6 +73,21 @@ def test_rows_arrive_as_the_agent_reads_them(world: World) -> None:
         assert set(c.scalars(sa.select(t.users.c.email))) == {""}
 
 
+def test_facts_arrive_when_they_change(world: World) -> None:
+    """The link may start before the agent; what an agent announces is not held back until facts are due again."""
+
+    def arrived(**facts: int) -> bool:
+        with world.node.write() as c:
+            c.execute(t.nodes.update().where(t.nodes.c.name == LOCAL).values(facts=facts, agent_seen_at=utcnow()))
+        world.settle(10)
+        with world.centre.read() as c:
+            return bool(c.scalar(sa.select(t.nodes.c.facts).where(t.nodes.c.name == NODE)) == facts)
+
+    world.settle()  # without an agent
+    assert arrived(cpus=2)
+    assert arrived(cpus=4), "it restarted on a larger machine"
+
+
 def test_a_change_is_sent_alone(world: World) -> None:
     create(world, count=3)
     world.settle()
