@@ -17,7 +17,7 @@ class ImageWaits:
 
     def __init__(self, images: NodeImages, journal: Journal) -> None:
         self._images, self._journal = images, journal
-        self._shown: dict[str, Status] = {}  # operation → what was reported last
+        self._shown: dict[str, tuple[str, Status]] = {}  # operation → sliver and what was reported of it last
 
     def absent(self, slivers: Iterable[Sliver]) -> set[str]:
         """The ids of slivers that wait for their image, which is fetched."""
@@ -27,14 +27,19 @@ class ImageWaits:
         return set(waiting)
 
     def holds_back(self, operation: pending.Operation, rows: Mapping[str, Sliver]) -> bool:
-        """Whether the operation must wait; how far its image is becomes a step of it. rows: its slivers by id."""
+        """Whether the operation must wait; how far its image is becomes a step of it. rows: its slivers by id.
+
+        The step is of one of the slivers that wait, because other nodes have steps of the same operation.
+        """
         slivers = [rows[one] for one in operation.slivers if one in rows]
-        wanted = sorted({one.image for one in slivers if self._images.missing(one)})
-        if wanted:
-            self._show(operation, self._images.want(wanted[0]))
+        waiting = sorted((one.image, one.id) for one in slivers if self._images.missing(one))
+        if waiting:
+            image, first = waiting[0]
+            self._show(operation, first, self._images.want(image))
             return True
-        if self._shown.pop(operation.id, None) is not None:
-            self._journal.add(pending.StepSeen(operation.id, "", _STEP, OperationState.DONE, percent=100))
+        shown = self._shown.pop(operation.id, None)
+        if shown is not None:
+            self._journal.add(pending.StepSeen(operation.id, shown[0], _STEP, OperationState.DONE, percent=100))
         if operation.kind == "create":
             for image in {one.image for one in slivers}:
                 self._images.used(image)
@@ -45,14 +50,14 @@ class ImageWaits:
         for gone in set(self._shown) - pending_ids:
             del self._shown[gone]
 
-    def _show(self, operation: pending.Operation, status: Status) -> None:
-        before = self._shown.get(operation.id)
+    def _show(self, operation: pending.Operation, waiting: str, status: Status) -> None:
+        sliver, before = self._shown.get(operation.id, (waiting, None))
         if before == status:
             return
         if before is None:
             self._journal.add(pending.OperationStarted(operation.id))
-        self._shown[operation.id] = status
+        self._shown[operation.id] = (sliver, status)
         step = pending.StepSeen(
-            operation.id, "", _STEP, OperationState.RUNNING, status.error or status.step, status.percent
+            operation.id, sliver, _STEP, OperationState.RUNNING, status.error or status.step, status.percent
         )
         self._journal.add(step)
