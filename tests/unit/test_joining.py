@@ -197,7 +197,7 @@ def test_a_node_that_has_not_joined_gets_nothing(service: Service, authority: Au
     assert [row.sliver.slice_name for row in service.rows()] == ["exp"]  # the slivers of node1
     with pytest.raises(Refused, match="a-first"):
         service.create("two", node="a-first")
-    with pytest.raises(Refused, match="cannot be reached"):
+    with pytest.raises(Refused, match="no agent of node a-first has reported yet"):
         nodes.request(service.store, service.config, "a-first", "doctor", ADMIN, {})
 
 

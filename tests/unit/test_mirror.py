@@ -27,7 +27,8 @@ from slicemgr.link import mirror as received
 from slicemgr.model import Desired, OperationState, Phase
 from slicemgr.policy import messages, mirror
 from slicemgr.policy.messages import Rows
-from slicemgr.service.slices import slices
+from slicemgr.service.nodes import nodes
+from slicemgr.service.slices import consoles, slices
 from slicemgr.store import outbox, pending, schema
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -86,6 +87,31 @@ def test_facts_arrive_when_they_change(world: World) -> None:
     world.settle()  # without an agent
     assert arrived(cpus=2)
     assert arrived(cpus=4), "it restarted on a larger machine"
+
+
+def test_an_operation_on_the_node_itself(world: World) -> None:
+    """Such as `doctor`: its agent gets it, and its result arrives."""
+    id_ = nodes.request(world.centre, world.service.config, NODE, "doctor", ADMIN, {})
+    world.settle()
+    with world.node.read() as c:
+        [operation] = pending.pending_operations(c, LOCAL)
+    assert (operation.id, operation.kind) == (id_, "doctor")
+    world.record(pending.OperationEnded(id_, OperationState.DONE, result={"ok": True}))
+    world.settle()
+    assert world.scalar(world.centre, sa.select(t.operations.c.result)) == {"ok": True}
+    assert world.scalar(world.centre, sa.select(t.operations.c.state)) == OperationState.DONE
+    with world.node.read() as c:
+        assert not pending.pending_operations(c, LOCAL)
+
+
+def test_a_console_of_the_node_is_refused(world: World) -> None:
+    """The agent with the console is on another host; one beside the service gets a token."""
+    create(world)
+    world.service.create("here")
+    with pytest.raises(Refused, match="exp/1 is on another host"):
+        consoles.ask(world.centre, "exp", 1, ADMIN)
+    assert not world.scalar(world.centre, sa.select(sa.exists().where(t.events.c.action == "console")))
+    assert consoles.ask(world.centre, "here", 0, ADMIN)
 
 
 def test_a_change_is_sent_alone(world: World) -> None:

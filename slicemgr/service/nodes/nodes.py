@@ -34,18 +34,6 @@ class NodeRow:
     cursors: allocate.Cursors
 
 
-def own(c: Connection) -> str:
-    """The name of the first node whose agent uses the database itself, which imports images.
-
-    Refused(UNAVAILABLE) if there is none (yet).
-    """
-    query = sa.select(_N.name).where(_N.state == NodeState.ACTIVE, _N.identity.is_(None))
-    name = c.scalar(query.order_by(_N.name).limit(1))
-    if name is None:
-        raise _no_agent()
-    return str(name)
-
-
 def every(c: Connection, config: Config, image: str = "") -> dict[str, NodeRow]:
     """All nodes with an agent, by name. image: sha256 of the image whose presence matters.
 
@@ -105,12 +93,12 @@ def request(store: Store, config: Config, name: str, kind: str, by: Principal, p
     """Start an operation on a node, such as `doctor` or `gc`; the operation's id."""
     access.run_on_node(by, kind)
     with store.write() as c:
-        row = c.execute(sa.select(_N.state, _N.identity).where(_N.name == name)).first()
-        if row is None:
+        found = c.scalar(sa.select(_N.state).where(_N.name == name))
+        if found is None:
             raise Refused(Code.NOT_FOUND, f"there is no node {name!r}", field="node")
-        if row.state != NodeState.ACTIVE or row.identity is not None:
-            hint = "only nodes whose agent uses the database itself take operations"
-            raise Refused(Code.CONFLICT, f"the agent of node {name} cannot be reached yet", hint=hint)
+        if found != NodeState.ACTIVE:
+            hint = "`slicectl node list` shows what its host must do first"
+            raise Refused(Code.CONFLICT, f"no agent of node {name} has reported yet", hint=hint)
         now = utcnow()
         operation = operations.add(c, kind, operations.Subject(name), by.user, now, params)
         operations.note(c, by.user, kind, now, detail=name, address=by.address)
