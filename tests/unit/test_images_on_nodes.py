@@ -219,7 +219,7 @@ def test_an_image_in_use_is_not_dropped(place: Place) -> None:
     assert refused.value.code is Code.CONFLICT and place.files() == {SHA}
     with place.service.store.write() as c:
         c.execute(t.slivers.delete())
-        c.execute(t.operations.update().values(state=OperationState.DONE))
+        c.execute(t.operation_parts.update().values(state=OperationState.DONE))
     place.images.drop(SHA)
     assert place.files() == set() and place.states() == []
 
@@ -296,7 +296,7 @@ def test_who_imports_and_what_is_kept(tmp_path: Path) -> None:
         assert (row.id, row.kind, row.params["size"]) == (operation, "image-import", 1)
         service.record(pending.ImageSeen(sha256, ImageState.READY, arch="x86_64"))
         assert image_service.sweep_uploads(store, config) == []
-        service.record(pending.OperationEnded(row.id, OperationState.DONE))
+        service.record(pending.OperationEnded(row.id, OperationState.DONE), node="node7")
         service.record(pending.ImageOnNode(sha256, "node7", NodeImageState.READY))
         service.record(pending.NodeSeen("node1", "192.0.2.1", FACTS))
         image_service.delete(store, config, "new", ADMIN)

@@ -388,8 +388,9 @@ def test_an_operation_of_the_node_gives_the_right_until_it_ends(testbed: Joined)
     testbed.place("node1")
     assert testbed.get(testbed.token())[0] == 403
     with testbed.service.store.write() as c:
-        c.execute(t.operations.update().values(node="node7", image=SHA))
+        c.execute(t.operations.update().values(image=SHA))
+        c.execute(t.operation_parts.update().values(node="node7"))
     assert testbed.get(testbed.token())[0] == 200
     with testbed.service.store.write() as c:
-        c.execute(t.operations.update().values(state="done"))
+        c.execute(t.operation_parts.update().values(state="done"))
     assert testbed.get(testbed.token())[0] == 403
