@@ -83,8 +83,9 @@ def _beat(c: Connection, identity: str, node: Row[*tuple[Any, ...]], beat: Beat)
         c.execute(t.links.update().where(l.identity == identity).values(row))
     changes: dict[str, object] = {"address": beat.address} if beat.address else {}
     if beat.agent_age is not None:
-        changes |= {"agent_seen_at": now - timedelta(seconds=beat.agent_age), "state": NodeState.ACTIVE}
-        if node.state != NodeState.ACTIVE:
+        changes["agent_seen_at"] = now - timedelta(seconds=beat.agent_age)
+        if beat.mirror and node.state != NodeState.ACTIVE:  # a node without a mirror does not get its slivers
+            changes["state"] = NodeState.ACTIVE
             operations.note(c, ADMIN, "node active", now, detail=node.name)
     if beat.facts is not None:
         changes["facts"] = dict(beat.facts)

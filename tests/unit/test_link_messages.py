@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from bare_service import ADMIN, Service
+from bare_service import ADMIN, FACTS, Service
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +24,8 @@ from slicemgr.service.views import nodes as node_views
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
-BEAT = Beat("0123456789abcdef", 1, "1.2.3", "192.0.2.7", 3.0, {"cpus": 8, "kinds": {"lxc": True}, "kernel": "6.1"})
+SEEN = {"cpus": 8, "kinds": {"lxc": True}, "kernel": "6.1"}
+BEAT = Beat("0123456789abcdef", 1, "1.2.3", "192.0.2.7", 3.0, SEEN, mirror=2)
 
 
 def changed(**fields: Any) -> str:
@@ -156,10 +157,14 @@ def test_members(service: Service) -> None:
 
 def test_a_node_without_a_mirror_gets_no_slivers(service: Service) -> None:
     one = member(service, "a-first")
-    reports.apply(service.store, [Report(one, beat(1))])
+    reports.apply(service.store, [Report(one, beat(1, mirror=0))])
     service.create()
     with service.store.read() as c:
         assert set(c.scalars(sa.select(t.slivers.c.node))) == {"node1"}
     with pytest.raises(Refused, match="a-first"):
         service.create("two", node="a-first")
     membership.remove(service.store, "a-first", ADMIN)
+    reports.apply(service.store, [Report(member(service, "a-second"), beat(1, facts=FACTS))])
+    service.create("two", node="a-second")  # the control: with a mirror it gets slivers
+    with service.store.read() as c:
+        assert set(c.scalars(sa.select(t.slivers.c.node))) == {"node1", "a-second"}
