@@ -8,9 +8,9 @@ import pytest
 from bare_service import config_in, fresh_database
 
 import slicemgr.store
-from slicemgr.model import ImageState, OperationState, Phase
+from slicemgr.model import ImageState, NodeImageState, OperationState, Phase
 from slicemgr.store import incarnation, pending
-from slicemgr.store.updates import utcnow
+from slicemgr.store.updates import ImageOnNode, SliverUsed, utcnow
 
 pytestmark = pytest.mark.usefixtures("both_stores")
 
@@ -21,7 +21,9 @@ UPDATES: list[pending.Update] = [
     pending.SliverDone("op", "a-0", OperationState.DONE),
     pending.OperationStarted("op"),
     pending.OperationEnded("op", OperationState.DONE),
+    SliverUsed("a-0", 1_700_000_000, 1, 2, 3),
     pending.ImageSeen("00", ImageState.READY),
+    ImageOnNode("00", "node", NodeImageState.FAILED, "no room"),
     pending.ImageGone("00"),
     pending.NodeSeen("node", "192.0.2.1", {"cpus": 2}),
     pending.EventSeen("agent", "repair"),
