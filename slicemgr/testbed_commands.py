@@ -37,12 +37,14 @@ def signer(config: settings.Config) -> None:
 def join(config: settings.Config, url: str, token: str) -> None:
     """Make this host a node of the testbed at URL (root). `slicectl node add` prints the command with its TOKEN.
 
-    The checks of `slicemgr doctor` must pass before anything is sent. If the command fails, the host is as before.
+    The checks of `slicemgr doctor` must pass before anything is sent, and the host has no slivers of its own. If the
+    command fails, the host is as before and TOKEN can be used again.
     """
     from slicemgr import agent_process
     from slicemgr.link import join as joining
 
     joining.check(url, token, config.membership_dir)
+    _refuse_own_slivers(config)
     failed = [one for one in agent_process.checks(config) if one.ok is False]
     if failed:
         names = ", ".join(one.name for one in failed)
@@ -50,6 +52,19 @@ def join(config: settings.Config, url: str, token: str) -> None:
     joined = joining.join(url, token, config.membership_dir)
     site = f" of site {joined.site}" if joined.site else ""
     click.echo(f"This host is now node {joined.node}{site}.")
+
+
+def _refuse_own_slivers(config: settings.Config) -> None:
+    """The agent of a host that has joined works on the rows of the testbed, and would not manage others."""
+    from slicemgr import store
+    from slicemgr.service.nodes import membership
+    from slicemgr.store.url import SQLITE, parse
+
+    url = parse(config.store_url)
+    if url.get_backend_name() == SQLITE and not Path(url.database or "").exists():
+        return
+    with store.open(config) as opened:
+        membership.refuse_own(opened, config.node.name)
 
 
 @click.command("broker-files")

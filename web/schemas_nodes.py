@@ -67,6 +67,10 @@ class Removed(Schema):
     removed = fields.String()
 
 
+class Withdrawn(Schema):
+    withdrawn = fields.String(metadata={"description": "The name of the node, whose token can be used again"})
+
+
 class AuthorityCertificate(Schema):
     certificate = fields.String(metadata={"description": "PEM"})
     broker = fields.String(metadata=_BROKER)

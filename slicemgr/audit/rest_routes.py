@@ -82,6 +82,7 @@ RULES: Mapping[str, Rule] = {
     f"POST {API}/nodes": Rule({"name": "/"}, _DENIED),  # no valid name, so that no node would be added
     f"POST {API}/nodes/{{name}}/rename": Rule({"name": "/"}, _DENIED, objects=_NO_NODE),
     f"POST {API}/join": Rule({"token": "audit", "request": "audit"}, (409, 422)),
+    f"POST {API}/join/withdraw": Rule({"token": "audit", "request": "audit"}, (403,)),
     f"POST {API}/renew": Rule({"identity": "audit", "request": "audit"}, (422,)),
     f"POST {API}/nodes/{{name}}/doctor": Rule(expected=_DENIED, objects=_NO_NODE),
     f"POST {API}/nodes/{{name}}/gc": Rule({"apply": False}, _DENIED, objects=_NO_NODE),

@@ -7,14 +7,16 @@ testbed's own vouch for; the fingerprint in the token names the latter.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 import socket
 import ssl
 import tempfile
 import time
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from hmac import compare_digest
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,6 +26,8 @@ from slicemgr.certificates.private_files import write_private
 from slicemgr.config import CENTRE
 from slicemgr.errors import Code, Failed, Refused, invalid
 from slicemgr.link.centre import TIMEOUT, call, shown, text, trust
+
+log = logging.getLogger(__name__)
 
 _TOKEN = re.compile(r"([A-Za-z0-9_-]{43})#([0-9a-f]{64})")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -55,7 +59,7 @@ def check(url: str, token: str, folder: Path) -> tuple[str, str]:
 
 
 def join(url: str, token: str, folder: Path, patience: float = _PATIENCE) -> Joined:
-    """Write key, certificate, authority and URL to a new folder. On an error it does not exist.
+    """Write key, certificate, authority and URL to a new folder. On an error there is none, and the token is unused.
 
     patience: seconds to wait for the signer. Refused: the token is not valid. Failed: the testbed cannot be reached, or
     is not the one that the token is of.
@@ -65,20 +69,36 @@ def join(url: str, token: str, folder: Path, patience: float = _PATIENCE) -> Joi
     _check_broker(_broker(url, authority), authority)
     key = requests.new_key()
     asked = {"token": secret, "request": requests.new_request(key)}
-    answer = _certificate(url, authority, asked, patience)
-    identity = requests.check_issued(answer["certificate"], authority, key)
-    joined = Joined(answer["node"], answer["site"], identity)
-    centre = {"url": url, "broker": answer["broker"], "node": joined.node, "site": joined.site, "identity": identity}
-    _write(
-        folder,
-        {
-            KEY: requests.key_pem(key),
-            CERTIFICATE: answer["certificate"].encode(),
-            AUTHORITY: authority.encode(),
-            CENTRE: (json.dumps(centre, indent=2) + "\n").encode(),
-        },
-    )
+    with _withdrawn_on_failure(url, authority, asked):
+        answer = _certificate(url, authority, asked, patience)
+        identity = requests.check_issued(answer["certificate"], authority, key)
+        joined = Joined(answer["node"], answer["site"], identity)
+        centre = {"url": url, "broker": answer["broker"], **asdict(joined)}
+        _write(
+            folder,
+            {
+                KEY: requests.key_pem(key),
+                CERTIFICATE: answer["certificate"].encode(),
+                AUTHORITY: authority.encode(),
+                CENTRE: (json.dumps(centre, indent=2) + "\n").encode(),
+            },
+        )
     return joined
+
+
+@contextmanager
+def _withdrawn_on_failure(url: str, authority: str, asked: dict[str, str]) -> Iterator[None]:
+    """The testbed forgets a request whose host did not join, and the token can be used again."""
+    try:
+        yield
+    except BaseException:
+        try:
+            call(url, "POST", "/join/withdraw", asked, trust(authority))
+        except Refused:
+            pass  # the testbed has not accepted the request
+        except Failed as error:
+            log.warning("the testbed may still wait for this host: `slicectl node remove` there removes it: %s", error)
+        raise
 
 
 def _authority(url: str, fingerprint: str) -> str:

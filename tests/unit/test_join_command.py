@@ -7,7 +7,7 @@ import ssl
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,12 @@ from slicemgr.certificates import requests
 from slicemgr.certificates.authority import Authority
 from slicemgr.config import HubConfig
 from slicemgr.errors import Failed, Refused, SlicemgrError
-from slicemgr.hub import signer
+from slicemgr.hub import reports, signer
 from slicemgr.link import join as link
-from slicemgr.service.nodes import membership
+from slicemgr.model import NodeState
+from slicemgr.service.nodes import joining, membership
 from slicemgr.service.views import nodes as node_views
+from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 from slicemgr.web import create_app
 
@@ -166,6 +168,54 @@ def test_without_a_signer_nothing_stays(service: Service, authority: Authority, 
     with served(create_app(service.config, service.store)) as url, pytest.raises(Failed, match="did not issue"):
         link.join(url, f"{made.token}#{made.authority}", tmp_path / "membership", patience=0)
     assert not list(tmp_path.glob("*join*")) and not (tmp_path / "membership").exists()
+
+
+@pytest.mark.parametrize("withdrawing", [True, False])
+def test_a_failed_join_is_undone_at_the_testbed(
+    service: Service, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, withdrawing: bool
+) -> None:
+    """The host cannot store its certificate. The control is one that does not tell the testbed."""
+    made, folder = added(service), tmp_path / "file" / "membership"
+    line = f"{made.token}#{made.authority}"
+    (tmp_path / "file").touch()
+    app = create_app(service.config, service.store)
+    with served(app, chain(authority, tmp_path / "tls")) as url, signing(service, authority):
+        with monkeypatch.context() as patch:
+            if not withdrawing:
+                patch.setattr(link, "_withdrawn_on_failure", lambda *_: nullcontext())
+            with pytest.raises(OSError):
+                link.join(url, line, folder)
+        assert node_state(service) == ("added" if withdrawing else "joined")
+        again = code(lambda: link.join(url, line, tmp_path / "membership"))
+    assert again == ("" if withdrawing else "denied")
+    assert node_state(service) == "joined"
+
+
+def test_a_node_that_connected_cannot_be_withdrawn(service: Service, authority: Authority) -> None:
+    made, request = added(service), requests.new_request(requests.new_key())
+    joining.join(service.store, made.token, request, "")
+    other = requests.new_request(requests.new_key())
+    assert code(lambda: joining.withdraw(service.store, made.token, other, "")) == "denied"
+    signer.sign(service.store, authority)
+    with service.store.write() as c:
+        c.execute(t.nodes.update().values(state=NodeState.ACTIVE))
+    assert code(lambda: joining.withdraw(service.store, made.token, request, "")) == "denied"
+    with service.store.write() as c:
+        c.execute(t.nodes.update().where(t.nodes.c.name == "node7").values(state=NodeState.JOINED))
+    assert joining.withdraw(service.store, made.token, request, "") == "node7"
+    assert reports.members(service.store) == set()
+
+
+def test_a_host_with_slivers_or_nodes_does_not_join(service: Service, authority: Authority) -> None:
+    node = service.config.node.name
+    membership.refuse_own(service.store, node)
+    service.create()
+    with pytest.raises(Refused, match="slivers of its own"):
+        membership.refuse_own(service.store, node)
+    membership.refuse_own(service.store, "another")
+    added(service)
+    with pytest.raises(Refused, match="centre of 1 nodes"):
+        membership.refuse_own(service.store, "another")
 
 
 @contextmanager

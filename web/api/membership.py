@@ -101,6 +101,17 @@ def join_testbed() -> Answer:
     }
 
 
+@open_routes.route("/join/withdraw", methods=["POST"])
+@open_routes.doc(requestBody=schemas.body(schemas_nodes.JOIN_REQUEST))
+@open_routes.alt_response(200, schema=schemas_nodes.Withdrawn)
+@open_routes.alt_response(403, schema=schemas.Problem)
+def withdraw_join() -> Answer:
+    """Undo a join that failed at its host: the certificate is revoked, and the token can be used again."""
+    body = reading.body()
+    reading.only(body, "token", "request")
+    return {"withdrawn": joining.withdraw(state().store, reading.text(body, "token"), body.get("request"), address())}
+
+
 @open_routes.route("/renew", methods=["POST"])
 @open_routes.doc(requestBody=schemas.body(schemas_nodes.RENEW_REQUEST))
 @open_routes.alt_response(200, schema=schemas_nodes.RenewedCertificate)

@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.certificates import requests
 from slicemgr.errors import Code, Refused
+from slicemgr.model import NodeState
 from slicemgr.service.accounts import authentication
 from slicemgr.service.nodes import membership, operations
 from slicemgr.store import Store
@@ -58,9 +59,29 @@ def join(store: Store, token: str, request: object, address: str) -> Membership:
     return Membership(row.node, row.site, row.identity, str(certificate or ""))
 
 
+def withdraw(store: Store, token: str, request: object, address: str) -> str:
+    """Undo a join that failed at its host: the name of the node, whose token is unused again until it expires.
+
+    request: the one that came with the token. Refused(DENIED): the token has expired, or came with another request, or
+    the node has connected since.
+    """
+    now, n = utcnow(), t.nodes.c
+    with store.write() as c:
+        row = _row(c, token)
+        if not row.request or row.request != request or row.state not in (NodeState.ADDED, NodeState.JOINED):
+            raise _void()
+        membership.revoke(c, row.identity, now)
+        c.execute(t.links.delete().where(t.links.c.identity == row.identity))
+        c.execute(t.joins.update().where(_J.node == row.node).values(request="", address="", serial=""))
+        identity = membership.new_identity()
+        c.execute(t.nodes.update().where(n.name == row.node).values(state=NodeState.ADDED, identity=identity))
+        operations.note(c, row.user, "node join withdrawn", now, detail=row.node, address=address)
+    return str(row.node)
+
+
 def _row(c: Connection, token: str) -> Row[*tuple[Any, ...]]:
     n = t.nodes.c
-    query = sa.select(t.joins, n.site, n.identity).join(t.nodes, n.name == _J.node)
+    query = sa.select(t.joins, n.site, n.identity, n.state).join(t.nodes, n.name == _J.node)
     row = c.execute(query.where(_J.hash == authentication.digest(token), _J.expires_at > utcnow())).first()
     if row is None:
         raise _void()

@@ -65,8 +65,7 @@ def add(store: Store, raw: Mapping[str, Any], by: Principal) -> Added:
         found = authority(c)
         row = c.execute(sa.select(_N.state).where(_N.name == name)).first()
         if row is None:
-            identity = f"node-{names.new_tag()}{names.new_tag()}"
-            values = {"name": name, "site": site, "identity": identity, "state": NodeState.ADDED}
+            values = {"name": name, "site": site, "identity": new_identity(), "state": NodeState.ADDED}
             c.execute(t.nodes.insert().values(**values, address="", facts={}))
         elif row.state == NodeState.ADDED:
             c.execute(t.nodes.update().where(_N.name == name).values(site=site))
@@ -79,6 +78,11 @@ def add(store: Store, raw: Mapping[str, Any], by: Principal) -> Added:
         c.execute(t.joins.insert().values(**join, expires_at=made.expires_at))
         operations.note(c, by.user, "node add", now, detail=_detail(name, site), address=by.address)
     return made
+
+
+def new_identity() -> str:
+    """A name for certificates that no node had before."""
+    return f"node-{names.new_tag()}{names.new_tag()}"
 
 
 def authority(c: Connection) -> str:
@@ -118,6 +122,21 @@ def remove(store: Store, name: str, by: Principal) -> None:
             c.execute(t.metadata.tables[table].delete().where(t.metadata.tables[table].c.node == name))
         c.execute(t.nodes.delete().where(_N.name == name))
         operations.note(c, by.user, "node remove", now, detail=_detail(name, row.site), address=by.address)
+
+
+def refuse_own(store: Store, node: str) -> None:
+    """Refused(CONFLICT) if a host may not join another testbed: it has slivers, or is the centre of nodes itself.
+
+    store: its own. node: its name there.
+    """
+    with store.read() as c:
+        nodes = c.scalar(sa.select(sa.func.count()).where(_N.identity.is_not(None)))
+        count = c.scalar(sa.select(sa.func.count()).where(t.slivers.c.node == node))
+    if nodes:
+        raise Refused(Code.CONFLICT, f"this host is the centre of {nodes} nodes", hint="remove them first")
+    if count:
+        hint = "delete its slices first, because the testbed that it joins would not know them"
+        raise Refused(Code.CONFLICT, f"this host has {count} slivers of its own", hint=hint)
 
 
 def revoke(c: Connection, identity: str, now: datetime) -> None:
