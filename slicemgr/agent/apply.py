@@ -27,7 +27,7 @@ from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.network import neighbours, traffic
 from slicemgr.drivers.storage import atomic_file
 from slicemgr.drivers.storage.btrfs import Pool
-from slicemgr.errors import Failed, SlicemgrError
+from slicemgr.errors import Code, Failed, SlicemgrError
 from slicemgr.model import Phase, Sliver, SliverSnapshot, SliverType
 from slicemgr.policy import allocate
 from slicemgr.store import pending
@@ -166,6 +166,17 @@ class Applier:
         return made
 
     def _domain(self, sliver: Sliver) -> None:
+        """Start the domain, whatever an interrupted start has left: a link, or a domain that libvirtd was starting."""
+        traffic.unlink(sliver.id)
+        try:
+            self._start(sliver)
+        except Failed as error:
+            if error.code is Code.UNAVAILABLE or self._hypervisor.domain(sliver.id) is None:
+                raise
+            self.undo(Step.DOMAIN, sliver)
+            self._start(sliver)
+
+    def _start(self, sliver: Sliver) -> None:
         self._roots.launch(sliver)
         place = self._place()
         if sliver.type is SliverType.KVM:

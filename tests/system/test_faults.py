@@ -215,6 +215,20 @@ def test_libvirtd_gone_in_the_middle(node: Node, each_type: str, action: str, co
     node.agrees()
 
 
+@both_types
+def test_a_link_that_a_killed_libvirtd_left_is_no_failure(node: Node) -> None:
+    ask_while_nobody_listens(node, "create", "exp")
+    [(sliver,)] = node.rows("select id from slivers")
+    node.box.run(["ip", "link", "add", f"sm{sliver}", "type", "veth", "peer", "left"], check=True)
+    node.start_agent()
+    node.ok("wait", "exp", "--timeout", f"{BOOT}s")
+    [operation] = node.rows(
+        "select state, error from operations where kind = 'create' order by created_at desc limit 1"
+    )
+    assert operation == ("done", "")
+    node.agrees()
+
+
 def test_libvirtd_down_says_so_and_create_ends_when_it_is_back(node: Node) -> None:
     node.box.libvirtd("stop")
     try:
