@@ -47,14 +47,14 @@ broker = "{address}:{amqp}"
 
 
 class Daemons:
-    """Programs in the background of a box."""
+    """Programs in the background of a box. venv: the virtual environment with slicemgr."""
 
-    def __init__(self, box: Box) -> None:
-        self.box = box
+    def __init__(self, box: Box, venv: Path = VENV) -> None:
+        self.box, self.venv = box, venv
 
     def slicemgr(self, command: str, ready: Callable[[], bool] = lambda: True) -> None:
         """Run `slicemgr COMMAND` until the box ends."""
-        self.run(command, [str(VENV / "bin/slicemgr"), command], ready)
+        self.run(command, [str(self.venv / "bin/slicemgr"), command], ready)
 
     def run(self, tag: str, words: Sequence[str], ready: Callable[[], bool], **environment: str) -> None:
         """Start a program unless it runs, and wait until it is ready. Raises BoxError if it ends before."""

@@ -39,11 +39,16 @@ iptables -t nat -A PREROUTING -i wan -p udp --dport {_PORTS} -j DNAT --to-destin
 
 
 class BoxedNode:
-    """behind_nat: its box is at a router with the address of the node, which forwards the ports of slivers."""
+    """behind_nat: its box is at a router with the address of the node, which forwards the ports of slivers.
 
-    def __init__(self, box: Box, switch: Switch, name: str, site: str, *, behind_nat: bool = False) -> None:
+    venv: the virtual environment with its version of slicemgr.
+    """
+
+    def __init__(
+        self, box: Box, switch: Switch, name: str, site: str, *, behind_nat: bool = False, venv: Path = VENV
+    ) -> None:
         self.box, self.name, self.site, self.address = box, name, site, ""
-        self.daemons = Daemons(box)
+        self.daemons = Daemons(box, venv)
         self._switch, self._behind_nat = switch, behind_nat
 
     def start(self, centre: Centre) -> None:
@@ -57,7 +62,7 @@ class BoxedNode:
         self.box.path(SETTINGS).write_text(_TEXT.format(name=self.name, address=self.address))
         if not self._is_member(centre):
             self._join(centre)
-        self.daemons.shell(f"{VENV}/bin/slicemgr init")
+        self.daemons.shell(f"{self.daemons.venv}/bin/slicemgr init")
         self.daemons.slicemgr("link")
         if self.box.daemon("agent") is None:
             before = self.daemons.log("agent").count("is ready")
@@ -84,7 +89,7 @@ class BoxedNode:
         if self._state(centre) in ("joined", "active"):
             centre.slicectl("node", "remove", self.name, "--yes")
         line = centre.slicectl("node", "add", self.name, "--site", self.site).strip()
-        done = self.box.run(["sh", "-ec", f"PATH={VENV}/bin:$PATH; {line}"], timeout=READY)
+        done = self.box.run(["sh", "-ec", f"PATH={self.daemons.venv}/bin:$PATH; {line}"], timeout=READY)
         if done.returncode != 0:
             raise BoxError(f"{self.name} could not join: {done.stderr.strip()}")
 

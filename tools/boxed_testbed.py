@@ -5,6 +5,7 @@ Each step first checks whether it is already done, so that it can be run again a
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -30,13 +31,23 @@ def say(text: str) -> None:
 
 
 class BoxedTestbed:
-    """prefix: of the names of its boxes, so that several testbeds of a clone have different ones."""
+    """prefix: of the names of its boxes, so that several testbeds of a clone have different ones.
 
-    def __init__(self, prefix: str = "") -> None:
+    nodes_venv: the virtual environment with the nodes' version of slicemgr.
+    """
+
+    def __init__(self, prefix: str = "", nodes_venv: Path = VENV) -> None:
         self.switch = Switch(f"{prefix}switch-{CLONE}")
         self.centre = Centre(Box(f"{prefix}centre-{CLONE}"), self.switch)
         self.nodes = {
-            name: BoxedNode(Box(f"{prefix}{name}-{CLONE}"), self.switch, name, site, behind_nat=name in BEHIND_NAT)
+            name: BoxedNode(
+                Box(f"{prefix}{name}-{CLONE}"),
+                self.switch,
+                name,
+                site,
+                behind_nat=name in BEHIND_NAT,
+                venv=nodes_venv,
+            )
             for name, site in SITES.items()
         }
 
@@ -60,22 +71,22 @@ class BoxedTestbed:
 
     def listed(self) -> list[dict[str, Any]]:
         """The nodes as `slicectl node list` shows them."""
-        found: list[dict[str, Any]] = self._json("node", "list")
+        found: list[dict[str, Any]] = self.ask("node", "list")
         return found
 
     def create_slice(self, key: Path) -> str:
         """A slice of containers, one on each node, and a login to each through its port. Returns what they print."""
-        if not any(one["name"] == RECIPE for one in self._json("image", "list")):
+        if not any(one["name"] == RECIPE for one in self.ask("image", "list")):
             say(f"importing {RECIPE}")
             self.centre.slicectl("image", "import", demo.ensure_image(), "--name", RECIPE)
-        if any(one["name"] == SLICE for one in self._json("list")):
+        if any(one["name"] == SLICE for one in self.ask("list")):
             say("deleting the slice of the last time")
             self.centre.slicectl("delete", SLICE)
         count = len(self.nodes)
         say(f"slicectl create {SLICE} --type lxc --count {count}")
         words = ("--type", "lxc", "--image", RECIPE, "--count", str(count), "--ssh-key", f"{key}.pub")
         self.centre.slicectl("create", SLICE, *words)
-        slivers = self._json("show", SLICE)["slivers"]
+        slivers = self.ask("show", SLICE)["slivers"]
         if {one["node"] for one in slivers} != set(self.nodes):
             raise BoxError(f"the slice is not on all nodes: {[one['node'] for one in slivers]}")
         login = ("ssh", "-i", key)
@@ -83,7 +94,8 @@ class BoxedTestbed:
             self.centre.slicectl(*login, f"{SLICE}/{number}", "--", "id -un; hostname") for number in range(count)
         )
 
-    def _json(self, *words: str) -> Any:
+    def ask(self, *words: str) -> Any:
+        """What `slicectl` prints as JSON."""
         return json.loads(self.centre.slicectl(*words, "-f", "json"))
 
     def destroy(self) -> None:
@@ -94,9 +106,13 @@ class BoxedTestbed:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    help_ = "the virtual environment with the nodes' version of slicemgr, such as that of the release before"
+    parser.add_argument("--nodes-venv", type=Path, default=VENV, help=help_)
+    asked = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("testbed: must be root: it makes namespaces and btrfs pools")
-    started, testbed = time.monotonic(), BoxedTestbed()
+    started, testbed = time.monotonic(), BoxedTestbed(nodes_venv=asked.nodes_venv.absolute())
     RUN.mkdir(mode=0o700, exist_ok=True)
     try:
         with locked(RUN / "testbed"):
