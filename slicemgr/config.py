@@ -246,6 +246,7 @@ class HubConfig:
 
     broker: str = ""  # HOST:PORT at which nodes reach it; "": there is none
     management: str = "127.0.0.1:15672"
+    user: str = "slicemgr-hub"  # owns the files of the hub, which runs as this user: a name, or `uid:gid`
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +333,7 @@ class Config:
     @property
     def hub_socket(self) -> Path:
         """The socket on which `slicemgr hub` receives wake-up datagrams; the name is in ipc.wake, too."""
-        return self.node.run_dir / "hub.sock"
+        return self.node.run_dir / "hub" / "hub.sock"
 
     @property
     def experiments_dir(self) -> Path:

@@ -80,11 +80,14 @@ def broker_files(config: settings.Config, folder: Path, listen: str) -> None:
 
     from slicemgr.certificates.authority import Authority
     from slicemgr.hub import broker_files as files
+    from slicemgr.hub import owner
 
     (host, port), folder = _place(config), folder.absolute()
     authority, password = Authority.load(config.authority_dir), secrets.token_urlsafe(24)
     management = int(config.hub.management.rpartition(":")[2])
     files.write_client(authority, config.hub_dir, "hub", password)
+    if owner.exists(config.hub.user):
+        owner.give(config.hub_dir, config.hub.user)
     files.write_broker(authority, folder, [host], (listen, port), management, password)
     click.echo(f"Start RabbitMQ with RABBITMQ_CONF_ENV_FILE={folder}/{files.ENVIRONMENT}, then `slicemgr hub`.")
 
@@ -92,9 +95,12 @@ def broker_files(config: settings.Config, folder: Path, listen: str) -> None:
 @click.command()
 @click.pass_obj
 def hub(config: settings.Config) -> None:
-    """Connect the database of the testbed to its nodes, through the broker. It needs PostgreSQL and no root."""
+    """Connect the database of the testbed to its nodes, through the broker. It needs PostgreSQL.
+
+    Started as root, it becomes the owner of its files, which is `hub.user`, before it works.
+    """
     from slicemgr import store
-    from slicemgr.hub import chores, process
+    from slicemgr.hub import chores, owner, process
     from slicemgr.store.url import SQLITE, parse
 
     _place(config)
@@ -102,6 +108,7 @@ def hub(config: settings.Config) -> None:
         hint = "move the rows to PostgreSQL with `slicemgr db copy`"
         raise invalid("store.url", "SQLite is for one machine", hint)
     stop = _stop_on_signals()
+    owner.become(config.hub_dir, config.hub_socket.parent)
     with store.open(config) as opened:
         process.run(config, opened, stop, chores=lambda: chores.runner(config, opened))
 

@@ -28,6 +28,8 @@ HOME = Path("usr/lib/slicemgr")  # the environment, below the root
 LAUNCHER = Path("usr/lib/libvirt/slicemgr-launcher")  # where libvirt's AppArmor profile lets it start a program
 PROGRAMS = ("slicectl", "slicemgr")
 PACKAGES = ("slicemgr", "slicemgr-service", "slicemgr-node")
+SERVICE_UNITS = ("slicemgr-web.service", "slicemgr-signer.service", "slicemgr-hub.service")
+NODE_UNITS = ("slicemgr-agent.service", "slicemgr-link.service")
 SCRIPTS = ("postinst", "prerm", "postrm")
 LIBRARIES = ("libvirt0", "libxtables12", "libseccomp2")  # of libvirt-python, python-iptables and the launcher
 _BUILD_ONLY = "# only to build"
@@ -120,11 +122,12 @@ def files(root: Path, environment: Path) -> Mapping[str, Mapping[Path, Path]]:
             root / "usr/share/doc/slicemgr/CHANGELOG.md": REPO / "CHANGELOG.md",
         },
         "slicemgr-service": {
-            root / "usr/lib/systemd/system/slicemgr-web.service": UNITS / "slicemgr-web.service",
+            **{root / "usr/lib/systemd/system" / one: UNITS / one for one in SERVICE_UNITS},
+            root / "usr/lib/sysusers.d/slicemgr-service.conf": UNITS / "sysusers-hub.conf",
             root / "usr/share/doc/slicemgr-service/examples/nginx.conf": REPO / "tools/nginx/slicemgr.conf",
         },
         "slicemgr-node": {
-            root / "usr/lib/systemd/system/slicemgr-agent.service": UNITS / "slicemgr-agent.service",
+            **{root / "usr/lib/systemd/system" / one: UNITS / one for one in NODE_UNITS},
             root / "usr/lib/sysusers.d/slicemgr-node.conf": UNITS / "sysusers.conf",
             root / "usr/lib/sysctl.d/90-slicemgr.conf": UNITS / "90-slicemgr.conf",
             root / "usr/lib/modules-load.d/slicemgr.conf": UNITS / "modules.conf",

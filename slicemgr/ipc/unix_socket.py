@@ -11,8 +11,8 @@ from pathlib import Path
 from slicemgr.errors import Refused, invalid
 
 
-def user_ids(user: str) -> tuple[int, int]:
-    """uid and gid of `web.user`: a name, or `uid:gid`. Refused if there is no such user, or it is root."""
+def user_ids(user: str, field: str = "web.user") -> tuple[int, int]:
+    """uid and gid of the setting `field`: a name, or `uid:gid`. Refused if there is no such user, or it is root."""
     uid, colon, gid = user.partition(":")
     if colon and uid.isdecimal() and gid.isdecimal():
         ids = int(uid), int(gid)
@@ -20,19 +20,19 @@ def user_ids(user: str) -> tuple[int, int]:
         try:
             entry = pwd.getpwnam(user)
         except KeyError:
-            hint = f"useradd --system {user}, or set web.user to uid:gid"
-            raise invalid("web.user", f"there is no user {user!r}", hint) from None
+            hint = f"useradd --system {user}, or set {field} to uid:gid"
+            raise invalid(field, f"there is no user {user!r}", hint) from None
         ids = entry.pw_uid, entry.pw_gid
     if ids[0] == 0:
-        raise invalid("web.user", "the web process must not be root", "a system user of its own")
+        raise invalid(field, "this process must not be root", "a system user of its own")
     return ids
 
 
 def bind(kind: socket.SocketKind, path: Path, user: str, backlog: int = 0) -> socket.socket:
     """A Unix socket of that kind at `path`, which root and `user` may use.
 
-    user: as in `user_ids`; if there is no such user (no web process runs here), root alone may use the socket. backlog:
-    0 for a datagram socket.
+    user: as in `user_ids`; if there is no such user (no web process runs here), root alone may use the socket. Without
+    root's privileges, the group of `user` may use it, if this process is a member. backlog: 0 for a datagram socket.
     """
     made = socket.socket(socket.AF_UNIX, kind)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -40,8 +40,17 @@ def bind(kind: socket.SocketKind, path: Path, user: str, backlog: int = 0) -> so
     os.fchmod(made.fileno(), 0o600)  # bind creates the file with this mode, so others can use it at no time
     made.bind(str(fresh))
     with suppress(Refused):
-        os.chown(fresh, *user_ids(user), follow_symlinks=False)
+        _give(fresh, *user_ids(user))
     if backlog:
         made.listen(backlog)
     fresh.rename(path)  # replaces the socket of a previous process atomically
     return made
+
+
+def _give(path: Path, uid: int, gid: int) -> None:
+    try:
+        os.chown(path, uid, gid, follow_symlinks=False)
+    except PermissionError:
+        with suppress(PermissionError):
+            os.chown(path, -1, gid, follow_symlinks=False)
+            path.chmod(0o660)

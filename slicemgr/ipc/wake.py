@@ -13,14 +13,14 @@ from typing import Self
 
 from slicemgr.ipc import unix_socket
 
-HUB = "hub.sock"  # in the directory of the other sockets
+HUB = Path("hub", "hub.sock")  # in the directory of the other sockets; the first belongs to the user of the hub
 
 
 def wake(path: Path) -> None:
     """Wake the listener at `path` and the hub beside it, if they are there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
-        for one in (path, path.with_name(HUB)):
+        for one in (path, path.parent / HUB):
             with contextlib.suppress(OSError):  # there is no listener, or its queue is full
                 sender.sendto(b"\0", str(one))
 

@@ -18,13 +18,15 @@ from slicemgr import __version__
 
 LINE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 PACKAGE = f"lib/python{LINE}/site-packages/slicemgr"
-UNITS = {"slicemgr-web.service", "slicemgr-agent.service"}
+UNITS = {*deb.SERVICE_UNITS, *deb.NODE_UNITS}
+ENABLED = {"slicemgr-web.service", *deb.NODE_UNITS}  # the others belong to a testbed of several nodes
+CENTRE = UNITS - ENABLED
 # In place of programs of the running system: systemctl knows which units are active, all write what they were asked.
 STUB = """#!/bin/sh
 echo "$(basename "$0") $*" >> "{log}"
 case "$(basename "$0") $*" in
 "systemctl --quiet is-active "*) [ -e "{active}/$3" ] ;;
-"systemctl stop "*) rm -f "{active}/$2" ;;
+"systemctl stop "*) shift; for unit in "$@"; do rm -f "{active}/$unit"; done ;;
 "systemctl start "*) touch "{active}/$2" ;;
 esac
 """
@@ -111,12 +113,12 @@ def test_each_file_has_its_place_and_belongs_to_root(debs: Debs) -> None:
     assert {name.removeprefix(home) for name in program if name.startswith(f"{home}/bin/")} == {
         f"/bin/{name}" for name in (*deb.PROGRAMS, "python", "python3")
     }
-    assert service.keys() & {f"/usr/lib/systemd/system/{one}" for one in UNITS} == {
-        "/usr/lib/systemd/system/slicemgr-web.service"
-    }
+    for package, units in ((service, deb.SERVICE_UNITS), (node, deb.NODE_UNITS)):
+        assert {Path(one).name for one in package if one.endswith(".service")} == set(units)
+    assert "/usr/lib/sysusers.d/slicemgr-service.conf" in service
     places = {
-        "/usr/lib/systemd/system/slicemgr-agent.service", "/usr/lib/sysctl.d/90-slicemgr.conf",
-        "/usr/lib/modules-load.d/slicemgr.conf", "/usr/lib/sysusers.d/slicemgr-node.conf", f"/{deb.LAUNCHER}",
+        "/usr/lib/sysctl.d/90-slicemgr.conf", "/usr/lib/modules-load.d/slicemgr.conf",
+        "/usr/lib/sysusers.d/slicemgr-node.conf", f"/{deb.LAUNCHER}",
     }  # fmt: skip
     assert places <= node.keys() and node[f"/{deb.LAUNCHER}"].startswith("-rwxr-xr-x")
     for one in (program, service, node):
@@ -187,13 +189,15 @@ def host(debs: Debs, tmp_path: Path) -> Host:
 
 def test_an_installation_makes_users_and_enables_units_but_starts_none(host: Host) -> None:
     asked = host.asked
-    for name in ("slicemgr.conf", "slicemgr-node.conf"):
+    for name in ("slicemgr.conf", "slicemgr-node.conf", "slicemgr-service.conf"):
         assert f"systemd-sysusers --root={host.root} {name}" in asked
-    assert {f"deb-systemd-helper enable {unit}" for unit in UNITS} <= set(asked)
+    enabled = [one.split()[2:] for one in asked if one.startswith("deb-systemd-helper enable ")]
+    assert {unit for units in enabled for unit in units} == ENABLED
     assert not [one for one in asked if one.startswith("systemctl start")] and host.running() == set()
     for unit in UNITS:
         text = host.path_of(f"usr/lib/systemd/system/{unit}").read_text()
         assert "/opt/" not in text and f"/{deb.HOME}/bin/slicemgr" in text
+    assert "kombu" in (deb.REPO / "requirements/node.txt").read_text(), "what hub and link need is in the packages"
 
 
 def test_an_upgrade_stops_what_runs_and_starts_it_again(host: Host, debs: Debs) -> None:
@@ -259,7 +263,7 @@ def test_a_purge_takes_all_away(noted: Host, order: tuple[str, ...]) -> None:
     """As apt does it: it removes, and then purges in any order."""
     state(noted)
     asked = noted.dpkg("--remove", *NAMES) + noted.dpkg("--purge", *order)
-    assert asked.index("systemctl stop slicemgr-agent.service") < asked.index(DELETED)
+    assert asked.index("systemctl stop slicemgr-agent.service slicemgr-link.service") < asked.index(DELETED)
     assert asked.count(DELETED) == 1
     left = [path for path in noted.root.rglob("*slicemgr*") if "var/lib/dpkg" not in str(path)]
     assert left == []

@@ -1,6 +1,9 @@
 # Of the maintainer scripts below: tools/deb.py writes this text at their beginning.
 set -eu
 marks=${DPKG_ROOT:-}/run/slicemgr-upgrade
+service_units='slicemgr-web.service slicemgr-signer.service slicemgr-hub.service'
+node_units='slicemgr-agent.service slicemgr-link.service'
+units="$service_units $node_units"
 
 systemd_runs() {
     [ -d "${DPKG_ROOT:-}/run/systemd/system" ]

@@ -1,0 +1,42 @@
+"""The systemd units: what they start exists, and all but the agent run without privileges that they do not need."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+import pytest
+
+from slicemgr.main import cli
+
+UNITS = {one.stem: one for one in (Path(__file__).parents[2] / "tools/units").glob("*.service")}
+CONFINED = sorted(UNITS.keys() - {"slicemgr-agent"})
+
+
+def settings(unit: str) -> configparser.SectionProxy:
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(UNITS[unit].read_text())
+    return parser["Service"]
+
+
+@pytest.mark.parametrize("unit", sorted(UNITS))
+def test_each_starts_the_command_of_its_name(unit: str) -> None:
+    command = unit.removeprefix("slicemgr-")
+    assert settings(unit)["ExecStart"] == f"/opt/slicemgr/bin/slicemgr {command}"
+    assert command in cli.commands
+
+
+@pytest.mark.parametrize("unit", CONFINED)
+def test_it_is_confined(unit: str) -> None:
+    found = settings(unit)
+    assert found["CapabilityBoundingSet"] in ("", "CAP_DAC_OVERRIDE")
+    assert found["NoNewPrivileges"] == "yes" and found["ProtectSystem"] == "strict"
+    assert found["RestrictAddressFamilies"] == "AF_UNIX AF_INET AF_INET6"
+
+
+def test_the_hub_is_neither_root_nor_the_user_of_the_web_process() -> None:
+    hub, web = settings("slicemgr-hub"), settings("slicemgr-web")
+    assert hub["User"] == "slicemgr-hub" != web["User"]
+    assert hub["CapabilityBoundingSet"] == "" and "ReadWritePaths" not in hub
+    assert f"u {hub['User']} " in (UNITS["slicemgr-hub"].with_name("sysusers-hub.conf")).read_text()
