@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from slicemgr.policy import fact_forms
 from slicemgr.policy.mirror import Change
 
 VERSION = 1
@@ -275,7 +276,7 @@ def _facts(value: object) -> dict[str, Any]:
         if isinstance(number, bool) or not isinstance(number, int | float) or number < 0:
             raise BadMessage(f"{name} is not valid")
         found[name] = min(number, most)
-    return found
+    return fact_forms.known(found)
 
 
 def _plain(value: object, depth: int) -> Any:

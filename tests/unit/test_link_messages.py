@@ -86,6 +86,46 @@ def test_anything_is_parsed_or_refused(value: object) -> None:
             continue
 
 
+HARMFUL = {
+    "kinds": [],
+    "kinds_reason": {"lxc": 5},
+    "inits": "systemd",
+    "net_rate_missing": [1],
+    "metadata_used": "much",
+    "load": "x",
+    "start_wait": {"lxc": "long"},
+    "ports_first": [1],
+}
+
+
+def test_facts_in_another_form_are_dropped(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise no user of the testbed can create a slice or read its pages."""
+
+    def trouble(facts: dict[str, Any]) -> list[str]:
+        found = []
+        with service.store.write() as c:
+            row = {"facts": facts, "state": "active", "address": "192.0.2.9", "agent_seen_at": utcnow()}
+            c.execute(t.nodes.update().where(t.nodes.c.name == "one").values(row))
+        browser = service.app.test_client()
+        browser.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {service.token()}"
+        wanted = service.request(dry_run=True)
+        for path in ("/metrics", "/api/v1/nodes", "/api/v1/slices"):
+            try:
+                answer = browser.post(path, json=wanted) if path.endswith("slices") else browser.get(path)
+            except Exception as error:  # noqa: BLE001
+                found.append(f"{path}: {error!r}")
+                continue
+            if answer.status_code >= 500 and answer.status_code != 503:
+                found.append(f"{path}: {answer.status_code}")
+        return found
+
+    member(service, "one")
+    found = messages.parse_beat(changed(facts={**SEEN, **HARMFUL})).facts
+    assert found == {"cpus": 8, "kernel": "6.1"}
+    assert not trouble(dict(found))
+    assert trouble({**SEEN, **HARMFUL}), "the control"
+
+
 def test_impossible_capacities_are_cut() -> None:
     found = messages.parse_beat(changed(facts=dict.fromkeys(CAPACITIES, 1 << 59)))
     assert found.facts == dict(CAPACITIES)
