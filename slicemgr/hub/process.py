@@ -83,7 +83,12 @@ def connect(config: Config) -> Connection:
         ssl={**tls, "cert_reqs": ssl.CERT_REQUIRED, "server_hostname": host.strip("[]")},
         login_method="EXTERNAL",
         connect_timeout=_TIMEOUT,
-        transport_options={"confirm_publish": True, "read_timeout": _TIMEOUT, "write_timeout": _TIMEOUT},
+        transport_options={
+            "confirm_publish": True,
+            "read_timeout": _TIMEOUT,
+            "write_timeout": _TIMEOUT,
+            "frame_handler": waiting.bare_frames,
+        },
     )
     connection.connect()
     return connection

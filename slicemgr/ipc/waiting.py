@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import select
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from amqp.method_framing import frame_handler
 
 from slicemgr.ipc.wake import Listener
 
@@ -12,6 +15,11 @@ if TYPE_CHECKING:
     from kombu import Connection
 
 _READ = 1.0  # seconds for the rest of a message that has begun to arrive
+_METHOD, _HEADER = 1, 2  # types of frames
+_DELIVER = b"\x00\x3c\x00\x3c"  # the method Basic.Deliver
+_NO_PROPERTIES = b"\x00\x00"
+
+Frame = tuple[int, int, Any]  # type, channel, payload
 
 
 def drain(connection: Connection, listener: Listener | None, timeout: float) -> bool:
@@ -51,3 +59,27 @@ def ignore_encodings(channel: Any) -> None:
         return convert(raw)
 
     channel.message_to_python = plain
+
+
+def bare_frames(connection: Any, deliver: Callable[..., Any]) -> Callable[[Frame], Any]:
+    """A frame handler for a connection of amqp, which does not decode what a sender chooses beside the body.
+
+    A routing key that is no UTF-8, or a timestamp beyond all calendars, would end the program that receives it.
+    """
+    handle = frame_handler(connection, deliver)
+
+    def on_frame(frame: Frame) -> Any:
+        kind, channel, payload = frame
+        if kind == _HEADER:
+            payload = bytes(payload[:12]) + _NO_PROPERTIES  # class, weight and size
+        elif kind == _METHOD and payload[:4] == _DELIVER:
+            payload = _without_key(bytes(payload))
+        return handle((kind, channel, payload))
+
+    return on_frame
+
+
+def _without_key(payload: bytes) -> bytes:
+    """Basic.Deliver: tag of the consumer, number and flag of the delivery, exchange, routing key."""
+    exchange = 4 + 1 + payload[4] + 8 + 1
+    return payload[: exchange + 1 + payload[exchange]] + b"\x00"

@@ -7,7 +7,7 @@ import json
 import shutil
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +16,13 @@ from typing import Any
 import amqp
 import pytest
 import sqlalchemy as sa
+from amqp import serialization
+from amqp.method_framing import frame_handler
 from centre_and_node import IDENTITY, NODE, World, move
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kombu.transport import pyamqp
+from raw_messages import HARMFUL, delivery
 from sqlalchemy import exc
 from sqlalchemy.engine import Connection
 
@@ -342,3 +345,18 @@ def test_bodies_of_messages_are_as_they_were_sent() -> None:
     assert len(channel.message_to_python(raw).body) == 9999, "the control"
     waiting.ignore_encodings(channel)
     assert channel.message_to_python(raw).body == raw.body and not channel.auto_decode
+
+
+@pytest.mark.parametrize(("key", "raw"), [(b"\xff", b"\x00\x00"), *((b"", raw) for raw in HARMFUL.values())])
+def test_what_a_sender_chooses_beside_the_body_is_not_decoded(key: bytes, raw: bytes) -> None:
+    def received(handler: Callable[..., Any]) -> tuple[Any, ...]:
+        found: list[Any] = []
+        handle = handler(SimpleNamespace(bytes_recv=0), lambda *one: found.append(one))
+        for frame in delivery(key, raw, b"the body"):
+            handle(frame)
+        [(_, _, arguments, message)] = found
+        return (*serialization.loads("sLbss", arguments, 4)[0], bytes(message.body))
+
+    assert received(waiting.bare_frames) == ("consumer", 7, False, "from.x", "", b"the body")
+    with pytest.raises((ValueError, OverflowError, OSError, RecursionError)):
+        received(frame_handler)  # the control
