@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _LOOK = 1.0  # seconds between two looks at the nodes with operations
 _EVERY = 30.0  # seconds after which the rows of a node are compared without a cause
+_WHOLE = 10.0  # seconds between two messages with all rows of a node
 _ANSWER = 10.0  # seconds for the answer to a message; then the next beat counts as one
 
 Publish = Callable[[str, bytes], bool]  # to an identity; False: its queue is full
@@ -48,6 +49,7 @@ class _Node:
     sent: _Sent | None = None
     due: bool = True
     compared_at: float = 0.0
+    whole_at: float = -_WHOLE
 
 
 class Mirrors:
@@ -97,7 +99,7 @@ class Mirrors:
                 self._looked_at = now
                 self._look(c)
             for identity, node in self._nodes.items():
-                if node.due and node.sent is None:
+                if node.due and node.sent is None and (node.known is not None or now - node.whole_at >= _WHOLE):
                     self._compare(c, identity, node)
 
     def _look(self, c: Connection) -> None:
@@ -123,5 +125,6 @@ class Mirrors:
             log.error("the rows of node %s are too many for one message: %d bytes", name, len(body))
         elif self._publish(identity, body):
             node.sent = _Sent(self._number, revision, digests, now)
+            node.whole_at = now if node.known is None else node.whole_at
         else:
             node.due = True

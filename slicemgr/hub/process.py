@@ -21,6 +21,7 @@ from slicemgr.hub.exchange import Exchange, parse
 from slicemgr.hub.leader import Leader
 from slicemgr.hub.management import Management
 from slicemgr.hub.reports import Report
+from slicemgr.hub.turns import Turns
 from slicemgr.ipc import waiting
 from slicemgr.ipc.wake import Listener
 from slicemgr.policy import broker
@@ -35,6 +36,7 @@ _MOST = 500  # reports in one transaction
 _UNACKNOWLEDGED = 50  # reports of one node that are under way
 _MEMBERS = 5.0  # seconds between two comparisons of the nodes with the users of the broker
 _ACKNOWLEDGEMENT_VALID = 60.0  # seconds; of no use later
+_ORDER_VALID = 600.0  # seconds; later the answer to the next beat has it again
 _TIMEOUT = 15.0  # seconds
 _PAUSE = 2.0  # seconds after a failure
 
@@ -119,7 +121,8 @@ class Hub:
     ) -> None:
         self._store, self._management, self._check = store, api, check
         self._connection, self._listener = connection, listener
-        self._arrived: list[tuple[Message, Report]] = []
+        self._turns: Turns[Message] = Turns()
+        self._came = 0  # messages since the last transaction
         self._consumers: dict[str, Consumer] = {}
         self._compared_at = 0.0
 
@@ -136,7 +139,7 @@ class Hub:
                     self._compare(exchange)
                     self._compared_at = time.monotonic()
                 woken = self._collect()
-                arrived, self._arrived = self._arrived, []
+                arrived = list(self._due())
                 exchange.apply([report for _, report in arrived])
                 for message, _ in arrived:
                     message.ack()
@@ -169,26 +172,29 @@ class Hub:
         if consumer is not None:
             consumer.cancel()
             consumer.channel.close()
-        self._arrived = [one for one in self._arrived if one[1].identity != identity]
+        self._turns.forget(identity)
 
     def _receive(self, identity: str, message: Message) -> None:
-        try:
-            found = parse(identity, message.body)
-        except BadMessage as error:
-            log.warning("a report of %s is dropped: %s", identity, error)
-            message.ack()
-            return
-        self._arrived.append((message, found))
+        self._came += 1
+        self._turns.add(identity, len(message.body), message)
+
+    def _due(self) -> Iterator[tuple[Message, Report]]:
+        for identity, message in self._turns.due(_MOST):
+            try:
+                yield message, parse(identity, message.body)
+            except BadMessage as error:
+                log.warning("a report of %s is dropped: %s", identity, error)
+                message.ack()
 
     def _collect(self) -> bool:
         """Collect reports as long as they come, for a moment at most, or until woken; whether it was."""
-        end = time.monotonic() + _BATCH
-        while len(self._arrived) < _MOST and (left := end - time.monotonic()) > 0:
-            pause = min(left, _PAUSE_BETWEEN) if self._arrived else left
-            before = len(self._arrived)
+        self._came, end = 0, time.monotonic() + _BATCH
+        while self._came < _MOST and (left := end - time.monotonic()) > 0:
+            pause = min(left, _PAUSE_BETWEEN) if self._came else left
+            before = self._came
             if waiting.drain(self._connection, self._listener, pause):
                 return True
-            if self._arrived and len(self._arrived) == before:
+            if self._came and self._came == before:
                 return False
         return False
 
@@ -202,7 +208,7 @@ class Hub:
                 exchange="",
                 content_type="application/json" if text else "application/octet-stream",
                 content_encoding="utf-8" if text else "binary",
-                expiration=_ACKNOWLEDGEMENT_VALID if brief else None,
+                expiration=_ACKNOWLEDGEMENT_VALID if brief else _ORDER_VALID,
                 timeout=_TIMEOUT,
             )
         except MessageNacked:

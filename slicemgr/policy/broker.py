@@ -19,6 +19,7 @@ HUB = "hub"  # the name in the certificate of the hub; that of a node begins wit
 LARGEST_MESSAGE = 4 << 20  # bytes
 _QUEUE_BYTES = 32 << 20
 _QUEUE_LENGTH = 10_000
+_UNACKNOWLEDGED = 180  # seconds; a full queue counts only messages that nobody has received yet
 _CONNECTIONS, _CHANNELS = 2, 8  # of a node: the second is for a reconnect while the first is not given up yet
 _NOTHING = "^$"
 
@@ -140,6 +141,7 @@ def configuration(
         "auth_mechanisms.1 = EXTERNAL",
         f"max_message_size = {LARGEST_MESSAGE}",
         f"channel_max = {_CHANNELS}",
+        f"consumer_timeout = {_UNACKNOWLEDGED * 1000}",
         "management.tcp.ip = 127.0.0.1",
         f"management.tcp.port = {management}",
         f"load_definitions = {definitions_file}",

@@ -26,12 +26,12 @@ from raw_messages import HARMFUL, delivery
 from sqlalchemy import exc
 from sqlalchemy.engine import Connection
 
-from slicemgr.hub import reports, updates
+from slicemgr.hub import mirrors, reports, updates
 from slicemgr.hub.reports import Report
 from slicemgr.ipc import waiting
 from slicemgr.model import ImageState, OperationState, Phase
 from slicemgr.policy import messages
-from slicemgr.policy.messages import BadMessage, Updates
+from slicemgr.policy.messages import BadMessage, Beat, Updates
 from slicemgr.store import observations, outbox, pending
 from slicemgr.store import rows as store_rows
 from slicemgr.store import tables as t
@@ -296,6 +296,24 @@ def test_a_flood_of_events_ends(world: World) -> None:
     kept = allowance.of(NODE, [*found, seen(world, 1)])
     assert len(kept) == 11 and isinstance(kept[-1], pending.SliverSeen)
     assert len(allowance.of(NODE, found)) <= 1 and len(allowance.of("other", found)) == 10
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_all_rows_are_sent_seldom(world: World, monkeypatch: pytest.MonkeyPatch, bounded: bool) -> None:
+    """A node may say as often as it likes that it has lost its rows. Without the bound, it gets them each time."""
+    if not bounded:
+        monkeypatch.setattr(mirrors, "_WHOLE", 0.0)
+    number = count = 0
+    for sequence in range(1, 21):
+        world.to_node.clear()
+        beat = Beat("f" * 16, sequence, "1", "", None, None, mirror=1 << 50, received=number)
+        world.hub.apply([Report(IDENTITY, beat)])
+        world.hub.step(woken=True)
+        world.now += 1.0
+        sent = [messages.parse_rows(one) for one in world.to_node if messages.kind(one) == messages.ROWS]
+        number = sent[0].number if sent else number
+        count += len(sent)
+    assert count == (2 if bounded else 20)
 
 
 def test_steps_of_an_operation_are_bounded(world: World) -> None:
