@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -105,6 +105,12 @@ def hold(held: Incarnation | None) -> Check:
         return Check("restore", True, "not on hold")
     detail = f"{held.says()}: no sliver is created, repaired, stopped or deleted"
     return Check("restore", False, detail, f"run `{REVIEW}` on the node of the service")
+
+
+def counters(wrong: Collection[str]) -> Check:
+    """Whether what slivers were allocated is counted correctly. wrong: the nodes for which it is not. Pure."""
+    detail = f"they differ from the slivers of {', '.join(wrong)}" if wrong else "agree with the slivers of all nodes"
+    return Check("allocation counters", not wrong, detail, "restart the agent, which counts again; then report a bug")
 
 
 def report(checks: list[Check]) -> dict[str, object]:

@@ -18,7 +18,7 @@ from slicemgr.agent.node_images import NodeImages
 from slicemgr.drivers.libvirt import launch
 from slicemgr.errors import Code, Refused
 from slicemgr.model import Image, OperationState, SliverType
-from slicemgr.store import incarnation, pending
+from slicemgr.store import allocations, incarnation, pending
 
 Result = dict[str, object]
 _CLEANED = 60.0  # seconds for which `gc` waits until btrfs has freed deleted subvolumes
@@ -75,7 +75,8 @@ def _doctor(parts: NodeOperations, _: pending.Operation) -> Result:
     node = parts.node
     checks = doctor.examine(node.config, node.hypervisor, node.pool, node.firewall, node.machines.found)
     with node.store.read() as connection:
-        return doctor.report([*checks, doctor.hold(incarnation.held(connection))])
+        wrong = allocations.differences(connection)
+        return doctor.report([*checks, doctor.hold(incarnation.held(connection)), doctor.counters(list(wrong))])
 
 
 def _io(parts: NodeOperations, operation: pending.Operation) -> Result:

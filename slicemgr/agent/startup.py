@@ -13,7 +13,7 @@ from slicemgr.drivers.kernel import capture_rings, cgroup
 from slicemgr.drivers.network import fragments
 from slicemgr.errors import Code, Failed, Refused
 from slicemgr.model import Sliver
-from slicemgr.store import incarnation, pending
+from slicemgr.store import allocations, incarnation, pending
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,9 @@ def prepare(node: Node) -> None:
             hint = "set another node.name"
             raise Refused(Code.CONFLICT, f"{config.node.name} is a node that joins with a certificate", hint=hint)
     _note_keys(config, rows)
+    with node.store.write() as connection:
+        if wrong := allocations.recount(connection):
+            log.warning("what the slivers of %s were allocated was counted again", ", ".join(wrong))
     slivers = [row.sliver for row in rows]
     if held is None:
         records.write_missing(config.node.pool, slivers)

@@ -16,7 +16,7 @@ from slicemgr.hub.updates import Allowance, accepted
 from slicemgr.model import NodeState
 from slicemgr.policy.messages import Applied, Beat, Updates
 from slicemgr.service.nodes import operations
-from slicemgr.store import Store, incarnation, observations
+from slicemgr.store import Store, allocations, incarnation, observations
 from slicemgr.store import tables as t
 from slicemgr.store.schema import ADMIN
 from slicemgr.store.updates import utcnow
@@ -89,6 +89,7 @@ def _beat(c: Connection, identity: str, node: Row[*tuple[Any, ...]], beat: Beat)
             operations.note(c, ADMIN, "node active", now, detail=node.name)
     if beat.facts is not None:
         changes["facts"] = dict(beat.facts)
+        allocations.announce(c, node.name, beat.facts)
     if changes:
         c.execute(t.nodes.update().where(n.identity == identity).values(changes))
 

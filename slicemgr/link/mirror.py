@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from slicemgr.policy import mirror
 from slicemgr.policy.messages import Rows
 from slicemgr.policy.mirror import Change, Key, Mirrored, Row
-from slicemgr.store import Store, outbox, rows
+from slicemgr.store import Store, allocations, outbox, rows
 from slicemgr.store import tables as t
 from slicemgr.store.outbox import State
 
@@ -80,6 +80,7 @@ def apply(c: Connection, node: str, change: Change) -> None:
         _delete(c, one, gone)
     for one in mirror.TABLES:  # again: a delete has deleted what belongs to the row
         _upsert(c, one, node, change.upsert.get(one.table, ()), _keys(c, one))
+    allocations.recount(c)
 
 
 def _keys(c: Connection, one: Mirrored) -> set[Key]:

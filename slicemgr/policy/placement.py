@@ -18,7 +18,7 @@ from slicemgr.model import Boot, Init, PortBlock, SliceSpec, SliverType, Spread
 from slicemgr.policy import allocate
 
 SILENT = timedelta(seconds=30)  # since the last report of a node that gets no new slivers
-_IMAGE_THERE = 0.1  # the share of a node's capacity that an image that is there already outweighs
+IMAGE_THERE = 0.1  # the share of a node's capacity that an image that is there already outweighs
 _MOST_REASONS = 5  # nodes whose reasons an error has
 _IMAGES = {"x86_64": ("x86_64", "i686")}  # the architectures of images that a node can run, by its own
 
@@ -252,7 +252,7 @@ def _spread(slots: Sequence[_Slot], spec: SliceSpec, limits: LimitsConfig) -> tu
 def _preference(slot: _Slot, spec: SliceSpec, limits: LimitsConfig) -> tuple[Any, ...]:
     """The smallest one is used first."""
     node = slot.node
-    committed = share(node, limits, slot.given, spec) - (_IMAGE_THERE if node.image else 0.0)
+    committed = share(node, limits, slot.given, spec) - (IMAGE_THERE if node.image else 0.0)
     if spec.where.spread is Spread.PACK:
         return (slot.given == 0, -slot.left if slot.given == 0 else 0, committed, node.name)
     return (slot.given, committed, node.name)

@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from slicemgr.model import ImageState, NodeImageState
-from slicemgr.store import incarnation, operation_parts, snapshots
+from slicemgr.store import allocations, incarnation, operation_parts, snapshots
 from slicemgr.store import tables as t
 from slicemgr.store.updates import (
     EventSeen,
@@ -124,6 +124,7 @@ def _sliver_used(c: Connection, updates: list[SliverUsed]) -> None:
 
 
 def _sliver_gone(c: Connection, updates: list[SliverGone]) -> None:
+    allocations.free(c, t.slivers.c.id.in_({u.sliver for u in updates}))
     _many(
         c,
         t.slivers.delete().where(t.slivers.c.id == sa.bindparam("b_id")),
@@ -210,6 +211,8 @@ def _node_seen(c: Connection, updates: list[NodeSeen]) -> None:
         statement = insert(c, t.nodes).values({"facts": {}, **changes})
         own = t.nodes.c.identity.is_(None)  # not the row of a host that joins with a certificate
         c.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changes, where=own))
+        if u.facts is not None:
+            allocations.announce(c, u.name, u.facts)
 
 
 def _host_seen(c: Connection, updates: list[HostSeen]) -> None:

@@ -293,6 +293,17 @@ nodes = sa.Table(
     sa.Index("ix_nodes_identity", "identity", unique=True),
 )
 
+# What the slivers of a node have been allocated, and what the node has as it announced (NULL: it did not), so that
+# nodes can be compared without a sum over all slivers. See store.allocations.
+allocations = sa.Table(
+    "allocations",
+    metadata,
+    sa.Column("node", sa.Text, primary_key=True),
+    *(_number(name, server_default="0") for name in ("slivers", "memory", "disk", "ports")),
+    *(sa.Column(name, sa.BigInteger) for name in ("memory_total", "disk_total", "ports_total")),
+    sa.ForeignKeyConstraint(["node"], ["nodes.name"], ondelete="CASCADE"),
+)
+
 # At most one join token for each node, valid once: the first certificate request that comes with it (PEM) is stored,
 # and no other is accepted. serial: of the certificate issued for it; "": not yet.
 joins = sa.Table(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,8 +13,8 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.ipc.wake import wake
-from slicemgr.model import NodeState
-from slicemgr.policy import access, allocate, node_network
+from slicemgr.model import Limits, NodeImageState, NodeState
+from slicemgr.policy import access, allocate, node_network, placement
 from slicemgr.policy.access import Principal
 from slicemgr.policy.placement import Candidate
 from slicemgr.service.nodes import operations
@@ -22,7 +22,7 @@ from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
-_N = t.nodes.c
+_N, _A = t.nodes.c, t.allocations.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +39,67 @@ def every(c: Connection, config: Config, image: str = "") -> dict[str, NodeRow]:
 
     Refused(UNAVAILABLE) if there is none (yet).
     """
-    s = t.slivers.c
-    sums = (sa.func.count(), *(sa.func.sum(one) for one in (s.memory, s.disk, s.port_count)))
-    used = {row[0]: tuple(map(int, row[1:])) for row in c.execute(sa.select(s.node, *sums).group_by(s.node))}
-    with_image = sa.select(s.node).distinct().join(t.slices, t.slices.c.id == s.slice).where(t.slices.c.image == image)
-    there = set(c.scalars(with_image)) if image else set()
-    rows = c.execute(sa.select(t.nodes).where(_N.state == NodeState.ACTIVE).order_by(_N.name)).all()
-    if not rows:
+    found = _read(c, config, _query(image).order_by(_N.name))
+    if not found:
         raise _no_agent()
-    now = utcnow()
-    return {row.name: _node(row, used.get(row.name, (0, 0, 0, 0)), config, row.name in there, now) for row in rows}
+    return found
+
+
+def preferred(
+    c: Connection, config: Config, wanted: Limits, ports: int, image: str, names: Collection[str], most: int
+) -> dict[str, NodeRow]:
+    """The nodes that seem best for slivers with these limits, the best first, at most `most` of them.
+
+    names: that may be used; empty: all. These nodes announced their pools, have reported lately, and have room; whether
+    they can run the slivers is for the caller to check. The order is that of policy.placement for slivers that spread.
+    """
+    seen = utcnow() - placement.SILENT
+    kinds = (
+        (_A.ports, ports, _A.ports_total, 1.0),
+        (_A.memory, wanted.memory, _A.memory_total, config.limits.memory_overcommit),
+        (_A.disk, wanted.disk, _A.disk_total, config.limits.disk_overcommit),
+    )
+    room = [_share(given + more, total, overcommit) <= 1.0 for given, more, total, overcommit in kinds]
+    if names:
+        room.append(_N.name.in_(names))
+    largest: Any = sa.func.greatest if c.dialect.name == "postgresql" else sa.func.max
+    committed = largest(*(_share(given, total, overcommit) for given, _, total, overcommit in kinds))
+    there = sa.case((t.image_nodes.c.image.is_not(None), placement.IMAGE_THERE), else_=0.0)
+    query = _query(image).where(_A.ports_total > 0, ~_N.drained, _N.agent_seen_at >= seen, *room)
+    return _read(c, config, query.order_by(committed - there, _N.name).limit(most))
+
+
+def _share(amount: Any, total: Any, overcommit: float) -> Any:
+    """The committed part of a resource, as policy.placement.share computes it; 0 where the total is not known."""
+    whole = sa.cast(total, sa.Double) * overcommit
+    return sa.func.coalesce(sa.cast(amount, sa.Double) / sa.func.nullif(whole, 0.0), 0.0)
 
 
 def find(c: Connection, config: Config, name: str) -> NodeRow:
     """The node with this name. Refused(UNAVAILABLE)."""
-    found = every(c, config).get(name)
-    if found is None:
+    found = _read(c, config, _query("").where(_N.name == name))
+    if not found:
         raise Refused(Code.UNAVAILABLE, f"node {name} has no agent", hint="`slicectl node list`", field="node")
-    return found
+    return found[name]
 
 
-def _node(row: Row[*tuple[Any, ...]], used: tuple[int, ...], config: Config, image: bool, now: datetime) -> NodeRow:
+def _query(image: str) -> sa.Select[Any]:
+    """Nodes with an agent, and what their slivers have been allocated."""
+    x = t.image_nodes.c
+    there = sa.and_(x.node == _N.name, x.image == image, x.state == NodeImageState.READY)
+    amounts = (sa.func.coalesce(_A[name], 0).label(f"given_{name}") for name in ("slivers", "memory", "disk", "ports"))
+    query = sa.select(t.nodes, *amounts, x.image.is_not(None).label("has_image"))
+    query = query.outerjoin(t.allocations, _A.node == _N.name).outerjoin(t.image_nodes, there)
+    return query.where(_N.state == NodeState.ACTIVE)
+
+
+def _read(c: Connection, config: Config, query: sa.Select[Any]) -> dict[str, NodeRow]:
+    now = utcnow()
+    return {row.name: _node(row, config, now) for row in c.execute(query)}
+
+
+def _node(row: Row[*tuple[Any, ...]], config: Config, now: datetime) -> NodeRow:
     """A host that joined has pools of its own; they and its other facts are not trusted."""
-    slivers, memory, disk, ports = used
     network, trouble = config.network, ""
     if row.identity is not None:
         try:
@@ -76,11 +114,11 @@ def _node(row: Row[*tuple[Any, ...]], used: tuple[int, ...], config: Config, ima
         site=row.site,
         drained=row.drained,
         silent=None if row.agent_seen_at is None else now - row.agent_seen_at,
-        slivers=slivers,
-        memory=memory,
-        disk=disk,
-        ports=ports,
-        image=image,
+        slivers=row.given_slivers,
+        memory=row.given_memory,
+        disk=row.given_disk,
+        ports=row.given_ports,
+        image=row.has_image,
     )
     return NodeRow(candidate, row.address, allocate.Cursors(row.next_address, row.next_port, row.next_uid))
 

@@ -21,7 +21,7 @@ from slicemgr.service.projects import projects
 from slicemgr.service.restores import review
 from slicemgr.service.restores.review import Found
 from slicemgr.service.slices import specs
-from slicemgr.store import Store, rows
+from slicemgr.store import Store, allocations, rows
 from slicemgr.store import tables as t
 from slicemgr.store.incarnation import REVIEW
 from slicemgr.store.schema import ADMIN
@@ -184,6 +184,7 @@ def _insert_sliver(c: Connection, found: Found, record: Sliver, now: datetime) -
     last = rows.last_number(c, t.slivers) or 0
     try:
         c.execute(t.slivers.insert().values(**row))
+        allocations.take(c, t.slivers.c.id == record.id)
         ports = range(record.ports.first, record.ports.last + 1)
         c.execute(t.ports.insert(), [{"node": found.node, "port": port, "sliver": record.serial} for port in ports])
     except exc.IntegrityError as error:

@@ -17,7 +17,7 @@ from slicemgr.errors import Code, Refused
 from slicemgr.ipc.wake import wake
 from slicemgr.model import Desired, ImageState, NodeState, Phase, Sliver
 from slicemgr.service.nodes import operations
-from slicemgr.store import Store, incarnation
+from slicemgr.store import Store, allocations, incarnation
 from slicemgr.store import tables as t
 from slicemgr.store.incarnation import REVIEW, Incarnation
 from slicemgr.store.schema import ADMIN
@@ -175,6 +175,7 @@ def _delete_lost(c: Connection, rows: Sequence[Lost], now: datetime) -> str:
     if len(one.slivers) < one.count:
         hint = "delete it with `slicectl delete` after the end of the hold"
         raise Refused(Code.CONFLICT, f"some slivers of slice {one.name} exist", hint=hint)
+    allocations.free(c, t.slivers.c.slice == one.tag)
     c.execute(t.slices.delete().where(t.slices.c.id == one.tag))
     about = {"slice": one.name, "project": one.project}
     operations.note(c, ADMIN, "delete", now, **about, detail="its roots were lost before a restore")

@@ -19,7 +19,7 @@ from slicemgr.service.nodes import nodes
 from slicemgr.service.projects import projects
 from slicemgr.service.slices import request_queue, slices
 from slicemgr.service.slices.placement import given
-from slicemgr.store import Store
+from slicemgr.store import Store, allocations
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -82,6 +82,8 @@ def raise_limit(
     for name, count in Counter(one.node for one in own).items():
         capacity = nodes.find(c, config, name).candidate.capacity
         allocate.check_capacity(capacity, config.limits, given(c, name), count, added)
+    allocations.free(c, s.slice == row.id)
     c.execute(t.slivers.update().where(s.slice == row.id).values(disk=disk))
+    allocations.take(c, s.slice == row.id)
     detail = f"disk {allocate.size_text(disk)}"
     return slices.change(c, row, "resize", by.user, utcnow(), why=detail, address=by.address)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import Boot, BootFacts, ImageState, Init, PortBlock, SliceSpec, SliverType
+from slicemgr.model import Boot, BootFacts, ImageState, Init, PortBlock, SliceSpec, SliverType, Spread, Where
 from slicemgr.policy import allocate, placement, quota
 from slicemgr.policy.placement import Candidate, Choice, Refusals
 from slicemgr.policy.quota import Quota
@@ -21,13 +21,16 @@ from slicemgr.service.nodes.nodes import NodeRow
 from slicemgr.service.projects import projects
 from slicemgr.store import tables as t
 
+_MORE = 16  # nodes that are examined beyond those that are needed, some of which cannot run the slivers
+_Allocated = dict[str, tuple[list[allocate.Grant], allocate.Cursors]]
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The chosen nodes and the allocations of a slice.
 
     nodes, grants: of each sliver, by its index. addresses: of each chosen node. cursors: of each chosen node, after the
-    allocation. elsewhere: why the other nodes were not chosen.
+    allocation. elsewhere: why the other nodes were not chosen; without `reasons`, of some of them.
     """
 
     nodes: tuple[str, ...]
@@ -41,26 +44,35 @@ class Placement:
 
 
 def place(
-    c: Connection, config: Config, spec: SliceSpec, allowed: Quota | None = None, hint: str = quota.REQUEST_HINT
+    c: Connection,
+    config: Config,
+    spec: SliceSpec,
+    allowed: Quota | None = None,
+    hint: str = quota.REQUEST_HINT,
+    *,
+    reasons: bool = False,
 ) -> Placement:
     """Choose the nodes and allocate resources for each sliver. Refused if the request cannot be met.
 
-    allowed: the limits to check, such as the project's ceiling, by default its quota. hint: of OverQuota.
+    allowed: the limits to check, such as the project's ceiling, by default its quota. hint: of OverQuota. reasons:
+    whether the reasons against other nodes are wanted, for which all nodes are examined.
     """
     projects.check_exists(c, spec.project)
     taken = sa.select(t.slices.c.id).where(t.slices.c.project == spec.project, t.slices.c.name == spec.name)
     if c.scalar(taken) is not None:
         raise Refused(Code.CONFLICT, f"there is already a slice {spec.name!r}", hint="choose another", field="name")
-    image = _image(c, spec.image, spec.project)
-    rows = nodes.every(c, config, image.sha256)
-    fit, refused = placement.able([row.candidate for row in rows.values()], spec, _apart(c, spec))
+    image, apart = _image(c, spec.image, spec.project), _apart(c, spec)
+    found = None if reasons else _among_preferred(c, config, spec, image, apart)
+    rows = nodes.every(c, config, image.sha256) if found is None else found.rows
+    fit, refused = ([], {}) if found else placement.able([row.candidate for row in rows.values()], spec, apart)
     boot = _check_image(image, spec)
-    fit = placement.of_architecture(fit, spec, image.arch, refused)
+    if found is None:
+        fit = placement.of_architecture(fit, spec, image.arch, refused)
     most, limit = (
         (projects.limits(c, spec.project), "project quota") if allowed is None else (allowed, "project ceiling")
     )
     quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease, hint=hint, limit=limit)
-    choice, allocated = _allocate(c, config, spec, rows, fit, refused)
+    choice, allocated = (found.choice, found.allocated) if found else _allocate(c, config, spec, rows, fit, refused)
     order = {name: iter(grants) for name, (grants, _) in allocated.items()}
     return Placement(
         nodes=choice.nodes,
@@ -72,6 +84,38 @@ def place(
         cursors={name: cursors for name, (_, cursors) in allocated.items()},
         elsewhere=choice.refused,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    rows: Mapping[str, NodeRow]
+    choice: Choice
+    allocated: _Allocated
+
+
+def _among_preferred(
+    c: Connection, config: Config, spec: SliceSpec, image: Row[*tuple[Any, ...]], apart: Collection[str]
+) -> _Chosen | None:
+    """The choice from the few nodes that seem best, if it is the one that all nodes would give; else None.
+
+    It is if each sliver gets a node of its own: no other node is preferred to one of these.
+    """
+    where = spec.where
+    if where.spread is not Spread.NODE or where.site or where.each:
+        return None
+    most = spec.count + len(apart) + _MORE
+    rows = nodes.preferred(c, config, spec.limits, spec.ports, image.sha256, where.nodes, most)
+    if where.nodes and len(rows) < len(set(where.nodes)):
+        return None
+    try:
+        fit, refused = placement.able([row.candidate for row in rows.values()], replace(spec, where=Where()), apart)
+        fit = placement.of_architecture(fit, spec, image.arch, refused)
+        if len(fit) < spec.count:
+            return None
+        choice, allocated = _allocate(c, config, spec, rows, fit, refused)
+    except Refused:
+        return None
+    return _Chosen(rows, choice, allocated) if len(allocated) == spec.count else None
 
 
 def _apart(c: Connection, spec: SliceSpec) -> set[str]:
@@ -86,9 +130,6 @@ def _apart(c: Connection, spec: SliceSpec) -> set[str]:
         message = f"project {spec.project} has no slice {spec.where.apart[:80]!r}"
         raise invalid("apart", message, "list the slices with `slicectl list`")
     return found
-
-
-_Allocated = dict[str, tuple[list[allocate.Grant], allocate.Cursors]]
 
 
 def _allocate(

@@ -25,7 +25,7 @@ from slicemgr.service.nodes import operations
 from slicemgr.service.projects import projects
 from slicemgr.service.slices import request_defaults, request_keys, request_queue, snapshot_users, specs
 from slicemgr.service.slices.placement import Placement, place
-from slicemgr.store import Store, incarnation
+from slicemgr.store import Store, allocations, incarnation
 from slicemgr.store import tables as t
 from slicemgr.store.pending import SLIVER_OPERATIONS
 from slicemgr.store.updates import utcnow
@@ -95,7 +95,7 @@ def plan(store: Store, config: Config, draft: Draft, by: Principal) -> tuple[Sli
     """What `create` would do with the same draft now: the placement and the end of the lease. Changes nothing."""
     with store.read() as c:
         draft, spec = _specify(c, config, draft, by)
-        placed = place(c, config, spec, draft.allowed, draft.hint)
+        placed = place(c, config, spec, draft.allowed, draft.hint, reasons=True)
     return spec, placed, leases.grant(spec.lease, utcnow(), config.lease)
 
 
@@ -190,6 +190,7 @@ def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str,
     ]
     c.execute(t.slivers.insert(), rows)
     s = t.slivers.c
+    allocations.take(c, s.slice == tag)
     serials = c.execute(sa.select(s.node, s.serial, s.port_first, s.port_count).where(s.slice == tag)).all()
     ports = [
         {"node": node, "port": port, "sliver": serial}

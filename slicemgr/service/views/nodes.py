@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,20 +17,19 @@ from slicemgr.store import tables as t
 
 def nodes(c: Connection, network: NetworkConfig, name: str | None = None, page: Page | None = None) -> list[Json]:
     """All nodes with capacity and allocation, or the one called `name`. Refused(NOT_FOUND)."""
-    n, s, l = t.nodes.c, t.slivers.c, t.links.c
-    query = sa.select(t.nodes, l.version, l.beat_at).outerjoin(t.links, l.identity == n.identity)
+    n, a, l = t.nodes.c, t.allocations.c, t.links.c
+    amounts = (sa.func.coalesce(a[one], 0).label(f"given_{one}") for one in ("slivers", "memory", "disk", "ports"))
+    query = sa.select(t.nodes, l.version, l.beat_at, *amounts).outerjoin(t.links, l.identity == n.identity)
+    query = query.outerjoin(t.allocations, a.node == n.name)
     if name is not None:
         query = query.where(n.name == name)
     rows = paging.rows(c, query, page, By(n.name))
     if name is not None and not rows:
         raise Refused(Code.NOT_FOUND, f"there is no node {name[:80]!r}", hint="list them with `slicectl node list`")
-    sums = sa.select(s.node, sa.func.count(), *(sa.func.sum(one) for one in (s.memory, s.disk, s.port_count)))
-    used = {row[0]: row[1:] for row in c.execute(sums.group_by(s.node))}
-    return [_node(row, used.get(row.name, (0, 0, 0, 0)), network) for row in rows]
+    return [_node(row, network) for row in rows]
 
 
-def _node(row: Row[*tuple[Any, ...]], used: Sequence[Any], network: NetworkConfig) -> Json:
-    slivers, memory, disk, ports = (int(one or 0) for one in used)
+def _node(row: Row[*tuple[Any, ...]], network: NetworkConfig) -> Json:
     facts = dict(row.facts)
     return {
         "name": row.name,
@@ -50,10 +48,10 @@ def _node(row: Row[*tuple[Any, ...]], used: Sequence[Any], network: NetworkConfi
             "ports": network.ports_last - network.ports_first + 1,
         },
         "used": {
-            "slivers": slivers,
-            "memory_limits": memory,
-            "disk_limits": disk,
-            "ports": ports,
-            "addresses": slivers,
+            "slivers": row.given_slivers,
+            "memory_limits": row.given_memory,
+            "disk_limits": row.given_disk,
+            "ports": row.given_ports,
+            "addresses": row.given_slivers,
         },
     }

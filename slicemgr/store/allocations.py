@@ -1,0 +1,86 @@
+"""What each node has, as it announced, and what its slivers have been allocated: kept as counters.
+
+Every transaction that inserts, deletes or resizes slivers changes them with `take` and `free`. All functions use a
+connection of `store.write()`, except `differences`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from slicemgr.store import tables as t
+
+_A, _S = t.allocations.c, t.slivers.c
+_COUNTED = ("slivers", "memory", "disk", "ports")
+Amounts = tuple[int, ...]  # in the order of _COUNTED
+
+
+def take(c: Connection, which: sa.ColumnElement[bool]) -> None:
+    """Count these slivers. Call it after they are inserted, or changed after `free`."""
+    for node, amounts in _sums(c, which).items():
+        _add(c, node, amounts)
+
+
+def free(c: Connection, which: sa.ColumnElement[bool]) -> None:
+    """Count these slivers no more. Call it before they are deleted or changed."""
+    for node, amounts in _sums(c, which).items():
+        _add(c, node, tuple(-one for one in amounts))
+
+
+def announce(c: Connection, node: str, facts: Mapping[str, Any]) -> None:
+    """Note what a node has. It gets no sliver by these numbers alone, so they need not be true."""
+    _write(c, node, announced(facts))
+
+
+def announced(facts: Mapping[str, Any]) -> dict[str, int | None]:
+    """The columns with what a node has; None: not announced."""
+    first, last = _size(facts, "ports_first"), _size(facts, "ports_last")
+    ports = None if first is None or last is None or first > last else last - first + 1
+    return {"memory_total": _size(facts, "memory"), "disk_total": _size(facts, "disk_total"), "ports_total": ports}
+
+
+def differences(c: Connection) -> dict[str, tuple[Amounts, Amounts]]:
+    """The nodes whose counters are not what their slivers were allocated: the counters and the sums."""
+    sums = _sums(c, sa.true())
+    counters = {
+        node: tuple(counts) for node, *counts in c.execute(sa.select(_A.node, *(_A[name] for name in _COUNTED)))
+    }
+    none = (0,) * len(_COUNTED)
+    nodes = sorted(sums.keys() | counters.keys())
+    pairs = {node: (counters.get(node, none), sums.get(node, none)) for node in nodes}
+    return {node: pair for node, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def recount(c: Connection) -> list[str]:
+    """Correct the counters; the nodes for which they were wrong."""
+    found = differences(c)
+    for node, (_, sums) in found.items():
+        _write(c, node, dict(zip(_COUNTED, sums, strict=True)))
+    return list(found)
+
+
+def _sums(c: Connection, which: sa.ColumnElement[bool]) -> dict[str, Amounts]:
+    sums = (sa.func.count(), *(sa.func.sum(one) for one in (_S.memory, _S.disk, _S.port_count)))
+    found = c.execute(sa.select(_S.node, *sums).where(which).group_by(_S.node).order_by(_S.node))
+    return {node: tuple(int(one) for one in amounts) for node, *amounts in found}
+
+
+def _add(c: Connection, node: str, amounts: Amounts) -> None:
+    given = dict(zip(_COUNTED, amounts, strict=True))
+    changes = {name: _A[name] + amount for name, amount in given.items()}
+    if not c.execute(t.allocations.update().where(_A.node == node).values(**changes)).rowcount:
+        c.execute(t.allocations.insert().values(node=node, **given))
+
+
+def _write(c: Connection, node: str, values: Mapping[str, Any]) -> None:
+    if not c.execute(t.allocations.update().where(_A.node == node).values(**values)).rowcount:
+        c.execute(t.allocations.insert().values(node=node, **values))
+
+
+def _size(facts: Mapping[str, Any], name: str) -> int | None:
+    value = facts.get(name)
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
