@@ -331,6 +331,11 @@ class Config:
         return self.node.run_dir / "link.sock"
 
     @property
+    def question_socket(self) -> Path:
+        """The socket on which the agent of a host that has joined answers questions of the service."""
+        return self.node.run_dir / "questions.sock"
+
+    @property
     def hub_socket(self) -> Path:
         """The socket on which `slicemgr hub` receives wake-up datagrams; the name is in ipc.wake, too."""
         return self.node.run_dir / "hub" / "hub.sock"

@@ -328,6 +328,24 @@ class Credential:
     expires_at: datetime | None
 
 
+class DialPurpose(StrEnum):
+    """What a connection is for that a node opens to the service."""
+
+    CONSOLE = "console"
+    SCREEN = "screen"
+    QUERY = "query"  # one question to the agent, which only reads
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """A node is to open a connection to the service. secret: names it, for one use. user, sliver: of a console."""
+
+    secret: str
+    purpose: DialPurpose
+    user: str = ""
+    sliver: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class ConsoleTarget:
     """The sliver of a console. name: as `exp/0`."""

@@ -263,6 +263,7 @@ class Service:
             c.execute(tables.joins.insert().values(**ends, node="node2"))
             linked = {"identity": "node-a", "incarnation": "1", "sequence": 1, "version": "1", "beat_at": now}
             c.execute(tables.links.insert().values(**linked))
+            c.execute(tables.dials.insert().values(secret="s", node="node2", purpose="query", created_at=now))
             c.execute(tables.mirror.insert().values(id=1, incarnation=1))
             c.execute(tables.outbox.insert().values(kind="sliver-gone", key="", body={"sliver": "x"}))
             c.execute(tables.authorities.insert().values(fingerprint="f", certificate="c", created_at=now))

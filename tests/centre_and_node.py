@@ -15,6 +15,7 @@ from slicemgr.config import StoreConfig
 from slicemgr.hub import documents
 from slicemgr.hub import exchange as hub
 from slicemgr.link import exchange as link
+from slicemgr.model import Dial
 from slicemgr.policy import mirror
 from slicemgr.policy.messages import BadMessage
 from slicemgr.store import Store, observations, outbox, pending
@@ -50,13 +51,15 @@ class World:
     """A context manager. to_node, to_hub: messages under way, oldest first. now: seconds of both clocks. events: the
     details of those that the node has recorded."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, service: Service | None = None) -> None:
+        """service: the centre; None: one of its own."""
         self.now = 0.0
+        self.dials: list[Dial] = []  # that the node was ordered to open
         self.to_node: list[bytes] = []
         self.to_hub: list[str | bytes] = []
         self.events: list[str] = []
         self._folder, self._stack = folder, ExitStack()
-        self.service = self._stack.enter_context(Service(folder / "centre"))
+        self.service = service or self._stack.enter_context(Service(folder / "centre"))
         self.centre = self.service.store
         member(self.centre)
         self.start_hub()
@@ -74,6 +77,10 @@ class World:
         self.node.close()
         self._stack.close()
 
+    def dial(self, dial: Dial) -> None:
+        """Called with each order to open a connection."""
+        self.dials.append(dial)
+
     def start_hub(self) -> None:
         """Another process that is the hub."""
         self.hub = hub.Exchange(self.centre, self._publish, lambda: self.now)
@@ -81,7 +88,7 @@ class World:
     def start_node(self) -> None:
         """Another link, on the same database."""
         self.node = slicemgr.store.open(self.config)
-        self.link = link.Exchange(self.config, self.node, lambda: self.now)
+        self.link = link.Exchange(self.config, self.node, lambda: self.now, lambda dial: self.dial(dial))
         self.link.connected()
 
     def _publish(self, identity: str, body: str | bytes, *, brief: bool = False) -> bool:

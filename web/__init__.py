@@ -12,6 +12,7 @@ from slicemgr.service.accounts.sign_in import Authenticator
 from slicemgr.store import Store
 from slicemgr.web import problems
 from slicemgr.web.connection import SMALL_BODY
+from slicemgr.web.dials import Dials
 from slicemgr.web.news import News
 from slicemgr.web.refusals import Refusals
 from slicemgr.web.state import State
@@ -23,7 +24,8 @@ def state_of(config: Config, store: Store, refusals: Refusals | None = None) -> 
     refusals = refusals or Refusals()
     thread_limits, authenticator = ThreadLimits(config.web, refusals), Authenticator(config)
     authenticator.attempts.on_refusal = lambda: refusals.add("sign_in")
-    return State(config, store, News(store), thread_limits, refusals, authenticator)
+    dials = Dials(config, store, thread_limits)
+    return State(config, store, News(store), thread_limits, refusals, authenticator, dials)
 
 
 def create_app(config: Config, store: Store, refusals: Refusals | None = None) -> Flask:

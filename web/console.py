@@ -1,6 +1,7 @@
 """A sliver's console or screen as a WebSocket: relays bytes between the browser or slicectl and the agent.
 
-The agent verifies the token. A page of another site is refused even with a token, by its Origin header.
+The agent verifies the token; for a sliver on another host, the service does, and asks that host to connect. A page of
+another site is refused even with a token, by its Origin header.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +19,7 @@ from flask_smorest import Blueprint
 
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError, invalid
 from slicemgr.ipc import console_socket
+from slicemgr.service.slices import consoles
 from slicemgr.store import console_tickets
 from slicemgr.web import schemas
 from slicemgr.web.state import state
@@ -50,13 +53,25 @@ def attach() -> Response:
     protocol, token = websocket.accept(request.headers.items(), PATH)
     _check_origin()
     limit = state().thread_limits.held(Kind.CONSOLE, console_tickets.user_of(state().store, token))
-    with limit, console_socket.connect(state().config.console_socket, token) as stream:
+    with limit, _stream(token) as stream:
         channel = websocket.opened(connection, protocol)
         channel.close(_relay(channel, stream))
-    return _Served()
+    return Served()
 
 
-class _Served(Response):
+@contextmanager
+def _stream(token: str) -> Iterator[socket.socket]:
+    """The console from the agent beside this process, or from that of another host."""
+    remote = consoles.redeem_remote(state().store, token)
+    if remote is None:
+        with console_socket.connect(state().config.console_socket, token) as stream:
+            yield stream
+    else:
+        with state().dials.console(remote) as stream:
+            yield stream
+
+
+class Served(Response):
     """The connection was used as a WebSocket: gunicorn must not respond, only close it."""
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:

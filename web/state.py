@@ -14,6 +14,7 @@ from slicemgr.policy.access import Principal
 from slicemgr.service.accounts import authentication
 from slicemgr.service.accounts.sign_in import Authenticator
 from slicemgr.store import Store
+from slicemgr.web.dials import Dials
 from slicemgr.web.news import News
 from slicemgr.web.refusals import Refusals
 from slicemgr.web.thread_limits import ThreadLimits
@@ -27,6 +28,7 @@ class State:
     thread_limits: ThreadLimits
     refusals: Refusals
     authenticator: Authenticator
+    dials: Dials
 
 
 def state() -> State:

@@ -1,8 +1,8 @@
 """Limits on the requests that hold a thread for long, so that threads remain for all others.
 
-A console, a followed operation, a request that waits for an operation, an upload, and the download of a disk image by a
-node hold a thread each. Each kind, each user and each node is limited, and an eighth of the threads is reserved for
-other requests.
+A console, a followed operation, a request that waits for an operation, an upload, the download of a disk image by a
+node, and a connection to the agent of another host hold a thread each. Each kind, each user and each node is limited,
+and an eighth of the threads is reserved for other requests.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Kind(Enum):
     WAIT = "waiting requests"
     UPLOAD = "uploads"
     DOWNLOAD = "downloads of disk images"
+    DIAL = "connections to its agent"
 
 
 _STREAMS = (Kind.CONSOLE, Kind.FOLLOWER)
@@ -43,6 +44,7 @@ class ThreadLimits:
             Kind.WAIT: max(1, threads * 3 // 4),
             Kind.UPLOAD: max(1, min(config.uploads, threads // 2)),
             Kind.DOWNLOAD: max(1, threads // 4),
+            Kind.DIAL: max(1, threads // 2),
         }
         self._all = max(1, threads - max(1, threads // 8))
         self._config = config
@@ -93,6 +95,8 @@ class ThreadLimits:
             return (user, "streams"), self._config.streams_per_user
         if kind is Kind.DOWNLOAD:
             return (user, kind.value), _DOWNLOADS_PER_NODE
+        if kind is Kind.DIAL:
+            return (user, kind.value), max(1, self.most[kind] // 2)  # one node that is slow leaves room for others
         return (user, kind.value), self._config.uploads_per_user if kind is Kind.UPLOAD else 0
 
     def _full(self, kind: Kind) -> Busy:
@@ -103,9 +107,9 @@ class ThreadLimits:
         return Busy(Code.UNAVAILABLE, f"too many {kind.value}", hint=hint, retry_after=_RETRY_AFTER)
 
     def _too_many(self, kind: Kind, most: int) -> Busy:
-        if kind is Kind.DOWNLOAD:
+        if kind in (Kind.DOWNLOAD, Kind.DIAL):
             self._refusals.add("streams_per_user")
-            message = f"the node already fetches {most} disk images"
+            message = f"the node already has {most} {kind.value}"
             return Busy(Code.TOO_MANY, message, hint="try again later", retry_after=_RETRY_AFTER)
         setting = "uploads_per_user" if kind is Kind.UPLOAD else "streams_per_user"
         self._refusals.add(setting)

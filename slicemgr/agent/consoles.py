@@ -1,7 +1,8 @@
 """Serve consoles and screens of the node's slivers to clients that have a token, with one thread per session.
 
 A sliver has one console, and a virtual machine one screen: a new session ends an earlier one. Opening and closing a
-session does not change the sliver. A session whose user loses the right to it ends within seconds.
+session does not change the sliver. A session whose user loses the right to it ends within seconds. On a host that has
+joined a testbed the service judges the rights, and the link brings its orders.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from slicemgr.store.updates import utcnow
 log = logging.getLogger(__name__)
 
 MOST = 64  # open sessions, at most
+_LARGEST_FIRST = 1024  # bytes of a token or an order
 _TOKEN_WITHIN = 5.0  # seconds after connecting
 _REASON_WITHIN = 1.0  # seconds for a client to accept the reason of the end
 _WATCH = 2.0  # seconds between checks of the rights to open sessions
@@ -89,7 +91,7 @@ class Consoles:
         """
         while not self._stopping.wait(_WATCH):
             with self._lock:
-                sessions = list(self._open.values())
+                sessions = [one for one in self._open.values() if not one.ordered]
             try:
                 for session, why in self._objections(sessions):
                     log.info("%s of %s closed for %s: %s", session.what, session.name, session.ticket.user, why)
@@ -128,11 +130,12 @@ class Consoles:
             stack.callback(self._room.release)
             stream.settimeout(_TOKEN_WITHIN)
             try:
-                token = stream.recv(256).decode("ascii", "replace")
+                first = stream.recv(_LARGEST_FIRST)
             except OSError:
                 return None
-            ticket, sliver = self._admit(token)
-            session = _Session(f"{sliver.slice_name}/{sliver.index}", ticket, stream)
+            order = self._order(stream, first)
+            ticket, sliver = self._admit(first) if order is None else self._granted(order)
+            session = _Session(f"{sliver.slice_name}/{sliver.index}", ticket, stream, ordered=order is not None)
             stack.callback(self._forget, session)
             self._take_over(session)
             console = self._console(sliver, ticket)
@@ -161,22 +164,35 @@ class Consoles:
 
         return resize
 
-    def _admit(self, token: str) -> tuple[Ticket, Sliver]:
-        ticket = console_tickets.take(self._store, token, utcnow())
+    def _order(self, stream: socket.socket, first: bytes) -> console_socket.Order | None:
+        """The order of the link; None for anything else. Only root brings one, and only where the centre judges."""
+        if not self._config.joined or not console_socket.is_from_root(stream):
+            return None
+        return console_socket.parse_order(first)
+
+    def _granted(self, order: console_socket.Order) -> tuple[Ticket, Sliver]:
+        return Ticket(order.user, order.sliver, screen=order.screen), self._sliver(order.sliver)
+
+    def _admit(self, first: bytes) -> tuple[Ticket, Sliver]:
+        ticket = console_tickets.take(self._store, first.decode("ascii", "replace"), utcnow())
         if ticket is None:
             message = f"the console's token is unknown, used or over {console_tickets.LIFETIME.seconds} s old"
             raise Refused(Code.UNAUTHENTICATED, message, hint="request a new token")
         with self._store.read() as c:
-            rows = pending.slivers(c, self._config.node.name, [ticket.sliver])
             why = ended_by(console_rights.read(c, [ticket]), ticket, utcnow())
-        if not rows:
-            raise Refused(Code.NOT_FOUND, "the sliver is not on this node")
         if why is not None:  # the right was lost after the token was issued
             raise why
+        return ticket, self._sliver(ticket.sliver)
+
+    def _sliver(self, id_: str) -> Sliver:
+        with self._store.read() as c:
+            rows = pending.slivers(c, self._config.node.name, [id_])
+        if not rows:
+            raise Refused(Code.NOT_FOUND, "the sliver is not on this node")
         sliver = rows[0].sliver
         if sliver.desired is not Desired.RUNNING:
             raise _not_running(f"{sliver.slice_name}/{sliver.index}")
-        return ticket, sliver
+        return sliver
 
     def _console(self, sliver: Sliver, ticket: Ticket) -> Console | Screen:
         try:
@@ -203,10 +219,10 @@ class Consoles:
 
 
 class _Session:
-    """One client at one console or screen. over: set when it no longer uses it."""
+    """One client at one console or screen. over: set when it no longer uses it. ordered: the service judges it."""
 
-    def __init__(self, name: str, ticket: Ticket, stream: socket.socket) -> None:
-        self.name = name
+    def __init__(self, name: str, ticket: Ticket, stream: socket.socket, *, ordered: bool = False) -> None:
+        self.name, self.ordered = name, ordered
         self.ticket = ticket
         self.what = "screen" if ticket.screen else "console"
         self.key = (ticket.sliver, ticket.screen)

@@ -6,23 +6,19 @@ certificate. Form: IDENTITY.SHA256.EXPIRES.SIGNATURE, where EXPIRES is in second
 
 from __future__ import annotations
 
-import base64
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from slicemgr.certificates import requests
+from slicemgr.certificates import signatures
 from slicemgr.errors import Code, Refused
 
 LIFETIME = timedelta(minutes=5)
 SCHEME = "Node"  # of the header Authorization
 _FORM = re.compile(r"([a-z0-9-]{1,64})\.([0-9a-f]{64})\.([0-9]{1,11})\.([A-Za-z0-9_-]{80,120})", re.ASCII)
 _PURPOSE = b"slicemgr: fetch a disk image\n"  # so that a signature for anything else is none for this
-_ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +34,8 @@ class Token:
 def sign(key: ec.EllipticCurvePrivateKey, identity: str, sha256: str, now: datetime) -> str:
     """A token for one image. now: by the clock of the service."""
     expires = int((now + LIFETIME).timestamp())
-    signature = key.sign(_signed(identity, sha256, expires), _ALGORITHM)
-    return f"{identity}.{sha256}.{expires}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
+    signature = signatures.sign(key, _signed(identity, sha256, expires))
+    return f"{identity}.{sha256}.{expires}.{signatures.encode(signature)}"
 
 
 def parse(text: str) -> Token:
@@ -47,8 +43,7 @@ def parse(text: str) -> Token:
     found = _FORM.fullmatch(text)
     if found is None:
         raise void()
-    signature = base64.urlsafe_b64decode(found[4] + "=" * (-len(found[4]) % 4))
-    return Token(found[1], found[2], datetime.fromtimestamp(int(found[3]), UTC), signature)
+    return Token(found[1], found[2], datetime.fromtimestamp(int(found[3]), UTC), signatures.decode(found[4]))
 
 
 def is_current(token: Token, now: datetime) -> bool:
@@ -58,16 +53,8 @@ def is_current(token: Token, now: datetime) -> bool:
 
 def is_signed(token: Token, certificate: str) -> bool:
     """Whether the holder of the certificate (PEM) signed it."""
-    key = requests.load(certificate).public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        return False
-    try:
-        key.verify(
-            token.signature, _signed(token.identity, token.sha256, int(token.expires_at.timestamp())), _ALGORITHM
-        )
-    except InvalidSignature:
-        return False
-    return True
+    content = _signed(token.identity, token.sha256, int(token.expires_at.timestamp()))
+    return signatures.is_signed(certificate, content, token.signature)
 
 
 def void() -> Refused:

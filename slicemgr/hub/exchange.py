@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from slicemgr.hub import reports
+from slicemgr.hub.dials import Dials, Publish
 from slicemgr.hub.mirrors import Mirrors
 from slicemgr.hub.reports import Report
 from slicemgr.hub.updates import Allowance
 from slicemgr.policy import messages
 from slicemgr.policy.messages import BadMessage, Beat, Updates
 from slicemgr.store import Store
-
-
-class Publish(Protocol):
-    """Sends an order to a node; False: its queue is full. brief: it is of no use later."""
-
-    def __call__(self, identity: str, body: str | bytes, *, brief: bool = False) -> bool: ...
 
 
 def parse(identity: str, body: bytes | str) -> Report:
@@ -36,6 +30,7 @@ class Exchange:
     def __init__(self, store: Store, publish: Publish, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._publish = store, publish
         self._mirrors = Mirrors(store, publish, clock)
+        self._dials = Dials(store, publish, clock)
         self._allowance = Allowance()
 
     def apply(self, arrived: Sequence[Report]) -> None:
@@ -56,7 +51,8 @@ class Exchange:
             self._mirrors.heard(identity, beat)
 
     def step(self, *, woken: bool = False) -> None:
-        """Send the changes of rows that are due. woken: rows may have changed."""
+        """Send the orders and the changes of rows that are due. woken: rows may have changed."""
+        self._dials.step(woken=woken)
         self._mirrors.step(woken=woken)
 
     def forget(self, identity: str) -> None:

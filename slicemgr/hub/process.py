@@ -199,7 +199,7 @@ class Hub:
         return False
 
     def _publish(self, producer: Producer, identity: str, body: str | bytes, *, brief: bool = False) -> bool:
-        """See exchange.Publish."""
+        """See dials.Publish."""
         text = isinstance(body, str)
         try:
             producer.publish(

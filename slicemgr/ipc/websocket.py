@@ -1,7 +1,7 @@
 """A non-blocking WebSocket: the caller polls it, moves bytes both ways, and stops reading while its buffer is full.
 
-Both ends of a console use it, the web process and the client; wsproto encodes and decodes the frames. Binary frames are
-input and output; a text frame of the client is JSON with the size of its terminal.
+Both ends of a console use it, the web process and the client; so do web process and node. wsproto encodes and decodes
+the frames. Binary frames are input and output; a text frame of the client is JSON with the size of its terminal.
 """
 
 from __future__ import annotations
@@ -192,8 +192,11 @@ def _is_extent(value: object) -> bool:
     return type(value) is int and 0 < value <= _MOST_WINDOW
 
 
-def accept(headers: Iterable[tuple[str, str]], path: str) -> tuple[WSConnection, str]:
-    """Parse a request for a console; the argument of `opened`, and the token. Refused(INVALID)."""
+def accept(headers: Iterable[tuple[str, str]], path: str, name: str = PROTOCOL) -> tuple[WSConnection, str]:
+    """Parse a request for a WebSocket of the protocol `name`; the argument of `opened`, and the token.
+
+    Refused(INVALID).
+    """
     protocol = WSConnection(ConnectionType.SERVER)
     wanted: list[str] = []
     encoded = [
@@ -209,8 +212,8 @@ def accept(headers: Iterable[tuple[str, str]], path: str) -> tuple[WSConnection,
             "Upgrade", f"this address accepts only WebSocket connections: {error}", "`slicectl console`"
         ) from error
     tokens = [one.removeprefix(_TOKEN) for one in wanted if one.startswith(_TOKEN)]
-    if PROTOCOL not in wanted or len(tokens) != 1:
-        raise invalid("Sec-WebSocket-Protocol", "is not a console's", f"send `{PROTOCOL}, {_TOKEN}TOKEN`")
+    if name not in wanted or len(tokens) != 1:
+        raise invalid("Sec-WebSocket-Protocol", "is of another purpose", f"send `{name}, {_TOKEN}TOKEN`")
     return protocol, tokens[0]
 
 
@@ -218,16 +221,16 @@ def _of_handshake(header: str) -> bool:
     return header in ("host", "connection", "upgrade") or header.startswith("sec-websocket-")
 
 
-def opened(sock: socket.socket, protocol: WSConnection) -> Channel:
+def opened(sock: socket.socket, protocol: WSConnection, name: str = PROTOCOL) -> Channel:
     """Complete the handshake."""
-    sock.sendall(protocol.send(events.AcceptConnection(subprotocol=PROTOCOL)))
+    sock.sendall(protocol.send(events.AcceptConnection(subprotocol=name)))
     return Channel(sock, protocol)
 
 
-def connect(sock: socket.socket, host: str, target: str, token: str) -> Channel:
+def connect(sock: socket.socket, host: str, target: str, token: str, name: str = PROTOCOL) -> Channel:
     """The handshake of a client. Raises Rejected, or OSError if the connection breaks. host: as in the URL."""
     protocol = WSConnection(ConnectionType.CLIENT)
-    request = events.Request(host=host, target=target, subprotocols=[PROTOCOL, _TOKEN + token])
+    request = events.Request(host=host, target=target, subprotocols=[name, _TOKEN + token])
     sock.sendall(protocol.send(request))
     status, body = 0, b""
     while True:

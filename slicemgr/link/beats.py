@@ -22,6 +22,7 @@ from slicemgr.config import Config
 from slicemgr.errors import Failed
 from slicemgr.ipc import waiting
 from slicemgr.ipc.wake import Listener
+from slicemgr.link.dials import Dials
 from slicemgr.link.exchange import Exchange
 from slicemgr.link.membership import Membership
 from slicemgr.policy import broker
@@ -40,7 +41,7 @@ class Link:
 
     def __init__(self, config: Config, membership: Membership, store: Store, stop: threading.Event) -> None:
         self._config, self._membership, self._stop = config, membership, stop
-        self._exchange = Exchange(config, store)
+        self._exchange = Exchange(config, store, dial=Dials(config).open)
 
     def run(self) -> None:
         """Stay connected until stopped."""

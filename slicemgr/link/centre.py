@@ -23,23 +23,25 @@ def trust(authority: str) -> ssl.SSLContext:
     return context
 
 
+def connection(url: str, context: ssl.SSLContext, timeout: float = TIMEOUT) -> http.client.HTTPConnection:
+    """A connection to the service, which opens with its first use. url: as `slicemgr join` checked it."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    if parts.scheme == "https":
+        return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=context)
+    return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+
+
 def call(url: str, method: str, path: str, body: dict[str, str] | None, context: ssl.SSLContext) -> dict[str, Any]:
     """The JSON of the answer. Failed(UNAVAILABLE): the service cannot be reached. Refused, as the service did."""
-    parts = urlsplit(url)
-    assert parts.hostname is not None  # by `check`
-    if parts.scheme == "https":
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            parts.hostname, parts.port, timeout=TIMEOUT, context=context
-        )
-    else:
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT)
+    parts, opened = urlsplit(url), connection(url, context)
     data = None if body is None else json.dumps(body).encode()
     headers = {"Accept": "application/json", "User-Agent": "slicemgr", "Content-Type": "application/json"}
     with ExitStack() as stack:
-        stack.callback(connection.close)
+        stack.callback(opened.close)
         try:
-            connection.request(method, f"{parts.path.rstrip('/')}/api/v1{path}", data, headers)
-            response = connection.getresponse()
+            opened.request(method, f"{parts.path.rstrip('/')}/api/v1{path}", data, headers)
+            response = opened.getresponse()
             status, content = response.status, response.read(_LARGEST)
         except ssl.SSLCertVerificationError as error:
             hint = "neither the system's authorities nor the testbed's issued it for this name"

@@ -15,6 +15,7 @@ from slicemgr.config import Config
 from slicemgr.ipc.wake import wake
 from slicemgr.link import mirror
 from slicemgr.link.reports import Reports
+from slicemgr.model import Dial
 from slicemgr.policy import messages
 from slicemgr.policy.messages import BadMessage, Beat
 from slicemgr.store import Store
@@ -29,10 +30,19 @@ _FACTS = 60.0  # seconds after which a beat has the facts again, also if they ha
 
 
 class Exchange:
-    """store: the database of the node. clock: seconds. Its beats have an incarnation, chosen here."""
+    """store: the database of the node. clock: seconds. dial: begins to open a connection to the service.
 
-    def __init__(self, config: Config, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
-        self._config, self._store, self._clock = config, store, clock
+    Its beats have an incarnation, chosen here.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        clock: Callable[[], float] = time.monotonic,
+        dial: Callable[[Dial], None] = lambda dial: None,
+    ) -> None:
+        self._config, self._store, self._clock, self._dial = config, store, clock, dial
         self._incarnation, self._sequence = secrets.token_hex(8), 0
         self._beaten = self._facts_at = _NEVER
         self._facts: dict[str, object] = {}  # that were sent last
@@ -65,6 +75,8 @@ class Exchange:
                     self._rows(messages.parse_rows(body))
                 case messages.APPLIED:
                     self._reports.applied(messages.parse_applied(body))
+                case messages.DIAL:
+                    self._dial(messages.parse_dial(body))
                 case _:
                     incarnation, _ = messages.parse_acknowledgement(body)
                     if incarnation == self._incarnation:

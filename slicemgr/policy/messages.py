@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from slicemgr.policy import fact_forms
+from slicemgr.model import Dial, DialPurpose
 from slicemgr.policy.mirror import Change
 
 VERSION = 1
@@ -24,12 +25,14 @@ LARGEST_BEAT = 64 << 10  # bytes
 LARGEST_UPDATES = 1 << 20  # bytes of a report with updates
 LARGEST_ROWS = 64 << 20  # bytes of the rows of a node, not compressed
 BEAT, ACKNOWLEDGEMENT = "beat", "acknowledgement"
-UPDATES, APPLIED, ROWS = "updates", "applied", "rows"
+UPDATES, APPLIED, ROWS, DIAL = "updates", "applied", "rows", "dial"
 _REVISION = re.compile(r"([0-9a-f]{64})?")
 _COMPRESSION = 1  # of zlib; rows are mostly alike
 _COMPRESSED = b"\x78"  # the first byte
 _MOST_UPDATES = 1000
 _INCARNATION = re.compile(r"[0-9a-f]{16}")
+_SECRET = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[!-~]{0,200}")  # of a user or a sliver
 _PROGRAM = re.compile(r"[0-9A-Za-z.+-]{1,40}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _MOST_FACTS, _LONGEST_TEXT, _DEEPEST = 64, 200, 3
@@ -137,6 +140,11 @@ def rows(one: Rows) -> bytes:
     return zlib.compress(json.dumps(body).encode(), _COMPRESSION)
 
 
+def dial(one: Dial) -> str:
+    body = {"v": VERSION, "kind": DIAL, "secret": one.secret, "purpose": one.purpose}
+    return json.dumps({**body, "user": one.user, "sliver": one.sliver})
+
+
 def acknowledgement(incarnation: str, sequence: int) -> str:
     body = {"v": VERSION, "kind": ACKNOWLEDGEMENT, "incarnation": incarnation, "sequence": sequence}
     return json.dumps(body)
@@ -199,6 +207,17 @@ def parse_rows(body: bytes) -> Rows:
         raise BadMessage("rows are not valid") from error
     before, after = _matching(raw, "before", _REVISION), _matching(raw, "after", _REVISION)
     return Rows(_integer(raw, "number"), before, after, change)
+
+
+def parse_dial(body: bytes | str) -> Dial:
+    """BadMessage for another order, and for a purpose that this version does not know."""
+    raw = _parse(body, DIAL)
+    try:
+        purpose = DialPurpose(str(raw.get("purpose")))
+    except ValueError as error:
+        raise BadMessage("purpose is not valid") from error
+    user, sliver = (_matching(raw, name, _NAME, "") for name in ("user", "sliver"))
+    return Dial(_matching(raw, "secret", _SECRET), purpose, user, sliver)
 
 
 def kind(body: bytes | str) -> str:

@@ -31,7 +31,10 @@ from slicemgr.store.updates import utcnow
 from slicemgr.store.url import SQLITE, parse
 
 # Credentials of short validity, which a restore must not make valid again, and reports of agents.
-_NEVER = ("sessions", "sign_in_links", "consoles", "invitations", "answers", "joins", "host_reports", "unclaimed")
+_NEVER = (
+    *("sessions", "sign_in_links", "consoles", "dials", "invitations", "answers", "joins"),
+    *("host_reports", "unclaimed"),
+)
 SAMPLES = ("samples", "node_samples")
 _INITIAL = {"users": (schema.ADMIN,), "projects": (DEFAULT_PROJECT,), "images": (), "slices": ()}
 _REFLECTED = "alembic_version"

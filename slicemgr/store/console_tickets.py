@@ -1,4 +1,4 @@
-"""Tokens that open a console or a screen once: issued by the service, redeemed by the agent."""
+"""Tokens that open a console or a screen once: issued by the service, redeemed by the agent or the service."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ def user_of(store: Store, token: str) -> str:
     """The user of a token; "" if it is unknown or was redeemed. Does not redeem it."""
     with store.read() as c:
         return str(c.scalar(sa.select(t.consoles.c.user).where(t.consoles.c.hash == _digest(token))) or "")
+
+
+def is_remote(store: Store, token: str) -> bool:
+    """Whether a token is of a sliver on a host that has joined the testbed."""
+    o, s, n = t.consoles.c, t.slivers.c, t.nodes.c
+    query = sa.select(o.hash).join(t.slivers, s.id == o.sliver).join(t.nodes, n.name == s.node)
+    with store.read() as c:
+        return c.scalar(query.where(o.hash == _digest(token), n.identity.is_not(None))) is not None
 
 
 def take(store: Store, token: str, now: datetime) -> Ticket | None:

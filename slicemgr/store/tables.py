@@ -336,6 +336,19 @@ links = sa.Table(
     _number("applied_after", server_default="0"),
 )
 
+# Connections that the service asks nodes to open, until the hub has sent the orders. user, sliver: of a console.
+dials = sa.Table(
+    "dials",
+    metadata,
+    sa.Column("secret", sa.Text, primary_key=True),
+    _text("node"),
+    _text("purpose"),
+    _empty("user"),
+    _empty("sliver"),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.ForeignKeyConstraint(["node"], ["nodes.name"], ondelete="CASCADE"),
+)
+
 # One row in the database of a node that has joined a testbed. incarnation: increases when the database is made or
 # restored. revision: of the rows that the centre sent; received: the number of its last message about them;
 # acknowledged: the last update from the outbox that the centre has.

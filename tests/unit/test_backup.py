@@ -35,7 +35,17 @@ from slicemgr.store.updates import utcnow
 
 pytestmark = pytest.mark.usefixtures("each_store")
 
-LEFT_OUT = {"sessions", "sign_in_links", "consoles", "invitations", "answers", "joins", "host_reports", "unclaimed"}
+LEFT_OUT = {
+    "sessions",
+    "sign_in_links",
+    "consoles",
+    "dials",
+    "invitations",
+    "answers",
+    "joins",
+    "host_reports",
+    "unclaimed",
+}
 CHANGED = {"about", "operations", "operation_parts", "mails", "events", "incarnations"}  # by the restore itself
 SECOND = timedelta(seconds=1)
 FIRST = "0020"  # the first schema of which backups exist

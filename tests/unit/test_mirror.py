@@ -27,9 +27,10 @@ from slicemgr.link import mirror as received
 from slicemgr.model import Desired, OperationState, Phase
 from slicemgr.policy import messages, mirror
 from slicemgr.policy.messages import Rows
+from slicemgr.service.accounts import sessions
 from slicemgr.service.nodes import nodes
 from slicemgr.service.slices import consoles, slices
-from slicemgr.store import outbox, pending, schema
+from slicemgr.store import console_tickets, outbox, pending, schema
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -104,14 +105,24 @@ def test_an_operation_on_the_node_itself(world: World) -> None:
         assert not pending.pending_operations(c, LOCAL)
 
 
-def test_a_console_of_the_node_is_refused(world: World) -> None:
-    """The agent with the console is on another host; one beside the service gets a token."""
+def test_who_redeems_the_token_of_a_console(world: World) -> None:
+    """The agent beside the service does it itself; for a sliver on another host, the service does it, once."""
     create(world)
     world.service.create("here")
-    with pytest.raises(Refused, match="exp/1 is on another host"):
-        consoles.ask(world.centre, "exp", 1, ADMIN)
-    assert not world.scalar(world.centre, sa.select(sa.exists().where(t.events.c.action == "console")))
-    assert consoles.ask(world.centre, "here", 0, ADMIN)
+    session = sessions.start(world.centre, world.service.config, ADMIN, "browser").id
+    by = dataclasses.replace(ADMIN, credential=session)
+    here, far, late, lost = (consoles.ask(world.centre, name, 0, by) for name in ("here", "exp", "exp", "exp"))
+    assert consoles.redeem_remote(world.centre, here) is None
+    assert console_tickets.take(world.centre, here, utcnow()) is not None
+    found = consoles.redeem_remote(world.centre, far)
+    assert found is not None and (found.name, found.node, found.ticket.user) == ("exp/0", NODE, "admin")
+    assert consoles.redeem_remote(world.centre, far) is None
+    slices.act(world.centre, world.service.config, "exp", "stop", ADMIN)
+    with pytest.raises(Refused, match="not running"):
+        consoles.redeem_remote(world.centre, late)
+    sessions.revoke(world.centre, session, by)
+    with pytest.raises(Refused, match="revoked"):
+        consoles.redeem_remote(world.centre, lost)
 
 
 def test_a_change_is_sent_alone(world: World) -> None:

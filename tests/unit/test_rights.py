@@ -60,6 +60,7 @@ CASES = {
         f"{SLICE}/console?project=lab", (404, 403, 200, 200, 200, 403), {"sliver": 0}
     ),
     f"GET {API}/console": Case(f"{API}/console", (400,)),
+    f"GET {API}/node-dials": Case(f"{API}/node-dials", (400,)),
     f"POST {API}/slices/<name>/<action>": Case(f"{SLICE}/stop?project=lab", OWNERS),
     f"GET {API}/slices/<name>/snapshots": Case(f"{SNAPSHOTS}?project=lab", MEMBERS),
     f"POST {API}/slices/<name>/snapshots": Case(f"{SNAPSHOTS}?project=lab", OWNERS, {"name": "after"}),

@@ -12,6 +12,7 @@ from slicemgr.web.api import (
     leases,
     measures,
     membership,
+    node_dials,
     node_images,
     people,
     projects,
@@ -26,7 +27,8 @@ from slicemgr.web.state import authenticate
 
 __all__ = ["GUARDED", "OPEN", "blueprints", "check_target"]
 
-OPEN = (testbed.health, sign_in.routes, membership.open_routes, node_images.routes)  # routes without a token
+# routes without a user
+OPEN = (testbed.health, sign_in.routes, membership.open_routes, node_images.routes, node_dials.routes)
 GUARDED = (
     testbed.slice_routes,
     snapshots.routes,

@@ -17,6 +17,7 @@ from slicemgr.config import Config
 from slicemgr.errors import Code, Failed
 from slicemgr.ipc import image_socket
 from slicemgr.model import ImageState, NodeState, OperationState
+from slicemgr.service.nodes import membership
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 
@@ -55,9 +56,7 @@ def judge(store: Store, text: str, sha256: str, now: datetime) -> Granted:
 
 def _signed(c: Connection, token: Token, now: datetime) -> bool:
     """Whether the token is signed with the key of a certificate of its node that is valid."""
-    k = t.certificates.c
-    valid = sa.and_(k.identity == token.identity, k.revoked_at.is_(None), k.expires_at > now)
-    return any(image_tokens.is_signed(token, one) for one in c.scalars(sa.select(k.certificate).where(valid)))
+    return any(image_tokens.is_signed(token, one) for one in membership.certificates(c, token.identity, now))
 
 
 def _needs(c: Connection, node: str, sha256: str) -> bool:

@@ -145,6 +145,13 @@ def revoke(c: Connection, identity: str, now: datetime) -> None:
     c.execute(t.certificates.update().where(k.identity == identity, k.revoked_at.is_(None)).values(revoked_at=now))
 
 
+def certificates(c: Connection, identity: str, now: datetime) -> list[str]:
+    """The valid certificates (PEM) of a node that is a member."""
+    k, n = t.certificates.c, t.nodes.c
+    query = sa.select(k.certificate).join(t.nodes, n.identity == k.identity).where(n.state != NodeState.ADDED)
+    return list(c.scalars(query.where(k.identity == identity, k.revoked_at.is_(None), k.expires_at > now)))
+
+
 def _check_unused(c: Connection, row: Row[*tuple[Any, ...]], now: datetime) -> None:
     s = t.slivers.c
     count = c.scalar(sa.select(sa.func.count()).where(s.node == row.name))

@@ -7,7 +7,7 @@ import json
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0032"
+revision = "0030"
 down_revision = "0029"
 branch_labels = None
 depends_on = None
