@@ -96,6 +96,14 @@ class NodeState(StrEnum):
     ACTIVE = "active"
 
 
+class OnLoss(StrEnum):
+    """What happens to the slivers of a slice on a node that is lost. `keep`: they remain there, and continue to run if
+    the node does. `rebuild`: they are made again from the image on other nodes; their data is lost."""
+
+    KEEP = "keep"
+    REBUILD = "rebuild"
+
+
 class Role(StrEnum):
     """The role of a user in a project. A PI manages members, all slices, and requests within the ceiling."""
 

@@ -55,6 +55,7 @@ class Sliver(TypedDict):
     id: str
     node: str
     state: str
+    unknown_since: NotRequired[str | None]
     address: str
     ssh: Ssh
     ports: Ports
@@ -307,13 +308,18 @@ class ImageOnNode(TypedDict):
 
 
 class Node(TypedDict):
-    """state: added, joined or active. drained: whether it gets no new slivers. agent_seen_at: None: never."""
+    """state: added, joined or active. drained: whether it gets no new slivers. agent_seen_at: None: never.
+
+    liveness: alive, silent or lost. silent_since: the last report of a silent or lost node.
+    """
 
     name: str
     address: str
     site: NotRequired[str]
     state: NotRequired[str]
     drained: NotRequired[bool]
+    liveness: NotRequired[str]
+    silent_since: NotRequired[str | None]
     version: NotRequired[str | None]
     beat_at: NotRequired[str | None]
     agent_seen_at: str | None

@@ -151,6 +151,9 @@ class Sliver(Schema):
     id = fields.String()
     node = fields.String()
     state = fields.String()
+    unknown_since = fields.String(
+        allow_none=True, metadata={"description": "the last report of its node, if the state is unknown"}
+    )
     address = fields.String()
     ssh = fields.Nested(Ssh)
     ports = fields.Nested(Ports)
@@ -280,6 +283,10 @@ class Node(Schema):
     site = fields.String(metadata={"description": "empty: not given"})
     state = fields.String(metadata={"description": "added, joined or active"})
     drained = fields.Boolean(metadata={"description": "whether it gets no new slivers"})
+    liveness = fields.String(
+        metadata={"description": "alive, silent (no report for 30 seconds) or lost (no report for 5 minutes)"}
+    )
+    silent_since = fields.String(allow_none=True, metadata={"description": "the last report of a silent or lost node"})
     version = fields.String(allow_none=True, metadata={"description": "of a node that reports to the hub"})
     beat_at = fields.String(allow_none=True, metadata={"description": "when the hub stored its last report"})
     agent_seen_at = fields.String(allow_none=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from slicemgr.hub import reports
+from slicemgr.hub import liveness, reports
 from slicemgr.hub.dials import Dials, Publish
 from slicemgr.hub.mirrors import Mirrors
 from slicemgr.hub.reports import Report
@@ -31,6 +31,7 @@ class Exchange:
         self._store, self._publish = store, publish
         self._mirrors = Mirrors(store, publish, clock)
         self._dials = Dials(store, publish, clock)
+        self._nodes = liveness.Nodes(store, clock)
         self._allowance = Allowance()
 
     def apply(self, arrived: Sequence[Report]) -> None:
@@ -49,12 +50,18 @@ class Exchange:
         for identity, beat in newest.items():
             self._publish(identity, messages.acknowledgement(beat.incarnation, beat.sequence), brief=True)
             self._mirrors.heard(identity, beat)
+            self._nodes.reported(identity)
 
     def step(self, *, woken: bool = False) -> None:
-        """Send the orders and the changes of rows that are due. woken: rows may have changed."""
+        """Send the orders and the changes of rows that are due, and note which nodes are silent.
+
+        woken: rows may have changed.
+        """
         self._dials.step(woken=woken)
         self._mirrors.step(woken=woken)
+        self._nodes.step()
 
     def forget(self, identity: str) -> None:
         """The node was removed."""
         self._mirrors.forget(identity)
+        self._nodes.forget(identity)

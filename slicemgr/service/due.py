@@ -1,4 +1,4 @@
-"""What is due in the rows of a testbed: leases that end, history that is deleted, mail.
+"""What is due in the rows of a testbed: leases that end, history that is deleted, lost nodes, mail.
 
 One process repeats it each minute: the agent of a single machine, or the hub of a testbed that has one.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from slicemgr.config import Config
 from slicemgr.service.leases import leases
-from slicemgr.service.nodes import retention
+from slicemgr.service.nodes import losses, retention
 from slicemgr.service.outbound import mail
 from slicemgr.service.projects import invitations
 from slicemgr.store import Store
@@ -21,6 +21,7 @@ INTERVAL = 60.0  # seconds
 WORK: tuple[tuple[str, Work], ...] = (
     ("leases", leases.expire),
     ("leases", retention.forget),
+    ("losses", losses.act),
     ("mail", invitations.notify),
     ("mail", mail.deliver),
 )

@@ -275,7 +275,7 @@ answers = sa.Table(
 
 # next_*: the start of the next search, so that freed resources are not reused at once. identity: the name in its
 # certificates and at the broker, which never changes; NULL: its agent uses the database itself. drained: it gets no
-# new slivers.
+# new slivers. silent_since: the last report of a node that has not reported for 30 seconds. lost: nor for 5 minutes.
 nodes = sa.Table(
     "nodes",
     metadata,
@@ -290,6 +290,8 @@ nodes = sa.Table(
     _text("state", server_default=sa.text("'active'")),
     sa.Column("identity", sa.Text),
     sa.Column("drained", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("silent_since", UtcTime),
+    sa.Column("lost", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Index("ix_nodes_identity", "identity", unique=True),
 )
 
@@ -436,7 +438,8 @@ image_nodes = sa.Table(
 )
 
 # A slice's id is its tag. lease_ended_at: when the end of the lease was enforced; the grace period starts then.
-# ssh_keys: the keys for its slivers; named_keys: those of them that are not from its owner's account.
+# ssh_keys: the keys for its slivers; named_keys: those of them that are not from its owner's account. on_loss: what
+# happens to its slivers on a lost node, see model.OnLoss.
 slices = sa.Table(
     "slices",
     metadata,
@@ -458,6 +461,7 @@ slices = sa.Table(
     sa.Column("reminded", sa.BigInteger),  # seconds before the end of the last reminder of this lease
     _empty("lease_notice"),
     sa.Column("named_keys", sa.JSON, nullable=False, server_default=sa.text("'[]'")),
+    _text("on_loss", server_default=sa.text("'keep'")),
     sa.ForeignKeyConstraint(["project"], ["projects.name"], ondelete="RESTRICT"),
     sa.ForeignKeyConstraint(["owner"], ["users.name"], ondelete="RESTRICT"),
     sa.ForeignKeyConstraint(["image"], ["images.sha256"], ondelete="RESTRICT"),

@@ -27,7 +27,8 @@ from slicemgr.web.state import principal
 MOST, USUAL = 1000, 100  # rows of a page
 _CURSOR_LIFE = 86400  # seconds
 _LONGEST = 200  # characters of a filter's value
-_SLICE_STATES = tuple(sorted({slice_views.sliver_state(d, p) for d in Desired for p in Phase} | {"partial"}))
+_OTHER_STATES = {"partial", slice_views.UNKNOWN}
+_SLICE_STATES = tuple(sorted({slice_views.sliver_state(d, p) for d in Desired for p in Phase} | _OTHER_STATES))
 _MOMENT = {"type": "string", "format": "date-time", "example": "2026-01-31T12:00:00Z"}
 
 

@@ -26,7 +26,7 @@ _MOVING = ("queued", "running")
 _COLUMNS: dict[str, Callable[[Row], Any]] = {
     "name": itemgetter("name"),
     "site": itemgetter("site"),
-    "state": itemgetter("state"),
+    "state": lambda one: one["state"] if one["liveness"] == "alive" else one["liveness"],
     "address": itemgetter("address"),
     "contact": lambda one: one["agent_seen_at"] or "",
     "slivers": lambda one: one["used"]["slivers"],

@@ -23,7 +23,10 @@ _TONES = {
     "partial": "held",
     "waiting": "held",
     "hidden": "held",
+    "silent": "held",
+    "unknown": "held",
     "failed": "bad",
+    "lost": "bad",
     "declined": "bad",
 }
 

@@ -19,6 +19,18 @@ def _ports(sliver: dict[str, Any]) -> str:
     return f"{sliver['ports']['first']}-{sliver['ports']['last']}"
 
 
+def _sliver_error(row: dict[str, Any]) -> object:
+    if row["error"] is None and row.get("unknown_since"):
+        return f"node {row['node']} has not reported since {row['unknown_since']}"
+    return row["error"]
+
+
+def _node_state(row: dict[str, Any]) -> object:
+    """The state, or silent or lost if the node does not report."""
+    liveness = row.get("liveness", "alive")
+    return row.get("state") if liveness == "alive" else liveness
+
+
 SLICES = Table(
     (
         field("name", whole=True),
@@ -60,7 +72,8 @@ SLIVERS = Table(
         field("oom_at", when),
         Column("disk_used", lambda row: row["usage"]["disk"], size),
         Column("fingerprint", lambda row: row["ssh"]["fingerprint"], whole=True),
-        field("error"),
+        field("unknown_since", when),
+        Column("error", _sliver_error),
     ),
     ("index", "state", "ssh", "ports", "memory_used", "memory", "disk_used", "disk", "error"),
 )
@@ -98,8 +111,9 @@ NODES = Table(
     (
         field("name", whole=True),
         field("site"),
-        field("state"),
+        Column("state", _node_state),
         field("drained"),
+        field("silent_since", when),
         field("version"),
         field("beat_at", when),
         field("address"),

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from slicemgr.model import Desired, Phase
-from slicemgr.service.views.slices import SETTLED, sliver_state
+from slicemgr.service.views.slices import SETTLED, UNKNOWN, sliver_state
 from slicemgr.store import tables as t
 
 Condition = sa.ColumnElement[bool]
@@ -53,8 +53,10 @@ def slices(wanted: Wanted) -> list[Condition]:
 
 def _in_state(state: str) -> sa.Select[tuple[str]]:
     """The ids of slices in a state: `slice_state` of the views, as a query."""
-    s = t.slivers.c
-    pairs = [(sa.and_(s.desired == d, s.phase == p), sliver_state(d, p)) for d in Desired for p in Phase]
+    s, n = t.slivers.c, t.nodes.c
+    lost = s.node.in_(sa.select(n.name).where(n.lost))
+    pairs = [(sa.and_(s.desired != Desired.ABSENT, lost), UNKNOWN)]
+    pairs += [(sa.and_(s.desired == d, s.phase == p), sliver_state(d, p)) for d in Desired for p in Phase]
     each = sa.case(*pairs, else_="failed")
     moving = sa.case((each.not_in(SETTLED), each))
     lowest = sa.func.min(each)

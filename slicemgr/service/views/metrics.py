@@ -119,9 +119,11 @@ class Testbed(Collector):
 def _counts(c: Connection) -> Iterator[Metric]:
     s, l, o, r = t.slivers.c, t.slices.c, t.operations.c, t.requests.c
     states: Counter[tuple[str, ...]] = Counter()
+    lost = set(c.scalars(sa.select(t.nodes.c.name).where(t.nodes.c.lost)))
     query = sa.select(s.node, l.type, s.desired, s.phase, sa.func.count()).join(t.slices, l.id == s.slice)
     for node, sliver_type, desired, phase, count in c.execute(query.group_by(s.node, l.type, s.desired, s.phase)):
-        states[node, sliver_type, slice_views.sliver_state(Desired(desired), Phase(phase))] += count
+        state = slice_views.sliver_state(Desired(desired), Phase(phase), lost=node in lost)
+        states[node, sliver_type, state] += count
     yield _gauge("slivers", "Slivers by state.", ("node", "type", "state"), states)
     slices = {(row[0],): row[1] for row in c.execute(sa.select(l.type, sa.func.count()).group_by(l.type))}
     yield _gauge("slices", "Slices.", ("type",), slices)

@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import NetworkConfig
 from slicemgr.errors import Code, Refused
+from slicemgr.policy.liveness import Liveness
 from slicemgr.service.views import paging
 from slicemgr.service.views.formats import Json, when
 from slicemgr.service.views.paging import By, Page
@@ -29,6 +30,13 @@ def nodes(c: Connection, network: NetworkConfig, name: str | None = None, page: 
     return [_node(row, network) for row in rows]
 
 
+def liveness(row: Row[*tuple[Any, ...]]) -> Liveness:
+    """Whether a node reports, from its row."""
+    if row.silent_since is None:
+        return Liveness.ALIVE
+    return Liveness.LOST if row.lost else Liveness.SILENT
+
+
 def _node(row: Row[*tuple[Any, ...]], network: NetworkConfig) -> Json:
     facts = dict(row.facts)
     return {
@@ -37,6 +45,8 @@ def _node(row: Row[*tuple[Any, ...]], network: NetworkConfig) -> Json:
         "site": row.site,
         "state": row.state,
         "drained": row.drained,
+        "liveness": liveness(row),
+        "silent_since": when(row.silent_since),
         "version": row.version,
         "beat_at": when(row.beat_at),
         "agent_seen_at": when(row.agent_seen_at),

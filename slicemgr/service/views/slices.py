@@ -30,13 +30,16 @@ _ON_THE_WAY = {
     (Desired.RUNNING, Phase.PAUSED): "resuming",
     (Desired.PAUSED, Phase.RUNNING): "pausing",
 }
-SETTLED = ("running", "stopped", "paused", "failed")  # states that do not change by themselves
+UNKNOWN = "unknown"  # of slivers on a node that is lost
+SETTLED = ("running", "stopped", "paused", "failed", UNKNOWN)  # states that do not change by themselves
 
 
-def sliver_state(desired: Desired, phase: Phase) -> str:
-    """The state of a sliver, or the change in progress, as one word."""
+def sliver_state(desired: Desired, phase: Phase, *, lost: bool = False) -> str:
+    """The state of a sliver, or the change in progress, as one word. lost: its node is."""
     if desired is Desired.ABSENT:
         return "deleting"
+    if lost:
+        return UNKNOWN
     if phase is Phase.FAILED:
         return "failed"
     if phase is _SETTLED[desired]:
@@ -80,7 +83,8 @@ def slices(
     query = query.outerjoin(t.lease_rules, t.lease_rules.c.project == l.project)
     heads = paging.rows(c, query.where(*conditions), page, By(l.name), By(l.project))
     s, n = t.slivers.c, t.nodes.c
-    members = sa.select(t.slivers, n.address.label("node_address")).join(t.nodes, n.name == s.node).order_by(s.idx)
+    of_node = (n.address.label("node_address"), n.silent_since, n.lost)
+    members = sa.select(t.slivers, *of_node).join(t.nodes, n.name == s.node).order_by(s.idx)
     if conditions or page is not None:
         members = members.where(s.slice.in_([head.id for head in heads]))
     slivers: dict[str, list[Json]] = defaultdict(list)
@@ -150,7 +154,8 @@ def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
         "index": row.idx,
         "id": row.id,
         "node": row.node,
-        "state": sliver_state(Desired(row.desired), Phase(row.phase)),
+        "state": sliver_state(Desired(row.desired), Phase(row.phase), lost=row.lost),
+        "unknown_since": when(row.silent_since) if row.lost else None,
         "address": row.address,
         "ssh": {
             "host": row.node_address,
@@ -200,6 +205,7 @@ def plan(spec: SliceSpec, placed: Placement, owner: str, expires_at: datetime) -
                 "id": None,
                 "node": node,
                 "state": "planned",
+                "unknown_since": None,
                 "address": grant.address,
                 "ssh": {
                     "host": placed.addresses[node],
