@@ -13,12 +13,14 @@ from slicemgr.agent.apply import Applier
 from slicemgr.agent.chores.capture_rings import Captures
 from slicemgr.agent.chores.proc_views import ProcViews
 from slicemgr.agent.chores.recorder import Recorder
-from slicemgr.agent.chores.runner import Chore, Runner, repeated
+from slicemgr.agent.chores.runner import Chore, First, Runner, repeated
 from slicemgr.agent.consoles import Consoles
+from slicemgr.agent.fence import Fence
 from slicemgr.agent.image_offers import ImageOffers
 from slicemgr.agent.image_source import Source
 from slicemgr.agent.image_waits import ImageWaits
 from slicemgr.agent.journal import Journal
+from slicemgr.agent.kept_disks import SWEEP, KeptDisks
 from slicemgr.agent.node import Node
 from slicemgr.agent.node_operations import NodeOperations
 from slicemgr.agent.plan_execution import PlanExecutor
@@ -54,12 +56,17 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         joined = member.find(config.membership_dir)
         operations = NodeOperations(node, Source(joined, stop) if joined else None)
         waits = ImageWaits(operations.node_images, journal) if joined else None
-        scheduler = Scheduler(config, store, journal, executor, Reconciler(node), operations.serve, stop, waits)
+        disks = KeptDisks(config, node.hypervisor, node.pool, node.publisher)
+        fence = Fence(node, disks) if joined else None
+        scheduler = Scheduler(config, store, journal, executor, Reconciler(node), operations.serve, stop, waits, fence)
         node.hypervisor.on_change(scheduler.changed)
         if config.hub.broker and joined is None:
             stack.enter_context(ImageOffers(config, partial(_judge, store)))
         stack.enter_context(Consoles(config, store, node.hypervisor))
-        stack.enter_context(Runner([*host_chores(node), *row_chores(config, store)]))
+        sweep = Chore(
+            thread="kept", run=disks.sweep, interval=SWEEP, failure="deleting kept disks", first=First.AT_ONCE
+        )
+        stack.enter_context(Runner([*host_chores(node), *row_chores(config, store), *([sweep] if joined else [])]))
         ready()
         scheduler.run()
         if journal.broke:

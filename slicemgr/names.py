@@ -18,6 +18,7 @@ TAG_LENGTH = 8
 MAX_INDEX = 999
 CHAIN_PREFIX = "SLICEMGR"
 CONSOLE_LOG, KERNEL, INITRD = "console.log", "kernel", "initrd"  # of a virtual machine, in its directory
+RECORD = "record.json"  # in the directory of a sliver
 DISK, FIRMWARE_VARIABLES = "disk.qcow2", "nvram.fd"  # the disk in a virtual machine's snapshot
 
 _SLIVER_ID = re.compile(rf"([{ALPHABET}]{{{TAG_LENGTH}}})-(0|[1-9][0-9]{{0,2}})")
@@ -148,7 +149,12 @@ def keys_file(pool: Path, sliver: str) -> Path:
 
 def record_file(pool: Path, sliver: str) -> Path:
     """The file with the sliver's row, for a database that lost it."""
-    return sliver_dir(pool, sliver) / "record.json"
+    return sliver_dir(pool, sliver) / RECORD
+
+
+def kept_dir(pool: Path) -> Path:
+    """The directory of disks that are kept of slivers which this node no longer has."""
+    return pool / "kept"
 
 
 def image_file(images: Path, sha256: str, format: str) -> Path:

@@ -14,6 +14,7 @@ from slicemgr import names, ssh_banner
 from slicemgr.agent import observe, records
 from slicemgr.agent.acceleration import Machines
 from slicemgr.agent.journal import Journal
+from slicemgr.agent.kept_disks import KeptDisks
 from slicemgr.agent.plan import Step, phase_after
 from slicemgr.agent.publisher import Publisher
 from slicemgr.agent.roots import Roots
@@ -61,11 +62,13 @@ class Applier:
         self._machines = machines
         self._containers = launch.host(config)
         self._roots = Roots(config, pool, hypervisor, self._place)
+        self._kept_disks = KeptDisks(config, hypervisor, pool, publisher)
         self._console_sizes: dict[str, int] = {}  # machine → bytes in its console log before it started
         self._dns = config.network.dns or resolvers(Path("/etc/resolv.conf").read_text())
         self._steps: dict[Step, Callable[[Sliver], str | None]] = {
             Step.DISCARD: self._discard,
             Step.SNAPSHOT: self._snapshot,
+            Step.KEEP: self._keep,
             Step.ROOT: self._roots.make,
             Step.RESIZE: self._roots.resize,
             Step.IDENTITY: self._identity,
@@ -126,6 +129,10 @@ class Applier:
         self._roots.limit(sliver)
 
     # towards running
+
+    def _keep(self, sliver: Sliver) -> str:
+        kept = self._kept_disks.keep(sliver.id, names.qgroup(sliver.serial))
+        return "" if kept is None else f"kept in {kept.path} until {kept.until}"
 
     def _place(self) -> Host:
         return self._machines.place(self._containers)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TypedDict, TypeVar
 
 from slicemgr import names
-from slicemgr.agent import observe
+from slicemgr.agent import kept_disks, observe
 from slicemgr.agent.images import incoming_dir
+from slicemgr.agent.kept_disks import Kept
 from slicemgr.config import Config
 from slicemgr.drivers.libvirt import launch
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
@@ -39,12 +40,14 @@ class Item(TypedDict):
 class Leftover:
     """A resource to remove: its type, its name and the function that removes it.
 
-    remove: returns False if that is possible only after btrfs has freed deleted subvolumes.
+    remove: returns False if that is possible only after btrfs has freed deleted subvolumes. kept: why it is not removed
+    now; "": it is.
     """
 
     what: str
     name: str
     remove: Callable[[], object]
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ def find(config: Config, hypervisor: Hypervisor, pool: Pool, read_wanted: Callab
         *_left("quota group", groups - wanted.groups, name_of, pool.destroy_group),
         *_left("shaper", host.shaped - wanted.slivers, names.shaper, traffic.clear),
         *_left("link", links - wanted.slivers, names.link, _ends_with_domain),
+        *(_kept(one) for one in kept_disks.found(config.node.pool)),
     ]
 
 
@@ -92,6 +96,10 @@ def _left(
     what: str, found: Collection[T], name: Callable[[T], object], remove: Callable[[T], object]
 ) -> Iterator[Leftover]:
     return (Leftover(what, str(name(one)), partial(remove, one)) for one in sorted(found))
+
+
+def _kept(one: Kept) -> Leftover:
+    return Leftover("kept disk", str(one.path), lambda: None, f"it is kept until {one.until}")
 
 
 def _links() -> set[str]:
@@ -126,9 +134,10 @@ def collect(
     freed: waits until btrfs has freed deleted subvolumes; whether it has. Called once if a removal depends on it, which
     is then tried again.
     """
-    items = [Item(what=one.what, name=one.name, removed=False, detail="") for one in found]
+    items = [Item(what=one.what, name=one.name, removed=False, detail=one.kept) for one in found]
     if apply:
-        waiting = [(one, item) for one, item in zip(found, items, strict=True) if not _remove(one, item)]
+        both = [(one, item) for one, item in zip(found, items, strict=True) if not one.kept]
+        waiting = [(one, item) for one, item in both if not _remove(one, item)]
         if waiting and _is_freed(freed, [item for _, item in waiting]):
             for one, item in waiting:
                 _remove(one, item)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from slicemgr import names
-from slicemgr.agent import observe, records
+from slicemgr.agent import kept_disks, observe, records
 from slicemgr.agent.image_source import RESERVE, Source, Wanted, partial_file
 from slicemgr.agent.images import POOL_RESERVE, Importer, note_file, read_note
 from slicemgr.agent.node import Node
@@ -190,7 +190,8 @@ class NodeImages:
         if any(found is None and sliver not in known for sliver, found in recorded.items()):
             return None
         pushed = {one.image for one in operations if one.image and one.kind != "image-drop"}
-        return {one.image for one in rows} | {one.image for one in recorded.values() if one is not None} | pushed
+        recorded_images = {one.image for one in recorded.values() if one is not None}
+        return {one.image for one in rows} | recorded_images | pushed | kept_disks.images(config.node.pool)
 
     def _delete(self, sha256: str) -> bool:
         """Delete the files of an image, unless a sliver uses it.

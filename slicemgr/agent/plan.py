@@ -16,6 +16,7 @@ class Step(StrEnum):
 
     DISCARD = "discard"  # snapshots that are no longer in the rows
     SNAPSHOT = "snapshot"  # snapshots that are requested and do not exist yet
+    KEEP = "keep"  # the disk of an earlier copy, which another node replaced, is moved away
     ROOT = "root"  # quota group, sliver subvolume, snapshot of the base or of the sliver's origin
     RESIZE = "resize"  # another disk limit
     IDENTITY = "identity"  # hostname, keys, resolver written into the root
@@ -74,6 +75,8 @@ _CHECK = (Step.VERIFY, Step.SSH)
 
 def plan(want: Sliver, observed: Observed) -> tuple[Step, ...]:
     """The steps, in order, that lead from `observed` to the desired state; () if there is nothing to do."""
+    if want.desired is not Desired.ABSENT and _earlier_copy(want, observed):
+        return (*((Step.KILL,) if observed.domain else ()), Step.KEEP, *plan(want, Observed()))
     match want.desired:
         case Desired.ABSENT:
             return _away(observed)
@@ -95,6 +98,11 @@ def _snapshots(want: Sliver, observed: Observed) -> tuple[Step, ...]:
 def _other_root(want: Sliver, observed: Observed) -> bool:
     """Whether the sliver must continue with another root than its current one."""
     return observed.root and observed.epoch != want.epoch
+
+
+def _earlier_copy(want: Sliver, observed: Observed) -> bool:
+    """Whether the root is from before the sliver was rebuilt from its image: a restored one has an origin."""
+    return observed.root and not want.origin and observed.epoch < want.epoch
 
 
 def _rest(want: Sliver, observed: Observed) -> tuple[Step, ...]:

@@ -224,7 +224,7 @@ class _Container:
         self._pool.snapshot(self._begin(sliver), unfinished, qgroup=group)
         if self._pool.quota_mode() is QuotaMode.FULL:
             self._pool.limit_subvolume(unfinished, _own_limit(sliver, whole=False))
-        if sliver.origin:
+        if sliver.epoch:
             btrfs_files.set_epoch(unfinished, sliver.epoch)
         btrfs_files.put(unfinished, names.root_dir(pool, sliver.id))
         self._pool.delete_tree(unfinished, None)
@@ -304,7 +304,7 @@ class _Machine:
                 machine_disk.copy_from_tree(base, facts.initrd, directory / names.INITRD)
         size, source = _disk_size(sliver), _origin(self._config, sliver)
         if source is None:
-            machine_disk.make_overlay(directory / names.DISK, image, sliver.image_format, size)
+            machine_disk.make_overlay(directory / names.DISK, image, sliver.image_format, size, sliver.epoch)
         else:
             machine_disk.copy_variables(source / names.FIRMWARE_VARIABLES, directory / names.FIRMWARE_VARIABLES)
             who = confinement.user(self._config.importer.user)

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from slicemgr.agent.fence import Fence
 from slicemgr.agent.image_waits import ImageWaits
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.plan import Step, phase_after
@@ -55,7 +56,7 @@ class Scheduler:
     """The node's scheduler. `run` returns after `stop`; a kill at any moment loses nothing.
 
     serve: carries out an operation that is not on slivers, and returns its result. waits: None on a node that imports
-    its images itself.
+    its images itself. fence: of a node that has joined a testbed.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Scheduler:
         serve: Callable[[work.Operation], dict[str, object]],
         stop: threading.Event,
         waits: ImageWaits | None = None,
+        fence: Fence | None = None,
     ) -> None:
         self._config = config
         self._store = store
@@ -77,6 +79,7 @@ class Scheduler:
         self._serve = serve
         self._stop = stop
         self._waits = waits
+        self._fence = fence
         self._lock = threading.Lock()
         self._rows: dict[str, Sliver] = {}
         self._turn_slivers: dict[str, Sliver] = {}  # as the turn in progress was planned; the row may be newer
@@ -101,6 +104,8 @@ class Scheduler:
                     self._operation_ended.clear()
                     quiet = time.monotonic() + _QUIET
                 try:
+                    if self._fence:
+                        self._fence.step(self._forget_sliver, self._turns.busy)
                     self._take()
                     if time.monotonic() >= min(due, quiet):
                         self._reconcile()
@@ -176,6 +181,10 @@ class Scheduler:
     def _forget(self, pending: set[str]) -> None:
         for operation in [one for one in self._operations.values() if one.ended and one.row.id not in pending]:
             del self._operations[operation.row.id]
+
+    def _forget_sliver(self, sliver: str) -> None:
+        with self._lock:
+            self._rows.pop(sliver, None)
 
     def _start(self, row: work.Operation, elsewhere: set[str]) -> None:
         operation = _Operation(row, set(row.slivers), frozenset(elsewhere.intersection(row.slivers)))

@@ -39,7 +39,7 @@ _LARGEST_NUMBER = 1 << 53
 _MOST_BYTES = 1 << 54
 _OLDEST = timedelta(days=30)  # of a time that a node reports
 _MOST_STEPS = 32  # of an operation, for each of its slivers
-_ACTIONS = ("repair", out_of_memory.ACTION)  # of events that agents report
+_ACTIONS = ("repair", out_of_memory.ACTION, updates.KEEP_DISK)  # of events that agents report
 _PENDING = (OperationState.QUEUED, OperationState.RUNNING)
 
 Reader = Callable[[Any], Any]

@@ -185,6 +185,9 @@ class HostSeen:
     changed: Mapping[str, Json] = field(default_factory=dict)
 
 
+KEEP_DISK = "keep disk"  # action of the event that a node stopped a sliver which it no longer has
+
+
 @dataclass(frozen=True, slots=True)
 class EventSeen:
     """An event for the audit trail."""

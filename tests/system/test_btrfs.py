@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,15 @@ import pytest
 from tiny_sliver import in_box
 
 from slicemgr import names
-from slicemgr.agent import doctor
+from slicemgr.agent import doctor, kept_disks
+from slicemgr.agent.kept_disks import KeptDisks
+from slicemgr.agent.publisher import Publisher
+from slicemgr.config import Config, NodeConfig
 from slicemgr.drivers import command
 from slicemgr.drivers.guest.identity import Identity, new_host_key, write_identity
 from slicemgr.drivers.guest.rootfs import Root
+from slicemgr.drivers.libvirt.hypervisor import Hypervisor
+from slicemgr.drivers.network.firewall import Firewall
 from slicemgr.drivers.storage import btrfs_space
 from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
 from slicemgr.errors import Failed
@@ -173,3 +179,31 @@ def test_doctor_looks_at_the_size_of_nodes(pool: Pool, tmp_path: Path) -> None:
     finally:
         command.run(["umount", place], timeout=60)
     assert said.ok is None and "nodes of 16 KiB" in said.detail and "--nodesize 4k" in said.remedy
+
+
+def test_the_disk_of_an_earlier_copy_is_kept_for_a_day(pool: Pool, group: int, sliver: Path) -> None:
+    """It no longer counts against the limit of the copy that replaces it, and is deleted with all in it."""
+    one, config = "abcdefgh-0", Config(node=NodeConfig(pool=pool.path, run_dir=pool.path.parent / "run"))
+    disks = KeptDisks(config, Hypervisor(config.libvirt), pool, Publisher(Firewall(config.network)))
+    sliver.rename(names.sliver_dir(pool.path, one))
+    pool.create_subvolume(names.root_dir(pool.path, one) / "inner")
+    fill(names.root_dir(pool.path, one) / "data", LIMIT // 2)
+    before = int(time.time())
+    kept = disks.keep(one, group)
+    assert kept is not None and kept.path.parent == names.kept_dir(pool.path) and before <= kept.at <= time.time()
+    assert (kept.path / "root" / "data").stat().st_size and not names.sliver_dir(pool.path, one).exists()
+    assert [found.sliver for found in kept_disks.found(pool.path)] == [one]
+    pool.create_group(group)
+    pool.create_subvolume(names.sliver_dir(pool.path, one), qgroup=group)
+    pool.sync()
+    assert pool.usage()[group] < MIB, "what is kept is charged to nobody"
+    disks.sweep()
+    assert kept.path.exists()
+    aged = kept.path.rename(kept.path.with_name(f"{one}.{kept.at - kept_disks.TIME}"))
+    foreign = names.kept_dir(pool.path) / "notes"
+    foreign.mkdir()
+    disks.sweep()
+    assert not aged.exists() and foreign.exists()
+    foreign.rmdir()
+    assert disks.keep("abcdefgh-1", None) is None, "there is nothing of it"
+    pool.delete_tree(names.sliver_dir(pool.path, one), group)

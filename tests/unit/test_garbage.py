@@ -79,3 +79,15 @@ def test_a_list_removes_nothing() -> None:
     pool = Pool()
     items = collect(pool.leftovers(), apply=False, freed=pool.wait)["items"]
     assert not any(one["removed"] or one["detail"] for one in items) and (pool.waits, pool.removed) == (0, [])
+
+
+def test_kept_disks_are_listed_and_stay() -> None:
+    """Until their time is over, the agent deletes them itself."""
+    removed: list[str] = []
+    found = [
+        Leftover("kept disk", "k", lambda: removed.append("k"), "it is kept until 2026-11-24T10:00:00Z"),
+        Leftover("sliver", "a", lambda: removed.append("a")),
+    ]
+    kept, other = collect(found, apply=True)["items"]
+    assert kept["detail"] == "it is kept until 2026-11-24T10:00:00Z" and not kept["removed"]
+    assert other["removed"] and removed == ["a"]

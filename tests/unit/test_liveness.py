@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from slicemgr.cli.render import tables
 from slicemgr.config import MailConfig
+from slicemgr.model import Phase
 from slicemgr.policy import liveness
 from slicemgr.policy.liveness import Liveness, Reported
 from slicemgr.service.nodes import losses
@@ -111,7 +112,7 @@ def test_a_node_is_silent_then_lost_then_back(world: World) -> None:
     move(world.centre, "exp")
     world.settle()
     ids = list(world.slivers(world.node))
-    world.record(*(pending.SliverSeen(one, pending.Phase.RUNNING, "") for one in ids))
+    world.record(*(pending.SliverSeen(one, Phase.RUNNING, "") for one in ids))
     world.settle()
     assert shown(world)["liveness"] == "alive" and shown(world)["silent_since"] is None
     assert slice_shown(world)["state"] == "running"

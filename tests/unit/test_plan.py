@@ -55,7 +55,14 @@ def sliver(desired: Desired, **rates: int) -> Sliver:
 
 
 def other(desired: Desired, *snapshots: SliverSnapshot, epoch: int = 0) -> Sliver:
-    return dataclasses.replace(sliver(desired), snapshots=snapshots, epoch=epoch)
+    """A sliver with another root: a restored one has an origin."""
+    origin = "abcdefgh-0/aaaaaaaa" if epoch else ""
+    return dataclasses.replace(sliver(desired), snapshots=snapshots, epoch=epoch, origin=origin)
+
+
+def rebuilt(desired: Desired, epoch: int = 1) -> Sliver:
+    """A sliver that was made again from its image on another node, and is now here again."""
+    return dataclasses.replace(sliver(desired), epoch=epoch)
 
 
 @dataclasses.dataclass
@@ -329,6 +336,20 @@ def test_a_restore_that_dies_anywhere_ends_with_the_wanted_root(
     assert plan(wanted, host.observed) == ()
     assert not host.observed.root or (host.observed.epoch == 1 and not host.observed.replaced)
     assert host.observed.snapshots <= BOTH
+
+
+@pytest.mark.parametrize("desired", [one for one in Desired if one is not Desired.ABSENT])
+def test_an_earlier_copy_is_moved_away_whole(desired: Desired) -> None:
+    """Its snapshots, too; the new one begins as on a node that never had it."""
+    fresh = plan(rebuilt(desired), Observed())
+    for observed in EVERYTHING:
+        earlier = dataclasses.replace(observed, root=True, snapshots=BOTH, replaced=True)
+        kill = (Step.KILL,) if observed.domain else ()
+        assert plan(rebuilt(desired), earlier) == (*kill, Step.KEEP, *fresh)
+        assert Step.KEEP not in plan(rebuilt(desired), dataclasses.replace(earlier, epoch=1))
+        assert Step.KEEP not in plan(other(desired, epoch=1), earlier), "restored on this node"
+        assert Step.KEEP not in plan(sliver(desired), earlier)
+    assert Step.KEEP not in plan(rebuilt(Desired.ABSENT), Observed(root=True, traces=True))
 
 
 def test_a_carried_out_plan_has_a_phase() -> None:

@@ -42,11 +42,13 @@ def create_argv(overlay: Path, image: Path, image_format: str, size: int) -> lis
     ]  # fmt: skip
 
 
-def make_overlay(overlay: Path, image: Path, image_format: str, size: int) -> None:
+def make_overlay(overlay: Path, image: Path, image_format: str, size: int, epoch: int = 0) -> None:
     """Create an overlay atomically. size: in bytes. Raises CommandFailed."""
     unfinished = overlay.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
     command.run(create_argv(unfinished, image, image_format, size), timeout=_TIME)
+    if epoch:
+        btrfs_files.set_epoch(unfinished, epoch)
     unfinished.rename(overlay)
 
 
