@@ -19,7 +19,7 @@ HUB = "hub"  # the name in the certificate of the hub; that of a node begins wit
 LARGEST_MESSAGE = 4 << 20  # bytes
 _QUEUE_BYTES = 32 << 20
 _QUEUE_LENGTH = 10_000
-_UNACKNOWLEDGED = 180  # seconds; a full queue counts only messages that nobody has received yet
+_UNACKNOWLEDGED = 180  # seconds; a full queue counts only messages that were not delivered
 _CONNECTIONS, _CHANNELS = 2, 8  # of a node: the second is for a reconnect while the first is not given up yet
 _NOTHING = "^$"
 

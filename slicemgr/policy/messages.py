@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from slicemgr.policy import fact_forms
 from slicemgr.model import Dial, DialPurpose
+from slicemgr.policy import fact_forms
 from slicemgr.policy.mirror import Change
 
 VERSION = 1

@@ -17,7 +17,7 @@ from slicemgr.errors import Code, Refused, invalid
 from slicemgr.model import Boot, Init, PortBlock, SliceSpec, SliverType, Spread
 from slicemgr.policy import allocate
 
-SILENT = timedelta(seconds=30)  # since the last report of a node that gets no new slivers
+SILENT = timedelta(seconds=90)  # since the last report of an agent, which are 30 s apart; its node gets no new slivers
 IMAGE_THERE = 0.1  # the share of a node's capacity that an image that is there already outweighs
 _MOST_REASONS = 5  # nodes whose reasons an error has
 _IMAGES = {"x86_64": ("x86_64", "i686")}  # the architectures of images that a node can run, by its own
@@ -27,8 +27,8 @@ _IMAGES = {"x86_64": ("x86_64", "i686")}  # the architectures of images that a n
 class Candidate:
     """A node with its own pools, as it last reported, and what its slivers have been allocated.
 
-    silent: the time since its last report, None: it has never reported. image: whether it has the image. trouble: why
-    it cannot be used; "": it can.
+    silent: the time since the last report of its agent, None: it has never reported. image: whether it has the image.
+    trouble: why it cannot be used; "": it can.
     """
 
     name: str

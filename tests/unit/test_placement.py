@@ -48,7 +48,7 @@ def reasons(nodes: list[Candidate], wanted: SliceSpec, apart: tuple[str, ...] = 
     ("values", "reason"),
     [
         ({"drained": True}, "is drained"),
-        ({"silent": timedelta(seconds=31)}, "has not for 31 s reported"),
+        ({"silent": timedelta(seconds=91)}, "has not for 91 s reported"),
         ({"silent": None}, "has never reported"),
         ({"site": "b"}, "is at site b"),
         ({"trouble": "no pool"}, "cannot be used: no pool"),

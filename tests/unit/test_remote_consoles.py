@@ -7,12 +7,10 @@ import threading
 import tty
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
 import pytest
-import sqlalchemy as sa
 import web_process
 from centre_and_node import IDENTITY, NODE, World, move
 from web_process import Web, until
@@ -199,12 +197,11 @@ def test_what_the_agent_or_the_host_refuses(testbed: Testbed) -> None:
         with testbed.world.node.write() as c:
             c.execute(t.slivers.update().values(desired="running"))
         with testbed.store.write() as c:
-            before = c.scalar(sa.select(t.links.c.beat_at))
-            c.execute(t.links.update().values(beat_at=utcnow() - timedelta(minutes=1)))
+            c.execute(t.nodes.update().where(t.nodes.c.name == "node7").values(silent_since=utcnow()))
         with pytest.raises(SlicemgrError, match="node node7 does not answer"):
             client.slices.console("exp")
         with testbed.store.write() as c:
-            c.execute(t.links.update().values(beat_at=before))
+            c.execute(t.nodes.update().values(silent_since=None))
         with client.slices.console("exp") as channel:
             os.write(testbed.terminals.far, b"there")
             output(channel, b"there")

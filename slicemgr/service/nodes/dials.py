@@ -12,7 +12,6 @@ from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.ipc.wake import wake
 from slicemgr.model import Dial
-from slicemgr.policy.placement import SILENT
 from slicemgr.service.nodes import membership
 from slicemgr.store import Store, dials
 from slicemgr.store import tables as t
@@ -22,10 +21,10 @@ from slicemgr.store.updates import utcnow
 def reachable(store: Store, node: str) -> str:
     """The identity of a node that can be asked. Refused(UNAVAILABLE): it does not report."""
     n, l = t.nodes.c, t.links.c
-    query = sa.select(n.identity, l.beat_at).join(t.links, l.identity == n.identity)
+    query = sa.select(n.identity, n.silent_since).join(t.links, l.identity == n.identity)
     with store.read() as c:
         row = c.execute(query.where(n.name == node)).first()
-    if row is None or utcnow() - row.beat_at > SILENT:
+    if row is None or row.silent_since is not None:
         raise silent(node)
     return str(row.identity)
 

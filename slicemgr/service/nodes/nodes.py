@@ -65,7 +65,8 @@ def preferred(
     largest: Any = sa.func.greatest if c.dialect.name == "postgresql" else sa.func.max
     committed = largest(*(_share(given, total, overcommit) for given, _, total, overcommit in kinds))
     there = sa.case((t.image_nodes.c.image.is_not(None), placement.IMAGE_THERE), else_=0.0)
-    query = _query(image).where(_A.ports_total > 0, ~_N.drained, _N.agent_seen_at >= seen, *room)
+    alive = (_N.silent_since.is_(None), _N.agent_seen_at >= seen)
+    query = _query(image).where(_A.ports_total > 0, ~_N.drained, *alive, *room)
     return _read(c, config, query.order_by(committed - there, _N.name).limit(most))
 
 
@@ -106,6 +107,8 @@ def _node(row: Row[*tuple[Any, ...]], config: Config, now: datetime) -> NodeRow:
             network = node_network.announced(row.facts, config.network)
         except Refused as error:
             trouble = error.message
+    if row.silent_since is not None:
+        trouble = f"it has not reported since {row.silent_since:%Y-%m-%dT%H:%M:%SZ}"
     candidate = Candidate(
         name=row.name,
         facts=row.facts,
