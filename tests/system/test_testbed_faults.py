@@ -71,7 +71,9 @@ def domains(node: BoxedNode) -> set[str]:
 
 def mirror(node: BoxedNode, query: str) -> list[tuple[Any, ...]]:
     """Rows of the database of a node."""
-    with closing(sqlite3.connect(node.box.path(STATE / "mirror.db"), timeout=30)) as database:
+    with closing(
+        sqlite3.connect(node.box.directory / "root" / str(STATE).lstrip("/") / "mirror.db", timeout=30)
+    ) as database:
         return database.execute(query).fetchall()
 
 
@@ -113,7 +115,7 @@ def strike(testbed: BoxedTestbed, victim: str, moment: str, words: tuple[str, ..
 
 def last_operation(testbed: BoxedTestbed) -> tuple[str, str]:
     newest = testbed.ask("op", "list")[0]
-    return newest["state"], newest["error"]
+    return newest["state"], newest["error"] or ""
 
 
 @pytest.mark.parametrize("moment", ["", "root", "domain", "ssh"])
