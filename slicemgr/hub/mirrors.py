@@ -25,8 +25,10 @@ from slicemgr.store import tables as t
 log = logging.getLogger(__name__)
 
 _LOOK = 1.0  # seconds between two looks at the nodes with operations
-_EVERY = 30.0  # seconds after which the rows of a node are compared without a cause
 _WHOLE = 10.0  # seconds between two messages with all rows of a node
+_EVERY = 30.0  # seconds after which the rows of a node are compared without a cause, if there are few nodes
+_SHARE = 0.05  # of the time, at most, is for comparisons without a cause
+_AT_ONCE = 0.2  # seconds after which the rest of the comparisons wait, so that reports are answered in between
 _ANSWER = 10.0  # seconds for the answer to a message; then the next beat counts as one
 
 Publish = Callable[[str, bytes], bool]  # to an identity; False: its queue is full
@@ -51,6 +53,10 @@ class _Node:
     compared_at: float = 0.0
     whole_at: float = -_WHOLE
 
+    def may_send(self, now: float) -> bool:
+        """Whether its rows are due, and it may get them: all of them, or what has changed."""
+        return self.due and self.sent is None and (self.known is not None or now - self.whole_at >= _WHOLE)
+
 
 class Mirrors:
     """publish: sends a message to a node. clock: seconds."""
@@ -60,6 +66,7 @@ class Mirrors:
         self._nodes: dict[str, _Node] = {}
         self._number = time.time_ns() // 1000  # no other process uses these numbers
         self._looked_at = -_LOOK
+        self._cost = 0.0  # seconds of a comparison
 
     def forget(self, identity: str) -> None:
         self._nodes.pop(identity, None)
@@ -78,7 +85,11 @@ class Mirrors:
         elif beat.revision != node.revision:
             node.known = None
         node.sent, node.revision = None, beat.revision
-        node.due = node.due or now - node.compared_at > _EVERY or sent is not None
+        node.due = node.due or now - node.compared_at > self._pause() or sent is not None
+
+    def _pause(self) -> float:
+        """Seconds between two comparisons of the rows of a node without a cause."""
+        return max(_EVERY, len(self._nodes) * self._cost / _SHARE)
 
     def changed(self, identity: str) -> None:
         """Compare the rows of a node soon: a report has changed them."""
@@ -89,7 +100,7 @@ class Mirrors:
         """Send what is due. woken: rows may have changed."""
         now = self._clock()
         look = woken or now - self._looked_at >= _LOOK
-        waiting = [one for one, node in self._nodes.items() if node.due and node.sent is None]
+        waiting = any(node.may_send(now) for node in self._nodes.values())
         if not look and not waiting:
             return
         with self._store.read() as c:
@@ -98,9 +109,13 @@ class Mirrors:
             if look:
                 self._looked_at = now
                 self._look(c)
-            for identity, node in self._nodes.items():
-                if node.due and node.sent is None and (node.known is not None or now - node.whole_at >= _WHOLE):
-                    self._compare(c, identity, node)
+            due = [(one, node) for one, node in self._nodes.items() if node.may_send(now)]
+            for identity, node in sorted(due, key=lambda one: one[1].compared_at):
+                began = self._clock()
+                self._compare(c, identity, node)
+                self._cost += (self._clock() - began - self._cost) / 10
+                if self._clock() - now > _AT_ONCE:
+                    return
 
     def _look(self, c: Connection) -> None:
         n = t.nodes.c

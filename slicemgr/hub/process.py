@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 
+from amqp import Channel
 from amqp.exceptions import AMQPError, MessageNacked
 from kombu import Connection, Consumer, Message, Producer, Queue
 from kombu.exceptions import KombuError
@@ -25,7 +26,7 @@ from slicemgr.hub.turns import Turns
 from slicemgr.ipc import waiting
 from slicemgr.ipc.wake import Listener
 from slicemgr.policy import broker
-from slicemgr.policy.messages import BadMessage
+from slicemgr.policy.messages import LARGEST_UPDATES, BadMessage
 from slicemgr.store import Store, StoreError
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ _BATCH = 0.1  # seconds in which reports of all nodes are collected for one tran
 _PAUSE_BETWEEN = 0.01  # seconds without a report after which those that arrived are applied
 _MOST = 500  # reports in one transaction
 _UNACKNOWLEDGED = 50  # reports of one node that are under way
+_NEW = 50  # nodes that are admitted at once, so that the reports of others are applied in between
 _MEMBERS = 5.0  # seconds between two comparisons of the nodes with the users of the broker
 _ACKNOWLEDGEMENT_VALID = 60.0  # seconds; of no use later
 _ORDER_VALID = 600.0  # seconds; later the answer to the next beat has it again
@@ -124,6 +126,7 @@ class Hub:
         self._turns: Turns[Message] = Turns()
         self._came = 0  # messages since the last transaction
         self._consumers: dict[str, Consumer] = {}
+        self._new: list[str] = []
         self._compared_at = 0.0
 
     def run(self, stop: threading.Event) -> None:
@@ -133,11 +136,16 @@ class Hub:
             stack.callback(channel.close)
             producer = Producer(channel, auto_declare=False)
             exchange = Exchange(self._store, partial(self._publish, producer))
+            reading = self._connection.channel()
+            stack.callback(reading.close)
+            waiting.ignore_encodings(reading)
+            reading.basic_qos(0, _UNACKNOWLEDGED, False)  # of each consumer, as RabbitMQ reads it
             while not stop.is_set():
                 if time.monotonic() - self._compared_at > _MEMBERS:
                     self._check()
                     self._compare(exchange)
                     self._compared_at = time.monotonic()
+                self._admit(reading)
                 woken = self._collect()
                 arrived = list(self._due())
                 exchange.apply([report for _, report in arrived])
@@ -154,14 +162,18 @@ class Hub:
             exchange.forget(identity)
             self._management.apply(broker.expel(identity))
             log.info("%s has no access to the broker any more", identity)
-        for identity in sorted(members - set(self._consumers)):
-            self._management.apply(broker.admit(identity))  # also for known ones: it may have been interrupted
-            self._listen(identity)
+        self._new = sorted(members - set(self._consumers))
 
-    def _listen(self, identity: str) -> None:
-        channel = self._connection.channel()
-        waiting.ignore_encodings(channel)
-        channel.basic_qos(0, _UNACKNOWLEDGED, False)
+    def _admit(self, channel: Channel) -> None:
+        """Give some of the new nodes their rights, also those that have them: it may have been interrupted."""
+        some, self._new = self._new[:_NEW], self._new[_NEW:]
+        if some:
+            self._management.apply(broker.admit(*some))
+        for identity in some:
+            self._listen(channel, identity)
+
+    def _listen(self, channel: Channel, identity: str) -> None:
+        """One channel is for all nodes, because the broker limits the number of channels of a connection."""
         queue = Queue(broker.reports(identity), channel=channel, no_declare=True)
         consumer = Consumer(channel, [queue], on_message=lambda message: self._receive(identity, message), no_ack=False)
         consumer.consume()
@@ -171,12 +183,12 @@ class Hub:
         consumer = self._consumers.pop(identity, None)
         if consumer is not None:
             consumer.cancel()
-            consumer.channel.close()
-        self._turns.forget(identity)
+        for message in self._turns.forget(identity):
+            message.ack()  # the broker closes the channel of one that waits too long
 
     def _receive(self, identity: str, message: Message) -> None:
         self._came += 1
-        self._turns.add(identity, len(message.body), message)
+        self._turns.add(identity, min(len(message.body), LARGEST_UPDATES), message)
 
     def _due(self) -> Iterator[tuple[Message, Report]]:
         for identity, message in self._turns.due(_MOST):

@@ -38,9 +38,10 @@ class Turns(Generic[T]):
         node = self._nodes.setdefault(identity, _Node(MOST, self._clock()))
         node.waiting.append((1.0 + size / _BYTES, message))
 
-    def forget(self, identity: str) -> None:
-        """Drop what waits of a node that was removed."""
-        self._nodes.pop(identity, None)
+    def forget(self, identity: str) -> list[T]:
+        """Drop what waits of a node that was removed, and return it."""
+        node = self._nodes.pop(identity, None)
+        return [message for _, message in node.waiting] if node else []
 
     def due(self, most: int) -> Iterator[tuple[str, T]]:
         """The messages whose turn it is, in the order of each node; of all nodes in turn, `most` at most."""

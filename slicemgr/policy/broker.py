@@ -77,21 +77,26 @@ def queue_arguments() -> Mapping[str, Any]:
     return {"x-max-length": _QUEUE_LENGTH, "x-max-length-bytes": _QUEUE_BYTES, "x-overflow": "reject-publish"}
 
 
-def admit(identity: str) -> Sequence[Call]:
-    """What gives a node its queues and its rights, in this order."""
-    to, back = orders(identity), reports(identity)
-    durable = {"durable": True, "auto_delete": False}
-    bounded = {**durable, "arguments": dict(queue_arguments())}
-    user = f"/users/{identity}"
-    permissions = f"/permissions/{VHOST}/{identity}"
-    return (
-        *(Call("PUT", f"/queues/{VHOST}/{one}", bounded) for one in (to, back)),
-        Call("PUT", f"/exchanges/{VHOST}/{back}", {**durable, "type": "fanout", "internal": False, "arguments": {}}),
-        Call("POST", f"/bindings/{VHOST}/e/{back}/q/{back}", {"routing_key": "", "arguments": {}}),
-        Call("PUT", user, {"password_hash": "", "tags": ""}),  # no password: it logs in by its certificate alone
-        Call("PUT", permissions, rights(identity).body()),
-        *(Call("PUT", f"/user-limits/{identity}/{name}", {"value": value}) for name, value in limits().items()),
-    )
+def admit(*identities: str) -> Sequence[Call]:
+    """What gives nodes their queues and their rights: one request for all of them."""
+    durable = {"vhost": VHOST, "durable": True, "auto_delete": False}
+    queues = [queue for one in identities for queue in (orders(one), reports(one))]
+    exchange = {**durable, "type": "fanout", "internal": False, "arguments": {}}
+    binding = {"vhost": VHOST, "destination_type": "queue", "routing_key": "", "arguments": {}}
+    user = {  # no password: it logs in by its certificate alone
+        "password_hash": "",
+        "hashing_algorithm": "rabbit_password_hashing_sha256",
+        "tags": "",
+        "limits": dict(limits()),
+    }
+    body = {
+        "queues": [{**durable, "name": one, "arguments": dict(queue_arguments())} for one in queues],
+        "exchanges": [{**exchange, "name": reports(one)} for one in identities],
+        "bindings": [{**binding, "source": reports(one), "destination": reports(one)} for one in identities],
+        "users": [{**user, "name": one} for one in identities],
+        "permissions": [{"user": one, "vhost": VHOST, **rights(one).body()} for one in identities],
+    }
+    return (Call("POST", "/definitions", body),)
 
 
 def expel(identity: str) -> Sequence[Call]:

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from bare_service import ADMIN, FACTS, Service, config_in, databases_on
 from broker_server import HOST, MANAGEMENT, PORT, Broker
-from centre_and_node import move
+from centre_and_node import member, move
 from postgres_server import Server
 
 import slicemgr.store
@@ -192,3 +192,20 @@ def test_a_slice_on_a_node(centre: Centre, host: Config) -> None:
         centre.eventually(lambda: not todo(), "what has ended leaves the mirror")
         slices.act(service.store, service.config, "far", "stop", ADMIN)
         centre.eventually(lambda: [one.kind for one in todo()] == ["stop"], "the next operation arrives")
+
+
+def test_the_hub_reads_the_reports_of_more_nodes_than_a_connection_has_channels(centre: Centre) -> None:
+    more = [f"node-more{number}" for number in range(2 * policy.limits()["max-channels"])]
+    for identity in more:
+        member(centre.service.store, identity, identity)
+
+    def read() -> set[str]:
+        found = centre.broker.call("GET", f"/queues/{policy.VHOST}?columns=name,consumers")[1]
+        return {policy.sender(one["name"]) for one in found if one.get("consumers") and one["name"].startswith("from.")}
+
+    with centre.running("hub", centre.settings):
+        centre.eventually(lambda: set(more) <= read(), "all are read")
+        with centre.service.store.write() as c:
+            c.execute(tables.nodes.delete().where(tables.nodes.c.identity == more[0]))
+        centre.eventually(lambda: more[0] not in read() | centre.users(), "it was removed")
+        assert set(more[1:]) <= read(), "the others are still read"

@@ -43,8 +43,11 @@ def test_the_sender_is_the_name_of_the_queue() -> None:
 def test_who_is_expelled_loses_the_right_to_connect_first() -> None:
     first, *rest = broker.expel(MINE)
     assert (first.method, first.path) == ("DELETE", f"/users/{MINE}")
-    made = {one.path for one in broker.admit(MINE) if one.path.startswith(("/queues", "/exchanges"))}
-    assert made <= {one.path for one in rest}, "what was made is taken away"
+    [made] = broker.admit(MINE, "node-other")
+    assert made.body is not None
+    for kind in ("queues", "exchanges"):
+        mine = {f"/{kind}/{broker.VHOST}/{one['name']}" for one in made.body[kind] if one["name"].endswith(MINE)}
+        assert mine and mine <= {one.path for one in rest}, "what was made is taken away"
 
 
 def test_only_certificates_and_only_tls() -> None:

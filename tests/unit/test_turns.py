@@ -1,70 +1,127 @@
-"""A node that floods the hub waits for its turns; others, and what is within its share, do not."""
+"""Turns: in order for one sliver, concurrent for different slivers, every end reported once."""
 
 from __future__ import annotations
 
-from collections import Counter
-from types import SimpleNamespace
-from typing import Any
+import threading
+import time
+from collections.abc import Iterator
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
-from slicemgr.hub import turns
-from slicemgr.hub.turns import Turns
+from slicemgr.agent.worker_threads import Turns
 
-
-def made() -> tuple[Turns[int], SimpleNamespace]:
-    clock = SimpleNamespace(now=0.0)
-    return Turns(lambda: clock.now), clock
+PATIENCE = 20.0  # seconds after which a test gives up
 
 
-def test_a_flood_waits_and_others_do_not() -> None:
-    found, clock = made()
-    for number in range(1000):
-        found.add("hostile", 0, number)
-    found.add("honest", 0, 1)
-    first = list(found.due(10_000))
-    assert Counter(identity for identity, _ in first) == {"hostile": turns.MOST, "honest": 1}
-    assert [identity for identity, _ in first].index("honest") == 1, "in turn"
-    clock.now = 1.0
-    found.add("honest", 0, 2)
-    later = list(found.due(10_000))
-    assert Counter(identity for identity, _ in later) == {"hostile": turns.RATE, "honest": 1}
-    numbers = [number for identity, number in [*first, *later] if identity == "hostile"]
-    assert numbers == list(range(len(numbers))), "in their order"
+@pytest.fixture
+def turns() -> Iterator[Turns]:
+    made = Turns(2)
+    yield made
+    made.shutdown()
 
 
-def test_large_messages_take_more_turns() -> None:
-    found, _ = made()
-    for number in range(100):
-        found.add("hostile", 1 << 20, number)
-    assert len(list(found.due(10_000))) == turns.MOST // 17
+def test_one_sliver_in_order_and_every_end_told_once(turns: Turns) -> None:
+    order: list[int] = []
+    ends: list[BaseException | None] = []
+    over = threading.Event()
+
+    def done(error: BaseException | None) -> None:
+        ends.append(error)
+        if len(ends) == 30:
+            over.set()
+
+    for number in range(30):
+        turns.add("a", lambda number=number: order.append(number), done)  # type: ignore[misc]
+    assert over.wait(PATIENCE)
+    assert order == list(range(30))
+    assert ends == [None] * 30
 
 
-def test_the_largest_message_gets_its_turn() -> None:
-    found, clock = made()
-    found.add("one", 4 << 20, 1)
-    found.forget("one")
-    found.add("one", 4 << 20, 2)
-    found.add("one", 4 << 20, 3)
-    assert list(found.due(9)) == [("one", 2)]
-    clock.now = 3600.0
-    assert list(found.due(9)) == [("one", 3)]
+def test_two_slivers_run_at_the_same_time(turns: Turns) -> None:
+    together = threading.Barrier(3)
+    ends: list[BaseException | None] = []
+    for name in "ab":
+        turns.add(name, lambda: (together.wait(PATIENCE), None)[1], ends.append)
+    together.wait(PATIENCE)  # breaks unless both jobs are there
+    assert not together.broken
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4 << 20), st.floats(0, 5)), max_size=80))
-def test_nothing_is_lost_or_reordered(steps: list[tuple[str, int, float]]) -> None:
-    found, clock = made()
-    wanted: dict[str, list[int]] = {}
-    seen: dict[str, list[Any]] = {}
-    for number, (identity, size, seconds) in enumerate(steps):
-        found.add(identity, size, number)
-        wanted.setdefault(identity, []).append(number)
-        clock.now += seconds
-        for one, message in found.due(3):
-            seen.setdefault(one, []).append(message)
-    for _ in range(3 * len(steps)):
-        clock.now += 60.0
-        for one, message in found.due(3):
-            seen.setdefault(one, []).append(message)
-    assert seen == wanted
+def test_what_fails_is_told_and_the_next_one_runs(turns: Turns) -> None:
+    ends: list[BaseException | None] = []
+    over = threading.Event()
+
+    def breaks() -> None:
+        raise ValueError("half way")
+
+    turns.add("a", breaks, ends.append)
+    turns.add("a", lambda: breaks, ends.append)
+
+    def last(error: BaseException | None) -> None:
+        ends.append(error)
+        over.set()
+
+    turns.add("a", lambda: None, last)
+    assert over.wait(PATIENCE)
+    assert [type(one) for one in ends] == [ValueError, ValueError, type(None)]
+
+
+def test_waiting_keeps_no_worker_but_keeps_the_sliver(turns: Turns) -> None:
+    release, first, other, second = (threading.Event() for _ in range(4))
+
+    def wait() -> None:
+        release.wait(PATIENCE)
+
+    for name in "abc":  # more than there are workers
+        turns.add(name, lambda: wait, lambda _: first.set())
+    turns.add("a", lambda: second.set(), lambda _: None)
+    turns.add("d", lambda: other.set(), lambda _: None)
+    assert other.wait(PATIENCE)
+    assert turns.busy("a") and not second.is_set() and not first.is_set()
+    release.set()
+    assert second.wait(PATIENCE)
+
+
+def test_jobs_that_take_very_long_do_not_keep_the_others_from_a_worker() -> None:
+    """More of them than there are workers. The control: workers that are never relieved."""
+    for long, reached in ((0.2, True), (PATIENCE * 10, False)):
+        turns, release, other = Turns(2, long), threading.Event(), threading.Event()
+        ends: list[BaseException | None] = []
+        try:
+            for name in "abcd":
+                turns.add(name, lambda release=release: (release.wait(PATIENCE), None)[1], ends.append)  # type: ignore[misc]
+            turns.add("victim", lambda other=other: other.set(), lambda _: None)  # type: ignore[misc]
+            assert other.wait(PATIENCE if reached else 2) is reached
+            assert not ends
+            release.set()
+            assert other.wait(PATIENCE)
+        finally:
+            release.set()
+            turns.shutdown()
+
+
+def test_relieved_workers_are_not_more_than_before_in_the_end() -> None:
+    turns, release = Turns(2, 1.0), threading.Event()  # a quick job takes less, also on a loaded host
+    counts = [0, 0]  # at work now, and at most
+    lock, ended = threading.Lock(), threading.Semaphore(0)
+
+    def work() -> None:
+        with lock:
+            counts[0] += 1
+            counts[1] = max(counts)
+        time.sleep(0.01)
+        with lock:
+            counts[0] -= 1
+
+    try:
+        for number in range(4):
+            turns.add(f"slow{number}", lambda: (release.wait(PATIENCE), None)[1], lambda _: ended.release())
+        turns.add("after", lambda: None, lambda _: ended.release())
+        assert ended.acquire(timeout=PATIENCE)  # that one
+        release.set()
+        assert all(ended.acquire(timeout=PATIENCE) for _ in range(4))
+        for number in range(40):
+            turns.add(f"quick{number}", work, lambda _: ended.release())
+        assert all(ended.acquire(timeout=PATIENCE) for _ in range(40))
+        assert counts[1] <= 2
+    finally:
+        turns.shutdown()

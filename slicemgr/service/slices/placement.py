@@ -21,7 +21,7 @@ from slicemgr.service.nodes.nodes import NodeRow
 from slicemgr.service.projects import projects
 from slicemgr.store import tables as t
 
-_MORE = 16  # nodes that are examined beyond those that are needed, some of which cannot run the slivers
+_MORE = 8  # nodes that are examined beyond those that are needed, some of which cannot run the slivers
 _Allocated = dict[str, tuple[list[allocate.Grant], allocate.Cursors]]
 
 
