@@ -55,10 +55,14 @@ def environment(files: Path, work: Path) -> dict[str, str]:
 
 
 class Broker:
-    """A broker that runs within a context. authority: of its certificate and of those of its clients."""
+    """A broker that runs within a context. authority: of its certificate and of those of its clients.
 
-    def __init__(self, authority: Authority) -> None:
+    own_network: whether each start makes a network for it; otherwise it uses that of this process.
+    """
+
+    def __init__(self, authority: Authority, *, own_network: bool = True) -> None:
         self.authority = authority
+        self._network = ["--net"] if own_network else []
         self.password = secrets.token_urlsafe(24)
         self.folder = Path(tempfile.mkdtemp(prefix="slicemgr-mq-", dir="/tmp"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -93,7 +97,7 @@ class Broker:
         made = self.folder / "broker"
         # The shell stays the first process of the namespace: --kill-child has no effect on one that changed its user.
         inner = f"ip link set lo up && setpriv --reuid={USER} --regid={USER} --init-groups {program()}; exit $?"
-        words = ["setpriv", "--pdeathsig=KILL", "--", "unshare", "--net", "--pid", "--fork", "--kill-child"]
+        words = ["setpriv", "--pdeathsig=KILL", "--", "unshare", *self._network, "--pid", "--fork", "--kill-child"]
         words += ["--mount-proc", "sh", "-c", inner]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(

@@ -105,6 +105,21 @@ def test_who_comes_after_the_deletion_learns_why_and_a_stranger_does_not(lab: La
         assert ("by lease: the lease ended at" in answer.get_json().get("hint", "")) is told
 
 
+def test_only_slices_near_the_end_are_read(lab: Lab) -> None:
+    """Reminders of a project may be earlier than those of others."""
+
+    def read(now: timedelta) -> int:
+        with lab.store.read() as c:
+            return len(leases._near_the_end(c, lab.began + now + lease_rules.earliest_reminder(c, lab.config)))
+
+    end = datetime.fromisoformat(lab.exp()["expires_at"]) - lab.began
+    usual = max(lab.config.lease.reminders)
+    assert read(end - usual - HOUR) == 0
+    assert read(end - usual + HOUR) == 1
+    lab.rules(reminders=["90d"])
+    assert read(end - usual - HOUR) == 1
+
+
 def test_a_renewal_begins_again(lab: Lab) -> None:
     lab.later(6 * DAY + HOUR)
     assert lab.exp()["notice"]

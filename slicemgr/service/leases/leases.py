@@ -39,7 +39,7 @@ def expire(store: Store, config: Config, now: datetime | None = None, up: Uptime
         at = clock.compare(c, now, up or clock.uptime()).judge(now)
         if incarnation.held(c) is not None:  # a lease may have been renewed after the backup
             return 0
-        rows = {one.id: one for one in _living(c)}
+        rows = {one.id: one for one in _near_the_end(c, at + lease_rules.earliest_reminder(c, config))}
         rules = lease_rules.all_of(c, config, {one.project for one in rows.values()})
         found = {id_: _lease(one, rules[one.project]) for id_, one in rows.items()}
         verdicts = policy.due(list(found.values()), at, config.lease.grace)
@@ -51,12 +51,13 @@ def expire(store: Store, config: Config, now: datetime | None = None, up: Uptime
     return done
 
 
-def _living(c: Connection) -> list[Row[*tuple[Any, ...]]]:
-    """The slices that are not being deleted."""
+def _near_the_end(c: Connection, at: datetime) -> list[Row[*tuple[Any, ...]]]:
+    """The slices whose lease ends by `at` or has ended, unless they are being deleted: nothing is due for others."""
     l = t.slices.c
+    near = sa.or_(l.expires_at <= at, l.lease_ended_at.is_not(None))
     leaving = sa.exists().where(t.slivers.c.slice == l.id, t.slivers.c.desired == Desired.ABSENT)
     columns = (l.id, l.name, l.project, l.owner, l.expires_at, l.lease_ended_at, l.created_at, l.renewed_at, l.reminded)
-    return list(c.execute(sa.select(*columns).where(~leaving)).all())
+    return list(c.execute(sa.select(*columns).where(near, ~leaving)).all())
 
 
 def _lease(row: Row[*tuple[Any, ...]], rules: Rules) -> Lease:

@@ -61,6 +61,13 @@ def all_of(c: Connection, config: Config, projects: Collection[str]) -> dict[str
     return found
 
 
+def earliest_reminder(c: Connection, config: Config) -> timedelta:
+    """How long before the end the first reminder of any project is sent."""
+    r = t.lease_rules.c
+    own = [timedelta(seconds=one) for row in c.scalars(sa.select(r.reminders)) for one in row or ()]
+    return max([*config.lease.reminders, *own], default=timedelta(0))
+
+
 def change(store: Store, config: Config, project: str, raw: Mapping[str, Any], by: Principal) -> None:
     """Set default and reminders as a PI, window and exempt as an admin; null: as the node.
 
