@@ -24,6 +24,7 @@ from slicemgr.agent.kept_disks import SWEEP, KeptDisks
 from slicemgr.agent.node import Node
 from slicemgr.agent.node_operations import NodeOperations
 from slicemgr.agent.plan_execution import PlanExecutor
+from slicemgr.agent.questions import Questions
 from slicemgr.agent.reconcile import Reconciler
 from slicemgr.agent.scheduler import Scheduler
 from slicemgr.certificates import member
@@ -63,6 +64,8 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         if config.hub.broker and joined is None:
             stack.enter_context(ImageOffers(config, partial(_judge, store)))
         stack.enter_context(Consoles(config, store, node.hypervisor))
+        if joined is not None:
+            stack.enter_context(Questions(config, store))
         sweep = Chore(
             thread="kept", run=disks.sweep, interval=SWEEP, failure="deleting kept disks", first=First.AT_ONCE
         )

@@ -15,6 +15,7 @@ from slicemgr.web.connection import SMALL_BODY
 from slicemgr.web.dials import Dials
 from slicemgr.web.news import News
 from slicemgr.web.refusals import Refusals
+from slicemgr.web.remote_samples import RemoteSamples
 from slicemgr.web.state import State
 from slicemgr.web.thread_limits import ThreadLimits
 
@@ -25,7 +26,8 @@ def state_of(config: Config, store: Store, refusals: Refusals | None = None) -> 
     thread_limits, authenticator = ThreadLimits(config.web, refusals), Authenticator(config)
     authenticator.attempts.on_refusal = lambda: refusals.add("sign_in")
     dials = Dials(config, store, thread_limits)
-    return State(config, store, News(store), thread_limits, refusals, authenticator, dials)
+    samples = RemoteSamples(dials.ask)
+    return State(config, store, News(store), thread_limits, refusals, authenticator, dials, samples)
 
 
 def create_app(config: Config, store: Store, refusals: Refusals | None = None) -> Flask:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from slicemgr.config import Config
 from slicemgr.errors import SlicemgrError
 from slicemgr.ipc import console_socket, tunnel
 from slicemgr.model import Dial, DialPurpose
+from slicemgr.policy import node_answers
 from slicemgr.service.nodes import dials
 from slicemgr.service.slices import consoles
 from slicemgr.service.slices.consoles import RemoteConsole
@@ -30,6 +32,7 @@ from slicemgr.web.thread_limits import Kind, ThreadLimits
 log = logging.getLogger(__name__)
 
 _PATIENCE = 15.0  # seconds for a node to connect
+_ANSWER = 5.0  # seconds for a node to connect, and for its answer to a question
 _WATCH = 2.0  # seconds between checks of the rights to open consoles
 
 
@@ -76,6 +79,31 @@ class Dials:
                 with self._lock:
                     self._open.pop(waiting, None)
 
+    def ask(self, node: str, question: bytes) -> bytes:
+        """The answer of the agent of a node. SlicemgrError: it gives none in time, or a reason.
+
+        question: of at most `console_socket.CHUNK` bytes.
+        """
+        end = time.monotonic() + _ANSWER
+        with self._connected(node, DialPurpose.QUERY, patience=min(_ANSWER, self._patience)) as (_, near):
+            stream = console_socket.opened(near, max(0.001, end - time.monotonic()))
+            stream.send(console_socket.data_packet(question))
+            parts, size = list[bytes](), 0
+            while size <= node_answers.LARGEST:
+                stream.settimeout(max(0.001, end - time.monotonic()))
+                try:
+                    packet = stream.recv(tunnel.LARGEST)
+                except TimeoutError as error:
+                    raise dials.silent(node) from error
+                if not packet:
+                    break
+                part = console_socket.parse_output(packet)
+                if isinstance(part, SlicemgrError):
+                    raise part
+                parts.append(part)
+                size += len(part)
+        return b"".join(parts)
+
     def serve(self, identity: str, secret: str, accept: Callable[[], Any]) -> None:
         """Use the connection of a node until it ends. Refused(DENIED) unless this node was asked for it.
 
@@ -92,7 +120,7 @@ class Dials:
 
     @contextmanager
     def _connected(
-        self, node: str, purpose: DialPurpose, user: str = "", sliver: str = ""
+        self, node: str, purpose: DialPurpose, user: str = "", sliver: str = "", *, patience: float | None = None
     ) -> Iterator[tuple[_Waiting, socket.socket]]:
         dial, identity = Dial(dial_tokens.new_secret(), purpose, user, sliver), dials.reachable(self._store, node)
         with ExitStack() as stack:
@@ -104,7 +132,7 @@ class Dials:
             with self._lock:
                 self._waiting[dial.secret] = waiting
             dials.ask(self._store, self._config, node, dial)
-            if not waiting.connected.wait(self._patience):
+            if not waiting.connected.wait(self._patience if patience is None else patience):
                 raise dials.silent(node)
             yield waiting, near
 

@@ -7,6 +7,7 @@ from marshmallow import Schema, fields
 from slicemgr.web.schemas import Listed
 
 _SERIES = {"description": "a list for each column, one value for each of `at`; null: unknown, or not running"}
+_MISSING = {"description": "other nodes that have not answered, if any were asked; their slivers have no values"}
 _TOTALS = {"description": "sums of counters, means of memory and disk, and the peak of memory"}
 
 
@@ -16,6 +17,7 @@ class Window(Schema):
     since = fields.String()
     until = fields.String()
     at = fields.List(fields.Integer(), metadata={"description": "ends of the intervals, in seconds since 1970"})
+    missing = fields.List(fields.String(), metadata=_MISSING)
 
 
 class SliverSamples(Schema):
@@ -41,6 +43,7 @@ class NodeSamples(Window):
 class Top(Schema):
     nodes = fields.List(fields.Dict())
     slivers = fields.List(fields.Dict())
+    missing = fields.List(fields.String(), metadata=_MISSING)
 
 
 class Account(Schema):

@@ -17,6 +17,7 @@ from slicemgr.store import Store
 from slicemgr.web.dials import Dials
 from slicemgr.web.news import News
 from slicemgr.web.refusals import Refusals
+from slicemgr.web.remote_samples import RemoteSamples
 from slicemgr.web.thread_limits import ThreadLimits
 
 
@@ -29,6 +30,7 @@ class State:
     refusals: Refusals
     authenticator: Authenticator
     dials: Dials
+    remote_samples: RemoteSamples
 
 
 def state() -> State:

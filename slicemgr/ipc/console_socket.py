@@ -66,10 +66,13 @@ def request(path: Path, first: bytes) -> socket.socket:
     return stream
 
 
-def opened(stream: socket.socket) -> socket.socket:
-    """The stream, not blocking, once the console is open. Closes it and raises the agent's error otherwise."""
+def opened(stream: socket.socket, timeout: float = _ANSWER) -> socket.socket:
+    """The stream, not blocking, once the console is open. Closes it and raises the agent's error otherwise.
+
+    timeout: seconds.
+    """
     try:
-        stream.settimeout(_ANSWER)
+        stream.settimeout(timeout)
         answer = parse_output(stream.recv(CHUNK + 1))
     except OSError as error:
         stream.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import nodebox_network
 import pytest
 from boxed_node import BoxedNode
 from boxed_testbed import BoxedTestbed
+from demo import VENV
 from nodebox_box import BOXES
 from nodebox_switch import SWITCHES, Switch
 from testbed import eventually
@@ -111,6 +114,42 @@ def test_a_slice_over_all_nodes(testbed: BoxedTestbed) -> None:
     """With a login to each sliver, also through the router of the node behind NAT."""
     lines = testbed.create_slice(demo.ensure_key()).splitlines()
     assert lines == ["root", "demo-0", "root", "demo-1", "root", "demo-2"]
+
+
+def hostname_at_console(testbed: BoxedTestbed, target: str) -> str:
+    """What a shell at the console answers."""
+    found = testbed.centre.client()
+    environment = {"SLICEMGR_URL": found["url"], "SLICEMGR_TOKEN": found["token"]}
+    words = [str(VENV / "bin/slicectl"), "console", target]
+    settings = {**os.environ, **environment, "SSL_CERT_FILE": str(testbed.centre.authority)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=settings) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("\necho at $(hostname)\n")
+        process.stdin.flush()
+        answers = (line.strip() for line in process.stdout)  # the input stays open until then
+        answer = next((one for one in answers if one.startswith("at demo-")), "")
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    return answer
+
+
+def test_consoles_and_samples_of_all_nodes(testbed: BoxedTestbed) -> None:
+    """Of the slice of the last test. The nodes connect to the service, through nginx, the third from behind NAT."""
+    assert [hostname_at_console(testbed, f"demo/{number}") for number in range(3)] == [
+        "at demo-0",
+        "at demo-1",
+        "at demo-2",
+    ]
+
+    def measured() -> set[str]:
+        found = json.loads(testbed.centre.slicectl("top", "--once", "-f", "json"))
+        assert found["missing"] == []
+        return {one["node"] for one in found["slivers"]}
+
+    eventually(lambda: measured() == set(testbed.nodes), "each node has a sample of its sliver", 120)
+    [*rows] = json.loads(testbed.centre.slicectl("usage", "demo", "-f", "json"))
+    assert len(rows) == 3 and all(one["running_seconds"] > 0 for one in rows)
     testbed.centre.slicectl("delete", "demo")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import tty
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,10 +13,12 @@ from typing import cast
 
 import pytest
 import web_process
-from centre_and_node import IDENTITY, NODE, World, move
+from centre_and_node import IDENTITY, LOCAL, NODE, World, move
+from test_samples import part, whole
 from web_process import Web, until
 
 from slicemgr.agent.consoles import Consoles
+from slicemgr.agent.questions import Questions
 from slicemgr.certificates import requests
 from slicemgr.certificates.private_files import write_private
 from slicemgr.client import Client
@@ -29,6 +32,7 @@ from slicemgr.ipc.console_socket import Order
 from slicemgr.ipc.websocket import Channel
 from slicemgr.link import join as link
 from slicemgr.link.dials import Dials
+from slicemgr.store import samples
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -78,6 +82,7 @@ class Testbed:
         self.world.settle()
         self.consoles = Consoles(self.world.config, self.world.node, cast(Hypervisor, self.terminals))
         stack.enter_context(self.consoles)
+        stack.enter_context(Questions(self.world.config, self.world.node))
         thread = threading.Thread(target=self._carry, daemon=True)
         thread.start()
         stack.callback(thread.join, _TIMEOUT)
@@ -221,3 +226,22 @@ def test_only_root_orders_a_console(testbed: Testbed, monkeypatch: pytest.Monkey
                 patch.setattr(console_socket, weaken, lambda stream: False)
             with pytest.raises(SlicemgrError, match="token is unknown"):
                 console_socket.opened(console_socket.request(config.console_socket, order))
+
+
+def test_samples_of_another_host(testbed: Testbed) -> None:
+    """They stay there: the service asks for them."""
+    now, world = int(time.time()), testbed.world
+    with testbed.store.read() as c:
+        serial = c.scalar(sa.select(t.slivers.c.serial).where(t.slivers.c.idx == 1))
+    assert serial is not None
+    with world.node.write() as c:
+        for at in range(now - 90, now, 30):
+            measured = {**part(at, serial, cpu=60.0, charged=1), "node": LOCAL}
+            samples.write(c, {**whole(at), "node": LOCAL}, [measured], {serial: "default"})
+    with testbed.client() as client:
+        answer = client.samples.of_slice("exp", columns="cpu")
+        assert answer["slivers"][1]["series"]["cpu"] == [2.0] * 3 and answer["missing"] == []
+        assert client.samples.of_node(NODE, columns="memory")["series"]["memory"]
+        top = client.samples.latest()
+        assert [(one["node"], one["index"], one["cpu"]) for one in top["slivers"]] == [(NODE, 1, 2.0)]
+        assert NODE in [one["node"] for one in top["nodes"]]

@@ -11,8 +11,10 @@ from flask import Response, request
 from flask_smorest import Blueprint
 
 from slicemgr.errors import invalid
+from slicemgr.policy import access
 from slicemgr.service.slices import slices
-from slicemgr.service.views import samples
+from slicemgr.service.views import remote_samples, samples
+from slicemgr.store.updates import utcnow
 from slicemgr.web import schemas, schemas_samples
 from slicemgr.web.api import lists, reading
 from slicemgr.web.api.reading import SECURED, Answer
@@ -78,9 +80,14 @@ def series(answer: dict[str, Any]) -> Answer:
 def slice_samples(name: str) -> Answer:
     """Show the usage of a slice: memory, swap, disk, CPU cores, network and block I/O (bytes per second) per sliver."""
     wanted, columns = _time_range(), samples.chosen(request.args.get("columns"), samples.OF_SLIVERS)
+    total = _flag("total")
     with state().store.read() as c:
         id = slices.find(c, name, principal(), reading.project()).id
-        return series(samples.of_slice(c, state().config, id, wanted, columns, total=_flag("total")))
+        asked = remote_samples.of_slice(c, id, wanted.span, total=total)
+    others = state().remote_samples.ask(asked)
+    with state().store.read() as c:
+        id = slices.find(c, name, principal(), reading.project()).id
+        return series(samples.of_slice(c, state().config, id, wanted, columns, total=total, others=others))
 
 
 @routes.route("/nodes/<name>/samples", methods=["GET"])
@@ -92,7 +99,10 @@ def node_samples(name: str) -> Answer:
     """Show the usage of a node."""
     wanted, columns = _time_range(), samples.chosen(request.args.get("columns"), samples.OF_NODES)
     with state().store.read() as c:
-        return series(samples.of_node(c, state().config, name, wanted, columns))
+        asked = remote_samples.of_node(c, name, wanted.span)
+    others = state().remote_samples.ask(asked)
+    with state().store.read() as c:
+        return series(samples.of_node(c, state().config, name, wanted, columns, others=others))
 
 
 @routes.route("/top", methods=["GET"])
@@ -100,8 +110,12 @@ def node_samples(name: str) -> Answer:
 @routes.alt_response(200, schema=schemas_samples.Top)
 def top() -> Answer:
     """Show the last sample of every running sliver of your projects, and of the nodes."""
+    now, config = utcnow(), state().config
     with state().store.read() as c:
-        return samples.top(c, state().config, principal())
+        asked = remote_samples.newest(c, access.visible(principal()), *samples.current(config, now))
+    others = state().remote_samples.ask(asked)
+    with state().store.read() as c:
+        return samples.top(c, config, principal(), now, others=others)
 
 
 @routes.route("/accounts", methods=["GET"])

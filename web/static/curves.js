@@ -93,7 +93,9 @@
         if (turn !== this.asked) return;
         if (!answer.ok) throw new Error(`the service answers with ${answer.status}`);
         this.answer = await answer.json();
-        this.say(this.answer.at.length ? "" : "No measurements in this period.");
+        const missing = this.answer.missing || [];
+        this.say([this.answer.at.length ? "" : "No measurements in this period.",
+          missing.length ? `These nodes do not answer: ${missing.join(", ")}.` : ""].join(" ").trim());
         this.draw();
       } catch (error) {
         if (turn === this.asked) this.say(`The curves could not be loaded: ${error.message}. They will be tried again.`);

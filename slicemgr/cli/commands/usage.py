@@ -59,11 +59,20 @@ def top(sort: str, count: int | None, once: bool, interval: float | None, output
 
 def _print_top(client: Client, sort: str, count: int | None, output: Output) -> None:
     answer = client.samples.latest()
+    _report_missing(answer)
     rows = sorted(answer["slivers"], key=lambda row: (-(row[sort] or 0), row["project"], row["slice"], row["index"]))
     if output.for_people and output.header:
         for node in answer["nodes"]:
             click.echo(_headline(node))
     output.show(rows[:count], {**answer, "slivers": rows[:count]})
+
+
+def _report_missing(answer: dict[str, Any]) -> None:
+    from slicemgr.cli.render.errors import say
+    from slicemgr.cli.render.human import text
+
+    if missing := answer.get("missing"):
+        say(f"no samples from {', '.join(map(text, missing))}, because they do not answer")
 
 
 def _headline(node: dict[str, Any]) -> str:
@@ -124,6 +133,7 @@ def _print_usage(client: Client, name: str | None, node: bool, output: Output, o
     else:
         answer = client.samples.of_slice(name or "", **wanted)
         rows = [{"what": f"{answer['slice']}/{one['index']}", **one["totals"]} for one in answer["slivers"]]
+    _report_missing(answer)
     window = {key: answer[key] for key in ("since", "until", "resolution")}
     _shown_as(output, tables.USAGE).show([{**row, **window} for row in rows], answer if options["series"] else None)
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,9 +22,10 @@ from slicemgr.errors import Code, Refused, invalid
 from slicemgr.figures import COUNTED, HOURS, MINUTES, RAW
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
-from slicemgr.service.views import paging
+from slicemgr.service.views import paging, remote_samples
 from slicemgr.service.views.formats import when
 from slicemgr.service.views.paging import By, Page
+from slicemgr.service.views.remote_samples import Others
 from slicemgr.store import samples
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -54,6 +56,10 @@ class TimeRange:
     since: int
     until: int
     resolution: int
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        return self.resolution, self.since, self.until
 
     def head(self, record: RecordConfig) -> Json:
         name = next(name for name, value in NAMES.items() if value == self.resolution)
@@ -117,8 +123,12 @@ def of_slice(
     columns: Sequence[str] = OF_SLIVERS,
     *,
     total: bool = False,
+    others: Others = MappingProxyType({}),
 ) -> Json:
-    """The series of each sliver of a slice, or with `total` their sum. id: the slice's; see `slices.find`."""
+    """The series of each sliver of a slice, or with `total` their sum. id: the slice's; see `slices.find`.
+
+    others: the samples of other hosts.
+    """
     l, s = t.slices.c, t.slivers.c
     head = c.execute(sa.select(l.name, l.project).where(l.id == id)).one()
     members = c.execute(sa.select(s.serial, s.id, s.idx, s.memory, s.disk, s.cpu).where(s.slice == id).order_by(s.idx))
@@ -128,8 +138,10 @@ def of_slice(
         hint = "request a shorter period, a coarser resolution, or the sum of all slivers"
         raise Refused(Code.INVALID, "the response would be too large", hint=hint, field="since")
     serials = [one.serial for one in slivers]
-    span = (wanted.resolution, wanted.since, wanted.until)
-    rows = samples.of_slivers(c, serials, *span, together=total)
+    rows: Sequence[Any] = samples.of_slivers(c, serials, *wanted.span, together=total)
+    if others:
+        interval = max(1, int(config.record.interval.total_seconds()))
+        rows = remote_samples.joined(rows, others, interval, together=total)
     axis = sorted({row.at for row in rows})
     by_sliver: dict[int | None, dict[int, Any]] = defaultdict(dict)
     for row in rows:
@@ -149,17 +161,33 @@ def of_slice(
         }
         for key, about in heads
     ]
-    return {"slice": head.name, "project": head.project, **wanted.head(config.record), "at": axis, "slivers": parts}
+    about = {"slice": head.name, "project": head.project, **wanted.head(config.record)}
+    return {**about, "at": axis, "slivers": parts, **_missing(others)}
 
 
-def of_node(c: Connection, config: Config, name: str, wanted: TimeRange, columns: Sequence[str] = OF_NODES) -> Json:
-    """The series of a node. Refused(NOT_FOUND)."""
+def _missing(others: Others) -> Json:
+    """Which hosts have not answered, if any were asked."""
+    return {"missing": sorted(node for node, found in others.items() if found is None)} if others else {}
+
+
+def of_node(
+    c: Connection,
+    config: Config,
+    name: str,
+    wanted: TimeRange,
+    columns: Sequence[str] = OF_NODES,
+    *,
+    others: Others = MappingProxyType({}),
+) -> Json:
+    """The series of a node. others: its samples, if it is another host. Refused(NOT_FOUND)."""
     if c.scalar(sa.select(t.nodes.c.name).where(t.nodes.c.name == name)) is None:
         raise Refused(Code.NOT_FOUND, f"there is no node {name[:80]!r}", hint="list them with `slicectl node list`")
-    rows = samples.of_node(c, name, wanted.resolution, wanted.since, wanted.until)
+    rows: Sequence[Any] = samples.of_node(c, name, *wanted.span)
+    if name in others:
+        rows = getattr(others[name], "node", ())
     series = {one: [value(row, one) for row in rows] for one in columns}
     answer = {"node": name, **wanted.head(config.record), "at": [row.at for row in rows]}
-    return {**answer, "totals": totals(rows, ("memory", "disk")), "series": series}
+    return {**answer, "totals": totals(rows, ("memory", "disk")), "series": series, **_missing(others)}
 
 
 def value(row: Any, name: str) -> float | None:
@@ -215,11 +243,22 @@ def flat(answer: Json) -> tuple[list[str], list[list[Any]]]:
 # --- now --------------------------------------------------------------------------------------------------------------
 
 
-def top(c: Connection, config: Config, by: Principal, now: datetime | None = None) -> Json:
-    """The latest sample of every running sliver that `by` may see, and of the nodes."""
-    present = int((now or utcnow()).timestamp())
-    oldest = present - int(_OLDEST_SAMPLE * config.record.interval.total_seconds())
-    newest = samples.newest(c, oldest)
+def current(config: Config, now: datetime) -> tuple[int, int]:
+    """The times between which a sample is current, in seconds since 1970."""
+    present = int(now.timestamp())
+    return present - int(_OLDEST_SAMPLE * config.record.interval.total_seconds()), present
+
+
+def top(
+    c: Connection,
+    config: Config,
+    by: Principal,
+    now: datetime | None = None,
+    *,
+    others: Others = MappingProxyType({}),
+) -> Json:
+    """The latest sample of every running sliver that `by` may see, and of the nodes. others: of other hosts."""
+    newest = samples.newest(c, current(config, now or utcnow())[0])
     s, l = t.slivers.c, t.slices.c
     columns = (s.serial, s.idx, s.node, l.name, l.project, l.owner, l.type, s.memory, s.disk, s.cpu)
     query = sa.select(*columns).join(t.slices, l.id == s.slice).order_by(l.project, l.name, s.idx)
@@ -228,8 +267,11 @@ def top(c: Connection, config: Config, by: Principal, now: datetime | None = Non
         query = query.where(l.project.in_(projects))
     slivers = c.execute(query).all()
     rows = {row.sliver: row for node, last in newest.items() for row in samples.at(c, node, last.at)}
+    known = {node: found for node, found in others.items() if found is not None}
+    rows |= {row.sliver: row for found in known.values() for row in found.slivers}  # checked: of slivers on that node
+    nodes: dict[str, Any] = {**newest, **{node: found.node[-1] for node, found in known.items() if found.node}}
     return {
-        "nodes": [_node_now(row) for _, row in sorted(newest.items())],
+        "nodes": [_node_now(node, row) for node, row in sorted(nodes.items())],
         "slivers": [
             {
                 "slice": one.name,
@@ -245,11 +287,12 @@ def top(c: Connection, config: Config, by: Principal, now: datetime | None = Non
             for one in slivers
             if one.serial in rows and rows[one.serial].charged is not None
         ],
+        **_missing(others),
     }
 
 
-def _node_now(row: Any) -> Json:
-    return {"node": row.node, "at": _rfc3339(row.at), **{name: value(row, name) for name in OF_NODES}}
+def _node_now(node: str, row: Any) -> Json:
+    return {"node": node, "at": _rfc3339(row.at), **{name: value(row, name) for name in OF_NODES}}
 
 
 # --- accounts ---------------------------------------------------------------------------------------------------------
