@@ -202,6 +202,7 @@ class SliceSpec:
     init: Init = Init.MINIMAL
     user_data: str = ""
     project: str = DEFAULT_PROJECT
+    on_loss: OnLoss = OnLoss.KEEP
 
 
 @dataclass(frozen=True, slots=True)

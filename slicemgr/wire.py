@@ -83,6 +83,7 @@ class Slice(TypedDict):
     image_sha256: str
     boot: str | None
     init: NotRequired[str | None]
+    on_loss: NotRequired[str]
     snapshots: NotRequired[int]
     slivers: list[Sliver]
 
@@ -144,6 +145,7 @@ class SliceRequest(TypedDict, total=False):
     io_ops: int
     boot: str
     init: str
+    on_loss: str
     user_data: str
     net_in: int | str
     net_out: int | str
@@ -256,6 +258,7 @@ class OperationPart(TypedDict):
     finished_at: str | None
     error: str | None
     hint: str | None
+    silent_since: NotRequired[str | None]
     progress: OperationProgress
     result: Result | None
 
@@ -326,6 +329,19 @@ class Node(TypedDict):
     facts: dict[str, object]
     capacity: dict[str, int]
     used: dict[str, int]
+
+
+class LeftSlice(TypedDict):
+    project: str
+    slice: str
+    reason: str
+
+
+class Evacuation(TypedDict):
+    """operations: one for each slice that is made again. left: slices whose slivers remain on the lost node."""
+
+    operations: list[Operation]
+    left: list[LeftSlice]
 
 
 class AddedNode(TypedDict):

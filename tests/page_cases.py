@@ -147,6 +147,7 @@ PAGES |= {
     "GET /nodes/<name>/audit": PageCase("/nodes/node1/audit", ADMINS),
     "GET /nodes/<name>/samples": PageCase("/nodes/node1/samples", ADMINS),
     "POST /nodes/<name>/doctor": PageCase("/nodes/node1/doctor", ADMINS_DO, {}),
+    "POST /nodes/<name>/evacuate": PageCase("/nodes/node1/evacuate", (403, 403, 403, 403, 409), {"confirmed": "yes"}),
     "POST /nodes/<name>/gc": PageCase("/nodes/node1/gc", ADMINS_DO, {}),
     "POST /nodes/<name>/gc/apply": PageCase("/nodes/node1/gc/apply", (403, 403, 403, 403, 409), {"seen": "x"}),
     "GET /all-slices": PageCase("/all-slices", ADMINS),

@@ -49,6 +49,7 @@ FIELDS: dict[str, Any] = {
             "finished_at": None,
             "error": None,
             "hint": None,
+            "silent_since": None,
             "progress": {"done": 0, "total": 2},
             "result": None,
         }
@@ -147,6 +148,7 @@ FIELDS: dict[str, Any] = {
     "old": "the old long password",
     "os": "Debian 12",
     "openid": None,
+    "on_loss": "keep",
     "origin": "local",
     "owner": "alice",
     "password": "a long password",

@@ -60,6 +60,13 @@ SLICE_REQUEST: dict[str, object] = {
             "description": "evenly over nodes or over sites, or on as few nodes as possible",
         },
         "apart": {"type": "string", "description": "a slice of the project, whose nodes are not used"},
+        "on_loss": {
+            "type": "string",
+            "enum": ["keep", "rebuild"],
+            "default": "keep",
+            "description": "what happens to its slivers on a node that has not reported for 5 minutes: they remain, or "
+            "are made again from the image on other nodes, without their data",
+        },
         "dry_run": {"type": "boolean", "default": False},
         "reason": {
             "type": "string",
@@ -189,6 +196,7 @@ class Slice(Schema):
     image_sha256 = fields.String()
     boot = fields.String(allow_none=True, metadata={"description": "how a kvm slice boots: bios, uefi or direct"})
     init = fields.String(allow_none=True, metadata={"description": "the init of lxc slivers: minimal or systemd"})
+    on_loss = fields.String(metadata={"description": "what happens to slivers on a lost node: keep or rebuild"})
     snapshots = fields.Integer(metadata={"description": "number of snapshots; deleted with the slice"})
     slivers = fields.List(fields.Nested(Sliver))
 
@@ -231,6 +239,10 @@ class OperationPart(Schema):
     finished_at = fields.String(allow_none=True)
     error = fields.String(allow_none=True)
     hint = fields.String(allow_none=True)
+    silent_since = fields.String(
+        allow_none=True,
+        metadata={"description": "the last report of a silent or lost node, for which the part waits"},
+    )
     progress = fields.Dict(metadata={"description": "number of its slivers: done and total"})
     result = fields.Dict(allow_none=True)
 

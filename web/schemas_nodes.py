@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import Schema, fields
 
-from slicemgr.web.schemas import Node
+from slicemgr.web.schemas import Node, Operation
 
 _BROKER = {"description": "HOST:PORT; empty: there is none"}
 _LABEL = {"type": "string", "minLength": 1, "maxLength": 40, "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"}
@@ -22,6 +22,16 @@ RENAME_REQUEST: dict[str, Any] = {
     "type": "object",
     "required": ["name"],
     "properties": {"name": {**_LABEL, "example": "node8"}},
+}
+EVACUATE_REQUEST: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "lost": {
+            "type": "boolean",
+            "default": False,
+            "description": "whether a silent node is lost, although it reported within 5 minutes",
+        }
+    },
 }
 PUSH_REQUEST: dict[str, Any] = {
     "type": "object",
@@ -61,6 +71,21 @@ class AddedNode(Schema):
     node = fields.Nested(Node)
     command = fields.String(metadata={"description": "for the host of the node, as root"})
     expires_at = fields.String()
+
+
+class LeftSlice(Schema):
+    project = fields.String()
+    slice = fields.String()
+    reason = fields.String(metadata={"description": "why no other node can have its slivers"})
+
+
+class Evacuation(Schema):
+    operations = fields.List(
+        fields.Nested(Operation), metadata={"description": "one for each slice that is made again"}
+    )
+    left = fields.List(
+        fields.Nested(LeftSlice), metadata={"description": "slices whose slivers remain on the lost node"}
+    )
 
 
 class Removed(Schema):

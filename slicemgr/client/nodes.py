@@ -63,6 +63,11 @@ class Nodes(OldList, Resource):
         """Place new slivers on the node again."""
         return cast("wire.Node", self._connection.call("POST", f"/nodes/{segment('NODE', name)}/undrain", {}))
 
+    def evacuate(self, name: str, *, lost: bool = False) -> wire.Evacuation:
+        """Make the slivers of a lost node again from their images, on other nodes. lost: it does not return."""
+        body = {"lost": True} if lost else {}
+        return cast("wire.Evacuation", self._connection.call("POST", f"/nodes/{segment('NODE', name)}/evacuate", body))
+
     def doctor(self, node: str) -> wire.Operation:
         """Start the checks of a node. The result of the operation has `checks`."""
         return self._ask(node, "doctor", {})

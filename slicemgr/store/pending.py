@@ -81,6 +81,7 @@ SLIVER_OPERATIONS: dict[str, Desired | None] = {
     "snapshot": None,
     "snapshot-delete": None,
     "restore": None,
+    "rebuild": None,
     "delete": Desired.ABSENT,
 }
 _LIMITS = tuple(field.name for field in fields(model.Limits))  # columns of the same names

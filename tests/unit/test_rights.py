@@ -91,6 +91,7 @@ CASES = {
     f"DELETE {API}/nodes/<name>": Case(f"{API}/nodes/node1", (403, 403, 403, 403, 409, 403)),
     f"POST {API}/nodes/<name>/drain": Case(f"{API}/nodes/node1/drain", (403, 403, 403, 403, 200, 403)),
     f"POST {API}/nodes/<name>/undrain": Case(f"{API}/nodes/node1/undrain", (403, 403, 403, 403, 200, 403)),
+    f"POST {API}/nodes/<name>/evacuate": Case(f"{API}/nodes/node1/evacuate", (403, 403, 403, 403, 409, 403), {}),
     f"POST {API}/nodes/<name>/rename": Case(
         f"{API}/nodes/node1/rename", (403, 403, 403, 403, 409, 403), {"name": "node7"}
     ),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from flask_smorest import Blueprint
 
-from slicemgr.service.nodes import joining, membership, renewal
+from slicemgr.service.nodes import evacuation, joining, membership, renewal
 from slicemgr.service.views import nodes as node_views
+from slicemgr.service.views import operations as operation_views
 from slicemgr.service.views.formats import Json, when
 from slicemgr.web import schemas, schemas_nodes, server
 from slicemgr.web.api import reading
@@ -59,6 +60,21 @@ def undrain_node(name: str) -> Answer:
     """Place new slivers on a node again."""
     membership.drain(state().store, name, principal(), drained=False)
     return _node(name)
+
+
+@routes.route("/<name>/evacuate", methods=["POST"])
+@routes.doc(security=SECURED, requestBody=schemas.body(schemas_nodes.EVACUATE_REQUEST))
+@routes.alt_response(202, schema=schemas_nodes.Evacuation)
+@routes.alt_response(409, schema=schemas.Problem)
+def evacuate_node(name: str) -> Answer:
+    """Make the slivers of a lost node again from their images, on other nodes. Their data is lost."""
+    body = reading.body()
+    reading.only(body, "lost")
+    made = evacuation.evacuate(state().store, state().config, name, principal(), lost=reading.flag(body, "lost"))
+    with state().store.read() as c:
+        found = [operation_views.operation(c, one) for one in made.operations]
+    left = [{"project": one.project, "slice": one.slice, "reason": one.reason.message} for one in made.left]
+    return {"operations": found, "left": left}, 202
 
 
 @routes.route("/<name>/rename", methods=["POST"])

@@ -100,6 +100,14 @@ def text(raw: Mapping[str, Any], name: str, most: int = 1024) -> str:
     return value
 
 
+def flag(raw: Mapping[str, Any], name: str) -> bool:
+    """An optional true or false; false if it is missing. Refused(INVALID)."""
+    value = raw.get(name, False)
+    if not isinstance(value, bool):
+        raise invalid(name, "must be true or false")
+    return value
+
+
 def only(raw: Mapping[str, Any], *known: str) -> None:
     """Refused(INVALID) for unknown fields."""
     for unknown in sorted(set(raw) - set(known)):

@@ -26,7 +26,7 @@ from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
 
 OWN = "own"  # the choice of a custom size
-_WHERE = ("node", "site", "spread", "apart")  # shown if there are several nodes
+_WHERE = ("node", "site", "spread", "apart", "on_loss")  # shown if there are several nodes
 FIELDS = (
     *("name", "project", "type", "image", "size", "cpu", "memory", "disk", "count", "lease"),
     *("ports", "net_in", "net_out", "boot", "init", "keys", "more_keys", "user_data", "reason"),

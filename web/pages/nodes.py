@@ -11,11 +11,11 @@ from flask import Response, request, url_for
 from slicemgr import human
 from slicemgr.errors import Code, Refused
 from slicemgr.policy import access
-from slicemgr.service.nodes import audits, nodes
+from slicemgr.service.nodes import audits, evacuation, nodes
 from slicemgr.service.views import images as image_views
 from slicemgr.service.views import nodes as node_views
 from slicemgr.service.views import pages
-from slicemgr.web.pages import browser_session, shell
+from slicemgr.web.pages import browser_session, confirm, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.pages.sorting import Row, Sorting
@@ -131,6 +131,29 @@ def audit(name: str) -> Response:
         node = node_views.nodes(c, state().config.network, name)[0]
         found = audits.find(c, name)
     return shell.show("nodes/audit.html", node=node, audit=found)
+
+
+@blueprint.route("/nodes/<name>/evacuate", methods=["POST"])
+@once
+def evacuate(name: str) -> Response:
+    """Make the slivers of a lost node again on other nodes, after a question."""
+    access.change_nodes(principal(), "evacuate nodes")
+    back = url_for("node_page.show", name=name)
+    if not confirm.given():
+        words = (
+            f"All slivers of {name} are made again from their images on other nodes, with other addresses, ports and "
+            "host keys. The data on the lost node is lost. If its host returns, it stops these slivers and keeps their "
+            "disks for a day."
+        )
+        return confirm.ask(f"Evacuate {name}?", words, "Evacuate", back)
+    made = evacuation.evacuate(state().store, state().config, name, principal(), lost=True)
+    count = len(made.operations)
+    message = f"{count} {'slice is' if count == 1 else 'slices are'} being made again on other nodes."
+    if made.left:
+        first = made.left[0]
+        more = f" and {len(made.left) - 1} more" if len(made.left) > 1 else ""
+        message += f" {first.project}/{first.slice}{more} remains: {first.reason.message}."
+    return shell.see("node_page.show", message, "bad" if made.left else "good", name=name)
 
 
 @blueprint.route("/nodes/<name>/doctor", methods=["POST"])

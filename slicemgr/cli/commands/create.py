@@ -65,6 +65,11 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
 @click.option("--pack", is_flag=True, help="Use as few nodes as possible.")
 @click.option("--apart", metavar="SLICE", help="Do not use the nodes of this slice.")
 @click.option(
+    "--on-loss",
+    type=click.Choice(["keep", "rebuild"]),
+    help="Slivers on a lost node: keep (default) or make them again from the image elsewhere, without their data.",
+)
+@click.option(
     "--reason", help="Reason to exceed the quota. The request then waits for the decision of a PI or an admin."
 )
 @project_option

@@ -64,4 +64,4 @@ def gc(name: str | None, yes: bool, timeout: float, output: Output) -> int:
         result = follow(client, client.nodes.gc(name or the_node(client), apply=yes), timeout)["result"] or {}
     items = result.get("items", [])
     output.show(items, items)
-    return 1 if yes and not all(one["removed"] for one in items) else 0
+    return 1 if yes and not all(one["removed"] or one["what"] == "kept disk" for one in items) else 0

@@ -1,4 +1,4 @@
-"""slicectl node: list, show, add, remove, rename, drain, undrain."""
+"""slicectl node: list, show, add, remove, rename, drain, undrain, evacuate."""
 
 from __future__ import annotations
 
@@ -98,6 +98,27 @@ def undrain_node(name: str) -> None:
 
     with Client.local() as client:
         client.nodes.undrain(name)
+
+
+@node.command("evacuate")
+@click.argument("name")
+@click.option("--lost", is_flag=True, help="Confirm that the host does not return; do not wait for 5 minutes.")
+@yes_option
+@output_options(tables.OPERATIONS)
+def evacuate_node(name: str, lost: bool, yes: bool, output: Output) -> None:
+    """Make the slivers of a lost node again from their images, on other nodes (admins).
+
+    The data on the lost node is lost. If its host returns, it stops these slivers and keeps their disks for a day.
+    """
+    from slicemgr.cli.render.errors import say
+    from slicemgr.client import Client
+
+    confirm(f"Make all slivers of node {name} again from their images, without their data?", yes)
+    with Client.local() as client:
+        made = client.nodes.evacuate(name, lost=lost)
+    output.show(made["operations"], made)
+    for one in made["left"]:
+        say(f"slice {one['project']}/{one['slice']} remains on node {name}: {one['reason']}")
 
 
 def the_node(client: Client) -> str:

@@ -67,7 +67,8 @@ def _part(part: wire.OperationPart) -> str:
     done, total = part["progress"]["done"], part["progress"]["total"]
     counts = f", {done} of {total} slivers" if total else ""
     error = f": {text(part['error'])}" if part["error"] else ""
-    return f"{text(part['node'])}: {text(part['state'])}{counts}{error}"
+    waits = f", waits for the node: no report since {text(silent)}" if (silent := part.get("silent_since")) else ""
+    return f"{text(part['node'])}: {text(part['state'])}{counts}{waits}{error}"
 
 
 @op.command("wait")

@@ -1,7 +1,8 @@
-"""What follows from the loss of a node: mail to the admins."""
+"""What follows from the loss of a node: mail to the admins, and slivers that are made again elsewhere on request."""
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime
 from typing import Any
 
@@ -9,16 +10,24 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config
+from slicemgr.service.nodes import evacuation
 from slicemgr.service.outbound import mail
 from slicemgr.store import Store, incarnation
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
+log = logging.getLogger(__name__)
+
 _N, _S, _U = t.nodes.c, t.slivers.c, t.users.c
 
 
 def act(store: Store, config: Config) -> None:
-    """Mail the admins once about each loss of a node. Does nothing during the hold after a restore."""
+    """Mail the admins once about each loss of a node, and rebuild slices with `on_loss` rebuild.
+
+    Does nothing during the hold after a restore.
+    """
+    for one in evacuation.rebuild_lost(store, config):
+        log.warning("slice %s/%s is not rebuilt: %s", one.project, one.slice, one.reason)
     with store.read() as c:
         lost = [] if incarnation.held(c) is not None else _lost(c)
     if lost and config.mail.server:

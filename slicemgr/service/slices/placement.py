@@ -116,6 +116,29 @@ def _among_preferred(
     except Refused:
         return None
     return _Chosen(rows, choice, allocated) if len(allocated) == spec.count else None
+def place_again(c: Connection, config: Config, spec: SliceSpec, lost: str) -> Placement:
+    """Choose nodes for slivers that exist, whose node is lost, and allocate for them there. Refused without a place.
+
+    spec: of these slivers; its image by sha256. Quotas count them already.
+    """
+    image = _image(c, spec.image, spec.project)
+    rows = nodes.every(c, config, image.sha256)
+    candidates = [row.candidate for row in rows.values()]
+    candidates = [replace(one, trouble="it is lost") if one.name == lost else one for one in candidates]
+    fit, refused = placement.able(candidates, spec)
+    fit = placement.of_architecture(fit, spec, image.arch, refused)
+    choice, allocated = _allocate(c, config, spec, rows, fit, refused)
+    order = {name: iter(grants) for name, (grants, _) in allocated.items()}
+    return Placement(
+        nodes=choice.nodes,
+        addresses={name: rows[name].address for name in allocated},
+        image=image.sha256,
+        image_name=image.name,
+        boot=spec.boot,
+        grants=tuple(next(order[name]) for name in choice.nodes),
+        cursors={name: cursors for name, (_, cursors) in allocated.items()},
+        elsewhere=choice.refused,
+    )
 
 
 def _apart(c: Connection, spec: SliceSpec) -> set[str]:

@@ -150,6 +150,7 @@ def _insert(
             boot=placed.boot,
             init=spec.init,
             user_data=spec.user_data,
+            on_loss=spec.on_loss,
             created_at=now,
             expires_at=expires,
         )

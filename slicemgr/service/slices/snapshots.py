@@ -17,7 +17,7 @@ from slicemgr import names
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.ipc.wake import wake
-from slicemgr.model import Boot, Desired, Init, Limits, SliceSpec, SliverType, Where
+from slicemgr.model import Boot, Desired, Init, Limits, OnLoss, SliceSpec, SliverType, Where
 from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
 from slicemgr.service.nodes import operations
@@ -177,6 +177,7 @@ def _spec(c: Connection, found: _Row) -> SliceSpec:
         where=Where(nodes=tuple(dict.fromkeys(one.node for one in slivers)), each=tuple(one.node for one in slivers)),
         boot=Boot(head.boot),
         init=Init(head.init),
+        on_loss=OnLoss(head.on_loss),
         project=found.project,
     )
 

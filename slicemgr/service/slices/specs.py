@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from slicemgr import names
 from slicemgr.config import RATE_HINT, Config, parse_duration, parse_rate, parse_size
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import DEFAULT_PROJECT, KIB, MIB, Boot, Init, Limits, SliceSpec, SliverType, Spread, Where
+from slicemgr.model import DEFAULT_PROJECT, KIB, MIB, Boot, Init, Limits, OnLoss, SliceSpec, SliverType, Spread, Where
 from slicemgr.policy import leases
 from slicemgr.policy.allocate import size_text
 from slicemgr.service.slices import request_keys, user_data
@@ -35,7 +35,7 @@ LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weig
 _FIELDS = frozenset(
     (
         *("name", "project", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node"),
-        *("site", "spread", "apart", "boot", "init", "user_data"),
+        *("site", "spread", "apart", "boot", "init", "user_data", "on_loss"),
     )
 )
 _PAGE_CACHE = "containers write through the page cache of the node, which has no rate limit; use io_weight"
@@ -142,6 +142,7 @@ def slice_spec(
         boot=form.take("boot", _boot, Boot.LOADER),
         init=form.take("init", _init, Init.MINIMAL),
         user_data=form.take("user_data", user_data.check, ""),
+        on_loss=form.take("on_loss", _on_loss, OnLoss.KEEP),
         project=form.take("project", lambda value: _text("project", value), DEFAULT_PROJECT),
     )
     soft = spec.limits.memory_soft
@@ -254,6 +255,13 @@ def _init(value: Any) -> Init:
     if value not in tuple(Init):
         raise invalid("init", f"{str(value)[:40]!r} is unknown", " or ".join(Init))
     return Init(value)
+
+
+def _on_loss(value: Any) -> OnLoss:
+    try:
+        return OnLoss(value)
+    except ValueError:
+        raise invalid("on_loss", f"{str(value)[:40]!r} is unknown", " or ".join(OnLoss)) from None
 
 
 def _spread(value: Any) -> Spread:

@@ -102,9 +102,10 @@ def _whole(counts: _Counts) -> _Progress:
 
 def _parts(c: Connection, ids: Sequence[str], counts: Mapping[str, _Counts]) -> dict[str, list[Json]]:
     """The parts of each operation, by the name of the node."""
-    p = t.operation_parts.c
+    p, n = t.operation_parts.c, t.nodes.c
     parts: dict[str, list[Json]] = defaultdict(list)
-    for row in c.execute(sa.select(t.operation_parts).where(p.operation.in_(ids)).order_by(p.node)):
+    query = sa.select(t.operation_parts, n.silent_since).outerjoin(t.nodes, n.name == p.node)
+    for row in c.execute(query.where(p.operation.in_(ids)).order_by(p.node)):
         parts[row.operation].append(
             {
                 "node": row.node,
@@ -113,6 +114,7 @@ def _parts(c: Connection, ids: Sequence[str], counts: Mapping[str, _Counts]) -> 
                 "finished_at": when(row.finished_at),
                 "error": row.error or None,
                 "hint": row.hint or None,
+                "silent_since": None if row.state in ENDED else when(row.silent_since),
                 "progress": asdict(counts[row.operation][row.node]),
                 "result": row.result,
             }

@@ -131,6 +131,7 @@ def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
         "image_sha256": head.image,
         "boot": head.boot if head.type == SliverType.KVM else None,
         "init": head.init if head.type == SliverType.LXC else None,
+        "on_loss": head.on_loss,
         "snapshots": head.snapshots,
         "slivers": slivers,
     }
@@ -198,6 +199,7 @@ def plan(spec: SliceSpec, placed: Placement, owner: str, expires_at: datetime) -
         "image_sha256": placed.image,
         "boot": placed.boot.value if spec.type is SliverType.KVM else None,
         "init": spec.init.value if spec.type is SliverType.LXC else None,
+        "on_loss": spec.on_loss.value,
         "snapshots": 0,
         "slivers": [
             {
