@@ -16,6 +16,7 @@ from slicemgr.agent.chores.recorder import Recorder
 from slicemgr.agent.chores.runner import Chore, First, Runner, repeated
 from slicemgr.agent.consoles import Consoles
 from slicemgr.agent.fence import Fence
+from slicemgr.agent.image_exchange import ImageExchange
 from slicemgr.agent.image_offers import ImageOffers
 from slicemgr.agent.image_source import Source
 from slicemgr.agent.image_waits import ImageWaits
@@ -28,6 +29,7 @@ from slicemgr.agent.questions import Questions
 from slicemgr.agent.reconcile import Reconciler
 from slicemgr.agent.scheduler import Scheduler
 from slicemgr.certificates import member
+from slicemgr.certificates.member import Member
 from slicemgr.config import Config
 from slicemgr.drivers.guest.proc_view import ProcView
 from slicemgr.drivers.libvirt import acceleration
@@ -55,7 +57,7 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         applier = Applier(config, node.hypervisor, node.pool, node.publisher, journal, node.machines, stop)
         executor = PlanExecutor(config, node.hypervisor, applier, stop)
         joined = member.find(config.membership_dir)
-        operations = NodeOperations(node, Source(joined, stop) if joined else None)
+        operations = NodeOperations(node, _source(config, joined, stop, stack) if joined else None)
         waits = ImageWaits(operations.node_images, journal) if joined else None
         disks = KeptDisks(config, node.hypervisor, node.pool, node.publisher)
         fence = Fence(node, disks) if joined else None
@@ -74,6 +76,12 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         scheduler.run()
         if journal.broke:
             raise Failed("the agent could not write its reports", hint="see the log of the agent, and restart it")
+
+
+def _source(config: Config, member: Member, stop: threading.Event, stack: ExitStack) -> Source:
+    """Where images come from. What it starts ends with the stack."""
+    exchange = stack.enter_context(ImageExchange(config, member)) if config.exchange.port else None
+    return Source(member, stop, exchange=exchange)
 
 
 def _judge(store: Store, token: str, sha256: str) -> tuple[str, int]:

@@ -149,6 +149,15 @@ class ImporterConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangeConfig:
+    """The exchange of images between the nodes of a testbed. user: a name, or `uid:gid`, as of the importer."""
+
+    port: int = 8481  # TCP, open while images are exchanged; 0: images come from the service alone
+    user: str = "58481:58481"
+    upload: Size = Size(0)  # bytes a second to other nodes together; 0: no limit
+
+
+@dataclass(frozen=True, slots=True)
 class LimitsConfig:
     """Defaults of requests, and how far the sum of the limits may exceed the node."""
 
@@ -267,6 +276,7 @@ class Config:
     record: RecordConfig = field(default_factory=RecordConfig)
     oidc: OidcConfig = field(default_factory=OidcConfig)
     hub: HubConfig = field(default_factory=HubConfig)
+    exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
 
     @property
     def store_url(self) -> str:
@@ -334,6 +344,11 @@ class Config:
     def question_socket(self) -> Path:
         """The socket on which the agent of a host that has joined answers questions of the service."""
         return self.node.run_dir / "questions.sock"
+
+    @property
+    def image_peers_file(self) -> Path:
+        """The nodes that exchange images with this one, as the hub names them; `slicemgr link` writes it."""
+        return self.node.run_dir / "image-peers.json"
 
     @property
     def hub_socket(self) -> Path:
@@ -412,6 +427,7 @@ def _check(config: Config) -> None:
         raise invalid("web.cookie", f"{config.web.cookie!r} is unknown", "secure or plain")
     _check_mail(config.mail)
     _check_hub(config.hub)
+    _check_exchange(config.exchange.port)
     config_oidc.check(config.oidc, config.web.url)
     if not 0 <= config.web.proxies <= 8:
         raise invalid(
@@ -440,6 +456,11 @@ def _check_hub(hub: HubConfig) -> None:
     for name, place in (("broker", hub.broker), ("management", hub.management)):
         if place and not _PLACE.fullmatch(place):
             raise invalid(f"hub.{name}", f"{place!r} is not a host and a port", "such as testbed.example:5671")
+
+
+def _check_exchange(port: int) -> None:
+    if port and not 1024 <= port <= 65535:
+        raise invalid("exchange.port", f"{port} is not an unprivileged port", "use 1024 to 65535, or 0 for none")
 
 
 def _check_mail(mail: MailConfig) -> None:

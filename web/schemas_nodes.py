@@ -96,6 +96,11 @@ class Withdrawn(Schema):
     withdrawn = fields.String(metadata={"description": "The name of the node, whose token can be used again"})
 
 
+class ImageBlocks(Schema):
+    size = fields.Integer(metadata={"description": "bytes of a block; the last one may be shorter"})
+    blocks = fields.List(fields.String(), metadata={"description": "the sha256 of each block, in order"})
+
+
 class AuthorityCertificate(Schema):
     certificate = fields.String(metadata={"description": "PEM"})
     broker = fields.String(metadata=_BROKER)

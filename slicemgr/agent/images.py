@@ -17,7 +17,7 @@ from pathlib import Path
 
 from slicemgr import names
 from slicemgr.agent.acceleration import Machines
-from slicemgr.agent.image_source import Source, Wanted, partial_file
+from slicemgr.agent.image_source import Source, Wanted, block_file, partial_file
 from slicemgr.agent.journal import Journal
 from slicemgr.config import Config
 from slicemgr.drivers.guest.rootfs import Root
@@ -251,7 +251,8 @@ class Importer:
         for format in disk_image.FORMATS:
             disk = names.image_file(self._config.images_dir, sha256, format)
             disk.unlink(missing_ok=True)
-            partial_file(disk).unlink(missing_ok=True)
+            for incomplete in (partial_file(disk), block_file(disk)):
+                incomplete.unlink(missing_ok=True)
         note_file(self._config, sha256).unlink(missing_ok=True)
 
     def _drop(self, upload: Path, disk: Path) -> None:

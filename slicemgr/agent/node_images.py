@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from slicemgr import names
 from slicemgr.agent import kept_disks, observe, records
-from slicemgr.agent.image_source import RESERVE, Source, Wanted, partial_file
+from slicemgr.agent.image_source import RESERVE, Source, Wanted, block_file, partial_file
 from slicemgr.agent.images import POOL_RESERVE, Importer, note_file, read_note
 from slicemgr.agent.node import Node
 from slicemgr.drivers.importer.unpack import Progress
@@ -170,7 +170,8 @@ class NodeImages:
     def _has_room(self, image: Image) -> bool:
         config = self._node.config
         disk = names.image_file(config.images_dir, image.sha256, image.format)
-        there = sum(one.stat().st_size for one in (disk, partial_file(disk)) if one.exists())
+        files = (disk, partial_file(disk), block_file(disk))
+        there = sum(one.stat().st_blocks * 512 for one in files if one.exists())
         on_disk = shutil.disk_usage(config.images_dir).free - RESERVE >= image.file_size - there
         return on_disk and self._node.pool.space().free - POOL_RESERVE >= image.base_size
 

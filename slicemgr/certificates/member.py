@@ -9,7 +9,7 @@ from pathlib import Path
 from slicemgr.config import CENTRE
 from slicemgr.errors import Failed
 
-KEY, AUTHORITY = "key.pem", "authority.pem"  # as `slicemgr join` writes them
+KEY, CERTIFICATE, AUTHORITY = "key.pem", "certificate.pem", "authority.pem"  # as `slicemgr join` writes them
 
 
 @dataclass(frozen=True, slots=True)

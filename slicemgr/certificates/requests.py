@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import datetime
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -85,6 +86,19 @@ def _check_issuer(found: x509.Certificate, issuer: x509.Certificate) -> None:
         found.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature) as error:
         raise invalid("certificate", "was not issued by the authority of the testbed") from error
+
+
+def check_member(certificate: bytes, authority: str, identity: str, now: datetime) -> None:
+    """Refused(INVALID) unless a certificate (DER) is valid now, and the authority issued it to that identity."""
+    try:
+        found = x509.load_der_x509_certificate(certificate)
+    except ValueError as error:
+        raise invalid("certificate", "is not a certificate") from error
+    _check_issuer(found, load(authority, "authority"))
+    if common_name(found) != identity:
+        raise invalid("certificate", "has another name")
+    if not found.not_valid_before_utc <= now < found.not_valid_after_utc:
+        raise invalid("certificate", "has expired")
 
 
 def check_issued(certificate: str, authority: str, key: ec.EllipticCurvePrivateKey) -> str:

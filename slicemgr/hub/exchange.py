@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from slicemgr.hub import liveness, reports
 from slicemgr.hub.dials import Dials, Publish
+from slicemgr.hub.image_peers import ImagePeers
 from slicemgr.hub.mirrors import Mirrors
 from slicemgr.hub.reports import Report
 from slicemgr.hub.updates import Allowance
@@ -31,6 +33,7 @@ class Exchange:
         self._store, self._publish = store, publish
         self._mirrors = Mirrors(store, publish, clock)
         self._dials = Dials(store, publish, clock)
+        self._image_peers = ImagePeers(store, partial(publish, brief=True), clock)
         self._nodes = liveness.Nodes(store, clock)
         self._allowance = Allowance()
 
@@ -59,6 +62,7 @@ class Exchange:
         """
         self._dials.step(woken=woken)
         self._mirrors.step(woken=woken)
+        self._image_peers.step(woken=woken)
         self._nodes.step()
 
     def forget(self, identity: str) -> None:

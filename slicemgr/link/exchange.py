@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from slicemgr import __version__
 from slicemgr.config import Config
+from slicemgr.ipc import image_peers
 from slicemgr.ipc.wake import wake
 from slicemgr.link import mirror
 from slicemgr.link.reports import Reports
@@ -73,6 +74,8 @@ class Exchange:
             match messages.kind(body):
                 case messages.ROWS:
                     self._rows(messages.parse_rows(body))
+                case messages.PEERS:
+                    self._peers(body)
                 case messages.APPLIED:
                     self._reports.applied(messages.parse_applied(body))
                 case messages.DIAL:
@@ -88,6 +91,14 @@ class Exchange:
         if mirror.receive(self._store, self._config.node.name, rows):
             wake(self._config.wake_socket)
         self._beaten = _NEVER  # the next beat answers it
+
+    def _peers(self, body: bytes) -> None:
+        """Leave it to the agent."""
+        messages.parse_peers(body)
+        try:
+            image_peers.write(self._config.image_peers_file, body.decode())
+        except OSError as error:
+            log.warning("%s: %s", self._config.image_peers_file, error)
 
     def _beat(self, now: float) -> Beat:
         self._sequence += 1

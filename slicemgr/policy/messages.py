@@ -11,13 +11,14 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from slicemgr.model import Dial, DialPurpose
-from slicemgr.policy import fact_forms
+from slicemgr.policy import fact_forms, image_blocks
+from slicemgr.policy.image_blocks import Peer, Shared
 from slicemgr.policy.mirror import Change
 
 VERSION = 1
@@ -25,7 +26,7 @@ LARGEST_BEAT = 64 << 10  # bytes
 LARGEST_UPDATES = 1 << 20  # bytes of a report with updates
 LARGEST_ROWS = 64 << 20  # bytes of the rows of a node, not compressed
 BEAT, ACKNOWLEDGEMENT = "beat", "acknowledgement"
-UPDATES, APPLIED, ROWS, DIAL = "updates", "applied", "rows", "dial"
+UPDATES, APPLIED, ROWS, DIAL, PEERS = "updates", "applied", "rows", "dial", "peers"
 _REVISION = re.compile(r"([0-9a-f]{64})?")
 _COMPRESSION = 1  # of zlib; rows are mostly alike
 _COMPRESSED = b"\x78"  # the first byte
@@ -34,6 +35,9 @@ _INCARNATION = re.compile(r"[0-9a-f]{16}")
 _SECRET = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[!-~]{0,200}")  # of a user or a sliver
 _PROGRAM = re.compile(r"[0-9A-Za-z.+-]{1,40}")
+_SHA256, _IDENTITY = re.compile(r"[0-9a-f]{64}"), re.compile(r"[a-z0-9-]{1,64}")
+_FORMAT = re.compile(r"qcow2|raw")
+_MOST_IMAGES, _MOST_PEERS = 8, 256
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _MOST_FACTS, _LONGEST_TEXT, _DEEPEST = 64, 200, 3
 _LARGEST_NUMBER = 1 << 53  # beyond it, JSON readers differ
@@ -150,6 +154,20 @@ def acknowledgement(incarnation: str, sequence: int) -> str:
     return json.dumps(body)
 
 
+def peers(images: Sequence[Shared]) -> str:
+    """The images that a node exchanges with others, each with the nodes that have it or fetch it."""
+    content = [
+        {
+            "sha256": one.sha256,
+            "format": one.format,
+            "size": one.size,
+            "nodes": [[peer.identity, peer.address, peer.port, peer.complete] for peer in one.peers],
+        }
+        for one in images
+    ]
+    return json.dumps({"v": VERSION, "kind": PEERS, "images": content})
+
+
 def parse_beat(body: bytes | str) -> Beat:
     """BadMessage for anything that is not a plausible beat."""
     raw = _parse(body, BEAT)
@@ -218,6 +236,33 @@ def parse_dial(body: bytes | str) -> Dial:
         raise BadMessage("purpose is not valid") from error
     user, sliver = (_matching(raw, name, _NAME, "") for name in ("user", "sliver"))
     return Dial(_matching(raw, "secret", _SECRET), purpose, user, sliver)
+
+
+def parse_peers(body: bytes | str) -> list[Shared]:
+    """BadMessage for another order. Addresses are those that nodes announced."""
+    raw = _parse(body, PEERS)
+    images = raw.get("images")
+    if not isinstance(images, list) or len(images) > _MOST_IMAGES or not all(isinstance(one, dict) for one in images):
+        raise BadMessage("images are not valid")
+    return [_shared(one) for one in images]
+
+
+def _shared(raw: Mapping[str, Any]) -> Shared:
+    size, nodes = _integer(raw, "size"), raw.get("nodes")
+    if not isinstance(nodes, list) or len(nodes) > _MOST_PEERS or image_blocks.count(size) > image_blocks.MOST:
+        raise BadMessage("an image is not valid")
+    return Shared(
+        _matching(raw, "sha256", _SHA256), _matching(raw, "format", _FORMAT), size, tuple(_peer(one) for one in nodes)
+    )
+
+
+def _peer(value: object) -> Peer:
+    match value:
+        case [str() as identity, str() as address, int() as port, bool() as complete] if (
+            _IDENTITY.fullmatch(identity) and type(port) is int and 1024 <= port <= 65535 and address
+        ):
+            return Peer(identity, _address(address), port, complete)
+    raise BadMessage("a node is not valid")
 
 
 def kind(body: bytes | str) -> str:

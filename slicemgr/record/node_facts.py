@@ -46,6 +46,8 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         **_load(),
     }
+    if config.joined and config.exchange.port:
+        facts["image_port"] = config.exchange.port
     space = pool.space()
     facts["disk_total"], facts["disk_used"], facts["disk_free"] = space.total, space.used, space.free
     with suppress(OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import os
 import socket
 import threading
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from bare_service import ADMIN, Service
@@ -33,7 +34,8 @@ from slicemgr.hub import signer
 from slicemgr.ipc import image_socket
 from slicemgr.link import join as link
 from slicemgr.model import ImageState
-from slicemgr.service.nodes import image_files, joining, membership
+from slicemgr.policy import image_blocks
+from slicemgr.service.nodes import image_files, image_hashes, joining, membership
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -182,8 +184,65 @@ def test_no_other_image_of_the_service_is_served(testbed: Joined) -> None:
 def test_ranges(testbed: Joined) -> None:
     token = testbed.token()
     assert testbed.get(token, Range="bytes=1000-") == (206, CONTENT[1000:])
-    for wrong in (f"bytes={len(CONTENT)}-", "bytes=5-9", "bytes=-5", "bytes=1-,7-", "lines=1-", "x"):
+    assert testbed.get(token, Range="bytes=5-9") == (206, CONTENT[5:10])
+    assert testbed.get(token, Range="bytes=0-0") == (206, CONTENT[:1])
+    assert testbed.get(token, Range=f"bytes=0-{len(CONTENT) - 1}") == (200, CONTENT)
+    end = len(CONTENT)
+    for wrong in (f"bytes={end}-", f"bytes=5-{end}", "bytes=9-5", "bytes=-5", "bytes=1-,7-", "lines=1-", "x"):
         assert testbed.get(token, Range=wrong)[0] == 422, wrong
+
+
+def test_the_hashes_of_blocks(testbed: Joined, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are for the same nodes as the file; it is read once."""
+    monkeypatch.setattr(image_blocks, "SIZE", 1 << 18)
+    path = f"{PATH}/blocks"
+    expected = [hashlib.sha256(CONTENT[at : at + (1 << 18)]).hexdigest() for at in range(0, len(CONTENT), 1 << 18)]
+    for _ in range(2):
+        status, body = testbed.get(testbed.token(), path)
+        assert (status, json.loads(body)) == (200, {"size": 1 << 18, "blocks": expected})
+        image_hashes._kept[SHA] = (len(CONTENT), expected := ["the kept ones"])
+    monkeypatch.undo()
+    stranger, key = testbed.join("node8")
+    assert testbed.get(testbed.token(identity=stranger.identity, key=key), path)[0] == 403
+    assert testbed.service.app.test_client().get(path).status_code == 401
+    image_hashes._kept.clear()
+
+
+def test_a_node_that_exchanges_fetches_blocks(testbed: Joined, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here it is the only one, and its clock is an hour ahead. The connection breaks once."""
+
+    class Alone:
+        identity = "node-alone"
+
+        def unreached(self) -> set[str]:
+            return set()
+
+        def __getattr__(self, name: str) -> Callable[..., object]:
+            return lambda *_: ()
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return super().now(tz) + timedelta(hours=1)
+
+    monkeypatch.setattr(image_blocks, "SIZE", 1 << 18)
+    monkeypatch.setattr(image_source, "datetime", Ahead)
+    with served(testbed.service.app, chain(testbed.authority, testbed.folder / "tls")) as url:
+        at = dataclasses.replace(testbed.member, url=url)
+        source = Source(at, threading.Event(), pause=0.001, exchange=Alone())  # type: ignore[arg-type]
+        asked: list[int] = []
+        answer = source.answer
+
+        def breaking(*arguments: Any, **named: Any) -> Any:
+            asked.append(1)
+            if len(asked) == 3:
+                raise ConnectionResetError
+            return answer(*arguments, **named)
+
+        monkeypatch.setattr(source, "answer", breaking)
+        assert fetch(testbed, url, source=source).read_bytes() == CONTENT
+    image_hashes._kept.clear()
+    assert len(asked) == 1 + 4 + 1 and not list(testbed.folder.glob("*.blocks"))
 
 
 def test_a_lost_connection_goes_on_where_it_stopped(testbed: Joined) -> None:

@@ -11,9 +11,11 @@ from flask_smorest import Blueprint
 
 from slicemgr.certificates import image_tokens
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.service.nodes import image_files
+from slicemgr.policy import image_blocks
+from slicemgr.service.nodes import image_files, image_hashes
 from slicemgr.store.updates import utcnow
-from slicemgr.web import schemas
+from slicemgr.web import schemas, schemas_nodes
+from slicemgr.service.views.formats import Json
 from slicemgr.web.state import state
 from slicemgr.web.thread_limits import Kind
 
@@ -27,11 +29,11 @@ _FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "bi
 @routes.doc(
     parameters=[
         {"in": "header", "name": "Authorization", "schema": {"type": "string"}, "description": "Node TOKEN"},
-        {"in": "header", "name": "Range", "schema": {"type": "string"}, "description": "bytes=FIRST-"},
+        {"in": "header", "name": "Range", "schema": {"type": "string"}, "description": "bytes=FIRST-LAST or bytes=FIRST-"},
     ],
     responses={
         200: {"description": "the file", "content": _FILE},
-        206: {"description": "the rest of the file", "content": _FILE},
+        206: {"description": "a part of the file", "content": _FILE},
     },
 )
 @routes.alt_response(401, schema=schemas.Problem)
@@ -40,39 +42,65 @@ _FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "bi
 @routes.alt_response(503, schema=schemas.Problem)
 def fetch_image(sha256: str) -> Response:
     """Fetch the file of an image that the slivers of a node need. Nodes use this with a token that they sign."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    if scheme != image_tokens.SCHEME or not token:
-        hint = f"a node sends `Authorization: {image_tokens.SCHEME} TOKEN`"
-        raise Refused(Code.UNAUTHENTICATED, "the token of a node is required", hint=hint)
-    granted = image_files.judge(state().store, token, sha256, utcnow())
-    first = _first(granted.size)
+    token, granted = _granted(sha256)
+    first, end = _range(granted.size)
     with ExitStack() as undo:
         undo.callback(state().thread_limits.acquire(Kind.DOWNLOAD, granted.node))
         file = undo.enter_context(image_files.open_file(state().config, granted, token))
         file.seek(first)
         held = undo.pop_all()
-    response = Response(_chunks(file, held), 206 if first else 200, mimetype="application/octet-stream")
+    part = end - first < granted.size
+    response = Response(_chunks(file, held, end - first), 206 if part else 200, mimetype="application/octet-stream")
     response.call_on_close(held.close)
-    response.content_length = granted.size - first
+    response.content_length = end - first
     response.headers["Accept-Ranges"] = "bytes"
     response.headers["Cache-Control"] = "no-store"
-    if first:
-        response.headers["Content-Range"] = f"bytes {first}-{granted.size - 1}/{granted.size}"
+    if part:
+        response.headers["Content-Range"] = f"bytes {first}-{end - 1}/{granted.size}"
     return response
 
 
-def _first(size: int) -> int:
-    """The first byte of the request; 0 without a range. Refused(INVALID) for a range of another form."""
+@routes.route("/<sha256>/blocks", methods=["GET"])
+@routes.doc(
+    parameters=[
+        {"in": "header", "name": "Authorization", "schema": {"type": "string"}, "description": "Node TOKEN"},
+    ]
+)
+@routes.alt_response(200, schema=schemas_nodes.ImageBlocks)
+@routes.alt_response(401, schema=schemas.Problem)
+@routes.alt_response(403, schema=schemas.Problem)
+@routes.alt_response(503, schema=schemas.Problem)
+def image_block_hashes(sha256: str) -> Json:
+    """Get the hashes of the blocks of an image, with which a node checks what other nodes send to it."""
+    token, granted = _granted(sha256)
+    with ExitStack() as held:
+        held.callback(state().thread_limits.acquire(Kind.DOWNLOAD, granted.node))
+        file = held.enter_context(image_files.open_file(state().config, granted, token))
+        return {"size": image_blocks.SIZE, "blocks": image_hashes.of(granted.sha256, file)}
+
+
+def _granted(sha256: str) -> tuple[str, image_files.Granted]:
+    """The token of the request, and the image that it gives a right to. Refused."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme != image_tokens.SCHEME or not token:
+        hint = f"a node sends `Authorization: {image_tokens.SCHEME} TOKEN`"
+        raise Refused(Code.UNAUTHENTICATED, "the token of a node is required", hint=hint)
+    return token, image_files.judge(state().store, token, sha256, utcnow())
+
+
+def _range(size: int) -> tuple[int, int]:
+    """The first byte of the request and the one after its last. Refused(INVALID) for a range of another form."""
     if "Range" not in request.headers:
-        return 0
+        return 0, size
     ranges = request.range.ranges if request.range is not None and request.range.units == "bytes" else []
-    if len(ranges) != 1 or ranges[0][1] is not None or not 0 <= ranges[0][0] < size:
-        raise invalid("Range", "is not a rest of the file", f"bytes=FIRST- with FIRST below {size}")
-    return ranges[0][0]
+    if len(ranges) != 1 or not 0 <= ranges[0][0] < (ranges[0][1] or size) <= size:
+        raise invalid("Range", "is not a part of the file", f"bytes=FIRST-LAST with both below {size}, or bytes=FIRST-")
+    return ranges[0][0], ranges[0][1] or size
 
 
-def _chunks(file: BinaryIO, held: ExitStack) -> Iterator[bytes]:
-    """The rest of the file. held: is closed at the end, also if the server does not close the response."""
+def _chunks(file: BinaryIO, held: ExitStack, left: int) -> Iterator[bytes]:
+    """The next bytes of the file. held: is closed at the end, also if the server does not close the response."""
     with held:
-        while chunk := file.read(_CHUNK):
+        while left and (chunk := file.read(min(_CHUNK, left))):
+            left -= len(chunk)
             yield chunk

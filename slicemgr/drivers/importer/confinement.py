@@ -76,8 +76,8 @@ class View:
     devices: tuple[str, ...] = ()
 
 
-def user(text: str) -> User:
-    """The user of the setting `importer.user`: a name or `uid:gid`. Raises Refused for root and unknown users."""
+def user(text: str, setting: str = "importer.user") -> User:
+    """The user of a setting: a name or `uid:gid`. Raises Refused for root and unknown users."""
     if re.fullmatch(r"[0-9]{1,10}:[0-9]{1,10}", text):
         uid, _, gid = text.partition(":")
         found = User(int(uid), int(gid))
@@ -85,11 +85,11 @@ def user(text: str) -> User:
         try:
             entry = pwd.getpwnam(text)
         except KeyError:
-            hint = "systemd-sysusers, or set importer.user to uid:gid"
-            raise invalid("importer.user", f"there is no user {text!r}", hint) from None
+            hint = f"systemd-sysusers, or set {setting} to uid:gid"
+            raise invalid(setting, f"there is no user {text!r}", hint) from None
         found = User(entry.pw_uid, entry.pw_gid)
     if not (0 < found.uid < _SLIVERS and 0 < found.gid < _SLIVERS):
-        raise invalid("importer.user", f"{text!r} is root or may be a sliver's", "a system user of its own")
+        raise invalid(setting, f"{text!r} is root or may be a sliver's", "a system user of its own")
     return found
 
 

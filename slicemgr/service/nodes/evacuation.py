@@ -31,7 +31,7 @@ from slicemgr.policy import access
 from slicemgr.policy.access import Principal
 from slicemgr.service.nodes import membership, operations
 from slicemgr.service.slices import placement, specs
-from slicemgr.store import Store, incarnation, observations
+from slicemgr.store import Store, allocations, incarnation, observations
 from slicemgr.store import tables as t
 from slicemgr.store.operation_parts import ENDED
 from slicemgr.store.updates import OperationEnded, SliverDone, SliverGone, utcnow
@@ -145,6 +145,8 @@ def _rebuild(c: Connection, config: Config, node: str, head: _Row, user: str, ad
         return ""
     placed = placement.place_again(c, config, _spec(head, wanted), node)
     now = utcnow()
+    which = s.id.in_([one.id for one in wanted])
+    allocations.free(c, which)
     _forget_snapshots(c, [one.id for one in wanted])
     for row, where, grant in zip(wanted, placed.nodes, placed.grants, strict=True):
         c.execute(t.ports.delete().where(t.ports.c.sliver == row.serial))
@@ -155,6 +157,7 @@ def _rebuild(c: Connection, config: Config, node: str, head: _Row, user: str, ad
         c.execute(t.slivers.update().where(s.id == row.id).values(values))
         numbers = range(grant.ports.first, grant.ports.last + 1)
         c.execute(t.ports.insert(), [{"node": where, "port": port, "sliver": row.serial} for port in numbers])
+    allocations.take(c, which)
     for name, cursors in placed.cursors.items():
         after = {"next_address": cursors.address, "next_port": cursors.port, "next_uid": cursors.uid}
         c.execute(t.nodes.update().where(t.nodes.c.name == name).values(**after))

@@ -6,7 +6,7 @@ import os
 import stat
 from dataclasses import dataclass
 from datetime import datetime
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -45,7 +45,7 @@ def judge(store: Store, text: str, sha256: str, now: datetime) -> Granted:
     with store.read() as c:
         n, i = t.nodes.c, t.images.c
         node = c.scalar(sa.select(n.name).where(n.identity == token.identity, n.state != NodeState.ADDED))
-        if node is None or not _signed(c, token, now) or not _needs(c, node, sha256):
+        if node is None or not _signed(c, token, now) or not c.scalar(sa.select(needs(node, sha256))):
             raise image_tokens.void()
         query = sa.select(i.format, i.file_size).where(i.sha256 == sha256, i.state.in_(_SERVED))
         row = c.execute(query).first()
@@ -59,12 +59,13 @@ def _signed(c: Connection, token: Token, now: datetime) -> bool:
     return any(image_tokens.is_signed(token, one) for one in membership.certificates(c, token.identity, now))
 
 
-def _needs(c: Connection, node: str, sha256: str) -> bool:
+def needs(node: str | sa.Column[Any], image: str | sa.Column[Any]) -> sa.ColumnElement[bool]:
+    """Whether a node needs an image: for one of its slivers, or for one of its operations that have not ended."""
     s, l, o, p = t.slivers.c, t.slices.c, t.operations.c, t.operation_parts.c
-    of_sliver = sa.exists().where(s.node == node, s.slice == l.id, l.image == sha256)
+    of_sliver = sa.exists().where(s.node == node, s.slice == l.id, l.image == image)
     unended = p.state.in_((OperationState.QUEUED, OperationState.RUNNING))
-    of_operation = sa.exists().where(p.node == node, p.operation == o.id, o.image == sha256, unended)
-    return bool(c.scalar(sa.select(sa.or_(of_sliver, of_operation))))
+    of_operation = sa.exists().where(p.node == node, p.operation == o.id, o.image == image, unended)
+    return sa.or_(of_sliver, of_operation)
 
 
 def open_file(config: Config, granted: Granted, token: str) -> BinaryIO:

@@ -1,0 +1,1 @@
+"""Blocks of images between nodes: TLS with peers, in a confined process."""
