@@ -22,7 +22,7 @@ from slicemgr.service.slices import slices, snapshots
 from slicemgr.service.slices.snapshots import SliceReference
 from slicemgr.service.views import operations as operation_views
 from slicemgr.service.views import slices as slice_views
-from slicemgr.store import pending
+from slicemgr.store import allocations, pending
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -93,6 +93,7 @@ def test_the_slivers_are_new_ones_elsewhere(world: World) -> None:
     with world.centre.read() as c:
         held = c.execute(sa.select(t.ports.c.node, sa.func.count()).group_by(t.ports.c.node)).all()
         assert [tuple(row) for row in held] == [("node1", sum(one.port_count for one in after))]
+        assert allocations.differences(c) == {}
         (work,) = pending.pending_operations(c, "node1")
     assert (work.id, work.kind, len(work.slivers)) == (outcome.operations[0], "rebuild", 2)
     assert [one["node"] for one in operation(world, work.id)["parts"]] == ["node1"]
@@ -240,6 +241,7 @@ def test_the_page_asks_first(tenants: Tenants) -> None:
         row = {"name": "n2", "address": "", "facts": {}, "identity": "node-n2", "state": "active"}
         c.execute(t.nodes.insert().values(**row, silent_since=utcnow() - timedelta(hours=1), lost=True))
         c.execute(t.slivers.update().where(t.slivers.c.idx == 0).values(node="n2"))
+        allocations.recount(c)
     root = Browser(tenants, "root")
     page = root.get("/nodes/n2").text
     assert "Evacuate" in page and "Evacuate" not in root.get("/nodes/node1").text

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import sqlalchemy as sa
 import web_process
 from centre_and_node import IDENTITY, LOCAL, NODE, World, move
 from test_samples import part, whole

@@ -85,7 +85,9 @@ CASES = {
     f"POST {API}/images/<name>/push": Case(
         f"{API}/images/{LAB_IMAGE}/push", (403, 403, 403, 403, 202, 403), {"node": "node1"}
     ),
+    f"GET {API}/node-images/<sha256>/blocks": Case(f"{API}/node-images/{LAB_SHA}/blocks", (401,)),
     f"POST {API}/join": Case(f"{API}/join", (422,), {"token": "x", "request": "x"}),
+    f"POST {API}/join/withdraw": Case(f"{API}/join/withdraw", (403,), {"token": "x", "request": "x"}),
     f"POST {API}/renew": Case(f"{API}/renew", (422,), {"identity": "x", "request": "x"}),
     f"POST {API}/nodes": Case(f"{API}/nodes", (403, 403, 403, 403, 409, 403), {"name": "node7"}),
     f"DELETE {API}/nodes/<name>": Case(f"{API}/nodes/node1", (403, 403, 403, 403, 409, 403)),

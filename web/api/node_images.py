@@ -13,9 +13,9 @@ from slicemgr.certificates import image_tokens
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.policy import image_blocks
 from slicemgr.service.nodes import image_files, image_hashes
+from slicemgr.service.views.formats import Json
 from slicemgr.store.updates import utcnow
 from slicemgr.web import schemas, schemas_nodes
-from slicemgr.service.views.formats import Json
 from slicemgr.web.state import state
 from slicemgr.web.thread_limits import Kind
 
@@ -29,7 +29,12 @@ _FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "bi
 @routes.doc(
     parameters=[
         {"in": "header", "name": "Authorization", "schema": {"type": "string"}, "description": "Node TOKEN"},
-        {"in": "header", "name": "Range", "schema": {"type": "string"}, "description": "bytes=FIRST-LAST or bytes=FIRST-"},
+        {
+            "in": "header",
+            "name": "Range",
+            "schema": {"type": "string"},
+            "description": "bytes=FIRST-LAST or bytes=FIRST-",
+        },
     ],
     responses={
         200: {"description": "the file", "content": _FILE},

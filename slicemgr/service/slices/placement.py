@@ -116,6 +116,8 @@ def _among_preferred(
     except Refused:
         return None
     return _Chosen(rows, choice, allocated) if len(allocated) == spec.count else None
+
+
 def place_again(c: Connection, config: Config, spec: SliceSpec, lost: str) -> Placement:
     """Choose nodes for slivers that exist, whose node is lost, and allocate for them there. Refused without a place.
 
