@@ -18,7 +18,7 @@ from slicemgr import names
 from slicemgr.agent.image_exchange import ImageExchange
 from slicemgr.agent.image_source import Source, Wanted
 from slicemgr.certificates.member import CERTIFICATE, Member
-from slicemgr.config import Config, ExchangeConfig, NodeConfig
+from slicemgr.config import Config, ExchangeConfig, NodeConfig, Size
 from slicemgr.errors import SlicemgrError
 from slicemgr.ipc import image_peers
 from slicemgr.policy import messages
@@ -51,7 +51,9 @@ def free_port(address: str) -> int:
 class ExchangingNode:
     """A context manager: a node at an address of its own on the loopback interface. folder: of its files."""
 
-    def __init__(self, member: Member, certificate: str, folder: Path, address: str, port: int = 0) -> None:
+    def __init__(
+        self, member: Member, certificate: str, folder: Path, address: str, port: int = 0, upload: int = 0
+    ) -> None:
         port = port or free_port(address)
         self.member, self.address, self.port = member, address, port
         (member.folder / CERTIFICATE).write_text(certificate)
@@ -59,7 +61,7 @@ class ExchangingNode:
             (folder / name).mkdir(parents=True)
         self.config = Config(
             node=NodeConfig(run_dir=folder / "run", state_dir=folder / "state", address=address),
-            exchange=ExchangeConfig(port=port),
+            exchange=ExchangeConfig(port=port, upload=Size(upload)),
         )
         self.exchange = ImageExchange(self.config, member, address)
         self.stop = threading.Event()

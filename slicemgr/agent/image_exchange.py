@@ -121,6 +121,7 @@ class ImageExchange:
         return self._member.identity
 
     def __enter__(self) -> Self:
+        self._stopping.clear()
         self._thread = threading.Thread(target=self._run, name="image exchange", daemon=True)
         self._thread.start()
         return self

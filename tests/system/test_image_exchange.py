@@ -9,6 +9,7 @@ import random
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -69,7 +70,7 @@ class World:
         body = {"size": image_blocks.SIZE, "blocks": self.hashes}
         return Response(json.dumps(body), mimetype="application/json")
 
-    def node(self, authority: Authority | None = None) -> ExchangingNode:
+    def node(self, authority: Authority | None = None, upload: int = 0) -> ExchangingNode:
         number = len(self.nodes) + 1
         identity, key = f"node-{number}", requests.new_key()
         folder = self.folder / identity
@@ -78,7 +79,8 @@ class World:
         write_private(member / KEY, requests.key_pem(key))
         write_private(member / AUTHORITY, self.authority.certificate.encode())
         issued = (authority or self.authority).node(identity, key.public_key(), utcnow())
-        made = ExchangingNode(Member(member, self.url, identity), issued.certificate, folder, f"127.0.0.{number + 1}")
+        at, address = Member(member, self.url, identity), f"127.0.0.{number + 1}"
+        made = ExchangingNode(at, issued.certificate, folder, address, upload=upload)
         self.nodes.append(self._stack.enter_context(made))
         return made
 
@@ -339,6 +341,19 @@ def test_a_block_of_another_size_is_not_read() -> None:
         theirs.sendall(b'{"size": 4194304}\n')
         with pytest.raises(Failed, match="another size"):
             connection.block(WANTED.sha256, 5, 7)
+
+
+def test_the_upload_is_limited(testbed: World, tmp_path: Path) -> None:
+    """With 8 MiB a second, 20 MiB need more than a second after those of the first one."""
+    node = testbed.node(upload=8 << 20)
+    node.file(WANTED).write_bytes(CONTENT)
+    testbed.name([node.peer(complete=True), Peer("node-2", "127.0.0.3", 2000, False)])
+    with requester(testbed, "node-2", testbed.authority, tmp_path) as context:
+        until(lambda: ask(context, node, question()))
+        began = time.monotonic()
+        found = ask(context, node, *(question(block) for block in range(5)))
+    assert [len(one) for one in found] == [image_blocks.SIZE] * 5
+    assert time.monotonic() - began > 1.2
 
 
 # the program
