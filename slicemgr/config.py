@@ -370,13 +370,20 @@ def load(path: Path | None = None) -> Config:
     """The settings in `path`. Refused, with the setting's name, if one is unknown or wrong."""
     chosen = file_of(path)
     try:
-        raw = tomllib.loads(chosen.read_text())
+        content = chosen.read_bytes()
     except FileNotFoundError:
         if path is not None or "SLICEMGR_CONFIG" in os.environ:
             raise invalid("config", f"{chosen} does not exist") from None
-        raw = {}
+        content = b""
+    return parse(content, chosen)
+
+
+def parse(content: bytes, path: Path) -> Config:
+    """The settings in the content of a file. Refused as by `load`; path: for the message."""
+    try:
+        raw = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise invalid("config", f"{chosen} is not TOML: {error}") from error
+        raise invalid("config", f"{path} is not TOML: {error}") from error
     config = typing.cast(Config, _build(Config, raw, ""))
     _check(config)
     return config

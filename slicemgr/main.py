@@ -221,6 +221,7 @@ cli.add_command(testbed_commands.broker_files)
 cli.add_command(testbed_commands.hub)
 cli.add_command(testbed_commands.join)
 cli.add_command(testbed_commands.link)
+cli.add_command(testbed_commands.make_centre)
 cli.add_command(testbed_commands.signer)
 
 

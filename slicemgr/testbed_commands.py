@@ -1,15 +1,21 @@
-"""`slicemgr signer`, `hub`, `link`, `join`, `broker-files`: the commands of a testbed with several nodes."""
+"""The commands of a testbed with several nodes: `slicemgr signer`, `hub`, `link`, `join` and others."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from slicemgr import config as settings
+from slicemgr.backup_commands import SETTINGS_FILE
 from slicemgr.errors import Code, Refused, invalid
+
+if TYPE_CHECKING:
+    from slicemgr.conversion.conversion import Conversion
 
 
 @click.command()
@@ -76,19 +82,12 @@ def broker_files(config: settings.Config, folder: Path, listen: str) -> None:
 
     `hub.broker` in the settings has its name and port, `hub.management` the port of its management API.
     """
-    import secrets
-
     from slicemgr.certificates.authority import Authority
     from slicemgr.hub import broker_files as files
-    from slicemgr.hub import owner
 
-    (host, port), folder = _place(config), folder.absolute()
-    authority, password = Authority.load(config.authority_dir), secrets.token_urlsafe(24)
-    management = int(config.hub.management.rpartition(":")[2])
-    files.write_client(authority, config.hub_dir, "hub", password)
-    if owner.exists(config.hub.user):
-        owner.give(config.hub_dir, config.hub.user)
-    files.write_broker(authority, folder, [host], (listen, port), management, password)
+    _place(config)
+    folder = folder.absolute()
+    files.write(config, Authority.load(config.authority_dir), folder, listen)
     click.echo(f"Start RabbitMQ with RABBITMQ_CONF_ENV_FILE={folder}/{files.ENVIRONMENT}, then `slicemgr hub`.")
 
 
@@ -128,6 +127,107 @@ def link(config: settings.Config) -> None:
         threading.Thread(target=renewal.run, args=(config.membership_dir, stop), name="renewal", daemon=True).start()
         with store.open(config) as opened:
             beats.Link(config, found, opened, stop).run()
+
+
+@click.command("make-centre")
+@click.option(
+    "--database",
+    metavar="URL",
+    default="",
+    help="An empty database: postgresql://USER@HOST/DATABASE. The password is better in $PGPASSWORD.",
+)
+@click.option("--broker", metavar="HOST:PORT", default="", help="The name and port at which nodes reach the broker.")
+@click.option("--listen", default="0.0.0.0", help="The address at which the broker listens.")
+@click.option("--check", "checking", is_flag=True, help="Only check whether it would work.")
+@click.option("--undo", "undoing", is_flag=True, help="Undo what an interrupted attempt has begun.")
+@click.option(
+    "--service-control",
+    "control",
+    default="systemctl",
+    metavar="PROGRAM",
+    help="A program that starts and stops the services, with the words of systemctl.",
+)
+@click.pass_context
+def make_centre(
+    context: click.Context, database: str, broker: str, listen: str, checking: bool, undoing: bool, control: str
+) -> None:
+    """Make this machine the centre of a testbed of several nodes, and its first node (root).
+
+    The rows move from SQLite to PostgreSQL, RabbitMQ and the hub are started, and the settings are changed. Slivers
+    continue to run; the web page is not available meanwhile. If a step fails, all are undone. The SQLite file is not
+    changed.
+    """
+    from slicemgr.conversion import conversion as conversions
+    from slicemgr.conversion import steps
+    from slicemgr.conversion.units import Units
+
+    if undoing and (database or broker or checking):
+        raise invalid("--undo", "needs no other options")
+    config: settings.Config = context.obj
+    path = context.meta[SETTINGS_FILE].resolve()
+    target = "" if undoing else _database(database)
+    made = conversions.Conversion(config, path, target, _valid_broker(broker, undoing), listen, Units(control))
+
+    def say(text: str) -> None:
+        click.echo(f"  {text}")
+
+    if undoing:
+        conversions.undo(made, steps.steps(), say)
+        return
+    if made.record.exists():
+        hint = "undo it first: `slicemgr make-centre --undo`"
+        raise Refused(Code.CONFLICT, "an earlier attempt was interrupted", hint=hint)
+    _examine(made)
+    if checking:
+        return
+    _interrupt_on_signals()
+    conversions.run(made, steps.steps(), say)
+    click.echo("This machine is the centre of a testbed, and its first node. Add others with `slicectl node add`.")
+
+
+def _database(url: str) -> str:
+    """The URL with its password."""
+    from slicemgr.store.url import parse
+
+    if not url:
+        raise invalid("--database", "is missing", "such as postgresql://slicemgr@127.0.0.1/slicemgr")
+    parsed, password = parse(url, "--database"), os.environ.get("PGPASSWORD", "")
+    if parsed.password is None and password:
+        parsed = parsed.set(password=password)
+    return parsed.set(drivername=parsed.get_backend_name()).render_as_string(hide_password=False)
+
+
+def _valid_broker(place: str, undoing: bool) -> str:
+    host, _, port = place.rpartition(":")
+    if not undoing and not (host and port.isdecimal()):
+        raise invalid("--broker", f"{place!r} is not a host and a port", "such as testbed.example:5671")
+    return place
+
+
+def _examine(made: Conversion) -> None:
+    """Print the checks. Refused if one fails."""
+    from slicemgr.conversion import checks
+
+    found = checks.examine(made)
+    for one in found:
+        click.echo(f"{'ok  ' if one.ok else 'FAIL'} {one.name}: {one.detail}")
+        if one.remedy:
+            click.echo(f"     → {one.remedy}")
+    if not all(one.ok for one in found):
+        raise Refused(Code.CONFLICT, "this machine cannot become a centre yet", hint="nothing was changed")
+
+
+def _interrupt_on_signals() -> None:
+    """The first one ends the conversion, which is then undone; that is not interrupted."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def interrupt(number: int, frame: object) -> None:
+        for one in numbers:
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for one in numbers:
+        signal.signal(one, interrupt)
 
 
 def make_mirror(config: settings.Config) -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 from slicemgr.certificates import requests
 from slicemgr.certificates.authority import Authority
 from slicemgr.certificates.private_files import write_private
+from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
+from slicemgr.hub import owner
 from slicemgr.policy import broker
 from slicemgr.store.updates import utcnow
 
@@ -20,6 +22,19 @@ KEY, CERTIFICATE, AUTHORITY, PASSWORD = "key.pem", "certificate.pem", "authority
 ENVIRONMENT = "rabbitmq-env.conf"  # names the other files for the broker
 COMPLETE = "definitions.json"  # the last file that is written
 _VERSION = "3.10.8"  # the oldest broker that reads the definitions
+
+
+def write(config: Config, authority: Authority, folder: Path, listen: str) -> None:
+    """Write the files of the broker into a new folder, and those of the hub. Refused(CONFLICT) if one of them exists.
+
+    listen: the address at which the broker listens. The files of the hub are of `hub.user`, if there is that user.
+    """
+    host, _, port = config.hub.broker.rpartition(":")
+    password, management = secrets.token_urlsafe(24), int(config.hub.management.rpartition(":")[2])
+    write_client(authority, config.hub_dir, broker.HUB, password)
+    if owner.exists(config.hub.user):
+        owner.give(config.hub_dir, config.hub.user)
+    write_broker(authority, folder, [host.strip("[]")], (listen, int(port)), management, password)
 
 
 def write_broker(

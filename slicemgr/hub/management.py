@@ -38,6 +38,11 @@ class Management:
             raise Failed(f"the broker does not list its users: status {status}", hint=hint)
         return {one["name"] for one in found}
 
+    def connected(self, user: str) -> bool:
+        """Whether a client has logged in as `user`. Failed if the broker does not answer."""
+        status, found = self._send("GET", "/connections", None)
+        return status == 200 and user in {one.get("user") for one in found}
+
     def _send(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         headers = {"Authorization": f"Basic {self._secret}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import sqlalchemy as sa
@@ -36,6 +38,33 @@ def copy(source: str, target: str, lock_timeout: timedelta, field: str = "--to")
         postgresql.prepare(new)
         schema.run_migrations(new)
         return {table.name: _copy_table(old, new, table) for table in metadata.sorted_tables}
+
+
+def check_target(target: str, lock_timeout: timedelta, field: str = "--to") -> None:
+    """Refused, or a StoreError, if `copy` would refuse the target. Nothing is changed."""
+    if parse(target, field).get_backend_name() != POSTGRESQL:
+        raise invalid(field, "is not PostgreSQL", "write it as postgresql://USER:PASSWORD@HOST/DATABASE")
+    with _changing(target, lock_timeout) as new:
+        _refuse_full(new, field)
+        postgresql.prepare(new)
+        if not new.exec_driver_sql("SELECT has_schema_privilege(current_schema(), 'CREATE')").scalar_one():
+            hint = "make it the owner of the database: `createdb --owner USER`"
+            raise Refused(Code.CONFLICT, "the user of the database cannot create tables", hint=hint, field=field)
+
+
+def empty(target: str, lock_timeout: timedelta) -> None:
+    """Remove what `copy` made: every table of the target. The caller knows that it was empty before."""
+    with _changing(target, lock_timeout) as new:
+        found = sa.MetaData()
+        found.reflect(new)
+        found.drop_all(new)
+
+
+@contextmanager
+def _changing(url: str, lock_timeout: timedelta) -> Iterator[Connection]:
+    opened = Store(make_engine(url, lock_timeout), lock_timeout)
+    with opened, explained(), opened.engine.begin() as connection:
+        yield connection
 
 
 def _refuse_full(new: Connection, field: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from bare_service import Databases, Service, databases_on
 from postgres_server import Server
+from sqlalchemy.engine import make_url
 
 import slicemgr.store
 from slicemgr.agent.agent_lock import only_one
@@ -117,6 +118,30 @@ def test_a_full_target_is_left_alone(service: Service, target: str) -> None:
             copy.copy(service.config.store_url, target, SECOND)
         assert "createdb" in caught.value.hint
         assert contents(store) == before
+
+
+def test_a_target_is_checked_without_a_change_and_can_be_emptied_again(service: Service, target: str) -> None:
+    copy.check_target(target, SECOND)
+    assert is_empty(target)
+    copy.copy(service.config.store_url, target, SECOND)
+    with pytest.raises(Refused, match="the database is not empty"):
+        copy.check_target(target, SECOND)
+    copy.empty(target, SECOND)
+    assert is_empty(target)
+    copy.check_target(target, SECOND)
+    assert copy.copy(service.config.store_url, target, SECOND)["slices"] > 0
+
+
+def test_a_target_of_another_owner_is_refused(target: str, databases: Databases, postgres: Server) -> None:
+    """As one that `createdb` made without --owner."""
+    postgres.sql("CREATE ROLE guest LOGIN PASSWORD 'guest'")
+    try:
+        url = make_url(target)
+        other = url.set(username="guest", password="guest").render_as_string(hide_password=False)
+        with pytest.raises(Refused, match="cannot create tables"):
+            copy.check_target(other, SECOND)
+    finally:
+        postgres.sql("DROP ROLE guest")
 
 
 def test_a_row_that_does_not_fit_undoes_everything(service: Service, target: str) -> None:
