@@ -25,7 +25,7 @@ from slicemgr.hub.reports import Report
 from slicemgr.hub.turns import Turns
 from slicemgr.ipc import waiting
 from slicemgr.ipc.wake import Listener
-from slicemgr.policy import broker
+from slicemgr.policy import broker, messages
 from slicemgr.policy.messages import LARGEST_UPDATES, BadMessage
 from slicemgr.store import Store, StoreError
 
@@ -125,6 +125,7 @@ class Hub:
         self._connection, self._listener = connection, listener
         self._turns: Turns[Message] = Turns()
         self._came = 0  # messages since the last transaction
+        self._urgent = False  # whether one of them is not a beat
         self._consumers: dict[str, Consumer] = {}
         self._new: list[str] = []
         self._compared_at = 0.0
@@ -188,6 +189,7 @@ class Hub:
 
     def _receive(self, identity: str, message: Message) -> None:
         self._came += 1
+        self._urgent = self._urgent or not messages.seems_a_beat(message.body)
         self._turns.add(identity, min(len(message.body), LARGEST_UPDATES), message)
 
     def _due(self) -> Iterator[tuple[Message, Report]]:
@@ -199,14 +201,17 @@ class Hub:
                 message.ack()
 
     def _collect(self) -> bool:
-        """Collect reports as long as they come, for a moment at most, or until woken; whether it was."""
-        self._came, end = 0, time.monotonic() + _BATCH
+        """Collect reports as long as they come, for a moment at most, or until woken; whether it was.
+
+        Beats wait for others for all of that moment: a transaction for each would be most of the work of an idle hub.
+        """
+        self._came, self._urgent, end = 0, False, time.monotonic() + _BATCH
         while self._came < _MOST and (left := end - time.monotonic()) > 0:
-            pause = min(left, _PAUSE_BETWEEN) if self._came else left
+            pause = min(left, _PAUSE_BETWEEN) if self._urgent else left
             before = self._came
             if waiting.drain(self._connection, self._listener, pause):
                 return True
-            if self._came and self._came == before:
+            if self._urgent and self._came == before:
                 return False
         return False
 

@@ -25,6 +25,7 @@ VERSION = 1
 LARGEST_BEAT = 64 << 10  # bytes
 LARGEST_UPDATES = 1 << 20  # bytes of a report with updates
 LARGEST_ROWS = 64 << 20  # bytes of the rows of a node, not compressed
+_BEGIN = 32  # bytes of a message that have its version and kind
 BEAT, ACKNOWLEDGEMENT = "beat", "acknowledgement"
 UPDATES, APPLIED, ROWS, DIAL, PEERS = "updates", "applied", "rows", "dial", "peers"
 _REVISION = re.compile(r"([0-9a-f]{64})?")
@@ -274,6 +275,12 @@ def kind(body: bytes | str) -> str:
     except (ValueError, RecursionError):
         return ""
     return str(raw.get("kind", "")) if isinstance(raw, dict) else ""
+
+
+def seems_a_beat(body: bytes | str) -> bool:
+    """Whether a message begins as a beat does; it is not parsed."""
+    begin = body[:_BEGIN] if isinstance(body, bytes) else body[:_BEGIN].encode()
+    return f'"{BEAT}"'.encode() in begin
 
 
 def parse_acknowledgement(body: bytes | str) -> tuple[str, int]:
