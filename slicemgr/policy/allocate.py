@@ -83,6 +83,23 @@ def allocate(
     return grants, after
 
 
+def ahead(network: NetworkConfig, cursors: Cursors, count: int, ports: int) -> tuple[list[Grant], Cursors] | None:
+    """What `allocate` gives if all that follows the cursors is free; None if that is beyond the end of a pool."""
+    pool, first = address_pool(network), network.ports_first + cursors.port
+    after = Cursors(cursors.address + count, cursors.port + count * ports, cursors.uid + count)
+    if after.address > len(pool) or after.uid > UID_RANGES or network.ports_first + after.port - 1 > network.ports_last:
+        return None
+    grants = [
+        Grant(
+            str(pool[cursors.address + number]),
+            PortBlock(first + number * ports, ports),
+            UID_FIRST + (cursors.uid + number) * IDS_PER_SLIVER,
+        )
+        for number in range(count)
+    ]
+    return grants, after
+
+
 def address_pool(network: NetworkConfig) -> Sequence[ipaddress.IPv4Address]:
     """The pool's usable addresses: neither the network's nor the broadcast address, where it has them."""
     return _Hosts(ipaddress.IPv4Network(network.addresses))

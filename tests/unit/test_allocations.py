@@ -155,6 +155,26 @@ def test_what_the_best_nodes_cannot_do_is_searched_on_all(many: Service) -> None
         assert (fast.value.message, fast.value.hint) == (complete.value.message, complete.value.hint)
 
 
+def test_the_slivers_of_a_node_are_read_only_if_what_follows_is_taken(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    given = placement.given
+    monkeypatch.setattr(placement, "given", lambda c, node: read.append(node) or given(c, node))
+    service.create("a", count=3)
+    service.create("b", count=2)
+    assert read == []
+    with service.store.write() as c:
+        c.execute(t.nodes.update().values(next_address=1, next_port=40, next_uid=3))
+    service.create("c", count=2)
+    assert read == ["node1"]
+    with service.store.read() as c:
+        first = sa.select(t.slivers.c.address, t.slivers.c.port_first).order_by(t.slivers.c.serial)
+        rows = c.execute(first).all()
+    assert [one.address for one in rows] == [f"10.77.0.{number}" for number in range(1, 8)]
+    assert [one.port_first for one in rows] == list(range(10000, 10140, 20))
+
+
 def test_a_dry_run_has_the_reasons_of_all_other_nodes(many: Service) -> None:
     _, placed, _ = slices.plan(many.store, many.config, slices.Draft(many.request()), ADMIN)
     assert len(placed.elsewhere) == 40 and placed.image_name == IMAGE

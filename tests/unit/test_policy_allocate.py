@@ -19,6 +19,34 @@ NETWORK = NetworkConfig(addresses="10.77.0.0/27", ports_first=10000, ports_last=
 LARGE = NetworkConfig(addresses="10.0.0.0/16")
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 30)), max_size=6),
+    st.tuples(st.integers(0, 30), st.integers(0, 260), st.integers(0, 30)),
+    st.integers(1, 4),
+)
+def test_what_is_ahead_of_the_cursors_is_what_a_complete_search_gives(
+    taken: list[tuple[int, int, int]], cursors: tuple[int, int, int], count: int
+) -> None:
+    """Unless a part of it is taken."""
+    network = NetworkConfig(addresses="10.77.0.0/27", ports_first=20000, ports_last=20259)
+    pool = allocate.address_pool(network)
+    there = [
+        Given(str(pool[address % 30]), PortBlock(20000 + block * 20, 20), allocate.UID_FIRST + uid * 65536, MIB, MIB)
+        for address, block, uid in taken
+    ]
+    found = allocate.ahead(network, allocate.Cursors(*cursors), count, 20)
+    if found is None:
+        return
+    used = [(one.address, one.uid_first) for one in there]
+    for grant in found[0]:
+        ports = range(grant.ports.first, grant.ports.last + 1)
+        if any(grant.address == address or grant.uid_first == uid for address, uid in used):
+            return
+        if any(one.ports.first in ports or one.ports.last in ports for one in there):
+            return
+    assert allocate.allocate(network, there, allocate.Cursors(*cursors), count, 20) == found
+
+
 def held(grant: Grant, memory: int = MIB) -> Given:
     return Given(grant.address, grant.ports, grant.uid_first, memory, MIB)
 

@@ -172,11 +172,11 @@ def _allocate(
             choice = placement.choose(fit, spec, config.limits, refused)
         allocated: _Allocated = {}
         for name, count in Counter(choice.nodes).items():
-            candidate, there = rows[name].candidate, given(c, name)
+            candidate = rows[name].candidate
+            used = allocate.Given("", PortBlock(0, 0), 0, candidate.memory, candidate.disk)
             try:
-                allocate.check_capacity(candidate.capacity, config.limits, there, count, spec.limits)
-                cursors = rows[name].cursors
-                allocated[name] = allocate.allocate(candidate.network, there, cursors, count, spec.ports)
+                allocate.check_capacity(candidate.capacity, config.limits, [used], count, spec.limits)
+                allocated[name] = _grants(c, candidate, rows[name].cursors, count, spec.ports)
             except Refused as error:
                 if only or spec.where.each:
                     raise
@@ -185,6 +185,28 @@ def _allocate(
                 break
         else:
             return choice, allocated
+
+
+def _grants(
+    c: Connection, node: Candidate, cursors: allocate.Cursors, count: int, ports: int
+) -> tuple[list[allocate.Grant], allocate.Cursors]:
+    """The allocations on a node. All those of its slivers are read only if what follows the cursors is not free."""
+    found = allocate.ahead(node.network, cursors, count, ports)
+    if found is not None and not _taken(c, node.name, found[0]):
+        return found
+    return allocate.allocate(node.network, given(c, node.name), cursors, count, ports)
+
+
+def _taken(c: Connection, node: str, grants: list[allocate.Grant]) -> bool:
+    """Whether a sliver of the node has a part of these allocations, whose ports are consecutive."""
+    s, p = t.slivers.c, t.ports.c
+    addresses, uids = [one.address for one in grants], [one.uid_first for one in grants]
+    parts = (
+        sa.exists().where(s.node == node, s.address.in_(addresses)),
+        sa.exists().where(s.node == node, s.uid_first.in_(uids)),
+        sa.exists().where(p.node == node, p.port.between(grants[0].ports.first, grants[-1].ports.last)),
+    )
+    return bool(c.scalar(sa.select(sa.or_(*parts))))
 
 
 def _image(c: Connection, wanted: str, project: str) -> Row[*tuple[Any, ...]]:
