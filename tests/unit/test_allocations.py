@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from bare_service import ADMIN, FACTS, IMAGE, SHA, Service
+from sqlalchemy.engine import Connection
 
 from slicemgr.agent import doctor
 from slicemgr.errors import Refused
@@ -160,7 +161,12 @@ def test_the_slivers_of_a_node_are_read_only_if_what_follows_is_taken(
 ) -> None:
     read: list[str] = []
     given = placement.given
-    monkeypatch.setattr(placement, "given", lambda c, node: read.append(node) or given(c, node))
+
+    def counted(c: Connection, node: str) -> Any:
+        read.append(node)
+        return given(c, node)
+
+    monkeypatch.setattr(placement, "given", counted)
     service.create("a", count=3)
     service.create("b", count=2)
     assert read == []
