@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import secrets
 import stat
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -71,6 +72,12 @@ def csr(name: str = "", key: Any = None) -> str:
     wanted = x509.BasicConstraints(ca=True, path_length=None)
     made = builder.add_extension(wanted, critical=True).sign(key or requests.new_key(), hashes.SHA256())
     return made.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def test_no_token_looks_like_an_option(service: Service, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = iter(["-r" + "x" * 41, "y" * 43])
+    monkeypatch.setattr(secrets, "token_urlsafe", lambda _: next(made))
+    assert added(service).token == "y" * 43
 
 
 def test_a_token_is_shown_once_and_stored_as_a_hash(service: Service, authority: Authority) -> None:

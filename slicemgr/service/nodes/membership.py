@@ -59,7 +59,7 @@ def add(store: Store, raw: Mapping[str, Any], by: Principal) -> Added:
     for unknown in sorted(set(raw) - {"name", "site"}):
         raise invalid(unknown[:64], "unknown field", "the fields are name, site")
     name, site = label(raw.get("name"), "name"), label(raw.get("site"), "site") if raw.get("site") else ""
-    now, token = utcnow(), secrets.token_urlsafe(32)
+    now, token = utcnow(), _token()
     with store.write() as c:
         incarnation.refuse_during_hold(c, "add nodes")
         found = authority(c)
@@ -77,6 +77,13 @@ def add(store: Store, raw: Mapping[str, Any], by: Principal) -> Added:
         join = {"node": name, "hash": authentication.digest(token), "user": by.user, "created_at": now}
         c.execute(t.joins.insert().values(**join, expires_at=made.expires_at))
         operations.note(c, by.user, "node add", now, detail=_detail(name, site), address=by.address)
+    return made
+
+
+def _token() -> str:
+    """A secret that a command line does not take for an option."""
+    while (made := secrets.token_urlsafe(32)).startswith("-"):
+        pass
     return made
 
 
