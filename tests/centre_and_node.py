@@ -128,8 +128,8 @@ class World:
     def record(self, *updates: Update) -> None:
         """What the journal of the node's agent does."""
         with self.node.write() as c:
-            observations.record(c, updates, LOCAL)
             outbox.add(c, updates)
+            observations.record(c, updates, LOCAL)
         self.link.look()
 
     def wanted(self) -> dict[str, Any]:

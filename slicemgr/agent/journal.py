@@ -101,9 +101,9 @@ class Journal:
         while True:
             try:
                 with self._store.write() as connection:
-                    pending.record(connection, batch, self._node)
                     if self._link is not None:
                         outbox.add(connection, batch)
+                    pending.record(connection, batch, self._node)
                 if self._link is not None:
                     wake(self._link)
                 return True

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from slicemgr.hub import liveness, reports
+from slicemgr.hub.allowance import Allowance
 from slicemgr.hub.dials import Dials, Publish
 from slicemgr.hub.image_peers import ImagePeers
 from slicemgr.hub.mirrors import Mirrors
 from slicemgr.hub.reports import Report
-from slicemgr.hub.updates import Allowance
 from slicemgr.policy import messages
 from slicemgr.policy.messages import BadMessage, Beat, Updates
 from slicemgr.store import Store

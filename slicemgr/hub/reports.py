@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.engine import Connection, Row
 
-from slicemgr.hub.updates import Allowance, accepted
+from slicemgr.hub.allowance import Allowance
+from slicemgr.hub.updates import accepted
 from slicemgr.model import NodeState
 from slicemgr.policy.messages import Applied, Beat, Updates
 from slicemgr.service.nodes import operations

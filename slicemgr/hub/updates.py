@@ -9,15 +9,15 @@ import json
 import logging
 import math
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
+from slicemgr.hub import usage
 from slicemgr.model import BootFacts, Desired, ImageState, NodeImageState, OperationState, Phase
 from slicemgr.store import out_of_memory, outbox, updates
 from slicemgr.store import tables as t
@@ -51,6 +51,7 @@ def accepted(c: Connection, node: str, found: Iterable[tuple[str, Mapping[str, A
     wanted = [one for one in decoded if one is not None]
     known = _known(c, node, wanted)
     allowed = [one for one in (_allowed(known, update) for update in wanted) if one is not None]
+    allowed = _affordable(c, known, allowed)
     if len(allowed) < len(decoded):
         log.warning("%d of %d updates of node %s are dropped", len(decoded) - len(allowed), len(decoded), node)
     return allowed
@@ -180,6 +181,11 @@ _READERS: Mapping[str, Mapping[str, Reader]] = {
         "error": lambda value: _text(value)[:300],
         "base_size": _bytes,
     },
+    "node-sample": {
+        "resolution": usage.resolution,
+        "at": _number(_LARGEST_NUMBER),
+        "values": usage.reader(t.node_samples),
+    },
     "operation-ended": {
         "operation": _id,
         "state": _ended,
@@ -200,6 +206,7 @@ _READERS: Mapping[str, Mapping[str, Reader]] = {
     },
     "sliver-done": {"operation": _id, "sliver": _id, "state": _ended},
     "sliver-gone": {"sliver": _id},
+    "sliver-sample": {"sliver": _id, "at": _number(_LARGEST_NUMBER), "values": usage.reader(t.samples)},
     "snapshot": {"sliver": _id, "snapshot": _id, "size": _bytes, "detail": _text, "at": _time},
     "snapshot-gone": {"snapshot": _id},
     "step": {
@@ -214,6 +221,8 @@ _READERS: Mapping[str, Mapping[str, Reader]] = {
     "used": {
         "sliver": _id,
         "at": _number(_LARGEST_NUMBER),
+        "oom_kills": _number(1 << 31),
+        "oom_at": _time,
         **dict.fromkeys(("working", "charged", "disk", "guest"), _bytes),
     },
 }
@@ -224,18 +233,17 @@ _READERS: Mapping[str, Mapping[str, Reader]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The rows of one node. slivers: id → (desired, bytes of memory). operations: that have not ended.
+    """The rows of one node. slivers: by id, with the time of their slice. operations: that have not ended.
 
     images: the kinds of its operations on images that have not ended, each with the image.
     """
 
     node: str
-    slivers: Mapping[str, tuple[str, int]]
+    slivers: Mapping[str, Row[*tuple[Any, ...]]]
     operations: Mapping[str, _Operation]
     slices: frozenset[tuple[str, str]]  # project and name
     images: frozenset[tuple[str, str]]
-    memory: int
-    disk: int
+    capacity: usage.Capacity
 
 
 @dataclass(slots=True)
@@ -249,18 +257,19 @@ class _Operation:
 def _known(c: Connection, node: str, found: Sequence[Update]) -> _Known:
     s, l, n = t.slivers.c, t.slices.c, t.nodes.c
     named = {one for update in found if isinstance(one := getattr(update, "sliver", None), str)}
-    slivers = sa.select(s.id, s.desired, s.memory).where(s.node == node, s.id.in_(named))
+    slivers = sa.select(s.id, s.serial, s.desired, l.created_at).join(t.slices, l.id == s.slice)
+    slivers = slivers.where(s.node == node, s.id.in_(named))
     slices: Iterable[Any] = ()
     if any(isinstance(one, updates.EventSeen) for one in found):
         slices = c.execute(sa.select(l.project, l.name).where(l.id.in_(sa.select(s.slice).where(s.node == node))))
     facts = c.scalar(sa.select(n.facts).where(n.name == node)) or {}
     return _Known(
         node,
-        {row.id: (row.desired, row.memory) for row in c.execute(slivers)},
+        {row.id: row for row in c.execute(slivers)},
         _operations(c, node, found),
         frozenset((row.project, row.name) for row in slices),
         _images(c, node, found),
-        *(_capacity(facts, name) for name in ("memory", "disk_total")),
+        usage.Capacity(*(_capacity(facts, name) for name in ("cpus", "memory", "disk_total"))),
     )
 
 
@@ -301,8 +310,13 @@ def _allowed(known: _Known, update: Update) -> Update | None:
         case updates.SliverUsed():
             return _clamped(known, update) if update.sliver in known.slivers else None
         case updates.SliverGone():
-            desired, _ = known.slivers.get(update.sliver, ("", 0))
-            return update if desired == Desired.ABSENT else None
+            row = known.slivers.get(update.sliver)
+            return update if row is not None and row.desired == Desired.ABSENT else None
+        case updates.SliverSampled():
+            row = known.slivers.get(update.sliver)
+            return None if row is None else usage.of_sliver(update, row.created_at, known.capacity)
+        case updates.NodeSampled():
+            return usage.of_node(update, known.capacity)
         case updates.StepSeen() | updates.SliverDone() | updates.OperationStarted() | updates.OperationEnded():
             return update if _concerns(known.operations.get(update.operation), update) else None
         case updates.SnapshotGone():
@@ -311,7 +325,7 @@ def _allowed(known: _Known, update: Update) -> Update | None:
         case updates.EventSeen():
             return _event(known, update)
         case updates.ImageOnNode():
-            return replace(update, node=known.node, base_size=min(update.base_size, known.disk))
+            return replace(update, node=known.node, base_size=min(update.base_size, known.capacity.disk))
         case updates.ImageSeen():  # the node that imports an image has its findings; other nodes have none
             return update if ("image-import", update.sha256) in known.images else None
         case updates.ImageGone():
@@ -344,11 +358,21 @@ def _clamped(known: _Known, used: updates.SliverUsed) -> updates.SliverUsed:
     return replace(
         used,
         at=min(used.at, int(utcnow().timestamp())),
-        working=most(used.working, known.memory),
-        charged=most(used.charged, known.memory),
-        guest=most(used.guest, known.memory),
-        disk=most(used.disk, known.disk),
+        working=most(used.working, known.capacity.memory),
+        charged=most(used.charged, known.capacity.memory),
+        guest=most(used.guest, known.capacity.memory),
+        disk=most(used.disk, known.capacity.disk),
+        oom_kills=None if used.oom_at is None else used.oom_kills,
     )
+
+
+def _affordable(c: Connection, known: _Known, found: list[Update]) -> list[Update]:
+    hours = [one for one in found if isinstance(one, updates.SliverSampled)]
+    if not hours:
+        return found
+    serials = {one.sliver: known.slivers[one.sliver].serial for one in hours}
+    kept = usage.affordable(c, known.node, hours, serials, known.capacity)
+    return [*(one for one in found if not isinstance(one, updates.SliverSampled)), *kept]
 
 
 def _event(known: _Known, event: updates.EventSeen) -> updates.EventSeen | None:
@@ -363,26 +387,3 @@ def _event(known: _Known, event: updates.EventSeen) -> updates.EventSeen | None:
         project=event.project if own else "",
         detail=f"{known.node}: {event.detail}"[:_LONGEST_TEXT],
     )
-
-
-class Allowance:
-    """How many events of each node are recorded: so many at once, and as many again within an hour."""
-
-    def __init__(self, events: int = 500) -> None:
-        self._events = events
-        self._left: dict[str, tuple[float, datetime]] = defaultdict(lambda: (float(events), utcnow()))
-
-    def of(self, node: str, found: Sequence[Update]) -> list[Update]:
-        """The updates without the events that exceed the allowance."""
-        left, at = self._left[node]
-        now = utcnow()
-        left = min(self._events, left + self._events * (now - at).total_seconds() / 3600)
-        kept = []
-        for one in found:
-            if isinstance(one, updates.EventSeen):
-                if left < 1:
-                    continue
-                left -= 1
-            kept.append(one)
-        self._left[node] = (left, now)
-        return kept

@@ -11,23 +11,25 @@ from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from slicemgr.model import ImageState, NodeImageState
-from slicemgr.store import allocations, incarnation, operation_parts, snapshots
+from slicemgr.store import allocations, incarnation, operation_parts, sample_reports, snapshots
 from slicemgr.store import tables as t
+from slicemgr.store.dialect import insert
 from slicemgr.store.updates import (
     EventSeen,
     HostSeen,
     ImageGone,
     ImageOnNode,
     ImageSeen,
+    NodeSampled,
     NodeSeen,
     OperationEnded,
     OperationStarted,
     SliverDone,
     SliverGone,
+    SliverSampled,
     SliverSeen,
     SliverUsed,
     SnapshotGone,
@@ -64,11 +66,6 @@ def record(c: Connection, updates: Sequence[Update], node: str) -> None:
 def _many(c: Connection, statement: sa.UpdateBase, rows: list[dict[str, Any]]) -> None:
     if rows:
         c.execute(statement, rows)
-
-
-def insert(c: Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
-    """An insert in the dialect of the connection, which supports ON CONFLICT."""
-    return postgresql.insert(table) if c.dialect.name == "postgresql" else sqlite.insert(table)
 
 
 def _kept(column: sa.Column[Any], name: str) -> sa.ColumnElement[Any]:
@@ -113,14 +110,19 @@ def _sliver_seen(c: Connection, updates: list[SliverSeen]) -> None:
 
 def _sliver_used(c: Connection, updates: list[SliverUsed]) -> None:
     for u in updates:
-        values = {
+        s = t.slivers.c
+        values: dict[str, Any] = {
             "usage_working": u.working,
             "usage_charged": u.charged,
             "usage_disk": u.disk,
             "guest_memory": u.guest,
             "usage_at": u.at,
         }
-        c.execute(t.slivers.update().where(t.slivers.c.id == u.sliver).values(values))
+        if u.oom_kills is not None:
+            more = s.oom_kills < u.oom_kills
+            values["oom_kills"] = sa.case((more, u.oom_kills), else_=s.oom_kills)
+            values["oom_at"] = sa.case((more, sa.bindparam("b_at", u.oom_at, s.oom_at.type)), else_=s.oom_at)
+        c.execute(t.slivers.update().where(s.id == u.sliver).values(values))
 
 
 def _sliver_gone(c: Connection, updates: list[SliverGone]) -> None:
@@ -262,6 +264,8 @@ def _writers(node: str) -> dict[type, Callable[[Connection, list[Any]], None]]:
         ImageOnNode: _image_on_node,
         SliverSeen: _sliver_seen,
         SliverUsed: _sliver_used,
+        NodeSampled: partial(sample_reports.record_nodes, node),
+        SliverSampled: partial(sample_reports.record_slivers, node),
         OperationStarted: partial(operation_parts.started, node),
         StepSeen: _step_seen,
         SnapshotMade: snapshots.made,

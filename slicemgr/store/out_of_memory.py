@@ -40,5 +40,12 @@ def record(c: Connection, kills: Mapping[int, int], now: datetime) -> list[Event
     return events
 
 
+def counts(c: Connection, node: str) -> dict[int, tuple[int, datetime]]:
+    """How many processes were killed and when the last one was, by the serials of the slivers that lost any."""
+    s = t.slivers.c
+    query = sa.select(s.serial, s.oom_kills, s.oom_at).where(s.node == node, s.oom_kills > 0, s.oom_at.is_not(None))
+    return {row.serial: (row.oom_kills, row.oom_at) for row in c.execute(query)}
+
+
 def _processes(count: object) -> str:
     return "1 process" if count == 1 else f"{count} processes"

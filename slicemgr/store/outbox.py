@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,17 +18,19 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from slicemgr.model import NodeImageState, OperationState, Phase
-from slicemgr.store import rows
+from slicemgr.store import rows, sample_reports
 from slicemgr.store import tables as t
 from slicemgr.store.updates import (
     EventSeen,
     ImageGone,
     ImageOnNode,
     ImageSeen,
+    NodeSampled,
     OperationEnded,
     OperationStarted,
     SliverDone,
     SliverGone,
+    SliverSampled,
     SliverSeen,
     SliverUsed,
     SnapshotGone,
@@ -42,17 +44,20 @@ KINDS: Mapping[str, type] = {
     "image": ImageSeen,
     "image-gone": ImageGone,
     "image-on-node": ImageOnNode,
+    "node-sample": NodeSampled,
     "operation-ended": OperationEnded,
     "operation-started": OperationStarted,
     "sliver": SliverSeen,
     "sliver-done": SliverDone,
     "sliver-gone": SliverGone,
+    "sliver-sample": SliverSampled,
     "snapshot": SnapshotMade,
     "snapshot-gone": SnapshotGone,
     "step": StepSeen,
     "used": SliverUsed,
 }
 _NAMES = {kind: name for name, kind in KINDS.items()}  # other updates are not for the centre
+_SAMPLES = ("sliver-sample", "node-sample")  # kinds, and beginnings of their keys
 _MOST_EVENTS = 2000  # that wait; older ones are deleted
 _LARGEST = 128 << 10  # characters of one update
 _BATCH, _BATCH_SIZE = 200, 256 << 10  # updates in one report, and their characters
@@ -81,10 +86,10 @@ def state(c: Connection) -> State:
 
 
 def add(c: Connection, updates: Iterable[Update]) -> None:
-    """Queue updates for the centre."""
+    """Queue updates for the centre. Call it before they are recorded: a sliver's last usage precedes its end."""
     waiting: dict[str, Json] = {}  # by key
     rest: list[Json] = []
-    for update in updates:
+    for update in _with_last_usage(c, updates):
         name = _NAMES.get(type(update))
         if name is None:
             continue
@@ -103,6 +108,15 @@ def add(c: Connection, updates: Iterable[Update]) -> None:
     c.execute(t.outbox.insert(), [_merged(earlier.get(one["key"]), one) for one in rest])
     if any(one["kind"] == "event" for one in rest):
         _forget_events(c)
+    if any(one["kind"] in _SAMPLES for one in rest):
+        _forget_samples(c)
+
+
+def _with_last_usage(c: Connection, updates: Iterable[Update]) -> Iterator[Update]:
+    for update in updates:
+        if isinstance(update, SliverGone):
+            yield from sample_reports.last(c, update.sliver)
+        yield update
 
 
 def _key(update: Update) -> str:
@@ -116,6 +130,10 @@ def _key(update: Update) -> str:
             return f"image {update.sha256}"
         case ImageOnNode():
             return f"image on node {update.sha256}"
+        case SliverSampled():
+            return f"sliver-sample {update.at:011} {update.sliver}"
+        case NodeSampled():
+            return f"node-sample {update.at:011} {update.resolution}"
         case StepSeen(state=OperationState.RUNNING):
             return f"step {update.operation} {update.sliver} {update.name}"
         case _:
@@ -152,6 +170,13 @@ def _forget_events(c: Connection) -> None:
         c.execute(t.outbox.delete().where(o.kind == "event", o.seq <= oldest))
 
 
+def _forget_samples(c: Connection) -> None:
+    """Those that are older than a week."""
+    o, oldest = t.outbox.c, int(time.time()) - sample_reports.KEPT
+    for kind in _SAMPLES:
+        c.execute(t.outbox.delete().where(o.key.between(f"{kind} ", f"{kind} {oldest:011}")))
+
+
 def batch(c: Connection) -> list[tuple[int, str, Json]]:
     """The oldest updates, as many as one report has: number, kind and content."""
     o = t.outbox.c
@@ -186,7 +211,7 @@ def acknowledge(c: Connection, incarnation: int, applied: int, *, again: bool = 
 
 
 def _report_all(c: Connection) -> None:
-    """Queue the state of all slivers, snapshots and images."""
+    """Queue the state of all slivers, snapshots and images, and what was used within a week."""
     s, n = t.slivers.c, t.sliver_snapshots.c
     columns = (s.id, s.phase, s.error, s.host_key, s.acceleration, s.booted, s.keys_missing)
     made = sa.select(n.sliver, n.snapshot, n.size, n.detail, n.made_at).where(n.made_at.is_not(None))
@@ -196,4 +221,4 @@ def _report_all(c: Connection) -> None:
     x = t.image_nodes.c
     held = c.execute(sa.select(x.image, x.node, x.state, x.error, x.base_size).order_by(x.image)).all()
     images = [ImageOnNode(row[0], row[1], NodeImageState(row[2]), *row[3:]) for row in held]
-    add(c, [*seen, *(SnapshotMade(*row) for row in c.execute(made)), *images])
+    add(c, [*seen, *(SnapshotMade(*row) for row in c.execute(made)), *images, *sample_reports.everything(c)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,10 +17,11 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr.config import RecordConfig
 from slicemgr.figures import COUNTED, HOURS, MINUTES, RAW, Known, Usage
 from slicemgr.store import tables as t
-from slicemgr.store.observations import insert
+from slicemgr.store.dialect import insert
 
 _HOUR, _GIB = 3600, 1 << 30
 _SPANS_AT_ONCE = 12  # summed up in one transaction
+_LATE = 3 * MINUTES  # seconds; 5-minute rows of nodes are reported once they are over
 _TABLES = (t.samples, t.node_samples)
 _BY_SECONDS = ("memory_total", "swap_total", "disk", "disk_total", "referenced", "load", "sample_seconds", "sample_cpu")
 _BY_RUNNING = ("memory", "charged", "working", "guest", "swap")
@@ -34,6 +36,7 @@ _ACCOUNTED = (
     "io_read",
     "io_written",
 )
+_LONGEST = ("node", "resolution", "sliver", "at", "seconds", "running")  # of slivers together
 _SUMS = ("seconds", "running", "cpu", *COUNTED)
 
 Json = dict[str, Any]
@@ -83,19 +86,34 @@ def _latest(c: Connection, usage: Sequence[Usage], at: int) -> None:
 
 
 def _charge(c: Connection, parts: Sequence[Json], projects: Mapping[int, str]) -> None:
-    month = datetime.fromtimestamp(parts[0]["at"], UTC).strftime("%Y-%m")
     used: dict[str, Json] = {}
     for part in parts:
-        amounts = {
-            "sliver_hours": part["running"] / _HOUR,
-            "cpu_hours": part["cpu"] / _HOUR,
-            "memory_gib_hours": (part["charged"] or 0) / _GIB * part["running"] / _HOUR,
-            "disk_gib_hours": (part["disk"] or 0) / _GIB * part["seconds"] / _HOUR,
-            **{name: part[name] for name in ("net_in", "net_out", "io_read", "io_written")},
-        }
-        row = used.setdefault(projects[part["sliver"]], dict.fromkeys(amounts, 0))
-        for name, amount in amounts.items():
+        row = used.setdefault(projects[part["sliver"]], dict.fromkeys(_ACCOUNTED, 0))
+        for name, amount in _amounts(part).items():
             row[name] += amount
+    _add(c, parts[0]["at"], used)
+
+
+def charge(c: Connection, project: str, hour: Json, before: Mapping[str, Any] | None) -> None:
+    """Charge a project with what a row of an hour has more than the row that it replaces."""
+    old = dict.fromkeys(_ACCOUNTED, 0) if before is None else _amounts(before)
+    more = {name: max(0, amount - old[name]) for name, amount in _amounts(hour).items()}
+    _add(c, hour["at"] - 1, {project: more})
+
+
+def _amounts(part: Mapping[str, Any]) -> Json:
+    return {
+        "sliver_hours": part["running"] / _HOUR,
+        "cpu_hours": part["cpu"] / _HOUR,
+        "memory_gib_hours": (part["charged"] or 0) / _GIB * part["running"] / _HOUR,
+        "disk_gib_hours": (part["disk"] or 0) / _GIB * part["seconds"] / _HOUR,
+        **{name: part[name] for name in ("net_in", "net_out", "io_read", "io_written")},
+    }
+
+
+def _add(c: Connection, at: int, used: Mapping[str, Json]) -> None:
+    """Add amounts to the accounts of projects in the month of a time."""
+    month = datetime.fromtimestamp(at, UTC).strftime("%Y-%m")
     statement = insert(c, t.accounts)
     a, new = t.accounts.c, statement.excluded
     added = {name: a[name] + new[name] for name in _ACCOUNTED}
@@ -130,6 +148,13 @@ def _sum_up(c: Connection, node: str, fine: int, coarse: int, now: int) -> bool:
 def _insert_sums(c: Connection, table: sa.Table, node: str, fine: int, coarse: int, after: int, until: int) -> None:
     """Insert rows for the spans that end within (after, until]."""
     k = table.c
+    query = sums(table, node, coarse, [k.node == node, k.resolution == fine, k.at > after, k.at <= until])
+    c.execute(table.insert().from_select([column.name for column in query.selected_columns], query))
+
+
+def sums(table: sa.Table, node: str, coarse: int, rows: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
+    """The sums of rows of a node over spans of `coarse` seconds, as rows of the table."""
+    k = table.c
     span = (k.at + (coarse - 1)) // coarse * coarse
     groups = [span] if table is t.node_samples else [span, k.sliver]
     chosen: dict[str, sa.ColumnElement[Any]] = {
@@ -140,12 +165,7 @@ def _insert_sums(c: Connection, table: sa.Table, node: str, fine: int, coarse: i
     for column in table.columns:
         if column.name not in chosen:
             chosen[column.name] = _summed(table, column)
-    query = (
-        sa.select(*(value.label(name) for name, value in chosen.items()))
-        .where(k.node == node, k.resolution == fine, k.at > after, k.at <= until)
-        .group_by(*groups)
-    )
-    c.execute(table.insert().from_select(list(chosen), query))
+    return sa.select(*(value.label(name) for name, value in chosen.items())).where(*rows).group_by(*groups)
 
 
 def _summed(table: sa.Table, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
@@ -193,24 +213,62 @@ def of_node(c: Connection, node: str, resolution: int, since: int, until: int) -
 
 def of_slivers(
     c: Connection, serials: Sequence[int], resolution: int, since: int, until: int, *, together: bool = False
-) -> list[Row[*tuple[Any, ...]]]:
-    """The rows of some slivers of one node, by time; the part that is not summed yet has the finer resolution.
+) -> list[Any]:
+    """The rows of some slivers, by time; the part that is not summed yet has the finer resolution.
 
-    together: one row for each time, the sum of the slivers. The node's own rows supply the times, so that each is one
-    lookup in an index.
+    Slivers on hosts that joined have rows of hours only, also of the hour of `until`. together: one row for each time,
+    the sum of the slivers.
     """
+    away = reported(c, serials)
+    here = [one for one in serials if one not in away]
+    found = _of_slivers(c, here, _finer(resolution), (since, until), together=together)
+    if away:
+        found += _of_slivers(c, sorted(away), [HOURS], (since, -(-until // HOURS) * HOURS), together=together)
+    return _added(found) if together and here and away else found
+
+
+def reported(c: Connection, serials: Sequence[int]) -> set[int]:
+    """Those of the slivers that are on hosts that joined."""
+    s, n = t.slivers.c, t.nodes.c
+    query = sa.select(s.serial).join(t.nodes, n.name == s.node).where(s.serial.in_(serials), n.identity.is_not(None))
+    return set(c.scalars(query))
+
+
+def _added(rows: Sequence[Any]) -> list[Any]:
+    """The sums of rows with the same time."""
+    found: dict[int, Json] = {}
+    for row in rows:
+        before = found.get(row.at)
+        found[row.at] = dict(row._mapping) if before is None else _sum(before, row._mapping)
+    return [SimpleNamespace(**found[at]) for at in sorted(found)]
+
+
+def _sum(one: Json, other: Mapping[str, Any]) -> Json:
+    def added(name: str, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return b if a is None else a
+        return max(a, b) if name in _LONGEST else a + b
+
+    return {name: added(name, value, other[name]) for name, value in one.items()}
+
+
+def _of_slivers(
+    c: Connection, serials: Sequence[int], levels: Sequence[int], times: tuple[int, int], *, together: bool
+) -> list[Any]:
+    """The node's own rows supply the times, so that each is one lookup in an index."""
+    since, until = times
     n, s = t.node_samples.c, t.samples.c
     same = sa.and_(s.node == n.node, s.resolution == n.resolution, s.at == n.at)
     nodes = sa.select(t.slivers.c.node).where(t.slivers.c.serial.in_(serials))
     columns = [_merged(column) for column in t.samples.columns] if together else [t.samples]
     found: list[Row[*tuple[Any, ...]]] = []
-    for level in _finer(resolution):
-        times = (n.node.in_(nodes), n.resolution == level, n.at > since, n.at <= until)
+    for level in levels:
+        chosen = (n.node.in_(nodes), n.resolution == level, n.at > since, n.at <= until)
         query = sa.select(*columns).select_from(t.node_samples).join(t.samples, same)
-        query = query.where(*times, s.sliver.in_(serials))
+        query = query.where(*chosen, s.sliver.in_(serials))
         found += c.execute(query.group_by(s.at).order_by(s.at) if together else query.order_by(s.at, s.sliver))
         if level:
-            since = max(since, c.scalar(sa.select(sa.func.max(n.at)).where(*times)) or since)
+            since = max(since, c.scalar(sa.select(sa.func.max(n.at)).where(*chosen)) or since)
     return found
 
 
@@ -218,7 +276,7 @@ def _merged(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
     """The sum over slivers at one time; for durations, the longest."""
     if column.name == "at":
         return column
-    if column.name in ("node", "resolution", "sliver", "seconds", "running"):
+    if column.name in _LONGEST:
         return sa.func.max(column).label(column.name)
     return sa.cast(sa.func.sum(column), column.type).label(column.name)
 
@@ -229,17 +287,25 @@ def _finer(resolution: int) -> list[int]:
 
 
 def newest(c: Connection, not_before: int) -> dict[str, Row[*tuple[Any, ...]]]:
-    """The last sample of each node, unless it is older than `not_before`."""
-    n = t.node_samples.c
+    """The last sample of each node, unless it is older than `not_before`; of a host that joined, its last 5 minutes."""
+    n, joined = t.node_samples.c, t.nodes.c.identity.is_not(None)
+    level = sa.case((joined, MINUTES), else_=RAW)
     last = (
-        sa.select(n.node, sa.func.max(n.at).label("at"))
-        .where(n.resolution == RAW, n.node.in_(sa.select(t.nodes.c.name)))
-        .group_by(n.node)
+        sa.select(n.node, n.resolution, sa.func.max(n.at).label("at"))
+        .join(t.nodes, t.nodes.c.name == n.node)
+        .where(n.resolution == level)
+        .group_by(n.node, n.resolution)
         .subquery()
     )
-    found = sa.and_(n.node == last.c.node, n.at == last.c.at, n.resolution == RAW)
-    rows = c.execute(sa.select(t.node_samples).join(last, found).where(n.at >= not_before))
-    return {row.node: row for row in rows}
+    found = sa.and_(n.node == last.c.node, n.at == last.c.at, n.resolution == last.c.resolution)
+    rows = c.execute(sa.select(t.node_samples).join(last, found))
+    oldest = {RAW: not_before, MINUTES: not_before - _LATE}
+    return {row.node: row for row in rows if row.at >= oldest[row.resolution]}
+
+
+def joined(c: Connection, node: str) -> bool:
+    """Whether a node is a host that joined, whose samples are reported."""
+    return c.scalar(sa.select(t.nodes.c.identity).where(t.nodes.c.name == node)) is not None
 
 
 def at(c: Connection, node: str, moment: int, serials: Sequence[int] | None = None) -> list[Row[*tuple[Any, ...]]]:

@@ -35,7 +35,10 @@ class SliverSeen:
 
 @dataclass(frozen=True, slots=True)
 class SliverUsed:
-    """The latest resource use of a sliver; bytes as in `figures.Usage`. at: seconds since 1970."""
+    """The latest resource use of a sliver; bytes as in `figures.Usage`. at: seconds since 1970.
+
+    oom_kills: processes that the kernel killed for lack of memory since the sliver was created, the last at `oom_at`.
+    """
 
     sliver: str
     at: int
@@ -43,6 +46,26 @@ class SliverUsed:
     charged: int | None = None
     disk: int | None = None
     guest: int | None = None
+    oom_kills: int | None = None
+    oom_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SliverSampled:
+    """What a sliver used in an hour so far. at: its end, seconds since 1970. values: the columns of its row."""
+
+    sliver: str
+    at: int
+    values: Json
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSampled:
+    """A row of the samples of a node. at: the end of its span, seconds since 1970. values: its columns."""
+
+    resolution: int
+    at: int
+    values: Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +226,8 @@ class EventSeen:
 Update = (
     SliverSeen
     | SliverUsed
+    | SliverSampled
+    | NodeSampled
     | SliverGone
     | SnapshotMade
     | SnapshotGone

@@ -27,6 +27,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import Connection
 
 from slicemgr.hub import mirrors, reports, updates
+from slicemgr.hub.allowance import Allowance
 from slicemgr.hub.reports import Report
 from slicemgr.ipc import waiting
 from slicemgr.model import ImageState, OperationState, Phase
@@ -291,7 +292,7 @@ def test_a_host_key_is_one(world: World, fresh: str) -> None:
 
 
 def test_a_flood_of_events_ends(world: World) -> None:
-    allowance = updates.Allowance(10)
+    allowance = Allowance(10)
     found: list[Update] = [pending.EventSeen("agent", "repair", detail=str(one)) for one in range(50)]
     kept = allowance.of(NODE, [*found, seen(world, 1)])
     assert len(kept) == 11 and isinstance(kept[-1], pending.SliverSeen)

@@ -10,7 +10,7 @@ from bare_service import config_in, fresh_database
 import slicemgr.store
 from slicemgr.model import ImageState, NodeImageState, OperationState, Phase
 from slicemgr.store import incarnation, pending
-from slicemgr.store.updates import ImageOnNode, SliverUsed, utcnow
+from slicemgr.store.updates import ImageOnNode, NodeSampled, SliverSampled, SliverUsed, utcnow
 
 pytestmark = pytest.mark.usefixtures("both_stores")
 
@@ -22,6 +22,8 @@ UPDATES: list[pending.Update] = [
     pending.OperationStarted("op"),
     pending.OperationEnded("op", OperationState.DONE),
     SliverUsed("a-0", 1_700_000_000, 1, 2, 3),
+    SliverSampled("a-0", 3600, {"seconds": 1.0}),
+    NodeSampled(300, 300, {"seconds": 1.0}),
     pending.ImageSeen("00", ImageState.READY),
     ImageOnNode("00", "node", NodeImageState.FAILED, "no room"),
     pending.ImageGone("00"),

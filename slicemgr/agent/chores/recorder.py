@@ -21,7 +21,7 @@ from slicemgr.errors import SlicemgrError
 from slicemgr.figures import Usage
 from slicemgr.model import SliverType
 from slicemgr.record.sampler import Sampler
-from slicemgr.store import Store, out_of_memory, outbox, samples
+from slicemgr.store import Store, out_of_memory, outbox, sample_reports, samples
 from slicemgr.store.updates import SliverUsed, Update
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,10 @@ class Recorder:
                 self._report(c, now, events, {one.serial: one.id for one in slivers}, sample.usage)
         self._sampler.keep()
         with self._store.write() as c:
+            last = sample_reports.newest(c, node)
             samples.sum_up(c, node, now)
+            if self._config.joined:
+                outbox.add(c, sample_reports.since(c, node, last))
             samples.forget(c, node, self._config.record, now)
 
     def _report(
@@ -104,5 +107,9 @@ class Recorder:
         used: list[Update] = []
         if now - self._reported >= _REPORT:
             self._reported = now
-            used = [SliverUsed(ids[u.serial], now, u.working, u.charged, u.disk, u.guest) for u in usage]
+            kills = out_of_memory.counts(c, self._config.node.name)
+            used = [
+                SliverUsed(ids[u.serial], now, u.working, u.charged, u.disk, u.guest, *kills.get(u.serial, ()))
+                for u in usage
+            ]
         outbox.add(c, [*events, *used])

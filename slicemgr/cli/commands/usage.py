@@ -64,7 +64,8 @@ def _print_top(client: Client, sort: str, count: int | None, output: Output) -> 
     if output.for_people and output.header:
         for node in answer["nodes"]:
             click.echo(_headline(node))
-    output.show(rows[:count], {**answer, "slivers": rows[:count]})
+    table = tables.REPORTED if output.table is tables.TOP and any(row.get("reported") for row in rows) else output.table
+    _shown_as(output, table).show(rows[:count], {**answer, "slivers": rows[:count]})
 
 
 def _report_missing(answer: dict[str, Any]) -> None:

@@ -60,6 +60,7 @@ TOP = Table(
     ),
     ("sliver", "project", "type", "cpu", "working", "memory_limit", "disk", "net_in", "net_out", "pids"),
 )
+REPORTED = Table(TOP.columns, (*TOP.default, "at"))  # with slivers whose last usage is older than the last sample
 USAGE = Table(
     (
         field("what", whole=True),

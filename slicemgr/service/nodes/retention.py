@@ -11,7 +11,7 @@ from slicemgr.model import OperationState
 from slicemgr.service import idempotency
 from slicemgr.service.leases import clock
 from slicemgr.service.outbound import mail
-from slicemgr.store import Store
+from slicemgr.store import Store, samples
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
@@ -36,6 +36,8 @@ def forget(store: Store, config: Config, now: datetime | None = None) -> int:
             return 0
         count = 0
         count += idempotency.forget(c, now)
+        for node in c.scalars(sa.select(t.nodes.c.name).where(t.nodes.c.identity.is_not(None))).all():
+            samples.forget(c, node, config.record, int(now.timestamp()))
         for column, query in ((o.id, old), (e.id, older), (m.key, over), (i.id, ended)):
             ids = c.scalars(query.order_by(column).limit(_AT_ONCE)).all()
             if ids:

@@ -18,7 +18,7 @@ from slicemgr.service.nodes import operations
 from slicemgr.service.outbound.smtp import Letter, NotNow, Outcome, Refusal, Server, Unknown
 from slicemgr.store import Store
 from slicemgr.store import tables as t
-from slicemgr.store.observations import insert
+from slicemgr.store.dialect import insert
 from slicemgr.store.updates import utcnow
 
 WAITING, SENDING, SENT, FAILED = "waiting", "sending", "sent", "failed"

@@ -59,6 +59,7 @@ _PROJECT = (
     ("io_read_bytes", "io_read", 1, "Bytes that slivers read from block devices."),
     ("io_written_bytes", "io_written", 1, "Bytes that slivers wrote to block devices."),
 )
+_REPORTED = ("charged", "working", "disk")  # of slivers on hosts that joined
 _SLICE = (
     ("memory_bytes", "working", "Working set of the slivers of the slice."),  # deprecated: working_bytes
     (
@@ -164,12 +165,19 @@ def _slices(c: Connection) -> Iterator[Metric]:
         for row in c.execute(sa.select(s.serial, l.project, l.name).join(t.slices, l.id == s.slice))
     }
     rows = [row for node, sample in samples.newest(c, 0).items() for row in samples.at(c, node, sample.at)]
+    used = (s.usage_charged.label("charged"), s.usage_working.label("working"), s.usage_disk.label("disk"))
+    query = sa.select(l.project, l.name, *used).join(t.slices, l.id == s.slice).join(t.nodes, t.nodes.c.name == s.node)
+    reported = c.execute(query.where(t.nodes.c.identity.is_not(None), s.phase == Phase.RUNNING)).all()
     for metric, column, text in _SLICE:
         sums: dict[tuple[str, ...], float] = {}
         for row in rows:
             held = value(row, column)
             if row.sliver in owners and held is not None:
                 sums[owners[row.sliver]] = sums.get(owners[row.sliver], 0.0) + held
+        for row in reported if column in _REPORTED else ():
+            held = getattr(row, column)
+            if held is not None:
+                sums[row.project, row.name] = sums.get((row.project, row.name), 0.0) + held
         yield _gauge(f"slice_{metric}", text, ("project", "slice"), sums)
 
 

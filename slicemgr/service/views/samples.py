@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr.config import Config, RecordConfig, parse_duration
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.figures import COUNTED, HOURS, MINUTES, RAW
+from slicemgr.model import Phase
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
 from slicemgr.service.views import paging, remote_samples
@@ -133,13 +134,17 @@ def of_slice(
     head = c.execute(sa.select(l.name, l.project).where(l.id == id)).one()
     members = c.execute(sa.select(s.serial, s.id, s.idx, s.memory, s.disk, s.cpu).where(s.slice == id).order_by(s.idx))
     slivers = list(members)
+    away = samples.reported(c, [one.serial for one in slivers])
+    complete = bool(others) and None not in others.values()
+    if away and not complete:
+        wanted = replace(wanted, resolution=HOURS)  # of what was reported; finer samples stay on the nodes
     points = (wanted.until - wanted.since) / (wanted.resolution or config.record.interval.total_seconds())
     if points * (1 if total else len(slivers)) > _MOST:
         hint = "request a shorter period, a coarser resolution, or the sum of all slivers"
         raise Refused(Code.INVALID, "the response would be too large", hint=hint, field="since")
-    serials = [one.serial for one in slivers]
+    serials = [one.serial for one in slivers if not (complete and one.serial in away)]
     rows: Sequence[Any] = samples.of_slivers(c, serials, *wanted.span, together=total)
-    if others:
+    if complete:
         interval = max(1, int(config.record.interval.total_seconds()))
         rows = remote_samples.joined(rows, others, interval, together=total)
     axis = sorted({row.at for row in rows})
@@ -182,9 +187,10 @@ def of_node(
     """The series of a node. others: its samples, if it is another host. Refused(NOT_FOUND)."""
     if c.scalar(sa.select(t.nodes.c.name).where(t.nodes.c.name == name)) is None:
         raise Refused(Code.NOT_FOUND, f"there is no node {name[:80]!r}", hint="list them with `slicectl node list`")
-    rows: Sequence[Any] = samples.of_node(c, name, *wanted.span)
-    if name in others:
-        rows = getattr(others[name], "node", ())
+    found = others.get(name)
+    if found is None and wanted.resolution == RAW and samples.joined(c, name):
+        wanted = replace(wanted, resolution=MINUTES)  # of what was reported; raw samples stay on the node
+    rows: Sequence[Any] = samples.of_node(c, name, *wanted.span) if found is None else found.node
     series = {one: [value(row, one) for row in rows] for one in columns}
     answer = {"node": name, **wanted.head(config.record), "at": [row.at for row in rows]}
     return {**answer, "totals": totals(rows, ("memory", "disk")), "series": series, **_missing(others)}
@@ -257,19 +263,32 @@ def top(
     *,
     others: Others = MappingProxyType({}),
 ) -> Json:
-    """The latest sample of every running sliver that `by` may see, and of the nodes. others: of other hosts."""
+    """The latest sample of every running sliver that `by` may see, and of the nodes.
+
+    others: of other hosts. Of slivers on hosts that have not answered, it has what was reported last (`reported`):
+    memory and disk.
+    """
     newest = samples.newest(c, current(config, now or utcnow())[0])
-    s, l = t.slivers.c, t.slices.c
+    s, l, n = t.slivers.c, t.slices.c, t.nodes.c
     columns = (s.serial, s.idx, s.node, l.name, l.project, l.owner, l.type, s.memory, s.disk, s.cpu)
-    query = sa.select(*columns).join(t.slices, l.id == s.slice).order_by(l.project, l.name, s.idx)
+    used = (s.phase, s.usage_at, s.usage_charged, s.usage_working, s.usage_disk, s.guest_memory, n.identity)
+    query = sa.select(*columns, *used).join(t.slices, l.id == s.slice).join(t.nodes, n.name == s.node)
+    query = query.order_by(l.project, l.name, s.idx)
     projects = access.visible(by)
     if projects is not None:
         query = query.where(l.project.in_(projects))
     slivers = c.execute(query).all()
     rows = {row.sliver: row for node, last in newest.items() for row in samples.at(c, node, last.at)}
     known = {node: found for node, found in others.items() if found is not None}
-    rows |= {row.sliver: row for found in known.values() for row in found.slivers}  # checked: of slivers on that node
+    away = {row.sliver: row for found in known.values() for row in found.slivers}  # checked: of slivers on that node
     nodes: dict[str, Any] = {**newest, **{node: found.node[-1] for node, found in known.items() if found.node}}
+
+    def latest(one: Any) -> Json | None:
+        sampled = _sampled((rows if one.identity is None else away).get(one.serial))
+        if sampled is not None or one.identity is None or one.node in known:
+            return sampled
+        return _reported(one)
+
     return {
         "nodes": [_node_now(node, row) for node, row in sorted(nodes.items())],
         "slivers": [
@@ -280,15 +299,28 @@ def top(
                 "owner": one.owner,
                 "type": one.type,
                 "node": one.node,
-                "at": _rfc3339(rows[one.serial].at),
                 "limits": {"memory": one.memory, "disk": one.disk, "cpu": one.cpu},
-                **{name: value(rows[one.serial], name) for name in OF_SLIVERS},
+                **values,
             }
             for one in slivers
-            if one.serial in rows and rows[one.serial].charged is not None
+            if (values := latest(one)) is not None
         ],
         **_missing(others),
     }
+
+
+def _sampled(row: Any) -> Json | None:
+    if row is None or row.charged is None:
+        return None
+    return {"at": _rfc3339(row.at), "reported": False, **{name: value(row, name) for name in OF_SLIVERS}}
+
+
+def _reported(one: Any) -> Json | None:
+    if one.phase != Phase.RUNNING or one.usage_at is None or one.usage_charged is None:
+        return None
+    known = {"memory": one.usage_charged, "charged": one.usage_charged, "working": one.usage_working}
+    more = {"disk": one.usage_disk, "guest": one.guest_memory}
+    return {"at": _rfc3339(one.usage_at), "reported": True, **dict.fromkeys(OF_SLIVERS), **known, **more}
 
 
 def _node_now(node: str, row: Any) -> Json:
