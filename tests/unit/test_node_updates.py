@@ -271,7 +271,7 @@ def test_what_is_impossible_is_cut(world: World) -> None:
     later = utcnow() + timedelta(days=9)
     report(
         world,
-        SliverUsed(one, 1 << 52, *[1 << 60] * 4),
+        SliverUsed(one, 1 << 52, 1 << 60, 1 << 60, 1 << 60, 1 << 60),
         pending.OperationStarted(todo, later),
         pending.OperationEnded(todo, OperationState.FAILED, "x" * 99999 + "\n", at=later),
     )
