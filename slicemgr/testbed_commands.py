@@ -57,7 +57,9 @@ def join(config: settings.Config, url: str, token: str) -> None:
         raise Refused(Code.CONFLICT, f"this host lacks something: {names}", hint="see `slicemgr doctor`")
     joined = joining.join(url, token, config.membership_dir)
     site = f" of site {joined.site}" if joined.site else ""
-    click.echo(f"This host is now node {joined.node}{site}.")
+    click.echo(f"This host is now node {joined.node}{site}. Nothing was started; next:")
+    click.echo("  systemctl stop 'slicemgr-*'")
+    click.echo("  systemctl enable --now slicemgr-agent slicemgr-link")
 
 
 def _refuse_own_slivers(config: settings.Config) -> None:

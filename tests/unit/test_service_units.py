@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from slicemgr.config import CENTRE, Config
 from slicemgr.main import cli
 
 UNITS = {one.stem: one for one in (Path(__file__).parents[2] / "tools/units").glob("*.service")}
 CONFINED = sorted(UNITS.keys() - {"slicemgr-agent"})
 
 
-def settings(unit: str) -> configparser.SectionProxy:
+def settings(unit: str, section: str = "Service") -> configparser.SectionProxy:
     parser = configparser.RawConfigParser(strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string(UNITS[unit].read_text())
-    return parser["Service"]
+    return parser[section]
 
 
 @pytest.mark.parametrize("unit", sorted(UNITS))
@@ -40,3 +41,9 @@ def test_the_hub_is_neither_root_nor_the_user_of_the_web_process() -> None:
     assert hub["User"] == "slicemgr-hub" != web["User"]
     assert hub["CapabilityBoundingSet"] == "" and "ReadWritePaths" not in hub
     assert f"u {hub['User']} " in (UNITS["slicemgr-hub"].with_name("sysusers-hub.conf")).read_text()
+
+
+def test_a_host_that_has_joined_has_a_link_and_no_web_page() -> None:
+    condition = f"{Config().membership_dir}/{CENTRE}"
+    assert settings("slicemgr-link", "Unit")["ConditionPathExists"] == condition
+    assert settings("slicemgr-web", "Unit")["ConditionPathExists"] == f"!{condition}"
