@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = 15.0  # seconds for a node to connect
 _ANSWER = 5.0  # seconds for a node to connect, and for its answer to a question
+_LEAST = 0.001  # seconds; 0 would not wait
 _WATCH = 2.0  # seconds between checks of the rights to open consoles
 
 
@@ -86,23 +87,12 @@ class Dials:
         """
         end = time.monotonic() + _ANSWER
         with self._connected(node, DialPurpose.QUERY, patience=min(_ANSWER, self._patience)) as (_, near):
-            stream = console_socket.opened(near, max(0.001, end - time.monotonic()))
-            stream.send(console_socket.data_packet(question))
-            parts, size = list[bytes](), 0
-            while size <= node_answers.LARGEST:
-                stream.settimeout(max(0.001, end - time.monotonic()))
-                try:
-                    packet = stream.recv(tunnel.LARGEST)
-                except TimeoutError as error:
-                    raise dials.silent(node) from error
-                if not packet:
-                    break
-                part = console_socket.parse_output(packet)
-                if isinstance(part, SlicemgrError):
-                    raise part
-                parts.append(part)
-                size += len(part)
-        return b"".join(parts)
+            stream = console_socket.opened(near, max(_LEAST, end - time.monotonic()))
+            try:
+                stream.send(console_socket.data_packet(question))
+                return _whole_answer(stream, end)
+            except OSError as error:
+                raise dials.silent(node) from error
 
     def serve(self, identity: str, secret: str, accept: Callable[[], Any]) -> None:
         """Use the connection of a node until it ends. Refused(DENIED) unless this node was asked for it.
@@ -168,3 +158,22 @@ class Dials:
                 if why is not None:
                     log.info("a console of %s closed for %s: %s", console.name, console.ticket.user, why)
                     waiting.end(why)
+
+
+def _whole_answer(stream: socket.socket, end: float) -> bytes:
+    """The data until the end of the stream, or more than an answer has. Raises OSError, or the error of the agent.
+
+    end: by the monotonic clock.
+    """
+    parts, size = list[bytes](), 0
+    while size <= node_answers.LARGEST:
+        stream.settimeout(max(_LEAST, end - time.monotonic()))
+        packet = stream.recv(tunnel.LARGEST)
+        if not packet:
+            break
+        part = console_socket.parse_output(packet)
+        if isinstance(part, SlicemgrError):
+            raise part
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)

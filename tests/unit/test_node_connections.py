@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from bare_service import Service
@@ -25,14 +25,16 @@ from slicemgr.hub import signer
 from slicemgr.ipc import console_socket, tunnel
 from slicemgr.ipc.websocket import Channel
 from slicemgr.model import Dial, DialPurpose
-from slicemgr.policy import messages
+from slicemgr.policy import messages, node_answers
 from slicemgr.policy.messages import BadMessage
+from slicemgr.policy.node_answers import BadAnswer
 from slicemgr.service.nodes import dials
 from slicemgr.service.slices.consoles import RemoteConsole
 from slicemgr.store import dials as orders
 from slicemgr.store import tables as t
 from slicemgr.store.console_tickets import Ticket
 from slicemgr.store.updates import utcnow
+from slicemgr.web import dials as web_dials
 from slicemgr.web.dials import Dials
 from slicemgr.web.refusals import Refusals
 from slicemgr.web.thread_limits import Kind, ThreadLimits
@@ -300,6 +302,65 @@ def test_a_user_who_does_not_read_stops_the_node() -> None:
         near.close()
         work.join(_TIMEOUT)
         assert not work.is_alive()
+
+
+# --- questions ------------------------------------------------------------------------------------------------------
+
+
+def asking(centre: Centre, sent: list[bytes], *, endless: bool = False, ends_it: bool = True) -> bytes | SlicemgrError:
+    """What the service gets from a node that answers a question with these packets."""
+    made, answers = centre.dials(), list[Any]()
+
+    def work() -> None:
+        try:
+            answers.append(made.ask(NODE, b"{}"))
+        except SlicemgrError as error:
+            answers.append(error)
+
+    asker = threading.Thread(target=work, daemon=True)
+    asker.start()
+    dial = ordered(centre)
+    assert dial.purpose is DialPurpose.QUERY
+    channel, remote, near, far = ends()
+    with channel, remote, near, far:
+        server = threading.Thread(target=made.serve, args=(IDENTITY, dial.secret, lambda: channel), daemon=True)
+        server.start()
+        remote.send(tunnel.frame(console_socket.OPENED))
+        arrived = b""
+        while len(arrived) < len(tunnel.frame(b"d{}")):
+            arrived += remote.receive()
+        assert arrived == tunnel.frame(b"d{}")
+        for packet in sent:
+            remote.send(tunnel.frame(packet))
+        while endless and asker.is_alive():
+            remote.flush()
+            if not remote.pending:
+                remote.send(tunnel.frame(b"d" * tunnel.LARGEST))
+        if ends_it:
+            remote.close()
+        asker.join(_TIMEOUT)
+        remote.close()
+        server.join(_TIMEOUT)
+        assert not server.is_alive() and not made._waiting
+    return cast(bytes | SlicemgrError, answers[0])
+
+
+def test_the_answer_to_a_question(centre: Centre) -> None:
+    assert asking(centre, [b"dfirst", b"d second"]) == b"first second"
+    refused = asking(centre, [console_socket.error_packet(Refused(Code.INVALID, "too large"))])
+    assert isinstance(refused, SlicemgrError) and refused.message == "too large"
+
+
+def test_an_answer_is_waited_for_so_long_and_read_so_far(centre: Centre, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_dials, "_ANSWER", 0.3)
+    silent = asking(centre, [b"dfirst"], ends_it=False)
+    assert isinstance(silent, SlicemgrError) and silent.message == "node node7 does not answer"
+    monkeypatch.setattr(web_dials, "_ANSWER", _TIMEOUT)
+    monkeypatch.setattr(node_answers, "LARGEST", 200_000)
+    endless = asking(centre, [], endless=True)
+    assert isinstance(endless, bytes) and 200_000 < len(endless) < 300_000
+    with pytest.raises(BadAnswer):
+        node_answers.tables(endless)
 
 
 # --- orders ---------------------------------------------------------------------------------------------------------

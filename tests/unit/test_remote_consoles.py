@@ -46,9 +46,14 @@ class Terminals:
     def __init__(self) -> None:
         self.far, self._near = os.openpty()
         tty.setraw(self._near)
+        self.screens: list[str] = []
 
     def console(self, sliver: str) -> Console:
         return Console(os.ttyname(self._near))
+
+    def screen(self, sliver: str) -> Console:
+        self.screens.append(sliver)
+        return self.console(sliver)
 
     def domain(self, sliver: str) -> None:
         return None
@@ -174,6 +179,22 @@ def test_a_console_on_another_host(testbed: Testbed) -> None:
             output(later, b"again")
     sessions = testbed.consoles
     until(lambda: not sessions._open)  # the agent notices that the user has left
+
+
+def test_a_screen_on_another_host(testbed: Testbed) -> None:
+    stores = (testbed.store, testbed.world.node)
+    for store in stores:
+        with store.write() as c:
+            c.execute(t.slices.update().values(type="kvm"))
+    try:
+        with testbed.client() as client, client.slices.console("exp", screen=True) as channel:
+            os.write(testbed.terminals.far, b"RFB 003.008\n")
+            output(channel, b"RFB 003.008\n")
+    finally:
+        for store in stores:
+            with store.write() as c:
+                c.execute(t.slices.update().values(type="lxc"))
+    assert len(testbed.terminals.screens) == 1
 
 
 def test_who_loses_the_right_loses_the_console(testbed: Testbed) -> None:
