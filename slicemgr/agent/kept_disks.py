@@ -87,8 +87,7 @@ class KeptDisks:
         except OSError as error:
             raise Failed(f"the disk of {sliver} cannot be moved to {folder}: {error.strerror}") from error
         if group is not None:
-            self._pool.limit_group(group, None)
-            self._pool.destroy_group(group)
+            self._pool.release_group(group)
         log.warning("%s was stopped; its disk is kept in %s until %s", sliver, kept.path, kept.until)
         return kept
 

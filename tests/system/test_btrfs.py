@@ -196,7 +196,7 @@ def test_the_disk_of_an_earlier_copy_is_kept_for_a_day(pool: Pool, group: int, s
     pool.create_group(group)
     pool.create_subvolume(names.sliver_dir(pool.path, one), qgroup=group)
     pool.sync()
-    assert pool.usage()[group] < MIB, "what is kept is charged to nobody"
+    assert pool.usage()[group] < MIB, "what is kept does not count"
     disks.sweep()
     assert kept.path.exists()
     aged = kept.path.rename(kept.path.with_name(f"{one}.{kept.at - kept_disks.TIME}"))

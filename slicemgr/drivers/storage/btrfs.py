@@ -201,6 +201,18 @@ class Pool:
         with step(f"remove the quota group {name_of(group)}"), directory(self.path) as fd:
             return self._destroy_group(fd, group)
 
+    def release_group(self, group: int) -> bool:
+        """Remove the group of subvolumes that remain: nothing limits them then. False if the kernel refuses."""
+        with step(f"release the quota group {name_of(group)}"), directory(self.path) as fd:
+            tolerate((errno.ENOENT, errno.ENOTCONN), ioctl.limit_group, fd, group, None)
+            try:
+                members = [one for one in ioctl.related_groups(fd, group) if one < _LEVEL_1]
+            except FileNotFoundError:
+                return True  # without quotas
+            for member in members:
+                tolerate((errno.ENOENT, errno.ENOTCONN), ioctl.assign_group, fd, member, group, False)
+            return self._destroy_group(fd, group)
+
     def groups(self) -> frozenset[int]:
         """All quota groups of level 1, by id."""
         return frozenset(self.usage())
