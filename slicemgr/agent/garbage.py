@@ -40,8 +40,8 @@ class Item(TypedDict):
 class Leftover:
     """A resource to remove: its type, its name and the function that removes it.
 
-    remove: returns False if that is possible only after btrfs has freed deleted subvolumes. kept: why it is not removed
-    now; "": it is.
+    remove: returns False if that is possible only after btrfs has freed deleted subvolumes. kept: why it should not be
+    removed yet; "": nothing is against it.
     """
 
     what: str
@@ -88,7 +88,7 @@ def find(config: Config, hypervisor: Hypervisor, pool: Pool, read_wanted: Callab
         *_left("quota group", groups - wanted.groups, name_of, pool.destroy_group),
         *_left("shaper", host.shaped - wanted.slivers, names.shaper, traffic.clear),
         *_left("link", links - wanted.slivers, names.link, _ends_with_domain),
-        *(_kept(one) for one in kept_disks.found(config.node.pool)),
+        *(_kept(one, pool) for one in kept_disks.found(config.node.pool)),
     ]
 
 
@@ -98,8 +98,9 @@ def _left(
     return (Leftover(what, str(name(one)), partial(remove, one)) for one in sorted(found))
 
 
-def _kept(one: Kept) -> Leftover:
-    return Leftover("kept disk", str(one.path), lambda: None, f"it is kept until {one.until}")
+def _kept(one: Kept, pool: Pool) -> Leftover:
+    remove = partial(pool.delete_tree, one.path)
+    return Leftover("kept disk", str(one.path), remove, f"it is kept until {one.until}")
 
 
 def _links() -> set[str]:
@@ -127,16 +128,18 @@ def _children(directory: Path) -> list[Path]:
 
 
 def collect(
-    found: Sequence[Leftover], *, apply: bool, freed: Callable[[], bool] = lambda: False
+    found: Sequence[Leftover], *, apply: bool, freed: Callable[[], bool] = lambda: False, kept: bool = False
 ) -> dict[str, list[Item]]:
     """The result of a `gc` operation; with `apply`, after the removal. A failure does not stop the removal.
+
+    kept: remove also what should be kept.
 
     freed: waits until btrfs has freed deleted subvolumes; whether it has. Called once if a removal depends on it, which
     is then tried again.
     """
     items = [Item(what=one.what, name=one.name, removed=False, detail=one.kept) for one in found]
     if apply:
-        both = [(one, item) for one, item in zip(found, items, strict=True) if not one.kept]
+        both = [(one, item) for one, item in zip(found, items, strict=True) if kept or not one.kept]
         waiting = [(one, item) for one, item in both if not _remove(one, item)]
         if waiting and _is_freed(freed, [item for _, item in waiting]):
             for one, item in waiting:

@@ -91,3 +91,5 @@ def test_kept_disks_are_listed_and_stay() -> None:
     kept, other = collect(found, apply=True)["items"]
     assert kept["detail"] == "it is kept until 2026-11-24T10:00:00Z" and not kept["removed"]
     assert other["removed"] and removed == ["a"]
+    kept, _ = collect(found, apply=True, kept=True)["items"]
+    assert kept["removed"] and removed == ["a", "k", "a"], "at the removal of slicemgr"
