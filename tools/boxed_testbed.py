@@ -76,9 +76,7 @@ class BoxedTestbed:
 
     def create_slice(self, key: Path) -> str:
         """A slice of containers, one on each node, and a login to each through its port. Returns what they print."""
-        if not any(one["name"] == RECIPE for one in self.ask("image", "list")):
-            say(f"importing {RECIPE}")
-            self.centre.slicectl("image", "import", demo.ensure_image(), "--name", RECIPE)
+        self.import_image()
         if any(one["name"] == SLICE for one in self.ask("list")):
             say("deleting the slice of the last time")
             self.centre.slicectl("delete", SLICE)
@@ -93,6 +91,12 @@ class BoxedTestbed:
         return "".join(
             self.centre.slicectl(*login, f"{SLICE}/{number}", "--", "id -un; hostname") for number in range(count)
         )
+
+    def import_image(self) -> None:
+        """Import the image of the slice, unless the testbed has it."""
+        if not any(one["name"] == RECIPE for one in self.ask("image", "list")):
+            say(f"importing {RECIPE}")
+            self.centre.slicectl("image", "import", demo.ensure_image(), "--name", RECIPE)
 
     def ask(self, *words: str) -> Any:
         """What `slicectl` prints as JSON."""

@@ -17,7 +17,7 @@ import demo
 import nodebox_network
 import pytest
 from boxed_node import BoxedNode
-from boxed_testbed import BoxedTestbed
+from boxed_testbed import RECIPE, BoxedTestbed
 from demo import VENV
 from nodebox_box import BOXES
 from nodebox_switch import SWITCHES, Switch
@@ -151,6 +151,89 @@ def test_consoles_and_samples_of_all_nodes(testbed: BoxedTestbed) -> None:
     [*rows] = json.loads(testbed.centre.slicectl("usage", "demo", "-f", "json"))
     assert len(rows) == 3 and all(one["running_seconds"] > 0 for one in rows)
     testbed.centre.slicectl("delete", "demo")
+
+
+def cut_off(node: BoxedNode) -> None:
+    """Kill agent and link: the slivers continue to run, and the centre hears nothing of them."""
+    for daemon in ("link", "agent"):
+        node.box.signal_daemon(daemon, signal.SIGKILL)
+
+
+def login(testbed: BoxedTestbed, sliver: str) -> str:
+    return testbed.centre.slicectl("ssh", "-i", demo.ensure_key(), sliver, "--", "hostname").strip()
+
+
+def create(testbed: BoxedTestbed, name: str, *more: str) -> None:
+    testbed.import_image()
+    key = f"{demo.ensure_key()}.pub"
+    testbed.centre.slicectl("create", name, "--type", "lxc", "--image", RECIPE, "--count", "3", "--ssh-key", key, *more)
+
+
+def slivers(testbed: BoxedTestbed, name: str) -> dict[str, dict[str, Any]]:
+    """By node."""
+    return {one["node"]: one for one in testbed.ask("show", name)["slivers"]}
+
+
+def containers(node: BoxedNode) -> list[str]:
+    return node.box.run(["virsh", "-q", "-c", "lxc:///system", "list", "--name"], check=True).stdout.split()
+
+
+def test_a_part_waits_for_a_node_that_was_killed(testbed: BoxedTestbed) -> None:
+    """The slivers on the other nodes are usable meanwhile; the operation ends when the node is back."""
+    testbed.import_image()
+    cut_off(testbed.nodes["n2"])
+    create(testbed, "waits", "--no-wait")
+
+    def operation() -> dict[str, Any]:
+        found: list[dict[str, Any]] = testbed.ask("op", "list", "--slice", "waits")
+        return found[0]
+
+    def parts() -> dict[str, str]:
+        return {one["node"]: one["state"] for one in operation()["parts"]}
+
+    eventually(lambda: (parts()["n1"], parts()["n3"]) == ("done", "done"), "the others have done theirs", 300)
+    assert (operation()["state"], parts()["n2"]) == ("running", "queued")
+    made = slivers(testbed, "waits")
+    for name in ("n1", "n3"):
+        assert made[name]["state"] == "running"
+        assert login(testbed, f"waits/{made[name]['index']}") == f"waits-{made[name]['index']}"
+    testbed.start()
+    eventually(lambda: operation()["state"] == "done", "it ends when the node is back", 300)
+    assert login(testbed, f"waits/{made['n2']['index']}") == f"waits-{made['n2']['index']}"
+    testbed.centre.slicectl("delete", "waits")
+
+
+def test_a_lost_node_is_evacuated_and_returns(testbed: BoxedTestbed) -> None:
+    """Its slivers run elsewhere. The old copy ends when the node returns, and its disk is kept."""
+    create(testbed, "moves")
+    node, before = testbed.nodes["n2"], slivers(testbed, "moves")
+    sliver = before["n2"]
+    domain = f"sm-{sliver['id']}"
+    assert domain in containers(node)
+    cut_off(node)
+    eventually(lambda: shown(testbed, "n2")["liveness"] == "silent", "the hub notes it", 120)
+    with pytest.raises(subprocess.CalledProcessError):  # it is not lost yet
+        testbed.centre.slicectl("node", "evacuate", "n2", "--yes")
+    testbed.centre.slicectl("node", "evacuate", "n2", "--lost", "--yes")
+    testbed.centre.slicectl("wait", "moves")
+    after = {one["index"]: one for one in testbed.ask("show", "moves")["slivers"]}
+    assert {one["node"] for one in after.values()} == {"n1", "n3"}
+    new = after[sliver["index"]]
+    assert new["id"] == sliver["id"] and new["ssh"]["host_key"] != sliver["ssh"]["host_key"]
+    for index in after:
+        assert login(testbed, f"moves/{index}") == f"moves-{index}"
+    assert domain in containers(node), "control: nobody has stopped the old copy yet"
+    testbed.start()
+    eventually(lambda: domain not in containers(node), "the node stops it", 120)
+    pool = Path("/var/lib/slicemgr/pool")
+    assert not node.box.path(pool / "slivers" / sliver["id"]).exists()
+    (kept,) = node.box.path(pool / "kept").iterdir()
+    assert kept.name.startswith(f"{sliver['id']}.") and (kept / "root/etc/hostname").read_text().strip()
+    items = json.loads(testbed.centre.slicectl("gc", "--node", "n2", "-f", "json"))
+    assert [one["what"] for one in items if one["what"] == "kept disk"] == ["kept disk"]
+    assert login(testbed, f"moves/{sliver['index']}") == f"moves-{sliver['index']}"
+    assert shown(testbed, "n2")["liveness"] == "alive"
+    testbed.centre.slicectl("delete", "moves")
 
 
 def refused(node: BoxedNode) -> bool:
