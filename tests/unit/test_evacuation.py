@@ -17,7 +17,7 @@ from tenants import Tenants
 from slicemgr.errors import Refused
 from slicemgr.model import OperationState, Phase
 from slicemgr.policy.access import Principal
-from slicemgr.service.nodes import evacuation, losses
+from slicemgr.service.nodes import evacuation, losses, membership, nodes
 from slicemgr.service.slices import slices, snapshots
 from slicemgr.service.slices.snapshots import SliceReference
 from slicemgr.service.views import operations as operation_views
@@ -139,11 +139,14 @@ def test_only_a_lost_node_is_evacuated(world: World) -> None:
 
 def test_what_the_lost_node_had_to_do_ends(world: World) -> None:
     made = on_node7(world)
+    check = nodes.request(world.centre, world.service.config, NODE, "doctor", ADMIN, {})
     lose(world)
     (rebuild,) = evacuate(world).operations
-    ended = operation(world, made)
-    assert (ended["state"], ended["error"]) == ("failed", "node node7 was lost")
+    for one in (made, check):
+        ended = operation(world, one)
+        assert (ended["state"], ended["error"]) == ("failed", "node node7 was lost")
     assert operation(world, rebuild)["state"] == "queued"
+    membership.remove(world.centre, NODE, ADMIN)
 
 
 def test_slivers_that_were_to_be_deleted_are_gone(world: World) -> None:
@@ -193,21 +196,21 @@ def test_slices_choose_what_happens(world: World) -> None:
     with world.centre.read() as c:
         assert [slice_views.slice(c, name)["on_loss"] for name in ("stays", "moves")] == ["keep", "rebuild"]
 
-    def nodes() -> list[str]:
+    def where() -> list[str]:
         losses.act(world.centre, world.service.config)
         return [rows(world, name)[0].node for name in ("stays", "moves")]
 
-    assert nodes() == [NODE, NODE]
+    assert where() == [NODE, NODE]
     lose(world, lost=False)
-    assert nodes() == [NODE, NODE]
+    assert where() == [NODE, NODE]
     lose(world)
     with world.centre.write() as c:
         c.execute(t.incarnations.insert().values(number=1, backup_at=utcnow(), began_at=utcnow()))
-    assert nodes() == [NODE, NODE]
+    assert where() == [NODE, NODE]
     with world.centre.write() as c:
         c.execute(t.incarnations.update().values(ended_at=utcnow()))
-    assert nodes() == [NODE, "node1"]
-    assert nodes() == [NODE, "node1"] and {one.epoch for one in rows(world, "moves")} == {1}, "once"
+    assert where() == [NODE, "node1"]
+    assert where() == [NODE, "node1"] and {one.epoch for one in rows(world, "moves")} == {1}, "once"
 
 
 def test_a_part_waits_for_its_node(world: World) -> None:

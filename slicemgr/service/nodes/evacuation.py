@@ -7,6 +7,7 @@ that it no longer has them: see agent.fence. Each slice is one transaction.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +87,10 @@ def evacuate(store: Store, config: Config, name: str, by: Principal, *, lost: bo
                 made.append(_rebuild(c, config, name, row, by.user, by.address))
         except Refused as error:
             left.append(Left(row.project, row.name, error))
+    if not left:
+        with suppress(Refused), store.write() as c:  # Refused: it has just returned
+            _check_lost(c, name, confirmed=lost)
+            _end_parts(c, name, None, [])
     wake(config.wake_socket)
     return Evacuated(tuple(filter(None, made)), tuple(left))
 
@@ -188,11 +193,13 @@ def _spec(head: _Row, slivers: Sequence[_Row]) -> SliceSpec:
     )
 
 
-def _end_parts(c: Connection, node: str, slice_id: str, absent: Sequence[str]) -> None:
-    """End what the node still has to do for the slice. absent: slivers to be deleted, which it no longer has."""
+def _end_parts(c: Connection, node: str, slice_id: str | None, absent: Sequence[str]) -> None:
+    """End what the node still has to do for the slice, None: for anything. absent: slivers that were to be deleted."""
     o, p, m = t.operations.c, t.operation_parts.c, t.operation_slivers.c
     pending = sa.select(o.id, o.kind).join(t.operation_parts, p.operation == o.id)
-    pending = pending.where(o.slice_id == slice_id, p.node == node, p.state.not_in(ENDED))
+    pending = pending.where(p.node == node, p.state.not_in(ENDED))
+    if slice_id is not None:
+        pending = pending.where(o.slice_id == slice_id)
     error, hint = f"node {node} was lost", "its slivers are made again on other nodes"
     updates: list[SliverDone | SliverGone | OperationEnded] = [SliverGone(one) for one in absent]
     for row in c.execute(pending).all():
