@@ -371,27 +371,46 @@ def test_the_port_is_open_while_images_are_exchanged(giving: World) -> None:
         socket.create_connection((node.address, node.port), 10)
 
 
-def test_the_program_has_no_rights(giving: World) -> None:
-    """Its own user without capabilities, no network, no file of the node; it cannot write the image that it gives."""
-    process = giving.nodes[0].exchange._process
+def images(program: Path) -> list[Path]:
+    """The descriptors of images that a process has."""
+    return [one for one in (program / "fd").iterdir() if one.readlink().suffix == ".qcow2"]
+
+
+def program_of(node: ExchangingNode) -> tuple[Path, Path]:
+    """The process of the program, and its descriptor of the only image that it has."""
+    process = node.exchange._process
     assert process is not None
     group = process._talk._process.pid
 
     def programs() -> list[Path]:
         return [one for one in Path("/proc").iterdir() if one.name.isdecimal() and _is_program(one, group)]
 
-    def images(program: Path) -> list[Path]:
-        return [one for one in (program / "fd").iterdir() if one.readlink().suffix == ".qcow2"]
-
     until(lambda: [one for one in programs() if images(one)])
     (program,) = programs()
+    (image,) = images(program)
+    return program, image
+
+
+def test_the_files_of_images_that_are_no_longer_exchanged_are_closed(giving: World) -> None:
+    """Else a deleted image would use its space. The program is the same."""
+    node = giving.nodes[0]
+    program, _ = program_of(node)
+    other = replace(WANTED, sha256="ab" * 32)
+    node.name(shared(other, [node.peer(complete=True), Peer("node-2", "127.0.0.3", 2000, False)]))
+    until(lambda: not images(program))
+    node.name(shared(WANTED, [node.peer(complete=True), Peer("node-2", "127.0.0.3", 2000, False)]))
+    until(lambda: images(program))
+
+
+def test_the_program_has_no_rights(giving: World) -> None:
+    """Its own user without capabilities, no network, no file of the node; it cannot write the image that it gives."""
+    program, image = program_of(giving.nodes[0])
     status = dict(line.split(":\t", 1) for line in (program / "status").read_text().splitlines())
     assert set(status["Uid"].split()) == {"58481"} and status["Groups"].strip() == ""
     assert all(int(status[name], 16) == 0 for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"))
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
     assert {one.split(":")[0].strip() for one in (program / "net/dev").read_text().splitlines()[2:]} == {"lo"}
     assert (program / "ns/net").readlink() != Path("/proc/self/ns/net").readlink()
-    (image,) = images(program)
     flags = (program / "fdinfo" / image.name).read_text().split("flags:\t")[1].split()[0]
     assert int(flags, 8) & os.O_ACCMODE == os.O_RDONLY
     assert not (program / "root/var/lib").exists() and not (program / "root/w").exists()

@@ -10,7 +10,8 @@ argv: the number of the control socket's descriptor (SOCK_SEQPACKET). Each of it
 - `listen` with a listening TCP socket
 - `dial` with a connected TCP socket and a stream socket. The certificate of the peer becomes the first line of the
   stream; its caller judges it. Then each line from the stream is sent as a request, and the reply is passed on.
-- `images`: by sha256, `size` and `nodes`, the identities that may read it; `unreached`: identities, for the replies
+- `images`: by sha256, `size` and `nodes`, the identities that may read it; `unreached`: identities, for the replies.
+  Files of other images are closed.
 - `file` with a descriptor: `sha256` and `have`, the blocks of the file as a hexadecimal number
 - `have`: `sha256` and `block`, one more block of a file
 
@@ -102,7 +103,9 @@ class Exchange:
                 image = self._images.setdefault(sha256, Image())
                 image.size, image.nodes = one["size"], frozenset(one["nodes"])
             for sha256 in set(self._images) - set(named):
-                self._images[sha256].nodes = frozenset()  # its file stays open: it may be named again
+                gone = self._images.pop(sha256)
+                if gone.file >= 0:
+                    os.close(gone.file)  # else a deleted file would use its space
 
     # requests of other nodes
 
