@@ -1,6 +1,6 @@
 """What a joined node used, on its way to the centre: the hours of its slivers, and the 5-minute rows of the node.
 
-The row of an hour is reported during the hour, and when it is over. Each report has the whole hour so far, so
+The row of an hour is reported while the hour continues, and when it is over. Each report has the whole hour so far, so
 one that arrives again, or replaces another, counts once. Finer samples of slivers stay on the node.
 """
 
