@@ -19,6 +19,8 @@ from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, SlicemgrError
 from slicemgr.model import Init, SliverType
 
+_MOST_DENIED = 32  # networks in the facts, which are limited
+
 
 def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found | None) -> dict[str, object]:
     """Facts by name; sizes in bytes. Unknown facts are left out.
@@ -39,6 +41,7 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
         "addresses": config.network.addresses,
         "ports_first": config.network.ports_first,
         "ports_last": config.network.ports_last,
+        "denied": list(config.network.denied[:_MOST_DENIED]),
         "start_wait": {  # seconds until a sliver must send an SSH banner
             SliverType.LXC.value: config.agent.ssh_wait.total_seconds(),
             SliverType.KVM.value: config.agent.boot_wait.total_seconds(),

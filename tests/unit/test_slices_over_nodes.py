@@ -199,6 +199,12 @@ def test_the_form_asks_for_nodes_only_if_there_are_several(tenants: Tenants) -> 
     assert all(f'name="{field}"' in page for field in ("spread", "node", "site", "apart"))
     fields = {"name": "wide", "project": "lab", "type": "lxc", "image": IMAGE, "size": "small", "count": "2"}
     fields |= {"lease": "1d", "more_keys": KEY}
+    shown = bob.post("/new/preview", {**fields, "node": "n2"})
+    assert 'value="wide"' in shown.text and "<b>n2</b>: 2 slivers" in shown.text, "without JavaScript the whole form"
+    assert "Node node1 was not requested." in shown.text
+    part = bob.post("/new/preview", {**fields, "apart": "missing"}, headers={"HX-Request": "true"})
+    assert "has no slice" in part.text and 'name="spread"' not in part.text
+    assert not where(tenants, "wide"), "a preview creates nothing"
     answer = bob.post("/new", {**fields, "apart": "missing"})
     assert answer.status_code == 422 and "has no slice" in answer.text
     assert bob.post("/new", {**fields, "node": "n2"}).status_code in (302, 303)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +21,7 @@ from slicemgr.service.views import images as image_views
 from slicemgr.service.views import nodes as node_views
 from slicemgr.service.views import people
 from slicemgr.store.updates import utcnow
-from slicemgr.web.pages import cost, shell
+from slicemgr.web.pages import browser_session, cost, shell
 from slicemgr.web.pages.form import Form, once, sentence
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.state import principal, state
@@ -58,6 +59,29 @@ def price() -> Response:
     project = access.project_for(principal(), form["project"] or None)
     with state().store.read() as c:
         return shell.show("slices/cost.html", cost=_cost(c, project, form))
+
+
+@blueprint.route("/new/preview", methods=["POST"])
+def preview() -> Response:
+    """Where the slivers of the current form would be placed, and why not on other nodes: for htmx that part alone."""
+    form = _sent()
+    if browser_session.is_htmx():
+        return shell.show("slices/preview.html", preview=_preview(form))
+    return shell.show("slices/new.html", form=form, preview=_preview(form), **_choices(form))
+
+
+def _preview(form: Form) -> dict[str, Any]:
+    """`error`, or `nodes` with the number of slivers of each, and `elsewhere`: the reasons against the others."""
+    store, config, by = state().store, state().config, principal()
+    try:
+        with store.read() as c:
+            body = {**_body(form), "ssh_keys": _keys(c, form)}
+        _, placed, _ = slices.plan(store, config, slices.Draft(body), by)
+    except Refused as error:
+        return {"error": sentence(error)}
+    reasons = [reason.message for _, reason in sorted(placed.elsewhere.items())]
+    elsewhere = [one[:1].upper() + one[1:] + "." for one in reasons]
+    return {"nodes": sorted(Counter(placed.nodes).items()), "elsewhere": elsewhere}
 
 
 @blueprint.route("/new", methods=["POST"])

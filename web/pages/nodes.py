@@ -87,6 +87,7 @@ def show(name: str) -> Response:
         node = node_views.nodes(c, state().config.network, name)[0]
         asked = {kind: pages.newest(c, name, kind) for kind in ("doctor", "gc")}
         images = image_views.of_node(c, name)
+        there = node_views.slices_on(c, name)
         known = {kind: pages.newest(c, name, kind, ended=True) for kind in ("doctor", "gc")}
     live: dict[str, Any] = {
         "template": "nodes/asked.html",
@@ -106,6 +107,7 @@ def show(name: str) -> Response:
         room=room,
         facts=_facts(node["facts"]),
         images=images,
+        there=there,
         form=Form(),
         live=shell.part(**live),
     )
@@ -113,8 +115,14 @@ def show(name: str) -> Response:
 
 def _facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The facts of a node with one value each, as labels and texts."""
+    pools = []
+    if {"ports_first", "ports_last"} <= facts.keys():
+        pools.append(("Ports", f"{facts['ports_first']} to {facts['ports_last']}"))
+    if isinstance(denied := facts.get("denied"), list):
+        pools.append(("Denied networks", human.printable(", ".join(map(str, denied))) or "none"))
     plain = [(name, value) for name, value in facts.items() if not isinstance(value, dict | list)]
-    return [
+    plain = [(name, value) for name, value in plain if name not in ("ports_first", "ports_last")]
+    return pools + [
         (
             _FACTS.get(name) or name.replace("_", " ").capitalize(),
             human.size(value) if name in _BYTES else human.number(value),

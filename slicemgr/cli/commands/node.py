@@ -33,7 +33,7 @@ def list_nodes(output: Output) -> None:
 
 @node.command("show")
 @click.argument("name", required=False)
-@output_options(tables.NODES)
+@output_options(tables.NODE)
 def show_node(name: str | None, output: Output) -> None:
     """Show the capacity and allocation of one node. NAME is optional if there is only one node."""
     from slicemgr.client import Client

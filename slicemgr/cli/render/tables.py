@@ -31,6 +31,11 @@ def _node_state(row: dict[str, Any]) -> object:
     return row.get("state") if liveness == "alive" else liveness
 
 
+def _port_pool(node: dict[str, Any]) -> str:
+    first, last = (node["facts"].get(f"ports_{end}") for end in ("first", "last"))
+    return "" if first is None or last is None else f"{first}-{last}"
+
+
 SLICES = Table(
     (
         field("name", whole=True),
@@ -124,6 +129,9 @@ NODES = Table(
         field("capacity.disk", size),
         Column("memory_limits", lambda row: row["used"]["memory_limits"], size),
         Column("ports_used", lambda row: row["used"]["ports"]),
+        field("facts.addresses"),
+        Column("port_pool", _port_pool),
+        Column("denied", lambda row: " ".join(row["facts"].get("denied") or ())),
         field("facts.kernel"),
         field("facts.quota"),
         field("facts.acceleration"),
@@ -144,6 +152,7 @@ NODES = Table(
         "ports_used",
     ),
 )
+NODE = Table(NODES.columns, (*NODES.default, "addresses", "port_pool", "denied"))
 OPERATIONS = Table(
     (
         field("id", whole=True),

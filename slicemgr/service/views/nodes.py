@@ -37,6 +37,14 @@ def liveness(row: Row[*tuple[Any, ...]]) -> Liveness:
     return Liveness.LOST if row.lost else Liveness.SILENT
 
 
+def slices_on(c: Connection, name: str, most: int = 50) -> list[Json]:
+    """The slices with slivers on a node, by project and name, at most `most`: each with the number of slivers."""
+    s, l = t.slivers.c, t.slices.c
+    query = sa.select(l.project, l.name, sa.func.count().label("slivers")).join(t.slivers, s.slice == l.id)
+    query = query.where(s.node == name).group_by(l.project, l.name).order_by(l.project, l.name).limit(most)
+    return [dict(row._mapping) for row in c.execute(query)]
+
+
 def _node(row: Row[*tuple[Any, ...]], network: NetworkConfig) -> Json:
     facts = dict(row.facts)
     return {
