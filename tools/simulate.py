@@ -1,0 +1,385 @@
+"""Simulate a testbed of many nodes on this machine, and compare what its centre does with the aims for it.
+
+    tools/simulate.py [--nodes 1000] [--links 50] [--slivers 1000000] [--ports 20] [--minutes 10] [--json FILE]
+
+PostgreSQL, RabbitMQ, `slicemgr hub`, the service and placement are real. LINKS nodes have the real link and a real
+mirror, with a converger that needs no time; the others only speak the protocol. Nothing uses a network but loopback.
+The figures are those of this machine with all its nodes on it: compare them with one another, and with the aims.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import simulated_nodes
+import simulated_rows
+import sqlalchemy as sa
+from broker_server import HOST, MANAGEMENT, PORT, Broker
+from postgres_server import Server
+
+import slicemgr.store
+from slicemgr.config import Config, HubConfig, NodeConfig, StoreConfig
+from slicemgr.hub import broker_files, signer
+from slicemgr.policy import broker as policy
+from slicemgr.policy import placement
+from slicemgr.policy.access import Principal
+from slicemgr.service.accounts import authentication
+from slicemgr.service.slices import slices
+from slicemgr.store import schema
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+from slicemgr.web import create_app
+
+SETTINGS = ("shared_buffers=512MB", "autovacuum=on", "max_wal_size=4GB", "maintenance_work_mem=256MB")
+ADMIN = Principal(schema.ADMIN, True)
+TOKEN = "simulate"
+PATIENCE = 1800.0  # seconds for anything that must happen
+LISTS = ("/api/v1/slices?limit=100", "/api/v1/slices?limit=100&project=p00000", "/api/v1/nodes?limit=100")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_INSIDE = "SLICEMGR_SIMULATION"  # set in the network of the simulation
+_PROCESSES = 4  # with the nodes that only speak the protocol
+
+
+@dataclass
+class Aim:
+    """A figure beside what it is to be at most."""
+
+    what: str
+    most: float
+    unit: str
+    figure: float | None = None
+    note: str = ""
+
+    def line(self) -> str:
+        if self.figure is None:
+            return f"{self.what:<52}{'-':>10}   not measured {self.note}"
+        verdict = "met" if self.figure <= self.most else "missed"
+        return f"{self.what:<52}{self.figure:>10.2f} {self.unit:<6} at most {self.most:g}: {verdict} {self.note}"
+
+
+@dataclass
+class Crowd:
+    """The processes with the nodes, and the last line that each has said."""
+
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    last: dict[int, dict[str, int]] = field(default_factory=dict)
+
+    def start(self, kind: str, folder: Path, first: int, last: int) -> None:
+        words = [sys.executable, str(Path(__file__).parent / "simulated_nodes.py"), kind, str(folder)]
+        with (folder / f"{kind}{first}.log").open("ab") as log:
+            made = subprocess.Popen(
+                [*words, str(first), str(last)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        self.processes.append(made)
+        threading.Thread(target=self._read, args=(made,), daemon=True).start()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.last[process.pid] = json.loads(line)
+
+    def count(self, what: str) -> int:
+        return sum(one.get(what, 0) for one in list(self.last.values()))
+
+    def vanish(self, count: int) -> None:
+        """End `count` nodes, so many of each process with nodes of the protocol as it takes."""
+        each = -(-count // len(self.processes))
+        for one in self.processes:
+            assert one.stdin is not None
+            one.stdin.write(f"vanish {min(each, count)}\n")
+            one.stdin.flush()
+            count -= min(each, count)
+
+    def end(self) -> None:
+        for one in self.processes:
+            one.kill()
+            one.wait()
+
+
+class Centre:
+    """The centre of a testbed: rows, broker, hub."""
+
+    def __init__(self, folder: Path, options: argparse.Namespace, postgres: Server, url: str) -> None:
+        self.folder, self.options = folder, options
+        node = NodeConfig(name="centre", state_dir=folder / "s", run_dir=folder / "r", pool=folder / "p")
+        hub = HubConfig(broker=f"{HOST}:{PORT}", management=f"{HOST}:{MANAGEMENT}")
+        self.config = Config(node=node, hub=hub, store=StoreConfig(url=url))
+        for directory in (node.state_dir, node.run_dir, self.config.uploads_dir, self.config.experiments_dir):
+            directory.mkdir(parents=True, exist_ok=True)
+        schema.upgrade(url)
+        began = time.monotonic()
+        simulated_rows.fill(postgres.url("simulated"), options.nodes, options.slivers, options.ports)
+        say(f"{options.slivers} slivers on {options.nodes} nodes are written in {time.monotonic() - began:.0f} s")
+        self.store = slicemgr.store.open(self.config)
+        with self.store.write() as c:
+            row = {"hash": authentication.digest(TOKEN), "user": schema.ADMIN, "id": "simulate", "label": "simulate"}
+            c.execute(t.tokens.insert().values(**row, created_at=utcnow()))
+        self.settings = folder / "centre.toml"
+        self.settings.write_text(
+            f'node = {{ name = "centre", state_dir = "{node.state_dir}", run_dir = "{node.run_dir}" }}\n'
+            f'hub = {{ broker = "{HOST}:{PORT}", management = "{HOST}:{MANAGEMENT}" }}\n'
+            f"store.url = {json.dumps(url)}\n"
+        )
+
+    @contextlib.contextmanager
+    def hub(self) -> Iterator[subprocess.Popen[bytes]]:
+        words = [sys.executable, "-c", "from slicemgr.main import main; main()", "--config", str(self.settings), "hub"]
+        with (self.folder / "hub.log").open("ab") as log:
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=20)
+            process.kill()
+            process.wait()
+
+    def log(self) -> str:
+        return (self.folder / "hub.log").read_text()[-2000:]
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def seconds_until(check: Callable[[], object], what: str, patience: float = PATIENCE) -> float:
+    """How long it took. Prints what is still missing now and then."""
+    began = said = time.monotonic()
+    while not check():
+        now = time.monotonic()
+        if now - began > patience:
+            raise TimeoutError(what)
+        if now - said > 20:
+            said = now
+            say(f"waiting: {what} ({check()})")
+        time.sleep(0.2)
+    return time.monotonic() - began
+
+
+def cpu(pid: int) -> float:
+    """Seconds of processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def timed(work: Callable[[int], object], count: int) -> list[float]:
+    """Milliseconds of each call."""
+    found = []
+    for number in range(count):
+        began = time.monotonic()
+        work(number)
+        found.append((time.monotonic() - began) * 1000)
+    return found
+
+
+def lists(centre: Centre) -> Aim:
+    client = create_app(centre.config, centre.store).test_client()
+    client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {TOKEN}"
+    aim, notes = Aim("list page (slowest of the lists, median)", 50, "ms"), []
+    for path in LISTS:
+
+        def get(_: int, path: str = path) -> None:
+            answer = client.get(path)
+            assert answer.status_code == 200, answer.text
+
+        get(0)
+        median = statistics.median(timed(get, 15))
+        notes.append(f"{path} {median:.0f} ms")
+        aim.figure = max(aim.figure or 0.0, median)
+    aim.note = f"({'; '.join(notes)})"
+    return aim
+
+
+def placed(centre: Centre, count: int) -> list[Aim]:
+    """Slices of one sliver, and of ten."""
+    store, config = centre.store, centre.config
+    wish = {"type": "lxc", "image": simulated_rows.IMAGE, "ssh_keys": [simulated_rows.KEY], "ports": 20}
+    wish |= {"memory": "16M", "disk": "16M"}
+
+    def create(number: int, slivers: int = 1) -> None:
+        body = {"name": f"new-{slivers}-{number:05}", "project": "default", "count": slivers, **wish}
+        slices.create(store, config, slices.Draft(body), ADMIN)
+
+    create(-1)
+    found = [Aim("placement and rows of a slice of one sliver, p95", 100, "ms")]
+    one = timed(create, count)
+    found[0].figure, found[0].note = quantile(one, 0.95), f"(median {statistics.median(one):.1f} ms)"
+    ten = timed(lambda number: create(number, 10), max(5, count // 5))
+    found.append(Aim("the same for ten slivers on ten nodes, p95", 100, "ms", quantile(ten, 0.95)))
+    return found
+
+
+def work_on_links(centre: Centre, count: int) -> Aim:
+    """Create on nodes with a real link until the operation has ended."""
+    o = t.operations.c
+    names = ",".join(simulated_rows.name(one) for one in range(centre.options.links))
+    wish = {"type": "lxc", "image": simulated_rows.IMAGE, "ssh_keys": [simulated_rows.KEY], "ports": 20}
+    wish |= {"memory": "16M", "disk": "16M", "node": names, "project": "default"}
+    found: list[float] = []
+    for number in range(count):
+        began = time.monotonic()
+        draft = slices.Draft({"name": f"far-{number:05}", **wish})
+        made = slices.create(centre.store, centre.config, draft, ADMIN).operation
+
+        def ended(made: str = made) -> bool:
+            with centre.store.read() as c:
+                return c.scalar(sa.select(o.state).where(o.id == made)) == "done"
+
+        while not ended():
+            if time.monotonic() - began > 120:
+                raise TimeoutError(centre.log())
+            time.sleep(0.02)
+        found.append((time.monotonic() - began) * 1000)
+    note = f"(p95 {quantile(found, 0.95):.0f} ms)"
+    return Aim("create on a node with a real link, until it ended, p50", 1000, "ms", statistics.median(found), note)
+
+
+def watched(centre: Centre, broker: Broker, hub: int, minutes: float) -> list[Aim]:
+    """The processor time of the idle hub, and whether queues grow."""
+    began, used, sums = time.monotonic(), cpu(hub), []
+    while time.monotonic() - began < minutes * 60:
+        time.sleep(5)
+        status, found = broker.call("GET", f"/queues/{policy.VHOST}?columns=messages")
+        sums.append(sum(one.get("messages", 0) for one in found) if status == 200 else 0)
+    cores = (cpu(hub) - used) / (time.monotonic() - began)
+    third = max(1, len(sums) // 3)
+    growth = statistics.mean(sums[-third:]) - statistics.mean(sums[:third])
+    most = 0.02 * centre.options.nodes
+    return [
+        Aim("idle hub", 0.3, "cores", cores, f"({centre.options.nodes / 10:.0f} beats a second)"),
+        Aim(f"growth of all queues in {minutes:g} minutes", most, "msgs", growth, f"(at most {max(sums)} at a time)"),
+    ]
+
+
+def reconnected(crowd: Crowd, broker: Broker) -> Aim:
+    """The broker is killed and started again: all nodes come back at the same time."""
+    broker.stop()
+    time.sleep(3)
+    began = time.monotonic()
+    broker.start()
+    up = time.monotonic() - began
+    crowd.last.clear()
+    time.sleep(3)
+    seconds_until(lambda: known(crowd), "all nodes are back")
+    total = time.monotonic() - began
+    return Aim("all nodes reconnect in step", 120, "s", total - up, f"(after {up:.0f} s of the broker's own start)")
+
+
+def known(crowd: Crowd) -> bool:
+    return 0 < crowd.count("nodes") == crowd.count("acknowledged") and len(crowd.last) == len(crowd.processes)
+
+
+def vanished(centre: Centre, crowd: Crowd, count: int) -> Aim:
+    """Nodes end without a word: how long until placement does without them."""
+    n = t.nodes.c
+
+    def silent() -> int:
+        with centre.store.read() as c:
+            old = sa.or_(n.silent_since.is_not(None), n.agent_seen_at < utcnow() - placement.SILENT)
+            return int(c.scalar(sa.select(sa.func.count()).where(old)) or 0)
+
+    before = silent()
+    crowd.vanish(count)
+    took = seconds_until(lambda: silent() - before >= count, f"{count} nodes are silent")
+    return Aim(f"{count} vanished nodes get no slivers", 40, "s", took)
+
+
+def simulate(options: argparse.Namespace, folder: Path, postgres: Server) -> list[Aim]:
+    postgres.sql("CREATE ROLE slicemgr LOGIN PASSWORD '" + postgres.password + "'")
+    postgres.sql("CREATE DATABASE simulated OWNER slicemgr")
+    centre = Centre(folder, options, postgres, postgres.url("simulated", "slicemgr"))
+    authority = signer.prepare(centre.store, centre.config.authority_dir)
+    simulated_nodes.make_template(folder)
+    for number in range(options.nodes):
+        identity = simulated_rows.identity(number)
+        broker_files.write_client(authority, folder / identity, identity)
+    aims: list[Aim] = []
+    crowd = Crowd()
+
+    def add(*found: Aim) -> None:
+        aims.extend(found)
+        for one in found:
+            say(one.line())
+
+    with Broker(authority, own_network=False) as broker, contextlib.ExitStack() as stack:
+        broker_files.write_client(authority, centre.config.hub_dir, policy.HUB, broker.password)
+        stack.callback(crowd.end)
+        hub = stack.enter_context(centre.hub())
+        if options.links:
+            crowd.start("link", folder, 0, options.links)
+        step = -(-(options.nodes - options.links) // _PROCESSES)
+        for first in range(options.links, options.nodes, step):
+            crowd.start("protocol", folder, first, min(first + step, options.nodes))
+        took = seconds_until(lambda: known(crowd), "all nodes are known")
+        add(
+            Aim(
+                "all nodes connect for the first time", 300, "s", took, f"(hub: {cpu(hub.pid):.0f} s of processor time)"
+            )
+        )
+        took = seconds_until(lambda: crowd.count("mirrored") == options.nodes, "all mirrors have their rows")
+        add(Aim("then all mirrors have their rows", 600, "s", took, f"(hub: {cpu(hub.pid):.0f} s of processor time)"))
+        add(*watched(centre, broker, hub.pid, options.minutes))
+        add(lists(centre))
+        add(*placed(centre, options.creates))
+        if options.links:
+            add(work_on_links(centre, options.creates))
+        add(reconnected(crowd, broker))
+        add(vanished(centre, crowd, options.nodes // 10))
+    return aims
+
+
+def _in_own_network() -> None:
+    """Start this program again in a network that has nothing but loopback."""
+    if os.environ.get(_INSIDE) is None:
+        words = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, *sys.argv]
+        os.execvpe(words[0], words, {**os.environ, _INSIDE: "1"})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--links", type=int, default=50, help="nodes with the real link")
+    parser.add_argument("--slivers", type=int, default=1_000_000)
+    parser.add_argument("--ports", type=int, default=20, help="of each sliver")
+    parser.add_argument("--minutes", type=float, default=10, help="for which the idle hub is watched")
+    parser.add_argument("--creates", type=int, default=50, help="slices to create for the times of placement")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    options = parser.parse_args()
+    _in_own_network()
+    with tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp") as name, Server(*SETTINGS) as postgres:
+        folder = Path(name)
+        folder.chmod(0o711)
+        try:
+            aims = simulate(options, folder, postgres)
+        except TimeoutError as error:
+            log = folder / "hub.log"
+            print(f"{error}\n{log.read_text()[-3000:] if log.exists() else ''}")
+            return 1
+    print("\n".join(one.line() for one in aims))
+    if options.json:
+        given = {key: value for key, value in vars(options).items() if key != "json"}
+        found = [{"what": one.what, "figure": one.figure, "unit": one.unit, "most": one.most} for one in aims]
+        options.json.write_text(json.dumps({"options": given, "aims": found}, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
