@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -50,49 +51,79 @@ def apply(store: Store, reports: Sequence[Report], allowance: Allowance | None =
     answers: dict[str, Applied] = {}
     with store.write() as c:
         held = incarnation.held(c) is not None
+        nodes = _members(c, {one.identity for one in reports})
+        _beats(c, nodes, [(one.identity, one.message) for one in reports if isinstance(one.message, Beat)])
         for one in reports:
-            node = _member(c, one.identity)
-            if node is None:
+            node = nodes.get(one.identity)
+            if node is None or isinstance(one.message, Beat):
                 continue
-            if isinstance(one.message, Beat):
-                _beat(c, one.identity, node, one.message)
-            elif not held:  # after a restore of the database, what nodes have done since is for an admin to review
+            if not held:  # after a restore of the database, what nodes have done since is for an admin to review
                 answer = _updates(c, one.identity, node.name, one.message, limit)
                 if answer is not None:
                     answers[one.identity] = answer
     return answers
 
 
-def _member(c: Connection, identity: str) -> Row[*tuple[Any, ...]] | None:
-    n = t.nodes.c
-    node = c.execute(sa.select(n.name, n.state).where(n.identity == identity)).first()
-    if node is None or node.state == NodeState.ADDED:
+def _members(c: Connection, identities: Collection[str]) -> dict[str, Row[*tuple[Any, ...]]]:
+    """The nodes with these identities, and the last beat of each. Logs what is no member."""
+    n, l = t.nodes.c, t.links.c
+    query = sa.select(n.identity, n.name, n.state, l.incarnation, l.sequence).outerjoin(
+        t.links, l.identity == n.identity
+    )
+    rows = c.execute(query.where(n.identity.in_(identities), n.state != NodeState.ADDED))
+    found = {row.identity: row for row in rows}
+    for identity in sorted(set(identities) - found.keys()):
         log.warning("a report of %s is dropped: it is no member", identity)
-        return None
-    return node
+    return found
 
 
-def _beat(c: Connection, identity: str, node: Row[*tuple[Any, ...]], beat: Beat) -> None:
-    n, l, now = t.nodes.c, t.links.c, utcnow()
-    last = c.execute(sa.select(l.incarnation, l.sequence).where(l.identity == identity)).first()
-    if last is not None and last.incarnation == beat.incarnation and beat.sequence <= last.sequence:
-        return
-    row = {"incarnation": beat.incarnation, "sequence": beat.sequence, "version": beat.version, "beat_at": now}
-    if last is None:
-        c.execute(t.links.insert().values(**row, identity=identity))
-    else:
-        c.execute(t.links.update().where(l.identity == identity).values(row))
-    changes: dict[str, object] = {"address": beat.address} if beat.address else {}
+def _beats(c: Connection, nodes: Mapping[str, Row[*tuple[Any, ...]]], beats: Sequence[tuple[str, Beat]]) -> None:
+    """Write what the newest beat of each node says, and the newest facts, for all nodes in a few statements."""
+    now = utcnow()
+    last: dict[str, tuple[str, int]] = {}
+    links: dict[str, dict[str, Any]] = {}
+    changes: dict[str, dict[str, Any]] = {}
+    for identity, beat in beats:
+        node = nodes.get(identity)
+        if node is None:
+            continue
+        incarnation_, sequence = last.get(identity, (node.incarnation, node.sequence))
+        if incarnation_ == beat.incarnation and beat.sequence <= sequence:
+            continue
+        last[identity] = (beat.incarnation, beat.sequence)
+        row = {"incarnation": beat.incarnation, "sequence": beat.sequence, "version": beat.version, "beat_at": now}
+        links[identity] = {"identity": identity, **row}
+        _change(c, node, beat, changes.setdefault(identity, {}), now)
+    known = {identity for identity in links if nodes[identity].incarnation is not None}
+    _write(c, t.links, [row for identity, row in links.items() if identity in known])
+    if new := [row for identity, row in links.items() if identity not in known]:
+        c.execute(t.links.insert(), new)
+    _write(c, t.nodes, [{"identity": identity, **row} for identity, row in changes.items() if row])
+    allocations.announce(c, {nodes[one].name: row["facts"] for one, row in changes.items() if "facts" in row})
+
+
+def _change(c: Connection, node: Row[*tuple[Any, ...]], beat: Beat, changes: dict[str, Any], now: datetime) -> None:
+    """Add what a beat changes in the row of its node."""
+    if beat.address:
+        changes["address"] = beat.address
     if beat.agent_age is not None:
         changes["agent_seen_at"] = now - timedelta(seconds=beat.agent_age)
-        if beat.mirror and node.state != NodeState.ACTIVE:  # a node without a mirror does not get its slivers
+        # a node without a mirror does not get its slivers
+        if beat.mirror and node.state != NodeState.ACTIVE and "state" not in changes:
             changes["state"] = NodeState.ACTIVE
             operations.note(c, ADMIN, "node active", now, detail=node.name)
     if beat.facts is not None:
         changes["facts"] = dict(beat.facts)
-        allocations.announce(c, node.name, beat.facts)
-    if changes:
-        c.execute(t.nodes.update().where(n.identity == identity).values(changes))
+
+
+def _write(c: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Update rows by their identity: those with the same columns in one statement."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[tuple(sorted(row))].append({f"b_{name}": value for name, value in row.items()})
+    for names, values in groups.items():
+        changed = {name: sa.bindparam(f"b_{name}", type_=table.c[name].type) for name in names if name != "identity"}
+        c.execute(table.update().where(table.c.identity == sa.bindparam("b_identity")).values(changed), values)
 
 
 def _updates(c: Connection, identity: str, node: str, found: Updates, limit: Allowance) -> Applied | None:

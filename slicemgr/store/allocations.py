@@ -31,9 +31,17 @@ def free(c: Connection, which: sa.ColumnElement[bool]) -> None:
         _add(c, node, tuple(-one for one in amounts))
 
 
-def announce(c: Connection, node: str, facts: Mapping[str, Any]) -> None:
-    """Note what a node has. It gets no sliver by these numbers alone, so they need not be true."""
-    _write(c, node, announced(facts))
+def announce(c: Connection, facts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Note what nodes have, by their names. They get no sliver by these numbers alone, so they need not be true."""
+    if not facts:
+        return
+    known = set(c.scalars(sa.select(_A.node).where(_A.node.in_(list(facts)))))
+    rows = [{"node": node, **announced(one)} for node, one in facts.items()]
+    if new := [row for row in rows if row["node"] not in known]:
+        c.execute(t.allocations.insert(), new)
+    if old := [{f"b_{name}": value for name, value in row.items()} for row in rows if row["node"] in known]:
+        changed = {name: sa.bindparam(f"b_{name}") for name in announced({})}
+        c.execute(t.allocations.update().where(_A.node == sa.bindparam("b_node")).values(changed), old)
 
 
 def announced(facts: Mapping[str, Any]) -> dict[str, int | None]:

@@ -214,7 +214,7 @@ def _node_seen(c: Connection, updates: list[NodeSeen]) -> None:
         own = t.nodes.c.identity.is_(None)  # not the row of a host that joins with a certificate
         c.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changes, where=own))
         if u.facts is not None:
-            allocations.announce(c, u.name, u.facts)
+            allocations.announce(c, {u.name: u.facts})
 
 
 def _host_seen(c: Connection, updates: list[HostSeen]) -> None:

@@ -36,7 +36,7 @@ def add(service: Service, name: str, facts: dict[str, Any], **values: Any) -> No
     with service.store.write() as c:
         row = {"name": name, "address": f"{name}.example", "facts": facts, "identity": f"node-{name}"}
         c.execute(t.nodes.insert().values(**{**row, "state": "active", "agent_seen_at": utcnow(), **values}))
-        allocations.announce(c, name, facts)
+        allocations.announce(c, {name: facts})
 
 
 def differences(service: Service) -> dict[str, Any]:

@@ -178,6 +178,42 @@ def test_what_was_applied_has_no_effect_again(service: Service) -> None:
     assert node(service, "one")["address"] == "192.0.2.7", "its link has started again"
 
 
+def test_of_several_beats_at_once_the_newest_and_the_last_facts_count(service: Service) -> None:
+    one, two = member(service, "one"), member(service, "two")
+    batch = [
+        Report(one, beat(1, facts={**FACTS, "cpus": 1})),
+        Report(two, beat(1)),
+        Report(one, beat(3, address="192.0.2.3", facts={**FACTS, "cpus": 3})),
+        Report(one, beat(4, address="", facts=None)),
+        Report(one, beat(2, address="192.0.2.2", facts={**FACTS, "cpus": 2})),
+    ]
+    reports.apply(service.store, batch)
+    found = node(service, "one")
+    assert (found["state"], found["address"], found["facts"]["cpus"]) == ("active", "192.0.2.3", 3)
+    assert node(service, "two")["beat_at"] and service.count("links") == 2
+    with service.store.read() as c:
+        assert c.scalar(sa.select(t.links.c.sequence).where(t.links.c.identity == one)) == 4
+        assert c.scalar(sa.select(sa.func.count()).where(t.events.c.action == "node active")) == 2
+
+
+def test_the_number_of_statements_does_not_grow_with_the_number_of_nodes(service: Service) -> None:
+    def statements(count: int, sequence: int) -> int:
+        found = 0
+
+        def note(*_: Any) -> None:
+            nonlocal found
+            found += 1
+
+        sa.event.listen(service.store.engine, "before_cursor_execute", note)
+        reports.apply(service.store, [Report(one, beat(sequence)) for one in members[:count]])
+        sa.event.remove(service.store.engine, "before_cursor_execute", note)
+        return found
+
+    members = [member(service, f"n{number}") for number in range(20)]
+    statements(20, 1)
+    assert statements(2, 2) == statements(20, 3)
+
+
 def test_who_is_no_member_changes_nothing(service: Service) -> None:
     one = member(service, "one")
     with service.store.write() as c:
