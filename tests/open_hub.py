@@ -6,7 +6,7 @@ Run as a program, with the arguments of `slicemgr`, and the name of the node who
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -39,6 +39,15 @@ def _forgetful(apply: Callable[..., Any], **forgotten: object) -> Callable[..., 
     return apply_again
 
 
+def _forgetful_members(c: Connection, identities: Collection[str]) -> Any:
+    """No beat is one that came before."""
+    c.execute(t.links.update().where(t.links.c.identity.in_(identities)).values(sequence=-1))
+    return _members(c, identities)
+
+
+_members = reports._members
+
+
 def open_all(victim: str) -> None:
     record = observations.record
 
@@ -52,7 +61,7 @@ def open_all(victim: str) -> None:
         accepted=_decoded,
         _agree=lambda *_: True,
         _updates=_forgetful(reports._updates, mirror=0, applied=0, applied_after=0),
-        _beat=_forgetful(reports._beat, sequence=-1),
+        _members=_forgetful_members,
     )
     _replace(allowance.Allowance, of=lambda self, node, found: list(found))
     _replace(updates, _DEEPEST=500)

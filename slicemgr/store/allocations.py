@@ -40,7 +40,7 @@ def announce(c: Connection, facts: Mapping[str, Mapping[str, Any]]) -> None:
     if new := [row for row in rows if row["node"] not in known]:
         c.execute(t.allocations.insert(), new)
     if old := [{f"b_{name}": value for name, value in row.items()} for row in rows if row["node"] in known]:
-        changed = {name: sa.bindparam(f"b_{name}") for name in announced({})}
+        changed: dict[str, Any] = {name: sa.bindparam(f"b_{name}") for name in announced({})}
         c.execute(t.allocations.update().where(_A.node == sa.bindparam("b_node")).values(changed), old)
 
 
