@@ -134,8 +134,8 @@ def hostname_at_console(testbed: BoxedTestbed, target: str) -> str:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write("\necho at $(hostname)\n")
         process.stdin.flush()
-        answers = (line.strip() for line in process.stdout)  # the input stays open until then
-        answer = next((one for one in answers if one.startswith("at demo-")), "")
+        answers = (re.search(r"at demo-\d", line) for line in process.stdout)  # the input stays open until then
+        answer = next((one[0] for one in answers if one), "")  # after a prompt, and what was typed before it
         process.communicate(timeout=60)
     assert process.returncode == 0
     return answer
