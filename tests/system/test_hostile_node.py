@@ -20,6 +20,7 @@ from typing import Any
 import attempts
 import open_hub
 import pytest
+import sqlalchemy as sa
 from attempts import Attempt
 from bare_service import FACTS, Service, config_in, databases_on
 from broker_server import Broker
@@ -206,7 +207,7 @@ def test_a_service_without_checks(world: World, monkeypatch: pytest.MonkeyPatch)
         with monkeypatch.context() as patch:
             patch.setattr(joining, "_row", fresh)
             patch.setattr(image_files, "_signed", lambda *_: True)
-            patch.setattr(image_files, "_needs", lambda *_: True)
+            patch.setattr(image_files, "needs", lambda *_: sa.true())
             patch.setattr(requests, "check_renewal", lambda *_: None)
             patch.setattr(renewal, "requests", Unchecked())
             if not tried(world.hostile, one):
