@@ -141,7 +141,8 @@ rm /run/password
 mv {new} {_CLUSTER}""")
         self._daemons.shell(f"install --directory --owner={user} --group={user} {_SOCKETS}")
         if self.box.daemon("postgres") is None:
-            self.box.path(_CLUSTER / "postmaster.pid").unlink(missing_ok=True)  # of before a reboot
+            for left in (_CLUSTER / "postmaster.pid", _SOCKETS / ".s.PGSQL.5432.lock"):  # of before a reboot or a kill
+                self.box.path(left).unlink(missing_ok=True)
         words = [*postgres_server.unprivileged(), *postgres_server.server_words(_CLUSTER, _SOCKETS)]
         ready = [str(postgres_server.programs() / "pg_isready"), "-q", "-h", str(_SOCKETS)]
         self._daemons.run("postgres", words, lambda: self.box.run(ready).returncode == 0)

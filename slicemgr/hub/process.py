@@ -64,17 +64,21 @@ def run(
                 if not leader.wait(stop):
                     return
                 connection = stack.enter_context(connect(config))
+                brief = stack.enter_context(connect(config, confirmed=False))
                 listener = stack.enter_context(_listener(config))
                 stack.enter_context(chores())
                 log.info("the hub is connected to the broker at %s", config.hub.broker)
-                Hub(store, api, connection, leader.check, listener).run(stop)
+                Hub(store, api, connection, brief, leader.check, listener).run(stop)
         except (Failed, StoreError, MessageNacked, KombuError, OSError, AMQPError) as error:
             log.warning("the hub starts again: %s", error or type(error).__name__)
             stop.wait(_PAUSE)
 
 
-def connect(config: Config) -> Connection:
-    """An open connection with the certificate of the hub. Raises OSError or an error of kombu."""
+def connect(config: Config, *, confirmed: bool = True) -> Connection:
+    """An open connection with the certificate of the hub. Raises OSError or an error of kombu.
+
+    confirmed: to publish a message takes until the broker has it.
+    """
     host, _, _ = config.hub.broker.rpartition(":")
     files = {
         "ca_certs": broker_files.AUTHORITY,
@@ -88,7 +92,7 @@ def connect(config: Config) -> Connection:
         login_method="EXTERNAL",
         connect_timeout=_TIMEOUT,
         transport_options={
-            "confirm_publish": True,
+            "confirm_publish": confirmed,
             "read_timeout": _TIMEOUT,
             "write_timeout": _TIMEOUT,
             "frame_handler": waiting.bare_frames,
@@ -111,18 +115,20 @@ def _listener(config: Config) -> Iterator[Listener | None]:
 
 
 class Hub:
-    """check: raises an error once this process may not work any more. listener: wakes it; None: nothing does."""
+    """brief: a connection for messages that need not arrive. check: raises an error once this process may not work any
+    more. listener: wakes it; None: nothing does."""
 
     def __init__(
         self,
         store: Store,
         api: Management,
         connection: Connection,
+        brief: Connection,
         check: Callable[[], None],
         listener: Listener | None = None,
     ) -> None:
         self._store, self._management, self._check = store, api, check
-        self._connection, self._listener = connection, listener
+        self._connection, self._brief, self._listener = connection, brief, listener
         self._turns: Turns[Message] = Turns()
         self._came = 0  # messages since the last transaction
         self._urgent = False  # whether one of them is not a beat
@@ -136,7 +142,8 @@ class Hub:
             channel = self._connection.channel()
             stack.callback(channel.close)
             producer = Producer(channel, auto_declare=False)
-            exchange = Exchange(self._store, partial(self._publish, producer))
+            quick = Producer(stack.enter_context(self._brief.channel()), auto_declare=False)
+            exchange = Exchange(self._store, partial(self._publish, producer, quick))
             reading = self._connection.channel()
             stack.callback(reading.close)
             waiting.ignore_encodings(reading)
@@ -215,11 +222,13 @@ class Hub:
                 return False
         return False
 
-    def _publish(self, producer: Producer, identity: str, body: str | bytes, *, brief: bool = False) -> bool:
-        """See dials.Publish."""
+    def _publish(
+        self, certain: Producer, quick: Producer, identity: str, body: str | bytes, *, brief: bool = False
+    ) -> bool:
+        """See dials.Publish. The broker is not waited for where a message is of no use later: an answer to a beat."""
         text = isinstance(body, str)
         try:
-            producer.publish(
+            (quick if brief else certain).publish(
                 body,
                 routing_key=broker.orders(identity),
                 exchange="",

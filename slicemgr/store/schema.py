@@ -86,7 +86,13 @@ def _outside_transaction(connection: Connection, statement: str) -> None:
 
 
 def seed(connection: Connection) -> None:
-    """Insert the built-in user and project, and the version that wrote the database."""
+    """Insert the built-in user and project, and the version that wrote the database.
+
+    A database that has them is not written: other processes may use it, and SQLite does not let a transaction that has
+    read wait for them.
+    """
+    if _seeded(connection):
+        return
     with nullcontext() if connection.in_transaction() else connection.begin():
         if not sa.inspect(connection).has_table("about"):
             return
@@ -97,6 +103,16 @@ def seed(connection: Connection) -> None:
             connection.execute(users.insert().values(name=ADMIN, admin=True, created_at=now))
         if connection.scalar(sa.select(projects.c.name).where(projects.c.name == DEFAULT_PROJECT)) is None:
             connection.execute(projects.insert().values(name=DEFAULT_PROJECT, created_at=now))
+
+
+def _seeded(connection: Connection) -> bool:
+    with nullcontext() if connection.in_transaction() else connection.begin():
+        if not sa.inspect(connection).has_table("about"):
+            return False
+        version = connection.scalar(sa.select(about.c.value).where(about.c.key == "version"))
+        admin = connection.scalar(sa.select(users.c.name).where(users.c.name == ADMIN))
+        project = connection.scalar(sa.select(projects.c.name).where(projects.c.name == DEFAULT_PROJECT))
+    return version == __version__ and None not in (admin, project)
 
 
 def check(connection: Connection) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -190,6 +191,19 @@ def test_the_built_in_rows_come_once(config: Config, database: Store) -> None:
     with database.read() as c:
         assert list(c.scalars(sa.select(tables.users.c.name))) == [schema.ADMIN]
         assert list(c.scalars(sa.select(tables.projects.c.name))) == [model.DEFAULT_PROJECT]
+
+
+def test_a_current_file_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent and the link of a host that has joined may use it. The control is a database of another version."""
+    monkeypatch.setattr(schema, "_LOCK_TIMEOUT", timedelta(seconds=0.1))
+    url = f"sqlite:///{tmp_path}/mirror.db"
+    schema.upgrade(url)
+    with closing(sqlite3.connect(tmp_path / "mirror.db")) as other, other:
+        other.execute("update users set admin = 1")
+        schema.upgrade(url)
+        monkeypatch.setattr(schema, "__version__", "another")
+        with pytest.raises(StoreError):
+            schema.upgrade(url)
 
 
 def test_people_come_to_a_testbed_that_has_slices(full: Service) -> None:
