@@ -45,6 +45,7 @@ _KEY = {
     "example": "5ddb4dc4-bd1f-4f1d-b8a2-3a9b1a5b2f60",
 }
 _OPTIONAL = {  # optional fields of responses; every other field is always present
+    **dict.fromkeys(("SliceSamples", "NodeSamples", "Top"), ("missing",)),
     "Problem": ("hint", "field", "errors"),
     "Asked": ("request", "operation", "slice", "image", "plan"),
 }

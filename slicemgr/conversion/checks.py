@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import stat
+import sys
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -72,7 +73,7 @@ def _settings(conversion: Conversion) -> str:
         raise invalid("store.url", "this machine does not use SQLite", hint)
     if config.hub.broker:
         raise invalid("hub.broker", "is set: this machine is a centre", "add nodes with `slicectl node add`")
-    if importlib.util.find_spec("kombu") is None:
+    if "kombu" not in sys.modules and importlib.util.find_spec("kombu") is None:
         raise _conflict("the Python package kombu is not installed", "install slicemgr with its extra `testbed`")
     with store.open(config) as opened, opened.read() as c:
         incarnation.refuse_during_hold(c, "become a centre")
