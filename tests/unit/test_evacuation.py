@@ -244,6 +244,7 @@ def test_the_page_asks_first(tenants: Tenants) -> None:
         row = {"name": "n2", "address": "", "facts": {}, "identity": "node-n2", "state": "active"}
         c.execute(t.nodes.insert().values(**row, silent_since=utcnow() - timedelta(hours=1), lost=True))
         c.execute(t.slivers.update().where(t.slivers.c.idx == 0).values(node="n2"))
+        c.execute(t.nodes.update().where(t.nodes.c.name == "node1").values(agent_seen_at=utcnow()))
         allocations.recount(c)
     root = Browser(tenants, "root")
     page = root.get("/nodes/n2").text
