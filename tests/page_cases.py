@@ -51,6 +51,7 @@ PAGES = {
     "POST /slices/requests/<id>/withdraw": PageCase("/slices/requests/REQUEST/withdraw", (404, 404, 303, 403, 403), {}),
     "GET /new": PageCase("/new", ALL),
     "POST /new/cost": PageCase("/new/cost", (404, 200, 200, 200, 200), {"project": "lab"}),
+    "POST /new/preview": PageCase("/new/preview", ALL, {"project": "lab"}),  # a refusal is part of the page
     "POST /new": PageCase(
         "/new",
         (404, 303, 303, 303, 303),
