@@ -144,7 +144,7 @@ class Hostile:
         name = f"{node}{next(self._slices)}"
         for _ in range(9):
             with self.store.write() as c:  # no agent runs
-                c.execute(t.nodes.update().values(agent_seen_at=utcnow()))
+                c.execute(t.nodes.update().values(agent_seen_at=utcnow(), silent_since=None))
             with contextlib.suppress(Refused):  # a report came in between
                 operation = self.service.create(name, node=node)
                 break

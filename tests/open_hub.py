@@ -6,7 +6,7 @@ Run as a program, with the arguments of `slicemgr`, and the name of the node who
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -39,13 +39,14 @@ def _forgetful(apply: Callable[..., Any], **forgotten: object) -> Callable[..., 
     return apply_again
 
 
-def _forgetful_members(c: Connection, identities: Collection[str]) -> Any:
+def _every_beat(c: Connection, _nodes: Any, beats: Sequence[tuple[str, Any]]) -> None:
     """No beat is one that came before."""
-    c.execute(t.links.update().where(t.links.c.identity.in_(identities)).values(sequence=-1))
-    return _members(c, identities)
+    for identity, beat in beats:
+        c.execute(t.links.update().where(t.links.c.identity == identity).values(sequence=-1))
+        _beats(c, reports._members(c, {identity}), [(identity, beat)])
 
 
-_members = reports._members
+_beats = reports._beats
 
 
 def open_all(victim: str) -> None:
@@ -61,7 +62,7 @@ def open_all(victim: str) -> None:
         accepted=_decoded,
         _agree=lambda *_: True,
         _updates=_forgetful(reports._updates, mirror=0, applied=0, applied_after=0),
-        _members=_forgetful_members,
+        _beats=_every_beat,
     )
     _replace(allowance.Allowance, of=lambda self, node, found: list(found))
     _replace(updates, _DEEPEST=500)
