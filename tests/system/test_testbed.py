@@ -114,13 +114,17 @@ def test_the_report_of_a_node_without_a_link_ages(testbed: BoxedTestbed) -> None
 def test_a_slice_over_all_nodes(testbed: BoxedTestbed) -> None:
     """With a login to each sliver, also through the router of the node behind NAT.
 
-    One of them imports the image. The others get it from each other: the service sends it less than 1.5 times.
+    The one that imports the image gets all of it from the service. If others reach that one, they get it there, so that
+    the service sends it less than 1.5 times; if it is behind NAT, they share out the second copy.
     """
     lines = testbed.create_slice(demo.ensure_key()).splitlines()
     assert lines == ["root", "demo-0", "root", "demo-1", "root", "demo-2"]
-    logs = "".join(node.daemons.log("agent") for node in testbed.nodes.values())
-    fetched = [(int(one[1]), int(one[2])) for one in re.finditer(r"([0-9]+) of ([0-9]+) blocks came from", logs)]
-    assert len(fetched) == 3 and sum(one for one, _ in fetched) <= 1.5 * fetched[0][1], fetched
+    pattern = re.compile(r"([0-9]+) of ([0-9]+) blocks came from")
+    fetched = {name: pattern.findall(node.daemons.log("agent"))[-1] for name, node in testbed.nodes.items()}
+    from_service = {name: int(one) for name, (one, _) in fetched.items()}
+    whole = int(fetched["n1"][1])
+    behind_nat = max(from_service, key=lambda name: from_service[name]) in boxed_testbed.BEHIND_NAT
+    assert sum(from_service.values()) <= (2.2 if behind_nat else 1.5) * whole, fetched
 
 
 def hostname_at_console(testbed: BoxedTestbed, target: str) -> str:
