@@ -22,7 +22,7 @@ from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.libvirt.screen import Screen
 from slicemgr.drivers.libvirt.terminal_size import TerminalSize
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
-from slicemgr.ipc import console_socket
+from slicemgr.ipc import console_socket, unix_socket
 from slicemgr.model import Desired, Sliver, SliverType
 from slicemgr.policy.consoles import objection
 from slicemgr.store import Store, StoreError, console_rights, console_tickets, pending
@@ -71,18 +71,11 @@ class Consoles:
             thread.join(_ENDING / len(threads))
 
     def _accept(self) -> None:
-        with self._listener:
-            while not self._stopping.is_set():
-                try:
-                    stream, _ = self._listener.accept()
-                except OSError as error:
-                    if not self._stopping.wait(0.1):  # for example, because no descriptors are left
-                        log.error("cannot accept a console: %s", error)
-                    continue
-                thread = threading.Thread(target=self._serve, args=(stream,), name="console", daemon=True)
-                with self._lock:
-                    self._threads.add(thread)
-                thread.start()
+        for stream in unix_socket.connections(self._listener, self._stopping, "a console"):
+            thread = threading.Thread(target=self._serve, args=(stream,), name="console", daemon=True)
+            with self._lock:
+                self._threads.add(thread)
+            thread.start()
 
     def _watch(self) -> None:
         """End the sessions whose users no longer have the right to them.

@@ -18,7 +18,7 @@ from typing import Self
 from slicemgr import names
 from slicemgr.config import Config
 from slicemgr.errors import Code, Failed, SlicemgrError
-from slicemgr.ipc import image_socket
+from slicemgr.ipc import image_socket, unix_socket
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +49,9 @@ class ImageOffers:
         self._thread.join()
 
     def _accept(self) -> None:
-        with self._listener:
-            while not self._stopping.is_set():
-                try:
-                    stream, _ = self._listener.accept()
-                except OSError as error:
-                    if not self._stopping.wait(0.1):
-                        log.error("cannot accept a request for an image: %s", error)
-                    continue
-                with stream, suppress(OSError):  # the web process has ended
-                    self._serve(stream)
+        for stream in unix_socket.connections(self._listener, self._stopping, "a request for an image"):
+            with stream, suppress(OSError):  # the web process has ended
+                self._serve(stream)
 
     def _serve(self, stream: socket.socket) -> None:
         try:

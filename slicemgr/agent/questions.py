@@ -7,7 +7,6 @@ packets as it needs, or an error packet.
 from __future__ import annotations
 
 import json
-import logging
 import socket
 import threading
 from collections.abc import Mapping, Sequence
@@ -19,12 +18,10 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, SlicemgrError
-from slicemgr.ipc import console_socket
+from slicemgr.ipc import console_socket, unix_socket
 from slicemgr.policy import node_answers
 from slicemgr.store import Store, samples
 from slicemgr.store import tables as t
-
-log = logging.getLogger(__name__)
 
 _MOST = 8  # questions at the same time
 _TIMEOUT = 20.0  # seconds without progress
@@ -53,15 +50,8 @@ class Questions:
         self._thread.join()
 
     def _accept(self) -> None:
-        with self._listener:
-            while not self._stopping.is_set():
-                try:
-                    stream, _ = self._listener.accept()
-                except OSError as error:
-                    if not self._stopping.wait(0.1):
-                        log.error("cannot accept a question: %s", error)
-                    continue
-                threading.Thread(target=self._serve, args=(stream,), name="question", daemon=True).start()
+        for stream in unix_socket.connections(self._listener, self._stopping, "a question"):
+            threading.Thread(target=self._serve, args=(stream,), name="question", daemon=True).start()
 
     def _serve(self, stream: socket.socket) -> None:
         with stream, suppress(OSError):  # the link has ended

@@ -29,7 +29,7 @@ _INTERVAL = 0.5
 
 
 def steps() -> tuple[Step, ...]:
-    """In their order. After `settings`, a reboot starts the centre: there is no record any more."""
+    """In their order. After `settings`, a reboot starts the centre, and the record is deleted."""
     return (
         Step("authority", "certificate authority", _make_authority, _remove_authority, _look_for_authority),
         Step("broker files", "files of broker and hub", _write_broker_files, _remove_broker_files),

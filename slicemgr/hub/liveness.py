@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from slicemgr.model import NodeState
-from slicemgr.policy.liveness import Liveness, Reported
+from slicemgr.policy.liveness import Liveness, Reported, noted
 from slicemgr.service.nodes import operations
 from slicemgr.store import Store, incarnation
 from slicemgr.store import tables as t
@@ -66,9 +66,7 @@ class Nodes:
 
 
 def _state(row: Row[*tuple[Any, ...]]) -> Liveness:
-    if row.silent_since is None:
-        return Liveness.ALIVE
-    return Liveness.LOST if row.lost else Liveness.SILENT
+    return noted(row.silent_since, row.lost)
 
 
 def _note(c: Connection, row: Row[*tuple[Any, ...]], state: Liveness) -> None:

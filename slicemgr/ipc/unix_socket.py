@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import socket
+import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from slicemgr.errors import Refused, invalid
+
+log = logging.getLogger(__name__)
 
 
 def user_ids(user: str, field: str = "web.user") -> tuple[int, int]:
@@ -45,6 +50,22 @@ def bind(kind: socket.SocketKind, path: Path, user: str, backlog: int = 0) -> so
         made.listen(backlog)
     fresh.rename(path)  # replaces the socket of a previous process atomically
     return made
+
+
+def connections(listener: socket.socket, stopping: threading.Event, what: str) -> Iterator[socket.socket]:
+    """Each connection that arrives, until `stopping` is set and a shutdown wakes the listener, which is then closed.
+
+    what: arrives, such as `a console`, for the log.
+    """
+    with listener:
+        while not stopping.is_set():
+            try:
+                stream, _ = listener.accept()
+            except OSError as error:
+                if not stopping.wait(0.1):  # for example, because no descriptors are left
+                    log.error("cannot accept %s: %s", what, error)
+                continue
+            yield stream
 
 
 def _give(path: Path, uid: int, gid: int) -> None:

@@ -22,6 +22,13 @@ class Liveness(StrEnum):
     LOST = "lost"
 
 
+def noted(silent_since: object | None, lost: bool) -> Liveness:
+    """What the row of a node has. silent_since: None if it reports."""
+    if silent_since is None:
+        return Liveness.ALIVE
+    return Liveness.LOST if lost else Liveness.SILENT
+
+
 def judge(silent: float) -> Liveness:
     """silent: seconds since the last report."""
     if silent < SILENT:

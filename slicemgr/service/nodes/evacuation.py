@@ -18,15 +18,10 @@ from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.ipc.wake import wake
 from slicemgr.model import (
-    Boot,
     Desired,
-    Init,
-    Limits,
     OnLoss,
     OperationState,
     Phase,
-    SliceSpec,
-    SliverType,
 )
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
@@ -148,7 +143,7 @@ def _rebuild(c: Connection, config: Config, node: str, head: _Row, user: str, ad
     _end_parts(c, node, head.id, [one.id for one in slivers if one.desired == Desired.ABSENT])
     if not wanted:
         return ""
-    placed = placement.place_again(c, config, _spec(head, wanted), node)
+    placed = placement.place_again(c, config, specs.of_rows(head, wanted), node)
     now = utcnow()
     which = s.id.in_([one.id for one in wanted])
     allocations.free(c, which)
@@ -173,24 +168,6 @@ def _rebuild(c: Connection, config: Config, node: str, head: _Row, user: str, ad
     about = {"slice": head.name, "project": head.project, "address": address}
     operations.note(c, user, KIND, now, detail=detail, **about)
     return operations.add(c, KIND, subject, user, now, {"lost": node})
-
-
-def _spec(head: _Row, slivers: Sequence[_Row]) -> SliceSpec:
-    """The specification of the slivers of a slice that need another node."""
-    first = slivers[0]
-    return SliceSpec(
-        name=head.name,
-        type=SliverType(head.type),
-        image=head.image,
-        count=len(slivers),
-        limits=Limits(**{name: getattr(first, name) for name in specs.LIMITS}),
-        ports=first.port_count,
-        lease=head.expires_at - head.created_at,
-        ssh_keys=tuple(head.ssh_keys),
-        boot=Boot(head.boot),
-        init=Init(head.init),
-        project=head.project,
-    )
 
 
 def _end_parts(c: Connection, node: str, slice_id: str | None, absent: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ A row exists for each desired snapshot. The epoch of a sliver identifies the des
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from slicemgr import names
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.ipc.wake import wake
-from slicemgr.model import Boot, Desired, Init, Limits, OnLoss, SliceSpec, SliverType, Where
+from slicemgr.model import Desired, OnLoss, SliceSpec, Where
 from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
 from slicemgr.service.nodes import operations
@@ -164,22 +165,9 @@ def _spec(c: Connection, found: _Row) -> SliceSpec:
     """The specification of a slice, as it is now."""
     head = c.execute(sa.select(t.slices).where(t.slices.c.id == found.id)).one()
     slivers = _slivers(c, found)
-    first = slivers[0]
-    return SliceSpec(
-        name=head.name,
-        type=SliverType(head.type),
-        image=head.image,
-        count=len(slivers),
-        limits=Limits(**{name: getattr(first, name) for name in specs.LIMITS}),
-        ports=first.port_count,
-        lease=head.expires_at - head.created_at,
-        ssh_keys=tuple(head.ssh_keys),
-        where=Where(nodes=tuple(dict.fromkeys(one.node for one in slivers)), each=tuple(one.node for one in slivers)),
-        boot=Boot(head.boot),
-        init=Init(head.init),
-        on_loss=OnLoss(head.on_loss),
-        project=found.project,
-    )
+    each = tuple(one.node for one in slivers)
+    where = Where(nodes=tuple(dict.fromkeys(each)), each=each)
+    return replace(specs.of_rows(head, slivers), where=where, on_loss=OnLoss(head.on_loss))
 
 
 def _begins(c: Connection, snapshot: _Row) -> Sequence[_Row]:

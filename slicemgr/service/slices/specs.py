@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
+
+from sqlalchemy.engine import Row
 
 from slicemgr import names
 from slicemgr.config import RATE_HINT, Config, parse_duration, parse_rate, parse_size
@@ -86,6 +88,24 @@ class _Form:
         except Refused as error:
             self.errors.append(error)
             return default
+
+
+def of_rows(head: Row[*tuple[Any, ...]], slivers: Sequence[Row[*tuple[Any, ...]]]) -> SliceSpec:
+    """The specification of slivers that exist, with the limits of the first. head: the row of their slice."""
+    first = slivers[0]
+    return SliceSpec(
+        name=head.name,
+        type=SliverType(head.type),
+        image=head.image,
+        count=len(slivers),
+        limits=Limits(**{name: getattr(first, name) for name in LIMITS}),
+        ports=first.port_count,
+        lease=head.expires_at - head.created_at,
+        ssh_keys=tuple(head.ssh_keys),
+        boot=Boot(head.boot),
+        init=Init(head.init),
+        project=head.project,
+    )
 
 
 def slice_spec(

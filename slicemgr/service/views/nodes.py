@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import NetworkConfig
 from slicemgr.errors import Code, Refused
-from slicemgr.policy.liveness import Liveness
+from slicemgr.policy import liveness
 from slicemgr.service.views import paging
 from slicemgr.service.views.formats import Json, when
 from slicemgr.service.views.paging import By, Page
@@ -30,13 +30,6 @@ def nodes(c: Connection, network: NetworkConfig, name: str | None = None, page: 
     return [_node(row, network) for row in rows]
 
 
-def liveness(row: Row[*tuple[Any, ...]]) -> Liveness:
-    """Whether a node reports, from its row."""
-    if row.silent_since is None:
-        return Liveness.ALIVE
-    return Liveness.LOST if row.lost else Liveness.SILENT
-
-
 def slices_on(c: Connection, name: str, most: int = 50) -> list[Json]:
     """The slices with slivers on a node, by project and name, at most `most`: each with the number of slivers."""
     s, l = t.slivers.c, t.slices.c
@@ -53,7 +46,7 @@ def _node(row: Row[*tuple[Any, ...]], network: NetworkConfig) -> Json:
         "site": row.site,
         "state": row.state,
         "drained": row.drained,
-        "liveness": liveness(row),
+        "liveness": liveness.noted(row.silent_since, row.lost),
         "silent_since": when(row.silent_since),
         "version": row.version,
         "beat_at": when(row.beat_at),
