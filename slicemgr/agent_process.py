@@ -84,8 +84,8 @@ def _source(config: Config, member: Member, stop: threading.Event, stack: ExitSt
     return Source(member, stop, exchange=exchange)
 
 
-def _judge(store: Store, token: str, sha256: str) -> tuple[str, int]:
-    granted = image_files.judge(store, token, sha256, utcnow())
+def _judge(store: Store, token: str, sha256: str, base: bool) -> tuple[str, int]:
+    granted = image_files.judge(store, token, sha256, utcnow(), base=base)
     return granted.format, granted.size
 
 

@@ -224,7 +224,8 @@ def _decide(config: settings.Config, release: str | None, *, finish: bool, witho
             click.echo(review.release(opened, config, release))
         elif finish:
             done = review.finish(opened, config, without)
-            click.echo(f"The hold has ended; {len(done.changed)} slivers keep their newer state.")
+            newer = sum(review.ALSO_ON not in columns for columns in done.changed.values())
+            click.echo(f"The hold has ended; {newer} slivers keep their newer state.")
         else:
             with opened.read() as c:
                 found = review.review(c)
@@ -240,7 +241,7 @@ def lines(found: Review) -> list[str]:
         which = f"{len(slice.slivers)} of {slice.count} roots are gone"
         text.append(f"roots gone: slice {slice.name} ({slice.tag}) of project {slice.project}: {which}")
     text += [f"image {one}: its files are gone; import it again" for one in found.images]
-    text += [f"newer than its row: {sliver}: {_columns(columns)}" for sliver, columns in sorted(found.changed.items())]
+    text += [_changed(sliver, columns) for sliver, columns in sorted(found.changed.items())]
     text.append(_next(found))
     return ["".join(one if one.isprintable() else "?" for one in line) for line in text]
 
@@ -256,6 +257,14 @@ def _without_row(one: Found) -> str:
     )
 
 
+def _changed(sliver: str, columns: Mapping[str, object]) -> str:
+    from slicemgr.service.restores.review import ALSO_ON
+
+    if node := columns.get(ALSO_ON):
+        return f"moved: sliver {sliver}: {node} has it too, and stops it when the hold ends"
+    return f"newer than its row: {sliver}: {_columns(columns)}"
+
+
 def _columns(columns: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(columns.items()))
 
@@ -263,6 +272,6 @@ def _columns(columns: Mapping[str, object]) -> str:
 def _next(found: Review) -> str:
     if found.silent:
         return "Next: wait for the reports of all nodes."
-    if found.found:
+    if found.undecided:
         return "Next: `--adopt SLICE --project PROJECT` or `--release SLICE` for each slice without a row."
     return "Next: `slicemgr restore --finish`. Slivers whose roots are gone are then stopped, not made again."

@@ -346,6 +346,11 @@ class Config:
         return self.node.run_dir / "questions.sock"
 
     @property
+    def clock_file(self) -> Path:
+        """How far the clock of this host is ahead of the centre's; `slicemgr link` writes it."""
+        return self.node.run_dir / "clock-offset"
+
+    @property
     def image_peers_file(self) -> Path:
         """The nodes that exchange images with this one, as the hub names them; `slicemgr link` writes it."""
         return self.node.run_dir / "image-peers.json"

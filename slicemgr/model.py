@@ -291,6 +291,15 @@ class Sliver:
 
 
 @dataclass(frozen=True, slots=True)
+class BaseStream:
+    """The file with the stream of an image's base. size: in bytes. version: of the extraction."""
+
+    sha256: str
+    size: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Image:
     """An imported VM disk image; `virtual_size` is its disk size."""
 
@@ -306,6 +315,7 @@ class Image:
     boot: BootFacts = NO_BOOT
     systemd: bool | None = None  # None: not known
     base_size: int = 0  # bytes of its files in a pool
+    stream: BaseStream | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,13 +300,18 @@ class Image(TypedDict):
 
 
 class ImageOnNode(TypedDict):
-    """state: fetching, ready or failed. error: of a failed attempt. base_size: bytes in the pool of the node."""
+    """state: fetching, ready or failed. error: of a failed attempt. base_size: bytes in the pool of the node.
+
+    disk, base: fetching or ready, of the disk image and of the base; "": the node does not have it.
+    """
 
     node: str
     site: str
     state: str
     error: str
     base_size: int
+    disk: NotRequired[str]
+    base: NotRequired[str]
     updated_at: str
 
 
@@ -314,6 +319,7 @@ class Node(TypedDict):
     """state: added, joined or active. drained: whether it gets no new slivers. agent_seen_at: None: never.
 
     liveness: alive, silent or lost. silent_since: the last report of a silent or lost node.
+    resync_at: since when the node is to get all its rows again; None: it has them.
     """
 
     name: str
@@ -325,6 +331,7 @@ class Node(TypedDict):
     silent_since: NotRequired[str | None]
     version: NotRequired[str | None]
     beat_at: NotRequired[str | None]
+    resync_at: NotRequired[str | None]
     agent_seen_at: str | None
     facts: dict[str, object]
     capacity: dict[str, int]

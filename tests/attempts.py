@@ -302,6 +302,7 @@ HARMFUL_MESSAGES: dict[str, Callable[[Hostile], None]] = {
     **{what: (lambda h, raw=raw: _raw(h, raw)) for what, raw in HARMFUL.items()},  # type: ignore[misc]
     "deep JSON": lambda h: h.publish("[" * 500_000),
     "no JSON": lambda h: h.publish(b"\xff\xfe\x00"),
+    "a number that no floating point holds": lambda h: h.publish(h.beat(agent_age=10**400)),
 }
 
 

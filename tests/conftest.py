@@ -17,6 +17,7 @@ from bare_service import databases_on
 from guest import Guest, booted
 from host_node import PRODUCTION, HostNode
 from hypothesis import HealthCheck, settings
+from joined_node import JoinedNode
 from postgres_server import Server
 from production_run import SUITES, Runs, chosen_debians
 from testbed import IMAGE, Node, ensure_image
@@ -38,6 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate", action="store_true", help="rewrite the golden files; review the diff")
     parser.addoption("--part", choices=suite.PARTS, help="of the suite: see tools/suite.py")
     parser.addoption("--taken", type=Path, help="a folder in which parts with nodes mark the files that they take")
+    parser.addoption(
+        "--nodes-venv", type=Path, help="run the tests of a node with one that has joined: see tests/joined_node.py"
+    )
     parser.addoption(
         "--debian", choices=tuple(SUITES), help="of the production-like host; default: each, one after the other"
     )
@@ -121,6 +125,12 @@ def bare_node(request: pytest.FixtureRequest) -> Iterator[Node]:
             yield host
         return
     ensure_image()
+    if (venv := request.config.getoption("--nodes-venv")) is not None:
+        with JoinedNode(venv.absolute()) as joined:
+            joined.start()
+            joined.import_recipe(IMAGE)
+            yield joined
+        return
     second = request.config.getoption("--part") == suite.NODES[1]
     with Node("test-again" if second else "test") as made:
         made.start()

@@ -65,7 +65,7 @@ def open_all(victim: str) -> None:
         _beats=_every_beat,
     )
     _replace(allowance.Allowance, of=lambda self, node, found: list(found))
-    _replace(updates, _DEEPEST=500)
+    _replace(updates, _DEEPEST=500, _possible=lambda at: at)
     for readers in updates._READERS.values():
         for name, read in readers.items():
             if read is updates._time:

@@ -148,6 +148,13 @@ PAGES |= {
     "GET /nodes/<name>/audit": PageCase("/nodes/node1/audit", ADMINS),
     "GET /nodes/<name>/samples": PageCase("/nodes/node1/samples", ADMINS),
     "POST /nodes/<name>/doctor": PageCase("/nodes/node1/doctor", ADMINS_DO, {}),
+    "GET /new-node": PageCase("/new-node", ADMINS),
+    "POST /new-node": PageCase("/new-node", (403, 403, 403, 403, 409), {"name": "node7"}),  # no authority here
+    "POST /nodes/<name>/command": PageCase("/nodes/node1/command", (403, 403, 403, 403, 409), {}),
+    "POST /nodes/<name>/drain": PageCase("/nodes/node1/drain", ADMINS_DO, {}),
+    "POST /nodes/<name>/undrain": PageCase("/nodes/node1/undrain", ADMINS_DO, {}),
+    "POST /nodes/<name>/rename": PageCase("/nodes/node1/rename", (403, 403, 403, 403, 409), {"name": "node7"}),
+    "POST /nodes/<name>/remove": PageCase("/nodes/node1/remove", (403, 403, 403, 403, 409), SURE),
     "POST /nodes/<name>/evacuate": PageCase("/nodes/node1/evacuate", (403, 403, 403, 403, 409), {"confirmed": "yes"}),
     "POST /nodes/<name>/gc": PageCase("/nodes/node1/gc", ADMINS_DO, {}),
     "POST /nodes/<name>/gc/apply": PageCase("/nodes/node1/gc/apply", (403, 403, 403, 403, 409), {"seen": "x"}),

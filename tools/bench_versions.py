@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import demo
 
+from slicemgr.bench.report import stats
 from slicemgr.client import Client
 
-_RESAMPLES = 5000
 _NAME = "bench-versions"
 
 
@@ -39,13 +37,6 @@ def turn(node: Client, key: str) -> tuple[float, float]:
     created = time.monotonic()
     made.delete()
     return created - started, time.monotonic() - created
-
-
-def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Where the median lies with 95 % confidence."""
-    chosen = random.Random(1)
-    found = sorted(statistics.median(chosen.choices(ratios, k=len(ratios))) for _ in range(_RESAMPLES))
-    return found[int(_RESAMPLES * 0.025)], found[int(_RESAMPLES * 0.975)]
 
 
 def main() -> None:
@@ -66,7 +57,7 @@ def main() -> None:
     for index, what in enumerate(("create", "delete")):
         before, now = ([one[index] for one in seconds[name]] for name in clones)
         ratios = [later / earlier for earlier, later in zip(before, now, strict=True)]
-        low, high = interval(ratios)
+        low, high = stats.bootstrap(ratios, statistics.median) or (ratios[0], ratios[0])
         medians = " → ".join(f"{statistics.median(one) * 1000:.0f} ms" for one in (before, now))
         print(f"{what}: {medians}, ratio {statistics.median(ratios):.3f} ({low:.3f}–{high:.3f}, n = {len(ratios)})")
 

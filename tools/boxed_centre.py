@@ -19,6 +19,7 @@ from nodebox_switch import Switch
 
 from slicemgr.hub import broker_files
 
+NAME = "centre"  # of the node, if it is one
 AMQP, WEB = 5671, 8480
 READY = 300.0  # seconds; for a machine with much load
 STATE = Path("/var/lib/slicemgr")
@@ -28,7 +29,7 @@ _FILES, _WORK = STATE / "broker", STATE / "rabbitmq"
 _AUTHORITY = STATE / "authority/certificate.pem"
 _TEXT = """\
 [node]
-name = "centre"
+name = "{name}"
 address = "{address}"
 
 [store]
@@ -43,14 +44,37 @@ proxies = 1
 
 [hub]
 broker = "{address}:{amqp}"
+{hub_user}
 """
+_HUB_USER = 'user = "64128:64128"'
 
 
 class Daemons:
-    """Programs in the background of a box. venv: the virtual environment with slicemgr."""
+    """Programs in the background of a box. venv: the virtual environment with slicemgr.
+
+    clock: seconds by which the clock of programs that are started is ahead.
+    """
 
     def __init__(self, box: Box, venv: Path = VENV) -> None:
-        self.box, self.venv = box, venv
+        self.box, self.venv, self.clock = box, venv, 0
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        if not self.clock:
+            return {}
+        library = RUN / "clock_shift.so"
+        if not library.exists():
+            words = [
+                "gcc",
+                "-O2",
+                "-shared",
+                "-fPIC",
+                "-o",
+                str(library),
+                str(Path(__file__).with_name("clock_shift.c")),
+            ]
+            subprocess.run([*words, "-ldl"], check=True)
+        return {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(self.clock)}
 
     def slicemgr(self, command: str, ready: Callable[[], bool] = lambda: True) -> None:
         """Run `slicemgr COMMAND` until the box ends."""
@@ -59,7 +83,7 @@ class Daemons:
     def run(self, tag: str, words: Sequence[str], ready: Callable[[], bool], **environment: str) -> None:
         """Start a program unless it runs, and wait until it is ready. Raises BoxError if it ends before."""
         if self.box.daemon(tag) is None:
-            self.box.background(tag, words, environment)
+            self.box.background(tag, words, {**self._environment, **environment})
         self.wait(tag, ready)
 
     def wait(self, tag: str, ready: Callable[[], bool]) -> None:
@@ -77,17 +101,26 @@ class Daemons:
 
     def shell(self, script: str) -> None:
         """Run a script in the box. Raises BoxError."""
-        done = self.box.run(["sh", "-ec", script], timeout=READY)
+        done = self.run_shell(script)
         if done.returncode != 0:
             raise BoxError(f"{self.box.name}: {script.splitlines()[0]} …: {done.stderr.strip()}")
 
+    def run_shell(self, script: str) -> subprocess.CompletedProcess[str]:
+        given = [f"export {name}={value}\n" for name, value in self._environment.items()]
+        return self.box.run(["sh", "-ec", "".join(given) + script], timeout=READY)
+
 
 class Centre:
-    """`start` brings it up, or starts what does not run; then it has an address, at which users and nodes reach it."""
+    """`start` brings it up, or starts what does not run; then it has an address, at which users and nodes reach it.
 
-    def __init__(self, box: Box, switch: Switch) -> None:
-        self.box, self.address = box, ""
-        self._switch, self._daemons = switch, Daemons(box)
+    with_agent: it is also a node, whose agent uses the database of the service. daemons: its programs, with the
+    version of slicemgr.
+    """
+
+    def __init__(self, box: Box, switch: Switch, venv: Path = VENV, *, with_agent: bool = False) -> None:
+        self.box, self.address, self.with_agent = box, "", with_agent
+        self.daemons = Daemons(box, venv)
+        self._switch = switch
 
     @property
     def url(self) -> str:
@@ -99,18 +132,26 @@ class Centre:
         return RUN / self.box.name / "authority.pem"
 
     def start(self) -> None:
-        self.box.make(link="none", with_libvirt=False)
+        self.box.make(link="none", with_libvirt=self.with_agent)
         self.address = self.box.plug(self._switch)
         self._start_database(self._write_settings())
-        self._daemons.shell(f"{VENV}/bin/slicemgr init")
-        self._daemons.slicemgr("signer", self.box.path(_AUTHORITY).exists)
+        self.daemons.shell(f"{self.daemons.venv}/bin/slicemgr init")
+        self.daemons.slicemgr("signer", self.box.path(_AUTHORITY).exists)
         self.authority.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.authority.write_bytes(self.box.path(_AUTHORITY).read_bytes())
+        self.start_programs()
+
+    def start_programs(self) -> None:
+        """Start what does not run, in a centre that was started before. Raises BoxError."""
+        self._start_database(self._write_settings())
         self._start_broker()
-        self._daemons.slicemgr("hub")
-        self._daemons.slicemgr("web", lambda: self._daemons.listens(WEB))
+        self.daemons.slicemgr("hub")
+        self.daemons.slicemgr("web", lambda: self.daemons.listens(WEB))
         if self.box.daemon("nginx") is None:
             self._start_nginx()
+        if self.with_agent and self.box.daemon("agent") is None:
+            before = self.daemons.log("agent").count("is ready")
+            self.daemons.slicemgr("agent", lambda: self.daemons.log("agent").count("is ready") > before)
 
     def _write_settings(self) -> str:
         """Returns the password of the database, which is made once."""
@@ -119,7 +160,8 @@ class Centre:
             secret.touch(mode=0o600)
             secret.write_text(secrets.token_urlsafe(24))
         password = secret.read_text()
-        places = {"user": postgres_server.USER, "sockets": _SOCKETS, "web": WEB, "amqp": AMQP}
+        places = {"name": NAME, "user": postgres_server.USER, "sockets": _SOCKETS, "web": WEB, "amqp": AMQP}
+        places["hub_user"] = _HUB_USER if self.daemons.venv == VENV else ""  # an earlier version may not know it
         settings = self.box.path(SETTINGS)
         settings.touch(mode=0o600)
         settings.write_text(_TEXT.format(address=self.address, password=password, **places))
@@ -132,32 +174,32 @@ class Centre:
             given.touch(mode=0o600)
             given.write_text(password)
             words = postgres_server.init_words(new, Path("/run/password"))
-            self._daemons.shell(f"""\
+            self.daemons.shell(f"""\
 chown {user} /run/password
 rm -rf {new}
 install --directory --mode=700 --owner={user} --group={user} {new}
 cd /; {" ".join(words)}
 rm /run/password
 mv {new} {_CLUSTER}""")
-        self._daemons.shell(f"install --directory --owner={user} --group={user} {_SOCKETS}")
+        self.daemons.shell(f"install --directory --owner={user} --group={user} {_SOCKETS}")
         if self.box.daemon("postgres") is None:
             for left in (_CLUSTER / "postmaster.pid", _SOCKETS / ".s.PGSQL.5432.lock"):  # of before a reboot or a kill
                 self.box.path(left).unlink(missing_ok=True)
         words = [*postgres_server.unprivileged(), *postgres_server.server_words(_CLUSTER, _SOCKETS)]
         ready = [str(postgres_server.programs() / "pg_isready"), "-q", "-h", str(_SOCKETS)]
-        self._daemons.run("postgres", words, lambda: self.box.run(ready).returncode == 0)
+        self.daemons.run("postgres", words, lambda: self.box.run(ready).returncode == 0)
 
     def _start_broker(self) -> None:
         user = broker_server.USER
         if not self.box.path(_FILES / broker_files.COMPLETE).exists():
-            self._daemons.shell(f"""\
+            self.daemons.shell(f"""\
 rm -rf {_FILES} {STATE}/hub
-{VENV}/bin/slicemgr broker-files {_FILES}
+{self.daemons.venv}/bin/slicemgr broker-files {_FILES}
 chown -R {user}: {_FILES}""")
-        self._daemons.shell(f"install --directory --mode=700 --owner={user} --group={user} {_WORK}")
+        self.daemons.shell(f"install --directory --mode=700 --owner={user} --group={user} {_WORK}")
         words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", str(broker_server.program())]
         environment = broker_server.environment(_FILES, _WORK)
-        self._daemons.run("rabbitmq", words, lambda: self._daemons.listens(AMQP), **environment)
+        self.daemons.run("rabbitmq", words, lambda: self.daemons.listens(AMQP), **environment)
 
     def _start_nginx(self) -> None:
         """The web page has the certificate of the broker, which is for the same address."""
@@ -167,7 +209,7 @@ chown -R {user}: {_FILES}""")
             "testbed.example": self.address,
         }
         boxed_nginx.start(self.box, SETTINGS.parent, names)
-        self._daemons.wait("nginx", lambda: self._daemons.listens(443))
+        self.daemons.wait("nginx", lambda: self.daemons.listens(443))
 
     def client(self) -> dict[str, str]:
         """The settings of a client for the built-in admin, from outside of the box."""
@@ -185,4 +227,4 @@ chown -R {user}: {_FILES}""")
         ).stdout
 
     def sign_in_link(self) -> str:
-        return self.box.run([VENV / "bin/slicemgr", "sign-in-link"], check=True).stdout.strip()
+        return self.box.run([self.daemons.venv / "bin/slicemgr", "sign-in-link"], check=True).stdout.strip()

@@ -7,7 +7,7 @@ import shutil
 import signal
 from pathlib import Path
 
-from boxed_centre import READY, SETTINGS, STATE, Centre, Daemons
+from boxed_centre import SETTINGS, STATE, Centre, Daemons
 from demo import VENV
 from nodebox_box import Box
 from nodebox_linux import BoxError
@@ -41,28 +41,48 @@ iptables -t nat -A PREROUTING -i wan -p udp --dport {_PORTS} -j DNAT --to-destin
 class BoxedNode:
     """behind_nat: its box is at a router with the address of the node, which forwards the ports of slivers.
 
-    venv: the virtual environment with its version of slicemgr.
+    venv: the virtual environment with its version of slicemgr. trip: milliseconds that its cable adds to a round trip.
+    more: settings.
     """
 
     def __init__(
-        self, box: Box, switch: Switch, name: str, site: str, *, behind_nat: bool = False, venv: Path = VENV
+        self,
+        box: Box,
+        switch: Switch,
+        name: str,
+        site: str,
+        *,
+        behind_nat: bool = False,
+        venv: Path = VENV,
+        trip: float = 0.0,
+        more: str = "",
     ) -> None:
         self.box, self.name, self.site, self.address = box, name, site, ""
+        self._more = more
         self.daemons = Daemons(box, venv)
-        self._switch, self._behind_nat = switch, behind_nat
+        self._switch, self._behind_nat, self._trip = switch, behind_nat, trip
 
     def start(self, centre: Centre) -> None:
         """Bring the box up, let it join unless it has, and start what does not run."""
         self.box.make(link="outside" if self._behind_nat else "none")
-        self.address = self.box.plug(self._switch, outside=self._behind_nat)
+        self.address = self.box.plug(self._switch, outside=self._behind_nat, delay=self._trip / 2)
         if self._behind_nat:
             done = self.box.run_outside(["sh", "-ec", _ROUTER, "sh", self.box.address])
             if done.returncode != 0:
                 raise BoxError(f"the router of {self.name}: {done.stderr.strip()}")
-        self.box.path(SETTINGS).write_text(_TEXT.format(name=self.name, address=self.address))
+        self.box.path(SETTINGS).write_text(_TEXT.format(name=self.name, address=self.address) + self._more)
         if not self._is_member(centre):
             self._join(centre)
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Start everything after a reboot, also without the centre. Raises BoxError."""
         self.daemons.shell(f"{self.daemons.venv}/bin/slicemgr init")
+        self.start_programs()
+
+    def start_programs(self) -> None:
+        """Start what does not run, on a host that has joined. Raises BoxError."""
+        self.box.libvirtd("start")
         self.daemons.slicemgr("link")
         if self.box.daemon("agent") is None:
             before = self.daemons.log("agent").count("is ready")
@@ -89,7 +109,7 @@ class BoxedNode:
         if self._state(centre) in ("joined", "active"):
             centre.slicectl("node", "remove", self.name, "--yes")
         line = centre.slicectl("node", "add", self.name, "--site", self.site).strip()
-        done = self.box.run(["sh", "-ec", f"PATH={self.daemons.venv}/bin:$PATH; {line}"], timeout=READY)
+        done = self.daemons.run_shell(f"PATH={self.daemons.venv}/bin:$PATH; {line}")
         if done.returncode != 0:
             raise BoxError(f"{self.name} could not join: {done.stderr.strip()}")
 

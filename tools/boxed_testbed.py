@@ -10,10 +10,12 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import demo
+from boxed_centre import NAME as CENTRE
 from boxed_centre import READY, Centre
 from boxed_node import BoxedNode
 from demo import CLONE, HERE, RUN, VENV
@@ -33,12 +35,21 @@ def say(text: str) -> None:
 class BoxedTestbed:
     """prefix: of the names of its boxes, so that several testbeds of a clone have different ones.
 
-    nodes_venv: the virtual environment with the nodes' version of slicemgr.
+    nodes_venv: the virtual environment with the nodes' version of slicemgr. centre_venv: that of the centre. trips:
+    milliseconds of the round trip that the cables of nodes add. centre_runs: the centre is a node, too.
     """
 
-    def __init__(self, prefix: str = "", nodes_venv: Path = VENV) -> None:
+    def __init__(
+        self,
+        prefix: str = "",
+        nodes_venv: Path = VENV,
+        centre_venv: Path = VENV,
+        *,
+        trips: Mapping[str, float] | None = None,
+        centre_runs: bool = False,
+    ) -> None:
         self.switch = Switch(f"{prefix}switch-{CLONE}")
-        self.centre = Centre(Box(f"{prefix}centre-{CLONE}"), self.switch)
+        self.centre = Centre(Box(f"{prefix}centre-{CLONE}"), self.switch, centre_venv, with_agent=centre_runs)
         self.nodes = {
             name: BoxedNode(
                 Box(f"{prefix}{name}-{CLONE}"),
@@ -47,6 +58,7 @@ class BoxedTestbed:
                 site,
                 behind_nat=name in BEHIND_NAT,
                 venv=nodes_venv,
+                trip=(trips or {}).get(name, 0.0),
             )
             for name, site in SITES.items()
         }
@@ -80,12 +92,13 @@ class BoxedTestbed:
         if any(one["name"] == SLICE for one in self.ask("list")):
             say("deleting the slice of the last time")
             self.centre.slicectl("delete", SLICE)
-        count = len(self.nodes)
+        every = {*self.nodes, CENTRE} if self.centre.with_agent else set(self.nodes)
+        count = len(every)
         say(f"slicectl create {SLICE} --type lxc --count {count}")
         words = ("--type", "lxc", "--image", RECIPE, "--count", str(count), "--ssh-key", f"{key}.pub")
         self.centre.slicectl("create", SLICE, *words)
         slivers = self.ask("show", SLICE)["slivers"]
-        if {one["node"] for one in slivers} != set(self.nodes):
+        if {one["node"] for one in slivers} != every:
             raise BoxError(f"the slice is not on all nodes: {[one['node'] for one in slivers]}")
         login = ("ssh", "-i", key)
         return "".join(
@@ -109,14 +122,26 @@ class BoxedTestbed:
         self.switch.destroy()
 
 
+def _trip(text: str) -> tuple[str, float]:
+    """NODE=MS. Raises ValueError."""
+    name, _, milliseconds = text.partition("=")
+    if name not in SITES or not 0 <= float(milliseconds) <= 10_000:
+        raise ValueError(text)
+    return name, float(milliseconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     help_ = "the virtual environment with the nodes' version of slicemgr, such as that of the release before"
     parser.add_argument("--nodes-venv", type=Path, default=VENV, help=help_)
+    help_ = "milliseconds of the round trip that the cable of a node adds, such as n2=100; can be repeated"
+    parser.add_argument("--delay", type=_trip, action="append", default=[], metavar="NODE=MS", help=help_)
+    parser.add_argument("--centre-runs", action="store_true", help="the centre runs slivers, too")
     asked = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("testbed: must be root: it makes namespaces and btrfs pools")
-    started, testbed = time.monotonic(), BoxedTestbed(nodes_venv=asked.nodes_venv.absolute())
+    started, found = time.monotonic(), {"trips": dict(asked.delay), "centre_runs": asked.centre_runs}
+    testbed = BoxedTestbed(nodes_venv=asked.nodes_venv.absolute(), **found)
     RUN.mkdir(mode=0o700, exist_ok=True)
     try:
         with locked(RUN / "testbed"):

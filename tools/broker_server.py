@@ -13,16 +13,13 @@ import os
 import secrets
 import shutil
 import signal
-import subprocess
-import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from nodebox_linux import CLONE_NEWNET, setns
+from private_server import PrivateServer
 
 from slicemgr.certificates.authority import Authority
 from slicemgr.hub import broker_files
@@ -30,7 +27,7 @@ from slicemgr.policy import broker
 
 USER = "rabbitmq"  # created by Debian's package
 HOST, PORT, MANAGEMENT = "127.0.0.1", 5671, 15672
-_START = 120.0  # seconds
+_START = 300.0  # seconds; for a machine with much load
 
 
 def program() -> Path:
@@ -54,31 +51,17 @@ def environment(files: Path, work: Path) -> dict[str, str]:
     }
 
 
-class Broker:
-    """A broker that runs within a context. authority: of its certificate and of those of its clients.
+class Broker(PrivateServer):
+    """authority: of its certificate and of those of its clients.
 
     own_network: whether each start makes a network for it; otherwise it uses that of this process.
     """
 
     def __init__(self, authority: Authority, *, own_network: bool = True) -> None:
+        super().__init__("RabbitMQ", "slicemgr-mq-")
         self.authority = authority
         self._network = ["--net"] if own_network else []
         self.password = secrets.token_urlsafe(24)
-        self.folder = Path(tempfile.mkdtemp(prefix="slicemgr-mq-", dir="/tmp"))
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self._prepare()
-            self.start()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-        shutil.rmtree(self.folder)
 
     def _prepare(self) -> None:
         self.folder.chmod(0o711)
@@ -99,15 +82,7 @@ class Broker:
         inner = f"ip link set lo up && setpriv --reuid={USER} --regid={USER} --init-groups {program()}; exit $?"
         words = ["setpriv", "--pdeathsig=KILL", "--", "unshare", *self._network, "--pid", "--fork", "--kill-child"]
         words += ["--mount-proc", "sh", "-c", inner]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=environment(made, made)
-            )
-        deadline = time.monotonic() + _START
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"RabbitMQ does not start: {self.log()[-2000:]}")
-            time.sleep(0.1)
+        self._run(words, _START, environment(made, made))
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -117,14 +92,7 @@ class Broker:
 
     def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
         """End the broker and everything in its namespaces."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(number)
-            process.kill()
-            process.wait()
-
-    def log(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")
+        self._end(number)
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:

@@ -448,8 +448,11 @@ class Box:
                 self._connect_lan(self.spec.lans[-1])
         return self.facts()
 
-    def plug(self, switch: Switch, *, outside: bool = False) -> str:
-        """Connect the box, or its outside namespace, to a switch, unless it is connected. Returns its address."""
+    def plug(self, switch: Switch, *, outside: bool = False, delay: float = 0.0) -> str:
+        """Connect the box, or its outside namespace, to a switch, unless it is connected. Returns its address.
+
+        delay: milliseconds that a frame needs in each direction; a cable with another delay is replaced.
+        """
         with locked(BOXES):
             spec = self.spec
             found = next((one for one in spec.cables if one.switch == switch.name), None)
@@ -457,11 +460,21 @@ class Box:
                 others = [Box(name) for name in names()]
                 taken = {one.address for box in others if box.exists for one in box.spec.cables}
                 device = "wan" if outside else f"net{len(spec.cables)}"
-                found = Cable(switch.name, device, switch.free_address(taken), outside)
+                found = Cable(switch.name, device, switch.free_address(taken), outside, delay)
                 _write(self, cables=(*spec.cables, found))
+            elif found.delay != delay:
+                changed = dataclasses.replace(found, delay=delay)
+                _write(self, cables=tuple(changed if one == found else one for one in spec.cables))
+                self._unplug(switch, found)
         with locked(self.directory):
             self._connect_cables()
         return found.address.partition("/")[0]
+
+    def _unplug(self, switch: Switch, cable: Cable) -> None:
+        state = self._running()
+        where = state.outside if cable.outside else state.keeper
+        if where is not None and switch.pid is not None:
+            switch.disconnect(cable, self.name, where.pid)
 
     def _connect_cables(self) -> None:
         """A cable to a switch that does not run is left out until `make`."""

@@ -72,7 +72,8 @@ def batch(pid: int | None, lines: Iterable[str]) -> None:
 
 def has_device(pid: int, device: str) -> bool:
     """Whether the network namespace of a process has a device."""
-    return f" {device}:" in Path(f"/proc/{pid}/net/dev").read_text()
+    lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()
+    return any(line.split(":")[0].strip() == device for line in lines)
 
 
 def remove_host_device(device: str) -> None:

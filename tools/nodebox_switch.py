@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import shutil
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
@@ -19,21 +21,27 @@ from pathlib import Path
 import nodebox_cgroups as cgroups
 import nodebox_keeper as keeper
 import nodebox_network as network
-from nodebox_linux import BoxError, Process, detach, locked, write_json
+from nodebox_linux import BoxError, Process, detach, locked, wait_until, write_json
 
 SWITCHES = Path("/var/tmp/slicemgr-switches")
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 BRIDGE, HOST_PORT = "br0", "host"
+_DELAY_READY = 60.0  # seconds; for a machine with much load
+_DELAY = Path(__file__).with_name("nodebox_delay.py")
 
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """A veth between a box and a switch. address: with its prefix length. outside: in the box's outside namespace."""
+    """A veth between a box and a switch. address: with its prefix length. outside: in the box's outside namespace.
+
+    delay: milliseconds that a frame needs in each direction; with one, the cable consists of taps (`nodebox_delay`).
+    """
 
     switch: str
     device: str
     address: str
     outside: bool = False
+    delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +151,11 @@ class Switch:
             raise BoxError(f"switch {self.name!r} does not run: nodebox switch {self.name} make")
         if network.has_device(self.pid, port) and network.has_device(pid, cable.device):
             return
-        for where, device in ((self.pid, port), (pid, cable.device)):
-            with contextlib.suppress(BoxError):  # the kernel may be removing it with the namespace of its other end
-                network.batch(where, [f"link del {device}"])
-        network.batch(self.pid, [f"link add {port} type veth peer name {cable.device} netns {pid}"])
+        self.disconnect(cable, owner, pid)
+        if cable.delay:
+            self._start_delay(port, pid, cable)
+        else:
+            network.batch(self.pid, [f"link add {port} type veth peer name {cable.device} netns {pid}"])
         network.batch(self.pid, [f"link set {port} master {BRIDGE} up"])
         network.batch(
             pid,
@@ -156,3 +165,26 @@ class Switch:
                 f"route replace default via {self.gateway}",
             ],
         )
+
+    def disconnect(self, cable: Cable, owner: str, pid: int) -> None:
+        """Remove both ends of a cable, if they are there."""
+        for where, device in ((self.pid, network.port_device(f"{owner} {cable.device}")), (pid, cable.device)):
+            with contextlib.suppress(BoxError):  # the kernel may be removing it with the namespace of its other end
+                network.batch(where, [f"link del {device}"])
+
+    def _start_delay(self, port: str, pid: int, cable: Cable) -> None:
+        """Start the process that makes both ends of a cable with a delay, and wait for them.
+
+        It ends with the switch or the box.
+        """
+        switch = self.pid
+        words = (_DELAY, str(switch), port, str(pid), cable.device, str(cable.delay))
+        argv = [sys.executable, *map(str, words)]
+        detach(lambda: os.execv(sys.executable, argv), log=self.directory / "delay.log")
+
+        def there() -> bool:
+            return network.has_device(switch or 0, port) and network.has_device(pid, cable.device)
+
+        if not wait_until(there, _DELAY_READY):
+            log = (self.directory / "delay.log").read_text()
+            raise BoxError(f"the cable of {self.name} with a delay does not start: {log[-500:]}")

@@ -10,15 +10,16 @@ import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
+from private_server import PrivateServer
+
 USER = "postgres"  # created by Debian's package; PostgreSQL refuses to run as root
+_PATIENCE = 60.0  # seconds for its start and its end
+_PATIENCE_OF_KEPT = 600.0  # much is written at the end of a large one
 _SETTINGS = (
     *("fsync=off", "full_page_writes=off", "autovacuum=off"),
     *("listen_addresses=", "shared_buffers=32MB", "max_wal_size=256MB", "log_statement=none"),
@@ -57,30 +58,27 @@ def server_words(data: Path, sockets: Path, *settings: str) -> list[str]:
     return words
 
 
-class Server:
-    """A server that runs within a context. Its files are removed at the end."""
+class Server(PrivateServer):
+    """kept: a folder whose databases remain for the next server; its path must be short, as that of a socket."""
 
-    def __init__(self, *settings: str) -> None:
-        self.password = secrets.token_urlsafe(12) + "/@:?"  # with characters that must be quoted in a URL
-        self.folder = Path(tempfile.mkdtemp(prefix="slicemgr-pg-", dir="/tmp"))  # the path of a socket must be short
+    def __init__(self, *settings: str, kept: Path | None = None) -> None:
+        super().__init__("PostgreSQL", "slicemgr-pg-", kept)
+        self.password = self._password()
         self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Self:
-        try:
-            self._prepare()
-            self.start()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-        shutil.rmtree(self.folder)
+    def _password(self) -> str:
+        file = self.folder / "superuser"
+        if self._kept and file.exists():
+            return file.read_text()
+        made = secrets.token_urlsafe(12) + "/@:?"  # with characters that must be quoted in a URL
+        file.touch(0o600)
+        file.write_text(made)
+        return made
 
     def _prepare(self) -> None:
         self.folder.chmod(0o711)
+        if (self.folder / "data" / "PG_VERSION").exists():
+            return
         secret = self.folder / "password"
         secret.write_text(self.password)
         for directory in (self.folder / "data", self.folder / "s"):
@@ -88,36 +86,22 @@ class Server:
         if os.geteuid() == 0:
             for path in (secret, self.folder / "data", self.folder / "s"):
                 shutil.chown(path, USER, USER)
-        _run(init_words(self.folder / "data", secret))
+        _done(init_words(self.folder / "data", secret))
         secret.unlink()
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
         follow = unprivileged("--pdeathsig=INT")  # it ends with its parent process
         words = [*follow, *server_words(self.folder / "data", self.folder / "s", *self._settings)]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
+        self._run(words, _PATIENCE)
+
+    def _answers(self) -> bool:
         ready = [str(programs() / "pg_isready"), "-q", "-h", str(self.folder / "s")]
-        deadline = time.monotonic() + 60
-        while subprocess.run(ready, stdin=subprocess.DEVNULL).returncode != 0:
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"PostgreSQL does not start: {self.log()[-2000:]}")
-            time.sleep(0.05)
+        return subprocess.run(ready, stdin=subprocess.DEVNULL).returncode == 0
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> None:
         """Stop the server. SIGINT ends connections and stops cleanly; SIGQUIT simulates a crash."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(number)
-        try:
-            process.wait(timeout=60)
-        finally:
-            process.kill()
-            process.wait()
-
-    def log(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")
+        self._end(number, _PATIENCE_OF_KEPT if self._kept else _PATIENCE)
 
     def url(self, database: str = USER, user: str = USER, password: str | None = None) -> str:
         """The URL of a database, for `store.url`."""
@@ -133,7 +117,7 @@ class Server:
             return cursor.fetchall() if cursor.description else []
 
 
-def _run(words: Sequence[str]) -> None:
+def _done(words: Sequence[str]) -> None:
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/")
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(words[:6])} …: {done.stderr}")

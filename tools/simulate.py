@@ -1,10 +1,12 @@
 """Simulate a testbed of many nodes on this machine, and compare what its centre does with the aims for it.
 
-    tools/simulate.py [--nodes 1000] [--links 50] [--slivers 1000000] [--ports 20] [--minutes 10] [--json FILE]
+    tools/simulate.py [--nodes 1000] [--links 50] [--slivers 1000000] [--ports 20] [--minutes 10] [--kept FOLDER]
+                      [--report FILE]
 
 PostgreSQL, RabbitMQ, `slicemgr hub`, the service and placement are real. LINKS nodes have the real link and a real
 mirror, with a converger that needs no time; the others only speak the protocol. Nothing uses a network but loopback.
 The figures are those of this machine with all its nodes on it: compare them with one another, and with the aims.
+To write the rows takes minutes: with `--kept` the next run finds them in FOLDER.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import simulated_nodes
+import simulated_report
 import simulated_rows
 import sqlalchemy as sa
 from broker_server import HOST, MANAGEMENT, PORT, Broker
 from postgres_server import Server
+from simulated_report import Aim, Aims, say
 
 import slicemgr.store
 from slicemgr.config import Config, HubConfig, NodeConfig, StoreConfig
@@ -43,7 +47,10 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 from slicemgr.web import create_app
 
-SETTINGS = ("shared_buffers=512MB", "autovacuum=on", "max_wal_size=4GB", "maintenance_work_mem=256MB")
+SETTINGS = (
+    *("shared_buffers=512MB", "autovacuum=on", "max_wal_size=4GB", "maintenance_work_mem=256MB"),
+    *("wal_level=minimal", "max_wal_senders=0", "shared_preload_libraries=pg_stat_statements"),
+)
 ADMIN = Principal(schema.ADMIN, True)
 TOKEN = "simulate"
 PATIENCE = 1800.0  # seconds for anything that must happen
@@ -51,23 +58,6 @@ LISTS = ("/api/v1/slices?limit=100", "/api/v1/slices?limit=100&project=p00000", 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _INSIDE = "SLICEMGR_SIMULATION"  # set in the network of the simulation
 _PROCESSES = 4  # with the nodes that only speak the protocol
-
-
-@dataclass
-class Aim:
-    """A figure beside what it is to be at most."""
-
-    what: str
-    most: float
-    unit: str
-    figure: float | None = None
-    note: str = ""
-
-    def line(self) -> str:
-        if self.figure is None:
-            return f"{self.what:<52}{'-':>10}   not measured {self.note}"
-        verdict = "met" if self.figure <= self.most else "missed"
-        return f"{self.what:<52}{self.figure:>10.2f} {self.unit:<6} at most {self.most:g}: {verdict} {self.note}"
 
 
 @dataclass
@@ -112,7 +102,7 @@ class Crowd:
 class Centre:
     """The centre of a testbed: rows, broker, hub."""
 
-    def __init__(self, folder: Path, options: argparse.Namespace, postgres: Server, url: str) -> None:
+    def __init__(self, folder: Path, options: argparse.Namespace, url: str) -> None:
         self.folder, self.options = folder, options
         node = NodeConfig(name="centre", state_dir=folder / "s", run_dir=folder / "r", pool=folder / "p")
         hub = HubConfig(broker=f"{HOST}:{PORT}", management=f"{HOST}:{MANAGEMENT}")
@@ -120,9 +110,6 @@ class Centre:
         for directory in (node.state_dir, node.run_dir, self.config.uploads_dir, self.config.experiments_dir):
             directory.mkdir(parents=True, exist_ok=True)
         schema.upgrade(url)
-        began = time.monotonic()
-        simulated_rows.fill(postgres.url("simulated"), options.nodes, options.slivers, options.ports)
-        say(f"{options.slivers} slivers on {options.nodes} nodes are written in {time.monotonic() - began:.0f} s")
         self.store = slicemgr.store.open(self.config)
         with self.store.write() as c:
             row = {"hash": authentication.digest(TOKEN), "user": schema.ADMIN, "id": "simulate", "label": "simulate"}
@@ -152,8 +139,29 @@ class Centre:
         return (self.folder / "hub.log").read_text()[-2000:]
 
 
-def say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+def prepare(options: argparse.Namespace, postgres: Server) -> str:
+    """A database with the rows of the testbed; its URL."""
+    if not postgres.sql("SELECT 1 FROM pg_roles WHERE rolname = 'slicemgr'"):
+        postgres.sql("CREATE ROLE slicemgr LOGIN PASSWORD '" + postgres.password + "'")
+    filled = f"filled_{options.nodes}_{options.slivers}_{options.ports}"
+    began = time.monotonic()
+    if not postgres.sql(f"SELECT 1 FROM pg_database WHERE datname = '{filled}'"):
+        postgres.sql("DROP DATABASE IF EXISTS new")
+        postgres.sql("CREATE DATABASE new OWNER slicemgr")
+        schema.upgrade(postgres.url("new", "slicemgr"))
+        simulated_rows.fill(postgres.url("new"), options.nodes, options.slivers, options.ports)
+        postgres.sql(f"ALTER DATABASE new RENAME TO {filled}")
+    if options.kept:
+        postgres.sql("DROP DATABASE IF EXISTS simulated")
+        postgres.sql(f"CREATE DATABASE simulated TEMPLATE {filled} OWNER slicemgr STRATEGY FILE_COPY")
+        postgres.sql("UPDATE nodes SET agent_seen_at = now() AT TIME ZONE 'utc'", "simulated")
+    else:
+        postgres.sql(f"ALTER DATABASE {filled} RENAME TO simulated")
+    postgres.sql("CREATE EXTENSION IF NOT EXISTS pg_stat_statements", "simulated")
+    say(
+        f"{options.slivers} slivers on {options.nodes} nodes are in the database after {time.monotonic() - began:.0f} s"
+    )
+    return postgres.url("simulated", "slicemgr")
 
 
 def seconds_until(check: Callable[[], object], what: str, patience: float = PATIENCE) -> float:
@@ -201,8 +209,10 @@ def lists(centre: Centre) -> Aim:
             assert answer.status_code == 200, answer.text
 
         get(0)
+        used = time.process_time()
         median = statistics.median(timed(get, 15))
-        notes.append(f"{path} {median:.0f} ms")
+        used = (time.process_time() - used) / 15 * 1000
+        notes.append(f"{path} {median:.0f} ms, {used:.0f} ms of processor time of the service")
         aim.figure = max(aim.figure or 0.0, median)
     aim.note = f"({'; '.join(notes)})"
     return aim
@@ -302,23 +312,14 @@ def vanished(centre: Centre, crowd: Crowd, count: int) -> Aim:
     return Aim(f"{count} vanished nodes get no slivers", 40, "s", took)
 
 
-def simulate(options: argparse.Namespace, folder: Path, postgres: Server) -> list[Aim]:
-    postgres.sql("CREATE ROLE slicemgr LOGIN PASSWORD '" + postgres.password + "'")
-    postgres.sql("CREATE DATABASE simulated OWNER slicemgr")
-    centre = Centre(folder, options, postgres, postgres.url("simulated", "slicemgr"))
+def simulate(options: argparse.Namespace, folder: Path, postgres: Server, aims: Aims) -> None:
+    centre = Centre(folder, options, prepare(options, postgres))
     authority = signer.prepare(centre.store, centre.config.authority_dir)
     simulated_nodes.make_template(folder)
     for number in range(options.nodes):
         identity = simulated_rows.identity(number)
         broker_files.write_client(authority, folder / identity, identity)
-    aims: list[Aim] = []
-    crowd = Crowd()
-
-    def add(*found: Aim) -> None:
-        aims.extend(found)
-        for one in found:
-            say(one.line())
-
+    crowd, add = Crowd(), aims.add
     with Broker(authority, own_network=False) as broker, contextlib.ExitStack() as stack:
         broker_files.write_client(authority, centre.config.hub_dir, policy.HUB, broker.password)
         stack.callback(crowd.end)
@@ -343,7 +344,6 @@ def simulate(options: argparse.Namespace, folder: Path, postgres: Server) -> lis
             add(work_on_links(centre, options.creates))
         add(reconnected(crowd, broker))
         add(vanished(centre, crowd, options.nodes // 10))
-    return aims
 
 
 def _in_own_network() -> None:
@@ -361,24 +361,35 @@ def main() -> int:
     parser.add_argument("--ports", type=int, default=20, help="of each sliver")
     parser.add_argument("--minutes", type=float, default=10, help="for which the idle hub is watched")
     parser.add_argument("--creates", type=int, default=50, help="slices to create for the times of placement")
+    parser.add_argument("--kept", type=Path, help="folder in which the filled database stays; with a short path")
     parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--report", type=Path, help="file for a table of the figures, in Markdown")
     options = parser.parse_args()
     _in_own_network()
-    with tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp") as name, Server(*SETTINGS) as postgres:
+    began, load, aims = time.monotonic(), os.getloadavg()[0], Aims()
+    failed = ""
+    with (
+        tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp") as name,
+        Server(*SETTINGS, kept=options.kept) as postgres,
+    ):
         folder = Path(name)
         folder.chmod(0o711)
         try:
-            aims = simulate(options, folder, postgres)
+            simulate(options, folder, postgres, aims)
         except TimeoutError as error:
             log = folder / "hub.log"
+            failed = f"not finished: {error}"
             print(f"{error}\n{log.read_text()[-3000:] if log.exists() else ''}")
-            return 1
-    print("\n".join(one.line() for one in aims))
+        slow = simulated_report.slowest(postgres)
+    table = simulated_report.table(aims.found, slow, options, (time.monotonic() - began) / 60, load, failed)
+    print(table)
+    if options.report:
+        options.report.write_text(table)
     if options.json:
         given = {key: value for key, value in vars(options).items() if key != "json"}
-        found = [{"what": one.what, "figure": one.figure, "unit": one.unit, "most": one.most} for one in aims]
-        options.json.write_text(json.dumps({"options": given, "aims": found}, indent=2) + "\n")
-    return 0
+        found = [{"what": one.what, "figure": one.figure, "unit": one.unit, "most": one.most} for one in aims.found]
+        options.json.write_text(json.dumps({"options": given, "aims": found}, indent=2, default=str) + "\n")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ FIELDS: dict[str, Any] = {
     "Node.state": "active",
     "Node.version": None,
     "beat_at": None,
+    "resync_at": None,
     "Operation.image": None,
     "Operation.kind": "create",
     "Operation.progress": {"done": 0, "total": 2},

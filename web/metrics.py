@@ -24,5 +24,6 @@ def metrics() -> Response:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Testbed(state().store, state().config))
     registry.register(state().refusals)
+    registry.register(state().image_traffic)
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return Response(encode(registry), content_type=content_type)

@@ -301,6 +301,9 @@ class Node(Schema):
     silent_since = fields.String(allow_none=True, metadata={"description": "the last report of a silent or lost node"})
     version = fields.String(allow_none=True, metadata={"description": "of a node that reports to the hub"})
     beat_at = fields.String(allow_none=True, metadata={"description": "when the hub stored its last report"})
+    resync_at = fields.String(
+        allow_none=True, metadata={"description": "since when it is to get all its rows again; null: it has them"}
+    )
     agent_seen_at = fields.String(allow_none=True)
     facts = fields.Dict()
     capacity = fields.Dict()

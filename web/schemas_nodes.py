@@ -120,6 +120,8 @@ class ImageOnNode(Schema):
     state = fields.String(metadata={"description": "fetching, ready or failed"})
     error = fields.String(metadata={"description": "of a failed attempt, which is repeated"})
     base_size = fields.Integer(metadata={"description": "bytes of its files in the pool of the node"})
+    disk = fields.String(metadata={"description": "fetching or ready: the disk image; empty: it has none"})
+    base = fields.String(metadata={"description": "fetching or ready: the base, for containers; empty: likewise"})
     updated_at = fields.String()
 
 

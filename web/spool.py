@@ -50,6 +50,21 @@ def receive(config: Config, setting: str = "max_image") -> Iterator[Received]:
         yield received
 
 
+@contextmanager
+def body(config: Config, most: int) -> Iterator[Received]:
+    """The body of a request of a node, of at most so many bytes, as a file; removed at the end unless it was kept.
+
+    Refused as by `receive`.
+    """
+    expected = expect(config)
+    if expected > most:
+        raise invalid("file", f"has {expected} bytes", f"send at most {most} bytes")
+    with spooled(config, _body(expected)) as received:
+        if received.size != expected:
+            raise invalid("file", f"was interrupted after {received.size} of {expected} bytes", "send it again")
+        yield received
+
+
 def place() -> AbstractContextManager[None]:
     """A thread for an upload of the user. Busy if there is none."""
     return state().thread_limits.held(Kind.UPLOAD, principal().user)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from flask import current_app, g, request
@@ -15,6 +15,7 @@ from slicemgr.service.accounts import authentication
 from slicemgr.service.accounts.sign_in import Authenticator
 from slicemgr.store import Store
 from slicemgr.web.dials import Dials
+from slicemgr.web.image_traffic import ImageTraffic
 from slicemgr.web.news import News
 from slicemgr.web.refusals import Refusals
 from slicemgr.web.remote_samples import RemoteSamples
@@ -31,6 +32,7 @@ class State:
     authenticator: Authenticator
     dials: Dials
     remote_samples: RemoteSamples
+    image_traffic: ImageTraffic = field(default_factory=ImageTraffic)
 
 
 def state() -> State:

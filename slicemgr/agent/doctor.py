@@ -26,6 +26,7 @@ from slicemgr.drivers.storage import btrfs_space
 from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
 from slicemgr.errors import Refused, SlicemgrError
 from slicemgr.human import size
+from slicemgr.ipc import clock_offset
 from slicemgr.model import SliverType
 from slicemgr.store.incarnation import REVIEW, Incarnation
 
@@ -35,6 +36,7 @@ _PROGRAMS = {
     "setpriv": "apt-get install util-linux",
     "prlimit": "apt-get install util-linux",
     "qemu-img": "apt-get install qemu-utils",
+    "zstd": "apt-get install zstd",
     "iptables-restore": "apt-get install iptables",
     "ip": "apt-get install iproute2",
     "tc": "apt-get install iproute2",
@@ -48,6 +50,7 @@ _LOOSE = 2  # value of rp_filter
 _ENOUGH_NEIGHBOURS = 65536
 _SHOWN = 5  # number of slivers at their limit that are named
 _OLD_KERNEL = (6, 7)
+_CLOCK = 5.0  # seconds by which clocks may differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ def examine(
         lambda: _conntrack(config.network, firewall),
         _rates,
         _files,
+        *([lambda: clock(clock_offset.read(config.clock_file))] if config.joined else []),
     ]
     return [check if check.ok is not True else replace(check, remedy="") for check in (one() for one in checks)]
 
@@ -111,6 +115,16 @@ def counters(wrong: Collection[str]) -> Check:
     """Whether what slivers were allocated is counted correctly. wrong: the nodes for which it is not. Pure."""
     detail = f"they differ from the slivers of {', '.join(wrong)}" if wrong else "agree with the slivers of all nodes"
     return Check("allocation counters", not wrong, detail, "restart the agent, which counts again; then report a bug")
+
+
+def clock(ahead: float | None) -> Check:
+    """Whether the clock of a host that joined is right. ahead: seconds, compared with the centre's. Pure."""
+    if ahead is None:
+        return Check(
+            "node clock", None, "not compared with the centre's", "start `slicemgr link`, and run the check again"
+        )
+    remedy = "run a time service, such as systemd-timesyncd or chrony, on this host and on the centre"
+    return Check("node clock", True if abs(ahead) < _CLOCK else None, clock_offset.words(ahead), remedy)
 
 
 def report(checks: list[Check]) -> dict[str, object]:

@@ -260,7 +260,7 @@ class ImageExchange:
         found = self._partial.get(one.sha256)
         if found is not None:
             return found
-        complete = names.image_file(self._config.images_dir, one.sha256, one.format)
+        complete = names.image_file(self._config.images_dir, one.image or one.sha256, one.format)
         if complete.is_file() and complete.stat().st_size == one.size:
             return complete, set(range(image_blocks.count(one.size)))
         return None

@@ -22,16 +22,17 @@ from slicemgr.ipc import image_socket, unix_socket
 
 log = logging.getLogger(__name__)
 
-_FORMAT = re.compile("qcow2|raw")
+_FORMAT = re.compile("qcow2|raw|base")
 
 
 class ImageOffers:
     """A context manager: serves `config.image_socket` until its end, with one thread.
 
-    judge: the format and the size in bytes of the image with a sha256, if a token gives a right to it; raises Refused.
+    judge: the format and the size in bytes of the file of an image, given the token, the sha256, and whether the stream
+    of its base is wanted; raises Refused.
     """
 
-    def __init__(self, config: Config, judge: Callable[[str, str], tuple[str, int]]) -> None:
+    def __init__(self, config: Config, judge: Callable[[str, str, bool], tuple[str, int]]) -> None:
         self._config, self._judge = config, judge
         self._stopping = threading.Event()
 
@@ -55,8 +56,8 @@ class ImageOffers:
 
     def _serve(self, stream: socket.socket) -> None:
         try:
-            token, sha256 = image_socket.question(stream)
-            format, size = self._judge(token, sha256)
+            token, sha256, base = image_socket.question(stream)
+            format, size = self._judge(token, sha256, base)
             descriptor = self._open(sha256, format, size)
         except SlicemgrError as error:
             log.info("an image was refused: %s", error)

@@ -38,6 +38,7 @@ from slicemgr.certificates.member import AUTHORITY, KEY, Member
 from slicemgr.drivers.importer.unpack import Progress
 from slicemgr.errors import Code, Failed, Refused
 from slicemgr.policy import image_blocks
+from slicemgr.policy.image_blocks import BASE
 
 log = logging.getLogger(__name__)
 
@@ -56,21 +57,39 @@ _RANGE = re.compile(r"bytes ([0-9]{1,15})-([0-9]{1,15})/([0-9]{1,15})", re.ASCII
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An image as its row describes it. size: of its file, in bytes."""
+    """A file of an image as its row describes it. size: in bytes.
+
+    of_base: the sha256 of the image, if the file is the stream of its base.
+    """
 
     sha256: str
     format: str
     size: int
+    of_base: str = ""
+
+    @property
+    def image(self) -> str:
+        return self.of_base or self.sha256
+
+    @property
+    def path(self) -> str:
+        """Of the file in the REST API."""
+        return f"/api/v1/node-images/{self.image}{'/base' if self.of_base else ''}"
 
 
 def partial_file(target: Path) -> Path:
     """The beginning of a file that is being fetched."""
-    return target.with_suffix(".fetch")
+    return target.with_suffix(_suffix(target, "fetch"))
 
 
 def block_file(target: Path) -> Path:
     """A file that is being fetched in blocks, with holes where blocks are missing."""
-    return target.with_suffix(".blocks")
+    return target.with_suffix(_suffix(target, "blocks"))
+
+
+def _suffix(target: Path, word: str) -> str:
+    """Another one for the stream of a base, whose disk image has the same name."""
+    return f".{BASE}-{word}" if target.suffix == f".{BASE}" else f".{word}"
 
 
 class Source:
@@ -89,12 +108,13 @@ class Source:
         self._member, self._stop, self._pause, self._exchange = member, stop, pause, exchange
         self._ahead = timedelta()  # of the service's clock before ours, if it matters
 
-    def fetch(self, wanted: Wanted, target: Path, progress: Progress) -> None:
-        """Write the file to `target`, complete and with the right sha256. Its partial file is `target` with `.fetch`.
+    def fetch(self, wanted: Wanted, target: Path, progress: Progress, *, alone: bool = False) -> None:
+        """Write the file to `target`, complete and with the right sha256.
 
-        Refused(QUOTA): the file system has no room. Failed: it cannot be fetched now, or is another file.
+        alone: no other node can have it. Refused(QUOTA): the file system has no room. Failed: it cannot be fetched
+        now, or is another file.
         """
-        hashes = None if self._exchange is None else self._hashes(wanted)
+        hashes = None if self._exchange is None or alone else self._hashes(wanted)
         if self._exchange is None or hashes is None:
             self._fetch_whole(wanted, target, progress)
             return
@@ -114,6 +134,35 @@ class Source:
             raise
         finally:
             self._exchange.ended(wanted.sha256)
+
+    def send(self, wanted: Wanted, file: Path, version: int) -> None:
+        """Send the stream of a base to the service. version: of the extraction.
+
+        Refused(CONFLICT): the service has one. Failed: the service does not take it.
+        """
+        attempts = 0
+        while True:
+            try:
+                self._send(wanted, file, version)
+                return
+            except Failed as error:
+                attempts += 1
+                self.pause_after(error, attempts, wanted)
+
+    def _send(self, wanted: Wanted, file: Path, version: int) -> None:
+        headers = {**self._headers(wanted), "Content-Length": str(wanted.size)}
+        headers["Content-Type"] = "application/octet-stream"
+        with ExitStack() as stack:
+            connection = stack.enter_context(closing(self.connect()))
+            with _failures(wanted.size), file.open("rb") as body:
+                connection.request("PUT", f"{self._prefix()}{wanted.path}?version={version}", body, headers)
+                response = stack.enter_context(connection.getresponse())
+            if response.status in (429, 502, 503, 504):
+                raise Failed(f"the service is busy: status {response.status}", code=Code.UNAVAILABLE)
+            if response.status == 409:
+                raise Refused(Code.CONFLICT, "the service has the base of this image")
+            if response.status != 204:
+                raise Failed(f"the service refuses the base: status {response.status}")
 
     def _fetch_blocks(
         self, wanted: Wanted, hashes: list[str], file: Path, progress: Progress, exchange: ImageExchange
@@ -233,14 +282,19 @@ class Source:
     def _ask(
         self, connection: http.client.HTTPConnection, wanted: Wanted, span: str, path: str
     ) -> http.client.HTTPResponse:
-        now = datetime.now(UTC) + self._ahead
-        token = image_tokens.sign(_key(self._member.folder), self._member.identity, wanted.sha256, now)
-        headers = {"Authorization": f"{image_tokens.SCHEME} {token}", "User-Agent": "slicemgr"}
+        headers = self._headers(wanted)
         if span:
             headers["Range"] = span
-        prefix = urlsplit(self._member.url).path.rstrip("/")
-        connection.request("GET", f"{prefix}/api/v1/node-images/{wanted.sha256}{path}", headers=headers)
+        connection.request("GET", f"{self._prefix()}{wanted.path}{path}", headers=headers)
         return connection.getresponse()
+
+    def _headers(self, wanted: Wanted) -> dict[str, str]:
+        now = datetime.now(UTC) + self._ahead
+        token = image_tokens.sign(_key(self._member.folder), self._member.identity, wanted.image, now)
+        return {"Authorization": f"{image_tokens.SCHEME} {token}", "User-Agent": "slicemgr"}
+
+    def _prefix(self) -> str:
+        return urlsplit(self._member.url).path.rstrip("/")
 
     def _follow_clock(self, response: http.client.HTTPResponse) -> bool:
         """Use the time of the service from now on; False if it is used already, so that it is not the reason."""

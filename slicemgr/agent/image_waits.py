@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from slicemgr.agent.journal import Journal
-from slicemgr.agent.node_images import NodeImages, Status
+from slicemgr.agent.node_images import NodeImages, Status, needs
 from slicemgr.model import OperationState, Sliver
 from slicemgr.store import pending
 
@@ -21,9 +21,9 @@ class ImageWaits:
 
     def absent(self, slivers: Iterable[Sliver]) -> set[str]:
         """The ids of slivers that wait for their image, which is fetched."""
-        waiting = {one.id: one.image for one in slivers if self._images.missing(one)}
-        for image in set(waiting.values()):
-            self._images.want(image)
+        waiting = {one.id: (one.image, needs(one)) for one in slivers if self._images.missing(one)}
+        for image, needed in set(waiting.values()):
+            self._images.want(image, needed)
         return set(waiting)
 
     def holds_back(self, operation: pending.Operation, rows: Mapping[str, Sliver]) -> bool:
@@ -32,10 +32,10 @@ class ImageWaits:
         The step is of one of the slivers that wait, because other nodes have steps of the same operation.
         """
         slivers = [rows[one] for one in operation.slivers if one in rows]
-        waiting = sorted((one.image, one.id) for one in slivers if self._images.missing(one))
+        waiting = [one for one in slivers if self._images.missing(one)]
         if waiting:
-            image, first = waiting[0]
-            self._show(operation, first, self._images.want(image))
+            first = min(waiting, key=lambda one: (one.image, one.id))
+            self._show(operation, first.id, self._images.want(first.image, needs(first)))
             return True
         shown = self._shown.pop(operation.id, None)
         if shown is not None:

@@ -6,6 +6,7 @@ A base is created under a temporary name and renamed once, so that an existing b
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -21,25 +22,34 @@ from slicemgr.agent.image_source import Source, Wanted, block_file, partial_file
 from slicemgr.agent.journal import Journal
 from slicemgr.config import Config
 from slicemgr.drivers.guest.rootfs import Root
-from slicemgr.drivers.importer import confinement, disk_image
-from slicemgr.drivers.importer.unpack import Progress
+from slicemgr.drivers.importer import base_stream, confinement, disk_image
+from slicemgr.drivers.importer.unpack import Meter, Progress
 from slicemgr.drivers.libvirt import launch
 from slicemgr.drivers.storage import atomic_file
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
-from slicemgr.model import BootFacts, ImageState, NodeImageState, OperationState
+from slicemgr.model import BootFacts, Image, ImageState, NodeImageState, OperationState
+from slicemgr.policy.image_blocks import BASE
 from slicemgr.store import Store, pending
+
+log = logging.getLogger(__name__)
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _SYSTEMD = ("usr/lib/systemd/systemd", "lib/systemd/systemd")
 _CHUNK = 1 << 20
 POOL_RESERVE = 256 << 20  # bytes of the pool that an import must not use
+_STREAM_HEADS = 64 << 20  # bytes by which a stream may be larger than twice its files
 _LEAST_FREE = 128 << 20  # free bytes below which an import ends: names and inodes use space as well
 
 
 def incoming_dir(pool: Path, sha256: str) -> Path:
     """The subvolume into which an import extracts the files of an image."""
     return pool / "bases" / f".incoming-{sha256}"
+
+
+def stream_file(config: Config, sha256: str) -> Path:
+    """The file with the stream of an image's base, which other nodes receive."""
+    return names.image_file(config.images_dir, sha256, BASE)
 
 
 def note_file(config: Config, sha256: str) -> Path:
@@ -132,6 +142,8 @@ class Importer:
         try:
             steps("check", 0)
             result = self._add(operation, sha256, format, upload, steps)
+            if result["arch"] and (self._source is not None or self._config.hub.broker):
+                self._give_base(sha256, steps)
         except Exception as error:  # an image whose row remains could be neither deleted nor imported again
             if not self._stop.is_set():
                 steps.end(OperationState.FAILED, str(error) if isinstance(error, SlicemgrError) else "")
@@ -167,9 +179,35 @@ class Importer:
                 base_size=tree.bytes if tree.arch else 0,
                 systemd=bool(tree.arch) and has_systemd(names.base_dir(self._config.node.pool, sha256)),
             ),
-            pending.ImageOnNode(sha256, node, NodeImageState.READY, base_size=tree.bytes if tree.arch else 0),
+            pending.ImageOnNode(
+                *(sha256, node, NodeImageState.READY),
+                base_size=tree.bytes if tree.arch else 0,
+                disk=NodeImageState.READY,
+                base=NodeImageState.READY if tree.arch else NodeImageState.ABSENT,
+            ),
         )
         return {"sha256": sha256, "arch": tree.arch, "os": tree.os_name, "bytes": tree.bytes}
+
+    def _give_base(self, sha256: str, progress: Progress) -> None:
+        """Make the stream of the base, for other nodes; without it they extract the disk image themselves."""
+        base, file = names.base_dir(self._config.node.pool, sha256), stream_file(self._config, sha256)
+        progress("stream", None)
+        try:
+            stream, size = base_stream.write(base, file)
+            if self._source is None:
+                self._journal.add(pending.BaseStreamMade(sha256, stream, size, base_stream.VERSION))
+            else:
+                self._source.send(Wanted(stream, BASE, size, sha256), file, base_stream.VERSION)
+            if not note_file(self._config, sha256).exists():
+                raise Failed("the image was deleted")
+        except (SlicemgrError, OSError) as error:
+            file.unlink(missing_ok=True)
+            log.warning("other nodes will extract image %s themselves: %s", sha256[:12], error)
+            return
+        known, node = read_note(self._config, sha256), self._config.node.name
+        here = NodeImageState.READY
+        size = known.bytes if known is not None else 0
+        self._journal.add(pending.ImageOnNode(sha256, node, here, base_size=size, disk=here, base=here, stream=True))
 
     def make_folder(self) -> None:
         """The folder of the disk images."""
@@ -183,7 +221,7 @@ class Importer:
         size = operation.params.get("size")
         if not isinstance(size, int):
             raise Refused(Code.INVALID, "the request does not name the size of the file", hint="update the service")
-        self._source.fetch(Wanted(operation.image, format, size), disk, progress)
+        self._source.fetch(Wanted(operation.image, format, size), disk, progress, alone=True)
 
     def extract(
         self, sha256: str, format: str, disk: Path, progress: Progress, most: int | None = None
@@ -193,12 +231,9 @@ class Importer:
         disk: has that sha256. most: bytes that the files may use; None: as many as the pool has room for. Raises
         Refused for a file that is not a usable image, and Failed if the extraction broke; the disk remains then.
         """
-        note, base = note_file(self._config, sha256), names.base_dir(self._config.node.pool, sha256)
-        incoming = incoming_dir(self._config.node.pool, sha256)
+        base, incoming = names.base_dir(self._config.node.pool, sha256), incoming_dir(self._config.node.pool, sha256)
         user = confinement.user(self._config.importer.user)
-        os.chown(disk, 0, user.gid)
-        disk.chmod(0o640)
-        facts = disk_image.detect_and_check(disk, format, max_virtual_size=self._config.web.max_image.bytes, who=user)
+        facts = self.check(disk, format)
         known = read_note(self._config, sha256)
         if known is None or (known.arch and not base.is_dir()):  # or the base was lost
             with ExitStack() as revert:
@@ -218,11 +253,63 @@ class Importer:
                     cancelled=self._stop,
                 )
                 self._keep(known, incoming, base)
-                atomic_file.write(note, json.dumps(asdict(known)))
+                self.note(sha256, known)
                 revert.pop_all()
+            log.info("image %s was extracted", sha256[:12])
+        self._give_to_machines(disk)
+        return facts, known
+
+    def check(self, disk: Path, format: str) -> disk_image.DiskFacts:
+        """Check a disk image before any other program reads it. Only the importer's user can read it then."""
+        user = confinement.user(self._config.importer.user)
+        os.chown(disk, 0, user.gid)
+        disk.chmod(0o640)
+        return disk_image.detect_and_check(disk, format, max_virtual_size=self._config.web.max_image.bytes, who=user)
+
+    def use_disk(self, disk: Path, format: str) -> None:
+        """Check a disk image whose files are not extracted here, and let virtual machines read it."""
+        self.check(disk, format)
+        self._give_to_machines(disk)
+
+    def _give_to_machines(self, disk: Path) -> None:
         os.chown(disk, 0, launch.machine_gid(self._config))
         disk.chmod(0o640)
-        return facts, known
+
+    def note(self, sha256: str, known: disk_image.TreeFacts) -> None:
+        """Record that this node has files of an image. known: the findings in its base."""
+        atomic_file.write(note_file(self._config, sha256), json.dumps(asdict(known)))
+
+    def receive(self, image: Image, file: Path, progress: Progress) -> None:
+        """Make the base from its stream, which has the right sha256. Raises Refused or Failed; no base remains then.
+
+        Only what an extraction could have left is kept: see drivers.importer.base_stream.
+        """
+        sha256, pool = image.sha256, self._config.node.pool
+        base, incoming = names.base_dir(pool, sha256), incoming_dir(pool, sha256)
+        progress("receive", 0)
+        meter = Meter(
+            progress,
+            incoming,
+            expected=max(1, image.base_size),
+            limit=min(self._most(None), 2 * image.base_size + _STREAM_HEADS),
+            reserve=_LEAST_FREE,
+            cancelled=self._stop,
+            step="receive",
+            look=base_stream.LOOK,
+        )
+        with ExitStack() as revert:
+            self._pool.delete_tree(incoming, None)
+            self._pool.create_subvolume(incoming)
+            revert.callback(self._pool.delete_tree, incoming, None)
+            origin = base_stream.receive(file, incoming, confinement.user(self._config.importer.user), meter)
+            known = disk_image.facts_of(incoming, image.base_size, image.boot)
+            if (known.arch, known.boot) != (image.arch, image.boot):
+                raise Failed("the stream has another system than the image")
+            self._pool.set_received(incoming, origin.uuid, origin.transaction)
+            self._keep(known, incoming, base)
+            self.note(sha256, known)
+            revert.pop_all()
+        log.info("the base of image %s was received", sha256[:12])
 
     def _most(self, left: int | None) -> int:
         """The bytes that its files may use, by the free space of the pool and the quota of the image's project."""
@@ -248,10 +335,10 @@ class Importer:
         """Delete the base and the disk file of an image that no sliver of this node uses."""
         self._pool.delete_tree(incoming_dir(self._config.node.pool, sha256), None)
         self._pool.delete_tree(names.base_dir(self._config.node.pool, sha256), None)
-        for format in disk_image.FORMATS:
+        for format in (*disk_image.FORMATS, BASE):
             disk = names.image_file(self._config.images_dir, sha256, format)
             disk.unlink(missing_ok=True)
-            for incomplete in (partial_file(disk), block_file(disk)):
+            for incomplete in (partial_file(disk), block_file(disk), disk.with_suffix(".new")):
                 incomplete.unlink(missing_ok=True)
         note_file(self._config, sha256).unlink(missing_ok=True)
 

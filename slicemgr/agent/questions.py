@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
@@ -18,6 +19,7 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, SlicemgrError
+from slicemgr.figures import RAW
 from slicemgr.ipc import console_socket, unix_socket
 from slicemgr.policy import node_answers
 from slicemgr.store import Store, samples
@@ -25,6 +27,7 @@ from slicemgr.store import tables as t
 
 _MOST = 8  # questions at the same time
 _TIMEOUT = 20.0  # seconds without progress
+_RAW_STEP = 60  # seconds by which times of raw rows are changed
 _LONGEST_SPAN = 400 * 86400  # seconds
 
 
@@ -81,28 +84,52 @@ class Questions:
         return content
 
 
-def answer(c: Connection, node: str, question: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables that a question asks for. KeyError, TypeError or ValueError for another form."""
-    kind, since, until = question["kind"], int(question["since"]), int(question["until"])
+def answer(c: Connection, node: str, question: Mapping[str, Any], now: float | None = None) -> dict[str, Any]:
+    """The tables that a question asks for, with times by the clock of the service.
+
+    now: by the clock of this host, seconds since 1970. KeyError, TypeError or ValueError for another form.
+    """
+    ahead = _ahead(question, time.time() if now is None else now)
+    since, until = int(question["since"]) + ahead, int(question["until"]) + ahead
+    found = _tables(c, node, question, since, until)
+    return {name: _table(table, rows, ahead) for name, (table, rows) in found.items()}
+
+
+def _ahead(question: Mapping[str, Any], now: float) -> int:
+    """Seconds by which the clock of this host is ahead of that of the service: whole steps of the rows asked for."""
+    if "now" not in question:  # from an earlier version of the service
+        return 0
+    step = int(question.get("resolution", RAW)) or _RAW_STEP
+    return round((now - int(question["now"])) / step) * step
+
+
+def _tables(
+    c: Connection, node: str, question: Mapping[str, Any], since: int, until: int
+) -> dict[str, tuple[sa.Table, Sequence[Row[*tuple[Any, ...]]]]]:
+    kind = question["kind"]
     serials = [int(one) for one in question.get("slivers", ())]
     if not 0 < until - since <= _LONGEST_SPAN:
         raise ValueError("the time range is not valid")
     if kind == "slivers":
         resolution, together = int(question["resolution"]), question["together"] is True
         rows = samples.of_slivers(c, serials, resolution, since, until, together=together)
-        return {"slivers": _table(t.samples, rows)}
+        return {"slivers": (t.samples, rows)}
     if kind == "node":
-        return {"node": _table(t.node_samples, samples.of_node(c, node, int(question["resolution"]), since, until))}
+        return {"node": (t.node_samples, samples.of_node(c, node, int(question["resolution"]), since, until))}
     if kind == "newest":
         newest = samples.newest(c, since).get(node)
         rows = samples.at(c, node, newest.at, serials) if newest is not None else []
-        return {"node": _table(t.node_samples, [newest] if newest else []), "slivers": _table(t.samples, rows)}
+        return {"node": (t.node_samples, [newest] if newest else []), "slivers": (t.samples, rows)}
     raise ValueError("the kind is unknown")
 
 
-def _table(table: sa.Table, rows: Sequence[Row[*tuple[Any, ...]]]) -> dict[str, Any]:
+def _table(table: sa.Table, rows: Sequence[Row[*tuple[Any, ...]]], ahead: int) -> dict[str, Any]:
     names = [one.name for one in table.columns if one.name not in ("node", "resolution")]
-    return {"columns": names, "rows": [[getattr(row, name) for name in names] for row in rows]}
+    found = [[getattr(row, name) for name in names] for row in rows]
+    at = names.index("at")
+    for row in found:
+        row[at] -= ahead
+    return {"columns": names, "rows": found}
 
 
 def _too_large() -> Refused:

@@ -76,6 +76,11 @@ RULES: Mapping[str, Rule] = {
     f"POST {API}/images/{{name}}/push": Rule({"node": "audit"}, _DENIED),
     f"GET {API}/node-images/{{sha256}}": Rule(expected=(401,), objects={"node-images": "$sha256"}),  # for nodes
     f"GET {API}/node-images/{{sha256}}/blocks": Rule(expected=(401,), objects={"node-images": "$sha256"}),
+    f"GET {API}/node-images/{{sha256}}/base": Rule(expected=(401,), objects={"node-images": "$sha256"}),
+    f"GET {API}/node-images/{{sha256}}/base/blocks": Rule(expected=(401,), objects={"node-images": "$sha256"}),
+    f"PUT {API}/node-images/{{sha256}}/base": Rule(
+        expected=(401,), objects={"node-images": "$sha256"}, data=b"audit", query={"version": "1"}
+    ),
     f"POST {API}/experiments": Rule(expected=_DENIED, data=b"audit", query={"name": "$new"}),
     f"GET {API}/nodes/{{name}}": Rule(expected=_ANSWERED),
     f"GET {API}/nodes/{{name}}/samples": Rule(expected=_ANSWERED),

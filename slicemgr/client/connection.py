@@ -54,7 +54,8 @@ class Connection:
         self.timeout = timeout
         self.source = source
         self.project = project
-        self._prefix = parts.path.rstrip("/") + API
+        self._path = parts.path.rstrip("/")
+        self._prefix = self._path + API
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json", "User-Agent": "slicectl"}
         self.port = port or kind.default_port
         self.http = kind(parts.hostname, port, timeout=timeout)
@@ -85,7 +86,16 @@ class Connection:
         self, method: str, path: str, body: object = None, *, timeout: float | None = None, key: str = ""
     ) -> tuple[int, bytes]:
         """The status and the body of the answer to one request, as `call` sends it."""
-        timeout = timeout or self.timeout
+        return self._exchange(method, self._prefix + path, body, timeout=timeout or self.timeout, key=key)
+
+    def text(self, path: str) -> str:
+        """The text of a page of the service that is not part of the API, such as `/metrics`."""
+        status, payload = self._exchange("GET", self._path + path, None, timeout=self.timeout, key="")
+        if status != 200:
+            self.answer(status, payload)
+        return payload.decode(errors="replace")
+
+    def _exchange(self, method: str, target: str, body: object, *, timeout: float, key: str) -> tuple[int, bytes]:
         data = None if body is None else json.dumps(body, allow_nan=False).encode()
         headers = self._headers if data is None else {**self._headers, "Content-Type": "application/json"}
         if key:
@@ -94,7 +104,7 @@ class Connection:
         while True:
             reused = self._open(timeout)
             try:
-                self.http.request(method, self._prefix + path, data, headers)
+                self.http.request(method, target, data, headers)
                 response = self.http.getresponse()
                 status, payload = response.status, response.read()
             except TimeoutError as error:

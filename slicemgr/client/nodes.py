@@ -63,6 +63,10 @@ class Nodes(OldList, Resource):
         """Place new slivers on the node again."""
         return cast("wire.Node", self._connection.call("POST", f"/nodes/{segment('NODE', name)}/undrain", {}))
 
+    def resync(self, name: str) -> wire.Node:
+        """Have the hub send a node all its rows again. `resync_at` is null when the node has them."""
+        return cast("wire.Node", self._connection.call("POST", f"/nodes/{segment('NODE', name)}/resync", {}))
+
     def evacuate(self, name: str, *, lost: bool = False) -> wire.Evacuation:
         """Make the slivers of a lost node again from their images, on other nodes. lost: it does not return."""
         body = {"lost": True} if lost else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ def known_hosts(target: str, sliver: wire.Sliver) -> Path:
     directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slicemgr" / "known_hosts"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / f"{sliver['ssh']['host']}-{sliver['ssh']['port']}"  # slices of two testbeds may share a name
-    fresh = directory / f".{os.getpid()}"
+    fresh = directory / f".{os.getpid()}.{threading.get_ident()}"
     fresh.touch(mode=0o600)
     fresh.write_text(f"[{sliver['ssh']['host']}]:{sliver['ssh']['port']} {line[0]}\n")
     fresh.replace(path)

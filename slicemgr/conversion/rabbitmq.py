@@ -18,7 +18,7 @@ _OTHERS = ("rabbitmq.conf", "advanced.config", "definitions.json")  # of an admi
 _PROGRAMS = Path("/usr/lib/rabbitmq/lib")
 _DATABASE = DATA / "mnesia" / "slicemgr@localhost"
 _EPMD_UNITS = (Path("/lib/systemd/system/epmd.socket"), Path("/etc/systemd/system/epmd.socket"))
-_EPMD = Path("/etc/systemd/system/epmd.socket.d/slicemgr.conf")
+EPMD_FILE = Path("/etc/systemd/system/epmd.socket.d/slicemgr.conf")
 _EPMD_TEXT = "[Socket]\nListenStream=\nListenStream=127.0.0.1:4369\n"
 
 
@@ -56,8 +56,8 @@ def configure(units: Units, facts: Facts) -> None:
     text = f"{old}\n[ ! -e {own} ] || . {own}\n".lstrip()
     replace(_ENVIRONMENT, text.encode(), 0, 0, 0o644)
     if any(one.exists() for one in _EPMD_UNITS):
-        _EPMD.parent.mkdir(exist_ok=True)
-        _EPMD.write_text(_EPMD_TEXT)
+        EPMD_FILE.parent.mkdir(exist_ok=True)
+        EPMD_FILE.write_text(_EPMD_TEXT)
         units.reload()
         if facts["epmd"]:
             units.stop(*EPMD)
@@ -70,10 +70,10 @@ def restore(units: Units, facts: Facts) -> None:
     """Make RabbitMQ what it was before `configure`. May be repeated."""
     units.stop(BROKER)
     put_back(_ENVIRONMENT, facts["environment"])
-    if _EPMD.exists():
-        _EPMD.unlink()
-        if not any(_EPMD.parent.iterdir()):
-            _EPMD.parent.rmdir()
+    if EPMD_FILE.exists():
+        EPMD_FILE.unlink()
+        if not any(EPMD_FILE.parent.iterdir()):
+            EPMD_FILE.parent.rmdir()
         units.reload()
         if facts["epmd"]:
             units.stop(*EPMD)

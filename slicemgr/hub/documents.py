@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,53 +16,49 @@ from slicemgr.store import rows
 from slicemgr.store import tables as t
 
 _PENDING = (OperationState.QUEUED, OperationState.RUNNING)
-Chosen = Mapping[str, sa.ColumnElement[bool]]
 
 
 def document(c: Connection, node: str) -> Document:
     """All rows of a node, from one snapshot of the database."""
-    chosen = _chosen(node)
-    return {one.table: _read(c, one, chosen[one.table]) for one in mirror.TABLES}
+    found = {name: _read(c, name, condition) for name, condition in _of_node(node).items()}
+    snapshots = {row["snapshot"] for row in found["sliver_snapshots"]}
+    images = {row["image"] for row in (*found["slices"], *found["operations"])}
+    # By name, since a condition on the rows of a node for each of these tables would take most of the time.
+    found["users"] = _read(c, "users", t.users.c.name.in_({row["owner"] for row in found["slices"]}))
+    found["projects"] = _read(c, "projects", t.projects.c.name.in_({row["project"] for row in found["slices"]}))
+    found["images"] = _read(c, "images", t.images.c.sha256.in_(images))
+    found["snapshots"] = _read(c, "snapshots", t.snapshots.c.id.in_(snapshots))
+    return {one.table: found[one.table] for one in mirror.TABLES}
 
 
-def busy(c: Connection) -> set[str]:
-    """The nodes with operations that have not ended."""
-    p = t.operation_parts.c
-    return set(c.scalars(sa.select(p.node).where(p.state.in_(_PENDING)).distinct()))
+def busy(c: Connection) -> dict[str, set[str]]:
+    """The operations that have not ended, of each node with a connection, by its identity."""
+    p, n = t.operation_parts.c, t.nodes.c
+    query = sa.select(n.identity, p.operation).join(t.operation_parts, p.node == n.name)
+    found: dict[str, set[str]] = defaultdict(set)
+    for identity, operation in c.execute(query.where(p.state.in_(_PENDING), n.identity.is_not(None))):
+        found[identity].add(operation)
+    return found
 
 
-def _chosen(node: str) -> Chosen:
+def _of_node(node: str) -> Mapping[str, sa.ColumnElement[bool]]:
     """By table: which rows the node has."""
-    s, l, n, o, p, m = (
-        *(t.slivers.c, t.slices.c, t.sliver_snapshots.c),
-        *(t.operations.c, t.operation_parts.c, t.operation_slivers.c),
-    )
-    mine = sa.select(s.slice).where(s.node == node)
-    slivers = sa.select(s.id).where(s.node == node)
+    s, n, o, p, m = t.slivers.c, t.sliver_snapshots.c, t.operations.c, t.operation_parts.c, t.operation_slivers.c
     part = sa.and_(p.node == node, p.state.in_(_PENDING))
-    pending = o.id.in_(sa.select(p.operation).where(part))
-
-    def of_slices(column: sa.Column[Any]) -> sa.Select[Any]:
-        return sa.select(column).where(l.id.in_(mine))
-
-    images = sa.or_(t.images.c.sha256.in_(of_slices(l.image)), t.images.c.sha256.in_(sa.select(o.image).where(pending)))
+    pending = sa.select(p.operation).where(part)
     return {
-        "users": t.users.c.name.in_(of_slices(l.owner)),
-        "projects": t.projects.c.name.in_(of_slices(l.project)),
-        "images": images,
-        "slices": l.id.in_(mine),
         "slivers": s.node == node,
-        "snapshots": t.snapshots.c.id.in_(sa.select(n.snapshot).where(n.sliver.in_(slivers))),
-        "sliver_snapshots": n.sliver.in_(slivers),
-        "operations": pending,
+        "slices": t.slices.c.id.in_(sa.select(s.slice).where(s.node == node)),
+        "sliver_snapshots": n.sliver.in_(sa.select(s.id).where(s.node == node)),
+        "operations": o.id.in_(pending),
         "operation_parts": part,
-        "operation_slivers": sa.and_(m.node == node, m.operation.in_(sa.select(p.operation).where(part))),
+        "operation_slivers": sa.and_(m.node == node, m.operation.in_(pending)),
     }
 
 
-def _read(c: Connection, one: mirror.Mirrored, condition: sa.ColumnElement[bool]) -> list[Row]:
-    table = t.metadata.tables[one.table]
-    query = sa.select(*(table.c[name] for name in one.columns)).where(condition)
+def _read(c: Connection, name: str, condition: sa.ColumnElement[bool]) -> list[Row]:
+    one, table = mirror.BY_NAME[name], t.metadata.tables[name]
+    query = sa.select(*(table.c[column] for column in one.columns)).where(condition)
     return list(_plain(one.columns, c.execute(query)))
 
 

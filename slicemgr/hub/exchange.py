@@ -10,19 +10,24 @@ from slicemgr.hub import liveness, reports
 from slicemgr.hub.allowance import Allowance
 from slicemgr.hub.dials import Dials, Publish
 from slicemgr.hub.image_peers import ImagePeers
+from slicemgr.hub.inventories import Inventories
 from slicemgr.hub.mirrors import Mirrors
 from slicemgr.hub.reports import Report
 from slicemgr.policy import messages
 from slicemgr.policy.messages import BadMessage, Beat, Updates
 from slicemgr.store import Store
+from slicemgr.store.updates import utcnow
 
 
 def parse(identity: str, body: bytes | str) -> Report:
     """The report in a message. BadMessage for anything else."""
     if len(body) > messages.LARGEST_UPDATES:
         raise BadMessage(f"{len(body)} bytes are too many")
-    if messages.kind(body) == messages.UPDATES:
-        return Report(identity, messages.parse_updates(body))
+    match messages.kind(body):
+        case messages.UPDATES:
+            return Report(identity, messages.parse_updates(body))
+        case messages.INVENTORY:
+            return Report(identity, messages.parse_inventory(body))
     return Report(identity, messages.parse_beat(body))
 
 
@@ -33,6 +38,7 @@ class Exchange:
         self._store, self._publish = store, publish
         self._mirrors = Mirrors(store, publish, clock)
         self._dials = Dials(store, publish, clock)
+        self._inventories = Inventories(store, publish, clock)
         self._image_peers = ImagePeers(store, partial(publish, brief=True), clock)
         self._nodes = liveness.Nodes(store, clock)
         self._allowance = Allowance()
@@ -44,16 +50,19 @@ class Exchange:
         answers = reports.apply(self._store, arrived, self._allowance)
         newest: dict[str, Beat] = {}
         for report in arrived:
-            if isinstance(report.message, Updates):
-                self._mirrors.changed(report.identity)
-            else:
-                newest[report.identity] = report.message
-        for identity, answer in answers.items():
-            self._publish(identity, messages.applied(answer))
+            match report.message:
+                case Updates():
+                    self._mirrors.changed(report.identity)
+                case Beat():
+                    newest[report.identity] = report.message
+        for identity, applied in answers.items():
+            self._publish(identity, messages.applied(applied))
         for identity, beat in newest.items():
-            self._publish(identity, messages.acknowledgement(beat.incarnation, beat.sequence), brief=True)
+            answer = messages.acknowledgement(beat.incarnation, beat.sequence, utcnow().timestamp())
+            self._publish(identity, answer, brief=True)
             self._mirrors.heard(identity, beat)
             self._nodes.reported(identity)
+            self._inventories.heard(identity)
 
     def step(self, *, woken: bool = False) -> None:
         """Send the orders and the changes of rows that are due, and note which nodes are silent.
@@ -63,9 +72,15 @@ class Exchange:
         self._dials.step(woken=woken)
         self._mirrors.step(woken=woken)
         self._image_peers.step(woken=woken)
+        self._inventories.step()
         self._nodes.step()
+
+    def awaits(self, identity: str) -> bool:
+        """Whether the next beat of a node is an answer that others of its messages wait for."""
+        return self._mirrors.awaits(identity)
 
     def forget(self, identity: str) -> None:
         """The node was removed."""
         self._mirrors.forget(identity)
+        self._inventories.forget(identity)
         self._nodes.forget(identity)

@@ -1,7 +1,8 @@
 """Name to each node those that exchange an image with it: while a node fetches one, all that have it or fetch it.
 
 An order is repeated and valid for a short time only, so a lost one costs seconds, and nodes end the exchange by
-themselves. Only nodes that announce a port in their facts get orders: those of an earlier version do not.
+themselves. Only nodes that announce a port in their facts get orders: those of an earlier version do not. An image has
+two files: the disk image, and the stream of its base.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ipaddress
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +21,7 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.model import ImageState, NodeImageState, NodeState
 from slicemgr.policy import messages
-from slicemgr.policy.image_blocks import Peer, Shared
+from slicemgr.policy.image_blocks import BASE, Peer, Shared
 from slicemgr.service.nodes import image_files
 from slicemgr.store import Store
 from slicemgr.store import tables as t
@@ -63,39 +65,63 @@ class ImagePeers:
 
 
 def orders(c: Connection) -> dict[str, list[Shared]]:
-    """By identity: the images that each node exchanges now. Images that are being deleted are not among them.
+    """By identity: the files that each node exchanges now. Images that are being deleted are not among them.
 
     A node that reports to fetch an image is named only if it needs it: those that are named get it from the others.
     """
+    i, m = t.images.c, t.image_nodes.c
+    disks = _File((i.sha256, i.format, i.file_size, sa.literal("")), m.disk, sa.true())
+    stream = (i.stream_sha256, sa.literal(BASE), i.stream_size, i.sha256)
+    bases = _File(stream, m.base, sa.and_(m.stream, i.stream_sha256 != ""))
+    named: defaultdict[str, list[Shared]] = defaultdict(list)
+    for file in (bases, disks):
+        for (sha256, format, size, image), peers in _peers(c, file).items():
+            for group in groups(sha256, peers):
+                for one in group:
+                    named[one.identity].append(Shared(sha256, format, size, group, image))
+    return named
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One of the files of an image. columns: sha256, format and size of it, and the image of whose base it is.
+
+    state: of the file on a node. there: whether a node can have it.
+    """
+
+    columns: tuple[Any, ...]
+    state: sa.Column[Any]
+    there: sa.ColumnElement[bool]
+
+
+def _peers(c: Connection, file: _File) -> dict[tuple[str, str, int, str], list[Peer]]:
+    """By file: the nodes that have it or fetch it, if a node fetches it."""
     n, i, m, l = t.nodes.c, t.images.c, t.image_nodes.c, t.links.c
     now = utcnow()
-    fetching = sa.and_(m.state == NodeImageState.FETCHING, m.updated_at > now - _LONGEST)
-    wanted = sa.select(m.image).where(fetching).distinct()
+    fetching = sa.and_(file.state == NodeImageState.FETCHING, file.there, m.updated_at > now - _LONGEST)
+    wanted = sa.select(m.image).join(t.images, i.sha256 == m.image).where(fetching).distinct()
     query = (
-        sa.select(i.sha256, i.format, i.file_size, n.identity, n.address, n.facts, m.state)
+        sa.select(*file.columns, n.identity, n.address, n.facts, file.state.label("held"))
         .join_from(t.image_nodes, t.images, i.sha256 == m.image)
         .join(t.nodes, n.name == m.node)
         .join(t.links, l.identity == n.identity)
         .where(
             m.image.in_(wanted),
-            sa.or_(sa.and_(fetching, image_files.needs(m.node, m.image)), m.state == NodeImageState.READY),
+            file.there,
+            sa.or_(sa.and_(fetching, image_files.needs(m.node, m.image)), file.state == NodeImageState.READY),
             n.state == NodeState.ACTIVE,
             l.beat_at > now - _ALIVE,
             i.state != ImageState.DELETING,
         )
         .order_by(i.sha256, n.identity)
     )
-    by_image: defaultdict[tuple[str, str, int], list[Peer]] = defaultdict(list)
+    found: defaultdict[tuple[str, str, int, str], list[Peer]] = defaultdict(list)
     for row in c.execute(query):
         peer = _peer(row)
         if peer is not None:
-            by_image[row.sha256, row.format, row.file_size].append(peer)
-    named: defaultdict[str, list[Shared]] = defaultdict(list)
-    for image, peers in by_image.items():
-        for group in groups(image[0], peers):
-            for one in group:
-                named[one.identity].append(Shared(*image, group))
-    return named
+            sha256, format, size, image = row[:4]
+            found[sha256, format, size, image].append(peer)
+    return found
 
 
 def groups(sha256: str, peers: Iterable[Peer]) -> Iterator[tuple[Peer, ...]]:
@@ -123,4 +149,4 @@ def _peer(row: Row[*tuple[Any, ...]]) -> Peer | None:
         local = row.address == "localhost"
     else:
         local = address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified
-    return None if local else Peer(row.identity, row.address, port, row.state == NodeImageState.READY)
+    return None if local else Peer(row.identity, row.address, port, row.held == NodeImageState.READY)

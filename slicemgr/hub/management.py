@@ -14,7 +14,7 @@ from slicemgr.errors import Code, Failed, Refused
 from slicemgr.policy import broker
 from slicemgr.policy.broker import Call
 
-_TIMEOUT = 15.0  # seconds for one request
+_TIMEOUT = 60.0  # seconds for one request: the broker may have much to do
 
 
 class Management:
@@ -36,6 +36,13 @@ class Management:
         if status != 200:
             hint = "`slicemgr broker-files` writes the password"
             raise Failed(f"the broker does not list its users: status {status}", hint=hint)
+        return {one["name"] for one in found}
+
+    def queues(self) -> set[str]:
+        """The names of the queues of nodes."""
+        status, found = self._send("GET", f"/queues/{broker.VHOST}?columns=name", None)
+        if status != 200:
+            raise Failed(f"the broker does not list its queues: status {status}")
         return {one["name"] for one in found}
 
     def connected(self, user: str) -> bool:

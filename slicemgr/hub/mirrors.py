@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 _LOOK = 1.0  # seconds between two looks at the nodes with operations
 _WHOLE = 10.0  # seconds between two messages with all rows of a node
 _EVERY = 30.0  # seconds after which the rows of a node are compared without a cause, if there are few nodes
+_AWAY = 25.0  # seconds without a beat after which the rows of a node are compared
 _SHARE = 0.05  # of the time, at most, is for comparisons without a cause
 _AT_ONCE = 0.2  # seconds after which the rest of the comparisons wait, so that reports are answered in between
 _ANSWER = 10.0  # seconds for the answer to a message; then the next beat counts as one
@@ -40,22 +42,34 @@ class _Sent:
     revision: str
     digests: Digests
     at: float
+    again: datetime | None  # the request for all rows that it answers
 
 
 @dataclass(slots=True)
 class _Node:
-    """revision: that the node has. known: its rows, if this process knows them. sent: not answered yet."""
+    """revision: that the node has. known: its rows, if this process knows them. sent: not answered yet. operations:
+    that have not ended, at the last look.
+
+    again: when it was requested that it gets all rows, if it has not got them since. tried: the last such request for
+    which they were sent.
+    """
 
     revision: str
     known: Digests | None = None
     sent: _Sent | None = None
+    operations: frozenset[str] = frozenset()
     due: bool = True
     compared_at: float = 0.0
     whole_at: float = -_WHOLE
+    again: datetime | None = None
+    tried: datetime | None = None
+    heard_at: float = 0.0
 
     def may_send(self, now: float) -> bool:
         """Whether its rows are due, and it may get them: all of them, or what has changed."""
-        return self.due and self.sent is None and (self.known is not None or now - self.whole_at >= _WHOLE)
+        whole = self.known is None or self.again is not None
+        often = whole and self.again == self.tried and now - self.whole_at < _WHOLE
+        return self.due and self.sent is None and not often
 
 
 class Mirrors:
@@ -77,19 +91,37 @@ class Mirrors:
             return
         now = self._clock()
         node = self._nodes.setdefault(identity, _Node(beat.revision))
+        if now - node.heard_at > _AWAY:  # its slivers may have been given to others
+            node.due = True
+        node.heard_at = now
         sent = node.sent
         if sent is not None and beat.received != sent.number and now - sent.at < _ANSWER:
             return
         if sent is not None and beat.revision == sent.revision:
             node.known = sent.digests
+            self._has_all(identity, node, sent.again)
         elif beat.revision != node.revision:
-            node.known = None
+            node.known, node.due = None, True
         node.sent, node.revision = None, beat.revision
         node.due = node.due or now - node.compared_at > self._pause() or sent is not None
+
+    def _has_all(self, identity: str, node: _Node, again: datetime | None) -> None:
+        """Note that a node has got all its rows, if that was requested."""
+        if again is None:
+            return
+        l = t.links.c
+        with self._store.write() as c:
+            c.execute(t.links.update().where(l.identity == identity, l.resync_at <= again).values(resync_at=None))
+        node.again = None
 
     def _pause(self) -> float:
         """Seconds between two comparisons of the rows of a node without a cause."""
         return max(_EVERY, len(self._nodes) * self._cost / _SHARE)
+
+    def awaits(self, identity: str) -> bool:
+        """Whether a node is to answer a message about rows, before which it gets no other."""
+        node = self._nodes.get(identity)
+        return node is not None and node.sent is not None
 
     def changed(self, identity: str) -> None:
         """Compare the rows of a node soon: a report has changed them."""
@@ -118,10 +150,18 @@ class Mirrors:
                     return
 
     def _look(self, c: Connection) -> None:
-        n = t.nodes.c
-        busy = sa.select(n.identity).where(n.identity.is_not(None), n.name.in_(documents.busy(c)))
-        for identity in c.scalars(busy):
-            self.changed(identity)
+        """Nodes whose operations have changed get their rows: to compare all that work each second would take long."""
+        busy = documents.busy(c)
+        for identity, node in self._nodes.items():
+            operations = frozenset(busy.get(identity, ()))
+            if operations and operations != node.operations:
+                node.due = True
+            node.operations = operations
+        l = t.links.c
+        for row in c.execute(sa.select(l.identity, l.resync_at).where(l.resync_at.is_not(None))):
+            found = self._nodes.get(row.identity)
+            if found is not None:
+                found.again, found.due = row.resync_at, True
 
     def _compare(self, c: Connection, identity: str, node: _Node) -> None:
         name = c.scalar(sa.select(t.nodes.c.name).where(t.nodes.c.identity == identity))
@@ -131,15 +171,17 @@ class Mirrors:
         digests = mirror.digests(found)
         revision, now = mirror.revision(digests), self._clock()
         node.due, node.compared_at = False, now
-        if revision == node.revision:
+        if revision == node.revision and node.again is None:
             node.known = digests
             return
+        known = node.known if node.again is None else None
         self._number += 1
-        body = messages.rows(Rows(self._number, node.revision, revision, mirror.change(found, digests, node.known)))
+        body = messages.rows(Rows(self._number, node.revision, revision, mirror.change(found, digests, known)))
         if len(body) > broker.LARGEST_MESSAGE:
             log.error("the rows of node %s are too many for one message: %d bytes", name, len(body))
         elif self._publish(identity, body):
-            node.sent = _Sent(self._number, revision, digests, now)
-            node.whole_at = now if node.known is None else node.whole_at
+            node.sent = _Sent(self._number, revision, digests, now, node.again)
+            node.whole_at = now if known is None else node.whole_at
+            node.tried = node.again
         else:
             node.due = True

@@ -17,10 +17,11 @@ from kombu.exceptions import KombuError
 
 from slicemgr.config import Config
 from slicemgr.errors import Failed
-from slicemgr.hub import broker_files, management, reports
+from slicemgr.hub import broker_files, management
 from slicemgr.hub.exchange import Exchange, parse
 from slicemgr.hub.leader import Leader
 from slicemgr.hub.management import Management
+from slicemgr.hub.members import Members
 from slicemgr.hub.reports import Report
 from slicemgr.hub.turns import Turns
 from slicemgr.ipc import waiting
@@ -32,11 +33,11 @@ from slicemgr.store import Store, StoreError
 log = logging.getLogger(__name__)
 
 _BATCH = 0.1  # seconds in which reports of all nodes are collected for one transaction
-_PAUSE_BETWEEN = 0.01  # seconds without a report after which those that arrived are applied
+_PAUSE_BETWEEN = 0.003  # seconds without a report after which those that arrived are applied
 _MOST = 500  # reports in one transaction
 _UNACKNOWLEDGED = 50  # reports of one node that are under way
-_NEW = 50  # nodes that are admitted at once, so that the reports of others are applied in between
-_MEMBERS = 5.0  # seconds between two comparisons of the nodes with the users of the broker
+_NEW = 50  # nodes whose queues are read for the first time, until the reports of others are applied
+_CHECK = 5.0  # seconds between two checks that this process is the leader
 _ACKNOWLEDGEMENT_VALID = 60.0  # seconds; of no use later
 _ORDER_VALID = 600.0  # seconds; later the answer to the next beat has it again
 _TIMEOUT = 15.0  # seconds
@@ -68,7 +69,9 @@ def run(
                 listener = stack.enter_context(_listener(config))
                 stack.enter_context(chores())
                 log.info("the hub is connected to the broker at %s", config.hub.broker)
-                Hub(store, api, connection, brief, leader.check, listener).run(stop)
+                members = Members(store, api)
+                stack.enter_context(members.runner())
+                Hub(store, members, connection, brief, leader.check, listener).run(stop)
         except (Failed, StoreError, MessageNacked, KombuError, OSError, AMQPError) as error:
             log.warning("the hub starts again: %s", error or type(error).__name__)
             stop.wait(_PAUSE)
@@ -121,20 +124,22 @@ class Hub:
     def __init__(
         self,
         store: Store,
-        api: Management,
+        members: Members,
         connection: Connection,
         brief: Connection,
         check: Callable[[], None],
         listener: Listener | None = None,
     ) -> None:
-        self._store, self._management, self._check = store, api, check
+        self._store, self._members, self._check = store, members, check
         self._connection, self._brief, self._listener = connection, brief, listener
         self._turns: Turns[Message] = Turns()
         self._came = 0  # messages since the last transaction
-        self._urgent = False  # whether one of them is not a beat
+        self._urgent = False  # whether one of them is not a beat, or an answer
+        self._awaits: Callable[[str], bool] = lambda identity: False  # whether a node is to answer
         self._consumers: dict[str, Consumer] = {}
+        self._admitted: frozenset[str] = frozenset()
         self._new: list[str] = []
-        self._compared_at = 0.0
+        self._checked_at = 0.0
 
     def run(self, stop: threading.Event) -> None:
         """Until stopped. Raises Failed, OSError or an error of kombu if broker or database are lost."""
@@ -144,16 +149,16 @@ class Hub:
             producer = Producer(channel, auto_declare=False)
             quick = Producer(stack.enter_context(self._brief.channel()), auto_declare=False)
             exchange = Exchange(self._store, partial(self._publish, producer, quick))
+            self._awaits = exchange.awaits
             reading = self._connection.channel()
             stack.callback(reading.close)
             waiting.ignore_encodings(reading)
             reading.basic_qos(0, _UNACKNOWLEDGED, False)  # of each consumer, as RabbitMQ reads it
             while not stop.is_set():
-                if time.monotonic() - self._compared_at > _MEMBERS:
+                if time.monotonic() - self._checked_at > _CHECK:
                     self._check()
-                    self._compare(exchange)
-                    self._compared_at = time.monotonic()
-                self._admit(reading)
+                    self._checked_at = time.monotonic()
+                self._follow(exchange, reading)
                 woken = self._collect()
                 arrived = list(self._due())
                 exchange.apply([report for _, report in arrived])
@@ -161,24 +166,21 @@ class Hub:
                     message.ack()
                 exchange.step(woken=woken)
 
-    def _compare(self, exchange: Exchange) -> None:
-        """Nodes that may connect get queues and rights; other users of the broker but the hub lose theirs."""
-        members = reports.members(self._store)
-        known = {one for one in self._management.users() if one.startswith("node-")}
-        for identity in sorted(known - members):
-            self._forget(identity)
-            exchange.forget(identity)
-            self._management.apply(broker.expel(identity))
-            log.info("%s has no access to the broker any more", identity)
-        self._new = sorted(members - set(self._consumers))
-
-    def _admit(self, channel: Channel) -> None:
-        """Give some of the new nodes their rights, also those that have them: it may have been interrupted."""
+    def _follow(self, exchange: Exchange, channel: Channel) -> None:
+        """Read the reports of the nodes that have been admitted, and of no others."""
+        admitted = self._members.admitted
+        if admitted is not self._admitted:
+            self._admitted = admitted
+            for identity in sorted(self._consumers.keys() - admitted):
+                self._forget(identity)
+                exchange.forget(identity)
+            self._new = sorted(admitted - self._consumers.keys())
+            self._members.listening = set(self._consumers)
         some, self._new = self._new[:_NEW], self._new[_NEW:]
-        if some:
-            self._management.apply(broker.admit(*some))
         for identity in some:
             self._listen(channel, identity)
+        if some:
+            self._members.listening = set(self._consumers)
 
     def _listen(self, channel: Channel, identity: str) -> None:
         """One channel is for all nodes, because the broker limits the number of channels of a connection."""
@@ -196,7 +198,7 @@ class Hub:
 
     def _receive(self, identity: str, message: Message) -> None:
         self._came += 1
-        self._urgent = self._urgent or not messages.seems_a_beat(message.body)
+        self._urgent = self._urgent or self._awaits(identity) or not messages.seems_a_beat(message.body)
         self._turns.add(identity, min(len(message.body), LARGEST_UPDATES), message)
 
     def _due(self) -> Iterator[tuple[Message, Report]]:

@@ -13,10 +13,11 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.engine import Connection, Row
 
+from slicemgr.hub import inventories
 from slicemgr.hub.allowance import Allowance
 from slicemgr.hub.updates import accepted
 from slicemgr.model import NodeState
-from slicemgr.policy.messages import Applied, Beat, Updates
+from slicemgr.policy.messages import Applied, Beat, Inventory, Updates
 from slicemgr.service.nodes import operations
 from slicemgr.store import Store, allocations, incarnation, observations
 from slicemgr.store import tables as t
@@ -31,7 +32,7 @@ class Report:
     """identity: of the queue in which the broker put it, never of its content."""
 
     identity: str
-    message: Beat | Updates
+    message: Beat | Updates | Inventory
 
 
 def members(store: Store) -> set[str]:
@@ -57,7 +58,10 @@ def apply(store: Store, reports: Sequence[Report], allowance: Allowance | None =
             node = nodes.get(one.identity)
             if node is None or isinstance(one.message, Beat):
                 continue
-            if not held:  # after a restore of the database, what nodes have done since is for an admin to review
+            if isinstance(one.message, Inventory):
+                if held:
+                    _inventory(c, node.name, one.message)
+            elif not held:  # after a restore of the database, what nodes have done since is for an admin to review
                 answer = _updates(c, one.identity, node.name, one.message, limit)
                 if answer is not None:
                     answers[one.identity] = answer
@@ -124,6 +128,14 @@ def _write(c: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) ->
     for names, values in groups.items():
         changed = {name: sa.bindparam(f"b_{name}", type_=table.c[name].type) for name in names if name != "identity"}
         c.execute(table.update().where(table.c.identity == sa.bindparam("b_identity")).values(changed), values)
+
+
+def _inventory(c: Connection, node: str, found: Inventory) -> None:
+    try:
+        with c.begin_nested():
+            observations.record(c, [inventories.compared(c, node, found)], node)
+    except (exc.IntegrityError, exc.DataError, exc.ProgrammingError) as error:
+        log.error("the inventory of node %s is dropped: %s", node, type(error).__name__)
 
 
 def _updates(c: Connection, identity: str, node: str, found: Updates, limit: Allowance) -> Applied | None:

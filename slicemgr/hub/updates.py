@@ -27,17 +27,18 @@ log = logging.getLogger(__name__)
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _STEP = re.compile(r"[a-z0-9][a-z0-9 _-]{0,59}")
-_HOST_KEY = re.compile(r"((ssh|ecdsa)-[a-z0-9-]{1,40} [A-Za-z0-9+/]{16,2000}={0,2}( [!-~]{0,200})?)?")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_ARCH = re.compile(r"[a-z0-9_]{0,20}")
+HOST_KEY = re.compile(r"((ssh|ecdsa)-[a-z0-9-]{1,40} [A-Za-z0-9+/]{16,2000}={0,2}( [!-~]{0,200})?)?")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+ARCH = re.compile(r"[a-z0-9_]{0,20}")
 _PATH = re.compile(r"((/[A-Za-z0-9][A-Za-z0-9._+~-]{0,250}){1,3})?")  # of a kernel or an initrd in an image
 _ROOT = re.compile(r"(root=[A-Za-z0-9=/._+@-]{1,300}( rootflags=subvol=[A-Za-z0-9@_.+/-]{1,300})?)?")
 _LONGEST_TEXT = 4000  # characters
 _LARGEST_RESULT = 128 << 10  # characters of JSON
 _DEEPEST = 12
 _LARGEST_NUMBER = 1 << 53
-_MOST_BYTES = 1 << 54
+MOST_BYTES = 1 << 54
 _OLDEST = timedelta(days=30)  # of a time that a node reports
+_FURTHEST = 86400.0  # seconds by which a clock may be wrong and its times are corrected
 _MOST_STEPS = 32  # of an operation, for each of its slivers
 _ACTIONS = ("repair", out_of_memory.ACTION, updates.KEEP_DISK)  # of events that agents report
 _PENDING = (OperationState.QUEUED, OperationState.RUNNING)
@@ -47,9 +48,11 @@ Reader = Callable[[Any], Any]
 
 def accepted(c: Connection, node: str, found: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Update]:
     """The updates of a node that may be recorded. found: kind and content of each. Logs what is dropped."""
-    decoded = [_decoded(kind, content) for kind, content in found]
+    facts = c.scalar(sa.select(t.nodes.c.facts).where(t.nodes.c.name == node)) or {}
+    ahead = timedelta(seconds=min(max(facts.get("clock_ahead", 0), -_FURTHEST), _FURTHEST))
+    decoded = [_decoded(kind, content, ahead) for kind, content in found]
     wanted = [one for one in decoded if one is not None]
-    known = _known(c, node, wanted)
+    known = _known(c, node, wanted, facts)
     allowed = [one for one in (_allowed(known, update) for update in wanted) if one is not None]
     allowed = _affordable(c, known, allowed)
     if len(allowed) < len(decoded):
@@ -60,14 +63,15 @@ def accepted(c: Connection, node: str, found: Iterable[tuple[str, Mapping[str, A
 # --- the form of an update ------------------------------------------------------------------------------------------
 
 
-def _decoded(kind: str, content: Mapping[str, Any]) -> Update | None:
+def _decoded(kind: str, content: Mapping[str, Any], ahead: timedelta = timedelta()) -> Update | None:
     """None for anything that is not an update for the centre. Fields that this version does not know are ignored."""
     readers = _READERS.get(kind)
     if readers is None:
         return None
     try:
         fields = {name: read(content[name]) for name, read in readers.items() if content.get(name) is not None}
-        made: Update = outbox.KINDS[kind](**fields)
+        times = {name: _possible(one - ahead) for name, one in fields.items() if isinstance(one, datetime)}
+        made: Update = outbox.KINDS[kind](**fields | times)
     except (ValueError, TypeError, RecursionError, OverflowError):
         return None
     return made
@@ -99,13 +103,19 @@ def _number(most: int) -> Reader:
 
 
 def _time(value: Any) -> datetime:
-    """Not in the future, and not long ago, whatever the clock of the node says."""
+    """By the clock of the node."""
     if not isinstance(value, str):
         raise TypeError
-    found, now = datetime.fromisoformat(value), utcnow()
+    found = datetime.fromisoformat(value)
     if found.tzinfo is None:
         raise ValueError
-    return min(max(found.astimezone(UTC), now - _OLDEST), now)
+    return found.astimezone(UTC)
+
+
+def _possible(at: datetime) -> datetime:
+    """Not in the future, and not long ago, whatever the clock of the node says."""
+    now = utcnow()
+    return min(max(at, now - _OLDEST), now)
 
 
 def _ended(value: Any) -> OperationState:
@@ -122,7 +132,7 @@ def _imported(value: Any) -> ImageState:
     return ImageState.READY
 
 
-def _boot(value: Any) -> dict[str, Any]:
+def boot(value: Any) -> dict[str, Any]:
     """The facts of an image for booting it, whose texts become paths in the image and arguments of its kernel."""
     found = BootFacts(**value)
     if type(found.bios) is not bool or type(found.uefi) is not bool:
@@ -160,26 +170,29 @@ def _plain(value: Any, depth: int) -> Any:
     return {_text(name): _plain(one, depth + 1) for name, one in value.items()}
 
 
-_id, _bytes = _matching(_ID), _number(_MOST_BYTES)
+_id, _bytes = _matching(_ID), _number(MOST_BYTES)
 _READERS: Mapping[str, Mapping[str, Reader]] = {
     "event": {"user": _text, "action": _text, "slice": _text, "detail": _text, "project": _text, "at": _time},
     "image": {
-        "sha256": _matching(_SHA256),
+        "sha256": _matching(SHA256),
         "state": _imported,
-        "arch": _matching(_ARCH),
+        "arch": _matching(ARCH),
         "os": lambda value: _text(value)[:100],
         "virtual_size": _bytes,
-        "boot": _boot,
+        "boot": boot,
         "base_size": _bytes,
         "systemd": _flag,
     },
-    "image-gone": {"sha256": _matching(_SHA256)},
+    "image-gone": {"sha256": _matching(SHA256)},
     "image-on-node": {
-        "sha256": _matching(_SHA256),
+        "sha256": _matching(SHA256),
         "node": _text,
         "state": NodeImageState,
         "error": lambda value: _text(value)[:300],
         "base_size": _bytes,
+        "disk": NodeImageState,
+        "base": NodeImageState,
+        "stream": _flag,
     },
     "node-sample": {
         "resolution": usage.resolution,
@@ -199,7 +212,7 @@ _READERS: Mapping[str, Mapping[str, Reader]] = {
         "sliver": _id,
         "phase": Phase,
         "error": _text,
-        "host_key": _matching(_HOST_KEY),
+        "host_key": _matching(HOST_KEY),
         "acceleration": _text,
         "booted": _text,
         "keys_missing": _text,
@@ -254,15 +267,14 @@ class _Operation:
     steps: int = 0
 
 
-def _known(c: Connection, node: str, found: Sequence[Update]) -> _Known:
-    s, l, n = t.slivers.c, t.slices.c, t.nodes.c
+def _known(c: Connection, node: str, found: Sequence[Update], facts: Mapping[str, Any]) -> _Known:
+    s, l = t.slivers.c, t.slices.c
     named = {one for update in found if isinstance(one := getattr(update, "sliver", None), str)}
     slivers = sa.select(s.id, s.serial, s.desired, l.created_at).join(t.slices, l.id == s.slice)
     slivers = slivers.where(s.node == node, s.id.in_(named))
     slices: Iterable[Any] = ()
     if any(isinstance(one, updates.EventSeen) for one in found):
         slices = c.execute(sa.select(l.project, l.name).where(l.id.in_(sa.select(s.slice).where(s.node == node))))
-    facts = c.scalar(sa.select(n.facts).where(n.name == node)) or {}
     return _Known(
         node,
         {row.id: row for row in c.execute(slivers)},
@@ -275,7 +287,7 @@ def _known(c: Connection, node: str, found: Sequence[Update]) -> _Known:
 
 def _capacity(facts: Mapping[str, Any], name: str) -> int:
     value = facts.get(name)
-    return int(value) if isinstance(value, int | float) and value > 0 else _MOST_BYTES
+    return int(value) if isinstance(value, int | float) and value > 0 else MOST_BYTES
 
 
 def _operations(c: Connection, node: str, found: Sequence[Update]) -> dict[str, _Operation]:

@@ -8,8 +8,10 @@ socket.
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
+import socket
 import threading
 import time
 from contextlib import ExitStack
@@ -22,6 +24,7 @@ from slicemgr.config import Config
 from slicemgr.errors import Failed
 from slicemgr.ipc import waiting
 from slicemgr.ipc.wake import Listener
+from slicemgr.link.centre import clock_hint
 from slicemgr.link.dials import Dials
 from slicemgr.link.exchange import Exchange
 from slicemgr.link.membership import Membership
@@ -33,6 +36,8 @@ log = logging.getLogger(__name__)
 _DEAD = 30.0  # seconds without an acknowledgement
 _TIMEOUT = 15.0  # seconds for a connection, and for the confirmation of a message
 _SHORTEST, _LONGEST = 1.0, 30.0  # seconds between two attempts to connect
+_LONGEST_ABSENT = 5.0  # seconds, while no broker listens: such an attempt is no load for it
+_ABSENT = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _WAIT = 0.5  # seconds for an order or a wake-up
 
 
@@ -45,16 +50,18 @@ class Link:
 
     def run(self) -> None:
         """Stay connected until stopped."""
-        wait = _SHORTEST
+        wait, longest = _SHORTEST, _LONGEST
         with Listener(self._config.link_socket) as listener:
             while not self._stop.is_set():
                 began = time.monotonic()
                 try:
                     self._connected(listener)
                 except (KombuError, AMQPError, OSError, Failed, StoreError, MessageNacked) as error:
-                    why = error or type(error).__name__
+                    why = str(error) or type(error).__name__
+                    why = "; ".join(one for one in (why, clock_hint(error)) if one)
                     log.warning("no connection to the centre at %s: %s", self._membership.broker, why)
-                wait = _SHORTEST if time.monotonic() - began > _DEAD else min(2 * wait, _LONGEST)
+                    longest = longest_pause(error)
+                wait = _SHORTEST if time.monotonic() - began > _DEAD else min(2 * wait, longest)
                 self._stop.wait(wait * random.uniform(0.5, 1.0))  # so that not all nodes come back at once
 
     def _connected(self, listener: Listener) -> None:
@@ -89,6 +96,12 @@ class Link:
     def _order(self, message: Message) -> None:
         self._exchange.receive(message.body)
         message.ack()
+
+
+def longest_pause(error: Exception) -> float:
+    """Seconds, at most, until the next attempt to connect after this failure. Pure."""
+    absent = isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno in _ABSENT)
+    return _LONGEST_ABSENT if absent else _LONGEST
 
 
 def connect(membership: Membership) -> Connection:

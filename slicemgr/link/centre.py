@@ -11,9 +11,11 @@ from urllib.parse import urlsplit
 
 from slicemgr.certificates import requests
 from slicemgr.errors import Code, Failed, Refused
+from slicemgr.store.updates import utcnow
 
 TIMEOUT = 30.0  # seconds for one request
 _LARGEST = 64 << 10  # bytes of an answer
+_OTHER_TIMES = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID and _CERT_HAS_EXPIRED of openssl/x509_vfy.h
 
 
 def trust(authority: str) -> ssl.SSLContext:
@@ -21,6 +23,13 @@ def trust(authority: str) -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.load_verify_locations(cadata=authority)
     return context
+
+
+def clock_hint(error: Exception) -> str:
+    """What to check if a certificate is not valid at the time that the clock of this host says; "": it is not that."""
+    if not isinstance(error, ssl.SSLCertVerificationError) or error.verify_code not in _OTHER_TIMES:
+        return ""
+    return f"the clock of this host says {utcnow():%Y-%m-%d %H:%M} UTC: if that is wrong, set it, and try again"
 
 
 def connection(url: str, context: ssl.SSLContext, timeout: float = TIMEOUT) -> http.client.HTTPConnection:
@@ -44,7 +53,7 @@ def call(url: str, method: str, path: str, body: dict[str, str] | None, context:
             response = opened.getresponse()
             status, content = response.status, response.read(_LARGEST)
         except ssl.SSLCertVerificationError as error:
-            hint = "neither the system's authorities nor the testbed's issued it for this name"
+            hint = clock_hint(error) or "neither the system's authorities nor the testbed's issued it for this name"
             raise Failed(
                 f"the certificate of {parts.hostname} is not valid: {error.verify_message}", hint=hint
             ) from error

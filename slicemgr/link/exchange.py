@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from slicemgr import __version__
 from slicemgr.config import Config
-from slicemgr.ipc import image_peers
+from slicemgr.ipc import clock_offset, image_peers
 from slicemgr.ipc.wake import wake
-from slicemgr.link import mirror
+from slicemgr.link import inventory, mirror
 from slicemgr.link.reports import Reports
 from slicemgr.model import Dial
 from slicemgr.policy import messages
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL = 10.0  # seconds between two beats
 _NEVER = -math.inf
+_PROMPT = 2.0  # seconds; a later answer says little about clocks
 _FACTS = 60.0  # seconds after which a beat has the facts again, also if they have not changed
 
 
@@ -46,8 +47,11 @@ class Exchange:
         self._config, self._store, self._clock, self._dial = config, store, clock, dial
         self._incarnation, self._sequence = secrets.token_hex(8), 0
         self._beaten = self._facts_at = _NEVER
+        self._beaten_at = self._sent_at = 0.0  # of the last beat: by `clock`, and by the clock of this host
+        self._ahead = 0.0  # seconds, of the clock of this host
         self._facts: dict[str, object] = {}  # that were sent last
         self._reports = Reports(store)
+        self._take_inventory = False
         self.acknowledged = _NEVER  # when the hub acknowledged a beat last
 
     def connected(self) -> None:
@@ -65,6 +69,9 @@ class Exchange:
         if now - self._beaten >= INTERVAL:
             self._beaten = now
             yield messages.beat(self._beat(now))
+        if self._take_inventory:
+            self._take_inventory = False
+            yield messages.inventory(inventory.take(self._store, self._config.node.name))
         if (report := self._reports.next(now)) is not None:
             yield report
 
@@ -78,12 +85,16 @@ class Exchange:
                     self._peers(body)
                 case messages.APPLIED:
                     self._reports.applied(messages.parse_applied(body))
+                case messages.TAKE_INVENTORY:
+                    self._take_inventory = True
                 case messages.DIAL:
                     self._dial(messages.parse_dial(body))
                 case _:
-                    incarnation, _ = messages.parse_acknowledgement(body)
+                    incarnation, sequence, now = messages.parse_acknowledgement(body)
                     if incarnation == self._incarnation:
                         self.acknowledged = self._clock()
+                        if sequence == self._sequence and now is not None:
+                            self._compare_clocks(now)
         except BadMessage as error:
             log.warning("an order was dropped: %s", error)
 
@@ -91,6 +102,20 @@ class Exchange:
         if mirror.receive(self._store, self._config.node.name, rows):
             wake(self._config.wake_socket)
         self._beaten = _NEVER  # the next beat answers it
+
+    def _compare_clocks(self, centre: float) -> None:
+        """centre: what its clock said when it answered the last beat."""
+        took = self._clock() - self._beaten_at
+        if not 0 <= took <= _PROMPT:
+            return
+        ahead = clock_offset.rounded(clock_offset.between(self._sent_at, centre, took))
+        if abs(ahead - self._ahead) >= clock_offset.EXACT:
+            log.warning("the clock of this host is now %s", clock_offset.words(ahead))
+            self._ahead = ahead
+        try:
+            clock_offset.write(self._config.clock_file, ahead)
+        except OSError as error:
+            log.warning("%s: %s", self._config.clock_file, error)
 
     def _peers(self, body: bytes) -> None:
         """Leave it to the agent."""
@@ -102,6 +127,7 @@ class Exchange:
 
     def _beat(self, now: float) -> Beat:
         self._sequence += 1
+        self._beaten_at, self._sent_at = now, utcnow().timestamp()
         n = t.nodes.c
         own = sa.select(n.address, n.agent_seen_at, n.facts).where(n.name == self._config.node.name)
         with self._store.read() as c:

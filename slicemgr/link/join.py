@@ -25,7 +25,7 @@ from slicemgr.certificates import requests
 from slicemgr.certificates.private_files import write_private
 from slicemgr.config import CENTRE
 from slicemgr.errors import Code, Failed, Refused, invalid
-from slicemgr.link.centre import TIMEOUT, call, shown, text, trust
+from slicemgr.link.centre import TIMEOUT, call, clock_hint, shown, text, trust
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +129,7 @@ def _check_broker(place: str, authority: str) -> None:
             context.wrap_socket(plain, server_hostname=name).close()
     except (OSError, ValueError) as error:
         hint = "this host must be able to connect to it: check firewalls, and whether RabbitMQ is running"
+        hint = clock_hint(error) or hint
         raise Failed(f"the broker of the testbed at {shown(place)} cannot be reached: {error}", hint=hint) from error
 
 

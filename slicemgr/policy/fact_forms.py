@@ -24,6 +24,10 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
+def _signed(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _texts(value: Any) -> bool:
     return isinstance(value, list) and all(_text(one) for one in value)
 
@@ -45,6 +49,7 @@ FORMS: Mapping[str, Form] = {
     **dict.fromkeys(_NUMBERS, _number),
     **dict.fromkeys(_FLAGS, _flag),
     **dict.fromkeys(_TEXTS, _text),
+    "clock_ahead": _signed,
     "net_rate_missing": _texts,
     "kinds": _table(_flag),
     "kinds_reason": _table(_text),

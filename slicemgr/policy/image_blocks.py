@@ -16,6 +16,7 @@ from dataclasses import dataclass
 SIZE = 4 << 20  # bytes of a block; the last one may be shorter
 _ENOUGH = 3  # nodes that do not reach another one: then it counts as unreachable
 _HEXADECIMAL = re.compile("[0-9a-f]+")
+BASE = "base"  # the format of a stream of a base; those of disk images are qcow2 and raw
 MOST = 1 << 16  # blocks of an image, 256 GiB
 
 
@@ -31,12 +32,16 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """An image that nodes exchange now. size: of its file, in bytes. peers: all of them, also the node itself."""
+    """A file that nodes exchange now. size: in bytes. peers: all of them, also the node itself.
+
+    image: the sha256 of the image of whose base it is the stream; "": it is a disk image.
+    """
 
     sha256: str
     format: str
     size: int
     peers: tuple[Peer, ...]
+    image: str = ""
 
 
 def count(size: int) -> int:

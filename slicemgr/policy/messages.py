@@ -18,7 +18,7 @@ from typing import Any
 
 from slicemgr.model import Dial, DialPurpose
 from slicemgr.policy import fact_forms, image_blocks
-from slicemgr.policy.image_blocks import Peer, Shared
+from slicemgr.policy.image_blocks import BASE, Peer, Shared
 from slicemgr.policy.mirror import Change
 
 VERSION = 1
@@ -28,19 +28,22 @@ LARGEST_ROWS = 64 << 20  # bytes of the rows of a node, not compressed
 _BEGIN = 32  # bytes of a message that have its version and kind
 BEAT, ACKNOWLEDGEMENT = "beat", "acknowledgement"
 UPDATES, APPLIED, ROWS, DIAL, PEERS = "updates", "applied", "rows", "dial", "peers"
+TAKE_INVENTORY, INVENTORY = "take-inventory", "inventory"
 _REVISION = re.compile(r"([0-9a-f]{64})?")
 _COMPRESSION = 1  # of zlib; rows are mostly alike
 _COMPRESSED = b"\x78"  # the first byte
 _MOST_UPDATES = 1000
+MOST_SLIVERS = 2000  # in an inventory
 _INCARNATION = re.compile(r"[0-9a-f]{16}")
 _SECRET = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[!-~]{0,200}")  # of a user or a sliver
 _PROGRAM = re.compile(r"[0-9A-Za-z.+-]{1,40}")
 _SHA256, _IDENTITY = re.compile(r"[0-9a-f]{64}"), re.compile(r"[a-z0-9-]{1,64}")
-_FORMAT = re.compile(r"qcow2|raw")
+_FORMAT = re.compile(r"qcow2|raw|base")
 _MOST_IMAGES, _MOST_PEERS = 8, 256
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _MOST_FACTS, _LONGEST_TEXT, _DEEPEST = 64, 200, 3
+_MOST_DIGITS = 20
 _LARGEST_NUMBER = 1 << 53  # beyond it, JSON readers differ
 _OLDEST = 366 * 86400.0  # seconds
 CAPACITIES: Mapping[str, int] = {"cpus": 4096, "memory": 1 << 46, "disk_total": 1 << 54}  # of one node, at most
@@ -77,6 +80,13 @@ class Updates:
     mirror: int
     after: int
     updates: tuple[tuple[int, str, Mapping[str, Any]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The slivers that a node has, for the review after a restore of the centre: see `link.inventory`."""
+
+    slivers: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +160,18 @@ def dial(one: Dial) -> str:
     return json.dumps({**body, "user": one.user, "sliver": one.sliver})
 
 
-def acknowledgement(incarnation: str, sequence: int) -> str:
-    body = {"v": VERSION, "kind": ACKNOWLEDGEMENT, "incarnation": incarnation, "sequence": sequence}
+def take_inventory() -> str:
+    """The order to report an inventory."""
+    return json.dumps({"v": VERSION, "kind": TAKE_INVENTORY})
+
+
+def inventory(one: Inventory) -> str:
+    return json.dumps({"v": VERSION, "kind": INVENTORY, "slivers": one.slivers})
+
+
+def acknowledgement(incarnation: str, sequence: int, now: float) -> str:
+    """now: by the clock of the centre, in seconds since 1970."""
+    body = {"v": VERSION, "kind": ACKNOWLEDGEMENT, "incarnation": incarnation, "sequence": sequence, "now": now}
     return json.dumps(body)
 
 
@@ -163,6 +183,7 @@ def peers(images: Sequence[Shared]) -> str:
             "format": one.format,
             "size": one.size,
             "nodes": [[peer.identity, peer.address, peer.port, peer.complete] for peer in one.peers],
+            **({"image": one.image} if one.image else {}),
         }
         for one in images
     ]
@@ -195,6 +216,14 @@ def parse_updates(body: bytes | str) -> Updates:
     if any(one[0] >= later[0] for one, later in pairwise(parsed)):
         raise BadMessage("updates are not in order")
     return Updates(_integer(raw, "mirror"), _integer(raw, "after"), parsed)
+
+
+def parse_inventory(body: bytes | str) -> Inventory:
+    """BadMessage for anything that is not an inventory. What it contains is for the hub to check."""
+    found = _parse(body, INVENTORY, LARGEST_UPDATES).get("slivers")
+    if not isinstance(found, list) or len(found) > MOST_SLIVERS or not all(isinstance(one, dict) for one in found):
+        raise BadMessage("slivers are not valid")
+    return Inventory(tuple(found))
 
 
 def _update(value: object) -> tuple[int, str, Mapping[str, Any]]:
@@ -252,9 +281,10 @@ def _shared(raw: Mapping[str, Any]) -> Shared:
     size, nodes = _integer(raw, "size"), raw.get("nodes")
     if not isinstance(nodes, list) or len(nodes) > _MOST_PEERS or image_blocks.count(size) > image_blocks.MOST:
         raise BadMessage("an image is not valid")
-    return Shared(
-        _matching(raw, "sha256", _SHA256), _matching(raw, "format", _FORMAT), size, tuple(_peer(one) for one in nodes)
-    )
+    format, image = _matching(raw, "format", _FORMAT), _matching(raw, "image", _SHA256) if "image" in raw else ""
+    if (format == BASE) != bool(image):
+        raise BadMessage("an image is not valid")
+    return Shared(_matching(raw, "sha256", _SHA256), format, size, tuple(_peer(one) for one in nodes), image)
 
 
 def _peer(value: object) -> Peer:
@@ -271,7 +301,7 @@ def kind(body: bytes | str) -> str:
     if body[:1] == _COMPRESSED:
         return ROWS
     try:
-        raw = json.loads(body) if len(body) <= LARGEST_UPDATES else None
+        raw = _json(body) if len(body) <= LARGEST_UPDATES else None
     except (ValueError, RecursionError):
         return ""
     return str(raw.get("kind", "")) if isinstance(raw, dict) else ""
@@ -283,17 +313,32 @@ def seems_a_beat(body: bytes | str) -> bool:
     return f'"{BEAT}"'.encode() in begin
 
 
-def parse_acknowledgement(body: bytes | str) -> tuple[str, int]:
-    """The incarnation and the sequence number. BadMessage for another order."""
+def parse_acknowledgement(body: bytes | str) -> tuple[str, int, float | None]:
+    """The incarnation, the sequence number, and the time of the centre's clock, None from an earlier version.
+
+    BadMessage for another order.
+    """
     raw = _parse(body, ACKNOWLEDGEMENT)
-    return _matching(raw, "incarnation", _INCARNATION), _integer(raw, "sequence")
+    now = raw.get("now")
+    if now is not None and (type(now) not in (int, float) or not 0 <= now <= _LARGEST_NUMBER):
+        raise BadMessage("now is not valid")
+    return _matching(raw, "incarnation", _INCARNATION), _integer(raw, "sequence"), now
+
+
+def _json(body: bytes | str) -> Any:
+    """A number too large for floating point is infinite: then its field is refused, as others that are not finite."""
+    return json.loads(body, parse_int=_number)
+
+
+def _number(literal: str) -> float:
+    return int(literal) if len(literal) <= _MOST_DIGITS else math.inf
 
 
 def _parse(body: bytes | str, kind: str, largest: int = LARGEST_BEAT) -> dict[str, Any]:
     if len(body) > largest:
         raise BadMessage(f"{len(body)} bytes are too many")
     try:
-        raw = json.loads(body)
+        raw = _json(body)
     except (ValueError, RecursionError) as error:
         raise BadMessage("no JSON") from error
     if not isinstance(raw, dict) or raw.get("v") != VERSION or raw.get("kind") != kind:

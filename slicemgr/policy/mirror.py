@@ -57,7 +57,10 @@ TABLES = (
     Mirrored(
         "images",
         ("sha256",),
-        ("name", "format", "virtual_size", "file_size", "base_size", "arch", "os", "boot", "systemd", "created_at"),
+        (
+            *("name", "format", "virtual_size", "file_size", "base_size", "arch", "os", "boot", "systemd"),
+            *("stream_sha256", "stream_size", "stream_version", "created_at"),
+        ),
         own=("state",),
     ),
     Mirrored(

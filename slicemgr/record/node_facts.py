@@ -17,6 +17,7 @@ from slicemgr.drivers.network import traffic
 from slicemgr.drivers.storage import btrfs_space
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, SlicemgrError
+from slicemgr.ipc import clock_offset
 from slicemgr.model import Init, SliverType
 
 _MOST_DENIED = 32  # networks in the facts, which are limited
@@ -51,6 +52,8 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
     }
     if config.joined and config.exchange.port:
         facts["image_port"] = config.exchange.port
+    if config.joined and (ahead := clock_offset.read(config.clock_file)) is not None:
+        facts["clock_ahead"] = ahead
     space = pool.space()
     facts["disk_total"], facts["disk_used"], facts["disk_free"] = space.total, space.used, space.free
     with suppress(OSError):

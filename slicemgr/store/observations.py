@@ -18,6 +18,7 @@ from slicemgr.store import allocations, incarnation, operation_parts, sample_rep
 from slicemgr.store import tables as t
 from slicemgr.store.dialect import insert
 from slicemgr.store.updates import (
+    BaseStreamMade,
     EventSeen,
     HostSeen,
     ImageGone,
@@ -192,12 +193,31 @@ def _image_gone(c: Connection, updates: list[ImageGone]) -> None:
 def _image_on_node(c: Connection, updates: list[ImageOnNode]) -> None:
     x = t.image_nodes.c
     for u in updates:
-        row = {"state": u.state, "error": u.error, "base_size": u.base_size, "updated_at": utcnow()}
+        row = {"state": u.state, "error": u.error, "base_size": u.base_size, "updated_at": utcnow(), **_files(u)}
         here = (x.image == u.sha256, x.node == u.node)
         if u.state is NodeImageState.ABSENT:
             c.execute(t.image_nodes.delete().where(*here))
         elif not c.execute(t.image_nodes.update().where(*here).values(row)).rowcount and _has_image(c, u):
             c.execute(t.image_nodes.insert().values(**row, image=u.sha256, node=u.node))
+
+
+def _files(update: ImageOnNode) -> dict[str, Any]:
+    """The states of the files. A node of an earlier version has the disk image and the base that it extracted."""
+    disk, base = update.disk, update.base
+    if disk is None or base is None:
+        disk, base = update.state, update.state if update.base_size else NodeImageState.ABSENT
+    held = {"disk": disk, "base": base}
+    return {
+        **{name: "" if state is NodeImageState.ABSENT else state for name, state in held.items()},
+        "stream": update.stream,
+    }
+
+
+def _stream_made(c: Connection, updates: list[BaseStreamMade]) -> None:
+    i = t.images.c
+    for u in updates:
+        row = {"stream_sha256": u.stream, "stream_size": u.size, "stream_version": u.version}
+        c.execute(t.images.update().where(i.sha256 == u.sha256, i.stream_sha256 == "").values(row))
 
 
 def _has_image(c: Connection, update: ImageOnNode) -> bool:
@@ -262,6 +282,7 @@ def _writers(node: str) -> dict[type, Callable[[Connection, list[Any]], None]]:
         ImageSeen: _image_seen,
         ImageGone: _image_gone,
         ImageOnNode: _image_on_node,
+        BaseStreamMade: _stream_made,
         SliverSeen: _sliver_seen,
         SliverUsed: _sliver_used,
         NodeSampled: partial(sample_reports.record_nodes, node),

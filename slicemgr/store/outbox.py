@@ -219,6 +219,14 @@ def _report_all(c: Connection) -> None:
         SliverSeen(id_, Phase(phase), *rest) for id_, phase, *rest in c.execute(sa.select(*columns).order_by(s.serial))
     ]
     x = t.image_nodes.c
-    held = c.execute(sa.select(x.image, x.node, x.state, x.error, x.base_size).order_by(x.image)).all()
-    images = [ImageOnNode(row[0], row[1], NodeImageState(row[2]), *row[3:]) for row in held]
+    held = c.execute(sa.select(t.image_nodes).order_by(x.image)).all()
+    images = [
+        ImageOnNode(
+            *(row.image, row.node, NodeImageState(row.state), row.error, row.base_size),
+            disk=NodeImageState(row.disk or NodeImageState.ABSENT),
+            base=NodeImageState(row.base or NodeImageState.ABSENT),
+            stream=row.stream,
+        )
+        for row in held
+    ]
     add(c, [*seen, *(SnapshotMade(*row) for row in c.execute(made)), *images, *sample_reports.everything(c)])

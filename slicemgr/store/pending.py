@@ -21,6 +21,7 @@ from slicemgr.store import snapshots
 from slicemgr.store import tables as t
 from slicemgr.store.observations import record
 from slicemgr.store.updates import (
+    BaseStreamMade,
     EventSeen,
     HostSeen,
     ImageGone,
@@ -42,6 +43,7 @@ from slicemgr.store.updates import (
 
 __all__ = [
     "SLIVER_OPERATIONS",
+    "BaseStreamMade",
     "EventSeen",
     "HostSeen",
     "ImageGone",
@@ -241,7 +243,8 @@ def images(c: Connection, sha256: str | None = None) -> list[model.Image]:
     """All images, including those that are being imported or deleted; or the one with this sha256."""
     i = t.images.c
     columns = (i.sha256, i.name, i.format, i.virtual_size, i.file_size, i.arch, i.os, i.state, i.created_at, i.boot)
-    query = sa.select(*columns, i.systemd, i.base_size).order_by(i.name)
+    stream = (i.stream_sha256, i.stream_size, i.stream_version)
+    query = sa.select(*columns, i.systemd, i.base_size, *stream).order_by(i.name)
     return [
         model.Image(
             *row[:7],
@@ -250,6 +253,7 @@ def images(c: Connection, sha256: str | None = None) -> list[model.Image]:
             boot=model.BootFacts(**row[9]),
             systemd=row[10],
             base_size=row[11],
+            stream=model.BaseStream(*row[12:]) if row[12] else None,
         )
         for row in c.execute(query if sha256 is None else query.where(i.sha256 == sha256)).all()
     ]

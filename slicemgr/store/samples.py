@@ -186,15 +186,35 @@ def forget(c: Connection, node: str, record: RecordConfig, now: int) -> None:
     """Delete rows older than `record` allows, an hour's worth in each call, and rows that a wrong clock put in the
     future.
     """
-    for resolution, keep in ((RAW, record.keep), (MINUTES, record.keep_5m), (HOURS, record.keep_1h)):
-        limit = now - int(keep.total_seconds())
+    for resolution, limit, future in _bounds(record, now):
         for table in _TABLES:
             mine = sa.and_(table.c.node == node, table.c.resolution == resolution)
             oldest = c.scalar(sa.select(sa.func.min(table.c.at)).where(mine))
             if oldest is not None and oldest <= limit:
                 step = max(_HOUR, resolution)
                 c.execute(table.delete().where(mine, table.c.at <= min(limit, oldest + step)))
-            c.execute(table.delete().where(mine, table.c.at > now + max(_HOUR, 2 * resolution)))
+            c.execute(table.delete().where(mine, table.c.at > future))
+
+
+def outdated(c: Connection, record: RecordConfig, now: int, most: int) -> list[str]:
+    """The hosts that joined for which `forget` has something to do, at most `most`: one query for all of them."""
+    n = t.nodes.c
+    found = []
+    for resolution, limit, future in _bounds(record, now):
+        for table in _TABLES:
+            mine = sa.and_(table.c.node == n.name, table.c.resolution == resolution)
+            found.append(sa.select(sa.func.min(table.c.at)).where(mine).scalar_subquery() <= limit)
+            found.append(sa.select(sa.func.max(table.c.at)).where(mine).scalar_subquery() > future)
+    query = sa.select(n.name).where(n.identity.is_not(None), sa.or_(*found))
+    return list(c.scalars(query.order_by(n.name).limit(most)))
+
+
+def _bounds(record: RecordConfig, now: int) -> list[tuple[int, int, int]]:
+    """Of each resolution: rows are deleted up to the first time, and after the second."""
+    return [
+        (resolution, now - int(keep.total_seconds()), now + max(_HOUR, 2 * resolution))
+        for resolution, keep in ((RAW, record.keep), (MINUTES, record.keep_5m), (HOURS, record.keep_1h))
+    ]
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -324,7 +324,8 @@ joins = sa.Table(
 
 # The connection of a node to the centre. incarnation: of its link, chosen at each start; sequence: of its last beat.
 # mirror: the incarnation of its database, 0: it has none; applied: the last of its updates that this database has;
-# applied_after: the last that it knew to be applied when it sent these.
+# applied_after: the last that it knew to be applied when it sent these. resync_at: since when it is to get all its
+# rows again; None: it has them.
 links = sa.Table(
     "links",
     metadata,
@@ -336,6 +337,7 @@ links = sa.Table(
     _number("mirror", server_default="0"),
     _number("applied", server_default="0"),
     _number("applied_after", server_default="0"),
+    sa.Column("resync_at", UtcTime),
 )
 
 # Connections that the service asks nodes to open, until the hub has sent the orders. user, sliver: of a console.
@@ -418,12 +420,17 @@ images = sa.Table(
     _empty("os"),
     sa.Column("boot", sa.JSON, nullable=False, server_default=sa.text("'{}'")),
     sa.Column("systemd", sa.Boolean),  # whether its files have systemd; NULL: not known
+    _empty("stream_sha256"),  # of the file with the stream of its base; "": there is none
+    _number("stream_size", server_default="0"),  # of that file, in bytes
+    _number("stream_version", server_default="0"),  # of the extraction
     _text("state"),
     sa.Column("project", sa.Text, sa.ForeignKey("projects.name", ondelete="RESTRICT")),
     sa.Column("created_at", UtcTime, nullable=False),
 )
 
-# What each node has of an image; no row: nothing. base_size: bytes of its files in the pool of the node.
+# What each node has of an image; no row: nothing. base_size: bytes of its files in the pool of the node. disk, base:
+# the states of the disk image and of the base; "": it has none. stream: whether the base comes from a stream, or is
+# sent as one, whose file the node has.
 image_nodes = sa.Table(
     "image_nodes",
     metadata,
@@ -432,6 +439,9 @@ image_nodes = sa.Table(
     _text("state"),
     _empty("error"),
     _number("base_size", server_default="0"),
+    _empty("disk"),
+    _empty("base"),
+    sa.Column("stream", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("updated_at", UtcTime, nullable=False),
     sa.ForeignKeyConstraint(["image"], ["images.sha256"], ondelete="CASCADE"),
     sa.ForeignKeyConstraint(["node"], ["nodes.name"], ondelete="CASCADE"),
@@ -455,8 +465,8 @@ slices = sa.Table(
     _text("init", server_default=sa.text("'minimal'")),
     _empty("user_data"),
     sa.Column("created_at", UtcTime, nullable=False),
-    sa.Column("expires_at", UtcTime, nullable=False),
-    sa.Column("lease_ended_at", UtcTime),
+    sa.Column("expires_at", UtcTime, nullable=False, index=True),
+    sa.Column("lease_ended_at", UtcTime, index=True),
     sa.Column("renewed_at", UtcTime),
     sa.Column("reminded", sa.BigInteger),  # seconds before the end of the last reminder of this lease
     _empty("lease_notice"),
@@ -466,6 +476,7 @@ slices = sa.Table(
     sa.ForeignKeyConstraint(["owner"], ["users.name"], ondelete="RESTRICT"),
     sa.ForeignKeyConstraint(["image"], ["images.sha256"], ondelete="RESTRICT"),
     sa.UniqueConstraint("project", "name"),
+    sa.Index("ix_slices_name_project", "name", "project"),  # the order of lists
 )
 
 slivers = sa.Table(
@@ -575,7 +586,7 @@ operations = sa.Table(
     _number("version", server_default="0"),
     sa.Column("created_at", UtcTime, nullable=False, index=True),
     sa.Column("started_at", UtcTime),
-    sa.Column("finished_at", UtcTime),
+    sa.Column("finished_at", UtcTime, index=True),
     _empty("project"),
     sa.Index("ix_operations_slice_name", "slice_name"),
     sa.Index("ix_operations_project", "project"),
@@ -629,7 +640,7 @@ events = sa.Table(
     "events",
     metadata,
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
-    sa.Column("at", UtcTime, nullable=False),
+    sa.Column("at", UtcTime, nullable=False, index=True),
     _text("user"),
     _empty("project"),
     _empty("slice"),

@@ -156,13 +156,33 @@ class ImageGone:
 
 @dataclass(frozen=True, slots=True)
 class ImageOnNode:
-    """What the node has of an image. error: of state `failed`. base_size: bytes in its pool, of state `ready`."""
+    """What the node has of an image. error: of state `failed`. base_size: bytes in its pool, of state `ready`.
+
+    disk, base: the states of the disk image and of the base; None: of a node whose version does not know them. stream:
+    whether the base is received as a stream, or the node has the file of the stream.
+    """
 
     sha256: str
     node: str
     state: NodeImageState
     error: str = ""
     base_size: int = 0
+    disk: NodeImageState | None = None
+    base: NodeImageState | None = None
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BaseStreamMade:
+    """The agent beside the service has the stream of a base. The first one of an image is kept.
+
+    sha256: of the image. stream: of the file of the stream. size: of that file, in bytes.
+    """
+
+    sha256: str
+    stream: str
+    size: int
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +258,7 @@ Update = (
     | ImageSeen
     | ImageGone
     | ImageOnNode
+    | BaseStreamMade
     | NodeSeen
     | HostSeen
     | EventSeen

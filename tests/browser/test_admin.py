@@ -145,7 +145,7 @@ def test_a_node_is_checked_and_swept(chief: Page) -> None:
 
 PATHS = (
     *("/account", "/projects", "/projects/default", "/new-project", "/quotas", "/requests", "/people", "/people/chief"),
-    *("/images", "/images/debian-12", "/new-image", "/nodes/test", "/all-slices", "/log", "/operations"),
+    *("/images", "/images/debian-12", "/new-image", "/nodes/test", "/new-node", "/all-slices", "/log", "/operations"),
 )
 
 

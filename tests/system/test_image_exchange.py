@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -373,7 +374,12 @@ def test_the_port_is_open_while_images_are_exchanged(giving: World) -> None:
 
 def images(program: Path) -> list[Path]:
     """The descriptors of images that a process has."""
-    return [one for one in (program / "fd").iterdir() if one.readlink().suffix == ".qcow2"]
+    found = []
+    for one in (program / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if one.readlink().suffix == ".qcow2":
+                found.append(one)
+    return found
 
 
 def program_of(node: ExchangingNode) -> tuple[Path, Path]:

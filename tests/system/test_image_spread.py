@@ -162,6 +162,7 @@ class World:
             link = {"identity": joined.identity, "incarnation": "0" * 16, "sequence": 1, "version": "1"}
             c.execute(t.links.insert().values(**link, beat_at=utcnow()))
             state = {"image": self.wanted.sha256, "node": name, "state": "fetching", "updated_at": utcnow()}
+            state["disk"] = "fetching"
             c.execute(t.image_nodes.insert().values(state))
         node = ExchangingNode(member, joined.certificate, self._folder / name, f"10.9.0.{number}", PORT)
         return Host(number, node, Source(member, threading.Event()))

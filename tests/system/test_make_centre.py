@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from boxed_node import BoxedNode
 from nodebox_box import Box
 from nodebox_switch import Switch
+from ssh_connection import Connection
 from test_postgres import PASSWORD, PLACE, PostgresNode
 from testbed import BIN, IMAGE, PORT, STARTED, eventually
 
@@ -45,7 +45,6 @@ ROWS = {
     "ports": "SELECT count(*) FROM ports",
     "authorities": "SELECT count(*) FROM authorities",
 }
-LINE = 0.5  # seconds between two lines of the open connection
 
 
 class Machine(PostgresNode):
@@ -139,43 +138,8 @@ def machine(switch: Switch) -> Iterator[Machine]:
         yield made
 
 
-class Connection:
-    """An ssh connection to a sliver through its port: a line is sent twice a second, and comes back."""
-
-    def __init__(self, machine: Machine, name: str) -> None:
-        ssh = machine.show(name)["slivers"][0]["ssh"]
-        options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
-        target = ["-i", str(machine.key), "-p", str(ssh["port"]), f"root@{ssh['host']}"]
-        self._process = subprocess.Popen(
-            ["ssh", *options, *target, "exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.sent, self.answered = 0, 0
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
-        for one in self._threads:
-            one.start()
-
-    def _send(self) -> None:
-        assert self._process.stdin is not None
-        while not self._stop.wait(LINE):
-            self._process.stdin.write(f"{self.sent}\n")
-            self._process.stdin.flush()
-            self.sent += 1
-        self._process.stdin.close()
-
-    def _receive(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            assert line == f"{self.answered}\n"
-            self.answered += 1
-
-    def close(self) -> int:
-        """Returns the exit status of ssh."""
-        self._stop.set()
-        for one in self._threads:
-            one.join(60)
-        with self._process as process:  # closes its pipes
-            return process.wait(60)
+def connection_to(machine: Machine, name: str) -> Connection:
+    return Connection(machine.show(name)["slivers"][0]["ssh"], machine.key)
 
 
 def test_the_checks_name_what_is_missing_and_change_nothing(machine: Machine) -> None:
@@ -196,7 +160,7 @@ def test_the_checks_name_what_is_missing_and_change_nothing(machine: Machine) ->
 def test_a_failure_of_any_step_leaves_the_machine_as_it_was(machine: Machine, name: str) -> None:
     """The sliver, too, and an open connection to it."""
     before, started = machine.state(), machine.inside("kept", STARTED)
-    connection = Connection(machine, "kept")
+    connection = connection_to(machine, "kept")
     done = machine.make_centre(*machine.words, faulty=name)
     assert connection.close() == 0 and connection.answered == connection.sent > 0
     assert done.returncode != 0 and f"injected after {name}" in done.stderr, done.stdout + done.stderr
@@ -227,7 +191,7 @@ def test_slivers_run_through_the_conversion_and_everything_stays(machine: Machin
     token = json.loads(machine.ok("token", "create", "before", "-f", "json"))
     before, shown = machine.state()["rows"], machine.show("kept")
     started, events = machine.inside("kept", STARTED), json.loads(machine.ok("event", "list", "-f", "json"))
-    connection = Connection(machine, "kept")
+    connection = connection_to(machine, "kept")
     eventually(lambda: connection.answered > 2, "the connection is open", 60)
     done = machine.make_centre(*machine.words)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -179,6 +180,33 @@ def test_boxes_at_a_switch_reach_each_other_and_the_host(box: Box) -> None:
         other.destroy()
         switch.destroy()
     assert traces(box.name, other.name, switch.name) == before
+
+
+def test_a_cable_with_a_delay(box: Box) -> None:
+    """Also after a reboot of the box, and without one again."""
+    switch = Switch(f"one-{demo.CLONE}")
+    try:
+        switch.make()
+        box.make(link="none", with_libvirt=False)
+        address = box.plug(switch, delay=40)
+        assert round_trip(address) >= 0.08
+        box.reboot()
+        assert round_trip(address) >= 0.08
+        assert box.plug(switch) == address and round_trip(address) < 0.08
+    finally:
+        box.destroy()
+        switch.destroy()
+
+
+def round_trip(address: str) -> float:
+    """Seconds until a host refuses a connection, the shortest of several."""
+    found = []
+    for _ in range(10):
+        began = time.monotonic()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((address, 1), timeout=10)
+        found.append(time.monotonic() - began)
+    return min(found)
 
 
 def answers_on(prefix: list[str], address: str) -> bool:

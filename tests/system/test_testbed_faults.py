@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
-from typing import Any
+from datetime import datetime
 
 import demo
-import nodebox_cgroups as cgroups
 import pytest
+from bench_faults import Trial
 from boxed_centre import STATE
+from boxed_faults import CENTRE, domains, kill, mirror, unsent
 from boxed_node import BoxedNode
 from boxed_testbed import RECIPE, BoxedTestbed
 from testbed import eventually
@@ -25,7 +22,6 @@ from slicemgr import names
 
 pytestmark = pytest.mark.long
 HEALED = 120  # seconds; the figures are in the benchmark, not here
-CENTRE = ("rabbitmq", "hub", "postgres", "web")
 NODE = ("link", "agent")
 AMQP = "5671"
 
@@ -62,38 +58,6 @@ def said(testbed: BoxedTestbed, *words: str) -> bool:
     except subprocess.CalledProcessError:
         return False
     return True
-
-
-def domains(node: BoxedNode) -> set[str]:
-    done = node.box.run(["virsh", "-c", "lxc:///system", "list", "--name"], check=True)
-    return {one for one in done.stdout.split() if names.sliver_of_domain(one)}
-
-
-def mirror(node: BoxedNode, query: str) -> list[tuple[Any, ...]]:
-    """Rows of the database of a node."""
-    with closing(
-        sqlite3.connect(node.box.directory / "root" / str(STATE).lstrip("/") / "mirror.db", timeout=30)
-    ) as database:
-        return database.execute(query).fetchall()
-
-
-def unsent(node: BoxedNode) -> int:
-    return int(mirror(node, "select count(*) from outbox")[0][0])
-
-
-def kill(testbed: BoxedTestbed, victim: str) -> None:
-    """By SIGKILL: a program of the centre, or one of the first node."""
-    if victim == "rabbitmq":
-        state = testbed.centre.box.state
-        assert state is not None
-        for pid in cgroups.members([Path(state.members[0])]):
-            with contextlib.suppress(OSError):
-                if Path(f"/proc/{pid}/comm").read_text().strip() == "beam.smp":
-                    os.kill(pid, signal.SIGKILL)
-        eventually(lambda: testbed.centre.box.daemon("rabbitmq") is None, "the broker has ended", 30)
-    else:
-        box = testbed.centre.box if victim in CENTRE else testbed.nodes["n1"].box
-        box.signal_daemon(victim, signal.SIGKILL)
 
 
 def begun(node: BoxedNode, step: str) -> Callable[[], bool]:
@@ -250,11 +214,49 @@ def test_a_node_that_reboots_without_the_broker_starts_its_slivers(testbed: Boxe
     [mine] = [one for one in testbed.ask("show", "exp")["slivers"] if one["node"] == "n2"]
     kill(testbed, "rabbitmq")
     node.box.reboot()
-    node.daemons.shell(f"{demo.VENV}/bin/slicemgr init")
-    node.daemons.slicemgr("link")
-    node.daemons.slicemgr("agent")
+    node.start_again()
     login = ("ssh", "-i", str(demo.ensure_key()), f"exp/{mine['index']}", "--", "true")
     eventually(lambda: said(testbed, *login), "its sliver runs without the broker", HEALED)
     assert unsent(node) > 0
     testbed.start()
     eventually(lambda: unsent(node) == 0, "it has reported everything", HEALED)
+
+
+def test_programs_are_killed_at_random(testbed: BoxedTestbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `tools/bench_faults.py`, with fewer slices: nothing is lost or doubled, and operations tell the truth."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(testbed.centre.authority))
+    trial = Trial(testbed, creates=40, clients=4, seed=7)
+    trial.run(HEALED)
+    assert not trial.record.problems
+    assert trial.record.kills
+    assert sum(one.kind == "create" for one in trial.record.requests) + trial.record.refused.total() == 40
+
+
+@pytest.mark.parametrize("wrong", [3600, -3600])
+def test_a_node_whose_clock_is_wrong(testbed: BoxedTestbed, wrong: int) -> None:
+    """It joins, fetches the image, runs slivers and shows their consoles; the centre shows and corrects its clock."""
+    node = testbed.nodes["n2"]
+    testbed.centre.slicectl("node", "remove", "n2", "--yes")
+    stop_node(node)
+    bases = "btrfs subvolume delete /var/lib/slicemgr/pool/bases/*; rm -f /var/lib/slicemgr/images/*"
+    node.box.run(["sh", "-ec", bases], check=True)
+    node.daemons.clock = wrong
+    try:
+        testbed.start()  # it joins with this clock
+        began = time.time()
+        created(testbed, "exp", "--node", "n1,n2,n3")
+        login = ("ssh", "-i", demo.ensure_key(), "exp/1", "--", "hostname")
+        assert testbed.centre.slicectl(*login) == "exp-1\n"
+        operation = testbed.ask("op", "show", newest(testbed))
+        times = [part[when] for part in operation["parts"] for when in ("started_at", "finished_at")]
+        assert all(began - 60 < datetime.fromisoformat(one).timestamp() < time.time() + 60 for one in times)
+
+        def measured() -> bool:
+            return bool(abs(testbed.ask("node", "show", "n2")["facts"].get("clock_ahead", 0) - wrong) < 5)
+
+        eventually(measured, "the centre shows its clock", HEALED)
+        [check] = [one for one in testbed.ask("doctor", "--node", "n2") if one["name"] == "node clock"]
+        assert check["ok"] is None and check["detail"].endswith("the centre's")
+    finally:
+        node.daemons.clock = 0
+        stop_node(node)

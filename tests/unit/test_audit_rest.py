@@ -141,6 +141,9 @@ OWN = {  # requests that every user may send, about the own account or public ob
     "POST /api/v1/join",  # with a token, by no user
     "GET /api/v1/node-images/{sha256}",  # with a token that a node signed
     "GET /api/v1/node-images/{sha256}/blocks",  # likewise
+    "GET /api/v1/node-images/{sha256}/base",  # likewise
+    "GET /api/v1/node-images/{sha256}/base/blocks",  # likewise
+    "PUT /api/v1/node-images/{sha256}/base",  # likewise
     "POST /api/v1/join/withdraw",  # with the token of a host
     "GET /api/v1/node-dials",  # with a token that a node signed
     "POST /api/v1/renew",  # with the key of a node

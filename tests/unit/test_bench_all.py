@@ -18,7 +18,7 @@ from slicemgr.client import Client
 from slicemgr.errors import Code, Refused
 
 ALL = ("bench", "all", "--quick")
-FEW = (*ALL, "--only", "scale", "--only", "sysbench", "--only", "throughput", "--only", "peers")
+FEW = (*ALL, "--only", "scale", "--only", "sysbench", "--only", "throughput", "--only", "peers", "--only", "nodes")
 
 
 @pytest.fixture
@@ -39,9 +39,14 @@ def test_one_page_about_all(testbed: PaperLoads, tmp_path: Path, capsys: pytest.
     run = tmp_path / "all"
     assert main([*FEW, "--output", str(run)]) == 0
     said = capsys.readouterr()
-    assert outcomes(run) == {"scale": "done", "sysbench": "done", "throughput": "left out", "peers": "left out"}
+    assert outcomes(run) == {
+        "scale": "done",
+        "sysbench": "done",
+        **dict.fromkeys(("throughput", "peers", "nodes"), "left out"),
+    }
     assert "throughput is left out: it needs a second machine; give --peer-exec" in said.err
-    assert "2 of 4 experiments ended; left out: throughput, peers." in said.out
+    assert "nodes is left out: " in said.err and "no node has joined this testbed" in said.err
+    assert "2 of 5 experiments ended; left out: throughput, peers, nodes." in said.out
     scale = folder.read(run / "scale")
     assert scale.info["parameters"]["to"] == 6 and testbed.there == {}
     html, markdown = (run / "report.html").read_text(), (run / "report.md").read_text()
@@ -116,7 +121,7 @@ def test_a_dry_run_prints_the_steps_of_each(
     assert main([*FEW, "--dry-run", "--output", str(run)]) == 0
     said = capsys.readouterr().out
     assert "slicectl bench scale --type lxc --to 6 --step 3\n" in said
-    assert said.count("left out: ") == 2 and said.count("estimated duration") == 2
+    assert said.count("left out: ") == 3 and said.count("estimated duration") == 2
     assert not run.exists() and testbed.there == {} and testbed.measured == []
 
 
@@ -158,7 +163,7 @@ def test_each_experiment_understands_its_options(quick: bool, types: tuple[str, 
     for part in everything.parts(choice):
         command: click.Command = everything._COMMANDS[part.name]
         parsed[part.name] = command.make_context(part.name, list(part.words)).params
-    assert all(found["name"] == "node1" for found in parsed.values())
+    assert all(found["local" if one == "nodes" else "name"] == "node1" for one, found in parsed.items())
     assert parsed["scale"]["image"] == ("machine" if types[0] == "kvm" else "all") and parsed["peers"]["image"] == "all"
     assert parsed["io"]["images"] == {"lxc": "all", "kvm": "machine"}
     assert set(parsed["sysbench"]["places"]) == {"host", *types}

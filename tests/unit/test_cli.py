@@ -118,7 +118,7 @@ def test_images_on_nodes(run: Run) -> None:
     plain = run("image", "list", "-f", "csv")[1]
     assert plain.splitlines()[0].split(",")[:3] == ["name", "state", "format"]
     assert run("image", "list", "--nodes", "-f", "json") == (0, "[]\n", "")
-    assert run("image", "list", "--nodes")[1].split()[:4] == ["NAME", "NODE", "STATE", "BASE_SIZE"]
+    assert run("image", "list", "--nodes")[1].split()[:5] == ["NAME", "NODE", "STATE", "DISK", "BASE"]
     assert run("image", "list", "--nodes", "-c", "name,node,error")[1].split()[:3] == ["NAME", "NODE", "ERROR"]
     for wrong in (("-c", "node"), ("--nodes", "-c", "format")):
         status, _, error = run("image", "list", *wrong)

@@ -144,6 +144,12 @@ def test_no_rows() -> None:
     assert as_table(COLUMNS, [], header=False, rule=False) == ""
 
 
+def test_the_node_is_printed_if_there_are_several(capsys: pytest.CaptureFixture[str]) -> None:
+    for nodes, printed in ((("n1", "n1"), False), (("n1", "n2"), True)):
+        Output(tables.SLIVERS, "table", None, True).show([{**sliver(), "node": node} for node in nodes])
+        assert ("NODE" in capsys.readouterr().out.splitlines()[0].split()) is printed
+
+
 def test_csv_is_exact() -> None:
     columns = [*COLUMNS, Column("flag", lambda row: row["flag"])]
     rows = [{"name": 'a,"b"', "size": 4 << 30, "detail": f"two\nlines{EVIL}", "flag": True}]

@@ -48,7 +48,7 @@ class Host:
         program.chmod(0o755)
         self.units = Units(str(program))
         places = {"_ENVIRONMENT": self.environment, "FOLDER": self.files, "_DATABASE": self.data / "slicemgr@localhost"}
-        epmd = {"_EPMD": self.drop_in, "_EPMD_UNITS": (folder / "epmd.socket",)}
+        epmd = {"EPMD_FILE": self.drop_in, "_EPMD_UNITS": (folder / "epmd.socket",)}
         for name, value in {**places, **epmd}.items():
             monkeypatch.setattr(rabbitmq, name, value)
 

@@ -15,6 +15,8 @@ import prodhost
 import pytest
 
 from slicemgr import __version__
+from slicemgr.conversion import rabbitmq
+from slicemgr.hub import broker_files
 
 LINE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 PACKAGE = f"lib/python{LINE}/site-packages/slicemgr"
@@ -267,6 +269,22 @@ def test_a_purge_takes_all_away(noted: Host, order: tuple[str, ...]) -> None:
     assert asked.count(DELETED) == 1
     left = [path for path in noted.root.rglob("*slicemgr*") if "var/lib/dpkg" not in str(path)]
     assert left == []
+
+
+@pytest.mark.parametrize("before", ["", "NODENAME=other\n"])
+def test_a_purge_leaves_the_broker_as_it_was(noted: Host, before: str) -> None:
+    """What `slicemgr make-centre` writes into the folders of RabbitMQ and systemd."""
+    settings, epmd = noted.path_of("etc/rabbitmq/rabbitmq-env.conf"), noted.path_of("etc/systemd/system/epmd.socket.d")
+    for path in (settings.parent, epmd):
+        path.mkdir(parents=True)
+    own = rabbitmq.FOLDER / broker_files.ENVIRONMENT
+    settings.write_text(f"{before}[ ! -e {own} ] || . {own}\n")
+    (epmd / rabbitmq.EPMD_FILE.name).write_text("[Socket]\n")
+    noted.dpkg("--remove", *NAMES)
+    assert str(own) in settings.read_text(), "a removal keeps settings"
+    noted.dpkg("--purge", *NAMES)
+    assert not epmd.exists()
+    assert (settings.read_text() if settings.exists() else "") == before
 
 
 def test_a_second_installation_keeps_no_program_of_before(noted: Host, debs: Debs) -> None:

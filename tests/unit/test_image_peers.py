@@ -53,7 +53,8 @@ class Centre:
         m = t.image_nodes
         with self.store.write() as c:
             c.execute(m.delete().where(m.c.node == name, m.c.image == SHA))
-            c.execute(m.insert().values({"image": SHA, "node": name, "state": state, "updated_at": utcnow(), **values}))
+            row = {"image": SHA, "node": name, "state": state, "disk": state, "updated_at": utcnow()}
+            c.execute(m.insert().values({**row, **values}))
 
     def named(self) -> dict[str, dict[str, bool]]:
         """By identity: the nodes that are named to it, and whether they have the whole image."""

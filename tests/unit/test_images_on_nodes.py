@@ -26,10 +26,10 @@ from slicemgr.agent.image_waits import ImageWaits
 from slicemgr.agent.images import Importer, note_file
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.node import Node
-from slicemgr.agent.node_images import NodeImages
+from slicemgr.agent.node_images import Needs, NodeImages
 from slicemgr.drivers.importer.disk_image import DiskFacts, TreeFacts
 from slicemgr.errors import Code, Failed, Refused
-from slicemgr.model import ImageState, NodeImageState, OperationState, Sliver
+from slicemgr.model import Image, ImageState, NodeImageState, OperationState, Sliver
 from slicemgr.service.nodes import images as image_service
 from slicemgr.service.nodes import membership
 from slicemgr.service.views import images as image_views
@@ -38,6 +38,7 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
 SHAS = [f"{number:x}" * 64 for number in range(1, 5)]
+BASE_ONLY = Needs(disk=False)
 WAIT = 60.0  # seconds, for a machine with much load
 
 
@@ -55,7 +56,7 @@ class Place:
         for directory in (config.node.pool / "bases", config.node.pool / "slivers"):
             directory.mkdir(parents=True)
         self.node = Node.open(config, service.store, journal, threading.Event())
-        importer = _Unpacker(config, self.node.pool, journal, self.node.machines, self.node.stop)
+        self.importer = importer = _Unpacker(config, self.node.pool, journal, self.node.machines, self.node.stop)
         self.images = NodeImages(self.node, importer, self)  # type: ignore[arg-type]
         self.waits = ImageWaits(self.images, journal)
 
@@ -96,13 +97,30 @@ class Place:
 
 
 class _Unpacker(Importer):
-    """Extracts nothing: the base is an empty folder."""
+    """Extracts and receives nothing: the base is an empty folder. received: the names of files, with their content."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.received: list[tuple[str, bytes]] = []
+        self.extracted = 0
+        self.failures: list[Exception] = []
 
     def extract(self, sha256: str, format: str, disk: Path, *_: Any) -> tuple[DiskFacts, TreeFacts]:
+        self.extracted += 1
         tree = TreeFacts("x86_64", "Debian 12", 7)
         names.base_dir(self._config.node.pool, sha256).mkdir()
         note_file(self._config, sha256).write_text(json.dumps(asdict(tree)))
         return DiskFacts(format, 1, 1), tree
+
+    def receive(self, image: Image, file: Path, progress: Any) -> None:
+        self.received.append((file.name, file.read_bytes()))
+        if self.failures:
+            raise self.failures.pop(0)
+        names.base_dir(self._config.node.pool, image.sha256).mkdir()
+        self.note(image.sha256, TreeFacts(image.arch, image.os, image.base_size))
+
+    def use_disk(self, disk: Path, format: str) -> None:
+        self.received.append((disk.name, b""))
 
     def delete_files(self, sha256: str) -> None:
         for one in self._config.images_dir.glob(f"{sha256}.*"):
@@ -114,7 +132,7 @@ class _Unpacker(Importer):
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     with Service(settings(tmp_path)) as service, Journal(service.store, "node1") as journal:
         made = Place(service, journal)
-        monkeypatch.setattr(NodeImages, "_has_room", lambda self, image: made.free >= len(made.files()))
+        monkeypatch.setattr(NodeImages, "_has_room", lambda *_: made.free >= len(made.files()))
         monkeypatch.setattr(type(made.node.pool), "wait_cleaned", lambda *_: True)
         yield made
 
@@ -125,7 +143,7 @@ def test_an_operation_waits_for_its_image(place: Place) -> None:
     operation, slivers = place.operation(), place.slivers()
     place.let.clear()
     assert place.waits.holds_back(operation, slivers) and place.waits.absent(slivers.values()) == set(slivers)
-    place.until(lambda: place.images.want(SHA).percent == 40)
+    place.until(lambda: place.images.want(SHA, BASE_ONLY).percent == 40)
     assert place.waits.holds_back(operation, slivers)
     assert place.states() == [("node1", "fetching", "")]
     place.let.set()

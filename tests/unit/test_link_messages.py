@@ -26,6 +26,7 @@ from slicemgr.store.updates import utcnow
 
 SEEN = {"cpus": 8, "kinds": {"lxc": True}, "kernel": "6.1"}
 BEAT = Beat("0123456789abcdef", 1, "1.2.3", "192.0.2.7", 3.0, SEEN, mirror=2)
+HUGE = 10**400  # no number of floating point
 
 
 def changed(**fields: Any) -> str:
@@ -35,8 +36,8 @@ def changed(**fields: Any) -> str:
 def test_what_is_sent_arrives() -> None:
     assert messages.parse_beat(messages.beat(BEAT)) == BEAT
     assert messages.parse_beat(changed(later="field")) == BEAT, "of a newer node"
-    sent = messages.acknowledgement(BEAT.incarnation, 7)
-    assert messages.parse_acknowledgement(sent) == (BEAT.incarnation, 7)
+    sent = messages.acknowledgement(BEAT.incarnation, 7, 1700000000.5)
+    assert messages.parse_acknowledgement(sent) == (BEAT.incarnation, 7, 1700000000.5)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,8 @@ def test_what_is_sent_arrives() -> None:
         {"facts": {"cpus": "many"}},
         {"facts": {"memory": -1}},
         {"facts": {"x": 1 << 70}},
+        *[{name: huge} for name in ("agent_age", "sequence", "v") for huge in (HUGE, -HUGE)],
+        *[{"facts": {name: huge}} for name in ("x", "memory", "clock_ahead") for huge in (HUGE, float("-inf"))],
     ],
 )
 def test_what_is_refused(fields: dict[str, Any]) -> None:

@@ -453,3 +453,12 @@ def test_an_operation_of_the_node_gives_the_right_until_it_ends(testbed: Joined)
     with testbed.service.store.write() as c:
         c.execute(t.operation_parts.update().values(state="done"))
     assert testbed.get(testbed.token())[0] == 403
+
+
+def test_what_is_sent_to_nodes_is_counted(testbed: Joined) -> None:
+    """For `/metrics`; a refused request sends nothing of an image."""
+    for token, headers in ((testbed.token(), {}), (testbed.token(), {"Range": "bytes=0-99"}), ("bad", {})):
+        testbed.get(token, **headers)
+    (family,) = testbed.service.app.extensions["slicemgr"].image_traffic.collect()
+    sent = [one.value for one in family.samples if one.name == "slicemgr_web_image_bytes_total"]
+    assert sent == [len(CONTENT) + 100]

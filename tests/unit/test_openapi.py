@@ -106,7 +106,7 @@ def test_a_wrong_example_would_be_noticed(spec: dict[str, Any]) -> None:
 def test_who_is_open_and_who_takes_a_key(spec: dict[str, Any]) -> None:
     free = {one["operationId"] for _, _, one in openapi.operations(spec) if not one["security"]}
     by_nodes = {"show_authority", "join_testbed", "withdraw_join", "renew_certificate", "open_dial"}
-    by_nodes |= {"fetch_image", "image_block_hashes"}
+    by_nodes |= {"fetch_image", "image_block_hashes", "fetch_base", "base_block_hashes", "send_base"}
     assert free == {"healthz", "login", "accept_invitation", "attach", *by_nodes}
     posts = {one["operationId"]: one for _, verb, one in openapi.operations(spec) if verb == "post"}
     keyed = {

@@ -18,12 +18,14 @@ REPOSITORY = Path(__file__).parent.parent.parent
 ALWAYS_THERE = {"required", "important"}  # priorities of packages that every Debian has
 PROGRAMS = {  # started programs by package, independent of other packages of the host
     "apt": ("apt-config", "apt-get"),
+    "bash": ("bash",),
     "btrfs-progs": ("btrfs", "mkfs.btrfs"),
     "bubblewrap": ("bwrap",),
     "coreutils": ("chroot", "cp", "dd", "nice", "truncate"),
     "dash": ("sh",),
     "e2fsprogs": ("debugfs", "mke2fs"),
     "fdisk": ("sfdisk",),
+    "gcc": ("gcc",),
     "git": ("git",),
     "iperf3": ("iperf3",),
     "iproute2": ("ip", "ss", "tc"),

@@ -81,11 +81,18 @@ def test_a_deleted_slice_is_not_offered(tenants: Tenants, bob: Browser) -> None:
     assert "/slices/exp" not in page and "My slices" in page
 
 
+def test_a_deleted_image_is_not_offered(tenants: Tenants, bob: Browser) -> None:
+    about = {"kind": "image-import", "state": "done", "slice_name": "", "project": "lab", "finished_at": utcnow()}
+    for name, there in (("lab-image", True), ("gone", False)):
+        page = bob.get(operation(tenants, image_name=name, **about)).text.split("<main", 1)[1]
+        assert (f'href="/images/{name}"' in page) is there and 'href="/images">Images</a>' in page
+
+
 @pytest.mark.parametrize(
     ("kind", "state", "words"),
     [
-        ("image-import", "failed", ("Import image debian-lab", "Images</a>", "Extract the files")),
-        ("image-import", "done", ("Image imported", "Open debian-lab", 'href="/images/debian-lab"')),
+        ("image-import", "failed", ("Import image lab-image", "Images</a>", "Extract the files")),
+        ("image-import", "done", ("Image imported", "Open lab-image", 'href="/images/lab-image"')),
         ("image-delete", "done", ("Image deleted", 'href="/images">Images</a>')),
     ],
 )
@@ -94,7 +101,7 @@ def test_image_operations_are_about_images(
 ) -> None:
     """In their words, with links to images, and with the step that failed."""
     path = operation(
-        tenants, kind=kind, state=state, slice_name="", image_name="debian-lab", project="lab", finished_at=utcnow()
+        tenants, kind=kind, state=state, slice_name="", image_name="lab-image", project="lab", finished_at=utcnow()
     )
     failed = state == "failed"
     tenants.record(

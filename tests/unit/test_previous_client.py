@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 import subprocess
 import sys
-import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import previous_version
 import pytest
 from bare_service import KEY, Service
 from test_service_samples import measured
 from werkzeug.serving import make_server
 
-import slicemgr
-
-ROOT = Path(slicemgr.__file__).parent.parent
 MIB = 1 << 20
 BEFORE = "765fbe1d8bfd"  # the last commit in which the usage of a sliver had `memory` alone
 _SCRIPT = """
@@ -42,11 +38,7 @@ with Client.local() as client:
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package as it was."""
     folder = tmp_path_factory.mktemp("before")
-    packed = subprocess.run(["git", "-C", ROOT, "archive", BEFORE, "slicemgr"], capture_output=True)
-    if packed.returncode != 0:
-        pytest.skip(f"the history has no commit {BEFORE}: a source archive, or a shallow clone")
-    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
-        archive.extractall(folder)
+    previous_version.extract(BEFORE, folder, "slicemgr")
     return folder
 
 

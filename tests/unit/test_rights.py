@@ -86,6 +86,9 @@ CASES = {
         f"{API}/images/{LAB_IMAGE}/push", (403, 403, 403, 403, 202, 403), {"node": "node1"}
     ),
     f"GET {API}/node-images/<sha256>/blocks": Case(f"{API}/node-images/{LAB_SHA}/blocks", (401,)),
+    f"GET {API}/node-images/<sha256>/base": Case(f"{API}/node-images/{LAB_SHA}/base", (401,)),
+    f"PUT {API}/node-images/<sha256>/base": Case(f"{API}/node-images/{LAB_SHA}/base?version=1", (401,), data=b"x"),
+    f"GET {API}/node-images/<sha256>/base/blocks": Case(f"{API}/node-images/{LAB_SHA}/base/blocks", (401,)),
     f"POST {API}/join": Case(f"{API}/join", (422,), {"token": "x", "request": "x"}),
     f"POST {API}/join/withdraw": Case(f"{API}/join/withdraw", (403,), {"token": "x", "request": "x"}),
     f"POST {API}/renew": Case(f"{API}/renew", (422,), {"identity": "x", "request": "x"}),
@@ -93,6 +96,7 @@ CASES = {
     f"DELETE {API}/nodes/<name>": Case(f"{API}/nodes/node1", (403, 403, 403, 403, 409, 403)),
     f"POST {API}/nodes/<name>/drain": Case(f"{API}/nodes/node1/drain", (403, 403, 403, 403, 200, 403)),
     f"POST {API}/nodes/<name>/undrain": Case(f"{API}/nodes/node1/undrain", (403, 403, 403, 403, 200, 403)),
+    f"POST {API}/nodes/<name>/resync": Case(f"{API}/nodes/node1/resync", (403, 403, 403, 403, 409, 403)),
     f"POST {API}/nodes/<name>/evacuate": Case(f"{API}/nodes/node1/evacuate", (403, 403, 403, 403, 409, 403), {}),
     f"POST {API}/nodes/<name>/rename": Case(
         f"{API}/nodes/node1/rename", (403, 403, 403, 403, 409, 403), {"name": "node7"}

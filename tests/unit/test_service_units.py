@@ -36,6 +36,21 @@ def test_it_is_confined(unit: str) -> None:
     assert found["RestrictAddressFamilies"] == "AF_UNIX AF_INET AF_INET6"
 
 
+@pytest.mark.parametrize("unit", sorted(UNITS))
+def test_systemd_does_not_give_up_while_the_database_is_away(unit: str) -> None:
+    """Whose own default is not to start a unit a sixth time within 10 seconds."""
+    found = settings(unit)
+    assert found["Restart"] == "on-failure"
+    assert 5 * float(found["RestartSec"]) > 10
+
+
+@pytest.mark.parametrize("unit", [one for one in sorted(UNITS) if "ExecStartPre" in settings(one)])
+def test_there_is_time_for_a_migration(unit: str) -> None:
+    """systemd's own limit is 90 seconds."""
+    assert settings(unit)["ExecStartPre"].endswith("/opt/slicemgr/bin/slicemgr init")
+    assert settings(unit)["TimeoutStartSec"] == "5min"
+
+
 def test_the_hub_is_neither_root_nor_the_user_of_the_web_process() -> None:
     hub, web = settings("slicemgr-hub"), settings("slicemgr-web")
     assert hub["User"] == "slicemgr-hub" != web["User"]

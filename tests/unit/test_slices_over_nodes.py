@@ -194,7 +194,10 @@ def test_a_larger_disk_needs_room_on_every_node(service: Service) -> None:
 def test_the_form_asks_for_nodes_only_if_there_are_several(tenants: Tenants) -> None:
     bob = Browser(tenants, "bob")
     assert 'name="spread"' not in bob.get("/new").text
+    assert "on node1</small>" not in bob.get("/slices/exp?project=lab").text
     add(tenants, "n2", site="b")
+    with tenants.store.write() as c:
+        c.execute(t.nodes.update().values(agent_seen_at=utcnow()))  # the rows are as old as the session
     page = bob.get("/new").text
     assert all(f'name="{field}"' in page for field in ("spread", "node", "site", "apart"))
     fields = {"name": "wide", "project": "lab", "type": "lxc", "image": IMAGE, "size": "small", "count": "2"}
@@ -202,6 +205,8 @@ def test_the_form_asks_for_nodes_only_if_there_are_several(tenants: Tenants) -> 
     shown = bob.post("/new/preview", {**fields, "node": "n2"})
     assert 'value="wide"' in shown.text and "<b>n2</b>: 2 slivers" in shown.text, "without JavaScript the whole form"
     assert "Node node1 was not requested." in shown.text
+    unkeyed = bob.post("/new/preview", {**fields, "more_keys": ""}, headers={"HX-Request": "true"})
+    assert "<b>node1</b>: 1 sliver" in unkeyed.text, "a placement needs no key"
     part = bob.post("/new/preview", {**fields, "apart": "missing"}, headers={"HX-Request": "true"})
     assert "has no slice" in part.text and 'name="spread"' not in part.text
     assert not where(tenants, "wide"), "a preview creates nothing"
@@ -209,3 +214,4 @@ def test_the_form_asks_for_nodes_only_if_there_are_several(tenants: Tenants) -> 
     assert answer.status_code == 422 and "has no slice" in answer.text
     assert bob.post("/new", {**fields, "node": "n2"}).status_code in (302, 303)
     assert where(tenants, "wide") == ["n2", "n2"]
+    assert "on n2</small>" in bob.get("/slices/wide?project=lab").text

@@ -10,7 +10,7 @@ from bare_service import config_in, fresh_database
 import slicemgr.store
 from slicemgr.model import ImageState, NodeImageState, OperationState, Phase
 from slicemgr.store import incarnation, pending
-from slicemgr.store.updates import ImageOnNode, NodeSampled, SliverSampled, SliverUsed, utcnow
+from slicemgr.store.updates import BaseStreamMade, ImageOnNode, NodeSampled, SliverSampled, SliverUsed, utcnow
 
 pytestmark = pytest.mark.usefixtures("both_stores")
 
@@ -26,6 +26,7 @@ UPDATES: list[pending.Update] = [
     NodeSampled(300, 300, {"seconds": 1.0}),
     pending.ImageSeen("00", ImageState.READY),
     ImageOnNode("00", "node", NodeImageState.FAILED, "no room"),
+    BaseStreamMade("00", "11", 1, 1),
     pending.ImageGone("00"),
     pending.NodeSeen("node", "192.0.2.1", {"cpus": 2}),
     pending.EventSeen("agent", "repair"),

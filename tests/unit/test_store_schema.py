@@ -206,6 +206,18 @@ def test_a_current_file_is_not_written(tmp_path: Path, monkeypatch: pytest.Monke
             schema.upgrade(url)
 
 
+def test_nothing_waits_for_the_lock_of_a_current_database(
+    config: Config, database: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Web and agent start while others write. The control is a database of another version."""
+    monkeypatch.setattr(schema, "_LOCK_TIMEOUT", timedelta(seconds=0.1))
+    with database.write():
+        schema.upgrade(config.store_url)
+        monkeypatch.setattr(schema, "__version__", "another")
+        with pytest.raises(StoreError, match="locked"):
+            schema.upgrade(config.store_url)
+
+
 def test_people_come_to_a_testbed_that_has_slices(full: Service) -> None:
     """From the schema before users and projects: the admin's token stays valid, serials are not reused."""
     token = full.token()

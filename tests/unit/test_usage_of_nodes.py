@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from bare_service import ADMIN, FACTS
-from centre_and_node import IDENTITY, LOCAL, NODE, World, move
+from centre_and_node import IDENTITY, LOCAL, NODE, World, member, move
 from test_samples import MIB, part, whole
 
 from slicemgr.agent.chores.recorder import Recorder
@@ -241,6 +241,36 @@ def test_old_rows_of_nodes_are_deleted(world: World) -> None:
         c.execute(t.node_samples.insert().values(whole(old, node=NODE, resolution=HOURS)))
     retention.forget(world.centre, world.service.config)
     assert world.service.count("samples") == world.service.count("node_samples") == 0
+
+
+def test_the_statements_of_a_deletion_do_not_grow_with_nodes(world: World) -> None:
+    [one, _] = own(world)
+    old = int(utcnow().timestamp()) // HOURS * HOURS - 400 * 86400
+    with world.centre.write() as c:
+        c.execute(t.clock.insert().values(id=1, seen_at=utcnow()))
+
+    def statements() -> int:
+        noted: list[object] = []
+
+        def note(*args: object) -> None:
+            noted.append(args)
+
+        sa.event.listen(world.centre.engine, "before_cursor_execute", note)
+        retention.forget(world.centre, world.service.config)
+        sa.event.remove(world.centre.engine, "before_cursor_execute", note)
+        return len(noted)
+
+    few = statements()
+    for number in range(60):
+        member(world.centre, f"n{number:02}", f"node-{number:02}")
+    assert statements() == few
+    with world.centre.write() as c:
+        rows = [part(old, one.serial, node=f"n{number:02}", resolution=HOURS) for number in range(60)]
+        c.execute(t.samples.insert(), [*rows, part(old + 2000 * 86400, one.serial, node=NODE, resolution=HOURS)])
+    assert statements() > few, "control"
+    assert 0 < world.service.count("samples") < 61, "some in each call"
+    statements()
+    assert world.service.count("samples") == 0
 
 
 # --- a hostile node ----------------------------------------------------------------------------------

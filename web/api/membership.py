@@ -22,6 +22,12 @@ def _node(name: str) -> Json:
         return node_views.nodes(c, state().config.network, name)[0]
 
 
+def join_command(made: membership.Added) -> str:
+    """What the host of an added node runs."""
+    url = (state().config.web.url or server.url(state().config)).rstrip("/")
+    return f"slicemgr join {url} {made.token}#{made.authority}"
+
+
 @routes.route("", methods=["POST"])
 @routes.doc(security=SECURED, requestBody=schemas.body(schemas_nodes.NODE_REQUEST))
 @routes.alt_response(201, schema=schemas_nodes.AddedNode)
@@ -29,9 +35,7 @@ def _node(name: str) -> Json:
 def add_node() -> Answer:
     """Add a node. The response has the command for its host, which works once, within an hour."""
     made = membership.add(state().store, reading.body(), principal())
-    url = (state().config.web.url or server.url(state().config)).rstrip("/")
-    command = f"slicemgr join {url} {made.token}#{made.authority}"
-    return {"node": _node(made.node), "command": command, "expires_at": when(made.expires_at)}, 201
+    return {"node": _node(made.node), "command": join_command(made), "expires_at": when(made.expires_at)}, 201
 
 
 @routes.route("/<name>", methods=["DELETE"])
@@ -59,6 +63,16 @@ def drain_node(name: str) -> Answer:
 def undrain_node(name: str) -> Answer:
     """Place new slivers on a node again."""
     membership.drain(state().store, name, principal(), drained=False)
+    return _node(name)
+
+
+@routes.route("/<name>/resync", methods=["POST"])
+@routes.doc(security=SECURED)
+@routes.alt_response(200, schema=schemas.Node)
+@routes.alt_response(409, schema=schemas.Problem)
+def resync_node(name: str) -> Answer:
+    """Send a node all its rows again. `resync_at` is null when the node has them."""
+    membership.resync(state().store, state().config, name, principal())
     return _node(name)
 
 

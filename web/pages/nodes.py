@@ -11,11 +11,11 @@ from flask import Response, request, url_for
 from slicemgr import human
 from slicemgr.errors import Code, Refused
 from slicemgr.policy import access
-from slicemgr.service.nodes import audits, evacuation, nodes
+from slicemgr.service.nodes import audits, membership, nodes
 from slicemgr.service.views import images as image_views
 from slicemgr.service.views import nodes as node_views
 from slicemgr.service.views import pages
-from slicemgr.web.pages import browser_session, confirm, shell
+from slicemgr.web.pages import browser_session, reveal, shell
 from slicemgr.web.pages.form import Form, once
 from slicemgr.web.pages.shell import Entry
 from slicemgr.web.pages.sorting import Row, Sorting
@@ -49,6 +49,7 @@ _FACTS = {  # labels that differ from the name of the fact
     "net_rate": "Network rates",
     "addresses": "Private addresses",
     "boot_id": "Boot ID",
+    "clock_ahead": "Clock ahead of the centre's, seconds",
     "cpu_model": "CPU model",
     "swap_free": "Free swap",
     "pids": "Processes",
@@ -83,8 +84,14 @@ def every() -> Response:
 def show(name: str) -> Response:
     """One node; for htmx the state of its operations."""
     access.run_on_node(principal(), "use the admin pages")
+    return page(name, Form({"name": name}))
+
+
+def page(name: str, form: Form, status: int = 200) -> Response:
+    """The page of a node, with the errors of a form that was refused."""
     with state().store.read() as c:
         node = node_views.nodes(c, state().config.network, name)[0]
+        joined = membership.find(c, name).identity is not None
         asked = {kind: pages.newest(c, name, kind) for kind in ("doctor", "gc")}
         images = image_views.of_node(c, name)
         there = node_views.slices_on(c, name)
@@ -103,12 +110,16 @@ def show(name: str) -> Response:
     room = {one: int(node["capacity"][one] * getattr(state().config.limits, f"{one}_overcommit")) for one in _CAPS}
     return shell.show(
         "nodes/show.html",
+        status,
         node=node,
+        joined=joined,
+        shown=reveal.read(request.args.get("shown", "")),
+        asked="shown" in request.args,
         room=room,
         facts=_facts(node["facts"]),
         images=images,
         there=there,
-        form=Form(),
+        form=form,
         live=shell.part(**live),
     )
 
@@ -120,7 +131,7 @@ def _facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
         pools.append(("Ports", f"{facts['ports_first']} to {facts['ports_last']}"))
     if isinstance(denied := facts.get("denied"), list):
         pools.append(("Denied networks", human.printable(", ".join(map(str, denied))) or "none"))
-    plain = [(name, value) for name, value in facts.items() if not isinstance(value, dict | list)]
+    plain = [(name, value) for name, value in facts.items() if not isinstance(value, dict | list) and value != ""]
     plain = [(name, value) for name, value in plain if name not in ("ports_first", "ports_last")]
     return pools + [
         (
@@ -139,29 +150,6 @@ def audit(name: str) -> Response:
         node = node_views.nodes(c, state().config.network, name)[0]
         found = audits.find(c, name)
     return shell.show("nodes/audit.html", node=node, audit=found)
-
-
-@blueprint.route("/nodes/<name>/evacuate", methods=["POST"])
-@once
-def evacuate(name: str) -> Response:
-    """Make the slivers of a lost node again on other nodes, after a question."""
-    access.change_nodes(principal(), "evacuate nodes")
-    back = url_for("node_page.show", name=name)
-    if not confirm.given():
-        words = (
-            f"All slivers of {name} are made again from their images on other nodes, with other addresses, ports and "
-            "host keys. The data on the lost node is lost. If its host returns, it stops these slivers and keeps their "
-            "disks for a day."
-        )
-        return confirm.ask(f"Evacuate {name}?", words, "Evacuate", back)
-    made = evacuation.evacuate(state().store, state().config, name, principal(), lost=True)
-    count = len(made.operations)
-    message = f"{count} {'slice is' if count == 1 else 'slices are'} being made again on other nodes."
-    if made.left:
-        first = made.left[0]
-        more = f" and {len(made.left) - 1} more" if len(made.left) > 1 else ""
-        message += f" {first.project}/{first.slice}{more} remains: {first.reason.message}."
-    return shell.see("node_page.show", message, "bad" if made.left else "good", name=name)
 
 
 @blueprint.route("/nodes/<name>/doctor", methods=["POST"])

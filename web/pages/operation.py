@@ -8,8 +8,8 @@ from typing import Any
 from flask import Response, url_for
 from sqlalchemy.engine import Connection
 
+from slicemgr.service.views import images, pages, slices
 from slicemgr.service.views import operations as operation_views
-from slicemgr.service.views import pages, slices
 from slicemgr.web.pages import browser_session, shell
 from slicemgr.web.state import principal, state
 
@@ -27,6 +27,7 @@ def show(id: str) -> Response:
         operation = operation_views.operation(c, id, principal())
         events = _events(c, operation)
         there = slices.is_there(c, operation["project"], operation["slice"])
+        image_is_there = images.is_there(c, operation["image"])
     ended = operation["state"] in ("done", "failed")
     live: dict[str, Any] = {
         "template": "operation_live.html",
@@ -35,6 +36,7 @@ def show(id: str) -> Response:
         "path": url_for("operation_page.show", id=id),
         "operation": operation,
         "slice_is_there": there,
+        "image_is_there": image_is_there,
         "events": events,
     }
     if browser_session.is_htmx():

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr.errors import Code, Refused
 from slicemgr.service.slices import slices
 from slicemgr.service.views import events as event_views
+from slicemgr.service.views import nodes
 from slicemgr.service.views import operations as operation_views
 from slicemgr.service.views import slices as slice_views
 from slicemgr.service.views import snapshots as snapshot_views
@@ -123,6 +124,7 @@ def live(c: Connection, row: Found) -> dict[str, Any]:
         "path": url_for("slice_page.show", **here),
         "slice": shown,
         "slivers": shown["slivers"] if every else shown["slivers"][:SHOWN],
+        "several_nodes": nodes.several(c),
         "moving": moving,
         "operation": operation,
         "events": [one for one in events if one["at"] >= shown["created_at"]],

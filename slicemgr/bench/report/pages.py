@@ -25,6 +25,7 @@ CONTENTS = {  # experiment → module with content(run)
     "io": "slicemgr.bench.report.io",
     "sysbench": "slicemgr.bench.report.sysbench",
     "peers": "slicemgr.bench.report.peers",
+    "nodes": "slicemgr.bench.report.nodes",
 }
 _DASH = "–"
 _WHAT = (

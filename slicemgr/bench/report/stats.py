@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import random
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from slicemgr.errors import Code, Refused
 
 CONFIDENCE = 0.95
 _RANKS = 20  # values on each side from which ranks are compared: times are skewed, which few values do not show
 _ROUNDING = 1e-12
+_RESAMPLES = 2000
+
+Drawn = TypeVar("Drawn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,17 @@ def percentile(values: Sequence[float], share: float) -> float:
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def bootstrap(
+    rows: Sequence[Drawn], statistic: Callable[[Sequence[Drawn]], float], confidence: float = CONFIDENCE
+) -> tuple[float, float] | None:
+    """The interval of a statistic of the rows, by resampling them; None for one row. The same for the same rows."""
+    if len(rows) < 2:
+        return None
+    chosen = random.Random(1)
+    found = [statistic(chosen.choices(rows, k=len(rows))) for _ in range(_RESAMPLES)]
+    return percentile(found, (1 - confidence) / 2), percentile(found, (1 + confidence) / 2)
 
 
 def fairness(values: Sequence[float]) -> float | None:

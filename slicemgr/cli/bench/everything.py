@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slicemgr.cli.bench import lifecycle, loads, peers, runs, throughput
+from slicemgr.cli.bench import lifecycle, loads, nodes, peers, runs, throughput
 from slicemgr.cli.bench.frame import folder_options, new_folder
 from slicemgr.cli.bench.options import node_option, types_option
 
@@ -25,6 +25,7 @@ _COMMANDS = {
     "sysbench": loads.sysbench,
     "throughput": throughput.throughput,
     "peers": peers.peers,
+    "nodes": nodes.nodes,
 }
 _SMALL = ("--repeat", "1", "--memory", "512M", "--disk", "4G")
 _QUICK = {
@@ -37,6 +38,7 @@ _QUICK = {
         *("--seconds", "10", "--discard", "4", "--interval", "2"),
     ),
     "peers": ("--count", "3", "--ports", "2", "--seconds", "1", "--parallel", "2"),
+    "nodes": ("--rounds", "5", "--placements", "10", "--resyncs", "2"),
 }
 _PLACES = {"io": ("lxc", "snapshot", "overlay", "copy", "kvm"), "sysbench": ("host", "lxc", "kvm")}
 _ENDS = ("node-exec", "peer-exec", "peer", "peer-node", "address")
@@ -67,16 +69,16 @@ def _words(name: str, choice: Choice) -> list[str]:
     found: list[str] = []
     if name in _PLACES:
         found += [word for one in _PLACES[name] if one in types or one not in ("lxc", "kvm") for word in ("--on", one)]
-    elif name != "peers":
+    elif name not in ("peers", "nodes"):
         found += [word for one in types for word in ("--type", one)]
-    if name in ("scale", "peers"):
-        image = _image(choice.images, "lxc" if name == "peers" else types[0])
+    if name in ("scale", "peers", "nodes"):
+        image = _image(choice.images, types[0] if name == "scale" else "lxc")
         found += ["--image", image] if image else []
     else:
         found += [word for image in choice.images for word in ("--image", image)]
     if name == "throughput":
         found += [word for option, value in choice.ends for word in (f"--{option}", value)]
-    found += ["--node", choice.node] if choice.node else []
+    found += ["--local" if name == "nodes" else "--node", choice.node] if choice.node else []
     return [*found, *(_QUICK[name] if choice.quick else ())]
 
 
@@ -131,7 +133,8 @@ def all_experiments(
     Each experiment has its own folder in FOLDER, with its data and report. FOLDER/report.html and report.md show the
     result and the aims of each and link to its report. A failed experiment does not stop the others; the exit status is
     then 1, and --resume tries it again. `throughput` is left out without a second machine (--peer-exec or --node-exec),
-    and `peers` unless it runs as root on the node. --resume needs the same options.
+    `peers` unless it runs as root on the node, and `nodes` on a testbed of one machine. --resume needs the same
+    options.
     """
     from slicemgr.bench.frame import collection
     from slicemgr.errors import Failed, invalid
@@ -205,13 +208,16 @@ def _lacks(name: str, choice: Choice) -> str:
 
     if name == "throughput" and not {"node-exec", "peer-exec"} & {option for option, _ in choice.ends}:
         return _NO_PEER
-    if name == "peers":
-        image = _image(choice.images, "lxc") or str(_default(name, "image"))
-        try:
+    try:
+        if name == "peers":
+            image = _image(choice.images, "lxc") or str(_default(name, "image"))
             with Client.local() as client:
                 experiment.base(client, choice.node or the_node(client), config.load().node.pool, image)
-        except Refused as error:
-            return str(error)
+        elif name == "nodes":
+            with Client.local() as client:
+                nodes.chosen(client, choice.node or None, ())
+    except Refused as error:
+        return str(error)
     return ""
 
 

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from slicemgr.cli.bench.frame import Frame
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-_CLEANERS = {"peers": "slicemgr.cli.bench.peers"}  # experiment that creates more than slices → module with clean(…)
+_CLEANERS = {  # experiment that creates more than slices → module with clean(…)
+    "nodes": "slicemgr.cli.bench.nodes",
+    "peers": "slicemgr.cli.bench.peers",
+}
 
 
 @click.command()
@@ -112,7 +115,8 @@ def clean(run: Path) -> int:
     """Delete the slices of a run that was killed or used --keep. The measurements remain.
 
     For `throughput`, this includes the slices of its peer and the rate limit of the link. For `peers`, it includes the
-    containers on the node; run it as root on the node. For the folder of `bench all`, it cleans each experiment.
+    containers on the node; run it as root on the node. For `nodes`, it includes the image. For the folder of `bench
+    all`, it cleans each experiment.
     """
     from slicemgr.bench.frame import collection
 

@@ -1,4 +1,4 @@
-"""slicectl node: list, show, add, remove, rename, drain, undrain, evacuate."""
+"""slicectl node: list, show, add, remove, rename, drain, undrain, resync, evacuate."""
 
 from __future__ import annotations
 
@@ -98,6 +98,16 @@ def undrain_node(name: str) -> None:
 
     with Client.local() as client:
         client.nodes.undrain(name)
+
+
+@node.command("resync")
+@click.argument("name")
+def resync_node(name: str) -> None:
+    """Send a node that has joined all its rows again (admins). Its slivers are not changed."""
+    from slicemgr.client import Client
+
+    with Client.local() as client:
+        client.nodes.resync(name)
 
 
 @node.command("evacuate")

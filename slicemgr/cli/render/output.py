@@ -52,10 +52,14 @@ def field(name: str, human: Callable[[object], str] = text, *, whole: bool = Fal
 
 
 class Table(NamedTuple):
-    """All columns, and the names of those that are printed by default."""
+    """All columns, and the names of those that are printed by default.
+
+    varied: those that are printed, after the first one, only if the rows differ in them.
+    """
 
     columns: tuple[Column, ...]
     default: tuple[str, ...]
+    varied: tuple[str, ...] = ()
 
 
 class Output:
@@ -91,11 +95,13 @@ class Output:
         else:
             width = terminal_width() if self.format == "table" else None
             rule = self.format == "table"
-            write(as_table(self._columns(), rows, header=self.header, rule=rule, width=width))
+            write(as_table(self._columns(rows), rows, header=self.header, rule=rule, width=width))
 
-    def _columns(self, *, all_of_them: bool = False) -> list[Column]:
+    def _columns(self, rows: Sequence[Row] = (), *, all_of_them: bool = False) -> list[Column]:
         known = {one.name: one for one in self.table.columns}
-        names = self.chosen or (tuple(known) if all_of_them else self.table.default)
+        first, others = self.table.default[:1], self.table.default[1:]
+        varied = [name for name in self.table.varied if len({str(known[name].get(row)) for row in rows}) > 1]
+        names = self.chosen or (tuple(known) if all_of_them else (*first, *varied, *others))
         return [known[name] for name in names]
 
 

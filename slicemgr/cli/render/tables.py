@@ -36,6 +36,14 @@ def _port_pool(node: dict[str, Any]) -> str:
     return "" if first is None or last is None else f"{first}-{last}"
 
 
+def _clock(node: dict[str, Any]) -> str:
+    """How far the clock of a node differs from the centre's; "": not known, or it is the centre's own."""
+    ahead = node["facts"].get("clock_ahead")
+    if ahead is None:
+        return ""
+    return f"{abs(ahead):.0f} s {'behind' if ahead < 0 else 'ahead'}" if ahead else "right"
+
+
 SLICES = Table(
     (
         field("name", whole=True),
@@ -81,6 +89,7 @@ SLIVERS = Table(
         Column("error", _sliver_error),
     ),
     ("index", "state", "ssh", "ports", "memory_used", "memory", "disk_used", "disk", "error"),
+    varied=("node",),
 )
 IMAGES = Table(
     (
@@ -104,12 +113,14 @@ IMAGES_ON_NODES = Table(
         field("node", whole=True),
         field("site"),
         field("state"),
+        field("disk"),
+        field("base"),
         field("base_size", size),
         field("updated_at", when),
         field("error"),
         field("sha256"),
     ),
-    ("name", "node", "state", "base_size", "updated_at", "error"),
+    ("name", "node", "state", "disk", "base", "base_size", "updated_at", "error"),
 )
 IMAGES_AND_NODES = Table(tuple({one.name: one for one in (*IMAGES_ON_NODES.columns, *IMAGES.columns)}.values()), ())
 NODES = Table(
@@ -132,6 +143,7 @@ NODES = Table(
         field("facts.addresses"),
         Column("port_pool", _port_pool),
         Column("denied", lambda row: " ".join(row["facts"].get("denied") or ())),
+        Column("clock", _clock),
         field("facts.kernel"),
         field("facts.quota"),
         field("facts.acceleration"),
@@ -152,7 +164,7 @@ NODES = Table(
         "ports_used",
     ),
 )
-NODE = Table(NODES.columns, (*NODES.default, "addresses", "port_pool", "denied"))
+NODE = Table(NODES.columns, (*NODES.default, "addresses", "port_pool", "denied", "clock"))
 OPERATIONS = Table(
     (
         field("id", whole=True),

@@ -164,6 +164,11 @@ class Pool:
         with step(f"set {path} {'read-only' if flag else 'writable'}"), directory(path) as fd:
             ioctl.set_readonly(fd, flag)
 
+    def set_received(self, path: Path, origin: bytes, transaction: int) -> None:
+        """Record that the subvolume `path` is a copy of another one, by the UUID and transaction of that one."""
+        with step(f"mark {path} as received"), directory(path) as fd:
+            ioctl.set_received(fd, origin, transaction)
+
     def is_subvolume(self, path: Path) -> bool:
         """Whether `path` itself (not a symlink's target) is a subvolume; False if it does not exist."""
         try:

@@ -46,6 +46,8 @@ FS_INFO_ARGS = struct.Struct("=QQ16sIIIHHQQ16s944s")
 FLAGS = struct.Struct("=Q")
 FILE_HANDLE = struct.Struct("=IiQQI")
 
+RECEIVED_ARGS = struct.Struct("=16sQQ16x16xQ128x")
+
 _ROOT_REF_HEAD = struct.Struct("=QQH")  # inode number of the directory, sequence, length of the name
 _INODE_ITEM_HEAD = struct.Struct("=Q")  # generation
 _INODE_REF_HEAD = struct.Struct("=QH")
@@ -71,6 +73,7 @@ SUBVOL_CREATE_V2 = request(_WRITE, 24, VOL_ARGS_V2.size)
 SUBVOL_GETFLAGS = request(_READ, 25, FLAGS.size)
 SUBVOL_SETFLAGS = request(_WRITE, 26, FLAGS.size)
 FS_INFO = request(_READ, 31, FS_INFO_ARGS.size)
+SET_RECEIVED = request(_READ | _WRITE, 37, RECEIVED_ARGS.size)
 QUOTA_CTL_CALL = request(_READ | _WRITE, 40, QUOTA_CTL.size)
 QGROUP_ASSIGN = request(_WRITE, 41, GROUP_ASSIGN.size)
 QGROUP_CREATE = request(_WRITE, 42, GROUP_CREATE.size)
@@ -155,6 +158,11 @@ def destroy(parent: int, name: bytes) -> None:
 def is_readonly(subvolume: int) -> bool:
     """Whether the open subvolume has the read-only flag."""
     return bool(FLAGS.unpack(call(subvolume, SUBVOL_GETFLAGS, bytes(FLAGS.size)))[0] & _READONLY)
+
+
+def set_received(subvolume: int, origin: bytes, transaction: int) -> None:
+    """Record of which subvolume, by its UUID, and of which transaction of it, the open subvolume is a copy."""
+    call(subvolume, SET_RECEIVED, RECEIVED_ARGS.pack(origin, transaction, 0, 0))
 
 
 def set_readonly(subvolume: int, readonly: bool) -> None:

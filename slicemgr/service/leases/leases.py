@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,6 +25,7 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
 USER = "lease"  # the actor in events and operations
+_NEVER = datetime.min.replace(tzinfo=UTC)
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -54,7 +55,7 @@ def expire(store: Store, config: Config, now: datetime | None = None, up: Uptime
 def _near_the_end(c: Connection, at: datetime) -> list[Row[*tuple[Any, ...]]]:
     """The slices whose lease ends by `at` or has ended, unless they are being deleted: nothing is due for others."""
     l = t.slices.c
-    near = sa.or_(l.expires_at <= at, l.lease_ended_at.is_not(None))
+    near = sa.or_(l.expires_at <= at, l.lease_ended_at > _NEVER)  # SQLite has no index for IS NOT NULL
     leaving = sa.exists().where(t.slivers.c.slice == l.id, t.slivers.c.desired == Desired.ABSENT)
     columns = (l.id, l.name, l.project, l.owner, l.expires_at, l.lease_ended_at, l.created_at, l.renewed_at, l.reminded)
     return list(c.execute(sa.select(*columns).where(near, ~leaving)).all())

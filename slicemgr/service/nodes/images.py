@@ -18,6 +18,7 @@ from slicemgr.ipc.wake import wake
 from slicemgr.model import ImageState, NodeState
 from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
+from slicemgr.policy.image_blocks import BASE
 from slicemgr.service.nodes import membership, operations
 from slicemgr.service.projects import projects
 from slicemgr.service.slices import specs
@@ -27,6 +28,7 @@ from slicemgr.store.updates import utcnow
 
 FORMATS = ("qcow2", "raw")
 _SHORTEST_PREFIX = 8
+_NO_STREAM = {"stream_sha256": "", "stream_size": 0, "stream_version": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +65,17 @@ def check_upload(
 
 def _importing_node(c: Connection) -> str:
     """The node that imports images: the first whose agent uses the database itself, which may be the machine of the
-    service; else the one that reported last.
+    service; else the one that reported last, of those that others can probably reach, since they get the image there.
 
-    Refused(UNAVAILABLE) if there is none.
+    A node that announces another address than that from which it joined is behind NAT. Refused(UNAVAILABLE) if there is
+    none.
     """
     n = t.nodes.c
     own = n.identity.is_not(None)  # false sorts first
     active = sa.and_(n.state == NodeState.ACTIVE, sa.or_(n.identity.is_(None), n.agent_seen_at.is_not(None)))
     recent = sa.case((n.identity.is_(None), None), else_=n.agent_seen_at)
-    found = c.scalar(sa.select(n.name).where(active).order_by(own, recent.desc(), n.name).limit(1))
+    behind = ~sa.exists().where(t.joins.c.node == n.name, t.joins.c.address == n.address)
+    found = c.scalar(sa.select(n.name).where(active).order_by(own, behind, recent.desc(), n.name).limit(1))
     if found is None:
         raise Refused(Code.UNAVAILABLE, "no node has a running agent", hint="start `slicemgr agent` on the node")
     return str(found)
@@ -133,7 +137,8 @@ def _insert(c: Connection, upload: Upload, target: Path, by: Principal) -> str:
     now = utcnow()
     left = None if upload.project is None else room(c, upload.project, upload.size)
     again = t.images.update().where(t.images.c.sha256 == upload.sha256)  # the files of a restored row were lost
-    if not c.execute(again.values(file_size=upload.size, format=upload.format, state=ImageState.UPLOADED)).rowcount:
+    fresh = {"file_size": upload.size, "format": upload.format, "state": ImageState.UPLOADED, **_NO_STREAM}
+    if not c.execute(again.values(fresh)).rowcount:
         c.execute(
             t.images.insert().values(
                 sha256=upload.sha256,
@@ -213,7 +218,7 @@ def delete(store: Store, config: Config, wanted: str, by: Principal) -> str:
         operation = _delete_everywhere(c, image, by, now)
         whose, detail = image.project or "", f"{image.name} ({image.sha256})"
         operations.note(c, by.user, "image delete", now, project=whose, detail=detail, address=by.address)
-    for format in FORMATS:  # of a testbed whose service keeps them for its nodes
+    for format in (*FORMATS, BASE):  # of a testbed whose service keeps them for its nodes
         (config.uploads_dir / f"{image.sha256}.{format}").unlink(missing_ok=True)
     wake(config.wake_socket)
     return operation

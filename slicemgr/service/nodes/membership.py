@@ -14,7 +14,9 @@ from sqlalchemy import exc
 from sqlalchemy.engine import Connection, Row
 
 from slicemgr import names
+from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
+from slicemgr.ipc.wake import wake
 from slicemgr.model import NodeState
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
@@ -92,6 +94,11 @@ def new_identity() -> str:
     return f"node-{names.new_tag()}{names.new_tag()}"
 
 
+def has_authority(c: Connection) -> bool:
+    """Whether the testbed has a certificate authority, which a host needs to join."""
+    return c.scalar(sa.select(sa.func.count()).select_from(t.authorities)) != 0
+
+
 def authority(c: Connection) -> str:
     """The fingerprint of the testbed's authority. Refused(CONFLICT) if there is none."""
     a = t.authorities.c
@@ -112,6 +119,20 @@ def drain(store: Store, name: str, by: Principal, *, drained: bool = True) -> No
         c.execute(t.nodes.update().where(_N.name == name).values(drained=drained))
         action = "node drain" if drained else "node undrain"
         operations.note(c, by.user, action, utcnow(), detail=name, address=by.address)
+
+
+def resync(store: Store, config: Config, name: str, by: Principal) -> None:
+    """Have the hub send a node all its rows again. Refused(CONFLICT) for a node without a database of its own."""
+    access.change_nodes(by, "send nodes their rows")
+    now, l = utcnow(), t.links.c
+    with store.write() as c:
+        row = find(c, name)
+        again = t.links.update().where(l.identity == row.identity).values(resync_at=now)
+        if not c.execute(again).rowcount:
+            hint = "only a host that joined with a command of `slicectl node add`, and has reported, has one"
+            raise Refused(Code.CONFLICT, f"node {name!r} has no database of its own", hint=hint)
+        operations.note(c, by.user, "node resync", now, detail=name, address=by.address)
+    wake(config.wake_socket)
 
 
 def remove(store: Store, name: str, by: Principal) -> None:

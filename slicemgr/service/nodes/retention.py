@@ -16,6 +16,7 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
 _AT_ONCE = 500  # rows of a table in each call, to keep the transaction short
+_NODES_AT_ONCE = 50  # whose samples are deleted in each call, for the same reason
 _ENDED = (OperationState.DONE, OperationState.FAILED)
 
 
@@ -36,10 +37,15 @@ def forget(store: Store, config: Config, now: datetime | None = None) -> int:
             return 0
         count = 0
         count += idempotency.forget(c, now)
-        for node in c.scalars(sa.select(t.nodes.c.name).where(t.nodes.c.identity.is_not(None))).all():
+        for node in samples.outdated(c, config.record, int(now.timestamp()), _NODES_AT_ONCE):
             samples.forget(c, node, config.record, int(now.timestamp()))
-        for column, query in ((o.id, old), (e.id, older), (m.key, over), (i.id, ended)):
-            ids = c.scalars(query.order_by(column).limit(_AT_ONCE)).all()
+        for column, at, query in (
+            (o.id, o.finished_at, old),
+            (e.id, e.at, older),
+            (m.key, m.created_at, over),
+            (i.id, i.expires_at, ended),
+        ):
+            ids = c.scalars(query.order_by(at).limit(_AT_ONCE)).all()
             if ids:
                 count += c.execute(sa.delete(column.table).where(column.in_(ids))).rowcount
     return count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -14,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from slicemgr.config import Config, LeaseConfig, QuotaConfig, parse_duration, parse_size
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import DEFAULT_PROJECT, Role
+from slicemgr.model import DEFAULT_PROJECT, MIB, Role
 from slicemgr.policy import access, quota
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import Amounts, Quota
@@ -201,20 +200,14 @@ def _limit(field: str, name: str, value: Any) -> Any:
     if name in ("memory", "disk"):
         if isinstance(value, bool) or not isinstance(value, str | int) or str(value).startswith("-"):
             raise invalid(field, f"{str(value)[:40]!r} is not a size", "write it as 512M, 2G or a number of bytes")
-        _check_unit(field, value)
+        if isinstance(value, str) and (meant := specs.with_unit(value.strip(), MIB)):
+            raise invalid(field, f"{value.strip()} B is too little", f"did you mean {meant}?")
         return min(parse_size(value, field), _MOST_BYTES)
     if name == "vcpus" and isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST:
         return float(value)
     if name == "vcpus" or isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
         raise invalid(field, f"{str(value)[:40]!r} is not a number", f"0 to {_MOST}, or null for no limit")
     return value
-
-
-def _check_unit(field: str, value: str | int) -> None:
-    """Refused(INVALID) for text without a unit, such as `30`, that is less than a sliver needs. Numbers are bytes."""
-    if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,3}", value.strip()):
-        number = value.strip()
-        raise invalid(field, f"{number} B is too little", f"did you mean {number}M or {number}G?")
 
 
 def _description(value: Any) -> str:

@@ -25,6 +25,7 @@ from slicemgr.store.updates import utcnow
 
 LEASE = timedelta(days=1)  # of slices whose lease ended between backup and review: it may have been renewed
 _LOST = "its root was lost before the restore; a start makes a new one from the image"
+ALSO_ON = "also on"  # in `changed`: a node that has the sliver, which the rows place on another node
 _COLUMNS = frozenset({"desired", "generation", "epoch", "origin", "inherited", "disk"})
 
 
@@ -65,16 +66,23 @@ class Lost:
 class Review:
     """The differences that agents have reported.
 
-    silent: nodes without a report. images: names of images whose files a node lacks. changed: slivers that the host has
-    in a newer state than the rows, which take it over at the end of the hold.
+    silent: nodes without a report. joined: nodes that stop what has no row when the hold ends. images: names of images
+    whose files a node lacks. changed: slivers that the host has in a newer state than the rows, which take it over at
+    the end of the hold.
     """
 
     held: Incarnation
     silent: tuple[str, ...]
+    joined: frozenset[str]
     found: tuple[Found, ...]
     lost: tuple[Lost, ...]
     images: tuple[str, ...]
     changed: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def undecided(self) -> tuple[Found, ...]:
+        """What prevents the end of the hold. A node that joined removes what was released only after it."""
+        return tuple(one for one in self.found if not (one.released and one.node in self.joined))
 
 
 def review(c: Connection) -> Review:
@@ -91,6 +99,7 @@ def review(c: Connection) -> Review:
     return Review(
         held,
         tuple(one for one in nodes if one not in reports),
+        frozenset(c.scalars(sa.select(n.name).where(n.identity.is_not(None)))),
         found(c),
         _lost(c, {sliver for one in reports.values() for sliver in one["lost"]}),
         tuple(c.scalars(sa.select(i.name).where(i.sha256.in_(gone)).order_by(i.name))),
@@ -158,13 +167,23 @@ def release(store: Store, config: Config, wanted: str) -> str:
             c.execute(t.unclaimed.update().where(u.sliver.in_(ids)).values(released=True))
             detail = f"without a row: {', '.join(ids)}"
             operations.note(c, ADMIN, "restore release", now, slice=chosen[0].name, detail=detail)
-            done = f"the agent removes {', '.join(ids)}"
+            done = _released(chosen, all_found.joined)
         elif rows:
             done = _delete_lost(c, rows, now)
         else:
             raise Refused(Code.NOT_FOUND, f"nothing called {wanted[:80]!r} is to be reviewed", hint=f"`{REVIEW}`")
     wake(config.wake_socket)
     return done
+
+
+def _released(chosen: Sequence[Found], joined: Collection[str]) -> str:
+    """What happens with released slivers, as a text."""
+    now = [one.sliver for one in chosen if one.node not in joined]
+    later = [one.sliver for one in chosen if one.node in joined]
+    said = [f"the agent removes {', '.join(now)}"] if now else []
+    if later:
+        said.append(f"{', '.join(later)}: stopped after the end of the hold, and the disks kept for a day")
+    return "; ".join(said)
 
 
 def _delete_lost(c: Connection, rows: Sequence[Lost], now: datetime) -> str:
@@ -192,8 +211,8 @@ def finish(store: Store, config: Config, without: Collection[str] = ()) -> Revie
         if silent := [one for one in last.silent if one not in without]:
             hint = f"start its agent, or leave it out with `--without {silent[0]}` if it no longer exists"
             raise Refused(Code.CONFLICT, f"node {silent[0]} has not reported what it runs", hint=hint)
-        if last.found:
-            one = last.found[0]
+        if last.undecided:
+            one = last.undecided[0]
             wait = "wait until the agent has removed it" if one.released else f"adopt or release it, see `{REVIEW}`"
             raise Refused(Code.CONFLICT, f"sliver {one.sliver} on {one.node} has no row", hint=one.detail or wait)
         _take_over(c, last)
@@ -210,7 +229,9 @@ def _take_over(c: Connection, last: Review) -> None:
     for sliver, columns in last.changed.items():
         values = {name: value for name, value in columns.items() if name in _COLUMNS}
         if values:
+            allocations.free(c, s.id == sliver)
             c.execute(t.slivers.update().where(s.id == sliver).values(**values))
+            allocations.take(c, s.id == sliver)
         insert_snapshots(c, sliver, columns.get("snapshots", ()))
     i = t.images.c
     gone = (i.name.in_(last.images), i.state == ImageState.READY)
@@ -221,12 +242,15 @@ def _take_over(c: Connection, last: Review) -> None:
 
 
 def insert_snapshots(c: Connection, sliver: str, ids: Collection[str]) -> None:
-    """Insert rows of snapshots that exist on a node; their names are lost."""
-    l, now = t.slices.c, utcnow()
+    """Insert rows of snapshots that exist on a node, but not those of another slice; their names are lost."""
+    l, n, now = t.slices.c, t.snapshots.c, utcnow()
     tag = sliver.rpartition("-")[0]
     owner = c.scalar(sa.select(l.owner).where(l.id == tag))
     for id in ids:
-        if c.scalar(sa.select(t.snapshots.c.id).where(t.snapshots.c.id == id)) is None:
+        of = c.scalar(sa.select(n.slice).where(n.id == id))
+        if of not in (None, tag):
+            continue
+        if of is None:
             row = {"id": id, "slice": tag, "name": f"restored-{id}", "user": owner, "created_at": now}
             c.execute(t.snapshots.insert().values(**row))
         c.execute(t.sliver_snapshots.insert().values(snapshot=id, sliver=sliver, made_at=now))

@@ -316,7 +316,7 @@ def _size(field: str, value: Any, least: int) -> int:
         raise invalid(field, f"{str(value)[:40]} is negative", enough)
     size = parse_size(value if isinstance(value, str) else str(value), field)
     if size < least:
-        if meant := _with_unit(str(value).strip(), least):
+        if meant := with_unit(str(value).strip(), least):
             raise invalid(field, f"{str(value).strip()} B is too little", f"did you mean {meant}? Use {enough}")
         raise invalid(field, f"{str(value)[:40]} is too small", enough)
     if size > MOST_BYTES:
@@ -324,7 +324,7 @@ def _size(field: str, value: Any, least: int) -> int:
     return size
 
 
-def _with_unit(number: str, least: int) -> str:
+def with_unit(number: str, least: int) -> str:
     """The size that a number without a unit may mean: `30M` for 30; "": none."""
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", number):
         return ""

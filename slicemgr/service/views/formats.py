@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Iterable
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,6 +21,7 @@ def when(moment: datetime | None) -> str | None:
     return None if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+@lru_cache(maxsize=20_000)  # keys of slivers, which pages show again and again
 def fingerprint(host_key: str) -> str | None:
     """`SHA256:…` of a public key line, as ssh prints it; None without a key."""
     words = host_key.split()

@@ -43,6 +43,11 @@ def images(
     ]
 
 
+def is_there(c: Connection, name: str | None) -> bool:
+    """Whether there is an image of this name: that of an operation may have been deleted."""
+    return bool(c.scalar(sa.select(sa.exists().where(t.images.c.name == name))))
+
+
 def on_nodes(c: Connection, sha256: str) -> list[Json]:
     """What each node has of an image, by the name of the node. Nodes that have nothing of it are not among them."""
     x, n = t.image_nodes.c, t.nodes.c
@@ -58,5 +63,5 @@ def of_node(c: Connection, node: str) -> list[Json]:
 
 
 def _state(row: Row[*tuple[Any, ...]]) -> Json:
-    fields = ("state", "error", "base_size")
+    fields = ("state", "error", "base_size", "disk", "base")
     return {**{name: getattr(row, name) for name in fields}, "updated_at": when(row.updated_at)}

@@ -20,7 +20,7 @@ def nodes(c: Connection, network: NetworkConfig, name: str | None = None, page: 
     """All nodes with capacity and allocation, or the one called `name`. Refused(NOT_FOUND)."""
     n, a, l = t.nodes.c, t.allocations.c, t.links.c
     amounts = (sa.func.coalesce(a[one], 0).label(f"given_{one}") for one in ("slivers", "memory", "disk", "ports"))
-    query = sa.select(t.nodes, l.version, l.beat_at, *amounts).outerjoin(t.links, l.identity == n.identity)
+    query = sa.select(t.nodes, l.version, l.beat_at, l.resync_at, *amounts).outerjoin(t.links, l.identity == n.identity)
     query = query.outerjoin(t.allocations, a.node == n.name)
     if name is not None:
         query = query.where(n.name == name)
@@ -28,6 +28,11 @@ def nodes(c: Connection, network: NetworkConfig, name: str | None = None, page: 
     if name is not None and not rows:
         raise Refused(Code.NOT_FOUND, f"there is no node {name[:80]!r}", hint="list them with `slicectl node list`")
     return [_node(row, network) for row in rows]
+
+
+def several(c: Connection) -> bool:
+    """Whether the testbed has more than one node."""
+    return len(c.execute(sa.select(t.nodes.c.name).limit(2)).all()) > 1
 
 
 def slices_on(c: Connection, name: str, most: int = 50) -> list[Json]:
@@ -50,6 +55,7 @@ def _node(row: Row[*tuple[Any, ...]], network: NetworkConfig) -> Json:
         "silent_since": when(row.silent_since),
         "version": row.version,
         "beat_at": when(row.beat_at),
+        "resync_at": when(row.resync_at),
         "agent_seen_at": when(row.agent_seen_at),
         "facts": facts,
         "capacity": {

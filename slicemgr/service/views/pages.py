@@ -112,7 +112,8 @@ def users_of_image(c: Connection, sha256: str, by: Principal) -> tuple[list[Json
 
 def newest(c: Connection, node: str, kind: str, *, ended: bool = False) -> Json | None:
     """The last operation of a kind on a node, or the last that ended; None if there is none."""
-    o = t.operations.c
-    query = sa.select(o.id).where(o.node == node, o.kind == kind).order_by(o.created_at.desc(), o.id).limit(1)
+    o, p = t.operations.c, t.operation_parts.c
+    query = sa.select(o.id).join(t.operation_parts, p.operation == o.id).where(p.node == node, o.kind == kind)
+    query = query.order_by(o.created_at.desc(), o.id).limit(1)
     id_ = c.scalar(query.where(o.state.in_(_ENDED)) if ended else query)
     return None if id_ is None else operation_views.operation(c, id_)

@@ -46,7 +46,17 @@ def rows(
 
 
 def _after(order: Sequence[By], values: Sequence[Any]) -> sa.ColumnElement[bool]:
-    """Greater in the first column, or equal there and greater in the second, and so on."""
+    """Greater in the first column, or equal there and greater in the second, and so on.
+
+    As one comparison of rows where that is possible: databases use an index for it, so that each page costs the same.
+    """
+    if len(order) > 1 and not any(one.down for one in order):
+        pairs = zip(order, values, strict=True)
+        return sa.tuple_(*(one.column for one in order)) > sa.tuple_(*(_typed(one, value) for one, value in pairs))
     (first, *rest), (value, *others) = order, values
     beyond = first.column < value if first.down else first.column > value
     return sa.or_(beyond, sa.and_(first.column == value, _after(rest, others))) if rest else beyond
+
+
+def _typed(one: By, value: Any) -> sa.ColumnElement[Any]:
+    return sa.literal(value, one.column.type)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection
 from datetime import UTC, datetime
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,6 +33,14 @@ _ON_THE_WAY = {
     (Desired.PAUSED, Phase.RUNNING): "pausing",
 }
 UNKNOWN = "unknown"  # of slivers on a node that is lost
+_USAGE = ("usage_working", "usage_charged", "usage_disk", "guest_memory", "usage_at")
+# What is shown of a sliver: a page has thousands, and each further column takes time.
+_COLUMNS = (
+    *("slice", "idx", "id", "node", "desired", "phase", "address", "port_first", "port_count"),
+    *("acceleration", "booted", "keys_missing", "oom_kills", "oom_at", "error", "host_key"),
+    *(*LIMITS, *_USAGE),
+)
+_limits_of, _usage_of = attrgetter(*LIMITS), attrgetter(*_USAGE)
 SETTLED = ("running", "stopped", "paused", "failed", UNKNOWN)  # states that do not change by themselves
 
 
@@ -45,6 +55,11 @@ def sliver_state(desired: Desired, phase: Phase, *, lost: bool = False) -> str:
     if phase is _SETTLED[desired]:
         return phase.value
     return _ON_THE_WAY.get((desired, phase), "stopping" if desired is Desired.STOPPED else "starting")
+
+
+@cache
+def _shown_state(desired: str, phase: str, lost: bool) -> str:
+    return sliver_state(Desired(desired), Phase(phase), lost=lost)
 
 
 def slice_state(states: Collection[str]) -> str:
@@ -84,7 +99,7 @@ def slices(
     heads = paging.rows(c, query.where(*conditions), page, By(l.name), By(l.project))
     s, n = t.slivers.c, t.nodes.c
     of_node = (n.address.label("node_address"), n.silent_since, n.lost)
-    members = sa.select(t.slivers, *of_node).join(t.nodes, n.name == s.node).order_by(s.idx)
+    members = sa.select(*(s[name] for name in _COLUMNS), *of_node).join(t.nodes, n.name == s.node).order_by(s.idx)
     if conditions or page is not None:
         members = members.where(s.slice.in_([head.id for head in heads]))
     slivers: dict[str, list[Json]] = defaultdict(list)
@@ -139,13 +154,14 @@ def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
 
 def _usage(row: Row[*tuple[Any, ...]]) -> Json:
     """The latest sample. `memory` is the former name of `working`."""
+    working, charged, disk, guest, at = _usage_of(row)
     return {
-        "memory": row.usage_working,
-        "working": row.usage_working,
-        "charged": row.usage_charged,
-        "disk": row.usage_disk,
-        "guest_memory": row.guest_memory,
-        "at": None if row.usage_at is None else when(datetime.fromtimestamp(row.usage_at, UTC)),
+        "memory": working,
+        "working": working,
+        "charged": charged,
+        "disk": disk,
+        "guest_memory": guest,
+        "at": None if at is None else when(datetime.fromtimestamp(at, UTC)),
     }
 
 
@@ -155,7 +171,7 @@ def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
         "index": row.idx,
         "id": row.id,
         "node": row.node,
-        "state": sliver_state(Desired(row.desired), Phase(row.phase), lost=row.lost),
+        "state": _shown_state(row.desired, row.phase, row.lost),
         "unknown_since": when(row.silent_since) if row.lost else None,
         "address": row.address,
         "ssh": {
@@ -178,8 +194,9 @@ def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
 
 def _limits(source: object) -> Json:
     """pids: None if not limited."""
-    limits = {name: getattr(source, name) for name in LIMITS}
-    return {**limits, "pids": limits["pids"] or None}
+    limits = dict(zip(LIMITS, _limits_of(source), strict=True))
+    limits["pids"] = limits["pids"] or None
+    return limits
 
 
 def plan(spec: SliceSpec, placed: Placement, owner: str, expires_at: datetime) -> Json:
