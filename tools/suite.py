@@ -6,7 +6,7 @@ both end at about the same time. The unit tests have a lower priority, because t
 
 `tools/suite.py` runs all tests except those marked `long`, `tools/suite.py --all` runs all tests. The output of the
 first part is shown at once, that of the others at the end. A failure in one part does not stop the others. At the end,
-a table of the parts is printed. Other arguments are passed to each pytest: `tools/suite.py --all -k snapshots`.
+a table of the parts and the failed tests are printed. Other arguments are passed to each pytest: `tools/suite.py --all -k snapshots`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ PARTS = {
     **{f"unit-{number}": PURE for number in range(UNITS)},
 }
 SLOWEST = 15  # number of slowest tests that each part lists at its end
+WIDEST = 160  # characters of the message of a failed test
 NO_TESTS = 5  # pytest's exit status if nothing was selected
 
 
@@ -102,6 +103,16 @@ def table(results: dict[str, Result]) -> str:
     return "\n".join(lines)
 
 
+def failures(xml: str) -> list[str]:
+    """A line for each failed test of a part: its name, and the first line of its message."""
+    found = []
+    for case in ET.fromstring(xml).iter("testcase"):
+        for one in (*case.iter("failure"), *case.iter("error")):
+            first = (one.get("message") or "").partition("\n")[0][:WIDEST]
+            found.append(f"{case.get('classname')}::{case.get('name')}: {first}")
+    return found
+
+
 def _minutes(seconds: float) -> str:
     return f"{int(seconds) // 60:4}:{int(seconds) % 60:02}"
 
@@ -127,6 +138,9 @@ def run_parts(more: Sequence[str], files: Sequence[str] = ()) -> int:
         if log.exists():
             print(log.read_text(), flush=True)
     print(table(dict(zip(PARTS, found, strict=True))))
+    for file in (file for file in map(_junit, PARTS) if file.exists()):
+        for line in failures(file.read_text()):
+            print(f"failed: {line}")
     wall, worked = time.monotonic() - begun, busy() - worked
     print(f"whole: {_minutes(wall).strip()} of wall time; the machine worked {_minutes(worked).strip()} of CPU time")
     return max(one.status for one in found)

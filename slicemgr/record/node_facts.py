@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 import os
+import socket
 from contextlib import suppress
 from pathlib import Path
 
@@ -52,6 +54,8 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
     }
     if config.joined and config.exchange.port:
         facts["image_port"] = config.exchange.port
+    if config.joined and (forwarded := is_forwarded(config.node.address)) is not None:
+        facts["forwarded"] = forwarded
     if config.joined and (ahead := clock_offset.read(config.clock_file)) is not None:
         facts["clock_ahead"] = ahead
     space = pool.space()
@@ -95,6 +99,20 @@ def _load() -> dict[str, object]:
         "pids": now.pids,
         "pids_max": min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max")),
     }
+
+
+def is_forwarded(address: str) -> bool | None:
+    """Whether the address is that of a router that forwards to this host, not one of the host's own; None: a name."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return None  # resolving it could take long, and say what is true at this host only
+    with socket.socket(socket.AF_INET if found.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return True
+    return False
 
 
 @functools.cache

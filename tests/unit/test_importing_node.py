@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from bare_service import FACTS, Service
 
+from slicemgr.record import node_facts
 from slicemgr.service.nodes import images as image_service
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -38,3 +39,22 @@ def test_a_node_that_others_reach_imports(two_nodes: Service) -> None:
         c.execute(t.nodes.update().where(t.nodes.c.name == "near").values(state="joined"))
     with store.read() as c:
         assert image_service._importing_node(c) == "far"
+
+
+def test_a_node_with_the_address_of_a_router_imports_last(two_nodes: Service) -> None:
+    """Its connections come from the address that it announces, but the router forwards only some ports to it."""
+    store = two_nodes.store
+    for forwarded, chosen in ((False, "near"), (True, "far")):
+        with store.write() as c:
+            changed = t.nodes.update().where(t.nodes.c.name == "near")
+            c.execute(changed.values(facts={**FACTS, "forwarded": forwarded}, agent_seen_at=utcnow()))
+            c.execute(t.joins.update().values(address="192.0.2.9"))
+        with store.read() as c:
+            assert image_service._importing_node(c) == chosen
+
+
+@pytest.mark.parametrize(
+    ("address", "forwarded"), [("127.0.0.1", False), ("192.0.2.9", True), ("2001:db8::9", True), ("n1.example", None)]
+)
+def test_a_host_knows_whether_an_address_is_its_own(address: str, forwarded: bool | None) -> None:
+    assert node_facts.is_forwarded(address) is forwarded

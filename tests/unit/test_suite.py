@@ -25,6 +25,19 @@ def test_the_table_counts_what_failed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert rest.split() == ["rest", "0:00", "0:00", "0", "0", "0"]
 
 
+def test_failed_tests_are_named_with_the_first_line_of_their_message() -> None:
+    case = '<testcase classname="tests.unit.test_a" name="test_{0}">{1}</testcase>'
+    tests = (
+        case.format("good", ""),
+        case.format("bad", '<failure message="assert 1 == 2&#10;more">a traceback</failure>'),
+        case.format("setup", '<error message="failed on setup">a traceback</error>'),
+    )
+    assert suite.failures(f"<testsuites><testsuite>{''.join(tests)}</testsuite></testsuites>") == [
+        "tests.unit.test_a::test_bad: assert 1 == 2",
+        "tests.unit.test_a::test_setup: failed on setup",
+    ]
+
+
 def collected(*words: str) -> list[str]:
     argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *words]
     told = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout

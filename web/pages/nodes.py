@@ -51,6 +51,7 @@ _FACTS = {  # labels that differ from the name of the fact
     "boot_id": "Boot ID",
     "clock_ahead": "Clock ahead of the centre's, seconds",
     "cpu_model": "CPU model",
+    "forwarded": "Its address is that of a router",
     "swap_free": "Free swap",
     "pids": "Processes",
     "pids_max": "Maximum processes",

@@ -67,14 +67,15 @@ def _importing_node(c: Connection) -> str:
     """The node that imports images: the first whose agent uses the database itself, which may be the machine of the
     service; else the one that reported last, of those that others can probably reach, since they get the image there.
 
-    A node that announces another address than that from which it joined is behind NAT. Refused(UNAVAILABLE) if there is
-    none.
+    A node is behind NAT if it announces an address that is not its own, or another than that from which it joined.
+    Refused(UNAVAILABLE) if there is none.
     """
     n = t.nodes.c
     own = n.identity.is_not(None)  # false sorts first
     active = sa.and_(n.state == NodeState.ACTIVE, sa.or_(n.identity.is_(None), n.agent_seen_at.is_not(None)))
     recent = sa.case((n.identity.is_(None), None), else_=n.agent_seen_at)
-    behind = ~sa.exists().where(t.joins.c.node == n.name, t.joins.c.address == n.address)
+    elsewhere = ~sa.exists().where(t.joins.c.node == n.name, t.joins.c.address == n.address)
+    behind = sa.or_(elsewhere, sa.func.coalesce(n.facts["forwarded"].as_boolean(), False))
     found = c.scalar(sa.select(n.name).where(active).order_by(own, behind, recent.desc(), n.name).limit(1))
     if found is None:
         raise Refused(Code.UNAVAILABLE, "no node has a running agent", hint="start `slicemgr agent` on the node")
