@@ -6,7 +6,8 @@ both end at about the same time. The unit tests have a lower priority, because t
 
 `tools/suite.py` runs all tests except those marked `long`, `tools/suite.py --all` runs all tests. The output of the
 first part is shown at once, that of the others at the end. A failure in one part does not stop the others. At the end,
-a table of the parts and the failed tests are printed. Other arguments are passed to each pytest: `tools/suite.py --all -k snapshots`.
+a table of the parts and the failed tests are printed. Other arguments are passed to each pytest: `tools/suite.py --all
+-k snapshots`.
 """
 
 from __future__ import annotations
