@@ -291,11 +291,10 @@ def _capacity(facts: Mapping[str, Any], name: str) -> int:
 
 
 def _operations(c: Connection, node: str, found: Sequence[Update]) -> dict[str, _Operation]:
-    o, m, p, parts = t.operations.c, t.operation_slivers.c, t.operation_steps.c, t.operation_parts.c
+    o, m, p = t.operations.c, t.operation_slivers.c, t.operation_steps.c
     named = {one for update in found if isinstance(one := getattr(update, "operation", None), str)}
-    mine = o.id.in_(sa.select(parts.operation).where(parts.node == node, parts.state.in_(_PENDING)))
     chosen = o.kind == "snapshot" if any(isinstance(one, updates.SnapshotGone) for one in found) else sa.false()
-    rows = c.execute(sa.select(o.id, o.kind, o.params).where(mine, sa.or_(o.id.in_(named), chosen)))
+    rows = c.execute(sa.select(o.id, o.kind, o.params).where(_pending(node), sa.or_(o.id.in_(named), chosen)))
     operations = {row.id: _Operation(row.kind, row.params) for row in rows}
     members = sa.select(m.operation, m.sliver).where(m.node == node, m.operation.in_(list(operations)))
     for row in c.execute(members):
@@ -310,8 +309,14 @@ def _images(c: Connection, node: str, found: Sequence[Update]) -> frozenset[tupl
     if not any(isinstance(one, updates.ImageSeen | updates.ImageGone) for one in found):
         return frozenset()
     o = t.operations.c
-    pending = sa.and_(o.node == node, o.state.in_(_PENDING), o.image != "")
-    return frozenset((row.kind, row.image) for row in c.execute(sa.select(o.kind, o.image).where(pending)))
+    pending = sa.select(o.kind, o.image).where(_pending(node), o.image != "")
+    return frozenset((row.kind, row.image) for row in c.execute(pending))
+
+
+def _pending(node: str) -> sa.ColumnElement[bool]:
+    """Operations with a part on the node that has not ended."""
+    p = t.operation_parts.c
+    return t.operations.c.id.in_(sa.select(p.operation).where(p.node == node, p.state.in_(_PENDING)))
 
 
 def _allowed(known: _Known, update: Update) -> Update | None:

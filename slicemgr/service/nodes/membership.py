@@ -164,7 +164,7 @@ def refuse_own(store: Store, node: str) -> None:
         raise Refused(Code.CONFLICT, f"this host is the centre of {nodes} nodes", hint="remove them first")
     if count:
         hint = "delete its slices first, because the testbed that it joins would not know them"
-        raise Refused(Code.CONFLICT, f"this host has {count} slivers of its own", hint=hint)
+        raise Refused(Code.CONFLICT, f"this host has {_slivers(count)} of its own", hint=hint)
 
 
 def revoke(c: Connection, identity: str, now: datetime) -> None:
@@ -180,12 +180,16 @@ def certificates(c: Connection, identity: str, now: datetime) -> list[str]:
     return list(c.scalars(query.where(k.identity == identity, k.revoked_at.is_(None), k.expires_at > now)))
 
 
+def _slivers(count: int) -> str:
+    return "a sliver" if count == 1 else f"{count} slivers"
+
+
 def _check_unused(c: Connection, row: Row[*tuple[Any, ...]], now: datetime) -> None:
     s = t.slivers.c
     count = c.scalar(sa.select(sa.func.count()).where(s.node == row.name))
     if count:
         hint = "delete its slices first; `slicectl node drain` keeps new ones away"
-        raise Refused(Code.CONFLICT, f"node {row.name} has {count} slivers", hint=hint)
+        raise Refused(Code.CONFLICT, f"node {row.name} has {_slivers(count)}", hint=hint)
     if row.state == NodeState.ACTIVE and operation_parts.unended(c, row.name):
         raise Refused(Code.CONFLICT, f"node {row.name} has operations that have not ended", hint="`slicectl op list`")
     if row.identity is None and row.agent_seen_at is not None and now - row.agent_seen_at < _SILENT:
