@@ -109,7 +109,7 @@ def hub(config: settings.Config) -> None:
         hint = "move the rows to PostgreSQL with `slicemgr db copy`"
         raise invalid("store.url", "SQLite is for one machine", hint)
     stop = _stop_on_signals()
-    owner.become(config.hub_dir, config.hub_socket.parent)
+    owner.become(config.hub_dir, config.hub_socket.parent, config.web.user)
     with store.open(config) as opened:
         process.run(config, opened, stop, chores=lambda: chores.runner(config, opened))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pwd
+from contextlib import suppress
 from pathlib import Path
 
 from slicemgr.errors import Refused
@@ -31,10 +32,11 @@ def give(folder: Path, user: str) -> None:
         os.chown(path, uid, gid, follow_symlinks=False)
 
 
-def become(folder: Path, sockets: Path) -> None:
+def become(folder: Path, sockets: Path, web: str) -> None:
     """Give up root's privileges permanently, if this process has them, for those of the owner of `folder`.
 
-    sockets: a directory that it then may write.
+    sockets: a directory that it then may write. web: the user of the web process, as in `web.user`; the process joins
+    its group, which may use the sockets.
     """
     if os.geteuid() != 0 or not folder.exists():
         return
@@ -44,9 +46,11 @@ def become(folder: Path, sockets: Path) -> None:
         return
     sockets.mkdir(mode=0o755, parents=True, exist_ok=True)
     os.chown(sockets, held.st_uid, held.st_gid, follow_symlinks=False)
-    try:
-        os.initgroups(pwd.getpwuid(held.st_uid).pw_name, held.st_gid)
-    except KeyError:  # a number without a name
-        os.setgroups([])
+    groups = set()
+    with suppress(KeyError):  # a number without a name
+        groups |= set(os.getgrouplist(pwd.getpwuid(held.st_uid).pw_name, held.st_gid))
+    with suppress(Refused):  # there is no web process
+        groups.add(user_ids(web)[1])
+    os.setgroups(sorted(groups))
     os.setgid(held.st_gid)
     os.setuid(held.st_uid)

@@ -72,6 +72,8 @@ def _give(path: Path, uid: int, gid: int) -> None:
     try:
         os.chown(path, uid, gid, follow_symlinks=False)
     except PermissionError:
-        with suppress(PermissionError):
+        try:
             os.chown(path, -1, gid, follow_symlinks=False)
             path.chmod(0o660)
+        except PermissionError:
+            log.warning("only this process's user can use %s: it is not a member of the group %d", path, gid)

@@ -47,7 +47,7 @@ def started(folder: Path, place: Path) -> dict[str, object]:
     """The ids, groups and rights of a process that was started as root and became the owner of the folder."""
 
     def work() -> None:
-        owner.become(folder, place / "sockets")
+        owner.become(folder, place / "sockets", f"{WEB_USER}:{WEB_USER}")
         (place / "seen").write_text(
             json.dumps(
                 {
@@ -67,7 +67,7 @@ def started(folder: Path, place: Path) -> dict[str, object]:
 def test_it_becomes_the_owner_of_its_files(place: Path) -> None:
     folder = files(place)
     owner.give(folder, f"{HUB_USER}:{HUB_USER}")
-    assert started(folder, place) == {"ids": 6 * [HUB_USER], "groups": [], "key": "key", "root": False}
+    assert started(folder, place) == {"ids": 6 * [HUB_USER], "groups": [WEB_USER], "key": "key", "root": False}
     assert (place / "sockets").stat().st_uid == HUB_USER
 
 
