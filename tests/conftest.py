@@ -19,7 +19,7 @@ from host_node import PRODUCTION, HostNode
 from hypothesis import HealthCheck, settings
 from joined_node import JoinedNode
 from postgres_server import Server
-from production_run import SUITES, Runs, chosen_debians
+from production_run import SUITES, Runs, chosen_machines
 from testbed import IMAGE, Node, ensure_image
 
 from slicemgr.service.accounts import passwords
@@ -172,7 +172,7 @@ def guest(booted_guest: Guest) -> Iterator[Guest]:
 @pytest.fixture(scope="session")
 def production_runs(bare_node: Node, request: pytest.FixtureRequest) -> Iterator[Runs]:
     """The production-like machines, which run in the background."""
-    runs = Runs(bare_node, chosen_debians(request.config))
+    runs = Runs(bare_node, chosen_machines(request.config, request.session.items))
     yield runs
     runs.stop()
 

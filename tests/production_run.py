@@ -48,6 +48,18 @@ AFTER_REBOOT = (
 )
 PACKAGED_TESTS = ("tests/production/test_first_hour.py", "tests/production/test_packages_upgrade.py")
 PACKAGED_AFTER_REBOOT = ("tests/production/test_removal.py",)  # a purge, while slivers run
+CENTRE_TESTS = ("tests/production/test_centre.py",)
+CENTRE_AFTER_REBOOT = (
+    "tests/production/test_centre_reboot.py",
+    "tests/production/test_removal.py",
+    "tests/production/test_centre_removal.py",
+)
+CASES = {"source": "outcome", "packaged": "packaged_case", "centre": "centre_case"}  # fixtures of their tests, by kind
+LISTS = {  # by kind of machine: the tests of both boots
+    "source": (TESTS, AFTER_REBOOT),
+    "packaged": (PACKAGED_TESTS, PACKAGED_AFTER_REBOOT),
+    "centre": (CENTRE_TESTS, CENTRE_AFTER_REBOOT),
+}
 SECONDS = 6300.0  # timeout of one machine, with other tests at the same time
 POOL = """\
 set -e
@@ -75,10 +87,10 @@ class Outcome:
 class Runs:
     """Runs one machine after the other in the background: started by the constructor, stopped by `stop`.
 
-    debians: major versions, in the order in which their machines run; then the first again, with the Debian packages.
+    machines: the major version of Debian and the kind of each, in the order in which they run.
     """
 
-    def __init__(self, node: Node, debians: Sequence[str]) -> None:
+    def __init__(self, node: Node, machines: Sequence[tuple[str, str]]) -> None:
         self._work = tempfile.TemporaryDirectory(prefix="machine.", dir=prodhost.CACHE.parent)
         images = {one["name"]: one for one in _images(node)}
         self._disk, self._rows = self._path("pool.raw"), self._path("images.json")
@@ -87,12 +99,11 @@ class Runs:
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
         self._pool = ThreadPoolExecutor(1)
-        self._outcomes = {(one, False): self._pool.submit(self._run, one) for one in debians}
-        self._outcomes[debians[0], True] = self._pool.submit(self._run, debians[0], packaged=True)
+        self._outcomes = {one: self._pool.submit(self._run, *one) for one in machines}
 
-    def wait(self, debian: str, *, packaged: bool = False) -> Outcome:
+    def wait(self, debian: str, kind: str = "source") -> Outcome:
         """Wait for the outcome. Raises the error of the run, or TimeoutExpired after SECONDS."""
-        return self._outcomes[debian, packaged].result()
+        return self._outcomes[debian, kind].result()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -101,16 +112,16 @@ class Runs:
         self._pool.shutdown(cancel_futures=True)
         self._work.cleanup()
 
-    def _run(self, debian: str, *, packaged: bool = False) -> Outcome:
+    def _run(self, debian: str, kind: str) -> Outcome:
         if self._stopping.is_set():
             raise InterruptedError("the tests have ended")
-        program = [sys.executable, prodhost.__file__, "--suite", SUITES[debian]]
+        name = debian if kind == "source" else f"{debian}-{kind}"
+        program = [sys.executable, prodhost.__file__, "--suite", SUITES[debian], "--kind", kind]
         program += ["--pool-disk", str(self._disk), "--images", str(self._rows)]
-        tests, after = (PACKAGED_TESTS, PACKAGED_AFTER_REBOOT) if packaged else (TESTS, AFTER_REBOOT)
-        program += ["--packaged", "--console", str(prodhost.CACHE / "console-packaged.log")] if packaged else []
+        program += [] if kind == "source" else ["--console", str(prodhost.CACHE / f"console-{kind}.log")]
+        tests, after = LISTS[kind]
         second = [word for test in after for word in ("--after-reboot", test)]
         words = ["unshare", "--mount", "--", *program, *second, "--", *tests]
-        name = f"{debian}-packaged" if packaged else debian
         results, log = self._path(f"results-{name}.xml"), self._path(f"log-{name}")
         with results.open("wb") as out, log.open("wb") as errors:
             self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
@@ -134,6 +145,14 @@ def chosen_debians(config: pytest.Config) -> tuple[str, ...]:
     """The major versions of Debian whose machines are selected."""
     chosen: str | None = config.getoption("--debian")
     return (chosen,) if chosen else tuple(SUITES)
+
+
+def chosen_machines(config: pytest.Config, items: Sequence[pytest.Item]) -> list[tuple[str, str]]:
+    """Version and kind of each machine whose tests are selected: of the packages, on the first version only."""
+    needed = {name for item in items if isinstance(item, pytest.Function) for name in item.fixturenames}
+    debians = chosen_debians(config)
+    kinds = [kind for kind in LISTS if CASES[kind] in needed]
+    return [(one, kind) for kind in kinds for one in (debians if kind == "source" else debians[:1])]
 
 
 def _images(node: Node) -> list[dict[str, object]]:

@@ -29,10 +29,13 @@ import prodhost_machine as machine
 
 REPO = Path(__file__).resolve().parent.parent
 CACHE = REPO / ".run" / "prodhost"
-INSTALL = REPO / "docs" / "how-to" / "install.md"
+INSTALL, NODES = (REPO / "docs" / "how-to" / name for name in ("install.md", "nodes.md"))
 SECTION = "On a production host"
 REMOVAL = "Removing it"
 PACKAGES, PURGE = "Debian packages", "Removing the packages"
+PROXY = "TLS: nginx before it"
+CENTRE, CENTRE_REMOVAL = "From one machine to many", "Remove a centre"
+KINDS = ("source", "packaged", "centre")  # from source; Debian packages; these, with what the centre of a testbed needs
 SYSTEM = ("systemd-sysv", "dbus", "udev", "apparmor", "initramfs-tools")  # packages of an installed Debian
 SUITES = ("bookworm", "trixie")
 DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}  # minor numbers, of major number 1
@@ -81,24 +84,30 @@ def package_list() -> list[str]:
     return [line.split("#")[0].strip() for line in text.splitlines() if line.split("#")[0].strip()]
 
 
+def centre_packages() -> list[str]:
+    """The packages that the commands for a proxy and for a centre install."""
+    commands = [*commands_below(INSTALL.read_text(), PROXY), *commands_below(NODES.read_text(), CENTRE)]
+    return sorted({name for one in commands if one.startswith("apt-get install ") for name in one.split()[2:]})
+
+
 # the tree
 
 
-def ensure_tree(suite: str) -> Path:
-    """The tree of a Debian with the packages of the list, installed once for each list."""
-    packages = [*package_list(), *SYSTEM]
+def ensure_tree(suite: str, more: Sequence[str] = ()) -> Path:
+    """The tree of a Debian with the packages of the list, installed once for each list. more: other packages."""
+    packages, name = [*package_list(), *SYSTEM, *more], f"{suite}+" if more else suite
     key = hashlib.sha256("\n".join([suite, *packages]).encode()).hexdigest()[:12]
-    tree = CACHE / f"{suite}-{key}"
+    tree = CACHE / f"{name}-{key}"
     if tree.exists():
         return tree
     from slicemgr.builder import recipe
 
     CACHE.mkdir(parents=True, exist_ok=True)
-    for old in CACHE.glob(f"{suite}-*"):
+    for old in CACHE.glob(f"{name}-*"):
         shutil.rmtree(old)
-    say(f"installing Debian {suite} with tools/packages.txt (once)")
+    say(f"installing Debian {suite} with tools/packages.txt {' '.join(more)} (once)")
     wanted = recipe.Recipe(suite, "amd64", tuple(packages), 0)
-    unfinished = CACHE / f".{suite}.new"
+    unfinished = CACHE / f".{name}.new"
     shutil.rmtree(unfinished, ignore_errors=True)
     words = [
         "mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory", "--quiet",
@@ -176,17 +185,19 @@ def build_packages(root: Path, commands: Commands) -> None:
     _add_tests(root, clone)
 
 
-def packaged_commands(text: str, commands: Commands) -> tuple[list[str], list[str]]:
+def packaged_commands(text: str, commands: Commands, *, centre: bool = False) -> tuple[list[str], list[str]]:
     """The documented commands on the running machine with packages: those of the installation, and the purge.
 
     apt does not ask. The settings are changed where the page says so; their example address is that of the machine.
+    centre: the machine becomes the centre of a testbed, whose removal is another one.
     """
     pool = [one for one in commands.start if one.split()[0] in ("mkdir", "echo", "mount")]
     found = commands_below(text, PACKAGES)
     (installation,) = [one for one in found if one.startswith("apt install ")]
     started = [one for one in found if one != installation]
     enter = [f"(cd /opt/packages/1 && {installation})".replace("apt ", "apt -y "), machine.SETTINGS.strip()]
-    return [*pool, *enter, *started], [one.replace("apt ", "apt -y ") for one in commands_below(text, PURGE)]
+    removal = commands_below(NODES.read_text(), CENTRE_REMOVAL) if centre else commands_below(text, PURGE)
+    return [*pool, *enter, *started], [one.replace("apt ", "apt -y ") for one in removal]
 
 
 def _add_tests(root: Path, clone: Path) -> None:
@@ -267,21 +278,23 @@ def run(
     after_reboot: Sequence[str],
     console: Path,
     *,
-    packaged: bool,
+    kind: str,
     output: Path | None = None,
 ) -> str:
     """Install, boot, test, and return the output of the machine. Call it in a private mount namespace.
 
     pool_disk: a raw disk created as documented, with bases and disk images in it. images: their rows, as JSON.
-    packaged: install the Debian packages, on the running machine, instead of the source. output: the folder for the
-    files that tests of the first boot keep.
+    kind: of KINDS; packages are installed on the running machine. output: the folder for the files that tests of the
+    first boot keep.
     """
     text = INSTALL.read_text()
     commands = sort_commands(commands_below(text, SECTION))
     script = machine.Script(commands.start, commands_below(text, REMOVAL), tests, after_reboot)
+    packaged, centre = kind != "source", kind == "centre"
     if packaged:
-        script = machine.Script(*packaged_commands(text, commands), tests, after_reboot, settings=":")
-    tree = ensure_tree(suite)
+        found = packaged_commands(text, commands, centre=centre)
+        script = machine.Script(*found, tests, after_reboot, settings=":")
+    tree = ensure_tree(suite, centre_packages() if centre else ())
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="run.", dir=CACHE) as directory:
         work = Path(directory)
@@ -307,7 +320,7 @@ def main() -> int:
     parser.add_argument("--suite", choices=SUITES, default="bookworm")
     parser.add_argument("--pool-disk", type=Path, required=True)
     parser.add_argument("--images", type=Path, required=True, help="the rows of the images on the pool's disk, as JSON")
-    parser.add_argument("--packaged", action="store_true", help="install the Debian packages instead of the source")
+    parser.add_argument("--kind", choices=KINDS, default="source", help="packaged: install the Debian packages")
     parser.add_argument("--console", type=Path, help="where the machine's console goes (default: below .run)")
     parser.add_argument("--output", type=Path, help="a new folder for the files that tests keep, such as pages")
     parser.add_argument("--after-reboot", action="append", default=[], metavar="TEST", help="of the second boot")
@@ -329,7 +342,7 @@ def main() -> int:
         arguments.tests,
         arguments.after_reboot,
         console,
-        packaged=arguments.packaged,
+        kind=arguments.kind,
         output=arguments.output,
     )
     whole, results = machine.merge(output)

@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 from slicemgr.drivers.libvirt.host import EMULATED_CPU
 
 ADDRESS = "192.0.2.10"  # as in tools/units/slicemgr.toml
+NAME = "testbed.example"  # of the machine, as in the documents
 SECONDS = 6000.0  # timeout of both boots
 DISK = "6G"
 MEMORY = "4G"
@@ -31,7 +32,7 @@ export LC_ALL=C.UTF-8 HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/
 export SLICEMGR_NO_BOX=1 SLICEMGR_TEST_IMAGES=/opt/tests/images.json PYTHONDONTWRITEBYTECODE=1
 mark() {{ echo "== $(cut -d' ' -f1 /proc/uptime) $*"; }}
 finish() {{
-    journalctl --no-pager -b -u slicemgr-agent -u slicemgr-web | tail -n 60
+    journalctl --no-pager -b -u 'slicemgr-*' | tail -n 60
     mark "$how"
     sync
     systemctl $how
@@ -129,7 +130,7 @@ def write_files(root: Path, script: Script, images: str) -> list[str]:
     (units / "lan.service").write_text(LAN)
     (root / "etc" / "fstab").write_text("/dev/vda / ext4 defaults 0 1\n")
     (root / "etc" / "hostname").write_text("node1\n")
-    (root / "etc" / "hosts").write_text("127.0.0.1 localhost\n127.0.1.1 node1\n")
+    (root / "etc" / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 node1\n{ADDRESS} {NAME}\n")
     (root / "etc" / "resolv.conf").write_text("")
     return [
         "systemctl enable slicemgr-tests.service lan.service",

@@ -60,7 +60,8 @@ def test_no_rule_link_domain_mount_or_cgroup_is_left() -> None:
 def test_no_unit_process_or_user_is_left() -> None:
     units = output("systemctl", "list-unit-files", "--no-legend", "slicemgr-*").split("\n")
     assert [line.split()[0] for line in units if line] == ["slicemgr-tests.service"]
-    assert "slicemgr:" not in Path("/etc/passwd").read_text() + Path("/etc/group").read_text()
+    accounts = Path("/etc/passwd").read_text() + Path("/etc/group").read_text()
+    assert [line for line in accounts.splitlines() if line.startswith("slicemgr")] == []
     running = [
         command
         for command in map(command_of, Path("/proc").glob("[0-9]*"))

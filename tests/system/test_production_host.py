@@ -12,23 +12,14 @@ import sys
 import prodhost
 import pytest
 from host_node import NO_BOX
-from production_run import (
-    AFTER_REBOOT,
-    PACKAGED_AFTER_REBOOT,
-    PACKAGED_TESTS,
-    SECONDS,
-    SUITES,
-    TESTS,
-    Outcome,
-    Runs,
-    chosen_debians,
-)
+from production_run import LISTS, SECONDS, SUITES, Outcome, Runs, chosen_debians
 
-pytestmark = [pytest.mark.timeout((len(SUITES) + 1) * SECONDS), pytest.mark.long]
+pytestmark = [pytest.mark.timeout((len(SUITES) + len(LISTS) - 1) * SECONDS), pytest.mark.long]
 
 
-def planned(*tests: str) -> list[str]:
-    """The tests that are to be run there, as JUnit names them."""
+def planned(kind: str) -> list[str]:
+    """The tests that are to be run on a kind of machine, as JUnit names them."""
+    tests = [one for boot in LISTS[kind] for one in boot]
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, NO_BOX: "1", "PYTEST_ADDOPTS": ""}
     told = subprocess.run(words, cwd=prodhost.REPO, env=environment, check=True, capture_output=True, text=True).stdout
@@ -37,10 +28,9 @@ def planned(*tests: str) -> list[str]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "case" in metafunc.fixturenames:
-        metafunc.parametrize("case", planned(*TESTS, *AFTER_REBOOT))
-    if "packaged_case" in metafunc.fixturenames:
-        metafunc.parametrize("packaged_case", planned(*PACKAGED_TESTS, *PACKAGED_AFTER_REBOOT))
+    for name, kind in (("case", "source"), ("packaged_case", "packaged"), ("centre_case", "centre")):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, planned(kind))
     if "debian" in metafunc.fixturenames:
         metafunc.parametrize("debian", chosen_debians(metafunc.config))
 
@@ -63,7 +53,15 @@ def test_there(outcome: Outcome, case: str) -> None:
 
 def test_with_the_debian_packages(production_runs: Runs, pytestconfig: pytest.Config, packaged_case: str) -> None:
     """One case in the machine with the Debian packages: their upgrade while slivers run, and their purge."""
-    outcome = production_runs.wait(chosen_debians(pytestconfig)[0], packaged=True)
+    _check(production_runs.wait(chosen_debians(pytestconfig)[0], "packaged"), packaged_case)
+
+
+def test_as_the_centre_of_a_testbed(production_runs: Runs, pytestconfig: pytest.Config, centre_case: str) -> None:
+    """One case in the machine with the Debian packages that becomes a centre, and its removal."""
+    _check(production_runs.wait(chosen_debians(pytestconfig)[0], "centre"), centre_case)
+
+
+def _check(outcome: Outcome, case: str) -> None:
     assert outcome.status == 0, outcome.log
-    assert packaged_case in outcome.results, "no result came out of the machine"
-    assert outcome.results[packaged_case] == ""
+    assert case in outcome.results, "no result came out of the machine"
+    assert outcome.results[case] == ""
