@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(3600)
 # Files of the tests and of systemd.
 KEPT = ("/opt/tests", "/opt/testenv", "/opt/packages", "/root", "/var/log", "/proc", "/sys")
 
@@ -19,7 +20,7 @@ KEPT = ("/opt/tests", "/opt/testenv", "/opt/packages", "/root", "/var/log", "/pr
 def removal() -> subprocess.CompletedProcess[str]:
     """The documented commands, run."""
     return subprocess.run(
-        ["sh", "/opt/tests/remove"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900
+        ["sh", "/opt/tests/remove"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=3000
     )
 
 
