@@ -18,13 +18,14 @@ from slicemgr.certificates.authority import Authority, Issued
 from slicemgr.errors import Failed, Refused, invalid
 from slicemgr.model import NodeState
 from slicemgr.service.nodes import operations, renewal
-from slicemgr.store import Store
+from slicemgr.store import Store, StoreError
 from slicemgr.store import tables as t
 from slicemgr.store.schema import ADMIN
 from slicemgr.store.updates import utcnow
 
 log = logging.getLogger(__name__)
 
+_PAUSE = 2.0  # seconds after a failure of the database
 _INTERVAL = 1.0  # seconds between two looks at the requests; a host that joins waits for it
 
 
@@ -47,11 +48,16 @@ def prepare(store: Store, folder: Path) -> Authority:
 
 
 def run(store: Store, authority: Authority, stop: threading.Event) -> None:
-    """Answer requests until `stop` is set."""
+    """Answer requests until `stop` is set, and again after each failure of the database."""
     while not stop.is_set():
-        sign(store, authority)
-        renew(store, authority)
-        stop.wait(_INTERVAL)
+        try:
+            sign(store, authority)
+            renew(store, authority)
+        except StoreError as error:
+            log.warning("the signer tries again: %s", error)
+            stop.wait(_PAUSE)
+        else:
+            stop.wait(_INTERVAL)
 
 
 def sign(store: Store, authority: Authority) -> int:

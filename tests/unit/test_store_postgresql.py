@@ -25,6 +25,7 @@ import slicemgr.store
 from slicemgr.agent.journal import Journal
 from slicemgr.config import Config, StoreConfig, WebConfig, parse_duration
 from slicemgr.errors import Refused
+from slicemgr.hub import signer
 from slicemgr.model import DEFAULT_PROJECT
 from slicemgr.store import Store, StoreError, pending, postgresql, schema, tables
 from slicemgr.store.engine import make_engine
@@ -296,6 +297,25 @@ def test_a_restart_of_the_server_is_survived(how: signal.Signals, tmp_path: Path
             assert journal.flush()
             with store.read() as c:
                 assert list(c.scalars(sa.select(tables.events.c.action))) == ["before", "meanwhile"]
+
+
+def test_the_signer_outlives_a_restart_of_the_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Server() as server, databases_on(server):
+        config = config_in(tmp_path, store=StoreConfig(lock_timeout=SECOND))
+        fresh_database(config)
+        with slicemgr.store.open(config) as store, ThreadPoolExecutor(1) as pool:
+            authority, stop = signer.prepare(store, config.authority_dir), threading.Event()
+            running = pool.submit(signer.run, store, authority, stop)
+            server.stop()
+            until(lambda: "the signer tries again" in caplog.text or running.done())
+            server.start()
+            with store.write() as c:
+                c.execute(tables.renewals.insert().values(identity="node-1", request="x", created_at=utcnow()))
+            until(lambda: "the renewal of node-1 is refused" in caplog.text or running.done())
+            assert not running.done()
+            stop.set()
+            running.result()
+    assert "the renewal of node-1 is refused" in caplog.text, "it works again"
 
 
 def test_a_connection_that_ends_in_a_transaction_undoes_it(databases: Databases, store: Store, config: Config) -> None:
