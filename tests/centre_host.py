@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,11 @@ class CentreHost(HostNode):
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         with store.open(config.load()) as opened, opened.read() as c:
             return [tuple(row) for row in c.exec_driver_sql(query)]
+
+    @cached_property
+    def simple_quotas(self) -> bool:
+        checks = {one["name"]: one["detail"] for one in json.loads(self.ok("doctor", "--node", OWN, "-f", "json"))}
+        return "simple" in checks["disk quota"]
 
     def sh(self, script: str, seconds: float = 300) -> str:
         """Run a script as the administrator, beside the copied sources. It must succeed. Returns the output."""
