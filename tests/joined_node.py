@@ -7,7 +7,6 @@ virtual environment. Users talk to the centre, which is always of this version.
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Self
 
@@ -43,10 +42,7 @@ class JoinedNode(Node):
 
     def __enter__(self) -> Self:
         self._destroy()
-        if not self.key.exists():
-            demo.RUN.mkdir(mode=0o700, exist_ok=True)
-            words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)]
-            subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
+        self._ensure_key()
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -113,14 +113,17 @@ class Node:
         self.box.make(link="host", pool_size=self._pool_size)
         settings = SETTINGS.format(address=self.box.address, port=PORT, more=self._more)
         self.box.run(["sh", "-c", "cat > /etc/slicemgr/slicemgr.toml"], input=settings, check=True)
-        if not self.key.exists():
-            demo.RUN.mkdir(mode=0o700, exist_ok=True)
-            words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)]
-            subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
+        self._ensure_key()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.box.destroy()
+
+    def _ensure_key(self) -> None:
+        if not self.key.exists():
+            demo.RUN.mkdir(mode=0o700, exist_ok=True)
+            words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)]
+            subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
 
     # the service
 

@@ -9,13 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from slicemgr.model import OperationState
 from slicemgr.policy import mirror
 from slicemgr.policy.mirror import Document, Row
-from slicemgr.store import rows
+from slicemgr.store import operation_parts, rows
 from slicemgr.store import tables as t
-
-_PENDING = (OperationState.QUEUED, OperationState.RUNNING)
 
 
 def document(c: Connection, node: str) -> Document:
@@ -36,7 +33,7 @@ def busy(c: Connection) -> dict[str, set[str]]:
     p, n = t.operation_parts.c, t.nodes.c
     query = sa.select(n.identity, p.operation).join(t.operation_parts, p.node == n.name)
     found: dict[str, set[str]] = defaultdict(set)
-    for identity, operation in c.execute(query.where(p.state.in_(_PENDING), n.identity.is_not(None))):
+    for identity, operation in c.execute(query.where(p.state.in_(operation_parts.UNENDED), n.identity.is_not(None))):
         found[identity].add(operation)
     return found
 
@@ -44,7 +41,7 @@ def busy(c: Connection) -> dict[str, set[str]]:
 def _of_node(node: str) -> Mapping[str, sa.ColumnElement[bool]]:
     """By table: which rows the node has."""
     s, n, o, p, m = t.slivers.c, t.sliver_snapshots.c, t.operations.c, t.operation_parts.c, t.operation_slivers.c
-    part = sa.and_(p.node == node, p.state.in_(_PENDING))
+    part = operation_parts.of_node(node)
     pending = sa.select(p.operation).where(part)
     return {
         "slivers": s.node == node,

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.hub import usage
 from slicemgr.model import BootFacts, Desired, ImageState, NodeImageState, OperationState, Phase
-from slicemgr.store import out_of_memory, outbox, updates
+from slicemgr.store import operation_parts, out_of_memory, outbox, updates
 from slicemgr.store import tables as t
 from slicemgr.store.updates import Update, utcnow
 
@@ -41,7 +41,6 @@ _OLDEST = timedelta(days=30)  # of a time that a node reports
 _FURTHEST = 86400.0  # seconds by which a clock may be wrong and its times are corrected
 _MOST_STEPS = 32  # of an operation, for each of its slivers
 _ACTIONS = ("repair", out_of_memory.ACTION, updates.KEEP_DISK)  # of events that agents report
-_PENDING = (OperationState.QUEUED, OperationState.RUNNING)
 
 Reader = Callable[[Any], Any]
 
@@ -315,8 +314,8 @@ def _images(c: Connection, node: str, found: Sequence[Update]) -> frozenset[tupl
 
 def _pending(node: str) -> sa.ColumnElement[bool]:
     """Operations with a part on the node that has not ended."""
-    p = t.operation_parts.c
-    return t.operations.c.id.in_(sa.select(p.operation).where(p.node == node, p.state.in_(_PENDING)))
+    parts = sa.select(t.operation_parts.c.operation).where(operation_parts.of_node(node))
+    return t.operations.c.id.in_(parts)
 
 
 def _allowed(known: _Known, update: Update) -> Update | None:

@@ -14,6 +14,7 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import OperationEnded, OperationStarted, SliverDone
 
 ENDED = (OperationState.DONE, OperationState.FAILED)
+UNENDED = (OperationState.QUEUED, OperationState.RUNNING)
 _MOST_ERRORS = 5  # nodes whose errors the error of an operation has
 
 _O, _P = t.operations.c, t.operation_parts.c
@@ -28,9 +29,14 @@ def add(c: Connection, operation: str, nodes: Collection[str], slivers: Sequence
         c.execute(t.operation_slivers.insert(), rows)
 
 
+def of_node(node: str) -> sa.ColumnElement[bool]:
+    """The parts of the node that have not ended, as a condition that an index serves."""
+    return sa.and_(_P.node == node, _P.state.in_(UNENDED))
+
+
 def unended(c: Connection, node: str) -> bool:
     """Whether the node has parts that have not ended."""
-    return bool(c.scalar(sa.select(sa.exists().where(_P.node == node, _P.state.not_in(ENDED)))))
+    return bool(c.scalar(sa.select(sa.exists().where(of_node(node)))))
 
 
 def fail_all(c: Connection, error: str, now: datetime) -> None:

@@ -24,7 +24,7 @@ from slicemgr.drivers.guest.identity import Identity, new_host_key, write_identi
 from slicemgr.drivers.guest.rootfs import Root
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.network.firewall import Firewall
-from slicemgr.drivers.storage import btrfs, btrfs_ioctl, btrfs_space, btrfs_step
+from slicemgr.drivers.storage import btrfs_ioctl, btrfs_space, btrfs_step, quota_groups
 from slicemgr.drivers.storage.btrfs import Pool, QuotaMode
 from slicemgr.errors import Failed
 
@@ -133,9 +133,9 @@ def test_the_group_of_a_freed_subvolume_is_removed_after_a_commit(
         monkeypatch.setattr(btrfs_ioctl, name, recorded(name))
     with btrfs_step.directory(pool.path) as fd:
         alive, freed = pool.subvolume_id(sliver), 1 << 40
-        assert btrfs._drop_dead(fd, [alive]) == []
+        assert quota_groups.remove_freed(fd, [alive]) == []
         assert calls == []
-        assert btrfs._drop_dead(fd, [alive, freed]) == []
+        assert quota_groups.remove_freed(fd, [alive, freed]) == []
     assert calls == ["sync", "destroy_group"]
 
 

@@ -17,7 +17,7 @@ from centre_and_node import LOCAL, NODE, World
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_evacuation import lose
-from test_mirror import MESSAGES, _end, _fate
+from test_mirror import MESSAGES, _end, pass_on
 
 from slicemgr.errors import Refused
 from slicemgr.hub import reports, updates
@@ -65,17 +65,8 @@ def do(world: World, step: str, number: int) -> None:
         case ["evacuate"]:
             lose(world)
             evacuation.evacuate(world.centre, world.service.config, NODE, ADMIN)
-        case ["time"]:
-            world.now += 11.0
-        case ["hub"] if number % 2:
-            world.start_hub()
-        case ["link"]:
-            world.node.close()
-            world.start_node()
-        case [side] if side in ("node", "hub"):
-            _fate(world, "", side)
-        case [fate, side] if side in ("node", "hub"):
-            _fate(world, fate, side)
+        case _:
+            pass_on(world, step, number)
     world.work()
 
 

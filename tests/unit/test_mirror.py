@@ -290,6 +290,14 @@ def _do(world: World, step: str, number: int) -> None:
             world.record(pending.SliverSeen(here[number % len(here)], phase), event)
         case ["gone"]:
             _end(world)
+        case _:
+            pass_on(world, step, number)
+    world.work()
+
+
+def pass_on(world: World, step: str, number: int) -> None:
+    """Time passes, hub or link are started again, or a message arrives, also with one of the fates in MESSAGES."""
+    match step.split("-"):
         case ["time"]:
             world.now += 11.0
         case ["hub"] if number % 2:
@@ -301,7 +309,6 @@ def _do(world: World, step: str, number: int) -> None:
             _fate(world, fate, side)
         case [side] if side in ("node", "hub"):
             _fate(world, "", side)
-    world.work()
 
 
 def _fate(world: World, fate: str, side: str) -> None:

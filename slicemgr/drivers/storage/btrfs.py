@@ -20,12 +20,13 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from slicemgr.drivers.storage import btrfs_ioctl as ioctl
+from slicemgr.drivers.storage import quota_groups
 from slicemgr.drivers.storage.btrfs_ioctl import Ref
 from slicemgr.drivers.storage.btrfs_step import PoolFailed, directory, inode, step, tolerate
 from slicemgr.errors import Code, Refused
@@ -303,7 +304,7 @@ class Pool:
             return
         with step(f"tidy the quota groups of {self.path}"), directory(self.path) as fd:
             alive = {ref.id for ref in ioctl.all_subvolumes(fd)}
-            _drop_dead(fd, ioctl.group_usage(fd, ioctl.FIRST_FREE_ID, _LEVEL_1 - 1).keys() - alive)
+            quota_groups.remove_freed(fd, ioctl.group_usage(fd, ioctl.FIRST_FREE_ID, _LEVEL_1 - 1).keys() - alive)
 
     def space(self) -> Space:
         """The size of the pool's file system. Raises PoolFailed."""
@@ -353,7 +354,8 @@ class Pool:
 
     def _destroy_group(self, fd: int, group: int) -> bool:
         try:
-            for member in _drop_dead(fd, [one for one in ioctl.related_groups(fd, group) if one < _LEVEL_1]):
+            members = [one for one in ioctl.related_groups(fd, group) if one < _LEVEL_1]
+            for member in quota_groups.remove_freed(fd, members):
                 ioctl.assign_group(fd, member, group, False)
             ioctl.destroy_group(fd, group)
         except OSError as error:
@@ -384,38 +386,6 @@ def _destroy_nested(pool: int, ref: Ref) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ESTALE, errno.ENOTEMPTY):
             raise
-
-
-def _drop_dead(fd: int, members: Iterable[int]) -> list[int]:
-    """Remove the groups of subvolumes that the cleaner has freed: kernels before 6.11 leave them behind, empty.
-
-    Returns those that still contain data that a clone shares; they outlive their parent group, until the clone is
-    deleted. Simple quotas count changes of a freed subvolume's blocks at the end of the transaction: if the group is
-    missing then, the kernel aborts the transaction, and the whole file system becomes read-only. So the transaction is
-    committed first.
-    """
-    dead = [one for one in members if not _exists(fd, one)]
-    shared = []
-    if dead and ioctl.quota_status(fd) & ioctl.STATUS_SIMPLE:
-        shared = [one for one in dead if ioctl.group_usage(fd, one, one).get(one)]
-        dead = [one for one in dead if one not in shared]
-        if dead:
-            ioctl.sync(fd)
-    for member in dead:
-        try:
-            ioctl.destroy_group(fd, member)
-        except OSError as error:
-            if error.errno == errno.EBUSY:
-                shared.append(member)
-            elif error.errno != errno.ENOENT:
-                raise
-    return shared
-
-
-def _exists(fd: int, subvolume: int) -> bool:
-    """Whether the subvolume exists, or was deleted and the cleaner has yet to free it."""
-    span = (subvolume, ioctl.ROOT_ITEM, 0), (subvolume, ioctl.ROOT_ITEM, ioctl.MAX_U64)
-    return any(ioctl.search(fd, ioctl.ROOT_TREE, *span))
 
 
 def _is_subvolume(fd: int) -> bool:
