@@ -31,6 +31,7 @@ _EVERY = 30.0  # seconds after which the rows of a node are compared without a c
 _AWAY = 25.0  # seconds without a beat after which the rows of a node are compared
 _SHARE = 0.05  # of the time, at most, is for comparisons without a cause
 _AT_ONCE = 0.2  # seconds after which the rest of the comparisons wait, so that reports are answered in between
+_OTHERS = 1.0  # seconds within which a node is compared for which nobody waits, if one is due
 _ANSWER = 10.0  # seconds for the answer to a message; then the next beat counts as one
 
 Publish = Callable[[str, bytes], bool]  # to an identity; False: its queue is full
@@ -48,7 +49,7 @@ class _Sent:
 @dataclass(slots=True)
 class _Node:
     """revision: that the node has. known: its rows, if this process knows them. sent: not answered yet. operations:
-    that have not ended, at the last look.
+    that have not ended, at the last look. urgent: somebody waits for what is due.
 
     again: when it was requested that it gets all rows, if it has not got them since. tried: the last such request for
     which they were sent.
@@ -59,11 +60,16 @@ class _Node:
     sent: _Sent | None = None
     operations: frozenset[str] = frozenset()
     due: bool = True
+    urgent: bool = False
     compared_at: float = 0.0
     whole_at: float = -_WHOLE
     again: datetime | None = None
     tried: datetime | None = None
     heard_at: float = 0.0
+
+    def hurry(self) -> None:
+        """Compare its rows before those of nodes for which nobody waits."""
+        self.due = self.urgent = True
 
     def may_send(self, now: float) -> bool:
         """Whether its rows are due, and it may get them: all of them, or what has changed."""
@@ -81,6 +87,7 @@ class Mirrors:
         self._number = time.time_ns() // 1000  # no other process uses these numbers
         self._looked_at = -_LOOK
         self._cost = 0.0  # seconds of a comparison
+        self._compared_others_at = -_OTHERS  # when a node was last compared for which nobody waits
 
     def forget(self, identity: str) -> None:
         self._nodes.pop(identity, None)
@@ -94,16 +101,16 @@ class Mirrors:
         if now - node.heard_at > _AWAY:  # its slivers may have been given to others
             node.due = True
         node.heard_at = now
-        sent = node.sent
+        sent, has_all = node.sent, False
         if sent is not None and beat.received != sent.number and now - sent.at < _ANSWER:
             return
         if sent is not None and beat.revision == sent.revision:
-            node.known = sent.digests
+            node.known, has_all = sent.digests, True  # what changed meanwhile has made it due
             self._has_all(identity, node, sent.again)
         elif beat.revision != node.revision:
             node.known, node.due = None, True
         node.sent, node.revision = None, beat.revision
-        node.due = node.due or now - node.compared_at > self._pause() or sent is not None
+        node.due = node.due or now - node.compared_at > self._pause() or (sent is not None and not has_all)
 
     def _has_all(self, identity: str, node: _Node, again: datetime | None) -> None:
         """Note that a node has got all its rows, if that was requested."""
@@ -126,7 +133,7 @@ class Mirrors:
     def changed(self, identity: str) -> None:
         """Compare the rows of a node soon: a report has changed them."""
         if identity in self._nodes:
-            self._nodes[identity].due = True
+            self._nodes[identity].hurry()
 
     def step(self, *, woken: bool = False) -> None:
         """Send what is due. woken: rows may have changed."""
@@ -141,13 +148,20 @@ class Mirrors:
             if look:
                 self._looked_at = now
                 self._look(c)
-            due = [(one, node) for one, node in self._nodes.items() if node.may_send(now)]
-            for identity, node in sorted(due, key=lambda one: one[1].compared_at):
+            for identity, node in self._order(now):
                 began = self._clock()
+                self._compared_others_at = self._compared_others_at if node.urgent else now
                 self._compare(c, identity, node)
                 self._cost += (self._clock() - began - self._cost) / 10
                 if self._clock() - now > _AT_ONCE:
                     return
+
+    def _order(self, now: float) -> list[tuple[str, _Node]]:
+        """The nodes that may get something: those for which somebody waits first, but one other in each second."""
+        due = sorted((one for one in self._nodes.items() if one[1].may_send(now)), key=lambda one: one[1].compared_at)
+        urgent, others = [one for one in due if one[1].urgent], [one for one in due if not one[1].urgent]
+        first = others[:1] if now - self._compared_others_at > _OTHERS else []
+        return [*first, *urgent, *others[len(first) :]]
 
     def _look(self, c: Connection) -> None:
         """Nodes whose operations have changed get their rows: to compare all that work each second would take long."""
@@ -155,13 +169,14 @@ class Mirrors:
         for identity, node in self._nodes.items():
             operations = frozenset(busy.get(identity, ()))
             if operations and operations != node.operations:
-                node.due = True
+                node.hurry()
             node.operations = operations
         l = t.links.c
         for row in c.execute(sa.select(l.identity, l.resync_at).where(l.resync_at.is_not(None))):
             found = self._nodes.get(row.identity)
             if found is not None:
-                found.again, found.due = row.resync_at, True
+                found.again = row.resync_at
+                found.hurry()
 
     def _compare(self, c: Connection, identity: str, node: _Node) -> None:
         name = c.scalar(sa.select(t.nodes.c.name).where(t.nodes.c.identity == identity))
@@ -170,7 +185,7 @@ class Mirrors:
         found = documents.document(c, name)
         digests = mirror.digests(found)
         revision, now = mirror.revision(digests), self._clock()
-        node.due, node.compared_at = False, now
+        node.due, node.urgent, node.compared_at = False, False, now
         if revision == node.revision and node.again is None:
             node.known = digests
             return

@@ -120,6 +120,57 @@ def test_the_rows_of_a_node_that_returns_are_compared(hub: Hub) -> None:
     assert set(work(hub)) == {NODES[0]}
 
 
+def test_a_node_that_has_its_rows_is_not_compared_again(hub: Hub) -> None:
+    """It was compared for the message that it answers."""
+    hub.beats()
+    assert sorted(work(hub)) == NODES
+
+
+def test_what_changes_before_the_answer_is_sent_after_it(hub: Hub) -> None:
+    hub.beats()
+    hub.mirrors.step(woken=True)
+    hub.service.create("exp", node=NODES[0])
+    hub.mirrors.step(woken=True)
+    assert hub.sent.count(NODES[0]) == 1
+    hub.beats()
+    hub.mirrors.step(woken=True)
+    assert hub.sent.count(NODES[0]) == 2
+
+
+def known_and_slow(hub: Hub) -> None:
+    """Each node has its rows and is due without a cause, and one comparison takes all the time of a step."""
+    hub.beats()
+    work(hub)
+    for node in hub.mirrors._nodes.values():
+        node.due = True
+    compare = hub.mirrors._compare
+
+    def slow(c: Connection, identity: str, node: mirrors._Node) -> None:
+        hub.sent.append(f"compared {identity}")
+        hub.now += mirrors._AT_ONCE * 2
+        compare(c, identity, node)
+
+    hub.mirrors._compare = slow  # type: ignore[method-assign]
+    hub.sent.clear()
+
+
+def test_a_create_is_sent_before_comparisons_that_nobody_waits_for(hub: Hub) -> None:
+    """Thousands of those are due after the start of the hub, and take minutes."""
+    known_and_slow(hub)
+    hub.mirrors.step(woken=True)
+    hub.service.create("exp", node=NODES[-1])
+    hub.mirrors.step(woken=True)
+    assert hub.sent == [f"compared {NODES[0]}", f"compared {NODES[-1]}", NODES[-1]]
+
+
+def test_others_are_compared_while_a_node_reports_without_end(hub: Hub) -> None:
+    known_and_slow(hub)
+    for _ in range(24):
+        hub.mirrors.changed(NODES[0])
+        hub.mirrors.step(woken=True)
+    assert {one.removeprefix("compared ") for one in hub.sent} == set(NODES)
+
+
 @pytest.mark.parametrize(("slow", "compared"), [(0.0, len(NODES)), (5.0, 0)])
 def test_comparisons_without_a_cause_have_a_share_of_the_time(hub: Hub, slow: float, compared: int) -> None:
     """slow: seconds of a comparison; if they are long, a node waits longer than half a minute for the next one."""
