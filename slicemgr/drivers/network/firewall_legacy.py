@@ -7,13 +7,14 @@ milliseconds. Neither this module nor libiptc is thread-safe; `Firewall` holds a
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from slicemgr.drivers.network.firewall_rules import PREFIX
 from slicemgr.drivers.network.firewall_table import Rule, Table, changes, wrong_counts
@@ -119,6 +120,25 @@ class LegacyTables:
         return buffer
 
 
+class _Match(iptc.Match):  # type: ignore[misc]
+    """A match with scratch space that stays allocated.
+
+    Some extensions (here: hashlimit) write into it when they parse an option. `iptc.Match.reset` frees it as soon as it
+    returns, so that they would write into memory that another object may have got.
+    """
+
+    _scratch: ClassVar[dict[tuple[int, str], Any]] = {}  # by family and module: libxtables keeps the pointer
+
+    def reset(self) -> None:
+        super().reset()
+        if self._module.udata_size:
+            key = (self._rule.nfproto, self._name)
+            if key not in self._scratch:
+                self._scratch[key] = ctypes.create_string_buffer(self._module.udata_size)
+            ctypes.memset(self._scratch[key], 0, self._module.udata_size)
+            self._module.udata = ctypes.addressof(self._scratch[key])
+
+
 class _PureRule(iptc.Rule):  # type: ignore[misc]
     """A rule that is encoded without a search through every table for the names of chains."""
 
@@ -147,7 +167,8 @@ def _encode(ipv6: bool, rule: Rule) -> Any:
         if value:
             setattr(entry, attribute, value)
     for module, options in rule.matches:
-        match = entry.create_match(module)
+        match = _Match(entry, module)
+        entry.add_match(match)
         for option, value in options:
             setattr(match, option.replace("-", "_"), value)
     target = entry.create_target(rule.target, goto=rule.goto)

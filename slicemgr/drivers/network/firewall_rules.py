@@ -135,7 +135,7 @@ def _at_most(name: str, network: NetworkConfig, end: str) -> dict[str, Chain]:
         # The kernel keeps the values with the name when the table is replaced: other values need another name.
         ("hashlimit-name", f"sm{end}-{rate}-{most}"),
         ("hashlimit-htable-max", str(ip_network(network.addresses).num_addresses)),
-        # In ms, until the whole burst is available again. 1000 is the default, which python-iptables writes as 0.
+        # In ms, until the whole burst is available again.
         ("hashlimit-htable-expire", str(1000 * (most // rate + 2))),
     )
     by_count = (("connlimit-above", str(most // PARTS)), ("connlimit-mask", "32"), (f"connlimit-{end[0]}addr", ""))
