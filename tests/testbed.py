@@ -77,11 +77,15 @@ def ensure_image(recipe: str = IMAGE) -> Path:
     return demo.ensure_image(recipe)
 
 
+READY = "is ready"  # a line of the log of each start of an agent
 STARTED = "cut -d' ' -f22 /proc/1/stat"  # the start time of the sliver's init, in clock ticks
 
 
-def eventually(check: Callable[[], Any], what: str, seconds: float = 60) -> Any:
-    """Wait for the first true value of `check` and return it; fails if there is none within `seconds`."""
+def eventually(check: Callable[[], Any], what: str, seconds: float = 180) -> Any:
+    """Wait for the first true value of `check` and return it; fails if there is none within `seconds`.
+
+    The default is generous: the load of the host must not fail a test, and a check that succeeds does not wait for it.
+    """
     deadline = time.monotonic() + seconds
     while not (value := check()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
@@ -139,9 +143,17 @@ class Node:
         eventually(lambda: demo.answers(self.url), "the web process answers")
 
     def start_agent(self, program: tuple[str, ...] = (str(BIN / "slicemgr"), "agent")) -> None:
-        since = self.log().count("is ready")
+        """Returns when the agent is ready; fails at once if it ends before."""
+        since = self.log().count(READY)
         self.box.background("agent", list(program))
-        eventually(lambda: self.log().count("is ready") > since, "the agent is ready")
+
+        def ready() -> bool:
+            ended = self.box.daemon("agent") is None  # before the log is read: it may be ready and then end
+            found = self.log().count(READY) > since
+            assert found or not ended, f"the agent ended before it was ready:\n{self.log()[-4000:]}"
+            return found
+
+        eventually(ready, "the agent is ready")
 
     def kill(self, daemon: str) -> None:
         """Send SIGKILL to a daemon. For web, wait until gunicorn's worker has ended, shortly after its master."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from guest import Guest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Route
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, TimeoutError
 from testbed import Node, eventually
 
 from browser.test_accessible import troubles
@@ -64,16 +64,32 @@ def at(node: Node, chromium: Browser, path: str, wrong: list[str], **more: Any) 
     context.close()
 
 
-def connected(page: Page) -> None:
-    """Wait for the open console or screen. Under load the service can answer that it is busy: then connect again."""
-    ended = page.locator("#state:not([data-state=connecting])")
-    ended.wait_for()
-    for _ in range(5):
-        if ended.get_attribute("data-state") == "open" or not any(one in ended.inner_text() for one in BUSY):
-            break
+def connected(page: Page, node: Node) -> None:
+    """Wait for the open console or screen.
+
+    Under load the service can answer that it is busy: then connect again. Connect again once, too, if connecting lasts.
+    A failure says what the page and the agent said.
+    """
+    state, ended = page.locator("#state"), page.locator("#state:not([data-state=connecting])")
+
+    def said() -> str:
+        return f"the page: {state.inner_text()}\nthe agent: {node.logs().get('agent.log')}"
+
+    patient = True
+    for _ in range(6):
+        try:
+            ended.wait_for()
+        except TimeoutError:
+            assert patient, said()
+            patient = False
+            print(said())
+            page.reload()
+            continue
+        if state.get_attribute("data-state") == "open":
+            return
+        assert any(one in state.inner_text() for one in BUSY), said()
         page.get_by_role("button", name="Reconnect").click()
-        ended.wait_for()
-    assert ended.get_attribute("data-state") == "open", ended.inner_text()
+    raise AssertionError(said())
 
 
 def shown(page: Page) -> str:
@@ -92,7 +108,7 @@ def test_a_shell_in_the_browser(node: Node, chromium: Browser, eve: str) -> None
     node.create("exp")
     wrong: list[str] = []
     with at(node, chromium, "/slices/exp/0/console", wrong) as page:
-        connected(page)
+        connected(page, node)
         run(page, "", "#")
         run(page, "echo $((6 * 7)) $(hostname)", "42 exp-0")
         rows = page.locator(".xterm-rows > div").count()
@@ -109,7 +125,7 @@ def test_a_shell_in_the_browser(node: Node, chromium: Browser, eve: str) -> None
             page.locator("#state[data-state=closed]").wait_for()
             assert "closed this session" in page.locator("#state").inner_text()
         page.get_by_role("button", name="Reconnect").click()
-        connected(page)
+        connected(page, node)
         run(page, "echo again-$((1 + 1))", "again-2")
     assert wrong == []
 
@@ -117,7 +133,7 @@ def test_a_shell_in_the_browser(node: Node, chromium: Browser, eve: str) -> None
 def test_the_end_of_the_session_is_the_console_s(node: Node, chromium: Browser, eve: str) -> None:
     node.create("exp")
     with at(node, chromium, "/slices/exp/0/console", []) as page, node.client() as admin:
-        connected(page)
+        connected(page, node)
         call: Any = admin.connection.call
         for session in call("GET", "/sessions?user=eve")["sessions"]:
             call("DELETE", f"/sessions/{session['id']}")
@@ -138,7 +154,7 @@ def test_without_its_permission_the_terminal_breaks_the_policy(node: Node, chrom
     with at(node, chromium, "/slices", wrong) as page:
         page.route("**/screens/policy.js", weaken)
         page.goto("/slices/exp/0/console")
-        connected(page)
+        connected(page, node)
     assert any("Content Security Policy" in one for one in wrong)
 
 
@@ -146,7 +162,7 @@ def test_the_screen_of_a_machine(guest: Guest, chromium: Browser) -> None:
     wrong: list[str] = []
     pi(guest.node)
     with at(guest.node, chromium, f"/slices/{guest.name}/0/screen", wrong) as page:
-        connected(page)
+        connected(page, guest.node)
         canvas = page.locator("#stage canvas")
         assert eventually(lambda: len(set(canvas.screenshot())) > 50, "something is on the screen")
         assert troubles(page, PAINTED) == []
@@ -160,7 +176,7 @@ def test_the_screen_of_a_machine(guest: Guest, chromium: Browser) -> None:
         page.keyboard.press("Shift+F6")
         assert page.evaluate("document.activeElement.id") == "full"
         page.get_by_role("link", name="Console").click()
-        connected(page)
+        connected(page, guest.node)
         assert page.locator(".xterm-rows > div").count() == 24
     assert wrong == []
 
@@ -174,7 +190,7 @@ def test_a_machine_that_is_deleted_ends_its_console(node: Node, chromium: Browse
     node.ok("wait", "vm", "--for", "running")
     wrong: list[str] = []
     with at(node, chromium, "/slices/vm/0/console", wrong) as page:
-        connected(page)
+        connected(page, node)
         node.ok("delete", "vm")
         page.locator("#state[data-state=closed]").wait_for()
         assert "has stopped" in page.locator("#state").inner_text()

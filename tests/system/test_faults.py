@@ -273,6 +273,15 @@ def test_a_second_agent_refuses(node: Node) -> None:
     assert "another agent runs" in second.stderr
 
 
+def test_an_agent_that_ends_at_its_start_is_told_at_once(node: Node) -> None:
+    node.kill("agent")
+    begun = time.monotonic()
+    with pytest.raises(AssertionError, match=r"(?s)ended before it was ready:.*broken"):
+        node.start_agent(("sh", "-c", "echo broken; exit 3"))
+    assert time.monotonic() - begun < 60
+    node.start_agent()
+
+
 def test_a_host_key_whose_report_was_lost_is_told_again(node: Node) -> None:
     """The state is that of an agent killed after it started the sliver and before it recorded the host key."""
     made = node.create("exp")

@@ -138,6 +138,7 @@ def test_slivers_at_both_ends_of_a_link_that_is_held(pair: Pair, tmp_path: Path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.long
 def test_ended_while_it_measures(pair: Pair, tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
     words = ("--seconds", "300", "--discard", "0", "--no-talkers", "--link", "100Mbit", "--output", str(run))

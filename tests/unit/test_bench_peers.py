@@ -274,6 +274,7 @@ def test_interrupted_while_a_peer_creates(
     assert world.left == [] and testbed.there == {}
 
 
+@pytest.mark.long
 def test_killed_while_a_peer_creates_cleaned_and_resumed(testbed: PeerTestbed, world: World, tmp_path: Path) -> None:
     world.make(paper_peers.DOCKER)
     run = tmp_path / "run"

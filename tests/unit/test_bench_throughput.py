@@ -172,6 +172,7 @@ def test_a_dry_run_says_the_steps_and_does_nothing(world: World, capsys: pytest.
     assert world.near.asked("POST /slices") == [] and not world.run.exists()
 
 
+@pytest.mark.long
 def test_the_guard_looks_at_both_ends(world: World) -> None:
     world.far.each = 11 * GIB // 2
     words = ("--seconds", "2", "--discard", "1", "--interval", "1", "--link", "unlimited")
@@ -182,6 +183,7 @@ def test_the_guard_looks_at_both_ends(world: World) -> None:
     assert result.steps["unlimited/1/in/lxc*4"]["data"] == {} and world.far.most == 2 and world.left == []
 
 
+@pytest.mark.long
 def test_talkers_that_do_not_all_come_up_are_told(world: World) -> None:
     world.far.room = 2
     words = ("--seconds", "2", "--discard", "1", "--interval", "1", "--link", "unlimited", "--plain-talkers")
@@ -310,6 +312,7 @@ def test_interrupted_while_it_measures(world: World) -> None:
     assert folder.read(world.run).info["outcome"] == "interrupted"
 
 
+@pytest.mark.long
 def test_killed_while_slivers_measure_and_cleaned(world: World) -> None:
     process = world.start("--seconds", "4", "--discard", "0", "--interval", "2", "--no-talkers", "--link", "1Gbit")
     _until(lambda: world.far.there and len(_programs(world)) >= 2, process)
