@@ -14,6 +14,7 @@ import plain_plots
 import pytest
 import suite
 from bare_service import databases_on
+from cpu_times import CpuTimes
 from guest import Guest, booted
 from host_node import PRODUCTION, HostNode
 from hypothesis import HealthCheck, settings
@@ -39,12 +40,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate", action="store_true", help="rewrite the golden files; review the diff")
     parser.addoption("--part", choices=suite.PARTS, help="of the suite: see tools/suite.py")
     parser.addoption("--taken", type=Path, help="a folder in which parts with nodes mark the files that they take")
+    parser.addoption("--cpu", type=int, metavar="N", help="list the N phases of tests that cost the most CPU time")
     parser.addoption(
         "--nodes-venv", type=Path, help="run the tests of a node with one that has joined: see tests/joined_node.py"
     )
     parser.addoption(
         "--debian", choices=tuple(SUITES), help="of the production-like host; default: each, one after the other"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (count := config.getoption("--cpu")) is not None:
+        config.pluginmanager.register(CpuTimes(count))
 
 
 @pytest.fixture
@@ -264,8 +271,8 @@ def each_type(request: pytest.FixtureRequest, node: Node) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
-    """A private PostgreSQL server."""
-    with Server() as server:
+    """A private PostgreSQL server, in memory: most of its work is to copy the files of new databases."""
+    with Server(place=suite.memory()) as server:
         yield server
 
 

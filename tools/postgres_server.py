@@ -59,10 +59,13 @@ def server_words(data: Path, sockets: Path, *settings: str) -> list[str]:
 
 
 class Server(PrivateServer):
-    """kept: a folder whose databases remain for the next server; its path must be short, as that of a socket."""
+    """kept: a folder whose databases remain for the next server; its path must be short, as that of a socket.
 
-    def __init__(self, *settings: str, kept: Path | None = None) -> None:
-        super().__init__("PostgreSQL", "slicemgr-pg-", kept)
+    place: where the folder is made that does not remain.
+    """
+
+    def __init__(self, *settings: str, kept: Path | None = None, place: Path = Path("/tmp")) -> None:
+        super().__init__("PostgreSQL", "slicemgr-pg-", kept, place)
         self.password = self._password()
         self._settings = settings
 

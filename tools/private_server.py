@@ -15,13 +15,13 @@ from typing import Self
 
 class PrivateServer:
     """name: for errors. prefix: of its directory, whose path is short enough for a socket, and which is removed at the
-    end. kept: a directory to use instead, which remains for the next server.
+    end. kept: a directory to use instead, which remains for the next server. place: where the directory is made.
     """
 
-    def __init__(self, name: str, prefix: str, kept: Path | None = None) -> None:
+    def __init__(self, name: str, prefix: str, kept: Path | None = None, place: Path = Path("/tmp")) -> None:
         self._name = name
         self._kept = kept is not None
-        self.folder = kept or Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
+        self.folder = kept or Path(tempfile.mkdtemp(prefix=prefix, dir=place))
         self.folder.mkdir(exist_ok=True)
         self._process: subprocess.Popen[bytes] | None = None
 

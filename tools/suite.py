@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,8 @@ PURE = ("tests/unit", "tests/golden")
 UNITS = 2  # parts of the tests that need no node
 NODES = ("node-0", "node-1")  # parts that share files: see tests/conftest.py
 NICENESS = 5  # of the unit tests
+MEMORY = Path("/dev/shm")
+ROOM = 2 << 30  # bytes there that are enough for both parts of the unit tests
 PARTS = {
     **{part: ("tests", *(f"--ignore={one}" for one in PURE)) for part in (*NODES, "spare", "rest")},
     **{f"unit-{number}": PURE for number in range(UNITS)},
@@ -52,13 +55,17 @@ class Result:
 
 def run(part: str, more: Sequence[str], taken: str) -> Result:
     """Run one part. The first part uses the terminal. taken: the folder of `take`."""
-    words = ["nice", f"-n{NICENESS}"] if part.startswith("unit") else []
+    unit = part.startswith("unit")
+    words = ["nice", f"-n{NICENESS}"] if unit else []
     words += [sys.executable, "-m", "pytest", "--part", part, "-p", "no:cacheprovider", f"--durations={SLOWEST}"]
     words += [f"--junitxml={_junit(part)}", *([f"--taken={taken}"] if part in NODES else []), *more]
+    if unit:
+        words += ["-o", "tmp_path_retention_policy=failed"]  # the databases of thousands of tests fill the memory
     begun = time.monotonic()
     # A directory for this part only, because pytest makes its directory inaccessible to other users.
     with ExitStack() as stack:
-        own = {**os.environ, "PYTEST_DEBUG_TEMPROOT": stack.enter_context(TemporaryDirectory(prefix="sm-"))}
+        folder = stack.enter_context(TemporaryDirectory(prefix="sm-", dir=memory() if unit else None))
+        own = {**os.environ, "PYTEST_DEBUG_TEMPROOT": folder}
         out = None if part == next(iter(PARTS)) else stack.enter_context((RUN / f"{part}.log").open("w"))
         both = None if out is None else subprocess.STDOUT
         process = subprocess.Popen(words, cwd=REPO, env=own, stdout=out, stderr=both)
@@ -66,6 +73,12 @@ def run(part: str, more: Sequence[str], taken: str) -> Result:
         process.returncode = os.waitstatus_to_exitcode(status)
     status = 0 if process.returncode == NO_TESTS else abs(process.returncode)
     return Result(status, time.monotonic() - begun, used.ru_utime + used.ru_stime)
+
+
+def memory() -> Path:
+    """Where unit tests write their many small databases: in memory, if there is room, otherwise in /tmp."""
+    there = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM
+    return MEMORY if there else Path("/tmp")
 
 
 def take(folder: Path, file: str, part: str) -> bool:

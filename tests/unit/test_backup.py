@@ -523,6 +523,7 @@ def test_not_while_an_agent_runs(service: Service, command: Path) -> None:
     assert (status, "another agent runs on this node" in text) == (4, True), text
 
 
+@pytest.mark.parametrize("target", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)
 def test_slicectl_backup_is_the_same_command(service: Service, command: Path, tmp_path: Path, target: str) -> None:
     restore(target, save(service))
     file = tmp_path / "by-slicectl.tar"

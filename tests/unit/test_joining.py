@@ -33,7 +33,7 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
 HOST = "127.0.0.1"
-pytestmark = pytest.mark.usefixtures("both_stores")
+pytestmark = pytest.mark.usefixtures("each_store")
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +122,16 @@ def test_a_full_disk_is_no_failure(what: str, size: str, tmp_path: Path) -> None
     assert done.stdout == '{"missing": "its disk is full"}\n', done.stderr
 
 
-def test_reading_begins_without_the_page_cache(tmp_path: Path) -> None:
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A folder that is not in memory, as `tmp_path` can be."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
+def test_reading_begins_without_the_page_cache(on_disk: Path) -> None:
     """After `evict`, the kernel reports no cached pages of the file; before, it reports some."""
-    path = tmp_path / "file"
+    path = on_disk / "file"
     path.write_bytes(b"x" * (1 << 20))
     with path.open("rb") as file:
         file.read()
@@ -143,7 +152,7 @@ before = resident("file")
 evict(iter([Path("file")]))
 print(before, resident("file"))
 """
-    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, cwd=on_disk)
     before, after = map(int, done.stdout.split())
     assert before == 256 and after < before / 4, done.stderr
 

@@ -12,7 +12,7 @@ import nodebox_delay
 import pytest
 from nodebox_delay import Way
 
-DELAY = 0.05
+DELAY = 0.5  # seconds; longer than a busy machine needs to read what a test sends
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from slicemgr.web import create_app
 
 HOST = "127.0.0.1"
 LATER = timedelta(days=70)
-pytestmark = pytest.mark.usefixtures("both_stores")
+pytestmark = pytest.mark.usefixtures("each_store")
 
 
 class Member:

@@ -17,7 +17,7 @@ from slicemgr.model import ImageState
 from slicemgr.service.slices import slices
 from slicemgr.service.slices.specs import InvalidSpec
 
-pytestmark = pytest.mark.usefixtures("both_stores")
+pytestmark = pytest.mark.usefixtures("each_store")
 
 
 @pytest.fixture

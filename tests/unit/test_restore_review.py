@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -25,8 +27,6 @@ from slicemgr.service.restores.adoption import Wish
 from slicemgr.service.slices import slices
 from slicemgr.store import Store, archive, backup, incarnation, pending, tables
 from slicemgr.store.updates import utcnow
-
-pytestmark = pytest.mark.usefixtures("both_stores")
 
 REQUEST = {"type": "lxc", "image": "debian-12", "count": 2, "ssh_keys": [KEY]}
 
@@ -67,16 +67,34 @@ def seen(sliver: Sliver, state: str = "running", snapshots: tuple[str, ...] = ()
     return pending.UnclaimedSliver(sliver.id, state, sliver_record.to_json(sliver), snapshots)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with Service(tmp_path) as service:
-        service.create("old")
-        path = tmp_path / "backup.tar"
-        backup.save(service.store, path, "node1", {}, {}, secrets=False)
-        service.create("new", count=2)
-        slivers = [row.sliver for row in service.rows()]
+def _restore(service: Service, folder: Path) -> list[Sliver]:
+    """Restore the database of a service from a backup. Returns the sliver of `old` and those of `new`."""
+    service.create("old")
+    path = folder / "backup.tar"
+    backup.save(service.store, path, "node1", {}, {}, secrets=False)
+    service.create("new", count=2)
+    slivers = [row.sliver for row in service.rows()]
+    service.store.close()
     with archive.read(path) as source:
         backup.restore(service.config.store_url, source, replace=True)
+    return slivers
+
+
+@functools.cache
+def _restored() -> tuple[bytes, list[Sliver]]:
+    """SQLite's file after a restore, made once: the migrations in it take longer than a test."""
+    with tempfile.TemporaryDirectory() as folder, Service(Path(folder)) as service:
+        slivers = _restore(service, Path(folder))
+        return service.database.read_bytes(), slivers
+
+
+@pytest.fixture
+def world(tmp_path: Path, each_store: str) -> Iterator[World]:
+    with Service(tmp_path) as service:
+        slivers = _restore(service, tmp_path) if each_store == "postgresql" else []
+    if each_store == "sqlite":
+        content, slivers = _restored()
+        service.database.write_bytes(content)
     with slicemgr.store.open(service.config) as store:
         yield World(service.config, store, slivers[:1], slivers[1:])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -65,3 +67,28 @@ def test_each_part_with_a_node_can_run_what_needs_one() -> None:
     file = "tests/browser/test_screens.py"
     node, spare = (collected("-m", "not long", "--part", part, file) for part in (suite.NODES[1], "spare"))
     assert len(node) == 3 and spare == [f"{file}::test_the_screen_of_a_machine"]
+
+
+BUSY = """
+import time
+
+def test_idle():
+    pass
+
+def test_busy():
+    while time.process_time() < begun + 0.3:
+        pass
+
+begun = time.process_time()
+"""
+WITH_TIMES = "import sys, pytest, cpu_times; sys.exit(pytest.main(sys.argv[1:], [cpu_times.CpuTimes(1)]))"
+
+
+def test_the_test_that_costs_most_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "test_cost.py").write_text(BUSY)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (REPO / "tests", REPO / "tools")))}
+    argv = [sys.executable, "-c", WITH_TIMES, "-q", "-p", "no:cacheprovider", "test_cost.py"]
+    told = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    dear, whole = (line.split(None, 2) for line in told.splitlines() if re.match(r" *\d+\.\d\d ", line))
+    assert dear[2].split() == ["call", "test_cost.py::test_busy"] and whole[2] == "all tests"
+    assert 0.2 < float(dear[0]) <= float(whole[0])
