@@ -265,10 +265,15 @@ def work_on_links(centre: Centre, count: int) -> Aim:
 def watched(centre: Centre, broker: Broker, hub: int, minutes: float) -> list[Aim]:
     """The processor time of the idle hub, and whether queues grow."""
     began, used, sums = time.monotonic(), cpu(hub), []
+    said, said_used = began, used
     while time.monotonic() - began < minutes * 60:
         time.sleep(5)
         status, found = broker.call("GET", f"/queues/{policy.VHOST}?columns=messages")
         sums.append(sum(one.get("messages", 0) for one in found) if status == 200 else 0)
+        if (now := time.monotonic()) - said >= 30:
+            cores = (cpu(hub) - said_used) / (now - said)
+            say(f"the hub uses {cores:.2f} cores; messages in queues: {sums[-6:]}")
+            said, said_used = now, cpu(hub)
     cores = (cpu(hub) - used) / (time.monotonic() - began)
     third = max(1, len(sums) // 3)
     growth = statistics.mean(sums[-third:]) - statistics.mean(sums[:third])
