@@ -36,6 +36,7 @@ from simulated_report import Aim, Aims, say
 
 import slicemgr.store
 from slicemgr.config import Config, HubConfig, NodeConfig, StoreConfig
+from slicemgr.errors import Refused
 from slicemgr.hub import broker_files, signer
 from slicemgr.policy import broker as policy
 from slicemgr.policy import placement
@@ -262,17 +263,34 @@ def work_on_links(centre: Centre, count: int) -> Aim:
     return Aim("create on a node with a real link, until it ended, p50", 1000, "ms", statistics.median(found), note)
 
 
+def in_queues(broker: Broker) -> int:
+    """Messages in all queues. A list of the queues would cost the broker more than the nodes do."""
+    status, found = broker.call("GET", "/overview?columns=queue_totals")
+    if status != 200:
+        raise TimeoutError(f"the broker does not answer: status {status}")
+    return int(found["queue_totals"].get("messages", 0))
+
+
+def memory(broker: Broker) -> str:
+    """What the broker uses of the memory beyond which it takes no messages."""
+    status, found = broker.call("GET", "/nodes?columns=mem_used,mem_limit,mem_alarm")
+    if status != 200:
+        raise TimeoutError(f"the broker does not answer: status {status}")
+    one = found[0]
+    refuses = ", and takes no messages" if one["mem_alarm"] else ""
+    return f"uses {one['mem_used'] >> 20} of {one['mem_limit'] >> 20} MiB{refuses}"
+
+
 def watched(centre: Centre, broker: Broker, hub: int, minutes: float) -> list[Aim]:
     """The processor time of the idle hub, and whether queues grow."""
     began, used, sums = time.monotonic(), cpu(hub), []
     said, said_used = began, used
     while time.monotonic() - began < minutes * 60:
         time.sleep(5)
-        status, found = broker.call("GET", f"/queues/{policy.VHOST}?columns=messages")
-        sums.append(sum(one.get("messages", 0) for one in found) if status == 200 else 0)
+        sums.append(in_queues(broker))
         if (now := time.monotonic()) - said >= 30:
             cores = (cpu(hub) - said_used) / (now - said)
-            say(f"the hub uses {cores:.2f} cores; messages in queues: {sums[-6:]}")
+            say(f"the hub uses {cores:.2f} cores; messages in queues: {sums[-6:]}; the broker {memory(broker)}")
             said, said_used = now, cpu(hub)
     cores = (cpu(hub) - used) / (time.monotonic() - began)
     third = max(1, len(sums) // 3)
@@ -381,7 +399,7 @@ def main() -> int:
         folder.chmod(0o711)
         try:
             simulate(options, folder, postgres, aims)
-        except TimeoutError as error:
+        except (TimeoutError, Refused) as error:
             log = folder / "hub.log"
             failed = f"not finished: {error}"
             print(f"{error}\n{log.read_text()[-3000:] if log.exists() else ''}")

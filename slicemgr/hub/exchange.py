@@ -64,16 +64,16 @@ class Exchange:
             self._nodes.reported(identity)
             self._inventories.heard(identity)
 
-    def step(self, *, woken: bool = False) -> None:
+    def step(self, *, woken: bool = False, receives: bool = True) -> None:
         """Send the orders and the changes of rows that are due, and note which nodes are silent.
 
-        woken: rows may have changed.
+        woken: rows may have changed. receives: nodes can report.
         """
         self._dials.step(woken=woken)
         self._mirrors.step(woken=woken)
         self._image_peers.step(woken=woken)
         self._inventories.step()
-        self._nodes.step()
+        self._nodes.step(receives=receives)
 
     def awaits(self, identity: str) -> bool:
         """Whether the next beat of a node is an answer that others of its messages wait for."""

@@ -39,8 +39,11 @@ class Nodes:
     def forget(self, identity: str) -> None:
         self._reported.forget(identity)
 
-    def step(self) -> None:
-        """Note what has changed. Raises StoreError."""
+    def step(self, *, receives: bool = True) -> None:
+        """Note what has changed. receives: nodes can report; otherwise no time counts. Raises StoreError."""
+        if not receives:
+            self._reported.paused()
+            return
         now = self._clock()
         self._reported.passed(now)
         if now - self._looked_at < _LOOK:

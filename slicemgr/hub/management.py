@@ -18,7 +18,7 @@ _TIMEOUT = 60.0  # seconds for one request: the broker may have much to do
 
 
 class Management:
-    """password: of the hub. Safe to use from one thread."""
+    """password: of the hub. Safe to use from several threads."""
 
     def __init__(self, host: str, port: int, password: str) -> None:
         self._host, self._port = host, port
@@ -44,6 +44,21 @@ class Management:
         if status != 200:
             raise Failed(f"the broker does not list its queues: status {status}")
         return {one["name"] for one in found}
+
+    def alarms(self) -> list[str]:
+        """What the broker has too little of, so that it takes no messages."""
+        columns = "mem_alarm,mem_used,mem_limit,disk_free_alarm,disk_free,disk_free_limit"
+        status, found = self._send("GET", f"/nodes?columns={columns}", None)
+        if status != 200:
+            raise Failed(f"the broker does not tell its alarms: status {status}")
+        raised = []
+        for one in map(dict, found):  # a broker that has just started gives an empty list in place of an object
+            if one.get("mem_alarm"):
+                raised.append(f"{one['mem_used'] >> 20} of {one['mem_limit'] >> 20} MiB of memory are used")
+            if one.get("disk_free_alarm"):
+                free, least = one["disk_free"] >> 20, one["disk_free_limit"] >> 20
+                raised.append(f"{free} MiB of disk are free, and {least} are needed")
+        return raised
 
     def connected(self, user: str) -> bool:
         """Whether a client has logged in as `user`. Failed if the broker does not answer."""

@@ -18,6 +18,7 @@ from kombu.exceptions import KombuError
 from slicemgr.config import Config
 from slicemgr.errors import Failed
 from slicemgr.hub import broker_files, management
+from slicemgr.hub.alarms import Alarms
 from slicemgr.hub.exchange import Exchange, parse
 from slicemgr.hub.leader import Leader
 from slicemgr.hub.management import Management
@@ -71,7 +72,9 @@ def run(
                 log.info("the hub is connected to the broker at %s", config.hub.broker)
                 members = Members(store, api)
                 stack.enter_context(members.runner())
-                Hub(store, members, connection, brief, leader.check, listener).run(stop)
+                alarms = Alarms(api)
+                stack.enter_context(alarms.runner())
+                Hub(store, members, connection, brief, leader.check, listener, alarms).run(stop)
         except (Failed, StoreError, MessageNacked, KombuError, OSError, AMQPError) as error:
             log.warning("the hub starts again: %s", error or type(error).__name__)
             stop.wait(_PAUSE)
@@ -119,7 +122,7 @@ def _listener(config: Config) -> Iterator[Listener | None]:
 
 class Hub:
     """brief: a connection for messages that need not arrive. check: raises an error once this process may not work any
-    more. listener: wakes it; None: nothing does."""
+    more. listener: wakes it; None: nothing does. alarms: of the broker."""
 
     def __init__(
         self,
@@ -129,8 +132,9 @@ class Hub:
         brief: Connection,
         check: Callable[[], None],
         listener: Listener | None = None,
+        alarms: Alarms | None = None,
     ) -> None:
-        self._store, self._members, self._check = store, members, check
+        self._store, self._members, self._check, self._alarms = store, members, check, alarms
         self._connection, self._brief, self._listener = connection, brief, listener
         self._turns: Turns[Message] = Turns()
         self._came = 0  # messages since the last transaction
@@ -164,7 +168,7 @@ class Hub:
                 exchange.apply([report for _, report in arrived])
                 for message, _ in arrived:
                     message.ack()
-                exchange.step(woken=woken)
+                exchange.step(woken=woken, receives=self._alarms is None or not self._alarms.raised)
 
     def _follow(self, exchange: Exchange, channel: Channel) -> None:
         """Read the reports of the nodes that have been admitted, and of no others."""

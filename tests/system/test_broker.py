@@ -6,6 +6,7 @@ Every attempt runs with the rights of a node, where it is refused, and with righ
 from __future__ import annotations
 
 import contextlib
+import re
 import ssl
 import subprocess
 import time
@@ -21,6 +22,8 @@ from amqp.exceptions import AMQPError, MessageNacked
 from broker_server import HOST, MANAGEMENT, PORT, Broker
 
 from slicemgr.certificates.authority import Authority
+from slicemgr.hub.alarms import Alarms
+from slicemgr.hub.management import Management
 from slicemgr.policy import broker as policy
 from slicemgr.policy.broker import VHOST, Rights
 
@@ -255,6 +258,27 @@ def test_a_removed_node_is_out_at_once(broker: Broker) -> None:
     assert refused(broker, MINE)
     names = {one["name"] for one in broker.call("GET", f"/queues/{VHOST}")[1]}
     assert names == {policy.orders(OTHER), policy.reports(OTHER)}
+
+
+def test_a_broker_without_memory_says_so(tmp_path: Path) -> None:
+    """It stops reading what nodes send. Then their silence says nothing about them."""
+    with Broker(Authority.create(tmp_path / "testbed", datetime.now(UTC))) as made:
+        alarms = Alarms(Management(HOST, MANAGEMENT, made.password))
+        with made.inside():
+            alarms.look()
+        assert alarms.raised == []
+        made.stop()
+        with (made.folder / "broker" / "rabbitmq.conf").open("a") as file:
+            file.write("vm_memory_high_watermark.relative = 0.0001\n")
+        made.start()
+
+        def raised() -> bool:
+            with made.inside():
+                alarms.look()
+            return bool(alarms.raised)
+
+        eventually(raised, "the alarm")
+        assert re.fullmatch(r"\d+ of \d+ MiB of memory are used", alarms.raised[0])
 
 
 def test_no_other_way_in(broker: Broker) -> None:

@@ -52,12 +52,12 @@ def events(world: World) -> list[str]:
         return [one for one in c.scalars(query) if one != "node active"]
 
 
-def hub_listens(world: World, seconds: float) -> None:
-    """Time passes in which the hub works and the node sends nothing."""
+def hub_listens(world: World, seconds: float, *, receives: bool = True) -> None:
+    """Time passes in which the hub works and the node sends nothing. receives: the broker takes messages."""
     end = world.now + seconds
     while world.now < end:
         world.now += 1.0
-        world.hub.step()
+        world.hub.step(receives=receives)
         world.to_node.clear()
 
 
@@ -105,6 +105,14 @@ def test_a_new_hub_gives_nodes_time_and_forgets_no_state() -> None:
 
 
 # --- in the rows -----------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_takes_nothing_silences_nobody(world: World) -> None:
+    world.settle()
+    hub_listens(world, liveness.LOST + 60, receives=False)
+    assert shown(world)["liveness"] == "alive"
+    hub_listens(world, liveness.SILENT + 1)
+    assert shown(world)["liveness"] == "silent", "control: the broker takes messages, and none comes"
 
 
 def test_a_node_is_silent_then_lost_then_back(world: World) -> None:
