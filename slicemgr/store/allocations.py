@@ -21,14 +21,12 @@ Amounts = tuple[int, ...]  # in the order of _COUNTED
 
 def take(c: Connection, which: sa.ColumnElement[bool]) -> None:
     """Count these slivers. Call it after they are inserted, or changed after `free`."""
-    for node, amounts in _sums(c, which).items():
-        _add(c, node, amounts)
+    _add(c, _sums(c, which))
 
 
 def free(c: Connection, which: sa.ColumnElement[bool]) -> None:
     """Count these slivers no more. Call it before they are deleted or changed."""
-    for node, amounts in _sums(c, which).items():
-        _add(c, node, tuple(-one for one in amounts))
+    _add(c, {node: tuple(-one for one in amounts) for node, amounts in _sums(c, which).items()})
 
 
 def announce(c: Connection, facts: Mapping[str, Mapping[str, Any]]) -> None:
@@ -77,11 +75,19 @@ def _sums(c: Connection, which: sa.ColumnElement[bool]) -> dict[str, Amounts]:
     return {node: tuple(int(one) for one in amounts) for node, *amounts in found}
 
 
-def _add(c: Connection, node: str, amounts: Amounts) -> None:
-    given = dict(zip(_COUNTED, amounts, strict=True))
-    changes = {name: _A[name] + amount for name, amount in given.items()}
-    if not c.execute(t.allocations.update().where(_A.node == node).values(**changes)).rowcount:
-        c.execute(t.allocations.insert().values(node=node, **given))
+def _add(c: Connection, given: Mapping[str, Amounts]) -> None:
+    """In two statements, however many nodes."""
+    known = set(c.scalars(sa.select(_A.node).where(_A.node.in_(list(given)))))
+    rows = {node: dict(zip(_COUNTED, amounts, strict=True)) for node, amounts in given.items()}
+    if new := [{"node": node, **row} for node, row in rows.items() if node not in known]:
+        c.execute(t.allocations.insert(), new)
+    if old := [
+        {"b_node": node, **{f"b_{name}": amount for name, amount in row.items()}}
+        for node, row in rows.items()
+        if node in known
+    ]:
+        changes = {name: _A[name] + sa.bindparam(f"b_{name}") for name in _COUNTED}
+        c.execute(t.allocations.update().where(_A.node == sa.bindparam("b_node")).values(changes), old)
 
 
 def _write(c: Connection, node: str, values: Mapping[str, Any]) -> None:

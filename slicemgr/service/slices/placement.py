@@ -22,6 +22,7 @@ from slicemgr.service.projects import projects
 from slicemgr.store import tables as t
 
 _MORE = 8  # nodes that are examined beyond those that are needed, some of which cannot run the slivers
+_AT_ONCE = 50  # nodes in one query
 _Allocated = dict[str, tuple[list[allocate.Grant], allocate.Cursors]]
 
 
@@ -171,12 +172,16 @@ def _allocate(
         else:
             choice = placement.choose(fit, spec, config.limits, refused)
         allocated: _Allocated = {}
-        for name, count in Counter(choice.nodes).items():
+        counts = Counter(choice.nodes)
+        ahead = _ahead(c, rows, counts, spec.ports)
+        for name, count in counts.items():
             candidate = rows[name].candidate
             used = allocate.Given("", PortBlock(0, 0), 0, candidate.memory, candidate.disk)
             try:
                 allocate.check_capacity(candidate.capacity, config.limits, [used], count, spec.limits)
-                allocated[name] = _grants(c, candidate, rows[name].cursors, count, spec.ports)
+                allocated[name] = ahead.get(name) or allocate.allocate(
+                    candidate.network, given(c, name), rows[name].cursors, count, spec.ports
+                )
             except Refused as error:
                 if only or spec.where.each:
                     raise
@@ -187,18 +192,22 @@ def _allocate(
             return choice, allocated
 
 
-def _grants(
-    c: Connection, node: Candidate, cursors: allocate.Cursors, count: int, ports: int
-) -> tuple[list[allocate.Grant], allocate.Cursors]:
-    """The allocations on a node. All those of its slivers are read only if what follows the cursors is not free."""
-    found = allocate.ahead(node.network, cursors, count, ports)
-    if found is not None and not _taken(c, node.name, found[0]):
-        return found
-    return allocate.allocate(node.network, given(c, node.name), cursors, count, ports)
+def _ahead(c: Connection, rows: Mapping[str, NodeRow], counts: Mapping[str, int], ports: int) -> _Allocated:
+    """What follows the cursors of each node, where all of it is free. Elsewhere all its allocations are to be read."""
+    found = {
+        name: after
+        for name, count in counts.items()
+        if (after := allocate.ahead(rows[name].candidate.network, rows[name].cursors, count, ports)) is not None
+    }
+    names, taken = list(found), set[str]()
+    for first in range(0, len(names), _AT_ONCE):
+        some = names[first : first + _AT_ONCE]
+        taken.update(c.scalars(sa.union_all(*(_if_taken(name, found[name][0]) for name in some))))
+    return {name: after for name, after in found.items() if name not in taken}
 
 
-def _taken(c: Connection, node: str, grants: list[allocate.Grant]) -> bool:
-    """Whether a sliver of the node has a part of these allocations, whose ports are consecutive."""
+def _if_taken(node: str, grants: list[allocate.Grant]) -> sa.Select[str]:
+    """The node, if one of its slivers has a part of these allocations, whose ports are consecutive."""
     s, p = t.slivers.c, t.ports.c
     addresses, uids = [one.address for one in grants], [one.uid_first for one in grants]
     parts = (
@@ -206,7 +215,7 @@ def _taken(c: Connection, node: str, grants: list[allocate.Grant]) -> bool:
         sa.exists().where(s.node == node, s.uid_first.in_(uids)),
         sa.exists().where(p.node == node, p.port.between(grants[0].ports.first, grants[-1].ports.last)),
     )
-    return bool(c.scalar(sa.select(sa.or_(*parts))))
+    return sa.select(sa.literal(node)).where(sa.or_(*parts))
 
 
 def _image(c: Connection, wanted: str, project: str) -> Row[*tuple[Any, ...]]:

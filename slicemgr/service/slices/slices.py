@@ -157,9 +157,11 @@ def _insert(
     )
     ids = [names.sliver_id(tag, index) for index in range(spec.count)]
     _insert_slivers(c, spec, placed, tag, ids, now)
-    for node, cursors in placed.cursors.items():
-        after = {"next_address": cursors.address, "next_port": cursors.port, "next_uid": cursors.uid}
-        c.execute(t.nodes.update().where(t.nodes.c.name == node).values(**after))
+    after = [
+        {"b_name": node, "next_address": cursors.address, "next_port": cursors.port, "next_uid": cursors.uid}
+        for node, cursors in placed.cursors.items()
+    ]
+    c.execute(t.nodes.update().where(t.nodes.c.name == sa.bindparam("b_name")), after)
     where = dict(zip(ids, placed.nodes, strict=True))
     subject = operations.Subject("", tag, spec.name, placed.image, placed.image_name, where, spec.project)
     detail = f"{spec.count} × {spec.type} of {placed.image_name}" + ("" if owner == by.user else f" for {owner}")
