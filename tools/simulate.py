@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import simulated_nodes
 import simulated_report
@@ -267,20 +268,21 @@ def work_on_links(centre: Centre, count: int) -> Aim:
     return Aim("create on a node with a real link, until it ended, p50", 1000, "ms", statistics.median(found), note)
 
 
-def in_queues(broker: Broker) -> int:
-    """Messages in all queues. A list of the queues would cost the broker more than the nodes do."""
-    status, found = broker.call("GET", "/overview?columns=queue_totals")
+def asked(broker: Broker, path: str) -> Any:
+    status, found = broker.call("GET", path)
     if status != 200:
         raise TimeoutError(f"the broker does not answer: status {status}")
-    return int(found["queue_totals"].get("messages", 0))
+    return found
+
+
+def in_queues(broker: Broker) -> int:
+    """Messages in all queues. A list of the queues would cost the broker more than the nodes do."""
+    return int(asked(broker, "/overview?columns=queue_totals")["queue_totals"].get("messages", 0))
 
 
 def memory(broker: Broker) -> str:
     """What the broker uses of the memory beyond which it takes no messages."""
-    status, found = broker.call("GET", "/nodes?columns=mem_used,mem_limit,mem_alarm")
-    if status != 200:
-        raise TimeoutError(f"the broker does not answer: status {status}")
-    one = found[0]
+    one = asked(broker, "/nodes?columns=mem_used,mem_limit,mem_alarm")[0]
     refuses = ", and takes no messages" if one["mem_alarm"] else ""
     return f"uses {one['mem_used'] >> 20} of {one['mem_limit'] >> 20} MiB{refuses}"
 

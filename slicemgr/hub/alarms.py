@@ -5,13 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from slicemgr.agent.chores.runner import Chore, First, Runner
 from slicemgr.hub.management import Management
 
 log = logging.getLogger(__name__)
-
-_LOOK = 5.0  # seconds between two looks; much less than the time after which a node is silent
-_LONGEST = 60.0  # seconds between two attempts
 
 
 class Alarms:
@@ -20,18 +16,6 @@ class Alarms:
     def __init__(self, api: Management) -> None:
         self._api = api
         self.raised: Sequence[str] = ()
-
-    def runner(self) -> Runner:
-        """A context in which the broker is asked, in a thread of its own."""
-        chore = Chore(
-            thread="alarms",
-            run=self.look,
-            interval=_LOOK,
-            first=First.AT_ONCE,
-            longest=_LONGEST,
-            failure="it is not known whether the broker takes messages",
-        )
-        return Runner([chore])
 
     def look(self) -> None:
         """Ask the broker. Raises Failed."""

@@ -32,25 +32,18 @@ class Management:
                 raise Failed(f"the broker refused {call.method} {call.path} with status {status}")
 
     def users(self) -> set[str]:
-        status, found = self._send("GET", "/users", None)
-        if status != 200:
-            hint = "`slicemgr broker-files` writes the password"
-            raise Failed(f"the broker does not list its users: status {status}", hint=hint)
-        return {one["name"] for one in found}
+        hint = "`slicemgr broker-files` writes the password"
+        return {one["name"] for one in self._get("/users", "does not list its users", hint)}
 
     def queues(self) -> set[str]:
         """The names of the queues of nodes."""
-        status, found = self._send("GET", f"/queues/{broker.VHOST}?columns=name", None)
-        if status != 200:
-            raise Failed(f"the broker does not list its queues: status {status}")
+        found = self._get(f"/queues/{broker.VHOST}?columns=name", "does not list its queues")
         return {one["name"] for one in found}
 
     def alarms(self) -> list[str]:
         """What the broker has too little of, so that it takes no messages."""
         columns = "mem_alarm,mem_used,mem_limit,disk_free_alarm,disk_free,disk_free_limit"
-        status, found = self._send("GET", f"/nodes?columns={columns}", None)
-        if status != 200:
-            raise Failed(f"the broker does not tell its alarms: status {status}")
+        found = self._get(f"/nodes?columns={columns}", "does not tell its alarms")
         raised = []
         for one in map(dict, found):  # a broker that has just started gives an empty list in place of an object
             if one.get("mem_alarm"):
@@ -64,6 +57,13 @@ class Management:
         """Whether a client has logged in as `user`. Failed if the broker does not answer."""
         status, found = self._send("GET", "/connections", None)
         return status == 200 and user in {one.get("user") for one in found}
+
+    def _get(self, path: str, failure: str, hint: str = "") -> Any:
+        """failure: what the broker does otherwise, for the error."""
+        status, found = self._send("GET", path, None)
+        if status != 200:
+            raise Failed(f"the broker {failure}: status {status}", hint=hint)
+        return found
 
     def _send(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         headers = {"Authorization": f"Basic {self._secret}", "Content-Type": "application/json"}

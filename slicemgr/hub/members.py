@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Collection
 
-from slicemgr.agent.chores.runner import Chore, First, Runner
 from slicemgr.hub import reports
 from slicemgr.hub.management import Management
 from slicemgr.policy import broker
@@ -17,10 +16,8 @@ from slicemgr.store import Store
 
 log = logging.getLogger(__name__)
 
-_COMPARE = 5.0  # seconds between two comparisons
 _LIST = 60.0  # seconds between two lists of the users of the broker
 _AT_ONCE = 50  # nodes in one request
-_LONGEST = 60.0  # seconds between two attempts
 
 
 class Members:
@@ -35,18 +32,6 @@ class Members:
         self._users: set[str] | None = None  # of the broker; None: not known
         self._checked: set[str] = set()  # those that got their rights from this process
         self._listed_at = 0.0
-
-    def runner(self) -> Runner:
-        """A context in which users and nodes are compared."""
-        chore = Chore(
-            thread="members",
-            run=self.compare,
-            interval=_COMPARE,
-            first=First.AT_ONCE,
-            longest=_LONGEST,
-            failure="the rights of nodes at the broker are not compared",
-        )
-        return Runner([chore])
 
     def compare(self) -> None:
         """Admit the nodes that may connect, and expel others. Raises Failed or StoreError; then call it again.

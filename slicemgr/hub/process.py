@@ -19,6 +19,7 @@ from slicemgr.config import Config
 from slicemgr.errors import Failed
 from slicemgr.hub import broker_files, management
 from slicemgr.hub.alarms import Alarms
+from slicemgr.hub.chores import asking
 from slicemgr.hub.exchange import Exchange, parse
 from slicemgr.hub.leader import Leader
 from slicemgr.hub.management import Management
@@ -70,10 +71,8 @@ def run(
                 listener = stack.enter_context(_listener(config))
                 stack.enter_context(chores())
                 log.info("the hub is connected to the broker at %s", config.hub.broker)
-                members = Members(store, api)
-                stack.enter_context(members.runner())
-                alarms = Alarms(api)
-                stack.enter_context(alarms.runner())
+                members, alarms = Members(store, api), Alarms(api)
+                stack.enter_context(asking(members, alarms))
                 Hub(store, members, connection, brief, leader.check, listener, alarms).run(stop)
         except (Failed, StoreError, MessageNacked, KombuError, OSError, AMQPError) as error:
             log.warning("the hub starts again: %s", error or type(error).__name__)

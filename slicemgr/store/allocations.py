@@ -31,15 +31,7 @@ def free(c: Connection, which: sa.ColumnElement[bool]) -> None:
 
 def announce(c: Connection, facts: Mapping[str, Mapping[str, Any]]) -> None:
     """Note what nodes have, by their names. They get no sliver by these numbers alone, so they need not be true."""
-    if not facts:
-        return
-    known = set(c.scalars(sa.select(_A.node).where(_A.node.in_(list(facts)))))
-    rows = [{"node": node, **announced(one)} for node, one in facts.items()]
-    if new := [row for row in rows if row["node"] not in known]:
-        c.execute(t.allocations.insert(), new)
-    if old := [{f"b_{name}": value for name, value in row.items()} for row in rows if row["node"] in known]:
-        changed: dict[str, Any] = {name: sa.bindparam(f"b_{name}") for name in announced({})}
-        c.execute(t.allocations.update().where(_A.node == sa.bindparam("b_node")).values(changed), old)
+    _write(c, {node: announced(one) for node, one in facts.items()})
 
 
 def announced(facts: Mapping[str, Any]) -> dict[str, int | None]:
@@ -64,8 +56,7 @@ def differences(c: Connection) -> dict[str, tuple[Amounts, Amounts]]:
 def recount(c: Connection) -> list[str]:
     """Correct the counters; the nodes for which they were wrong."""
     found = differences(c)
-    for node, (_, sums) in found.items():
-        _write(c, node, dict(zip(_COUNTED, sums, strict=True)))
+    _write(c, {node: dict(zip(_COUNTED, sums, strict=True)) for node, (_, sums) in found.items()})
     return list(found)
 
 
@@ -76,23 +67,30 @@ def _sums(c: Connection, which: sa.ColumnElement[bool]) -> dict[str, Amounts]:
 
 
 def _add(c: Connection, given: Mapping[str, Amounts]) -> None:
-    """In two statements, however many nodes."""
-    known = set(c.scalars(sa.select(_A.node).where(_A.node.in_(list(given)))))
     rows = {node: dict(zip(_COUNTED, amounts, strict=True)) for node, amounts in given.items()}
+    _write(c, rows, add=True)
+
+
+def _write(c: Connection, rows: Mapping[str, Mapping[str, Any]], *, add: bool = False) -> None:
+    """Insert or change rows with the same columns, by their node: in three statements, however many nodes.
+
+    add: the values to what a row has, in place of replacing it.
+    """
+    if not rows:
+        return
+    known = set(c.scalars(sa.select(_A.node).where(_A.node.in_(list(rows)))))
     if new := [{"node": node, **row} for node, row in rows.items() if node not in known]:
         c.execute(t.allocations.insert(), new)
     if old := [
-        {"b_node": node, **{f"b_{name}": amount for name, amount in row.items()}}
+        {"b_node": node, **{f"b_{name}": value for name, value in row.items()}}
         for node, row in rows.items()
         if node in known
     ]:
-        changes = {name: _A[name] + sa.bindparam(f"b_{name}") for name in _COUNTED}
+        values: dict[str, sa.ColumnElement[Any]] = {
+            name: sa.bindparam(f"b_{name}") for name in next(iter(rows.values()))
+        }
+        changes = {name: _A[name] + value for name, value in values.items()} if add else values
         c.execute(t.allocations.update().where(_A.node == sa.bindparam("b_node")).values(changes), old)
-
-
-def _write(c: Connection, node: str, values: Mapping[str, Any]) -> None:
-    if not c.execute(t.allocations.update().where(_A.node == node).values(**values)).rowcount:
-        c.execute(t.allocations.insert().values(node=node, **values))
 
 
 def _size(facts: Mapping[str, Any], name: str) -> int | None:
