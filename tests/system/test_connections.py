@@ -103,6 +103,9 @@ def test_what_is_opened_to_a_sliver_from_outside_is_limited(net: Net) -> None:
 
 HOLD: Task = {"task": "hold", "host": OUTSIDE, "port": 80, "count": 400, "wait": NO}
 BY_COUNT: dict[str, Any] = {"connections": 256, "connection_rate": 1_000_000}
+# The kernel forgets a connection whose first packet another processor has held up for two ticks, for example because
+# the host took that processor away (find_or_evict in nf_conncount.c).
+COUNTED = 256 + 8
 ONE_SYN = 2 * NO  # seconds: less than until the kernel sends it again
 VISITS: Task = {"task": "visits", "host": OUTSIDE, "port": 80, "count": 400, "wait": ONE_SYN}
 BY_RATE: dict[str, Any] = {"connections": 256, "connection_rate": 1}
@@ -112,7 +115,7 @@ def test_connections_that_stay_are_counted_until_they_end(net: Net) -> None:
     """Also the control of the rate, which on its own would let all of them pass."""
     net.publish(full=True, **BY_COUNT)
     (held,) = net.try_all(("a0", HOLD))
-    assert 128 < held <= 256
+    assert 128 < held <= COUNTED
     assert net.try_all(("a1", tcp(OUTSIDE, 80))) == [f"outside {NODE} 80"]
     net.try_all(("a0", {"task": "release"}))
     assert net.try_all(("a0", tcp(OUTSIDE, 80))) == [f"outside {NODE} 80"]
@@ -132,11 +135,11 @@ def test_connections_that_end_at_once_are_limited_by_their_rate(net: Net) -> Non
 def test_a_change_of_slivers_does_not_begin_the_count_anew(net: Net) -> None:
     """The kernel forgets the count with the rule: the control writes the rule again."""
     net.publish([A0, A1], full=True, **BY_COUNT)
-    assert net.try_all(("a0", HOLD))[0] <= 256
+    assert net.try_all(("a0", HOLD))[0] <= COUNTED
     net.publish(ALL, **BY_COUNT)
-    assert net.try_all(("a0", HOLD))[0] <= 256
+    assert net.try_all(("a0", HOLD))[0] <= COUNTED
     net.publish(ALL, full=True, **BY_COUNT)
-    assert net.try_all(("a0", {**HOLD, "count": 64, "wait": 8 * NO}))[0] > 256
+    assert net.try_all(("a0", {**HOLD, "count": 64, "wait": 8 * NO}))[0] > COUNTED
 
 
 def test_a_stream_that_nobody_answers_is_one_connection(net: Net) -> None:
