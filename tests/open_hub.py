@@ -13,7 +13,7 @@ from typing import Any
 from amqp.method_framing import frame_handler
 from sqlalchemy.engine import Connection
 
-from slicemgr.hub import allowance, process, reports, turns, updates
+from slicemgr.hub import allowance, beats, process, reports, turns, updates
 from slicemgr.ipc import waiting
 from slicemgr.main import main
 from slicemgr.policy import fact_forms, messages
@@ -39,14 +39,14 @@ def _forgetful(apply: Callable[..., Any], **forgotten: object) -> Callable[..., 
     return apply_again
 
 
-def _every_beat(c: Connection, _nodes: Any, beats: Sequence[tuple[str, Any]]) -> None:
+def _every_beat(c: Connection, _nodes: Any, found: Sequence[tuple[str, Any]]) -> None:
     """No beat is one that came before."""
-    for identity, beat in beats:
+    for identity, beat in found:
         c.execute(t.links.update().where(t.links.c.identity == identity).values(sequence=-1))
-        _beats(c, reports._members(c, {identity}), [(identity, beat)])
+        _write_beats(c, beats.members(c, {identity}), [(identity, beat)])
 
 
-_beats = reports._beats
+_write_beats = beats._write
 
 
 def open_all(victim: str) -> None:
@@ -62,8 +62,8 @@ def open_all(victim: str) -> None:
         accepted=_decoded,
         _agree=lambda *_: True,
         _updates=_forgetful(reports._updates, mirror=0, applied=0, applied_after=0),
-        _beats=_every_beat,
     )
+    _replace(beats, _write=_every_beat)
     _replace(allowance.Allowance, of=lambda self, node, found: list(found))
     _replace(updates, _DEEPEST=500, _possible=lambda at: at)
     for readers in updates._READERS.values():

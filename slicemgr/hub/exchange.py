@@ -44,7 +44,7 @@ class Exchange:
         self._allowance = Allowance()
 
     def apply(self, arrived: Sequence[Report]) -> None:
-        """Apply reports in their order, then answer them. Raises StoreError; then nothing is applied."""
+        """Apply reports in their order, then answer them. Raises StoreError; then none is answered."""
         if not arrived:
             return
         answers = reports.apply(self._store, arrived, self._allowance)

@@ -1,30 +1,30 @@
-"""Apply what nodes report, in one transaction for all that arrived: only then is it acknowledged."""
+"""Apply what nodes report: only then is it acknowledged. Beats wait for no other transaction; see hub.beats."""
 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
-from slicemgr.hub import inventories
+from slicemgr.hub import beats, inventories
 from slicemgr.hub.allowance import Allowance
+from slicemgr.hub.beats import Beats, Members
 from slicemgr.hub.updates import accepted
 from slicemgr.model import NodeState
 from slicemgr.policy.messages import Applied, Beat, Inventory, Updates
-from slicemgr.service.nodes import operations
-from slicemgr.store import Store, allocations, incarnation, observations
+from slicemgr.store import Store, incarnation, observations
 from slicemgr.store import tables as t
-from slicemgr.store.schema import ADMIN
 from slicemgr.store.updates import utcnow
 
 log = logging.getLogger(__name__)
+
+_LONGEST = 0.02  # seconds after which the rest is for the next transaction, so that others can write in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,88 +46,59 @@ def members(store: Store) -> set[str]:
 def apply(store: Store, reports: Sequence[Report], allowance: Allowance | None = None) -> dict[str, Applied]:
     """Later reports of a node replace earlier ones. What was applied before has no effect again.
 
-    Returns what the sender of updates may delete, by identity. It is without those whose updates must wait.
+    Returns what the sender of updates may delete, by identity. It is without those whose updates must wait. Raises
+    StoreError; then some may have been applied.
     """
     limit = allowance or Allowance()
     answers: dict[str, Applied] = {}
-    with store.write() as c:
-        held = incarnation.held(c) is not None
-        nodes = _members(c, {one.identity for one in reports})
-        _beats(c, nodes, [(one.identity, one.message) for one in reports if isinstance(one.message, Beat)])
-        for one in reports:
-            node = nodes.get(one.identity)
-            if node is None or isinstance(one.message, Beat):
-                continue
-            if isinstance(one.message, Inventory):
-                if held:
-                    _inventory(c, node.name, one.message)
-            elif not held:  # after a restore of the database, what nodes have done since is for an admin to review
-                answer = _updates(c, one.identity, node.name, one.message, limit)
+    sent = [(one.identity, one.message) for one in reports if isinstance(one.message, Beat)]
+    others = deque(one for one in reports if not isinstance(one.message, Beat))
+    left = beats.write(store, _without(sent, _senders(others)))
+    left += [one for one in sent if one[0] in _senders(others)]
+    while left or others:
+        with store.write() as c:
+            end = time.monotonic() + _LONGEST
+            held = incarnation.held(c) is not None
+            nodes = beats.members(c, {identity for identity, _ in left} | _senders(others))
+            others = deque(one for one in others if one.identity in nodes)
+            new = {identity for identity, node in nodes.items() if node.incarnation is None}
+            left = _write_beats(c, nodes, left, _senders(others) - new)
+            while others:
+                one = others.popleft()
+                answer = _apply(c, one, nodes[one.identity].name, limit, held=held)
                 if answer is not None:
                     answers[one.identity] = answer
+                if time.monotonic() > end:
+                    break
+            left = _write_beats(c, nodes, left, _senders(others))
     return answers
 
 
-def _members(c: Connection, identities: Collection[str]) -> dict[str, Row[*tuple[Any, ...]]]:
-    """The nodes with these identities, and the last beat of each. Logs what is no member."""
-    n, l = t.nodes.c, t.links.c
-    query = sa.select(n.identity, n.name, n.state, l.incarnation, l.sequence).outerjoin(
-        t.links, l.identity == n.identity
-    )
-    rows = c.execute(query.where(n.identity.in_(identities), n.state != NodeState.ADDED))
-    found = {row.identity: row for row in rows}
-    for identity in sorted(set(identities) - found.keys()):
-        log.warning("a report of %s is dropped: it is no member", identity)
-    return found
+def _senders(reports: Iterable[Report]) -> set[str]:
+    return {one.identity for one in reports}
 
 
-def _beats(c: Connection, nodes: Mapping[str, Row[*tuple[Any, ...]]], beats: Sequence[tuple[str, Beat]]) -> None:
-    """Write what the newest beat of each node says, and the newest facts, for all nodes in a few statements."""
-    now = utcnow()
-    last: dict[str, tuple[str, int]] = {}
-    links: dict[str, dict[str, Any]] = {}
-    changes: dict[str, dict[str, Any]] = {}
-    for identity, beat in beats:
-        node = nodes.get(identity)
-        if node is None:
-            continue
-        incarnation_, sequence = last.get(identity, (node.incarnation, node.sequence))
-        if incarnation_ == beat.incarnation and beat.sequence <= sequence:
-            continue
-        last[identity] = (beat.incarnation, beat.sequence)
-        row = {"incarnation": beat.incarnation, "sequence": beat.sequence, "version": beat.version, "beat_at": now}
-        links[identity] = {"identity": identity, **row}
-        _change(c, node, beat, changes.setdefault(identity, {}), now)
-    known = {identity for identity in links if nodes[identity].incarnation is not None}
-    _write(c, t.links, [row for identity, row in links.items() if identity in known])
-    if new := [row for identity, row in links.items() if identity not in known]:
-        c.execute(t.links.insert(), new)
-    _write(c, t.nodes, [{"identity": identity, **row} for identity, row in changes.items() if row])
-    allocations.announce(c, {nodes[one].name: row["facts"] for one, row in changes.items() if "facts" in row})
+def _without(sent: Beats, senders: Collection[str]) -> list[tuple[str, Beat]]:
+    return [one for one in sent if one[0] not in senders]
 
 
-def _change(c: Connection, node: Row[*tuple[Any, ...]], beat: Beat, changes: dict[str, Any], now: datetime) -> None:
-    """Add what a beat changes in the row of its node."""
-    if beat.address:
-        changes["address"] = beat.address
-    if beat.agent_age is not None:
-        changes["agent_seen_at"] = now - timedelta(seconds=beat.agent_age)
-        # a node without a mirror does not get its slivers
-        if beat.mirror and node.state != NodeState.ACTIVE and "state" not in changes:
-            changes["state"] = NodeState.ACTIVE
-            operations.note(c, ADMIN, "node active", now, detail=node.name)
-    if beat.facts is not None:
-        changes["facts"] = dict(beat.facts)
+def _write_beats(c: Connection, nodes: Members, left: Beats, waiting: Collection[str]) -> list[tuple[str, Beat]]:
+    """Write beats, except for those of nodes with reports that wait: who sees a beat sees what came before it.
+
+    Returns these.
+    """
+    beats.write_others(c, nodes, _without(left, waiting))
+    return [one for one in left if one[0] in waiting]
 
 
-def _write(c: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Update rows by their identity: those with the same columns in one statement."""
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        groups[tuple(sorted(row))].append({f"b_{name}": value for name, value in row.items()})
-    for names, values in groups.items():
-        changed = {name: sa.bindparam(f"b_{name}", type_=table.c[name].type) for name in names if name != "identity"}
-        c.execute(table.update().where(table.c.identity == sa.bindparam("b_identity")).values(changed), values)
+def _apply(c: Connection, report: Report, node: str, limit: Allowance, *, held: bool) -> Applied | None:
+    """held: after a restore of the database, what nodes have done since is for an admin to review."""
+    match report.message:
+        case Inventory() if held:
+            _inventory(c, node, report.message)
+        case Updates() if not held:
+            return _updates(c, report.identity, node, report.message, limit)
+    return None
 
 
 def _inventory(c: Connection, node: str, found: Inventory) -> None:

@@ -1,8 +1,8 @@
 """Access to the database: one engine, read and write transactions, and readable errors.
 
-Write transactions are serial, and readers and the writer do not wait for one another. SQLite: WAL, foreign keys on,
-`BEGIN IMMEDIATE` for writes, plain `BEGIN` for reads. PostgreSQL: READ COMMITTED behind one lock for writes (see
-store.postgresql), REPEATABLE READ and READ ONLY for reads.
+Write transactions are serial, except for those of `write_beside` on PostgreSQL, and readers and the writer do not wait
+for one another. SQLite: WAL, foreign keys on, `BEGIN IMMEDIATE` for writes, plain `BEGIN` for reads. PostgreSQL: READ
+COMMITTED behind one lock for writes (see store.postgresql), REPEATABLE READ and READ ONLY for reads.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """The only write transaction; committed at the end, rolled back on an exception.
+        """A write transaction alone in the database; committed at the end, rolled back on an exception.
 
         Raises StoreError if the database is locked for too long, read-only, full or broken.
         """
@@ -58,6 +58,18 @@ class Store:
                 yield whole
             return
         with explained(), self._my_turn(), self._writing.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def write_beside(self) -> Iterator[Connection]:
+        """Like `write`, but beside other transactions that write: on PostgreSQL they wait for one another only for rows
+        that both change. For rows about which no two transactions decide. Never inside `whole`.
+        """
+        if self.engine.dialect.name == SQLITE:
+            with self.write() as connection:
+                yield connection
+            return
+        with explained(), self.engine.begin() as connection:
             yield connection
 
     @contextmanager

@@ -4,6 +4,7 @@ The lock is one advisory lock for the whole testbed, held to the end of the tran
 concurrent creates would hardly ever both succeed: each reads all slivers of the node to find free resources, so one of
 them would have to be repeated, by every caller of `store.write()`. Write transactions are short, and serial on SQLite
 too, so both databases behave alike. A lock for each node is not enough: names, leases and images belong to no node.
+Only what nodes say in beats is written without it (`store.write_beside()`): they are many, and decide nothing.
 """
 
 from __future__ import annotations
