@@ -16,7 +16,7 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
 _AT_ONCE = 500  # rows of a table in each call, to keep the transaction short
-_NODES_AT_ONCE = 50  # whose samples are deleted in each call, for the same reason
+_NODES_AT_ONCE = 50  # whose samples are deleted in each call
 _ENDED = (OperationState.DONE, OperationState.FAILED)
 
 
@@ -32,13 +32,15 @@ def forget(store: Store, config: Config, now: datetime | None = None) -> int:
     i = t.project_invitations.c
     ended = sa.select(i.id).where(i.expires_at <= now)
     over = sa.select(m.key).where(m.state.in_((mail.SENT, mail.FAILED)), m.created_at < now - config.store.keep_events)
-    with store.write() as c:
+    with store.read() as c:
         if clock.doubted(c):
             return 0
-        count = 0
-        count += idempotency.forget(c, now)
-        for node in samples.outdated(c, config.record, int(now.timestamp()), _NODES_AT_ONCE):
+        nodes = samples.outdated(c, config.record, int(now.timestamp()), _NODES_AT_ONCE)
+    for node in nodes:  # in a transaction each, because a node can have many of them
+        with store.write() as c:
             samples.forget(c, node, config.record, int(now.timestamp()))
+    with store.write() as c:
+        count = idempotency.forget(c, now)
         for column, at, query in (
             (o.id, o.finished_at, old),
             (e.id, e.at, older),
