@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from slicemgr.store import tables as t
+from slicemgr.store.dialect import insert
 
 _A, _S = t.allocations.c, t.slivers.c
 _COUNTED = ("slivers", "memory", "disk", "ports")
@@ -21,12 +22,12 @@ Amounts = tuple[int, ...]  # in the order of _COUNTED
 
 def take(c: Connection, which: sa.ColumnElement[bool]) -> None:
     """Count these slivers. Call it after they are inserted, or changed after `free`."""
-    _add(c, _sums(c, which))
+    _add(c, which, 1)
 
 
 def free(c: Connection, which: sa.ColumnElement[bool]) -> None:
     """Count these slivers no more. Call it before they are deleted or changed."""
-    _add(c, {node: tuple(-one for one in amounts) for node, amounts in _sums(c, which).items()})
+    _add(c, which, -1)
 
 
 def announce(c: Connection, facts: Mapping[str, Mapping[str, Any]]) -> None:
@@ -61,21 +62,23 @@ def recount(c: Connection) -> list[str]:
 
 
 def _sums(c: Connection, which: sa.ColumnElement[bool]) -> dict[str, Amounts]:
+    return {node: tuple(int(one) for one in amounts) for node, *amounts in c.execute(_amounts(which, 1))}
+
+
+def _amounts(which: sa.ColumnElement[bool], times: int) -> sa.Select[Any]:
+    """What these slivers were allocated, by node."""
     sums = (sa.func.count(), *(sa.func.sum(one) for one in (_S.memory, _S.disk, _S.port_count)))
-    found = c.execute(sa.select(_S.node, *sums).where(which).group_by(_S.node).order_by(_S.node))
-    return {node: tuple(int(one) for one in amounts) for node, *amounts in found}
+    return sa.select(_S.node, *(one * times for one in sums)).where(which).group_by(_S.node).order_by(_S.node)
 
 
-def _add(c: Connection, given: Mapping[str, Amounts]) -> None:
-    rows = {node: dict(zip(_COUNTED, amounts, strict=True)) for node, amounts in given.items()}
-    _write(c, rows, add=True)
+def _add(c: Connection, which: sa.ColumnElement[bool], times: int) -> None:
+    statement = insert(c, t.allocations).from_select(["node", *_COUNTED], _amounts(which, times))
+    more = {name: _A[name] + statement.excluded[name] for name in _COUNTED}
+    c.execute(statement.on_conflict_do_update(index_elements=["node"], set_=more))
 
 
-def _write(c: Connection, rows: Mapping[str, Mapping[str, Any]], *, add: bool = False) -> None:
-    """Insert or change rows with the same columns, by their node: in three statements, however many nodes.
-
-    add: the values to what a row has, in place of replacing it.
-    """
+def _write(c: Connection, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Insert or replace values of rows with the same columns, by their node: in three statements for any number."""
     if not rows:
         return
     known = set(c.scalars(sa.select(_A.node).where(_A.node.in_(list(rows)))))
@@ -86,11 +89,8 @@ def _write(c: Connection, rows: Mapping[str, Mapping[str, Any]], *, add: bool = 
         for node, row in rows.items()
         if node in known
     ]:
-        values: dict[str, sa.ColumnElement[Any]] = {
-            name: sa.bindparam(f"b_{name}") for name in next(iter(rows.values()))
-        }
-        changes = {name: _A[name] + value for name, value in values.items()} if add else values
-        c.execute(t.allocations.update().where(_A.node == sa.bindparam("b_node")).values(changes), old)
+        values: dict[str, Any] = {name: sa.bindparam(f"b_{name}") for name in next(iter(rows.values()))}
+        c.execute(t.allocations.update().where(_A.node == sa.bindparam("b_node")).values(values), old)
 
 
 def _size(facts: Mapping[str, Any], name: str) -> int | None:

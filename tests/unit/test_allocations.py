@@ -181,6 +181,27 @@ def test_the_slivers_of_a_node_are_read_only_if_what_follows_is_taken(
     assert [one.port_first for one in rows] == list(range(10000, 10140, 20))
 
 
+def test_a_create_takes_as_many_statements_for_many_nodes_as_for_one(many: Service) -> None:
+    def statements(name: str, count: int) -> int:
+        found: list[str] = []
+
+        def note(*event: Any) -> None:
+            found.append(event[2])
+
+        sa.event.listen(many.store.engine, "before_cursor_execute", note)
+        many.create(name, count=count)
+        sa.event.remove(many.store.engine, "before_cursor_execute", note)
+        return len(found)
+
+    statements("a", 1)
+    assert statements("b", 1) == statements("c", 5) > 0
+    with many.store.read() as c:
+        assert c.scalar(sa.select(sa.func.count(t.slivers.c.node.distinct()))) == 5
+        assert c.scalar(sa.select(sa.func.count()).select_from(t.ports)) == c.scalar(
+            sa.select(sa.func.sum(t.slivers.c.port_count))
+        )
+
+
 def test_a_dry_run_has_the_reasons_of_all_other_nodes(many: Service) -> None:
     _, placed, _ = slices.plan(many.store, many.config, slices.Draft(many.request()), ADMIN)
     assert len(placed.elsewhere) == 40 and placed.image_name == IMAGE

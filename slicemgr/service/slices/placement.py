@@ -201,21 +201,21 @@ def _ahead(c: Connection, rows: Mapping[str, NodeRow], counts: Mapping[str, int]
     }
     names, taken = list(found), set[str]()
     for first in range(0, len(names), _AT_ONCE):
-        some = names[first : first + _AT_ONCE]
-        taken.update(c.scalars(sa.union_all(*(_if_taken(name, found[name][0]) for name in some))))
+        some = {name: found[name][0] for name in names[first : first + _AT_ONCE]}
+        taken.update(c.scalars(_taken(some)))
     return {name: after for name, after in found.items() if name not in taken}
 
 
-def _if_taken(node: str, grants: list[allocate.Grant]) -> sa.Select[str]:
-    """The node, if one of its slivers has a part of these allocations, whose ports are consecutive."""
+def _taken(given: Mapping[str, list[allocate.Grant]]) -> sa.CompoundSelect[Any]:
+    """The nodes of which a sliver has a part of these allocations, by node; their ports are consecutive."""
     s, p = t.slivers.c, t.ports.c
-    addresses, uids = [one.address for one in grants], [one.uid_first for one in grants]
-    parts = (
-        sa.exists().where(s.node == node, s.address.in_(addresses)),
-        sa.exists().where(s.node == node, s.uid_first.in_(uids)),
-        sa.exists().where(p.node == node, p.port.between(grants[0].ports.first, grants[-1].ports.last)),
-    )
-    return sa.select(sa.literal(node)).where(sa.or_(*parts))
+    found = {s.address: list[Any](), s.uid_first: list[Any](), p.port: list[Any]()}
+    for node, grants in given.items():
+        found[s.address].append(sa.and_(s.node == node, s.address.in_([one.address for one in grants])))
+        found[s.uid_first].append(sa.and_(s.node == node, s.uid_first.in_([one.uid_first for one in grants])))
+        ports = p.port.between(grants[0].ports.first, grants[-1].ports.last)
+        found[p.port].append(sa.and_(p.node == node, ports))
+    return sa.union_all(*(sa.select(column.table.c.node).where(sa.or_(*some)) for column, some in found.items()))
 
 
 def _image(c: Connection, wanted: str, project: str) -> Row[*tuple[Any, ...]]:

@@ -194,13 +194,16 @@ def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str,
     c.execute(t.slivers.insert(), rows)
     s = t.slivers.c
     allocations.take(c, s.slice == tag)
-    serials = c.execute(sa.select(s.node, s.serial, s.port_first, s.port_count).where(s.slice == tag)).all()
-    ports = [
-        {"node": node, "port": port, "sliver": serial}
-        for node, serial, first, count in serials
-        for port in range(first, first + count)
-    ]
-    c.execute(t.ports.insert(), ports)
+    c.execute(t.ports.insert().from_select(["node", "port", "sliver"], _ports(tag, spec.ports)))
+
+
+def _ports(tag: str, most: int) -> sa.Select[Any]:
+    """The rows of the ports of a slice, whose slivers have at most `most` each."""
+    first = sa.select(sa.literal(0).label("number")).cte("numbers", recursive=True)
+    numbers = first.union_all(sa.select(first.c.number + 1).where(first.c.number < most - 1))
+    s = t.slivers.c
+    rows = sa.select(s.node, s.port_first + numbers.c.number, s.serial).where(s.slice == tag)
+    return rows.join(numbers, numbers.c.number < s.port_count)
 
 
 def find(c: Connection, name: str, by: Principal, project: str | None = None) -> Row[*tuple[Any, ...]]:
