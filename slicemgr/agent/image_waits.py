@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from slicemgr.agent.journal import Journal
-from slicemgr.agent.node_images import NodeImages, Status, needs
+from slicemgr.agent.node_images import NodeImages, Status
 from slicemgr.model import OperationState, Sliver
+from slicemgr.policy.image_needs import needs
 from slicemgr.store import pending
 
 _STEP = "image"
@@ -21,7 +22,7 @@ class ImageWaits:
 
     def absent(self, slivers: Iterable[Sliver]) -> set[str]:
         """The ids of slivers that wait for their image, which is fetched."""
-        waiting = {one.id: (one.image, needs(one)) for one in slivers if self._images.missing(one)}
+        waiting = {one.id: (one.image, needs(one.type, one.boot)) for one in slivers if self._images.missing(one)}
         for image, needed in set(waiting.values()):
             self._images.want(image, needed)
         return set(waiting)
@@ -35,7 +36,7 @@ class ImageWaits:
         waiting = [one for one in slivers if self._images.missing(one)]
         if waiting:
             first = min(waiting, key=lambda one: (one.image, one.id))
-            self._show(operation, first.id, self._images.want(first.image, needs(first)))
+            self._show(operation, first.id, self._images.want(first.image, needs(first.type, first.boot)))
             return True
         shown = self._shown.pop(operation.id, None)
         if shown is not None:

@@ -26,32 +26,15 @@ from slicemgr.drivers.importer import base_stream
 from slicemgr.drivers.importer.disk_image import TreeFacts
 from slicemgr.drivers.importer.unpack import Progress
 from slicemgr.errors import Code, Failed, Refused, SlicemgrError
-from slicemgr.model import BaseStream, Boot, Desired, Image, ImageState, NodeImageState, Sliver, SliverType
+from slicemgr.model import BaseStream, Desired, Image, ImageState, NodeImageState, Sliver
 from slicemgr.policy.image_blocks import BASE
+from slicemgr.policy.image_needs import ALL, Needs, needs
 from slicemgr.store import pending
 
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0  # seconds after a failed attempt
 _CLEANED = 30.0  # seconds until btrfs has freed the space
-
-
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """Which files of an image are needed."""
-
-    base: bool = True
-    disk: bool = True
-
-
-ALL = Needs()
-
-
-def needs(sliver: Sliver) -> Needs:
-    """What a sliver is made from. A machine whose kernel QEMU starts has it from the base. Pure."""
-    if sliver.type is SliverType.LXC:
-        return Needs(disk=False)
-    return Needs(base=sliver.boot is Boot.DIRECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +77,7 @@ class NodeImages:
         with self._lock:
             if sliver.image in self._deleting:
                 return True
-        return not self._has(sliver.image, sliver.image_format, needs(sliver))
+        return not self._has(sliver.image, sliver.image_format, needs(sliver.type, sliver.boot))
 
     def want(self, sha256: str, needed: Needs = ALL) -> Status:
         """Fetch an image in the background, after the pause that follows a failed attempt. Returns how far it is."""

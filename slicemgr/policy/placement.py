@@ -64,6 +64,24 @@ class Choice:
 Refusals = dict[str, Refused]
 
 
+class Unread(Exception):
+    """A node that was not read may be the one to choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """What bounds the nodes of a group that were not read: they have less room, or as much and are not preferred.
+
+    group: their site where slivers spread over sites, else ""; None: all sites of which no node was read. committed:
+    their share, less what an image that is there outweighs.
+    """
+
+    group: str | None
+    room: int
+    committed: float
+    name: str
+
+
 def able(
     candidates: Sequence[Candidate], spec: SliceSpec, apart: Collection[str] = ()
 ) -> tuple[list[Candidate], Refusals]:
@@ -166,11 +184,16 @@ class _Slot:
 
 
 def choose(
-    nodes: Sequence[Candidate], spec: SliceSpec, limits: LimitsConfig, refused: Mapping[str, Refused] | None = None
+    nodes: Sequence[Candidate],
+    spec: SliceSpec,
+    limits: LimitsConfig,
+    refused: Mapping[str, Refused] | None = None,
+    beyond: Sequence[Beyond] = (),
 ) -> Choice:
     """A node for each sliver. refused: the reasons against the nodes that are not in `nodes`.
 
     Refused(QUOTA) unless all slivers have room. A single node is not checked here: `allocate` names what it lacks.
+    beyond: the nodes that were not read; Unread if one of these may be the one to choose.
     """
     reasons, slots = dict(refused or {}), []
     for one in nodes:
@@ -181,10 +204,10 @@ def choose(
             reasons[one.name] = reason
     if spec.where.each:
         return _each(slots, spec, reasons)
-    if sum(slot.left for slot in slots) < spec.count:
+    if not beyond and sum(slot.left for slot in slots) < spec.count:
         reasons |= {slot.node.name: _short(slot) for slot in slots}
         raise _nowhere(spec, reasons, Code.QUOTA, f"the nodes have room for {sum(slot.left for slot in slots)} of them")
-    chosen = _spread(slots, spec, limits)
+    chosen = _spread(slots, spec, limits, beyond)
     for slot in slots:
         if not slot.given:
             reasons[slot.node.name] = Refused(
@@ -228,18 +251,22 @@ def _each(slots: Sequence[_Slot], spec: SliceSpec, reasons: Refusals) -> Choice:
     return Choice(spec.where.each, reasons)
 
 
-def _spread(slots: Sequence[_Slot], spec: SliceSpec, limits: LimitsConfig) -> tuple[str, ...]:
+def _spread(slots: Sequence[_Slot], spec: SliceSpec, limits: LimitsConfig, beyond: Sequence[Beyond]) -> tuple[str, ...]:
     """Each sliver goes to the preferred node of the group (site, or all nodes) that has got the fewest."""
     spread = spec.where.spread
-    heaps: dict[str, list[tuple[Any, int]]] = defaultdict(list)
+    heaps: dict[str | None, list[tuple[Any, int]]] = defaultdict(list)
     for number, slot in enumerate(slots):
         heaps[slot.node.site if spread is Spread.SITE else ""].append((_preference(slot, spec, limits), number))
+    for one in beyond:
+        heaps[one.group].append((_order(spread, 0, one.room, one.committed, one.name), len(slots)))
     for heap in heaps.values():
         heapq.heapify(heap)
-    given, chosen = Counter[str](), []
+    given, chosen = Counter[str | None](), []
     for _ in range(spec.count):
         group = min((name for name in heaps if heaps[name]), key=lambda name: (given[name], heaps[name][0]))
         _, number = heapq.heappop(heaps[group])
+        if number == len(slots):
+            raise Unread
         slot = slots[number]
         slot.given, slot.left = slot.given + 1, slot.left - 1
         given[group] += 1
@@ -253,9 +280,13 @@ def _preference(slot: _Slot, spec: SliceSpec, limits: LimitsConfig) -> tuple[Any
     """The smallest one is used first."""
     node = slot.node
     committed = share(node, limits, slot.given, spec) - (IMAGE_THERE if node.image else 0.0)
-    if spec.where.spread is Spread.PACK:
-        return (slot.given == 0, -slot.left if slot.given == 0 else 0, committed, node.name)
-    return (slot.given, committed, node.name)
+    return _order(spec.where.spread, slot.given, slot.left, committed, node.name)
+
+
+def _order(spread: Spread, given: int, left: int, committed: float, name: str) -> tuple[Any, ...]:
+    if spread is Spread.PACK:
+        return (given == 0, -left if given == 0 else 0, committed, name)
+    return (given, committed, name)
 
 
 def share(node: Candidate, limits: LimitsConfig, more: int, spec: SliceSpec) -> float:

@@ -26,7 +26,7 @@ from slicemgr.agent.image_source import Source
 from slicemgr.agent.images import Importer
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.node import Node
-from slicemgr.agent.node_images import Needs, NodeImages
+from slicemgr.agent.node_images import NodeImages
 from slicemgr.certificates import requests
 from slicemgr.certificates.authority import Authority
 from slicemgr.certificates.member import AUTHORITY, KEY, Member
@@ -37,6 +37,7 @@ from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Failed
 from slicemgr.hub import signer
 from slicemgr.model import BootFacts
+from slicemgr.policy.image_needs import Needs
 from slicemgr.service.nodes import joining, membership
 from slicemgr.service.views import images as image_views
 from slicemgr.store import pending

@@ -111,7 +111,7 @@ def many(service: Service) -> Service:
             }
             c.execute(t.allocations.update().where(t.allocations.c.node == f"n{number:02}").values(given))
             if number % 4 == 0:
-                has = {"image": SHA, "node": f"n{number:02}", "state": "ready", "updated_at": utcnow()}
+                has = {"image": SHA, "node": f"n{number:02}", "state": "ready", "base": "ready", "updated_at": utcnow()}
                 c.execute(t.image_nodes.insert().values(has))
     return service
 

@@ -20,7 +20,6 @@ from test_join_command import served
 from test_node_images import CONTENT, Joined
 
 from slicemgr.agent.image_source import Source, Wanted
-from slicemgr.agent.node_images import ALL, Needs
 from slicemgr.certificates import requests
 from slicemgr.drivers.importer import base_stream
 from slicemgr.errors import Code, Failed, Refused
@@ -28,6 +27,7 @@ from slicemgr.hub import image_peers
 from slicemgr.model import BaseStream, ImageState, NodeImageState
 from slicemgr.policy import messages
 from slicemgr.policy.image_blocks import BASE, Peer, Shared
+from slicemgr.policy.image_needs import ALL, Needs
 from slicemgr.policy.messages import BadMessage
 from slicemgr.service.nodes import images as image_service
 from slicemgr.service.views import images as image_views

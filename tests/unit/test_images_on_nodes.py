@@ -26,10 +26,11 @@ from slicemgr.agent.image_waits import ImageWaits
 from slicemgr.agent.images import Importer, note_file
 from slicemgr.agent.journal import Journal
 from slicemgr.agent.node import Node
-from slicemgr.agent.node_images import Needs, NodeImages
+from slicemgr.agent.node_images import NodeImages
 from slicemgr.drivers.importer.disk_image import DiskFacts, TreeFacts
 from slicemgr.errors import Code, Failed, Refused
 from slicemgr.model import Image, ImageState, NodeImageState, OperationState, Sliver
+from slicemgr.policy.image_needs import Needs
 from slicemgr.service.nodes import images as image_service
 from slicemgr.service.nodes import membership
 from slicemgr.service.views import images as image_views

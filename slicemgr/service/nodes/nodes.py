@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,9 +13,10 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.ipc.wake import wake
-from slicemgr.model import Limits, NodeImageState, NodeState
-from slicemgr.policy import access, allocate, node_network, placement
+from slicemgr.model import NodeImageState, NodeState
+from slicemgr.policy import access, allocate, node_network
 from slicemgr.policy.access import Principal
+from slicemgr.policy.image_needs import ALL, Needs
 from slicemgr.policy.placement import Candidate
 from slicemgr.service.nodes import operations
 from slicemgr.store import Store
@@ -23,7 +24,6 @@ from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
 
 _N, _A = t.nodes.c, t.allocations.c
-_LONG_AGO = sa.literal(datetime.min.replace(tzinfo=UTC), _N.agent_seen_at.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,65 +35,48 @@ class NodeRow:
     cursors: allocate.Cursors
 
 
-def every(c: Connection, config: Config, image: str = "") -> dict[str, NodeRow]:
-    """All nodes with an agent, by name. image: sha256 of the image whose presence matters.
+def every(c: Connection, config: Config, image: str, needed: Needs) -> dict[str, NodeRow]:
+    """All nodes with an agent, by name. image: sha256 of the image of which the presence of these files matters.
 
     Refused(UNAVAILABLE) if there is none (yet).
     """
-    found = _read(c, config, _query(image).order_by(_N.name))
+    found = _read(c, config, _query(image, needed).order_by(_N.name))
     if not found:
         raise _no_agent()
     return found
 
 
-def preferred(
-    c: Connection, config: Config, wanted: Limits, ports: int, image: str, names: Collection[str], most: int
-) -> dict[str, NodeRow]:
-    """The nodes that seem best for slivers with these limits, the best first, at most `most` of them.
-
-    names: that may be used; empty: all. These nodes announced their pools, have reported lately, and have room; whether
-    they can run the slivers is for the caller to check. The order is that of policy.placement for slivers that spread.
-    """
-    seen = utcnow() - placement.SILENT
-    kinds = (
-        (_A.ports, ports, _A.ports_total, 1.0),
-        (_A.memory, wanted.memory, _A.memory_total, config.limits.memory_overcommit),
-        (_A.disk, wanted.disk, _A.disk_total, config.limits.disk_overcommit),
-    )
-    largest: Any = sa.func.greatest if c.dialect.name == "postgresql" else sa.func.max
-    # PostgreSQL takes each condition on a share for rare, and its statistics for older than the last report of any
-    # node. It would expect one node, and find the allocations of each with an index: four times the work.
-    room = [largest(*(_share(given + more, total, overcommit) for given, more, total, overcommit in kinds)) <= 1.0]
-    if names:
-        room.append(_N.name.in_(names))
-    committed = largest(*(_share(given, total, overcommit) for given, _, total, overcommit in kinds))
-    there = sa.case((t.image_nodes.c.image.is_not(None), placement.IMAGE_THERE), else_=0.0)
-    alive = (_N.silent_since.is_(None), sa.func.coalesce(_N.agent_seen_at, _LONG_AGO) >= seen)
-    query = _query(image).where(_A.ports_total > 0, ~_N.drained, *alive, *room)
-    return _read(c, config, query.order_by(committed - there, _N.name).limit(most))
+def named(c: Connection, config: Config, names: Collection[str], image: str, needed: Needs) -> dict[str, NodeRow]:
+    """These nodes, as far as they have an agent."""
+    return _read(c, config, _query(image, needed).where(_N.name.in_(names)))
 
 
-def _share(amount: Any, total: Any, overcommit: float) -> Any:
-    """The committed part of a resource, as policy.placement.share computes it; 0 where the total is not known."""
-    whole = sa.cast(total, sa.Double) * overcommit
-    return sa.func.coalesce(sa.cast(amount, sa.Double) / sa.func.nullif(whole, 0.0), 0.0)
+def exist(c: Connection, names: Collection[str]) -> bool:
+    """Whether all of these nodes have an agent."""
+    active = sa.select(sa.func.count()).where(_N.state == NodeState.ACTIVE, _N.name.in_(names))
+    return c.scalar(active) == len(set(names))
 
 
 def find(c: Connection, config: Config, name: str) -> NodeRow:
     """The node with this name. Refused(UNAVAILABLE)."""
-    found = _read(c, config, _query("").where(_N.name == name))
+    found = _read(c, config, _query("", ALL).where(_N.name == name))
     if not found:
         raise Refused(Code.UNAVAILABLE, f"node {name} has no agent", hint="`slicectl node list`", field="node")
     return found[name]
 
 
-def _query(image: str) -> sa.Select[Any]:
-    """Nodes with an agent, and what their slivers have been allocated."""
+def has_files(image: str | sa.BindParameter[str], needed: Needs) -> sa.ColumnElement[bool]:
+    """The condition under which a row of `image_nodes` is of a node that has these files of an image."""
     x = t.image_nodes.c
-    there = sa.and_(x.node == _N.name, x.image == image, x.state == NodeImageState.READY)
+    files = ([x.base] if needed.base else []) + ([x.disk] if needed.disk else [])
+    return sa.and_(x.node == _N.name, x.image == image, *(one == NodeImageState.READY for one in files))
+
+
+def _query(image: str, needed: Needs) -> sa.Select[Any]:
+    """Nodes with an agent, what their slivers have been allocated, and whether they have these files of an image."""
     amounts = (sa.func.coalesce(_A[name], 0).label(f"given_{name}") for name in ("slivers", "memory", "disk", "ports"))
-    query = sa.select(t.nodes, *amounts, x.image.is_not(None).label("has_image"))
-    query = query.outerjoin(t.allocations, _A.node == _N.name).outerjoin(t.image_nodes, there)
+    query = sa.select(t.nodes, *amounts, t.image_nodes.c.image.is_not(None).label("has_image"))
+    query = query.outerjoin(t.allocations, _A.node == _N.name).outerjoin(t.image_nodes, has_files(image, needed))
     return query.where(_N.state == NodeState.ACTIVE)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,16 +12,17 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import Boot, BootFacts, ImageState, Init, PortBlock, SliceSpec, SliverType, Spread, Where
+from slicemgr.model import Boot, BootFacts, ImageState, Init, PortBlock, SliceSpec, SliverType, Where
 from slicemgr.policy import allocate, placement, quota
-from slicemgr.policy.placement import Candidate, Choice, Refusals
+from slicemgr.policy.image_needs import Needs, needs
+from slicemgr.policy.placement import Beyond, Candidate, Choice, Refusals
 from slicemgr.policy.quota import Quota
-from slicemgr.service.nodes import nodes
+from slicemgr.service.nodes import nodes, preselection
 from slicemgr.service.nodes.nodes import NodeRow
 from slicemgr.service.projects import projects
 from slicemgr.store import tables as t
 
-_MORE = 8  # nodes that are examined beyond those that are needed, some of which cannot run the slivers
+_MORE = 8, 80  # nodes that are read beyond those that are needed, some of which cannot run the slivers: two attempts
 _AT_ONCE = 50  # nodes in one query
 _Allocated = dict[str, tuple[list[allocate.Grant], allocate.Cursors]]
 
@@ -63,8 +64,8 @@ def place(
     if c.scalar(taken) is not None:
         raise Refused(Code.CONFLICT, f"there is already a slice {spec.name!r}", hint="choose another", field="name")
     image, apart = _image(c, spec.image, spec.project), _apart(c, spec)
-    found = None if reasons else _among_preferred(c, config, spec, image, apart)
-    rows = nodes.every(c, config, image.sha256) if found is None else found.rows
+    found = None if reasons else _of_few(c, config, spec, image, apart)
+    rows = nodes.every(c, config, image.sha256, _needs(image, spec)) if found is None else found.rows
     fit, refused = ([], {}) if found else placement.able([row.candidate for row in rows.values()], spec, apart)
     boot = _check_image(image, spec)
     if found is None:
@@ -94,29 +95,24 @@ class _Chosen:
     allocated: _Allocated
 
 
-def _among_preferred(
+def _of_few(
     c: Connection, config: Config, spec: SliceSpec, image: Row[*tuple[Any, ...]], apart: Collection[str]
 ) -> _Chosen | None:
-    """The choice from the few nodes that seem best, if it is the one that all nodes would give; else None.
-
-    It is if each sliver gets a node of its own: no other node is preferred to one of these.
-    """
-    where = spec.where
-    if where.spread is not Spread.NODE or where.site or where.each:
+    """The choice from the few best nodes by their counters, if it is the one that all nodes give; else None."""
+    if spec.where.nodes and not nodes.exist(c, spec.where.nodes):
         return None
-    most = spec.count + len(apart) + _MORE
-    rows = nodes.preferred(c, config, spec.limits, spec.ports, image.sha256, where.nodes, most)
-    if where.nodes and len(rows) < len(set(where.nodes)):
-        return None
-    try:
-        fit, refused = placement.able([row.candidate for row in rows.values()], replace(spec, where=Where()), apart)
-        fit = placement.of_architecture(fit, spec, image.arch, refused)
-        if len(fit) < spec.count:
-            return None
-        choice, allocated = _allocate(c, config, spec, rows, fit, refused)
-    except Refused:
-        return None
-    return _Chosen(rows, choice, allocated) if len(allocated) == spec.count else None
+    wanted = preselection.Wanted(spec, image.sha256, _needs(image, spec), frozenset(apart))
+    for more in _MORE:
+        few = preselection.select(c, config, wanted, spec.count + more)
+        try:
+            fit, refused = placement.able([row.candidate for row in few.rows.values()], replace(spec, where=Where()))
+            fit = placement.of_architecture(fit, spec, image.arch, refused)
+            choice, allocated = _allocate(c, config, spec, few.rows, fit, refused, few.beyond)
+            return _Chosen(few.rows, choice, allocated)
+        except (Refused, placement.Unread):
+            if not few.beyond:
+                break
+    return None
 
 
 def place_again(c: Connection, config: Config, spec: SliceSpec, lost: str) -> Placement:
@@ -125,7 +121,7 @@ def place_again(c: Connection, config: Config, spec: SliceSpec, lost: str) -> Pl
     spec: of these slivers; its image by sha256. Quotas count them already.
     """
     image = _image(c, spec.image, spec.project)
-    rows = nodes.every(c, config, image.sha256)
+    rows = nodes.every(c, config, image.sha256, _needs(image, spec))
     candidates = [row.candidate for row in rows.values()]
     candidates = [replace(one, trouble="it is lost") if one.name == lost else one for one in candidates]
     fit, refused = placement.able(candidates, spec)
@@ -159,18 +155,24 @@ def _apart(c: Connection, spec: SliceSpec) -> set[str]:
 
 
 def _allocate(
-    c: Connection, config: Config, spec: SliceSpec, rows: Mapping[str, NodeRow], fit: list[Candidate], refused: Refusals
+    c: Connection,
+    config: Config,
+    spec: SliceSpec,
+    rows: Mapping[str, NodeRow],
+    fit: list[Candidate],
+    refused: Refusals,
+    beyond: Sequence[Beyond] = (),
 ) -> tuple[Choice, _Allocated]:
     """The nodes of the slivers, and the allocations on each. The free ports of a node may be too scattered for the
-    blocks: then others are tried.
+    blocks: then others are tried. beyond: the nodes that were not read; Unread if one of them may be the one to choose.
     """
     fit, refused = list(fit), dict(refused)
     while True:
-        only = len(fit) == 1 and set(spec.where.each) <= {fit[0].name}
+        only = not beyond and len(fit) == 1 and set(spec.where.each) <= {fit[0].name}
         if only:  # the allocation names exactly what is missing
             choice = Choice((fit[0].name,) * spec.count, refused)
         else:
-            choice = placement.choose(fit, spec, config.limits, refused)
+            choice = placement.choose(fit, spec, config.limits, refused, beyond)
         allocated: _Allocated = {}
         counts = Counter(choice.nodes)
         ahead = _ahead(c, rows, counts, spec.ports)
@@ -258,6 +260,12 @@ def _check_image(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Boot:
     raise invalid(
         "boot", f"image {image.name} does not support the boot method {spec.boot}", f"supported: {', '.join(able)}"
     )
+
+
+def _needs(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Needs:
+    """The files of the image from which the slivers are made."""
+    boot = BootFacts(**image.boot).choose(spec.boot) if image.boot else None
+    return needs(spec.type, boot or spec.boot)
 
 
 def _check_systemd(image: Row[*tuple[Any, ...]]) -> None:
