@@ -155,6 +155,7 @@ class ExchangeConfig:
     port: int = 8481  # TCP, open while images are exchanged; 0: images come from the service alone
     user: str = "58481:58481"
     upload: Size = Size(0)  # bytes a second to other nodes together; 0: no limit
+    streams: bool = True  # whether bases are received as streams that another node made; else images are extracted here
 
 
 @dataclass(frozen=True, slots=True)

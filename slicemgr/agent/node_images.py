@@ -167,7 +167,7 @@ class NodeImages:
 
     def _usable(self, image: Image) -> BaseStream | None:
         """The stream of the base, if this node uses it."""
-        found = image.stream
+        found = image.stream if self._node.config.exchange.streams else None
         return found if found is not None and found.version == base_stream.VERSION else None
 
     def _receive(self, source: Source, image: Image, stream: BaseStream, progress: Progress) -> bool:

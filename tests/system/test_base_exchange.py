@@ -31,7 +31,7 @@ from slicemgr.certificates import requests
 from slicemgr.certificates.authority import Authority
 from slicemgr.certificates.member import AUTHORITY, KEY, Member
 from slicemgr.certificates.private_files import write_private
-from slicemgr.config import Config, NodeConfig
+from slicemgr.config import Config, ExchangeConfig, NodeConfig
 from slicemgr.drivers.importer.disk_image import TreeFacts
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Failed
@@ -61,7 +61,9 @@ class Records:
 class Host:
     """A node that joined, with a pool of its own."""
 
-    def __init__(self, service: Service, authority: Authority, pool: Path, folder: Path, name: str, url: str) -> None:
+    def __init__(
+        self, service: Service, authority: Authority, pool: Path, folder: Path, name: str, url: str, *, streams: bool
+    ) -> None:
         store, key, self.name = service.store, requests.new_key(), name
         token, request = membership.add(store, {"name": name}, ADMIN).token, requests.new_request(key)
         joining.join(store, token, request, "127.0.0.1")
@@ -74,7 +76,7 @@ class Host:
         (pool / "bases").mkdir(parents=True)
         (pool / "slivers").mkdir()
         node = NodeConfig(name=name, pool=pool, state_dir=own / "state", run_dir=own / "run")
-        self.config, self.pool = Config(node=node), Pool(pool)
+        self.config, self.pool = Config(node=node, exchange=ExchangeConfig(streams=streams)), Pool(pool)
         self.config.images_dir.mkdir(parents=True)
         journal, stop = cast(Journal, Records(service, name)), threading.Event()
         source = Source(Member(own / "membership", url, identity), stop, 0.01)
@@ -92,12 +94,12 @@ class Host:
 class World:
     """The importing node has the base, the other one a sliver of the image."""
 
-    def __init__(self, stack: ExitStack, folder: Path, pool: Path) -> None:
+    def __init__(self, stack: ExitStack, folder: Path, pool: Path, *, streams: bool = True) -> None:
         self.service = service = stack.enter_context(Service(folder / "service"))
         authority = signer.prepare(service.store, service.config.authority_dir)
         url = stack.enter_context(served(service.app))
         self.first, self.second = (
-            Host(service, authority, pool / name, folder, name, url) for name in ("first", "second")
+            Host(service, authority, pool / name, folder, name, url, streams=streams) for name in ("first", "second")
         )
         for host in (self.first, self.second):
             stack.callback(host.importer.delete_files, SHA)
@@ -172,6 +174,22 @@ def test_a_changed_stream_is_not_used(world: World) -> None:
     file.write_bytes(content)
     world.fetch()
     assert world.states()["second"] == ("ready", "", "ready"), "the control"
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_node_that_refuses_streams_asks_for_the_disk_image(pools: Path, tmp_path: Path, streams: bool) -> None:
+    """The service has the stream, which is right, but not the disk image."""
+    with ExitStack() as stack:
+        world = World(stack, tmp_path, pools / tmp_path.name, streams=streams)
+        assert world.give() != "", "it makes streams nevertheless"
+        if streams:
+            world.fetch()
+            assert world.states()["second"] == ("ready", "", "ready"), "the control"
+            return
+        with pytest.raises(Failed, match="503"):
+            world.fetch()
+        assert world.states()["second"] == ("failed", "", "")
+        assert world.second.left() == {f"{SHA}.fetch"}, "the beginning of the disk image, nothing of the stream"
 
 
 def test_a_base_that_the_service_does_not_take_stays_unknown(world: World) -> None:

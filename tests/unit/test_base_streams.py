@@ -13,14 +13,17 @@ import sqlalchemy as sa
 import test_image_peers
 import test_images_on_nodes
 import test_node_images
-from bare_service import ADMIN, SHA, Service
+from bare_service import ADMIN, SHA, Service, config_in
 from test_image_peers import Centre
 from test_images_on_nodes import Place
 from test_join_command import served
 from test_node_images import CONTENT, Joined
 
 from slicemgr.agent.image_source import Source, Wanted
+from slicemgr.agent.journal import Journal
+from slicemgr.agent.node_images import NodeImages
 from slicemgr.certificates import requests
+from slicemgr.config import ExchangeConfig
 from slicemgr.drivers.importer import base_stream
 from slicemgr.errors import Code, Failed, Refused
 from slicemgr.hub import image_peers
@@ -204,6 +207,19 @@ def test_else_the_disk_image_is_extracted(place: Place, case: str) -> None:
     assert place.fetched == ([DIGEST] if tried else []) + [SHA]
     assert place.importer.extracted == 1 and files(place) == [("ready", "ready")]
     assert not (place.service.config.images_dir / f"{SHA}.base").exists()
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_node_can_refuse_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streams: bool) -> None:
+    config = dataclasses.replace(config_in(tmp_path), exchange=ExchangeConfig(streams=streams))
+    monkeypatch.setattr(NodeImages, "_has_room", lambda *_: True)
+    with Service(config) as service, Journal(service.store, "node1") as journal:
+        place = Place(service, journal)
+        with_stream(place)
+        place.images.push(SHA, lambda step, percent: None, Needs(disk=False))
+        assert place.fetched == ([DIGEST] if streams else [SHA])
+        assert place.importer.extracted == (0 if streams else 1) == 1 - len(place.importer.received)
+        assert files(place) == [("" if streams else "ready", "ready")]
 
 
 # which nodes exchange it
