@@ -54,11 +54,24 @@ CENTRE_AFTER_REBOOT = (
     "tests/production/test_removal.py",
     "tests/production/test_centre_removal.py",
 )
-CASES = {"source": "outcome", "packaged": "packaged_case", "centre": "centre_case"}  # fixtures of their tests, by kind
+SOURCE_CENTRE_TESTS = (
+    "tests/production/test_centre.py::test_the_sliver_runs_through_the_conversion",
+    "tests/production/test_centre.py::test_slices_are_created_and_deleted",
+    "tests/production/test_centre.py::test_the_units_are_active_and_enabled",
+    "tests/production/test_removal.py",
+)
+SOURCE_CENTRE_AFTER_REBOOT = ("tests/production/test_centre_removal.py",)
+CASES = {  # fixtures of their tests, by kind
+    "source": "outcome",
+    "packaged": "packaged_case",
+    "centre": "centre_case",
+    "centre-source": "source_centre_case",
+}
 LISTS = {  # by kind of machine: the tests of both boots
     "source": (TESTS, AFTER_REBOOT),
     "packaged": (PACKAGED_TESTS, PACKAGED_AFTER_REBOOT),
     "centre": (CENTRE_TESTS, CENTRE_AFTER_REBOOT),
+    "centre-source": (SOURCE_CENTRE_TESTS, SOURCE_CENTRE_AFTER_REBOOT),
 }
 SECONDS = 6300.0  # timeout of one machine, with other tests at the same time
 POOL = """\
@@ -148,11 +161,15 @@ def chosen_debians(config: pytest.Config) -> tuple[str, ...]:
 
 
 def chosen_machines(config: pytest.Config, items: Sequence[pytest.Item]) -> list[tuple[str, str]]:
-    """Version and kind of each machine whose tests are selected: of the packages, on the first version only."""
+    """Version and kind of each machine whose tests are selected.
+
+    Those of the packages run on the first version only, the centre from source on the last.
+    """
     needed = {name for item in items if isinstance(item, pytest.Function) for name in item.fixturenames}
     debians = chosen_debians(config)
     kinds = [kind for kind in LISTS if CASES[kind] in needed]
-    return [(one, kind) for kind in kinds for one in (debians if kind == "source" else debians[:1])]
+    on = {"source": debians, "centre-source": debians[-1:]}
+    return [(one, kind) for kind in kinds for one in on.get(kind, debians[:1])]
 
 
 def _images(node: Node) -> list[dict[str, object]]:

@@ -34,8 +34,13 @@ SECTION = "On a production host"
 REMOVAL = "Removing it"
 PACKAGES, PURGE = "Debian packages", "Removing the packages"
 PROXY = "TLS: nginx before it"
-CENTRE, CENTRE_REMOVAL = "From one machine to many", "Remove a centre"
-KINDS = ("source", "packaged", "centre")  # from source; Debian packages; these, with what the centre of a testbed needs
+CENTRE, CENTRE_REMOVAL, SOURCE_REMOVAL = "From one machine to many", "Remove a centre", "A centre from source"
+KINDS = (  # from source; Debian packages; both with what the centre of a testbed needs
+    "source",
+    "packaged",
+    "centre",
+    "centre-source",
+)
 SYSTEM = ("systemd-sysv", "dbus", "udev", "apparmor", "initramfs-tools")  # packages of an installed Debian
 SUITES = ("bookworm", "trixie")
 DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}  # minor numbers, of major number 1
@@ -200,6 +205,15 @@ def packaged_commands(text: str, commands: Commands, *, centre: bool = False) ->
     return [*pool, *enter, *started], [one.replace("apt ", "apt -y ") for one in removal]
 
 
+def source_centre_removal() -> list[str]:
+    """The documented commands that remove a centre which was installed from source."""
+    pages = INSTALL.read_text(), NODES.read_text()
+    stop, *usual = commands_below(pages[1], CENTRE_REMOVAL)
+    database = next(number for number, one in enumerate(usual) if one.startswith("runuser "))
+    hub, user, *others = commands_below(pages[1], SOURCE_REMOVAL)
+    return [stop, hub, user, *commands_below(pages[0], REMOVAL), *others, *usual[database:]]
+
+
 def _add_tests(root: Path, clone: Path) -> None:
     """Add pytest and the tests of a clone to /opt/testenv and /opt/tests in the tree, and delete the clone."""
     # Without the hashes, because with them, pip requires every package on its command line.
@@ -289,8 +303,9 @@ def run(
     """
     text = INSTALL.read_text()
     commands = sort_commands(commands_below(text, SECTION))
-    script = machine.Script(commands.start, commands_below(text, REMOVAL), tests, after_reboot)
-    packaged, centre = kind != "source", kind == "centre"
+    packaged, centre = kind in ("packaged", "centre"), kind in ("centre", "centre-source")
+    removal = source_centre_removal() if centre else commands_below(text, REMOVAL)
+    script = machine.Script(commands.start, removal, tests, after_reboot)
     if packaged:
         found = packaged_commands(text, commands, centre=centre)
         script = machine.Script(*found, tests, after_reboot, settings=":")
@@ -320,7 +335,7 @@ def main() -> int:
     parser.add_argument("--suite", choices=SUITES, default="bookworm")
     parser.add_argument("--pool-disk", type=Path, required=True)
     parser.add_argument("--images", type=Path, required=True, help="the rows of the images on the pool's disk, as JSON")
-    parser.add_argument("--kind", choices=KINDS, default="source", help="packaged: install the Debian packages")
+    parser.add_argument("--kind", choices=KINDS, default="source", help="packaged, centre: install the Debian packages")
     parser.add_argument("--console", type=Path, help="where the machine's console goes (default: below .run)")
     parser.add_argument("--output", type=Path, help="a new folder for the files that tests keep, such as pages")
     parser.add_argument("--after-reboot", action="append", default=[], metavar="TEST", help="of the second boot")

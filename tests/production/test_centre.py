@@ -1,4 +1,4 @@
-"""A packaged host becomes the centre of a testbed by the documented commands, and withstands the faults of its parts.
+"""A host becomes the centre of a testbed by the documented commands, and withstands the faults of its parts.
 
 The second host that joins has no agent: see SecondHost. The slice `kept` outlives the tests and the reboot.
 """
@@ -43,6 +43,7 @@ LEFT = Path("/opt/tests/left.json")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 AUTHORITY, HUB = Path("/var/lib/slicemgr/authority"), Path("/var/lib/slicemgr/hub")
 BROKER = Path("/etc/slicemgr/rabbitmq")
+PACKAGED = Path("/usr/lib/slicemgr")  # absent if the machine was installed from source
 TLS = Path("/etc/ssl/slicemgr")  # as in tools/nginx/slicemgr.conf
 DAC_OVERRIDE = 1 << 1
 # Of `systemd-analyze security`, in Debian 12; the agent, which is not confined, has 9 or more.
@@ -85,6 +86,8 @@ def made() -> Iterator[Made]:
     centre.sh("systemctl restart slicemgr-web")
     eventually(lambda: demo.answers(centre.url), "the web process answers", 300)
     centre.sh("\n".join(documented(prodhost.INSTALL, "PostgreSQL", "runuser ")))
+    if not PACKAGED.exists():
+        centre.sh("\n".join(documented(prodhost.NODES, "Connect nodes", "install ", "systemd-sysusers ")))
     (line,) = documented(prodhost.NODES, prodhost.CENTRE, "PGPASSWORD=")
     checked = centre.sh(f"{line} --check", LONG)
     assert "FAIL" not in checked, checked
@@ -239,7 +242,7 @@ def test_the_signer_works_after_its_restart(joined: SecondHost, centre: CentreHo
         f"print(join.join(sys.argv[1], sys.argv[2], Path('{place}')).node)"
     )
     url, token = line.split()[-2:]
-    told = centre.sh(f"/usr/lib/slicemgr/bin/python3 -c \"{program}\" {url} '{token}'", 300)
+    told = centre.sh(f"{PACKAGED}/bin/python3 -c \"{program}\" {url} '{token}'", 300)
     assert told == "node8\n"
     centre.sh(f"slicectl node remove node8 --yes && rm -r {place}")
 

@@ -28,7 +28,12 @@ def planned(kind: str) -> list[str]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    for name, kind in (("case", "source"), ("packaged_case", "packaged"), ("centre_case", "centre")):
+    for name, kind in (
+        ("case", "source"),
+        ("packaged_case", "packaged"),
+        ("centre_case", "centre"),
+        ("source_centre_case", "centre-source"),
+    ):
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, planned(kind))
     if "debian" in metafunc.fixturenames:
@@ -59,6 +64,11 @@ def test_with_the_debian_packages(production_runs: Runs, pytestconfig: pytest.Co
 def test_as_the_centre_of_a_testbed(production_runs: Runs, pytestconfig: pytest.Config, centre_case: str) -> None:
     """One case in the machine with the Debian packages that becomes a centre, and its removal."""
     _check(production_runs.wait(chosen_debians(pytestconfig)[0], "centre"), centre_case)
+
+
+def test_as_a_centre_from_source(production_runs: Runs, pytestconfig: pytest.Config, source_centre_case: str) -> None:
+    """One case in the machine that was installed from source and becomes a centre, and its removal."""
+    _check(production_runs.wait(chosen_debians(pytestconfig)[-1], "centre-source"), source_centre_case)
 
 
 def _check(outcome: Outcome, case: str) -> None:

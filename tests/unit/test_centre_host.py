@@ -74,6 +74,20 @@ def test_a_centre_is_removed_by_other_commands_than_a_node() -> None:
     assert centre.index("systemctl stop rabbitmq-server") < centre.index("apt -y purge 'slicemgr*'")
 
 
+def test_a_centre_from_source_is_removed_without_a_purge() -> None:
+    removal = prodhost.source_centre_removal()
+    node = prodhost.commands_below(prodhost.INSTALL.read_text(), prodhost.REMOVAL)
+    assert set(node) < set(removal) and not any("purge" in one for one in removal)
+    order = ["systemctl stop rabbitmq-server", "systemctl disable --now slicemgr-signer slicemgr-hub"]
+    order += ["userdel slicemgr-hub", *node]
+    order += ["runuser -u postgres -- dropdb slicemgr", "systemctl start rabbitmq-server"]
+    again = removal.index("runuser -u postgres -- dropdb slicemgr") - 1
+    assert removal[again] == "systemctl daemon-reload", "without the drop-in of epmd.socket"
+    assert [one for number, one in enumerate(removal) if one in order and number != again] == order
+    (hub, user) = centre_host.documented(prodhost.NODES, "Connect nodes", "install ", "systemd-sysusers ")
+    assert "/etc/sysusers.d/slicemgr-hub.conf" in hub and user == "systemd-sysusers slicemgr-hub.conf"
+
+
 def test_the_settings_of_the_second_host_are_valid(tmp_path: Path) -> None:
     text = (prodhost.REPO / "tools" / "units" / "slicemgr.toml").read_text()
     made = tomllib.loads(centre_host.settings_of_second_host(text))
