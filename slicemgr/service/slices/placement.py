@@ -161,18 +161,19 @@ def _allocate(
     rows: Mapping[str, NodeRow],
     fit: list[Candidate],
     refused: Refusals,
-    beyond: Sequence[Beyond] = (),
+    beyond: Sequence[Beyond] | None = None,
 ) -> tuple[Choice, _Allocated]:
     """The nodes of the slivers, and the allocations on each. The free ports of a node may be too scattered for the
-    blocks: then others are tried. beyond: the nodes that were not read; Unread if one of them may be the one to choose.
+    blocks: then others are tried. beyond: if only some nodes were read, what bounds the others; Unread if one of these
+    may be the one to choose.
     """
     fit, refused = list(fit), dict(refused)
     while True:
-        only = not beyond and len(fit) == 1 and set(spec.where.each) <= {fit[0].name}
+        only = beyond is None and len(fit) == 1 and set(spec.where.each) <= {fit[0].name}
         if only:  # the allocation names exactly what is missing
             choice = Choice((fit[0].name,) * spec.count, refused)
         else:
-            choice = placement.choose(fit, spec, config.limits, refused, beyond)
+            choice = placement.choose(fit, spec, config.limits, refused, beyond or ())
         allocated: _Allocated = {}
         counts = Counter(choice.nodes)
         ahead = _ahead(c, rows, counts, spec.ports)
