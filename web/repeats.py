@@ -9,7 +9,6 @@ from typing import Any
 from flask import Flask, Response, make_response, request
 
 from slicemgr.errors import invalid
-from slicemgr.ipc.wake import wake
 from slicemgr.service import idempotency
 from slicemgr.service.idempotency import FIELD, Answer, Asked
 from slicemgr.web.state import principal, state
@@ -66,9 +65,7 @@ def _once(view: View, endpoint: str) -> View:
             response = make_response(view(**values))
             return Answer(response.status_code, response.get_data(as_text=True), endpoint in _SECRETS)
 
-        answer = idempotency.once(state().store, asked, do)
-        wake(state().config.wake_socket)  # an earlier wake-up came before the end of the transaction
-        return _response(answer)
+        return _response(idempotency.once(state().store, asked, do))
 
     return once
 

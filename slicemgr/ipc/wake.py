@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,8 +18,34 @@ from slicemgr.ipc import unix_socket
 HUB = Path("hub", "hub.sock")  # in the directory of the other sockets; the first belongs to the user of the hub
 
 
+_here = threading.local()  # the paths to wake at the end of `held`, in the thread inside it
+
+
 def wake(path: Path) -> None:
-    """Wake the listener at `path` and the hub beside it, if they are there."""
+    """Wake the listener at `path` and the hub beside it, if they are there; inside `held`, at its end."""
+    if (paths := getattr(_here, "paths", None)) is not None:
+        paths.add(path)
+    else:
+        _wake(path)
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Hold wake-ups of this thread back until the transaction inside it is committed; after an error there are none.
+
+    Who is woken earlier does not find the rows, and the next wake-up waits until it has finished looking.
+    """
+    paths: set[Path] = set()
+    _here.paths = paths
+    try:
+        yield
+    finally:
+        _here.paths = None
+    for path in paths:
+        _wake(path)
+
+
+def _wake(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
         for one in (path, path.parent / HUB):

@@ -18,6 +18,7 @@ from cryptography.fernet import Fernet, InvalidToken
 from sqlalchemy.engine import Connection
 
 from slicemgr.errors import Code, Refused, invalid
+from slicemgr.ipc import wake
 from slicemgr.store import Store
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -81,13 +82,13 @@ def check_key(key: str) -> str:
 def once(store: Store, asked: Asked, do: Callable[[], Answer]) -> Answer:
     """The answer of `do`, or the stored answer if this request was made before.
 
-    What `do` reads and writes is one transaction with the answer. Refused(CONFLICT) for a different request with a
-    known key. An answer with status 400 or above is not stored, and undoes what `do` wrote.
+    What `do` reads and writes is one transaction with the answer; its wake-ups follow the commit. Refused(CONFLICT) for
+    a different request with a known key. An answer with status 400 or above is not stored, and undoes what `do` wrote.
     """
     check_key(asked.key)
     a, now = t.answers.c, utcnow()
     mine = sa.and_(a.user == asked.user, a.key == asked.key)
-    with store.whole() as c:
+    with wake.held(), store.whole() as c:
         row = c.execute(sa.select(t.answers).where(mine, a.created_at > now - KEPT)).first()
         if row is not None:
             return _repeated(asked, row.request, Answer(row.status, row.body, row.sealed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,8 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from slicemgr.errors import Code, Refused
+from slicemgr.ipc import wake
+from slicemgr.ipc.wake import Listener
 from slicemgr.service import idempotency
 from slicemgr.service.idempotency import Answer, Asked
 from slicemgr.service.leases import leases
@@ -135,6 +138,27 @@ def test_who_dies_before_the_answer_is_written_has_done_nothing(service: Service
     with pytest.raises(KeyboardInterrupt):  # the control: by itself it would have stayed
         die()
     assert service.dump() != before
+
+
+def woken_inside(service: Service, key: str, listener: Listener) -> bool:
+    """Whether a request that creates a slice wakes the agent before its transaction has ended."""
+    found = []
+
+    def do() -> Answer:
+        service.create(f"slice-{key}")
+        found.append(listener.wait(0))
+        return Answer(202, "{}")
+
+    idempotency.once(service.store, Asked(ADMIN.user, key, "POST /x", b"", ""), do)
+    return found[0]
+
+
+def test_the_agent_is_woken_when_it_can_read_the_rows(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Listener(service.config.wake_socket) as listener:
+        assert not woken_inside(service, "a", listener)
+        assert listener.wait(0)
+        monkeypatch.setattr(wake, "held", contextlib.nullcontext)  # the control
+        assert woken_inside(service, "b", listener)
 
 
 def test_what_was_refused_is_not_kept(client: FlaskClient, service: Service) -> None:

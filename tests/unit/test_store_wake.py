@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slicemgr.ipc.wake import Listener, wake
+from slicemgr.ipc.wake import Listener, held, wake
 
 USER = 64127  # a UID that no account uses
 
@@ -34,6 +34,25 @@ def test_a_waiting_listener_is_woken(tmp_path: Path) -> None:
         sender.start()
         assert listener.wait(30)
         sender.join()
+
+
+def test_wake_ups_that_are_held_back_come_after_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    with Listener(path) as listener:
+        with held():
+            wake(path)
+            assert not listener.wait(0)
+            other = threading.Thread(target=wake, args=(path,))  # its transaction is another one
+            other.start()
+            other.join()
+            assert listener.wait(0)
+        assert listener.wait(0)
+        with pytest.raises(KeyError), held():
+            wake(path)
+            raise KeyError
+        assert not listener.wait(0), "nothing was committed"
+        wake(path)
+        assert listener.wait(0)
 
 
 def test_nobody_listens(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 from flask import Response, has_request_context, request, session
 
 from slicemgr.errors import Code, Refused
-from slicemgr.ipc.wake import wake
 from slicemgr.policy.quota import OverQuota
 from slicemgr.service import idempotency
 from slicemgr.service.idempotency import Answer, Asked
@@ -128,7 +127,6 @@ def once(view: Callable[..., Response]) -> Callable[..., Response]:
 
         found = idempotency.once(state().store, Asked(principal().user, key, request.path, b"", ""), do)
         if shown:
-            wake(state().config.wake_socket)  # an earlier wake-up came before the end of the transaction
             return shown[0]
         target, messages = json.loads(found.body)
         session["_flashes"] = messages
