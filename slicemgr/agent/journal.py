@@ -1,8 +1,9 @@
 """The agent's only writer to the store.
 
-One thread writes what workers report, in order. Reports of steps and phases wait a moment to share a transaction. Any
-other report is written at once, with all that were queued before. A report that is lost in a crash is made again when
-the host is observed.
+One thread writes what workers report, in order. Reports of begun operations, steps, phases and deleted slivers wait a
+moment to share a transaction, and on a node that has joined a testbed a report to the centre. Any other, such as the
+end of an operation, is written at once, with all that were queued before. A report that is lost in a crash is made
+again when the host is observed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from slicemgr.store import Store, StoreError, outbox, pending
 
 log = logging.getLogger(__name__)
 
-_SHARING = 0.05  # seconds that a report of a step or phase waits for others
-_MAY_WAIT = (pending.StepSeen, pending.SliverSeen)
+_SHARING = 0.05  # seconds that such a report waits for others
+_MAY_WAIT = (pending.OperationStarted, pending.StepSeen, pending.SliverSeen, pending.SliverGone)
 _RETRY = 0.5  # seconds between attempts while the database refuses writes
 
 

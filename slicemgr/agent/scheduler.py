@@ -208,7 +208,7 @@ class Scheduler:
         error = done.exception()
         if error is not None:
             operation.errors[""] = _explain(error)
-        self._finish(operation, None if error else done.result())
+        self._finish(operation, result=None if error else done.result())
 
     def _sliver_done(self, operation: _Operation, sliver: str, error: BaseException | None) -> None:
         with self._lock:
@@ -218,16 +218,19 @@ class Scheduler:
             _missing(kind, sliver in operation.elsewhere) if row is None else _superseded(kind, row)
         )
         state = OperationState.DONE if explained is None else OperationState.FAILED
-        self._journal.add(work.SliverDone(operation.row.id, sliver, state))
+        done = work.SliverDone(operation.row.id, sliver, state)
         with self._lock:
             if explained is not None:
                 operation.errors[sliver] = explained
             operation.left.discard(sliver)
             last = not operation.left
+            if not last:
+                self._journal.add(done)
         if last:
-            self._finish(operation)
+            self._finish(operation, done)
 
-    def _finish(self, operation: _Operation, result: dict[str, object] | None = None) -> None:
+    def _finish(self, operation: _Operation, *before: work.Update, result: dict[str, object] | None = None) -> None:
+        """before: updates for the same report, since the next one to a centre waits until this one is applied."""
         state, message, hint = OperationState.DONE, "", ""
         if operation.errors:
             state = OperationState.FAILED
@@ -237,8 +240,8 @@ class Scheduler:
             if len(operation.row.slivers) > 1:
                 message = f"{len(operation.errors)} of {len(operation.row.slivers)} slivers: {first}: {message}"
             if operation.row.kind == "snapshot":  # atomic: slivers that have made the snapshot discard it
-                self._journal.add(work.SnapshotGone(str(operation.row.params["snapshot"])))
-        self._journal.add(work.OperationEnded(operation.row.id, state, message, hint, result))
+                before = (*before, work.SnapshotGone(str(operation.row.params["snapshot"])))
+        self._journal.add(*before, work.OperationEnded(operation.row.id, state, message, hint, result))
         operation.ended = True
         self._operation_ended.set()
 

@@ -22,7 +22,7 @@ from slicemgr.service.nodes import operations
 from slicemgr.service.slices import slices
 from slicemgr.service.views import events as event_views
 from slicemgr.service.views import operations as operation_views
-from slicemgr.store import incarnation, schema
+from slicemgr.store import Store, incarnation, schema
 from slicemgr.store import pending as work
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -186,7 +186,19 @@ class Executor:
         self.killed += slivers
 
 
-def run_agent(service: Service, operation: str) -> Executor:
+class Batches(Journal):
+    """A journal that remembers the kinds of the updates in each of its transactions."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, "node1")
+        self.written: list[list[type]] = []
+
+    def _write(self, batch: Sequence[work.Update]) -> bool:
+        self.written.append([type(one) for one in batch])
+        return super()._write(batch)
+
+
+def run_agent(service: Service, operation: str, journal: Journal | None = None) -> Executor:
     """Run the scheduler of node1 until its part of the operation has ended."""
     config, stop, executor = service.config, threading.Event(), Executor()
 
@@ -194,7 +206,7 @@ def run_agent(service: Service, operation: str) -> Executor:
         def compare(self, slivers: Sequence[Sliver], busy: Callable[[str], bool]) -> None:
             return None
 
-    with Journal(service.store, "node1") as journal:
+    with journal or Journal(service.store, "node1") as journal:
         parts: Any = (config, service.store, journal, executor, Reconciler(), None, stop)
         scheduler = Scheduler(*parts)
         thread = threading.Thread(target=scheduler.run)
@@ -245,6 +257,17 @@ def test_a_deleted_sliver_ends_its_deletion_and_fails_what_came_before(service: 
     assert shown(service, created)["state"] == "failed"
     assert shown(service, created)["error"] == "the sliver was deleted"
     assert shown(service, deleted)["state"] == "done"
+
+
+def test_the_end_of_an_operation_is_one_transaction(service: Service) -> None:
+    """Of a node that has joined a testbed it is then one report: the next one waits until that is applied."""
+    operation, journal = service.create("exp", count=3, node="node1"), Batches(service.store)
+    run_agent(service, operation, journal)
+    ended = [one for one in journal.written if work.OperationEnded in one]
+    assert len(ended) == 1 and ended[0].index(work.SliverDone) < ended[0].index(work.OperationEnded)
+    assert sum(one.count(work.SliverDone) for one in journal.written) == 3
+    assert journal.written[-1] is ended[0], "nothing about it follows its end"
+    assert shown(service, operation)["state"] == "done"
 
 
 def test_people_see_which_nodes_an_operation_waits_for(service: Service) -> None:
