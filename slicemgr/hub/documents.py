@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,10 +21,10 @@ def document(c: Connection, node: str) -> Document:
     snapshots = {row["snapshot"] for row in found["sliver_snapshots"]}
     images = {row["image"] for row in (*found["slices"], *found["operations"])}
     # By name, since a condition on the rows of a node for each of these tables would take most of the time.
-    found["users"] = _read(c, "users", t.users.c.name.in_({row["owner"] for row in found["slices"]}))
-    found["projects"] = _read(c, "projects", t.projects.c.name.in_({row["project"] for row in found["slices"]}))
-    found["images"] = _read(c, "images", t.images.c.sha256.in_(images))
-    found["snapshots"] = _read(c, "snapshots", t.snapshots.c.id.in_(snapshots))
+    found["users"] = _named(c, "users", {row["owner"] for row in found["slices"]})
+    found["projects"] = _named(c, "projects", {row["project"] for row in found["slices"]})
+    found["images"] = _named(c, "images", images)
+    found["snapshots"] = _named(c, "snapshots", snapshots)
     return {one.table: found[one.table] for one in mirror.TABLES}
 
 
@@ -51,6 +51,11 @@ def _of_node(node: str) -> Mapping[str, sa.ColumnElement[bool]]:
         "operation_parts": part,
         "operation_slivers": sa.and_(m.node == node, m.operation.in_(pending)),
     }
+
+
+def _named(c: Connection, name: str, keys: Collection[str]) -> list[Row]:
+    key = t.metadata.tables[name].c[mirror.BY_NAME[name].key[0]]
+    return _read(c, name, key.in_(keys)) if keys else []
 
 
 def _read(c: Connection, name: str, condition: sa.ColumnElement[bool]) -> list[Row]:

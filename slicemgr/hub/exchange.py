@@ -13,7 +13,7 @@ from slicemgr.hub.image_peers import ImagePeers
 from slicemgr.hub.inventories import Inventories
 from slicemgr.hub.mirrors import Mirrors
 from slicemgr.hub.reports import Report
-from slicemgr.policy import messages
+from slicemgr.policy import messages, mirror
 from slicemgr.policy.messages import BadMessage, Beat, Updates
 from slicemgr.store import Store
 from slicemgr.store.updates import utcnow
@@ -51,7 +51,7 @@ class Exchange:
         newest: dict[str, Beat] = {}
         for report in arrived:
             match report.message:
-                case Updates():
+                case Updates(updates=found) if mirror.changes_rows(kind for _, kind, _ in found):
                     self._mirrors.changed(report.identity)
                 case Beat():
                     newest[report.identity] = report.message

@@ -74,6 +74,9 @@ def orders(c: Connection) -> dict[str, list[Shared]]:
     stream = (i.stream_sha256, sa.literal(BASE), i.stream_size, i.sha256)
     bases = _File(stream, m.base, sa.and_(m.stream, i.stream_sha256 != ""))
     named: defaultdict[str, list[Shared]] = defaultdict(list)
+    fetched = sa.or_(m.disk == NodeImageState.FETCHING, m.base == NodeImageState.FETCHING)
+    if not c.scalar(sa.select(sa.exists().where(fetched, m.updated_at > utcnow() - _LONGEST))):
+        return named  # as nearly always when rows have changed
     for file in (bases, disks):
         for (sha256, format, size, image), peers in _peers(c, file).items():
             for group in groups(sha256, peers):

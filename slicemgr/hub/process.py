@@ -35,7 +35,7 @@ from slicemgr.store import Store, StoreError
 log = logging.getLogger(__name__)
 
 _BATCH = 0.1  # seconds in which reports of all nodes are collected for one transaction
-_PAUSE_BETWEEN = 0.003  # seconds without a report after which those that arrived are applied
+_PAUSE_BETWEEN = 0.001  # seconds without a report after which those that arrived are applied
 _MOST = 500  # reports in one transaction
 _UNACKNOWLEDGED = 50  # reports of one node that are under way
 _NEW = 50  # nodes whose queues are read for the first time, until the reports of others are applied

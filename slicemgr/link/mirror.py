@@ -44,21 +44,20 @@ def receive(store: Store, node: str, message: Rows) -> bool:
 
     A change that does not fit the rows makes their revision unknown, so that the centre sends all rows.
     """
-    with store.write() as c:
-        now = _state(c)
-        if message.before != now.revision:
-            _note(c, now.revision, message.number)
-            return False
     try:
         with store.write() as c:
-            apply(c, node, message.change)
-            _note(c, message.after, message.number)
+            now = _state(c)
+            follows = message.before == now.revision
+            if follows:
+                apply(c, node, message.change)
+            _note(c, message.after if follows else now.revision, message.number)
     except (exc.IntegrityError, exc.StatementError, KeyError, TypeError, ValueError) as error:
         log.error("the rows of the centre do not fit those of this node: %s", type(error).__name__)
         with store.write() as c:
+            _state(c)  # of a new mirror, too
             _note(c, "", message.number)
         return False
-    return True
+    return follows
 
 
 def _note(c: Connection, revision: str, number: int) -> None:
@@ -72,14 +71,14 @@ def apply(c: Connection, node: str, change: Change) -> None:
     """
     if c.scalar(sa.select(t.nodes.c.name).where(t.nodes.c.name == node)) is None:
         c.execute(t.nodes.insert().values(name=node, address="", facts={}))
-    known = {one.table: _keys(c, one) for one in mirror.TABLES}
     for one in reversed(mirror.TABLES):
         gone = change.delete.get(one.table, ())
         if change.whole:
-            gone = sorted(known[one.table] - {one.key_of(row) for row in change.upsert.get(one.table, ())}, key=repr)
+            gone = sorted(_keys(c, one) - {one.key_of(row) for row in change.upsert.get(one.table, ())}, key=repr)
         _delete(c, one, gone)
-    for one in mirror.TABLES:  # again: a delete has deleted what belongs to the row
-        _upsert(c, one, node, change.upsert.get(one.table, ()), _keys(c, one))
+    for one in mirror.TABLES:
+        if rows_ := change.upsert.get(one.table, ()):  # known now: a delete has deleted what belongs to the row
+            _upsert(c, one, node, rows_, _keys(c, one))
     allocations.recount(c)
 
 

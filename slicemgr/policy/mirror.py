@@ -96,6 +96,18 @@ TABLES = (
     Mirrored("operation_slivers", ("operation", "sliver"), own=("state",), node=True),
 )
 BY_NAME: Mapping[str, Mirrored] = {one.table: one for one in TABLES}
+# Kinds of updates that change only columns that the node writes, and rows that it does not get.
+_OWN = frozenset(
+    (
+        *("event", "node-sample", "operation-started", "sliver", "sliver-done", "sliver-sample"),
+        *("step", "used"),
+    )
+)
+
+
+def changes_rows(kinds: Iterable[str]) -> bool:
+    """Whether a node gets other rows because of updates of these kinds, which it has reported."""
+    return not _OWN.issuperset(kinds)
 
 
 @dataclass(frozen=True, slots=True)

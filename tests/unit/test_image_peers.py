@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from bare_service import FACTS, SHA
 from centre_and_node import IDENTITY, LOCAL, NODE, World, member, move
 from hypothesis import given
@@ -62,6 +63,25 @@ class Centre:
             found = hub.orders(c)
         assert all(len(images) == 1 and images[0].sha256 == SHA for images in found.values())
         return {who: {one.identity: one.complete for one in images[0].peers} for who, images in found.items()}
+
+
+def test_rows_without_a_fetch_take_one_query(tmp_path: Path) -> None:
+    """The hub looks whenever rows have changed."""
+    seen: list[str] = []
+
+    def note(_c: object, _cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement)
+
+    with World(tmp_path) as world:
+        made = Centre(world)
+        sa.event.listen(made.store.engine, "before_cursor_execute", note)
+        assert made.named()
+        fetching = len(seen)
+        for name in ("n1", "n2", "n3"):
+            made.report(name, "ready")
+        seen.clear()
+        assert not made.named()
+        assert len([one for one in seen if "image_nodes" in one]) == 1 < fetching
 
 
 @pytest.fixture
