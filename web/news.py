@@ -1,7 +1,7 @@
 """The current versions of operations, shared by the requests that wait for them.
 
 A hundred waiting requests cost one query at a time, not a hundred. Queries are frequent after a change or a new waiting
-request, and then become rare.
+request, and then become rare: the longer a change takes, the less it matters how soon it is found.
 """
 
 from __future__ import annotations
@@ -13,10 +13,16 @@ from collections import Counter
 from slicemgr.service.views import operations as operation_views
 from slicemgr.store import Store, StoreError
 
-_FIRST, _SLOWEST, _SLOWER = 0.015, 0.2, 1.3  # seconds between queries; factor from one to the next
+_SHORTEST, _LONGEST = 0.015, 0.2  # seconds between queries
+_SHARE = 0.1  # of the time since the last change, at most, is added to the time until the next one is found
 _ENDED = ("done", "failed")
 
 Version = tuple[int, str]
+
+
+def pause(quiet: float) -> float:
+    """Seconds until the next query, `quiet` seconds after the last change. Pure."""
+    return min(_LONGEST, max(_SHORTEST, quiet * _SHARE))
 
 
 class News:
@@ -53,7 +59,7 @@ class News:
         return known is None or known[0] > seen or known[1] in _ENDED
 
     def _poll(self) -> None:
-        pause = _FIRST
+        changed_at = time.monotonic()
         while True:
             with self._changed:
                 wanted = set(self._waiting)
@@ -62,12 +68,13 @@ class News:
                     return
             known = self._versions(wanted)
             with self._changed:
-                changed = known != self._known
+                if known != self._known:
+                    changed_at = time.monotonic()
                 self._known = known
                 self._queries += 1
                 self._changed.notify_all()
-                pause = _FIRST if changed else min(_SLOWEST, pause * _SLOWER)
-                self._changed.wait_for(lambda wanted=wanted: set(self._waiting) - wanted, pause)  # type: ignore[misc]
+                left = pause(time.monotonic() - changed_at)
+                self._changed.wait_for(lambda wanted=wanted: set(self._waiting) - wanted, left)  # type: ignore[misc]
 
     def _versions(self, operations: set[str]) -> dict[str, Version]:
         """Empty if the store cannot be read: waiting requests then read it themselves and report the error."""
