@@ -6,7 +6,8 @@ Clients create slices of one to three containers, log in to each, and delete old
 PostgreSQL, web process, link, agent and libvirtd are killed with SIGKILL and started again, each at random times. After
 each round of kills, the clients wait until their operations have ended. Then each accepted request must be in the rows
 once, each node must have exactly what the rows name, and `slicectl node gc` must find nothing. A control at the end
-makes a node differ, which the same check must show. The exit status is 1 if something is not as it should be.
+makes a node differ, which the same check must show. The exit status is 1 if something is not as it should be, or if
+too little was tried.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import time
 import traceback
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -107,17 +108,18 @@ class Record:
 
 
 class User(threading.Thread):
-    """Creates, uses and deletes slices, one after the other. idle: it waits for the next round."""
+    """Creates, uses and deletes slices, one after the other. idle: waits for a round. well: has ended as it should."""
 
     def __init__(self, make: Callable[[], Client], record: Record, seed: int) -> None:
         super().__init__(name=f"user-{seed}", daemon=True)
         self._client, self._record, self._random = make(), record, random.Random(seed)
         self._mine: deque[str] = deque()
-        self.idle = threading.Event()
+        self.idle, self.well = threading.Event(), False
 
     def run(self) -> None:
         try:
             self._work()
+            self.well = True
         except (SlicemgrError, OSError, ValueError, KeyError):
             self._record.problem(f"{self.name} ended: {traceback.format_exc(limit=3)}")
         finally:
@@ -220,6 +222,7 @@ class Trial:
         self.record.problem(*_settled(lambda: [one for one in self._leftovers() if one not in kept], _CLEAN))
         for user in self._users:
             user.join(_LONGEST)
+        self.record.problem(*shortfalls(self.record, [user.name for user in self._users if not user.well]))
         self._client.close()
 
     def _round(self) -> None:
@@ -333,6 +336,16 @@ def _settled(look: Callable[[], list[str]], seconds: float) -> list[str]:
     while (found := look()) and time.monotonic() < end:
         time.sleep(1)
     return found
+
+
+def shortfalls(record: Record, unfinished: Sequence[str]) -> list[str]:
+    """What a run lacks to show something. Pure. unfinished: users that did not end as they should."""
+    counts = {"kills": record.kills.total(), "logins": record.logins}  # a login is to a slice that was created
+    return [
+        *(f"{one} has not ended its work" for one in unfinished),
+        *([f"{record.creates} slices were not requested in time"] if record.creates else []),
+        *(f"there were no {what}" for what, number in counts.items() if not number),
+    ]
 
 
 def summary(record: Record) -> dict[str, Any]:
