@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
-from slicemgr.agent import doctor, startup
+from slicemgr.agent import broker_check, doctor, startup
 from slicemgr.agent.agent_lock import only_one
 from slicemgr.agent.apply import Applier
 from slicemgr.agent.chores.capture_rings import Captures
@@ -93,7 +93,8 @@ def checks(config: Config) -> list[doctor.Check]:
     """Whether this host has everything that an agent needs, which need not run."""
     found = acceleration.find(config.libvirt.acceleration, config.node.state_dir / "acceleration.json")
     pool, firewall = Pool(config.node.pool), Firewall(config.network)
-    return doctor.examine(config, Hypervisor(config.libvirt), pool, firewall, found, in_agent=False)
+    found_here = doctor.examine(config, Hypervisor(config.libvirt), pool, firewall, found, in_agent=False)
+    return [*found_here, *broker_check.checks(config)]
 
 
 def host_chores(node: Node) -> list[Chore]:

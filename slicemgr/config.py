@@ -362,6 +362,11 @@ class Config:
         return self.node.run_dir / "hub" / "hub.sock"
 
     @property
+    def broker_file(self) -> Path:
+        """The state of the broker; `slicemgr hub` writes it."""
+        return self.hub_socket.with_name("broker.json")
+
+    @property
     def experiments_dir(self) -> Path:
         """The files of published experiments, a folder each; the web process writes here."""
         return self.node.state_dir / "experiments"

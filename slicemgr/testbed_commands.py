@@ -16,6 +16,7 @@ from slicemgr.errors import Code, Refused, invalid
 
 if TYPE_CHECKING:
     from slicemgr.conversion.conversion import Conversion
+    from slicemgr.policy.broker_settings import Update
 
 
 @click.command()
@@ -78,19 +79,35 @@ def _refuse_own_slivers(config: settings.Config) -> None:
 @click.command("broker-files")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--listen", default="0.0.0.0", help="The address at which the broker listens.")
+@click.option("--update", "updating", is_flag=True, help="Only change outdated limits in FOLDER/rabbitmq.conf.")
 @click.pass_obj
-def broker_files(config: settings.Config, folder: Path, listen: str) -> None:
+def broker_files(config: settings.Config, folder: Path, listen: str, updating: bool) -> None:
     """Write the configuration of RabbitMQ to the new directory FOLDER, and the certificate of the hub.
 
     `hub.broker` in the settings has its name and port, `hub.management` the port of its management API.
+
+    With --update, lines of an existing rabbitmq.conf that an earlier version wrote are replaced, and those that an
+    administrator wrote stay.
     """
     from slicemgr.certificates.authority import Authority
     from slicemgr.hub import broker_files as files
 
     _place(config)
     folder = folder.absolute()
+    if updating:
+        _say_update(folder, files.update(folder))
+        return
     files.write(config, Authority.load(config.authority_dir), folder, listen)
     click.echo(f"Start RabbitMQ with RABBITMQ_CONF_ENV_FILE={folder}/{files.ENVIRONMENT}, then `slicemgr hub`.")
+
+
+def _say_update(folder: Path, found: Update) -> None:
+    for sign, lines in (("-", found.removed), ("+", found.added)):
+        for line in lines:
+            click.echo(f"{sign} {line}")
+    for line in found.kept:
+        click.echo(f"kept, as it was not written by slicemgr: {line}")
+    click.echo("Now restart RabbitMQ." if found.added else f"There is nothing to change in {folder}.")
 
 
 @click.command()

@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +94,15 @@ class Broker(PrivateServer):
     def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
         """End the broker and everything in its namespaces."""
         self._end(number)
+
+    def control(self, *words: str) -> None:
+        """Run `rabbitmqctl` for this broker alone, by its name and cookie."""
+        made = self.folder / "broker"
+        argv = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups"]
+        argv += [str(program().with_name("rabbitmqctl")), "--node", "slicemgr@localhost", *words]
+        own = environment(made, made)
+        with self.inside():
+            subprocess.run(argv, env=own, cwd="/", stdout=subprocess.DEVNULL, check=True, timeout=_START)
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:

@@ -259,13 +259,15 @@ def metric_families() -> list[Any]:
     """Every metric that `/metrics` can have, as families of prometheus_client."""
     from slicemgr.config import RecordConfig
     from slicemgr.service.views.metrics import Testbed
+    from slicemgr.web.broker_metrics import BrokerMetrics
     from slicemgr.web.image_traffic import ImageTraffic
     from slicemgr.web.refusals import Refusals
 
     def ask(app: Any) -> list[Any]:
         state = app.extensions["slicemgr"]
         config = dataclasses.replace(state.config, record=RecordConfig(slice_metrics=True))
-        return [*Testbed(state.store, config).collect(), *Refusals().collect(), *ImageTraffic().collect()]
+        collectors = (Testbed(state.store, config), BrokerMetrics(config.broker_file), Refusals(), ImageTraffic())
+        return [family for one in collectors for family in one.collect()]
 
     found: list[Any] = in_application(ask)
     return found

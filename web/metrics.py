@@ -10,6 +10,7 @@ from prometheus_client.exposition import choose_encoder
 from slicemgr.policy import access
 from slicemgr.service.views.metrics import Testbed
 from slicemgr.web.api.reading import SECURED
+from slicemgr.web.broker_metrics import BrokerMetrics
 from slicemgr.web.state import authenticate, principal, state
 
 blueprint = Blueprint("metrics", __name__, description="For Prometheus")
@@ -23,6 +24,7 @@ def metrics() -> Response:
     access.see_metrics(principal())
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Testbed(state().store, state().config))
+    registry.register(BrokerMetrics(state().config.broker_file))
     registry.register(state().refusals)
     registry.register(state().image_traffic)
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from slicemgr.agent import doctor, garbage
+from slicemgr.agent import broker_check, doctor, garbage
 from slicemgr.agent.image_source import Source
 from slicemgr.agent.images import Importer, Steps
 from slicemgr.agent.measurements import baseline, kernel_tables, raw_slivers
@@ -76,7 +76,8 @@ def _doctor(parts: NodeOperations, _: pending.Operation) -> Result:
     checks = doctor.examine(node.config, node.hypervisor, node.pool, node.firewall, node.machines.found)
     with node.store.read() as connection:
         wrong = allocations.differences(connection)
-        return doctor.report([*checks, doctor.hold(incarnation.held(connection)), doctor.counters(list(wrong))])
+        checks += [*broker_check.checks(node.config), doctor.hold(incarnation.held(connection))]
+        return doctor.report([*checks, doctor.counters(list(wrong))])
 
 
 def _io(parts: NodeOperations, operation: pending.Operation) -> Result:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
-import os
 from pathlib import Path
 from typing import Any
+
+from slicemgr.certificates.private_files import replace
 
 Facts = dict[str, Any]
 
@@ -25,22 +26,3 @@ def put_back(path: Path, kept: Facts | None) -> None:
         path.unlink(missing_ok=True)
         return
     replace(path, base64.b64decode(kept["content"]), kept["uid"], kept["gid"], kept["mode"])
-
-
-def replace(path: Path, content: bytes, uid: int, gid: int, mode: int) -> None:
-    """Replace a file atomically; it is on the disk when this returns."""
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        os.fchown(descriptor, uid, gid)
-        os.fchmod(descriptor, mode)
-        file.flush()
-        os.fsync(descriptor)
-    fresh.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

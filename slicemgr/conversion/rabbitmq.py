@@ -6,7 +6,8 @@ import base64
 import shutil
 from pathlib import Path
 
-from slicemgr.conversion.kept_files import Facts, keep, put_back, replace
+from slicemgr.certificates.private_files import replace
+from slicemgr.conversion.kept_files import Facts, keep, put_back
 from slicemgr.conversion.units import BROKER, EPMD, Units
 from slicemgr.hub import broker_files
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from slicemgr import store
 from slicemgr.certificates.authority import Authority
+from slicemgr.certificates.private_files import replace
 from slicemgr.conversion import kept_files, rabbitmq
 from slicemgr.conversion.conversion import Conversion, Step
 from slicemgr.conversion.kept_files import Facts
@@ -201,7 +202,7 @@ def _write_settings(conversion: Conversion) -> None:
     """They contain the password of the database: besides root, only the group of the web process reads them."""
     content = conversion.changed()
     conversion.settings.parent.mkdir(parents=True, exist_ok=True)
-    kept_files.replace(conversion.settings, content, 0, user_ids(conversion.config.web.user)[1], 0o640)
+    replace(conversion.settings, content, 0, user_ids(conversion.config.web.user)[1], 0o640)
 
 
 def _restore_settings(conversion: Conversion) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
 from slicemgr.certificates import requests
 from slicemgr.certificates.authority import Authority
-from slicemgr.certificates.private_files import write_private
+from slicemgr.certificates.private_files import replace, write_private
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.hub import owner
-from slicemgr.policy import broker
+from slicemgr.policy import broker, broker_settings
+from slicemgr.policy.broker_settings import Update
 from slicemgr.store.updates import utcnow
 
 KEY, CERTIFICATE, AUTHORITY, PASSWORD = "key.pem", "certificate.pem", "authority.pem", "password"
@@ -50,18 +52,36 @@ def write_broker(
     paths = {"cacertfile": AUTHORITY, "certfile": CERTIFICATE, "keyfile": KEY}
     certificates = {option: str(folder / file) for option, file in paths.items()}
     settings = broker.configuration(*listen, management, certificates, str(folder / COMPLETE))
-    environment = broker.environment(str(folder / "rabbitmq.conf"), str(folder / "enabled_plugins"))
+    environment = broker.environment(str(folder / broker_settings.FILE), str(folder / "enabled_plugins"))
     contents = {
         KEY: requests.key_pem(key),
         CERTIFICATE: issued.certificate.encode(),
         AUTHORITY: authority.certificate.encode(),
-        "rabbitmq.conf": settings.encode(),
+        broker_settings.FILE: settings.encode(),
         ENVIRONMENT: environment.encode(),
         "enabled_plugins": broker.PLUGINS.encode(),
         COMPLETE: json.dumps(broker.definitions(_VERSION, _hashed(password)), indent=2).encode(),
     }
     for name, content in contents.items():
         write_private(folder / name, content)
+
+
+def update(folder: Path) -> Update:
+    """Give an older rabbitmq.conf the limits of this version. Owner, mode and the lines of an administrator stay.
+
+    Refused(NOT_FOUND) if it cannot be read.
+    """
+    path = folder / broker_settings.FILE
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)  # the folder belongs to the broker
+        with os.fdopen(descriptor) as file:
+            held, found = os.fstat(descriptor), broker_settings.updated(file.read())
+    except (OSError, UnicodeDecodeError) as error:
+        hint = "`slicemgr broker-files FOLDER` without --update writes new files"
+        raise Refused(Code.NOT_FOUND, f"{path} cannot be read: {error}", hint=hint) from error
+    if found.added:
+        replace(path, found.text.encode(), held.st_uid, held.st_gid, held.st_mode & 0o7777)
+    return found
 
 
 def write_client(authority: Authority, folder: Path, name: str, password: str = "") -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from slicemgr.errors import Code, Failed, Refused
-from slicemgr.policy import broker
+from slicemgr.ipc import broker_state
+from slicemgr.ipc.broker_state import BrokerState
+from slicemgr.policy import broker, broker_settings
 from slicemgr.policy.broker import Call
 
 _TIMEOUT = 60.0  # seconds for one request: the broker may have much to do
@@ -40,18 +42,25 @@ class Management:
         found = self._get(f"/queues/{broker.VHOST}?columns=name", "does not list its queues")
         return {one["name"] for one in found}
 
-    def alarms(self) -> list[str]:
-        """What the broker has too little of, so that it takes no messages."""
-        columns = "mem_alarm,mem_used,mem_limit,disk_free_alarm,disk_free,disk_free_limit"
+    def state(self) -> BrokerState | None:
+        """Its memory, disk, alarms and settings; None: it has just started, and does not know them."""
+        columns = "mem_alarm,mem_used,mem_limit,disk_free_alarm,disk_free,disk_free_limit,config_files"
         found = self._get(f"/nodes?columns={columns}", "does not tell its alarms")
-        raised = []
-        for one in map(dict, found):  # a broker that has just started gives an empty list in place of an object
-            if one.get("mem_alarm"):
-                raised.append(f"{one['mem_used'] >> 20} of {one['mem_limit'] >> 20} MiB of memory are used")
-            if one.get("disk_free_alarm"):
-                free, least = one["disk_free"] >> 20, one["disk_free_limit"] >> 20
-                raised.append(f"{free} MiB of disk are free, and {least} are needed")
-        return raised
+        one = dict(found[0])  # empty lists take the place of objects until it knows them
+        if "mem_limit" not in one or "disk_free_limit" not in one:
+            return None
+        rates = self._get("/overview?columns=rates_mode", "does not tell its settings")["rates_mode"]
+        files = [Path(name) for name in one.get("config_files", ())]
+        alarms = {broker_state.MEMORY: one["mem_alarm"], broker_state.DISK: one["disk_free_alarm"]}
+        return BrokerState(
+            memory=one["mem_used"],
+            memory_limit=one["mem_limit"],
+            disk_free=one["disk_free"],
+            disk_limit=one["disk_free_limit"],
+            alarms=tuple(name for name, raised in alarms.items() if raised),
+            outdated=tuple(broker_settings.outdated(rates, one["mem_limit"])),
+            folder=next((str(file.parent) for file in files if file.name == broker_settings.FILE), ""),
+        )
 
     def connected(self, user: str) -> bool:
         """Whether a client has logged in as `user`. Failed if the broker does not answer."""

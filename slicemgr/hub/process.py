@@ -71,7 +71,7 @@ def run(
                 listener = stack.enter_context(_listener(config))
                 stack.enter_context(chores())
                 log.info("the hub is connected to the broker at %s", config.hub.broker)
-                members, alarms = Members(store, api), Alarms(api)
+                members, alarms = Members(store, api), Alarms(api, config.broker_file)
                 stack.enter_context(asking(members, alarms))
                 Hub(store, members, connection, brief, leader.check, listener, alarms).run(stop)
         except (Failed, StoreError, MessageNacked, KombuError, OSError, AMQPError) as error:

@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slicemgr.policy import broker_settings
+
 VHOST = "slicemgr"
 HUB = "hub"  # the name in the certificate of the hub; that of a node begins with `node-`
 LARGEST_MESSAGE = 4 << 20  # bytes
 _QUEUE_BYTES = 32 << 20
 _QUEUE_LENGTH = 10_000
-_MEMORY = 0.4  # of the memory of the machine, or of its control group
 _UNACKNOWLEDGED = 180  # seconds; a full queue counts only messages that were not delivered
 _CONNECTIONS, _CHANNELS = 2, 8  # of a node: the second is for a reconnect while the first is not given up yet
 _NOTHING = "^$"
@@ -151,10 +152,7 @@ def configuration(
         "management.tcp.ip = 127.0.0.1",
         f"management.tcp.port = {management}",
         f"load_definitions = {definitions_file}",
-        "management.rates_mode = none",  # their history, which nothing reads, takes much memory
-        "disk_free_limit.absolute = 200MB",
-        # Beyond it no node can report. A thousand nodes take more than 1 GB.
-        f"vm_memory_high_watermark.relative = {_MEMORY}",
+        *broker_settings.lines(),
     ]
     return "\n".join(lines) + "\n"
 

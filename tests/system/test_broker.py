@@ -22,8 +22,11 @@ from amqp.exceptions import AMQPError, MessageNacked
 from broker_server import HOST, MANAGEMENT, PORT, Broker
 
 from slicemgr.certificates.authority import Authority
+from slicemgr.hub import broker_files
 from slicemgr.hub.alarms import Alarms
 from slicemgr.hub.management import Management
+from slicemgr.ipc import broker_state
+from slicemgr.ipc.broker_state import BrokerState
 from slicemgr.policy import broker as policy
 from slicemgr.policy.broker import VHOST, Rights
 
@@ -260,25 +263,60 @@ def test_a_removed_node_is_out_at_once(broker: Broker) -> None:
     assert names == {policy.orders(OTHER), policy.reports(OTHER)}
 
 
-def test_a_broker_without_memory_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "lack"),
+    [
+        (("set_vm_memory_high_watermark", "0.0001"), r"\d+ of \d+ MiB of memory are used"),
+        (("set_disk_free_limit", "1000000000000000"), r"\d+ MiB of disk are free, and \d+ are needed"),
+    ],
+)
+def test_a_broker_that_lacks_something_says_so(tmp_path: Path, command: tuple[str, str], lack: str) -> None:
     """It stops reading what nodes send. Then their silence says nothing about them."""
     with Broker(Authority.create(tmp_path / "testbed", datetime.now(UTC))) as made:
-        alarms = Alarms(Management(HOST, MANAGEMENT, made.password))
-        with made.inside():
-            alarms.look()
-        assert alarms.raised == []
-        made.stop()
-        with (made.folder / "broker" / "rabbitmq.conf").open("a") as file:
-            file.write("vm_memory_high_watermark.relative = 0.0001\n")
-        made.start()
+        seen = tmp_path / "broker.json"
+        alarms = Alarms(Management(HOST, MANAGEMENT, made.password), seen)
 
-        def raised() -> bool:
+        def looked() -> BrokerState | None:
             with made.inside():
                 alarms.look()
-            return bool(alarms.raised)
+            return broker_state.read(seen)
 
-        eventually(raised, "the alarm")
-        assert re.fullmatch(r"\d+ of \d+ MiB of memory are used", alarms.raised[0])
+        eventually(lambda: looked() is not None, "it knows its state")
+        assert not alarms.raised
+        made.control(*command)
+        eventually(lambda: looked() is not None and bool(alarms.raised), "the alarm")
+        assert re.fullmatch(lack, alarms.raised[0])
+
+
+def test_the_settings_of_an_earlier_version_are_found_and_updated(tmp_path: Path) -> None:
+    with Broker(Authority.create(tmp_path / "testbed", datetime.now(UTC))) as made:
+        api, folder = Management(HOST, MANAGEMENT, made.password), made.folder / "broker"
+
+        def state() -> BrokerState:
+            """Once the broker knows it."""
+            found = []
+
+            def known() -> bool:
+                with made.inside():
+                    found.append(api.state())
+                return found[-1] is not None
+
+            eventually(known, "its state")
+            assert found[-1] is not None
+            return found[-1]
+
+        assert state().outdated == (), "the file of this version"
+        file = folder / "rabbitmq.conf"
+        text = file.read_text().replace("management.rates_mode = none\n", "")
+        file.write_text(text.replace("high_watermark.relative = 0.4", "high_watermark.absolute = 1GB"))
+        made.stop()
+        made.start()
+        old = state()
+        assert len(old.outdated) == 2 and old.folder == str(folder)
+        assert broker_files.update(Path(old.folder)).added
+        made.stop()
+        made.start()
+        assert state().outdated == ()
 
 
 def test_no_other_way_in(broker: Broker) -> None:

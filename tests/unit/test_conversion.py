@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from slicemgr.certificates import private_files
 from slicemgr.config import Config, NodeConfig
 from slicemgr.conversion import conversion as conversions
 from slicemgr.conversion import kept_files
@@ -51,7 +52,7 @@ class World:
 
     def _settings(self) -> Step:
         def do(conversion: Conversion) -> None:
-            kept_files.replace(conversion.settings, conversion.changed(), os.getuid(), os.getgid(), 0o640)
+            private_files.replace(conversion.settings, conversion.changed(), os.getuid(), os.getgid(), 0o640)
 
         return Step(
             "settings",

@@ -140,7 +140,7 @@ def test_promtool_finds_names_and_helps_in_order(service: Service) -> None:
 def test_labels_are_few_and_never_a_user(service: Service) -> None:
     text = client_of(service).get("/metrics").text
     labels = set(re.findall(r"[{,]([a-z]+)=", text))
-    assert labels <= {"version", "node", "type", "state", "kind", "project", "reason"}
+    assert labels <= {"version", "node", "type", "state", "kind", "project", "reason", "resource"}
     config = replace(service.config, record=RecordConfig(slice_metrics=True))
     made = create_app(config, service.store).test_client()
     more = made.get("/metrics", headers={"Authorization": f"Bearer {service.token()}"}).text
