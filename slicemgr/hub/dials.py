@@ -16,7 +16,7 @@ _LOOK = 1.0  # seconds between two looks without a wake-up
 
 
 class Publish(Protocol):
-    """Sends an order to a node; False: its queue is full. brief: it is of no use later."""
+    """Sends an order to a node; False: its queue is full, or the broker takes none. brief: it is of no use later."""
 
     def __call__(self, identity: str, body: str | bytes, *, brief: bool = False) -> bool: ...
 

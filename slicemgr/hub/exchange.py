@@ -67,12 +67,13 @@ class Exchange:
     def step(self, *, woken: bool = False, receives: bool = True) -> None:
         """Send the orders and the changes of rows that are due, and note which nodes are silent.
 
-        woken: rows may have changed. receives: nodes can report.
+        woken: rows may have changed. receives: the broker takes messages, of nodes and of the hub.
         """
-        self._dials.step(woken=woken)
-        self._mirrors.step(woken=woken)
-        self._image_peers.step(woken=woken)
-        self._inventories.step()
+        if receives:
+            self._dials.step(woken=woken)
+            self._mirrors.step(woken=woken)
+            self._image_peers.step(woken=woken)
+            self._inventories.step()
         self._nodes.step(receives=receives)
 
     def awaits(self, identity: str) -> bool:

@@ -42,7 +42,7 @@ class Nodes:
     def step(self, *, receives: bool = True) -> None:
         """Note what has changed. receives: nodes can report; otherwise no time counts. Raises StoreError."""
         if not receives:
-            self._reported.paused()
+            self._reported.interrupted()
             return
         now = self._clock()
         self._reported.passed(now)

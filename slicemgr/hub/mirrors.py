@@ -34,7 +34,7 @@ _AT_ONCE = 0.2  # seconds after which the rest of the comparisons wait, so that 
 _OTHERS = 1.0  # seconds within which a node is compared for which nobody waits, if one is due
 _ANSWER = 10.0  # seconds for the answer to a message; then the next beat counts as one
 
-Publish = Callable[[str, bytes], bool]  # to an identity; False: its queue is full
+Publish = Callable[[str, bytes], bool]  # to an identity; False: its queue is full, or the broker takes none
 
 
 @dataclass(slots=True)

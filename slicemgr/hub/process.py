@@ -12,7 +12,7 @@ from functools import partial
 
 from amqp import Channel
 from amqp.exceptions import AMQPError, MessageNacked
-from kombu import Connection, Consumer, Message, Producer, Queue
+from kombu import Connection, Consumer, Message, Queue
 from kombu.exceptions import KombuError
 
 from slicemgr.config import Config
@@ -24,9 +24,11 @@ from slicemgr.hub.exchange import Exchange, parse
 from slicemgr.hub.leader import Leader
 from slicemgr.hub.management import Management
 from slicemgr.hub.members import Members
+from slicemgr.hub.orders import TIMEOUT, Orders
 from slicemgr.hub.reports import Report
 from slicemgr.hub.turns import Turns
 from slicemgr.ipc import waiting
+from slicemgr.ipc.flow import Flow
 from slicemgr.ipc.wake import Listener
 from slicemgr.policy import broker, messages
 from slicemgr.policy.messages import LARGEST_UPDATES, BadMessage
@@ -40,9 +42,6 @@ _MOST = 500  # reports in one transaction
 _UNACKNOWLEDGED = 50  # reports of one node that are under way
 _NEW = 50  # nodes whose queues are read for the first time, until the reports of others are applied
 _CHECK = 5.0  # seconds between two checks that this process is the leader
-_ACKNOWLEDGEMENT_VALID = 60.0  # seconds; of no use later
-_ORDER_VALID = 600.0  # seconds; later the answer to the next beat has it again
-_TIMEOUT = 15.0  # seconds
 _PAUSE = 2.0  # seconds after a failure
 
 
@@ -67,22 +66,23 @@ def run(
                 if not leader.wait(stop):
                     return
                 connection = stack.enter_context(connect(config))
-                brief = stack.enter_context(connect(config, confirmed=False))
+                orders = Orders(partial(connect, config))
+                stack.callback(orders.close)
                 listener = stack.enter_context(_listener(config))
                 stack.enter_context(chores())
                 log.info("the hub is connected to the broker at %s", config.hub.broker)
                 members, alarms = Members(store, api), Alarms(api, config.broker_file)
                 stack.enter_context(asking(members, alarms))
-                Hub(store, members, connection, brief, leader.check, listener, alarms).run(stop)
+                Hub(store, members, connection, orders, leader.check, listener, alarms).run(stop)
         except (Failed, StoreError, MessageNacked, KombuError, OSError, AMQPError) as error:
             log.warning("the hub starts again: %s", error or type(error).__name__)
             stop.wait(_PAUSE)
 
 
-def connect(config: Config, *, confirmed: bool = True) -> Connection:
+def connect(config: Config, flow: Flow | None = None, *, confirmed: bool = False) -> Connection:
     """An open connection with the certificate of the hub. Raises OSError or an error of kombu.
 
-    confirmed: to publish a message takes until the broker has it.
+    flow: of a connection that publishes. confirmed: to publish a message takes until the broker has it.
     """
     host, _, _ = config.hub.broker.rpartition(":")
     files = {
@@ -95,12 +95,13 @@ def connect(config: Config, *, confirmed: bool = True) -> Connection:
         f"amqps://{config.hub.broker}/{broker.VHOST}",
         ssl={**tls, "cert_reqs": ssl.CERT_REQUIRED, "server_hostname": host.strip("[]")},
         login_method="EXTERNAL",
-        connect_timeout=_TIMEOUT,
+        connect_timeout=TIMEOUT,
         transport_options={
             "confirm_publish": confirmed,
-            "read_timeout": _TIMEOUT,
-            "write_timeout": _TIMEOUT,
+            "read_timeout": TIMEOUT,
+            "write_timeout": TIMEOUT,
             "frame_handler": waiting.bare_frames,
+            **(flow.options() if flow else {}),
         },
     )
     connection.connect()
@@ -120,7 +121,7 @@ def _listener(config: Config) -> Iterator[Listener | None]:
 
 
 class Hub:
-    """brief: a connection for messages that need not arrive. check: raises an error once this process may not work any
+    """connection: for reports; nothing is published there. check: raises an error once this process may not work any
     more. listener: wakes it; None: nothing does. alarms: of the broker."""
 
     def __init__(
@@ -128,13 +129,13 @@ class Hub:
         store: Store,
         members: Members,
         connection: Connection,
-        brief: Connection,
+        orders: Orders,
         check: Callable[[], None],
         listener: Listener | None = None,
         alarms: Alarms | None = None,
     ) -> None:
         self._store, self._members, self._check, self._alarms = store, members, check, alarms
-        self._connection, self._brief, self._listener = connection, brief, listener
+        self._connection, self._orders, self._listener = connection, orders, listener
         self._turns: Turns[Message] = Turns()
         self._came = 0  # messages since the last transaction
         self._urgent = False  # whether one of them is not a beat, or an answer
@@ -147,11 +148,7 @@ class Hub:
     def run(self, stop: threading.Event) -> None:
         """Until stopped. Raises Failed, OSError or an error of kombu if broker or database are lost."""
         with ExitStack() as stack:
-            channel = self._connection.channel()
-            stack.callback(channel.close)
-            producer = Producer(channel, auto_declare=False)
-            quick = Producer(stack.enter_context(self._brief.channel()), auto_declare=False)
-            exchange = Exchange(self._store, partial(self._publish, producer, quick))
+            exchange = Exchange(self._store, self._orders.publish)
             self._awaits = exchange.awaits
             reading = self._connection.channel()
             stack.callback(reading.close)
@@ -167,7 +164,12 @@ class Hub:
                 exchange.apply([report for _, report in arrived])
                 for message, _ in arrived:
                     message.ack()
-                exchange.step(woken=woken, receives=self._alarms is None or not self._alarms.raised)
+                self._orders.look()
+                exchange.step(woken=woken, receives=not self._stopped())
+
+    def _stopped(self) -> bool:
+        """Whether the broker takes no messages."""
+        return self._orders.blocked or (self._alarms is not None and bool(self._alarms.raised))
 
     def _follow(self, exchange: Exchange, channel: Channel) -> None:
         """Read the reports of the nodes that have been admitted, and of no others."""
@@ -226,23 +228,3 @@ class Hub:
             if self._urgent and self._came == before:
                 return False
         return False
-
-    def _publish(
-        self, certain: Producer, quick: Producer, identity: str, body: str | bytes, *, brief: bool = False
-    ) -> bool:
-        """See dials.Publish. The broker is not waited for where a message is of no use later: an answer to a beat."""
-        text = isinstance(body, str)
-        try:
-            (quick if brief else certain).publish(
-                body,
-                routing_key=broker.orders(identity),
-                exchange="",
-                content_type="application/json" if text else "application/octet-stream",
-                content_encoding="utf-8" if text else "binary",
-                expiration=_ACKNOWLEDGEMENT_VALID if brief else _ORDER_VALID,
-                timeout=_TIMEOUT,
-            )
-        except MessageNacked:
-            log.warning("the orders of %s are full", identity)
-            return False
-        return True

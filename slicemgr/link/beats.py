@@ -14,8 +14,8 @@ import random
 import socket
 import threading
 import time
-from contextlib import ExitStack
 
+from amqp import Channel
 from amqp.exceptions import AMQPError, MessageNacked
 from kombu import Connection, Consumer, Message, Producer, Queue
 from kombu.exceptions import KombuError
@@ -23,6 +23,7 @@ from kombu.exceptions import KombuError
 from slicemgr.config import Config
 from slicemgr.errors import Failed
 from slicemgr.ipc import waiting
+from slicemgr.ipc.flow import Blocked, Flow
 from slicemgr.ipc.wake import Listener
 from slicemgr.link.centre import clock_hint
 from slicemgr.link.dials import Dials
@@ -39,6 +40,7 @@ _SHORTEST, _LONGEST = 1.0, 30.0  # seconds between two attempts to connect
 _LONGEST_ABSENT = 5.0  # seconds, while no broker listens: such an attempt is no load for it
 _ABSENT = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _WAIT = 0.5  # seconds for an order or a wake-up
+_LONGEST_ALARM = 600.0  # seconds on one connection, which may be lost without a sign
 
 
 class Link:
@@ -65,23 +67,46 @@ class Link:
                 self._stop.wait(wait * random.uniform(0.5, 1.0))  # so that not all nodes come back at once
 
     def _connected(self, listener: Listener) -> None:
-        with ExitStack() as stack:
-            connection = stack.enter_context(connect(self._membership))
-            channel = connection.channel()
-            waiting.ignore_encodings(channel)
-            orders = Queue(broker.orders(self._membership.identity), channel=channel, no_declare=True)
-            stack.enter_context(Consumer(channel, [orders], on_message=self._order, no_ack=False))
-            producer = Producer(channel, auto_declare=False)
+        """Until stopped. Raises Failed, OSError or an error of kombu if the connection is lost."""
+        flow = Flow()
+        connection = connect(self._membership, flow)
+        try:
             log.info("connected to the centre at %s as %s", self._membership.broker, self._membership.identity)
-            began = time.monotonic()
-            self._exchange.connected()
             while not self._stop.is_set():
-                for report in self._exchange.due():
-                    self._send(producer, report)
-                if waiting.drain(connection, listener, _WAIT):
-                    self._exchange.look()
-                if time.monotonic() - max(began, self._exchange.acknowledged) > _DEAD:
-                    raise Failed(f"the hub has acknowledged nothing for {_DEAD:g} s")
+                channel = connection.channel()
+                try:
+                    self._exchange_on(connection, channel, listener)
+                except Blocked as error:
+                    log.warning("reports wait: %s", error)
+                    self._wait_for_room(connection, flow)
+                if not flow.blocked:
+                    channel.close()  # with the confirmation of what was under way
+        finally:
+            flow.close(connection)
+
+    def _exchange_on(self, connection: Connection, channel: Channel, listener: Listener) -> None:
+        """Until stopped. Raises Blocked too."""
+        waiting.ignore_encodings(channel)
+        orders = Queue(broker.orders(self._membership.identity), channel=channel, no_declare=True)
+        Consumer(channel, [orders], on_message=self._order, no_ack=False).consume()
+        producer = Producer(channel, auto_declare=False)
+        began = time.monotonic()
+        self._exchange.connected()
+        while not self._stop.is_set():
+            for report in self._exchange.due():
+                self._send(producer, report)
+            if waiting.drain(connection, listener, _WAIT):
+                self._exchange.look()
+            if time.monotonic() - max(began, self._exchange.acknowledged) > _DEAD:
+                raise Failed(f"the hub has acknowledged nothing for {_DEAD:g} s")
+
+    def _wait_for_room(self, connection: Connection, flow: Flow) -> None:
+        """Keep the connection: one that the broker does not read stays open there, and a new one takes more memory."""
+        end = time.monotonic() + _LONGEST_ALARM
+        while flow.blocked and not self._stop.is_set():
+            if time.monotonic() > end:
+                raise Failed(f"the broker has taken no messages for {_LONGEST_ALARM:g} s")
+            waiting.drain(connection, None, _WAIT)
 
     def _send(self, producer: Producer, body: str) -> None:
         producer.publish(
@@ -104,14 +129,19 @@ def longest_pause(error: Exception) -> float:
     return _LONGEST_ABSENT if absent else _LONGEST
 
 
-def connect(membership: Membership) -> Connection:
+def connect(membership: Membership, flow: Flow) -> Connection:
     """An open connection whose publishers wait for the broker's confirmation. Raises OSError or an error of kombu."""
     connection = Connection(
         f"amqps://{membership.broker}/{broker.VHOST}",
         ssl=membership.tls,
         login_method="EXTERNAL",
         connect_timeout=_TIMEOUT,
-        transport_options={"confirm_publish": True, "read_timeout": _TIMEOUT, "write_timeout": _TIMEOUT},
+        transport_options={
+            "confirm_publish": True,
+            "read_timeout": _TIMEOUT,
+            "write_timeout": _TIMEOUT,
+            **flow.options(),
+        },
     )
     connection.connect()
     return connection

@@ -75,9 +75,9 @@ class Centre:
         return found.identity
 
     @contextlib.contextmanager
-    def running(self, what: str, settings: Path) -> Iterator[subprocess.Popen[bytes]]:
-        """`slicemgr WHAT`, in the network of the broker."""
-        words = [sys.executable, "-c", COMMAND, "--config", str(settings), what]
+    def running(self, what: str, settings: Path, program: str = COMMAND) -> Iterator[subprocess.Popen[bytes]]:
+        """`slicemgr WHAT`, in the network of the broker. program: the Python of the command."""
+        words = [sys.executable, "-c", program, "--config", str(settings), what]
         with (self.folder / f"{what}.log").open("ab") as log, self.broker.inside():
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:

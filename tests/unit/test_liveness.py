@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from slicemgr.cli.render import tables
 from slicemgr.config import MailConfig
 from slicemgr.model import Phase
-from slicemgr.policy import liveness
+from slicemgr.policy import liveness, messages
 from slicemgr.policy.liveness import Liveness, Reported
 from slicemgr.service.nodes import losses
 from slicemgr.service.slices import slices
@@ -94,6 +94,33 @@ def test_a_pause_of_the_hub_silences_nobody() -> None:
     assert reported.judge("n", Liveness.ALIVE) is Liveness.ALIVE
 
 
+def silent_after(reported: Reported, start: float) -> float:
+    """Seconds from `start` until a node that does not report is silent."""
+    now = start
+    while reported.judge("n", Liveness.ALIVE) is Liveness.ALIVE:
+        now += 1.0
+        reported.passed(now)
+    return now - start
+
+
+def test_alarms_that_repeat_delay_the_verdict_and_do_not_prevent_it() -> None:
+    """A node has the time to connect again after each of them, as after a start of the hub."""
+    reported = Reported()
+    reported.passed(0.0)
+    reported.report("n")
+    assert silent_after(reported, 0.0) == liveness.SILENT
+    reported.report("n")
+    reported.interrupted()
+    reported.passed(1000.0)
+    assert silent_after(reported, 1000.0) == liveness.RECONNECT + liveness.SILENT
+    reported.report("n")
+    for alarm in range(4):  # each is followed by 40 seconds without one
+        reported.interrupted()
+        for second in range(41):
+            reported.passed(2000.0 + 100 * alarm + second)
+    assert reported.judge("n", Liveness.ALIVE) is Liveness.SILENT
+
+
 def test_a_new_hub_gives_nodes_time_and_forgets_no_state() -> None:
     reported = Reported()
     for now in range(61):
@@ -111,8 +138,21 @@ def test_a_broker_that_takes_nothing_silences_nobody(world: World) -> None:
     world.settle()
     hub_listens(world, liveness.LOST + 60, receives=False)
     assert shown(world)["liveness"] == "alive"
-    hub_listens(world, liveness.SILENT + 1)
+    hub_listens(world, liveness.RECONNECT + liveness.SILENT / 2)
+    assert shown(world)["liveness"] == "alive", "nodes have time to connect again"
+    hub_listens(world, liveness.SILENT)
     assert shown(world)["liveness"] == "silent", "control: the broker takes messages, and none comes"
+
+
+def test_an_alarm_of_the_broker_delays_what_is_sent_and_loses_nothing(world: World) -> None:
+    world.settle()
+    world.service.create("exp")
+    move(world.centre, "exp")
+    world.now += 60.0
+    world.hub.step(woken=True, receives=False)
+    assert world.to_node == []
+    world.hub.step()
+    assert [messages.kind(one) for one in world.to_node] == [messages.ROWS]
 
 
 def test_a_node_is_silent_then_lost_then_back(world: World) -> None:
