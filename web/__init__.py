@@ -13,6 +13,7 @@ from slicemgr.store import Store
 from slicemgr.web import problems
 from slicemgr.web.connection import SMALL_BODY
 from slicemgr.web.dials import Dials
+from slicemgr.web.json_answers import JsonAnswers
 from slicemgr.web.news import News
 from slicemgr.web.refusals import Refusals
 from slicemgr.web.remote_samples import RemoteSamples
@@ -42,7 +43,7 @@ def create_app(config: Config, store: Store, refusals: Refusals | None = None) -
         MAX_CONTENT_LENGTH=SMALL_BODY,  # routes for uploads set their own limit
     )
     app.extensions["slicemgr"] = state_of(config, store, refusals)
-    app.json.sort_keys = False  # type: ignore[attr-defined]
+    app.json = JsonAnswers(app)
     app.before_request(api.check_target)
     rest = Api(app)
     rest.spec.components.security_scheme("token", {"type": "http", "scheme": "bearer"})
