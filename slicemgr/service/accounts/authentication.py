@@ -24,13 +24,17 @@ from slicemgr.store.updates import utcnow
 
 LOCAL_ADMIN = "local admin"
 _USE_NOTED = timedelta(minutes=1)  # between updates of the last use, so that not every read causes a write
+# A row for each of the user's projects, and one without a project for a user who has none.
 _WHOSE = (
     sa.select(
         *(t.tokens.c.hash, t.tokens.c.id, t.tokens.c.scope, t.tokens.c.expires_at, t.tokens.c.used_at),
         *(t.users.c.name, t.users.c.admin, t.users.c.enabled, t.users.c.default_project),
+        *(t.members.c.project, t.members.c.role),
     )
     .join(t.users, t.users.c.name == t.tokens.c.user)
+    .outerjoin(t.members, t.members.c.user == t.users.c.name)
     .where(t.tokens.c.hash == sa.bindparam("hash"))
+    .order_by(t.members.c.project)
 )
 
 
@@ -38,8 +42,8 @@ def authenticate(store: Store, token: str, address: str = "") -> Principal:
     """The user of a token. address: of the client. Refused(UNAUTHENTICATED)."""
     hashed, now = digest(token), utcnow()
     with store.read() as c:
-        row = c.execute(_WHOSE, {"hash": hashed}).first()
-        roles = roles_of(c, row.name) if row is not None else {}
+        rows = c.execute(_WHOSE, {"hash": hashed}).all()
+    row = rows[0] if rows else None
     if row is None or not hmac.compare_digest(row.hash, hashed):
         raise Refused(Code.UNAUTHENTICATED, "the token is not valid", hint="create a new one with `slicectl login URL`")
     if row.expires_at is not None and row.expires_at <= now:
@@ -49,6 +53,7 @@ def authenticate(store: Store, token: str, address: str = "") -> Principal:
         raise Refused(Code.UNAUTHENTICATED, f"the account {row.name} is disabled", hint="ask an admin of the testbed")
     if row.used_at is None or now - row.used_at >= _USE_NOTED:
         _note_use(store, hashed, now, address)
+    roles = {one.project: Role(one.role) for one in rows if one.project is not None}
     return Principal(row.name, row.admin, roles, Scope(row.scope), address, row.id, row.default_project)
 
 
