@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterable
+from datetime import datetime
 from functools import cache
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,9 +17,10 @@ from slicemgr.policy import access
 from slicemgr.service.slices.placement import Placement
 from slicemgr.service.slices.specs import LIMITS
 from slicemgr.service.views import paging
-from slicemgr.service.views.formats import Json, Where, fingerprint, when
+from slicemgr.service.views.formats import Json, Where, fingerprint, shown_time, when, when_since_epoch
 from slicemgr.service.views.paging import By, Page
 from slicemgr.store import tables as t
+from slicemgr.store.dialect import among
 
 _SETTLED = {
     Desired.RUNNING: Phase.RUNNING,
@@ -33,15 +34,35 @@ _ON_THE_WAY = {
     (Desired.PAUSED, Phase.RUNNING): "pausing",
 }
 UNKNOWN = "unknown"  # of slivers on a node that is lost
-_USAGE = ("usage_working", "usage_charged", "usage_disk", "guest_memory", "usage_at")
-# What is shown of a sliver: a page has thousands, and each further column takes time.
-_COLUMNS = (
-    *("slice", "idx", "id", "node", "desired", "phase", "address", "port_first", "port_count"),
-    *("acceleration", "booted", "keys_missing", "oom_kills", "oom_at", "error", "host_key"),
-    *(*LIMITS, *_USAGE),
-)
-_limits_of, _usage_of = attrgetter(*LIMITS), attrgetter(*_USAGE)
 SETTLED = ("running", "stopped", "paused", "failed", UNKNOWN)  # states that do not change by themselves
+_KVM, _LXC = SliverType.KVM.value, SliverType.LXC.value
+_state_of = itemgetter("state")
+
+
+def _query_of_slices() -> sa.Select[*tuple[Any, ...]]:
+    """The values that `_slice` takes, in its order."""
+    l, i, rules = t.slices.c, t.images.c, t.lease_rules.c
+    kept = sa.select(sa.func.count()).where(t.snapshots.c.slice == l.id).scalar_subquery().label("snapshots")
+    times = (shown_time(one) for one in (l.created_at, l.expires_at, l.lease_ended_at))
+    columns = (l.id, l.name, l.type, l.project, l.owner, *times, l.lease_notice, i.name.label("image_name"), l.image)
+    query = sa.select(*columns, l.boot, l.init, l.on_loss, rules.exempt.label("exempt"), kept)
+    return query.join(t.images, i.sha256 == l.image).outerjoin(t.lease_rules, rules.project == l.project)
+
+
+def _query_of_slivers() -> sa.Select[*tuple[Any, ...]]:
+    """The values that `_sliver` takes, in its order, after the id of the slice."""
+    s, n = t.slivers.c, t.nodes.c
+    columns = (
+        *(s.slice, s.idx, s.id, s.node, s.desired, s.phase, n.lost, shown_time(n.silent_since), s.address),
+        *(n.address.label("node_address"), s.port_first, s.port_count, s.host_key, *(s[name] for name in LIMITS)),
+        *(s.usage_working, s.usage_charged, s.usage_disk, s.guest_memory, s.usage_at),
+        *(s.acceleration, s.booted, s.keys_missing, s.oom_kills, shown_time(s.oom_at), s.error),
+    )
+    return sa.select(*columns).join(t.nodes, n.name == s.node).order_by(s.idx)
+
+
+# Made once: to make them takes as long as to execute them.
+_SLICES, _SLIVERS = _query_of_slices(), _query_of_slivers()
 
 
 def sliver_state(desired: Desired, phase: Phase, *, lost: bool = False) -> str:
@@ -62,7 +83,7 @@ def _shown_state(desired: str, phase: str, lost: bool) -> str:
     return sliver_state(Desired(desired), Phase(phase), lost=lost)
 
 
-def slice_state(states: Collection[str]) -> str:
+def slice_state(states: Iterable[str]) -> str:
     """The state of a slice: that of all slivers if they agree, else the change in progress, else `partial`."""
     different = set(states)
     if len(different) == 1:
@@ -86,26 +107,20 @@ def slices(
     page: Page | None = None,
 ) -> list[Json]:
     """All slices with their slivers: of `projects` (None: of all), or the one with this id. where: see filters."""
-    l, i = t.slices.c, t.images.c
+    l = t.slices.c
     conditions = [*where]
     if projects is not None:
         conditions.append(l.project.in_(projects))
     if id is not None:
         conditions.append(l.id == id)
-    exempt = t.lease_rules.c.exempt.label("exempt")
-    kept = sa.select(sa.func.count()).where(t.snapshots.c.slice == l.id).scalar_subquery().label("snapshots")
-    query = sa.select(t.slices, i.name.label("image_name"), exempt, kept).join(t.images, i.sha256 == l.image)
-    query = query.outerjoin(t.lease_rules, t.lease_rules.c.project == l.project)
-    heads = paging.rows(c, query.where(*conditions), page, By(l.name), By(l.project))
-    s, n = t.slivers.c, t.nodes.c
-    of_node = (n.address.label("node_address"), n.silent_since, n.lost)
-    members = sa.select(*(s[name] for name in _COLUMNS), *of_node).join(t.nodes, n.name == s.node).order_by(s.idx)
+    heads = paging.rows(c, _SLICES.where(*conditions), page, By(l.name), By(l.project))
+    members = _SLIVERS
     if conditions or page is not None:
-        members = members.where(s.slice.in_([head.id for head in heads]))
+        members = members.where(among(c, t.slivers.c.slice, [head[0] for head in heads]))
     slivers: dict[str, list[Json]] = defaultdict(list)
-    for row in c.execute(members):
-        slivers[row.slice].append(_sliver(row))
-    return [_slice(head, slivers[head.id]) for head in heads]
+    for row in c.execute(members).all():
+        slivers[row[0]].append(_sliver(row))
+    return [_slice(head, slivers[head[0]]) for head in heads]
 
 
 def slice(c: Connection, name: str, project: str = DEFAULT_PROJECT) -> Json:
@@ -131,77 +146,86 @@ def slice_of_operation(c: Connection, operation: str) -> Json:
     return slice_of(c, c.scalar(sa.select(o.slice_id).where(o.id == operation)) or "")
 
 
-def _slice(head: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
+def _slice(row: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
+    _, name, type_, project, owner, created, expires, ended, notice, image, sha256, *others = row
+    boot, init, on_loss, exempt, kept = others
     return {
-        "name": head.name,
-        "type": head.type,
-        "project": head.project,
-        "owner": head.owner,
-        "state": slice_state([one["state"] for one in slivers]) if slivers else "deleting",
-        "created_at": when(head.created_at),
-        "expires_at": None if head.exempt else when(head.expires_at),
-        "lease_ended_at": when(head.lease_ended_at),
-        "notice": head.lease_notice or None,
-        "image": head.image_name,
-        "image_sha256": head.image,
-        "boot": head.boot if head.type == SliverType.KVM else None,
-        "init": head.init if head.type == SliverType.LXC else None,
-        "on_loss": head.on_loss,
-        "snapshots": head.snapshots,
+        "name": name,
+        "type": type_,
+        "project": project,
+        "owner": owner,
+        "state": slice_state(map(_state_of, slivers)) if slivers else "deleting",
+        "created_at": when(created),
+        "expires_at": None if exempt else when(expires),
+        "lease_ended_at": when(ended),
+        "notice": notice or None,
+        "image": image,
+        "image_sha256": sha256,
+        "boot": boot if type_ == _KVM else None,
+        "init": init if type_ == _LXC else None,
+        "on_loss": on_loss,
+        "snapshots": kept,
         "slivers": slivers,
     }
 
 
-def _usage(row: Row[*tuple[Any, ...]]) -> Json:
-    """The latest sample. `memory` is the former name of `working`."""
-    working, charged, disk, guest, at = _usage_of(row)
-    return {
-        "memory": working,
-        "working": working,
-        "charged": charged,
-        "disk": disk,
-        "guest_memory": guest,
-        "at": None if at is None else when(datetime.fromtimestamp(at, UTC)),
-    }
-
-
 def _sliver(row: Row[*tuple[Any, ...]]) -> Json:
-    key = row.host_key or None
+    """Values are taken by their place: to take thousands by their name takes longer than all the rest."""
+    _, index, id_, node, desired, phase, lost, silent_since, address, host, port, ports, host_key, *others = row
+    *limits, working, charged, disk, guest, at, acceleration, booted, keys_missing, kills, oom_at, error = others
     return {
-        "index": row.idx,
-        "id": row.id,
-        "node": row.node,
-        "state": _shown_state(row.desired, row.phase, row.lost),
-        "unknown_since": when(row.silent_since) if row.lost else None,
-        "address": row.address,
+        "index": index,
+        "id": id_,
+        "node": node,
+        "state": _shown_state(desired, phase, lost),
+        "unknown_since": when(silent_since) if lost else None,
+        "address": address,
         "ssh": {
-            "host": row.node_address,
-            "port": row.port_first,
-            "fingerprint": fingerprint(row.host_key),
-            "host_key": key,
+            "host": host,
+            "port": port,
+            "fingerprint": fingerprint(host_key),
+            "host_key": host_key or None,
         },
-        "ports": {"first": row.port_first, "last": row.port_first + row.port_count - 1},
-        "limits": _limits(row),
-        "usage": _usage(row),
-        "acceleration": row.acceleration or None,
-        "booted": row.booted or None,
-        "keys_missing": row.keys_missing or None,
-        "oom_kills": row.oom_kills,
-        "oom_at": when(row.oom_at),
-        "error": row.error or None,
+        "ports": {"first": port, "last": port + ports - 1},
+        "limits": _limits(limits),
+        "usage": {  # the latest sample; `memory` is the former name of `working`
+            "memory": working,
+            "working": working,
+            "charged": charged,
+            "disk": disk,
+            "guest_memory": guest,
+            "at": when_since_epoch(at),
+        },
+        "acceleration": acceleration or None,
+        "booted": booted or None,
+        "keys_missing": keys_missing or None,
+        "oom_kills": kills,
+        "oom_at": when(oom_at),
+        "error": error or None,
     }
 
 
-def _limits(source: object) -> Json:
-    """pids: None if not limited."""
-    limits = dict(zip(LIMITS, _limits_of(source), strict=True))
-    limits["pids"] = limits["pids"] or None
-    return limits
+def _limits(values: Iterable[Any]) -> Json:
+    """values: in the order of LIMITS. pids: None if not limited."""
+    cpu, cpu_shares, memory, memory_soft, disk, pids, io_weight, io_rate, io_ops, net_in, net_out = values
+    return {
+        "cpu": cpu,
+        "cpu_shares": cpu_shares,
+        "memory": memory,
+        "memory_soft": memory_soft,
+        "disk": disk,
+        "pids": pids or None,
+        "io_weight": io_weight,
+        "io_rate": io_rate,
+        "io_ops": io_ops,
+        "net_in": net_in,
+        "net_out": net_out,
+    }
 
 
 def plan(spec: SliceSpec, placed: Placement, owner: str, expires_at: datetime) -> Json:
     """The response to a dry run: the slice as it would be created, and why not on other nodes."""
-    limits = _limits(spec.limits)
+    limits = _limits(getattr(spec.limits, name) for name in LIMITS)
     return {
         "name": spec.name,
         "type": spec.type.value,
