@@ -1,15 +1,17 @@
 """Measure the times and the numbers of queries of REST lists, and the requests per second of the service.
 
-    tools/bench_lists.py [--slices 20 200 1000] [--seconds 3] [--clients 4]
+    tools/bench_lists.py [--slices 20 200 1000] [--slivers 1] [--seconds 3] [--clients 4] [--postgresql]
 
-Server times are medians of the CPU time of a request to the application itself, without a network, so that other load
-of the host does not count. Requests per second are measured over real sockets to gunicorn as `slicemgr web` starts it,
-in turns with a bare Flask route of the same process.
+The slivers run and have been sampled. Server times are medians of the CPU time of a request to the application itself,
+without a network, so that other load of the host does not count. Requests per second are measured over real sockets to
+gunicorn as `slicemgr web` starts it, in turns with a bare Flask route of the same process.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import http.client
 import os
 import signal
@@ -20,15 +22,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from postgres_server import Server
 
 import slicemgr.store
-from slicemgr.config import Config, NodeConfig, WebConfig
-from slicemgr.model import GIB
+from slicemgr.config import Config, NodeConfig, StoreConfig, WebConfig
+from slicemgr.model import GIB, Phase
 from slicemgr.policy.access import Principal
 from slicemgr.service.accounts import authentication
 from slicemgr.service.slices import slices
@@ -43,11 +45,11 @@ ROUNDS = 15
 _FACTS = {"cpus": 4, "memory": 64 * GIB, "disk_total": 512 * GIB, "kinds": {"lxc": True, "kvm": False}}
 
 
-@contextmanager
-def service(folder: Path, port: int) -> Iterator[tuple[Config, Store]]:
-    """A service with an announced node, a ready image, and the token of the admin."""
+@contextlib.contextmanager
+def service(folder: Path, port: int, url: str) -> Iterator[tuple[Config, Store]]:
+    """A service with an announced node, a ready image, and the token of the admin. url: of the database; "": SQLite."""
     node = NodeConfig(state_dir=folder / "state", run_dir=folder / "run", pool=folder / "pool")
-    config = Config(node=node, web=WebConfig(port=port, user="65534:65534"))
+    config = Config(node=node, web=WebConfig(port=port, user="65534:65534"), store=StoreConfig(url=url))
     schema.upgrade(config.store_url)
     with slicemgr.store.open(config) as store:
         now = utcnow()
@@ -61,13 +63,19 @@ def service(folder: Path, port: int) -> Iterator[tuple[Config, Store]]:
         yield config, store
 
 
-def fill(config: Config, store: Store, first: int, last: int) -> None:
-    """Create slices of one sliver each, each with its operation and event."""
+def fill(config: Config, store: Store, first: int, last: int, slivers: int) -> None:
+    """Create slices, each with its operation and event."""
     admin = Principal(schema.ADMIN, True)
     wish = {"type": "lxc", "image": "debian-12", "ssh_keys": [_key()], "ports": 1, "memory": "16M", "disk": "16M"}
+    wish |= {"count": slivers}
     for number in range(first, last):
         body = {"name": f"exp-{number:05}", "project": "default", **wish}
         slices.create(store, config, slices.Draft(body), admin)
+    s = tables.slivers.c
+    key = sa.literal(_key()[:-6]) + sa.cast(100_000 + s.serial % 900_000, sa.Text)
+    sampled = {"usage_working": 10**7, "usage_charged": 2 * 10**7, "usage_disk": 10**6, "usage_at": 1_790_000_000}
+    with store.write() as c:
+        c.execute(tables.slivers.update().values(phase=Phase.RUNNING, host_key=key, **sampled))
 
 
 def _key() -> str:
@@ -101,7 +109,7 @@ class _WithBare(server._Server):
         return app
 
 
-@contextmanager
+@contextlib.contextmanager
 def serving(config: Config) -> Iterator[None]:
     child = os.fork()
     if child == 0:
@@ -152,38 +160,46 @@ def rate(port: int, path: str, seconds: float, clients: int) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--slices", type=int, nargs="+", default=[20, 200, 1000])
+    parser.add_argument("--slivers", type=int, default=1, help="of each slice")
+    parser.add_argument("--postgresql", action="store_true", help="on a private server, not on SQLite")
     parser.add_argument("--seconds", type=float, default=3, help="of each measurement of requests a second")
     parser.add_argument("--clients", type=int, default=4, help="connections at once")
     given = parser.parse_args()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         folder.chmod(0o755)
-        with service(folder, port) as (config, store):
-            client = create_app(config, store).test_client()
-            client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {TOKEN}"
-            print(f"{'list':<20}{'slices':>8}{'ms':>10}{'queries':>9}{'KiB':>8}")
-            there = 0
-            for count in sorted(given.slices):
-                fill(config, store, there, count)
-                there = count
-                for path in LISTS:
-                    took, queries, size = measure(client, store, path)
-                    print(f"{path:<20}{count:>8}{took:>10.1f}{queries:>9}{size:>8}", flush=True)
+        url = stack.enter_context(Server()).url() if given.postgresql else ""
+        config, store = stack.enter_context(service(folder, port, url))
+        measure_lists(config, store, sorted(given.slices), given.slivers)
         server.make_directories(config)
         with serving(config):
-            for path in (f"{API}/slices?limit=1", f"{API}/slices", f"{API}/events"):
-                pairs = [
-                    (rate(port, "/bare", given.seconds, given.clients), rate(port, path, given.seconds, given.clients))
-                    for _ in range(3)
-                ]
-                bare, own = (statistics.median(side) for side in zip(*pairs, strict=True))
-                print(
-                    f"{path}: {own:.0f} requests/s, bare Flask route {bare:.0f}/s: {own / bare:.2f} of it", flush=True
-                )
+            measure_rates(port, given.seconds, given.clients)
     return 0
+
+
+def measure_lists(config: Config, store: Store, counts: list[int], slivers: int) -> None:
+    client = create_app(config, store).test_client()
+    client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {TOKEN}"
+    gc.collect()
+    gc.freeze()  # as the service does when it starts
+    print(f"{'list':<20}{'slices':>8}{'ms':>10}{'queries':>9}{'KiB':>8}")
+    there = 0
+    for count in counts:
+        fill(config, store, there, count, slivers)
+        there = count
+        for path in LISTS:
+            took, queries, size = measure(client, store, path)
+            print(f"{path:<20}{count:>8}{took:>10.1f}{queries:>9}{size:>8}", flush=True)
+
+
+def measure_rates(port: int, seconds: float, clients: int) -> None:
+    for path in (f"{API}/slices?limit=1", f"{API}/slices", f"{API}/events"):
+        pairs = [(rate(port, "/bare", seconds, clients), rate(port, path, seconds, clients)) for _ in range(3)]
+        bare, own = (statistics.median(side) for side in zip(*pairs, strict=True))
+        print(f"{path}: {own:.0f} requests/s, bare Flask route {bare:.0f}/s: {own / bare:.2f} of it", flush=True)
 
 
 if __name__ == "__main__":
