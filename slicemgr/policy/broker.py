@@ -80,7 +80,10 @@ def queue_arguments() -> Mapping[str, Any]:
 
 
 def admit(*identities: str) -> Sequence[Call]:
-    """What gives nodes their queues and their rights: one request for all of them."""
+    """What gives nodes their queues and then their rights, in two requests for all of them.
+
+    A node that can log in before its queue is bound loses its first report, although the broker confirms it.
+    """
     durable = {"vhost": VHOST, "durable": True, "auto_delete": False}
     queues = [queue for one in identities for queue in (orders(one), reports(one))]
     exchange = {**durable, "type": "fanout", "internal": False, "arguments": {}}
@@ -91,14 +94,16 @@ def admit(*identities: str) -> Sequence[Call]:
         "tags": "",
         "limits": dict(limits()),
     }
-    body = {
+    places = {
         "queues": [{**durable, "name": one, "arguments": dict(queue_arguments())} for one in queues],
         "exchanges": [{**exchange, "name": reports(one)} for one in identities],
         "bindings": [{**binding, "source": reports(one), "destination": reports(one)} for one in identities],
+    }
+    logins = {
         "users": [{**user, "name": one} for one in identities],
         "permissions": [{"user": one, "vhost": VHOST, **rights(one).body()} for one in identities],
     }
-    return (Call("POST", "/definitions", body),)
+    return Call("POST", "/definitions", places), Call("POST", "/definitions", logins)
 
 
 def expel(identity: str) -> Sequence[Call]:

@@ -43,11 +43,17 @@ def test_the_sender_is_the_name_of_the_queue() -> None:
 def test_who_is_expelled_loses_the_right_to_connect_first() -> None:
     first, *rest = broker.expel(MINE)
     assert (first.method, first.path) == ("DELETE", f"/users/{MINE}")
-    [made] = broker.admit(MINE, "node-other")
+    made = broker.admit(MINE, "node-other")[0]
     assert made.body is not None
     for kind in ("queues", "exchanges"):
         mine = {f"/{kind}/{broker.VHOST}/{one['name']}" for one in made.body[kind] if one["name"].endswith(MINE)}
         assert mine and mine <= {one.path for one in rest}, "what was made is taken away"
+
+
+def test_who_is_admitted_can_connect_last() -> None:
+    *places, logins = [one.body or {} for one in broker.admit(MINE)]
+    assert {kind for body in places for kind in body} == {"queues", "exchanges", "bindings"}
+    assert {kind: len(made) for kind, made in logins.items()} == {"users": 1, "permissions": 1}
 
 
 def test_only_certificates_and_only_tls() -> None:
