@@ -72,7 +72,7 @@ def _amounts(which: sa.ColumnElement[bool], times: int) -> sa.Select[Any]:
 
 
 def _add(c: Connection, which: sa.ColumnElement[bool], times: int) -> None:
-    statement = insert(c, t.allocations).from_select(["node", *_COUNTED], _amounts(which, times))
+    statement = insert(c, t.allocations).from_select(("node", *_COUNTED), _amounts(which, times))
     more = {name: _A[name] + statement.excluded[name] for name in _COUNTED}
     c.execute(statement.on_conflict_do_update(index_elements=["node"], set_=more))
 
