@@ -13,14 +13,16 @@ from slicemgr.policy import mirror
 from slicemgr.policy.mirror import Document, Row
 from slicemgr.store import operation_parts, rows
 from slicemgr.store import tables as t
+from slicemgr.store.dialect import among
 
 
 def document(c: Connection, node: str) -> Document:
     """All rows of a node, from one snapshot of the database."""
     found = {name: _read(c, name, condition) for name, condition in _of_node(node).items()}
+    # By name, since a condition on the rows of a node for each of these tables would take most of the time.
+    found["slices"] = _named(c, "slices", {row["slice"] for row in found["slivers"]})
     snapshots = {row["snapshot"] for row in found["sliver_snapshots"]}
     images = {row["image"] for row in (*found["slices"], *found["operations"])}
-    # By name, since a condition on the rows of a node for each of these tables would take most of the time.
     found["users"] = _named(c, "users", {row["owner"] for row in found["slices"]})
     found["projects"] = _named(c, "projects", {row["project"] for row in found["slices"]})
     found["images"] = _named(c, "images", images)
@@ -45,7 +47,6 @@ def _of_node(node: str) -> Mapping[str, sa.ColumnElement[bool]]:
     pending = sa.select(p.operation).where(part)
     return {
         "slivers": s.node == node,
-        "slices": t.slices.c.id.in_(sa.select(s.slice).where(s.node == node)),
         "sliver_snapshots": n.sliver.in_(sa.select(s.id).where(s.node == node)),
         "operations": o.id.in_(pending),
         "operation_parts": part,
@@ -55,7 +56,7 @@ def _of_node(node: str) -> Mapping[str, sa.ColumnElement[bool]]:
 
 def _named(c: Connection, name: str, keys: Collection[str]) -> list[Row]:
     key = t.metadata.tables[name].c[mirror.BY_NAME[name].key[0]]
-    return _read(c, name, key.in_(keys)) if keys else []
+    return _read(c, name, among(c, key, sorted(keys))) if keys else []
 
 
 def _read(c: Connection, name: str, condition: sa.ColumnElement[bool]) -> list[Row]:
