@@ -53,8 +53,8 @@ def apply(store: Store, reports: Sequence[Report], allowance: Allowance | None =
     answers: dict[str, Applied] = {}
     sent = [(one.identity, one.message) for one in reports if isinstance(one.message, Beat)]
     others = deque(one for one in reports if not isinstance(one.message, Beat))
-    left = beats.write(store, _without(sent, _senders(others)))
-    left += [one for one in sent if one[0] in _senders(others)]
+    senders = _senders(others)
+    left = [*beats.write(store, _without(sent, senders)), *(one for one in sent if one[0] in senders)]
     while left or others:
         with store.write() as c:
             end = time.monotonic() + _LONGEST
