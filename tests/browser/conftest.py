@@ -8,33 +8,37 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Page, Playwright, expect, sync_playwright
 from testbed import Node, eventually
 
-CHROMIUM = "/usr/bin/chromium"
+from browser.chromium import Chromium, apart
+
 PASSWORD = "correct horse battery"
 Open = Callable[..., Page]
 expect.set_options(timeout=40_000)  # ms; the default of 5 s is the interval in which an idle page polls
 
 
 @pytest.fixture(scope="package")
-def chromium() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        # The sandbox of Chromium needs namespaces that root in a container may lack; the pages are trusted.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as started:
+        yield started
+
+
+@pytest.fixture(scope="package")
+def chromium(playwright: Playwright, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with apart(playwright, tmp_path_factory.mktemp("chromium")) as started:
+        yield started
 
 
 @pytest.fixture
-def window(chromium: Browser, node: Node) -> Iterator[Open]:
+def window(chromium: Chromium, node: Node) -> Iterator[Open]:
     """Opens a separate browser; at the end, no page may have violated the policy or raised an error."""
     contexts: list[BrowserContext] = []
     wrong: list[str] = []
 
     def open_(width: int = 1280, theme: str = "light", javascript: bool = True, cookies: Page | None = None) -> Page:
-        context = chromium.new_context(
-            base_url=node.url,
+        context = chromium.context(
+            node,
             viewport={"width": width, "height": 900},
             color_scheme="dark" if theme == "dark" else "light",
             java_script_enabled=javascript,

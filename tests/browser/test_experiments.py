@@ -7,9 +7,10 @@ from pathlib import Path
 
 import published
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 from testbed import Node
 
+from browser.chromium import Chromium
 from browser.conftest import Open
 from browser.test_accessible import look
 from browser.test_admin import chief
@@ -38,12 +39,12 @@ def put_up(node: Node, folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def see(chromium: Browser, node: Node, chief: Page, place: str) -> Iterator[See]:
+def see(chromium: Chromium, node: Node, chief: Page, place: str) -> Iterator[See]:
     """Opens a page, and returns what it requested. weak: its report comes without its policy."""
     contexts = []
 
     def see(path: str, *, weak: bool = False) -> tuple[Page, list[str]]:
-        context = chromium.new_context(base_url=node.url, storage_state=chief.context.storage_state())
+        context = chromium.context(node, storage_state=chief.context.storage_state())
         contexts.append(context)
         page, asked = context.new_page(), list[str]()
         page.on("request", lambda request: asked.append(request.url))

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from openid_provider import CLIENT, SECRET, Provider
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Playwright, expect
 from tenants import PASSWORD, Tenants
 from werkzeug.serving import make_server
 
+from browser.chromium import launch
 from slicemgr.config import WebConfig
 from slicemgr.config_oidc import OidcConfig
 
@@ -35,11 +36,19 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             server.server_close()
 
 
+@pytest.fixture
+def here(playwright: Playwright) -> Iterator[Browser]:
+    """A browser that reaches the loopback of the tests."""
+    browser = launch(playwright)
+    yield browser
+    browser.close()
+
+
 @pytest.mark.parametrize("javascript", [True, False])
-def test_there_and_back(site: str, chromium: Browser, javascript: bool) -> None:
+def test_there_and_back(site: str, here: Browser, javascript: bool) -> None:
     """A new account by the button; an old one is linked by its user first."""
     wrong: list[str] = []
-    context = chromium.new_context(base_url=site, java_script_enabled=javascript)
+    context = here.new_context(base_url=site, java_script_enabled=javascript)
     page = context.new_page()
     page.on("console", lambda said: wrong.append(said.text) if "Content Security Policy" in said.text else None)
     page.goto("/images")

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from guest import Guest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Route, TimeoutError
+from playwright.sync_api import ConsoleMessage, Page, Route, TimeoutError
 from testbed import Node, eventually
 
+from browser.chromium import Chromium
 from browser.test_accessible import troubles
 
 OVER_HTTP = ("Cross-Origin-Opener-Policy", "secure context")  # messages that occur over plain http only
@@ -43,9 +44,9 @@ def pi(node: Node) -> str:
 
 
 @contextmanager
-def at(node: Node, chromium: Browser, path: str, wrong: list[str], **more: Any) -> Iterator[Page]:
+def at(node: Node, chromium: Chromium, path: str, wrong: list[str], **more: Any) -> Iterator[Page]:
     """The page of eve; errors of the browser are added to `wrong`."""
-    context = chromium.new_context(base_url=node.url, **{"viewport": {"width": 1280, "height": 800}, **more})
+    context = chromium.context(node, **{"viewport": {"width": 1280, "height": 800}, **more})
     page = context.new_page()
     page.set_default_timeout(150_000)
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -104,7 +105,7 @@ def run(page: Page, line: str, answer: str) -> None:
     eventually(lambda: answer in shown(page), f"{answer!r} is shown: {shown(page)}")
 
 
-def test_a_shell_in_the_browser(node: Node, chromium: Browser, eve: str) -> None:
+def test_a_shell_in_the_browser(node: Node, chromium: Chromium, eve: str) -> None:
     node.create("exp")
     wrong: list[str] = []
     with at(node, chromium, "/slices/exp/0/console", wrong) as page:
@@ -130,7 +131,7 @@ def test_a_shell_in_the_browser(node: Node, chromium: Browser, eve: str) -> None
     assert wrong == []
 
 
-def test_the_end_of_the_session_is_the_console_s(node: Node, chromium: Browser, eve: str) -> None:
+def test_the_end_of_the_session_is_the_console_s(node: Node, chromium: Chromium, eve: str) -> None:
     node.create("exp")
     with at(node, chromium, "/slices/exp/0/console", []) as page, node.client() as admin:
         connected(page, node)
@@ -143,7 +144,7 @@ def test_the_end_of_the_session_is_the_console_s(node: Node, chromium: Browser, 
         page.wait_for_url("**/sign-in?**")
 
 
-def test_without_its_permission_the_terminal_breaks_the_policy(node: Node, chromium: Browser, eve: str) -> None:
+def test_without_its_permission_the_terminal_breaks_the_policy(node: Node, chromium: Chromium, eve: str) -> None:
     """The control: the policy is at work, and complaints of it are noticed."""
     node.create("exp")
     wrong: list[str] = []
@@ -158,7 +159,7 @@ def test_without_its_permission_the_terminal_breaks_the_policy(node: Node, chrom
     assert any("Content Security Policy" in one for one in wrong)
 
 
-def test_the_screen_of_a_machine(guest: Guest, chromium: Browser) -> None:
+def test_the_screen_of_a_machine(guest: Guest, chromium: Chromium) -> None:
     wrong: list[str] = []
     pi(guest.node)
     with at(guest.node, chromium, f"/slices/{guest.name}/0/screen", wrong) as page:
@@ -182,7 +183,7 @@ def test_the_screen_of_a_machine(guest: Guest, chromium: Browser) -> None:
 
 
 @pytest.mark.long
-def test_a_machine_that_is_deleted_ends_its_console(node: Node, chromium: Browser, eve: str) -> None:
+def test_a_machine_that_is_deleted_ends_its_console(node: Node, chromium: Chromium, eve: str) -> None:
     node.ensure_machines()
     node.type = "kvm"
     node.create("vm", "--no-wait")
