@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, Playwright, expect, sync_playwright
 from testbed import Node, eventually
 
-from browser.chromium import Chromium, apart
+from browser.chromium import Chromium
 
 PASSWORD = "correct horse battery"
 Open = Callable[..., Page]
@@ -26,7 +26,7 @@ def playwright() -> Iterator[Playwright]:
 
 @pytest.fixture(scope="package")
 def chromium(playwright: Playwright, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    with apart(playwright, tmp_path_factory.mktemp("chromium")) as started:
+    with Chromium(playwright, tmp_path_factory.mktemp("chromium")) as started:
         yield started
 
 
