@@ -55,21 +55,22 @@ def slivers(c: Connection, node: str) -> list[Known]:
 
 def write(
     c: Connection, whole: Json, parts: Sequence[Json], projects: Mapping[int, str], usage: Sequence[Usage] = ()
-) -> None:
+) -> bool:
     """Write one sample: the node's row, its slivers' rows, the additions to the projects' accounts, and the usage.
 
-    A second sample within the same second is ignored. projects: by the slivers' serials.
+    Whether it was written: a second sample within the same second is not. projects: by the slivers' serials.
     """
     n = t.node_samples.c
     there = (n.node == whole["node"], n.resolution == whole["resolution"], n.at == whole["at"])
     if c.scalar(sa.select(n.at).where(*there)) is not None:
-        return
+        return False
     c.execute(t.node_samples.insert().values(whole))
     if parts:
         c.execute(t.samples.insert(), list(parts))
         _charge(c, parts, projects)
     if usage:
         _latest(c, usage, whole["at"])
+    return True
 
 
 def _latest(c: Connection, usage: Sequence[Usage], at: int) -> None:

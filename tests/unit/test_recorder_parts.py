@@ -183,6 +183,19 @@ def test_a_look_becomes_rows(service: Service, tmp_path: Path) -> None:
     assert (node.lxc, node.kvm, node.disk, node.disk_total) == (2, 0, 400, 1000)
 
 
+def test_a_second_sample_in_the_same_second_loses_nothing(service: Service, tmp_path: Path) -> None:
+    """Its increments are in the next sample, and an out-of-memory kill is counted once."""
+    made = recorder(service)
+    made.record(1000)
+    set_cpu(tmp_path, 4.0)
+    (tmp_path / "cgroup" / "memory" / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    made.record(1000)
+    assert (cpu_rows(service), oom_events(service)) == ([0.0], [])
+    made.record(1001)
+    assert cpu_rows(service) == [0.0, 1.5]
+    assert kill_rows(service) == [(1, True)] * 2 and len(oom_events(service)) == 2
+
+
 def kill_rows(service: Service) -> list[tuple[int, bool]]:
     s = tables.slivers.c
     with service.store.read() as c:

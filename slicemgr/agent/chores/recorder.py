@@ -79,7 +79,10 @@ class Recorder:
         )
 
     def record(self, now: int | None = None) -> None:
-        """Write one sample, then sum up and delete old samples as due. now: seconds since 1970, the present."""
+        """Write one sample, then sum up and delete old samples as due. now: seconds since 1970, the present.
+
+        Nothing happens for a second sample within the same second.
+        """
         now = int(time.time()) if now is None else now
         node = self._config.node.name
         with self._store.read() as c:
@@ -88,7 +91,8 @@ class Recorder:
         sample = self._sampler.sample(now, slivers, stats)
         with self._store.write() as c:
             projects = {one.serial: one.project for one in slivers}
-            samples.write(c, sample.whole, sample.slivers, projects, sample.usage)
+            if not samples.write(c, sample.whole, sample.slivers, projects, sample.usage):
+                return  # the next sample has its increments
             events = out_of_memory.record(c, sample.oom_kills, datetime.fromtimestamp(now, UTC))
             if self._config.joined:
                 self._report(c, now, events, {one.serial: one.id for one in slivers}, sample.usage)
