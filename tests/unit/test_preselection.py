@@ -291,3 +291,17 @@ def test_the_complete_search_is_not_needed_for_one_sliver(service: Service, monk
                 assert place(c, service, wanted(spread=spread)) == ("a",)
 
     on_testbed(service, {name: Made(site="s") for name in NAMES}, work)
+
+
+def test_nor_for_the_slivers_of_a_lost_node(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best node is the lost one; its record may say that it reports."""
+
+    def again(c: Connection, lost: str) -> tuple[str, ...]:
+        return service_placement.place_again(c, service.config, wanted(), lost).nodes
+
+    def work(c: Connection) -> None:
+        monkeypatch.setattr(nodes, "every", None)  # the complete search would fail
+        assert (again(c, "b"), again(c, "a")) == (("a",), ("b",))
+        assert place(c, service, wanted()) == ("a",), "the control: the first of two equal nodes"
+
+    on_testbed(service, {"a": Made(), "b": Made()}, work)

@@ -74,18 +74,7 @@ def place(
         (projects.limits(c, spec.project), "project quota") if allowed is None else (allowed, "project ceiling")
     )
     quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease, hint=hint, limit=limit)
-    choice, allocated = (found.choice, found.allocated) if found else _allocate(c, config, spec, rows, fit, refused)
-    order = {name: iter(grants) for name, (grants, _) in allocated.items()}
-    return Placement(
-        nodes=choice.nodes,
-        addresses={name: rows[name].address for name in allocated},
-        image=image.sha256,
-        image_name=image.name,
-        boot=boot,
-        grants=tuple(next(order[name]) for name in choice.nodes),
-        cursors={name: cursors for name, (_, cursors) in allocated.items()},
-        elsewhere=choice.refused,
-    )
+    return (found or _Chosen(rows, *_allocate(c, config, spec, rows, fit, refused))).placement(image, boot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +82,19 @@ class _Chosen:
     rows: Mapping[str, NodeRow]
     choice: Choice
     allocated: _Allocated
+
+    def placement(self, image: Row[*tuple[Any, ...]], boot: Boot) -> Placement:
+        order = {name: iter(grants) for name, (grants, _) in self.allocated.items()}
+        return Placement(
+            nodes=self.choice.nodes,
+            addresses={name: self.rows[name].address for name in self.allocated},
+            image=image.sha256,
+            image_name=image.name,
+            boot=boot,
+            grants=tuple(next(order[name]) for name in self.choice.nodes),
+            cursors={name: cursors for name, (_, cursors) in self.allocated.items()},
+            elsewhere=self.choice.refused,
+        )
 
 
 def _of_few(
@@ -121,23 +123,15 @@ def place_again(c: Connection, config: Config, spec: SliceSpec, lost: str) -> Pl
     spec: of these slivers; its image by sha256. Quotas count them already.
     """
     image = _image(c, spec.image, spec.project)
-    rows = nodes.every(c, config, image.sha256, _needs(image, spec))
-    candidates = [row.candidate for row in rows.values()]
-    candidates = [replace(one, trouble="it is lost") if one.name == lost else one for one in candidates]
-    fit, refused = placement.able(candidates, spec)
-    fit = placement.of_architecture(fit, spec, image.arch, refused)
-    choice, allocated = _allocate(c, config, spec, rows, fit, refused)
-    order = {name: iter(grants) for name, (grants, _) in allocated.items()}
-    return Placement(
-        nodes=choice.nodes,
-        addresses={name: rows[name].address for name in allocated},
-        image=image.sha256,
-        image_name=image.name,
-        boot=spec.boot,
-        grants=tuple(next(order[name]) for name in choice.nodes),
-        cursors={name: cursors for name, (_, cursors) in allocated.items()},
-        elsewhere=choice.refused,
-    )
+    found = _of_few(c, config, spec, image, {lost})
+    if found is None:
+        rows = nodes.every(c, config, image.sha256, _needs(image, spec))
+        candidates = [row.candidate for row in rows.values()]
+        candidates = [replace(one, trouble="it is lost") if one.name == lost else one for one in candidates]
+        fit, refused = placement.able(candidates, spec)
+        fit = placement.of_architecture(fit, spec, image.arch, refused)
+        found = _Chosen(rows, *_allocate(c, config, spec, rows, fit, refused))
+    return found.placement(image, spec.boot)
 
 
 def _apart(c: Connection, spec: SliceSpec) -> set[str]:
