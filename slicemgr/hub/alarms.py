@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slicemgr.errors import Failed
@@ -16,16 +16,17 @@ log = logging.getLogger(__name__)
 class Alarms:
     """raised: what the broker has too little of; empty if it takes messages, or does not answer.
 
-    file: where others on this machine find its state.
+    file: where others on this machine find its state. report: called with what it has too little of, when an alarm
+    begins.
     """
 
-    def __init__(self, api: Management, file: Path) -> None:
-        self._api, self._file = api, file
+    def __init__(self, api: Management, file: Path, report: Callable[[Sequence[str]], None] | None = None) -> None:
+        self._api, self._file, self._report = api, file, report
         self._outdated: Sequence[str] = ()
         self.raised: Sequence[str] = ()
 
     def look(self) -> None:
-        """Ask the broker. Raises Failed, or OSError if the file cannot be written."""
+        """Ask the broker. Raises Failed, StoreError, or OSError if the file cannot be written."""
         before = self.raised
         try:
             state = self._api.state()
@@ -43,3 +44,5 @@ class Alarms:
             log.warning("settings of the broker are outdated: %s: %s", "; ".join(state.outdated), state.remedy())
         self._outdated = state.outdated
         broker_state.write(self._file, state)
+        if self.raised and not before and self._report is not None:
+            self._report(self.raised)

@@ -32,6 +32,7 @@ from slicemgr.ipc.flow import Flow
 from slicemgr.ipc.wake import Listener
 from slicemgr.policy import broker, messages
 from slicemgr.policy.messages import LARGEST_UPDATES, BadMessage
+from slicemgr.service.nodes import broker_alarms
 from slicemgr.store import Store, StoreError
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,8 @@ def run(
                 listener = stack.enter_context(_listener(config))
                 stack.enter_context(chores())
                 log.info("the hub is connected to the broker at %s", config.hub.broker)
-                members, alarms = Members(store, api), Alarms(api, config.broker_file)
+                members = Members(store, api)
+                alarms = Alarms(api, config.broker_file, partial(broker_alarms.report, store, config))
                 stack.enter_context(asking(members, alarms))
                 Hub(store, members, connection, orders, leader.check, listener, alarms).run(stop)
         except (Failed, StoreError, MessageNacked, KombuError, OSError, AMQPError) as error:

@@ -6,11 +6,13 @@ import os
 import re
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from bare_service import Service
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +26,9 @@ from slicemgr.ipc import broker_state, timed_file
 from slicemgr.ipc.broker_state import DISK, MEMORY, BrokerState
 from slicemgr.main import cli
 from slicemgr.policy import broker, broker_settings
+from slicemgr.service.nodes import broker_alarms
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
 from slicemgr.web.broker_metrics import BrokerMetrics
 
 NEW = broker.configuration("192.0.2.1", 5671, 15672, {}, "/definitions.json")
@@ -171,6 +176,27 @@ def test_the_log_names_outdated_settings_once(tmp_path: Path, caplog: pytest.Log
         alarms.look()
     assert caplog.text.count("settings of the broker are outdated") == 1
     assert "broker-files /etc/slicemgr/rabbitmq --update" in caplog.text
+
+
+def test_admins_get_one_mail_when_an_alarm_begins(tmp_path: Path) -> None:
+    full = replace(FINE, alarms=(MEMORY,))
+    answers: list[Any] = [full, FINE, full, full, FINE]  # from the last
+    with Service(tmp_path / "service") as service:
+        config = replace(service.config, mail=replace(service.config.mail, server="mail.example.org"))
+        with service.store.write() as c:
+            c.execute(t.users.update().where(t.users.c.admin).values(email="root@example.org"))
+            c.execute(
+                t.users.insert().values(name="alice", admin=False, email="alice@example.org", created_at=utcnow())
+            )
+        api: Any = SimpleNamespace(state=answers.pop)
+        alarms = Alarms(api, tmp_path / "broker.json", partial(broker_alarms.report, service.store, config))
+        alarms.look()
+        assert service.count("mails") == 0
+        for _ in range(4):
+            alarms.look()
+        (letter,) = service.dump()["mails"]
+    assert (letter.recipient, letter.subject) == ("root@example.org", "the broker takes no messages")
+    assert "300 of 9000 MiB of memory are used" in letter.body
 
 
 def test_a_broker_that_does_not_answer_has_no_alarm(tmp_path: Path) -> None:

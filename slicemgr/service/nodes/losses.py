@@ -18,7 +18,7 @@ from slicemgr.store.updates import utcnow
 
 log = logging.getLogger(__name__)
 
-_N, _S, _U = t.nodes.c, t.slivers.c, t.users.c
+_N, _S = t.nodes.c, t.slivers.c
 
 
 def act(store: Store, config: Config) -> None:
@@ -52,6 +52,5 @@ def _mail(c: Connection, config: Config, row: Row[*tuple[Any, ...]], now: dateti
     ]
     if config.web.url:
         lines.append(f"{config.web.url}/nodes/{row.name}")
-    for admin in c.scalars(sa.select(_U.name).where(_U.admin, _U.enabled)).all():
-        key = f"node lost {row.name} {since} {admin}"
-        mail.queue(c, config, key, mail.About(admin), f"node {row.name} is lost", "\n\n".join(lines) + "\n", now)
+    key, subject = f"node lost {row.name} {since}", f"node {row.name} is lost"
+    mail.queue_to_admins(c, config, key, subject, "\n\n".join(lines) + "\n", now)

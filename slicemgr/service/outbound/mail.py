@@ -49,6 +49,13 @@ def queue(c: Connection, config: Config, key: str, about: About, subject: str, b
     _insert(c, key, about, to, subject, body, now)
 
 
+def queue_to_admins(c: Connection, config: Config, key: str, subject: str, body: str, now: datetime) -> None:
+    """Queue a message to each admin of the testbed. key: at most one message is ever queued for each, to each admin."""
+    u = t.users.c
+    for admin in c.scalars(sa.select(u.name).where(u.admin, u.enabled)).all():
+        queue(c, config, f"{key} {admin}", About(admin), subject, body, now)
+
+
 def queue_to(c: Connection, config: Config, key: str, address: str, subject: str, body: str, now: datetime) -> bool:
     """Queue a message to an address without an account; whether it was queued. Its text is deleted once it was sent."""
     return bool(config.mail.server) and _insert(c, key, About(""), address, subject, body, now)
