@@ -121,7 +121,19 @@ def sign_in_link(config: settings.Config, name: str) -> None:
 @click.argument("recipe")
 @click.option("--output", type=click.Path(path_type=Path), help="Where the disk image goes (default: RECIPE.qcow2).")
 @click.option("--no-security", is_flag=True, help="Without Debian's security fixes, for a mirror that has none.")
-def image_build(recipe: str, output: Path | None, no_security: bool) -> None:
+@click.option("--kernel", default="", help="`thin`: a small kernel built from source instead of Debian's.")
+@click.option("--kernel-program", multiple=True, help="A program that the thin kernel is for; can be repeated.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Where thin kernels are kept (default: importer.cache).")
+@click.pass_obj
+def image_build(
+    config: settings.Config,
+    recipe: str,
+    output: Path | None,
+    no_security: bool,
+    kernel: str,
+    kernel_program: tuple[str, ...],
+    cache: Path | None,
+) -> None:
     """Make a bootable VM disk image from a recipe (root; needs Debian's package archive)."""
     from slicemgr.builder import recipe as recipes
 
@@ -129,7 +141,9 @@ def image_build(recipe: str, output: Path | None, no_security: bool) -> None:
         click.echo(f"{phase}{'' if percent is None else f' {percent} %'}", err=True)
 
     target = output or Path(f"{recipe}.qcow2")
-    recipes.build(recipes.directory(recipe), target, progress, security=not no_security)
+    chosen = recipes.with_kernel(recipes.load(recipes.directory(recipe)), kernel, kernel_program)
+    kernels = cache or config.importer.cache / "kernels"
+    recipes.build(chosen, target, progress, cache=kernels, security=not no_security)
     click.echo(str(target))
 
 

@@ -5,9 +5,10 @@ Sizes are bytes, times are timezone-aware UTC datetimes, CPU is in cores (0.5 = 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 IDS_PER_SLIVER = 65536
@@ -47,6 +48,13 @@ class Boot(StrEnum):
     BIOS = "bios"
     UEFI = "uefi"
     DIRECT = "direct"  # the kernel and initrd that the import found in the image
+
+
+class Machine(StrEnum):
+    """The hardware of a kvm sliver. `thin`: only what a kernel needs to run; no firmware, no screen."""
+
+    STANDARD = "standard"
+    THIN = "thin"
 
 
 class Init(StrEnum):
@@ -199,6 +207,7 @@ class SliceSpec:
     ssh_keys: tuple[str, ...]
     where: Where = Where()
     boot: Boot = Boot.LOADER
+    machine: Machine = Machine.STANDARD
     init: Init = Init.MINIMAL
     user_data: str = ""
     project: str = DEFAULT_PROJECT
@@ -210,7 +219,8 @@ class BootFacts:
     """The facts that the import found for booting an image.
 
     bios: a boot sector with code; uefi: an EFI system partition. kernel, initrd: paths inside the image, "" if there is
-    none; root: the kernel's arguments that name the root file system.
+    none; root: the kernel's arguments that name the root file system. mmio: the kernel itself finds devices that have
+    no PCI bus.
     """
 
     bios: bool = False
@@ -218,6 +228,11 @@ class BootFacts:
     kernel: str = ""
     initrd: str = ""
     root: str = ""
+    mmio: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts for a row. Nodes of earlier versions, which do not know `mmio`, read it if it is not set."""
+        return {name: value for name, value in asdict(self).items() if name != "mmio" or value}
 
     def choose(self, wanted: Boot) -> Boot | None:
         """How an image boots if `wanted` is requested; None if that is impossible."""
@@ -272,6 +287,7 @@ class Sliver:
     image_size: int = 0  # the disk size of the image in bytes
     boot: Boot = Boot.BIOS
     boot_facts: BootFacts = NO_BOOT
+    machine: Machine = Machine.STANDARD
     init: Init = Init.MINIMAL
     user_data: str = ""
     project: str = DEFAULT_PROJECT

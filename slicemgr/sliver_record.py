@@ -13,7 +13,7 @@ from typing import Any
 
 from slicemgr import names
 from slicemgr.errors import Refused, invalid
-from slicemgr.model import Boot, BootFacts, Desired, Init, Limits, PortBlock, Sliver, SliverType
+from slicemgr.model import Boot, BootFacts, Desired, Init, Limits, Machine, PortBlock, Sliver, SliverType
 
 _VERSION = 1
 _SAME = (  # fields of the same name and form
@@ -35,7 +35,8 @@ def to_json(sliver: Sliver) -> dict[str, Any]:
         "limits": asdict(sliver.limits),
         "ssh_keys": list(sliver.ssh_keys),
         "boot": sliver.boot.value,
-        "boot_facts": asdict(sliver.boot_facts),
+        "boot_facts": sliver.boot_facts.to_json(),
+        "machine": sliver.machine.value,
         "init": sliver.init.value,
     }
 
@@ -57,7 +58,8 @@ def from_json(raw: object) -> Sliver:
             ssh_keys=keys,
             boot=Boot(raw["boot"]),
             boot_facts=BootFacts(**raw["boot_facts"]),
-            init=Init(raw.get("init", Init.MINIMAL)),  # records of earlier versions have none
+            machine=Machine(raw.get("machine", Machine.STANDARD)),  # records of earlier versions have none
+            init=Init(raw.get("init", Init.MINIMAL)),
         )
         ipaddress.IPv4Address(sliver.address)
     except (KeyError, TypeError, ValueError) as error:

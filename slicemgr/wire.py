@@ -82,6 +82,7 @@ class Slice(TypedDict):
     image: str
     image_sha256: str
     boot: str | None
+    machine: NotRequired[str | None]
     init: NotRequired[str | None]
     on_loss: NotRequired[str]
     snapshots: NotRequired[int]
@@ -144,6 +145,7 @@ class SliceRequest(TypedDict, total=False):
     io_rate: int | str
     io_ops: int
     boot: str
+    machine: str
     init: str
     on_loss: str
     user_data: str

@@ -74,7 +74,7 @@ def ensure_image(name: str = RECIPE) -> Path:
     with locked(RUN):
         if not image.exists() or image.stat().st_mtime < newest:
             say(f"building the VM disk image {image.name} (once)")
-            words = (VENV / "bin/slicectl", "image", "build", name, "--output", image)
+            words = (VENV / "bin/slicectl", "image", "build", name, "--output", image, "--cache", RUN / "kernels")
             if run(*words, check=False).returncode != 0:
                 say("once more, without security fixes")
                 run(*words, "--no-security")

@@ -39,6 +39,7 @@ SLICE_REQUEST: dict[str, object] = {
         "io_rate": {**_SIZE, "description": "bytes per second, or text such as 20M; kvm only"},
         "io_ops": {"type": "integer", "minimum": 10, "description": "block operations per second; kvm only"},
         "boot": {"type": "string", "enum": ["loader", "bios", "uefi", "direct"], "description": "kvm only"},
+        "machine": {"type": "string", "enum": ["standard", "thin"], "default": "standard", "description": "kvm only"},
         "init": {"type": "string", "enum": ["minimal", "systemd"], "default": "minimal", "description": "lxc only"},
         "user_data": {"type": "string", "maxLength": 65536, "description": "a cloud-config or a script"},
         "net_in": _RATE,
@@ -195,6 +196,7 @@ class Slice(Schema):
     image = fields.String()
     image_sha256 = fields.String()
     boot = fields.String(allow_none=True, metadata={"description": "how a kvm slice boots: bios, uefi or direct"})
+    machine = fields.String(allow_none=True, metadata={"description": "hardware of kvm slivers: standard or thin"})
     init = fields.String(allow_none=True, metadata={"description": "the init of lxc slivers: minimal or systemd"})
     on_loss = fields.String(metadata={"description": "what happens to slivers on a lost node: keep or rebuild"})
     snapshots = fields.Integer(metadata={"description": "number of snapshots; deleted with the slice"})
@@ -279,7 +281,7 @@ class Image(Schema):
     file_size = fields.Integer()
     arch = fields.String()
     os = fields.String()
-    boot = fields.Dict(metadata={"description": "boot methods and boot data: bios, uefi, kernel, initrd, root"})
+    boot = fields.Dict(metadata={"description": "boot methods and boot data: bios, uefi, kernel, initrd, root, mmio"})
     systemd = fields.Boolean(
         allow_none=True, metadata={"description": "whether lxc slivers can use its systemd as init; null: not known"}
     )

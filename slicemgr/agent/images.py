@@ -175,7 +175,7 @@ class Importer:
                 arch=tree.arch,
                 os=tree.os_name,
                 virtual_size=facts.virtual_size,
-                boot=asdict(tree.boot),
+                boot=tree.boot.to_json(),
                 base_size=tree.bytes if tree.arch else 0,
                 systemd=bool(tree.arch) and has_systemd(names.base_dir(self._config.node.pool, sha256)),
             ),
@@ -277,7 +277,7 @@ class Importer:
 
     def note(self, sha256: str, known: disk_image.TreeFacts) -> None:
         """Record that this node has files of an image. known: the findings in its base."""
-        atomic_file.write(note_file(self._config, sha256), json.dumps(asdict(known)))
+        atomic_file.write(note_file(self._config, sha256), json.dumps({**asdict(known), "boot": known.boot.to_json()}))
 
     def receive(self, image: Image, file: Path, progress: Progress) -> None:
         """Make the base from its stream, which has the right sha256. Raises Refused or Failed; no base remains then.

@@ -19,16 +19,17 @@ from slicemgr.model import MIB
 _TIME = 600.0
 
 
-def assemble(tree: Path, disk: Path, layout: Layout, kernel_options: str) -> None:
+def assemble(tree: Path, disk: Path, layout: Layout, kernel_options: str | None) -> None:
     """Write `disk` from `tree`. This adds fstab and GRUB's files to the tree, and moves a separate /boot out of it.
 
-    Needs free space beside `disk`. Raises Refused for a tree that cannot boot, or CommandFailed.
+    kernel_options: of the boot loader; None for a disk without one. Needs free space beside `disk`. Raises Refused for
+    a tree that cannot boot, or CommandFailed.
     """
     ids = DiskIds(uuid.uuid4(), uuid.uuid4(), int.from_bytes(os.urandom(4)))
     grub.write(tree / "etc/fstab", fstab(layout, ids))
     if layout.esp:
         (tree / "boot/efi").mkdir()
-    sector, core = grub.install(tree, layout, ids, kernel_options)
+    loader = None if kernel_options is None else grub.install(tree, layout, ids, kernel_options)
     with disk.open("xb") as file:
         file.truncate(layout.size)
     script = table_script(layout).encode()
@@ -45,10 +46,12 @@ def assemble(tree: Path, disk: Path, layout: Layout, kernel_options: str) -> Non
             _make_ext4(tree, disk, layout.root, ids.root)
         case "btrfs":
             _make_btrfs(tree, disk, layout.root, ids.root)
-    with disk.open("r+b") as file:
-        file.write(sector)
-        file.seek(layout.core.start)
-        file.write(core)
+    if loader is not None:
+        sector, core = loader
+        with disk.open("r+b") as file:
+            file.write(sector)
+            file.seek(layout.core.start)
+            file.write(core)
 
 
 def _make_ext4(tree: Path, disk: Path, part: Part, identity: uuid.UUID) -> None:

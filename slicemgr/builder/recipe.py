@@ -1,7 +1,8 @@
 """Image recipes: build a bootable VM disk image from a folder (by mmdebstrap, then `disk_assembly`).
 
 A recipe is `images/NAME/recipe.toml`. Its folder `files/` is copied over the tree, and its hooks run on the tree. Parts
-are folders of the same form with a `part.toml`; several recipes can include the same part.
+are folders of the same form with a `part.toml`; several recipes can include the same part. An image with a thin kernel
+(`guest_kernel`) has no boot loader: the node boots its kernel directly.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import tomllib
 import typing
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 
-from slicemgr.builder import disk_assembly
+from slicemgr.builder import disk_assembly, guest_kernel
 from slicemgr.config import PACKAGE, parse_size
 from slicemgr.drivers import command
 from slicemgr.drivers.importer.disk_layout import FILESYSTEMS, TABLES, Layout, lay_out
@@ -33,6 +34,7 @@ _CONVERT_TIME = 900.0
 _APT_OPTION = re.compile(r'Acquire::(?:https?::|Check-|Retries|ForceIPv|Max-FutureTime)[\w:./-]* "[^"]+";')
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")  # a suite, an architecture or a component, but not an option
 _KERNEL_OPTIONS = re.compile(r"[A-Za-z0-9 _.,:=/+@-]*")  # no characters that GRUB's configuration would interpret
+_BOOT_PACKAGES = ("linux-image-", "grub-", "shim-")
 _PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?")
 
 
@@ -43,6 +45,8 @@ class Recipe:
     include: parts, as names of folders beside the recipe's. The recipe's lists are appended to theirs, and its other
     values replace theirs. table: `gpt` or `dos`. root: the file system, `ext4` or `btrfs`. boot: bytes of a separate
     ext4 /boot, or 0. uefi: boots on UEFI too; every disk boots on a BIOS.
+    kernel: "" for that of a package, or `thin`: built from source, without a boot loader. kernel_programs: programs of
+    `kernel-thin/kernel.toml` whose options a thin kernel has too.
     exclude, keep: dpkg path filters for this disk. hooks: scripts beside the recipe, which sh runs with the tree as $1.
     folders: of the parts and of the recipe.
     """
@@ -59,6 +63,8 @@ class Recipe:
     boot: int = 0
     uefi: bool = False
     kernel_options: str = "console=ttyS0"
+    kernel: str = ""
+    kernel_programs: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     hooks: tuple[str, ...] = ()
@@ -99,8 +105,22 @@ def load(recipe_dir: Path) -> Recipe:
     for name in sorted(_NEEDED - values.keys()):
         raise invalid(f"recipe.{name}", "is missing")
     recipe = Recipe(**values, folders=(*folders, recipe_dir))
-    _check(recipe)
+    check(recipe)
     return recipe
+
+
+def with_kernel(recipe: Recipe, kernel: str, programs: Sequence[str]) -> Recipe:
+    """The recipe with another kernel, if `kernel` names one, and with the options of more programs.
+
+    The packages with Debian's kernel and boot loader are left out of an image with a thin kernel. Raises Refused.
+    """
+    kernel, programs = kernel or recipe.kernel, (*recipe.kernel_programs, *programs)
+    if kernel:
+        packages = tuple(name for name in recipe.packages if not name.startswith(_BOOT_PACKAGES))
+        recipe = replace(recipe, packages=packages, uefi=False)
+    chosen = replace(recipe, kernel=kernel, kernel_programs=tuple(sorted(set(programs))))
+    check(chosen)
+    return chosen
 
 
 def _read(file: Path) -> dict[str, typing.Any]:
@@ -130,7 +150,8 @@ def _convert(name: str, kind: object, value: object) -> object:
     raise invalid(f"recipe.{name}", f"{value!r} has the wrong type")
 
 
-def _check(recipe: Recipe) -> None:
+def check(recipe: Recipe) -> None:
+    """Raise Refused for a recipe with wrong values, which names the key."""
     for package in recipe.packages:
         if not _PACKAGE_NAME.fullmatch(package):
             raise invalid("recipe.packages", f"{package!r} is not the name of a package")
@@ -147,15 +168,27 @@ def _check(recipe: Recipe) -> None:
         raise invalid("recipe.root", f"{recipe.root!r} is unknown", " or ".join(FILESYSTEMS))
     if recipe.uefi and (recipe.table, recipe.architecture) != ("gpt", "amd64"):
         raise invalid("recipe.uefi", "needs an EFI partition and amd64's boot loader", 'table = "gpt" and amd64')
+    if recipe.kernel:
+        _check_kernel(recipe)
+    elif recipe.kernel_programs:
+        raise invalid("recipe.kernel_programs", "are for thin kernels only", 'kernel = "thin"')
 
 
-def build(recipe_dir: Path, output: Path, progress: Progress, *, security: bool = True) -> None:
+def _check_kernel(recipe: Recipe) -> None:
+    if recipe.kernel not in guest_kernel.KERNELS:
+        raise invalid("recipe.kernel", f"{recipe.kernel!r} is unknown", " or ".join(guest_kernel.KERNELS))
+    if (recipe.architecture, recipe.root, recipe.boot) != ("amd64", "ext4", 0):
+        raise invalid("recipe.kernel", "a thin kernel boots one root of ext4 on amd64", 'root = "ext4" and no boot')
+    guest_kernel.wanted(recipe.kernel_programs)
+
+
+def build(recipe: Recipe, output: Path, progress: Progress, *, cache: Path, security: bool = True) -> None:
     """Build the qcow2 disk image `output` from a recipe. Needs root, about 2 GiB beside `output`, and a mirror.
 
-    security: False omits Debian's security fixes, for a mirror without them. progress: called with a phase, and a
-    percentage or None. `output` is created atomically. Raises Refused or Failed.
+    cache: the directory where thin kernels are kept. security: False omits Debian's security fixes, for a mirror
+    without them. progress: called with a phase, and a percentage or None. `output` is created atomically. Raises
+    Refused or Failed.
     """
-    recipe = load(recipe_dir)
     layout = recipe.layout
     if os.geteuid() != 0:
         raise Refused(Code.DENIED, "building an image needs root", hint="run it with sudo")
@@ -170,8 +203,11 @@ def build(recipe_dir: Path, output: Path, progress: Progress, *, security: bool 
             # A mount namespace of its own removes the tree's mounts, even if mmdebstrap is killed.
             argv = ["unshare", "--mount", *bootstrap_argv(recipe, tree, sources, options)]
             command.run(argv, timeout=_BUILD_TIME)
+            if recipe.kernel:
+                progress("building the kernel", None)
+                _add_kernel(recipe, tree, cache, sources, options)
             progress("making the disk", None)
-            disk_assembly.assemble(tree, raw, layout, recipe.kernel_options)
+            disk_assembly.assemble(tree, raw, layout, None if recipe.kernel else recipe.kernel_options)
             progress("packing the disk", None)
             command.run(pack_argv(raw, packed), timeout=_CONVERT_TIME)
         except command.CommandFailed as error:
@@ -180,6 +216,17 @@ def build(recipe_dir: Path, output: Path, progress: Progress, *, security: bool 
             ) from error
         packed.chmod(0o644)
         packed.replace(output)
+
+
+def _add_kernel(recipe: Recipe, tree: Path, cache: Path, sources: Sequence[str], options: Sequence[str]) -> None:
+    """Put the recipe's thin kernel into its tree; a compilation in a Debian of its own if the cache has it not."""
+
+    def install(place: Path, packages: Sequence[str]) -> None:
+        bare = Recipe(recipe.suite, recipe.architecture, tuple(packages), 0)
+        command.run(["unshare", "--mount", *bootstrap_argv(bare, place, sources, options)], timeout=_BUILD_TIME)
+
+    made = guest_kernel.ensure(cache, recipe.kernel_programs, install, os.cpu_count() or 1)
+    guest_kernel.place_in(tree, made)
 
 
 def pack_argv(raw: Path, packed: Path) -> list[str]:

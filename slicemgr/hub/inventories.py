@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import sqlalchemy as sa
@@ -214,7 +214,7 @@ def _check(record: Sliver) -> None:
     for key in record.ssh_keys:
         if len(key) > _LONGEST_KEY or not key.isprintable():
             raise ValueError
-    updates.boot(asdict(record.boot_facts))
+    updates.boot(record.boot_facts.to_json())
     for field in fields(Limits):
         _limit(getattr(record.limits, field.name), optional=field.default is None)
 

@@ -10,7 +10,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -134,11 +134,11 @@ def _imported(value: Any) -> ImageState:
 def boot(value: Any) -> dict[str, Any]:
     """The facts of an image for booting it, whose texts become paths in the image and arguments of its kernel."""
     found = BootFacts(**value)
-    if type(found.bios) is not bool or type(found.uefi) is not bool:
+    if any(type(one) is not bool for one in (found.bios, found.uefi, found.mmio)):
         raise TypeError
     for text, pattern in ((found.kernel, _PATH), (found.initrd, _PATH), (found.root, _ROOT)):
         _matching(pattern)(text)
-    return asdict(found)
+    return found.to_json()
 
 
 def _flag(value: Any) -> bool:

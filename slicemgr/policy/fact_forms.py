@@ -43,7 +43,7 @@ _NUMBERS = (
 _FLAGS = ("io_weight", "net_rate", "uefi", "forwarded")
 _TEXTS = (
     *("slicemgr", "kernel", "machine", "cpu_model", "cgroup", "quota", "filesystem", "firewall", "boot_id"),
-    *("acceleration", "acceleration_reason", "inits_reason", "addresses"),
+    *("acceleration", "acceleration_reason", "inits_reason", "machines_reason", "addresses"),
 )
 FORMS: Mapping[str, Form] = {
     **dict.fromkeys(_NUMBERS, _number),
@@ -54,6 +54,7 @@ FORMS: Mapping[str, Form] = {
     "kinds": _table(_flag),
     "kinds_reason": _table(_text),
     "inits": _table(_flag),
+    "machines": _table(_flag),
     "start_wait": _table(_number),
 }
 

@@ -68,7 +68,7 @@ TABLES = (
         ("id",),
         (
             *("name", "project", "owner", "type", "image", "count", "ssh_keys"),
-            *("boot", "init", "user_data", "created_at"),
+            *("boot", "machine", "init", "user_data", "created_at"),
         ),
         fixed={"expires_at": _NEVER},
     ),

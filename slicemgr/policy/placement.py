@@ -14,7 +14,7 @@ from typing import Any
 
 from slicemgr.config import LimitsConfig, NetworkConfig
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import Boot, Init, PortBlock, SliceSpec, SliverType, Spread
+from slicemgr.model import Boot, Init, Machine, PortBlock, SliceSpec, SliverType, Spread
 from slicemgr.policy import allocate
 
 SILENT = timedelta(seconds=90)  # since the last report of an agent, which are 30 s apart; its node gets no new slivers
@@ -145,6 +145,9 @@ def check_able(node: Candidate, spec: SliceSpec) -> None:
         raise invalid("cpu", message, f"at most {cpus}")
     if spec.boot is Boot.UEFI and not node.facts.get("uefi", False):
         raise invalid("boot", f"node {node.name} has no UEFI firmware", "install the package ovmf on the node")
+    if spec.machine is Machine.THIN and not node.facts.get("machines", {}).get(Machine.THIN.value, False):
+        reason = node.facts.get("machines_reason", "its agent is of an earlier version")
+        raise invalid("machine", f"node {node.name} cannot run thin machines: {reason}", "use standard")
     if spec.init is Init.SYSTEMD and not node.facts.get("inits", {}).get(Init.SYSTEMD.value, False):
         reason = node.facts.get("inits_reason", "its agent is of an earlier version")
         raise invalid("init", f"node {node.name} cannot run systemd in containers: {reason}", "use minimal")

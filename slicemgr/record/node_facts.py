@@ -14,13 +14,13 @@ from slicemgr.config import Config
 from slicemgr.drivers.kernel import cgroup, counters, subtrees
 from slicemgr.drivers.libvirt.acceleration import Found
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
-from slicemgr.drivers.libvirt.machine_xml import FIRMWARE
+from slicemgr.drivers.libvirt.machine_xml import FIRMWARE, MICROVM
 from slicemgr.drivers.network import traffic
 from slicemgr.drivers.storage import btrfs_space
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, SlicemgrError
 from slicemgr.ipc import clock_offset
-from slicemgr.model import Init, SliverType
+from slicemgr.model import Init, Machine, SliverType
 
 _MOST_DENIED = 32  # networks in the facts, which are limited
 
@@ -83,6 +83,9 @@ def gather(config: Config, pool: Pool, hypervisor: Hypervisor, machines: Found |
     facts["acceleration_reason"] = machines.reason if machines else reasons[SliverType.KVM.value]
     facts["uefi"] = FIRMWARE.exists()
     facts["kinds"], facts["kinds_reason"] = types, reasons
+    thin = machines is not None and machines.acceleration is not None and hypervisor.has_machine(MICROVM)
+    facts["machines"] = {Machine.STANDARD.value: True, Machine.THIN.value: thin}
+    facts["machines_reason"] = "" if thin else f"its libvirt or QEMU has no machine {MICROVM}"
     lacks = subtrees.missing()
     facts["inits"], facts["inits_reason"] = {Init.MINIMAL.value: True, Init.SYSTEMD.value: not lacks}, lacks
     return facts

@@ -163,7 +163,7 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
             sa.cast(sl.ssh_keys, sa.Text),
             *(sl.count, s.host_key, s.generation, s.phase, s.error),
             *(i.format, i.virtual_size, sa.cast(i.boot, sa.Text), sl.boot, sl.user_data, sl.project),
-            *(s.origin, s.inherited, s.epoch, sl.init),
+            *(s.origin, s.inherited, s.epoch, sl.init, sl.machine),
             *(s[name] for name in _LIMITS),
         )
         .select_from(t.slivers)
@@ -208,7 +208,7 @@ def _sliver_row(
         address=row[9],
         ports=model.PortBlock(row[10], row[11]),
         uid_first=row[12],
-        limits=model.Limits(*row[29:]),
+        limits=model.Limits(*row[30:]),
         ssh_keys=_keys(row[13]),
         siblings=row[14],
         host_key=row[15],
@@ -223,6 +223,7 @@ def _sliver_row(
         inherited=row[26],
         epoch=row[27],
         init=model.Init(row[28]),
+        machine=model.Machine(row[29]),
         snapshots=shall_have,
         peers=peers,
     )

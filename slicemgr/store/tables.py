@@ -462,6 +462,7 @@ slices = sa.Table(
     _number("count"),
     sa.Column("ssh_keys", sa.JSON, nullable=False),
     _text("boot", server_default=sa.text("'loader'")),
+    _text("machine", server_default=sa.text("'standard'")),
     _text("init", server_default=sa.text("'minimal'")),
     _empty("user_data"),
     sa.Column("created_at", UtcTime, nullable=False),

@@ -11,7 +11,7 @@ import pytest
 from slicemgr.drivers.libvirt.container_xml import MASKED_DIRS, MASKED_FILES
 from slicemgr.drivers.libvirt.domain_xml import domain_xml
 from slicemgr.drivers.libvirt.host import Acceleration, Host
-from slicemgr.model import GIB, MIB, Boot, BootFacts, Desired, Init, Limits, PortBlock, Sliver, SliverType
+from slicemgr.model import GIB, MIB, Boot, BootFacts, Desired, Init, Limits, Machine, PortBlock, Sliver, SliverType
 
 PLACE = Host(
     root=Path("/run/slicemgr/root"),
@@ -60,6 +60,33 @@ CASES = {
             limits=replace(SLIVER.limits, cpu=2.5, memory_soft=256 * MIB, io_weight=500, io_rate=20 * MIB, io_ops=400),
         ),
         replace(PLACE, acceleration=Acceleration.EMULATION),
+    ),
+    "kvm-thin": (
+        replace(
+            MACHINE,
+            boot=Boot.DIRECT,
+            machine=Machine.THIN,
+            boot_facts=BootFacts(kernel="/boot/vmlinuz-6.1-thin", root="root=/dev/vda1", mmio=True),
+        ),
+        PLACE,
+    ),
+    "kvm-thin-emulated": (
+        replace(
+            MACHINE,
+            boot=Boot.DIRECT,
+            machine=Machine.THIN,
+            boot_facts=BootFacts(kernel="/boot/vmlinuz-6.1-thin", root="root=/dev/vda1", mmio=True),
+        ),
+        replace(PLACE, acceleration=Acceleration.EMULATION),
+    ),
+    "kvm-thin-pci": (
+        replace(
+            MACHINE,
+            boot=Boot.DIRECT,
+            machine=Machine.THIN,
+            boot_facts=BootFacts(kernel="/boot/vmlinuz-6.1", initrd="/boot/initrd.img-6.1", root="root=UUID=a-b"),
+        ),
+        PLACE,
     ),
     "kvm-direct-raw": (
         replace(

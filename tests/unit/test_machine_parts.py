@@ -90,7 +90,11 @@ def test_a_kernel_of_strange_digits_is_none() -> None:
     ],
 )
 def test_where_the_root_is(root: RootDevice, argument: str) -> None:
-    assert boot_loader.root_argument(root) == argument
+    assert boot_loader.root_argument(root, initrd=True) == argument
+
+
+def test_a_kernel_without_an_initrd_gets_its_root_by_device() -> None:
+    assert boot_loader.root_argument(RootDevice("/dev/sda1", "", "1f-2"), initrd=False) == "root=/dev/vda1"
 
 
 def test_how_a_disk_boots_by_its_sector_and_partitions() -> None:

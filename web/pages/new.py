@@ -30,7 +30,7 @@ OWN = "own"  # the choice of a custom size
 _WHERE = ("node", "site", "spread", "apart", "on_loss")  # shown if there are several nodes
 FIELDS = (
     *("name", "project", "type", "image", "size", "cpu", "memory", "disk", "count", "lease"),
-    *("ports", "net_in", "net_out", "boot", "init", "keys", "more_keys", "user_data", "reason"),
+    *("ports", "net_in", "net_out", "boot", "machine", "init", "keys", "more_keys", "user_data", "reason"),
     *_WHERE,
 )
 _PLAIN = ("name", "project", "type", "image", "count", "lease", "ports", "net_in", "net_out", "user_data", *_WHERE)
@@ -132,6 +132,8 @@ def _body(form: Form) -> dict[str, Any]:
     body |= _size(form)
     if form["boot"] and form["type"] == "kvm":
         body["boot"] = form["boot"]
+    if form["machine"] and form["type"] == "kvm":
+        body["machine"] = form["machine"]
     if form["init"] and form["type"] == "lxc":
         body["init"] = form["init"]
     if "user_data" in body:

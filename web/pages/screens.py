@@ -21,7 +21,7 @@ blueprint = shell.blueprint("screens", under="slices_page.mine")
 
 @blueprint.route(_WHAT)
 def show(name: str, index: int, what: str) -> Response:
-    """Show the page. Refused(NOT_FOUND, DENIED), or INVALID for the screen of a container."""
+    """Show the page. Refused(NOT_FOUND, DENIED), or INVALID for the screen of a sliver without one."""
     project = request.args.get("project") or None
     with state().store.read() as c:
         place = consoles.find(c, name, index, principal(), project=project, screen=what == "screen")
@@ -31,6 +31,7 @@ def show(name: str, index: int, what: str) -> Response:
         name=name,
         index=index,
         type=place.type,
+        screen=place.screen,
         nonce=nonce,
         ticket=url_for("screens.ticket", name=name, index=index, what=what, project=place.project),
         other=url_for(

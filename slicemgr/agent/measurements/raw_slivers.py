@@ -23,7 +23,7 @@ from slicemgr.drivers.libvirt.domain_xml import domain_xml, host_memory
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
 from slicemgr.drivers.storage.btrfs import Pool
 from slicemgr.errors import Code, Refused
-from slicemgr.model import IDS_PER_SLIVER, Boot, Desired, Image, Limits, PortBlock, Sliver, SliverType
+from slicemgr.model import IDS_PER_SLIVER, Boot, Desired, Image, Limits, Machine, PortBlock, Sliver, SliverType
 
 _LAST_IDS = 65000 * IDS_PER_SLIVER  # outside the range that allocation uses
 _PATTERN = 900  # index of the snapshot that the others are copied from
@@ -145,6 +145,7 @@ def slivers(config: Config, image: Image, params: Mapping[str, Any]) -> list[Sli
             image_size=image.virtual_size,
             boot=boot or Boot.DIRECT,
             boot_facts=image.boot,
+            machine=Machine(params.get("machine", Machine.STANDARD)),
         )
         for index in range(int(params["count"]))
     ]

@@ -50,6 +50,11 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
     help="Boot method of kvm slivers (default: the boot loader of the image).",
 )
 @click.option(
+    "--machine",
+    metavar="standard|thin",
+    help="Hardware of kvm slivers: thin has no firmware and no screen, and boots the kernel directly (standard).",
+)
+@click.option(
     "--init",
     metavar="minimal|systemd",
     help="First process of lxc slivers: a small script, or the systemd of the image (minimal).",

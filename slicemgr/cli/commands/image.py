@@ -110,7 +110,23 @@ def push_image(name: str, nodes: tuple[str, ...], no_wait: bool) -> int:
 @click.argument("recipe")
 @click.option("--output", "target", metavar="FILE", help="Output file (RECIPE.qcow2).")
 @click.option("--no-security", is_flag=True, help="Skip the security updates of Debian, for mirrors without them.")
-def build_image(recipe: str, target: str | None, no_security: bool) -> None:
+@click.option("--kernel", type=click.Choice(["thin"]), help="A small kernel built from source instead of Debian's.")
+@click.option(
+    "--kernel-program",
+    "programs",
+    multiple=True,
+    metavar="PROGRAM",
+    help="Add to the thin kernel what PROGRAM needs: netfilter, containers, redis, nginx or python. Can be repeated.",
+)
+@click.option("--cache", help="Directory that keeps thin kernels (default: the node's importer.cache).")
+def build_image(
+    recipe: str,
+    target: str | None,
+    no_security: bool,
+    kernel: str | None,
+    programs: tuple[str, ...],
+    cache: str | None,
+) -> None:
     """Build a bootable disk image from a recipe on this computer (root). Import it afterwards.
 
     \b
@@ -118,10 +134,14 @@ def build_image(recipe: str, target: str | None, no_security: bool) -> None:
     debian-12-i386   32-bit, ext4, netplan; BIOS
     debian-12-btrfs  amd64, MBR, separate /boot, btrfs root, ifupdown; BIOS
     debian-12-small  amd64, without systemd and cloud-init; boots within seconds
+    debian-12-thin   the same with a thin kernel, without a boot loader; boots directly
     """
     program = str(Path(sys.argv[0]).resolve().with_name("slicemgr"))
     words = [program, "image-build", recipe, *(["--output", target] if target else [])]
     words += ["--no-security"] if no_security else []
+    words += ["--kernel", kernel] if kernel else []
+    words += [word for program_name in programs for word in ("--kernel-program", program_name)]
+    words += ["--cache", cache] if cache else []
     replace_process(words, "install slicemgr on this machine")
 
 

@@ -39,12 +39,21 @@ def kernel(boot: Sequence[str], top: Sequence[str]) -> tuple[str, str]:
     return f"/boot/{newest[0]}", f"/boot/{initrd}" if initrd else ""
 
 
+def mmio(config: bytes) -> bool:
+    """Whether the kernel with this configuration finds its disk without a PCI bus and without modules."""
+    return {b"CONFIG_VIRTIO_MMIO=y", b"CONFIG_VIRTIO_BLK=y"} <= set(config.splitlines())
+
+
 def _order(version: str) -> tuple[tuple[int, int | str], ...]:
     """A sort key for kernel versions, so that 6.10 sorts after 6.9."""
     return tuple((1, int(part)) if part.isdigit() else (0, part) for part in re.split(r"([0-9]+)", version))
 
 
-def root_argument(root: RootDevice) -> str:
-    """The kernel argument that names the root, by the file system's UUID if it is known."""
-    where = f"root=UUID={root.uuid}" if root.uuid else f"root={root.device.replace('/dev/sd', '/dev/vd')}"
+def root_argument(root: RootDevice, *, initrd: bool) -> str:
+    """The kernel argument that names the root, by the file system's UUID if it is known.
+
+    initrd: whether there is one. A kernel alone finds no file system by its UUID: it takes the device.
+    """
+    by_uuid = root.uuid and initrd
+    where = f"root=UUID={root.uuid}" if by_uuid else f"root={root.device.replace('/dev/sd', '/dev/vd')}"
     return f"{where} rootflags=subvol={root.subvolume}" if root.subvolume else where

@@ -42,7 +42,7 @@ IMPORT_BOUNDS = Bounds(memory=3 << 30, data=4 << 30, cpu=3600, file=1 << 30, scr
 _SECTOR = 512
 _MACHINES = {3: "i686", 62: "x86_64", 183: "aarch64", 40: "armv7l", 243: "riscv64"}  # e_machine of ELF
 _PROGRAMS = ("bin/sh", "usr/bin/sh", "bin/busybox", "sbin/init", "usr/bin/env", "usr/lib/systemd/systemd")
-_LARGEST_PROGRAM, _LARGEST_RELEASE = 1 << 24, 1 << 16  # bytes
+_LARGEST_PROGRAM, _LARGEST_RELEASE, _LARGEST_KERNEL_CONFIG = 1 << 24, 1 << 16, 1 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,9 @@ def extract(
             streamed = unpack.unpack(stream, target, meter, lambda: image_findings.complete(importer.line()))
     except CommandFailed as error:
         raise image_findings.broken(error.stderr) from error
-    return facts_of(target, streamed, replace(loader, root=boot_loader.root_argument(root)))
+    facts = facts_of(target, streamed, loader)
+    where = boot_loader.root_argument(root, initrd=bool(facts.boot.initrd))
+    return replace(facts, boot=replace(facts.boot, root=where))
 
 
 def importer_view(disk: Path, made: Path, acceleration: Acceleration | None) -> View:
@@ -243,7 +245,9 @@ def facts_of(tree: Path, streamed: int, loader: BootFacts) -> TreeFacts:
     with Root(tree) as inside:
         release = (inside.read("etc/os-release", _LARGEST_RELEASE) or b"").decode(errors="replace")
         kernel, initrd = boot_loader.kernel(inside.names("boot"), inside.names("."))
-    return TreeFacts(arch_of(tree), pretty_name(release), streamed, replace(loader, kernel=kernel, initrd=initrd))
+        config = inside.read(kernel.replace("/vmlinuz-", "/config-")[1:], _LARGEST_KERNEL_CONFIG) if kernel else None
+    loader = replace(loader, kernel=kernel, initrd=initrd, mmio=boot_loader.mmio(config or b""))
+    return TreeFacts(arch_of(tree), pretty_name(release), streamed, loader)
 
 
 def pretty_name(os_release: str) -> str:

@@ -69,6 +69,15 @@ class Hypervisor:
             number = int(connection.getLibVersion())
         return f"libvirt {number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
 
+    def has_machine(self, machine: str) -> bool:
+        """Whether this node's QEMU has a machine of this name. False if libvirt cannot be asked."""
+        try:
+            with self._connections.call(SliverType.KVM, "read the machines of QEMU") as connection:
+                connection.getDomainCapabilities(None, "x86_64", machine, None)
+        except Failed:
+            return False
+        return True
+
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Register `listener(sliver)`: called from another thread when a domain of slicemgr starts or stops."""
         self._listeners.append(listener)

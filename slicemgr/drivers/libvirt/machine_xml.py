@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 from slicemgr import names
 from slicemgr.drivers.libvirt.element import element
 from slicemgr.drivers.libvirt.host import CPU_PERIOD, SLOW_EMULATED, Acceleration, Host
-from slicemgr.model import KIB, MIB, Boot, Sliver
+from slicemgr.model import KIB, MIB, Boot, Machine, Sliver
 
 TRANSLATED = 128 * MIB  # bytes of translated code that emulation caches
 # Bytes that QEMU needs in addition to the guest's memory.
@@ -24,6 +24,8 @@ FIRMWARE_VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
 # On a busy host, an emulated machine gets too few ticks while its kernel tests the timer, and panics ("IO-APIC + timer
 # doesn't work"). Under KVM the kernel skips this test.
 KERNEL_OPTIONS = "ro console=tty0 console=ttyS0,115200 no_timer_check"
+THIN_KERNEL_OPTIONS = "ro console=ttyS0,115200 no_timer_check"  # a thin machine has no tty0
+MICROVM = "microvm"  # QEMU's machine without PCI: its devices have addresses in memory
 
 
 def complete(
@@ -38,7 +40,9 @@ def complete(
     element(tune, "global_quota", round(sliver.limits.cpu * CPU_PERIOD))
     _boot(domain, sliver, host)
     features = element(domain, "features")
-    element(features, "acpi")
+    # microvm's ACPI announces no legacy timer. Under KVM its kernel uses KVM's clock; emulated, it has no other timer.
+    if not (emulated and machine(sliver) == MICROVM):
+        element(features, "acpi")
     if emulated:
         element(element(features, "tcg"), "tb-cache", TRANSLATED // MIB, unit="MiB")
     cpu = element(domain, "cpu", mode="maximum" if emulated else "host-model")
@@ -48,27 +52,46 @@ def complete(
     element(label, "label", f"+{sliver.uid_first}:+{host.machine_gid}")
     _disks(devices, sliver, host)
     directory = names.sliver_dir(host.pool, sliver.id)
-    element(element(devices, "serial", type="pty"), "log", file=str(directory / names.CONSOLE_LOG), append="on")
-    screen = element(devices, "graphics", type="vnc")
-    element(screen, "listen", type="socket")  # in a directory of libvirt that belongs to this machine alone
-    element(element(devices, "video"), "model", type="virtio")
+    serial = element(devices, "serial", type="pty")
+    element(serial, "log", file=str(directory / names.CONSOLE_LOG), append="on")
+    if sliver.machine is Machine.STANDARD:
+        screen = element(devices, "graphics", type="vnc")
+        element(screen, "listen", type="socket")  # in a directory of libvirt that belongs to this machine alone
+        element(element(devices, "video"), "model", type="virtio")
     element(element(devices, "rng", model="virtio"), "backend", "/dev/urandom", model="random")
     agent = element(devices, "channel", type="unix")  # a socket in libvirt's directory as well
     element(agent, "target", type="virtio", name=GUEST_AGENT)
     element(element(devices, "memballoon", model="virtio"), "stats", period=STATISTICS)
     element(link, "model", type="virtio")
+    if machine(sliver) == MICROVM:
+        _without_bus(devices, serial, link)
+
+
+def machine(sliver: Sliver) -> str:
+    """QEMU's machine for a sliver: with a PCI bus, unless the sliver shall be thin and its kernel needs none."""
+    return MICROVM if sliver.machine is Machine.THIN and sliver.boot_facts.mmio else "q35"
+
+
+def _without_bus(devices: ET.Element, serial: ET.Element, link: ET.Element) -> None:
+    """Give each device its place in memory. Otherwise libvirt requires a PCI bus."""
+    element(devices, "controller", type="usb", model="none")
+    port = element(devices, "controller", type="virtio-serial", index=0)
+    element(serial, "target", type="isa-serial", port=0)
+    for device in (*devices.iterfind("disk"), *devices.iterfind("rng"), *devices.iterfind("memballoon"), port, link):
+        element(device, "address", type="virtio-mmio")
 
 
 def _boot(domain: ET.Element, sliver: Sliver, host: Host) -> None:
     os = element(domain, "os")
-    element(os, "type", "hvm", arch="x86_64", machine="q35")
+    element(os, "type", "hvm", arch="x86_64", machine=machine(sliver))
     directory = names.sliver_dir(host.pool, sliver.id)
     match sliver.boot:
         case Boot.DIRECT:
             element(os, "kernel", str(directory / names.KERNEL))
             if sliver.boot_facts.initrd:
                 element(os, "initrd", str(directory / names.INITRD))
-            element(os, "cmdline", f"{sliver.boot_facts.root} {KERNEL_OPTIONS}".strip())
+            options = KERNEL_OPTIONS if sliver.machine is Machine.STANDARD else THIN_KERNEL_OPTIONS
+            element(os, "cmdline", f"{sliver.boot_facts.root} {options}".strip())
         case Boot.UEFI:
             element(os, "loader", str(FIRMWARE), readonly="yes", type="pflash")
             element(os, "nvram", str(directory / "nvram.fd"), template=str(FIRMWARE_VARIABLES))

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import Desired, SliverType
+from slicemgr.model import Desired, Machine, SliverType
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
 from slicemgr.policy.consoles import objection
@@ -30,11 +30,12 @@ _REMEDY = {Desired.STOPPED: "`slicectl start {}`", Desired.PAUSED: "`slicectl re
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSliver:
-    """A sliver whose console the user may open."""
+    """A sliver whose console the user may open. screen: whether it has a screen as well."""
 
     sliver: str
     desired: Desired
     type: SliverType
+    screen: bool
     project: str
 
 
@@ -50,17 +51,20 @@ class RemoteConsole:
 def find(
     c: Connection, name: str, index: int, by: Principal, *, project: str | None = None, screen: bool = False
 ) -> ConsoleSliver:
-    """Sliver `index` of a slice. Refused: NOT_FOUND, DENIED, INVALID for the screen of a container."""
+    """Sliver `index` of a slice. Refused: NOT_FOUND, DENIED, INVALID for the screen of a sliver without one."""
     row, s, l = slices.find(c, name, by, project), t.slivers.c, t.slices.c
     access.change_slice(by, row.project, row.owner, name, "open consoles of")
-    query = sa.select(s.id, s.desired, l.type).join(t.slices, l.id == s.slice)
+    query = sa.select(s.id, s.desired, l.type, l.machine).join(t.slices, l.id == s.slice)
     sliver = c.execute(query.where(s.slice == row.id, s.idx == index)).first()
     if sliver is None:
         hint = f"list them with `slicectl show {name}`"
         raise Refused(Code.NOT_FOUND, f"slice {name} has no sliver {index}", hint=hint, field="sliver")
     if screen and sliver.type != SliverType.KVM:
         raise invalid("screen", f"{name} has containers, which have no screen", "open the console")
-    return ConsoleSliver(sliver.id, Desired(sliver.desired), SliverType(sliver.type), row.project)
+    if screen and sliver.machine == Machine.THIN:
+        raise invalid("screen", f"{name} has thin machines, which have no screen", "open the console")
+    has_screen = sliver.type == SliverType.KVM and sliver.machine != Machine.THIN
+    return ConsoleSliver(sliver.id, Desired(sliver.desired), SliverType(sliver.type), has_screen, row.project)
 
 
 def ask(store: Store, name: str, index: int, by: Principal, *, project: str | None = None, screen: bool = False) -> str:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import Boot, BootFacts, ImageState, Init, PortBlock, SliceSpec, SliverType, Where
+from slicemgr.model import Boot, BootFacts, ImageState, Init, Machine, PortBlock, SliceSpec, SliverType, Where
 from slicemgr.policy import allocate, placement, quota
 from slicemgr.policy.image_needs import Needs, needs
 from slicemgr.policy.placement import Beyond, Candidate, Choice, Refusals
@@ -244,22 +244,29 @@ def _check_image(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Boot:
     if not image.boot:
         raise invalid("image", f"{image.name} was imported by a version without support for kvm", "import it again")
     facts = BootFacts(**image.boot)
-    boot = facts.choose(spec.boot)
+    boot = _boot(facts, spec)
     if boot is not None:
         return boot
     if facts.choose(Boot.LOADER) is None:
         raise invalid(
             "image", f"{image.name} has neither a boot loader nor a kernel", "use an image with one, or the type lxc"
         )
+    if spec.machine is Machine.THIN:
+        raise invalid("machine", f"image {image.name} has no kernel for a thin machine", "use the machine standard")
     able = [one.value for one in Boot if facts.choose(one)]
     raise invalid(
         "boot", f"image {image.name} does not support the boot method {spec.boot}", f"supported: {', '.join(able)}"
     )
 
 
+def _boot(facts: BootFacts, spec: SliceSpec) -> Boot | None:
+    """How slivers of an image with `facts` boot; None if they cannot."""
+    return facts.choose(Boot.DIRECT if spec.machine is Machine.THIN else spec.boot)
+
+
 def _needs(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Needs:
     """The files of the image from which the slivers are made."""
-    boot = BootFacts(**image.boot).choose(spec.boot) if image.boot else None
+    boot = _boot(BootFacts(**image.boot), spec) if image.boot else None
     return needs(spec.type, boot or spec.boot)
 
 

@@ -148,6 +148,7 @@ def _insert(
             ssh_keys=request_keys.union(spec.ssh_keys, c.scalars(sa.select(k.line).where(k.user == owner))),
             named_keys=list(spec.ssh_keys),
             boot=placed.boot,
+            machine=spec.machine,
             init=spec.init,
             user_data=spec.user_data,
             on_loss=spec.on_loss,

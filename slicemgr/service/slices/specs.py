@@ -14,7 +14,20 @@ from sqlalchemy.engine import Row
 from slicemgr import names
 from slicemgr.config import RATE_HINT, Config, parse_duration, parse_rate, parse_size
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import DEFAULT_PROJECT, KIB, MIB, Boot, Init, Limits, OnLoss, SliceSpec, SliverType, Spread, Where
+from slicemgr.model import (
+    DEFAULT_PROJECT,
+    KIB,
+    MIB,
+    Boot,
+    Init,
+    Limits,
+    Machine,
+    OnLoss,
+    SliceSpec,
+    SliverType,
+    Spread,
+    Where,
+)
 from slicemgr.policy import leases
 from slicemgr.policy.allocate import size_text
 from slicemgr.service.slices import request_keys, user_data
@@ -37,7 +50,7 @@ LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weig
 _FIELDS = frozenset(
     (
         *("name", "project", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node"),
-        *("site", "spread", "apart", "boot", "init", "user_data", "on_loss"),
+        *("site", "spread", "apart", "boot", "machine", "init", "user_data", "on_loss"),
     )
 )
 _PAGE_CACHE = "containers write through the page cache of the node, which has no rate limit; use io_weight"
@@ -46,6 +59,7 @@ _NOT_OF = {  # unsupported fields of each type, with the reason
         "io_rate": _PAGE_CACHE,
         "io_ops": _PAGE_CACHE,
         "boot": "a container does not boot a kernel",
+        "machine": "a container has no hardware of its own",
     },
     SliverType.KVM: {
         "pids": "a virtual machine has its own kernel, which limits its own processes",
@@ -103,6 +117,7 @@ def of_rows(head: Row[*tuple[Any, ...]], slivers: Sequence[Row[*tuple[Any, ...]]
         lease=head.expires_at - head.created_at,
         ssh_keys=tuple(head.ssh_keys),
         boot=Boot(head.boot),
+        machine=Machine(head.machine),
         init=Init(head.init),
         project=head.project,
     )
@@ -160,6 +175,7 @@ def slice_spec(
             apart=form.take("apart", lambda value: _text("apart", value), ""),
         ),
         boot=form.take("boot", _boot, Boot.LOADER),
+        machine=form.take("machine", _machine, Machine.STANDARD),
         init=form.take("init", _init, Init.MINIMAL),
         user_data=form.take("user_data", user_data.check, ""),
         on_loss=form.take("on_loss", _on_loss, OnLoss.KEEP),
@@ -168,6 +184,8 @@ def slice_spec(
     soft = spec.limits.memory_soft
     if soft is not None and soft > spec.limits.memory:
         form.errors.append(invalid("memory_soft", "exceeds the memory limit", "use at most the value of memory"))
+    if spec.machine is Machine.THIN and spec.boot not in (Boot.LOADER, Boot.DIRECT):
+        form.errors.append(invalid("boot", "a thin machine has no firmware", "direct, or omit this field"))
     if form.errors:
         raise InvalidSpec(form.errors)
     return spec
@@ -271,6 +289,12 @@ def _boot(value: Any) -> Boot:
     return Boot(value)
 
 
+def _machine(value: Any) -> Machine:
+    if value not in tuple(Machine):
+        raise invalid("machine", f"{str(value)[:40]!r} is unknown", " or ".join(Machine))
+    return Machine(value)
+
+
 def _init(value: Any) -> Init:
     if value not in tuple(Init):
         raise invalid("init", f"{str(value)[:40]!r} is unknown", " or ".join(Init))
@@ -361,10 +385,11 @@ def _keys(value: Any) -> tuple[str, ...]:
 
 
 def baseline(raw: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """The parameters of a baseline measurement: type, image (sha256), boot, memory (bytes), count, parallel."""
+    """The parameters of a baseline: type, image (sha256), boot, machine, memory (bytes), count, parallel."""
     return {
         "type": _sliver_type(raw.get("type", SliverType.LXC)).value,
         "boot": _boot(raw.get("boot", Boot.LOADER)).value,
+        "machine": _machine(raw.get("machine", Machine.STANDARD)).value,
         "memory": _size("memory", raw.get("memory", config.limits.memory.bytes), LEAST_MEMORY),
         "image": _text("image", raw.get("image")),
         "count": _whole("count", raw.get("count", 1), 1, config.limits.slivers_per_slice),

@@ -1,0 +1,79 @@
+"""Thin kernels: what their manifest says, and what a build keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from slicemgr.builder import guest_kernel, recipe
+from slicemgr.errors import Refused
+
+
+def test_every_option_of_the_manifest_is_set_once() -> None:
+    known = guest_kernel.manifest()
+    base = guest_kernel.settings(guest_kernel.wanted((), known=known))
+    for program in known.programs.values():
+        assert program.description and program.options
+        assert len(set(program.options)) == len(program.options)
+        assert not base.keys() & set(program.options), f"the base has them already for {program.name}"
+
+
+def test_the_options_of_programs_are_added_to_the_base() -> None:
+    base = guest_kernel.settings(guest_kernel.wanted(()))
+    more = guest_kernel.settings(guest_kernel.wanted(("redis", "nginx", "redis")))
+    assert base.items() < more.items()
+    assert guest_kernel.wanted(("redis", "nginx")) == guest_kernel.wanted(("nginx", "redis"))
+
+
+def test_an_unknown_program_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(Refused) as refused:
+        guest_kernel.wanted(("mysql",))
+    assert refused.value.field == "kernel_programs"
+    assert "redis" in str(refused.value.hint)
+
+
+def test_a_manifest_with_a_wrong_option_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "kernel.toml"
+    file.write_text('source = "s"\ncompiler = []\n[programs.p]\ndescription = "d"\noptions = ["A=m\\nCONFIG_B"]\n')
+    with pytest.raises(Refused, match="is not a name"):
+        guest_kernel.manifest(file)
+
+
+def test_an_option_that_the_source_leaves_out_is_missing() -> None:
+    asked = 'CONFIG_A=y\nCONFIG_B="b"\nCONFIG_C=y\n'
+    assert guest_kernel.missing(asked, 'CONFIG_A=y\nCONFIG_B="b"\n# CONFIG_C is not set\n') == ["C"]
+    assert guest_kernel.missing(asked, 'CONFIG_A=m\nCONFIG_B="b"\nCONFIG_C=y\n') == ["A"]
+    assert guest_kernel.missing(asked, asked) == []
+
+
+@pytest.mark.parametrize("other", [("gcc=2", "CONFIG_A=y"), ("gcc=1", "CONFIG_A=n")])
+def test_another_compiler_or_option_is_another_kernel(other: tuple[str, str]) -> None:
+    assert guest_kernel.digest("gcc=1", "CONFIG_A=y") == guest_kernel.digest("gcc=1", "CONFIG_A=y")
+    assert guest_kernel.digest("gcc=1", "CONFIG_A=y") != guest_kernel.digest(*other)
+
+
+def test_a_thin_image_has_no_boot_loader_and_no_package_with_a_kernel() -> None:
+    small = recipe.load(recipe.directory("debian-12-small"))
+    thin = recipe.with_kernel(small, "thin", ("redis",))
+    assert (thin.kernel, thin.kernel_programs, thin.uefi) == ("thin", ("redis",), False)
+    left_out = set(small.packages) - set(thin.packages)
+    assert left_out == {"linux-image-cloud-amd64", "grub-cloud-amd64"}
+    assert recipe.with_kernel(small, "", ()) == small
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "programs", "field"),
+    [
+        ("debian-12-small", "", ("redis",), "recipe.kernel_programs"),
+        ("debian-12-small", "thick", (), "recipe.kernel"),
+        ("debian-12-btrfs", "thin", (), "recipe.kernel"),
+        ("debian-12-i386", "thin", (), "recipe.kernel"),
+        ("debian-12-thin", "", ("mysql",), "kernel_programs"),
+    ],
+)
+def test_a_kernel_that_cannot_be_is_refused(name: str, kernel: str, programs: Sequence[str], field: str) -> None:
+    with pytest.raises(Refused) as refused:
+        recipe.with_kernel(recipe.load(recipe.directory(name)), kernel, programs)
+    assert refused.value.field == field
