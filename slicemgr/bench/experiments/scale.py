@@ -51,6 +51,7 @@ class ScaleParameters:
     parallel: int = 4
     memory: str = "256M"
     boot: str = ""
+    machine: str = ""
     repeat: int = 1
     seed: int = 1
 
@@ -58,7 +59,8 @@ class ScaleParameters:
     def recorded(self) -> Json:
         """The parameters as run.json stores them; --resume compares them."""
         names = ("node", "type", "image", "to", "step", "parallel", "memory", "boot", "repeat", "seed")
-        return {"kind" if name == "type" else name: getattr(self, name) for name in names}
+        more = {"machine": self.machine} if self.machine else {}  # earlier versions had none
+        return {"kind" if name == "type" else name: getattr(self, name) for name in names} | more
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +269,7 @@ class Scale:
             parameters.ssh_key,
             memory=parameters.memory,
             boot=parameters.boot,
+            machine=parameters.machine,
         )
 
     def _refill(self, done: Mapping[str, Json], first: Step, progress: Progress) -> list[str]:

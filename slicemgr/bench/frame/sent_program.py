@@ -7,11 +7,12 @@ not matter. The image needs sh, tar and gzip, and a processor that runs the prog
 from __future__ import annotations
 
 import io
+import os
 import re
 import shlex
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,9 +39,12 @@ class SentProgram:
         return f"mkdir -p {folder} && tar -xzf - -C {folder} && {folder}/{self.name} --version"
 
 
-def find(name: str) -> SentProgram | None:
-    """The program of this machine; None if it is not installed, or is not linked to shared libraries by ldd's list."""
-    path = shutil.which(name)
+def find(name: str, installed: str = "") -> SentProgram | None:
+    """The program of this machine; None if it is not installed, or is not linked to shared libraries by ldd's list.
+
+    installed: the name of its file here, if that is another.
+    """
+    path = shutil.which(installed or name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if path is None:
         return None
     try:
@@ -55,10 +59,19 @@ def find(name: str) -> SentProgram | None:
     return SentProgram(name, _packed(name, launcher, {**libraries, name: Path(path)}))
 
 
+def static(file: Path) -> SentProgram:
+    """A program that is linked statically."""
+    return SentProgram(file.name, _archive([(file.name, file.read_bytes())]))
+
+
 def _packed(name: str, launcher: bytes, files: dict[str, Path]) -> bytes:
+    return _archive(_contents(name, launcher, files))
+
+
+def _archive(contents: Iterable[tuple[str, bytes]]) -> bytes:
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w:gz", compresslevel=1) as archive:
-        for path, content in _contents(name, launcher, files):
+        for path, content in contents:
             entry = tarfile.TarInfo(path)
             entry.size, entry.mode = len(content), 0o755
             archive.addfile(entry, io.BytesIO(content))

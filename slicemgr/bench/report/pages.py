@@ -26,6 +26,7 @@ CONTENTS = {  # experiment → module with content(run)
     "sysbench": "slicemgr.bench.report.sysbench",
     "peers": "slicemgr.bench.report.peers",
     "nodes": "slicemgr.bench.report.nodes",
+    "guests": "slicemgr.bench.report.guests",
 }
 _DASH = "–"
 _WHAT = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slicemgr.cli.bench import lifecycle, loads, nodes, peers, runs, throughput
+from slicemgr.cli.bench import guests, lifecycle, loads, nodes, peers, runs, throughput
 from slicemgr.cli.bench.frame import folder_options, new_folder
 from slicemgr.cli.bench.options import node_option, types_option
 
@@ -26,6 +26,7 @@ _COMMANDS = {
     "throughput": throughput.throughput,
     "peers": peers.peers,
     "nodes": nodes.nodes,
+    "guests": guests.guests,
 }
 _SMALL = ("--repeat", "1", "--memory", "512M", "--disk", "4G")
 _QUICK = {
@@ -39,6 +40,7 @@ _QUICK = {
     ),
     "peers": ("--count", "3", "--ports", "2", "--seconds", "1", "--parallel", "2"),
     "nodes": ("--rounds", "5", "--placements", "10", "--resyncs", "2"),
+    "guests": ("--repeat", "1", "--count", "1", "--seconds", "1"),
 }
 _PLACES = {"io": ("lxc", "snapshot", "overlay", "copy", "kvm"), "sysbench": ("host", "lxc", "kvm")}
 _ENDS = ("node-exec", "peer-exec", "peer", "peer-node", "address")
@@ -69,8 +71,11 @@ def _words(name: str, choice: Choice) -> list[str]:
     found: list[str] = []
     if name in _PLACES:
         found += [word for one in _PLACES[name] if one in types or one not in ("lxc", "kvm") for word in ("--on", one)]
-    elif name not in ("peers", "nodes"):
+    elif name not in ("peers", "nodes", "guests"):
         found += [word for one in types for word in ("--type", one)]
+    if name == "guests":
+        found += ["--node", choice.node] if choice.node else []
+        return [*found, *(_QUICK[name] if choice.quick else ())]
     if name in ("scale", "peers", "nodes"):
         image = _image(choice.images, types[0] if name == "scale" else "lxc")
         found += ["--image", image] if image else []
@@ -216,6 +221,11 @@ def _lacks(name: str, choice: Choice) -> str:
         elif name == "nodes":
             with Client.local() as client:
                 nodes.chosen(client, choice.node or None, ())
+        elif name == "guests":
+            if "kvm" not in choice.types:
+                return "it compares virtual machines; give --type kvm"
+            with Client.local() as client:
+                guests.need_images(client, choice.node or the_node(client))
     except Refused as error:
         return str(error)
     return ""

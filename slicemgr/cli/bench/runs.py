@@ -45,11 +45,20 @@ _CLEANERS = {  # experiment that creates more than slices → module with clean(
     type=BOOTS,
     help="Boot method of virtual machines (kvm: direct).",
 )
+@click.option("--machine", type=click.Choice(["standard", "thin"]), help="Hardware of virtual machines (standard).")
 @repeat_option()
 @seed_option("the slivers that are checked again")
 @node_option
 @frame_options
-def scale(sliver_type: str, image: str | None, boot: str | None, name: str | None, frame: Frame, **how: Any) -> None:
+def scale(
+    sliver_type: str,
+    image: str | None,
+    boot: str | None,
+    machine: str | None,
+    name: str | None,
+    frame: Frame,
+    **how: Any,
+) -> None:
     """Measure memory, swap and disk of the node and the create time by the number of slivers.
 
     The experiment reproduces figures 3 and 4 of the CoreLab paper. It adds slices of one sliver step by step. A create
@@ -65,12 +74,15 @@ def scale(sliver_type: str, image: str | None, boot: str | None, name: str | Non
 
     if boot and sliver_type == "lxc":
         raise invalid("--boot", "is for virtual machines", "omit the option, or use --type kvm")
+    if machine and sliver_type == "lxc":
+        raise invalid("--machine", "is for virtual machines", "omit the option, or use --type kvm")
     with Client.local() as client:
         node = name or the_node(client)
         wanted: dict[str, Any] = {
             "type": sliver_type,
             "image": image or IMAGES[sliver_type],
             "boot": boot or ("direct" if sliver_type == "kvm" else ""),
+            "machine": machine or "",
         }
 
         def parameters(prefix: str) -> experiment.ScaleParameters:

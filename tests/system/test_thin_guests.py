@@ -1,0 +1,106 @@
+"""A thin guest: its kernel is built, its image imported, and its machine has neither firmware, screen nor PCI bus."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from terminal import Terminal
+from testbed import BIN, Node, ensure_image, eventually
+
+from slicemgr.errors import Code, Refused
+
+pytestmark = pytest.mark.long
+
+RECIPE = "debian-12-thin"
+THIN = ("--image", RECIPE, "--machine", "thin", "--memory", "128M")
+VIRSH = ("virsh", "-c", "qemu:///system")
+
+
+@pytest.fixture(scope="module")
+def node(spare_node: Node) -> Iterator[Node]:
+    """The image is built once below `.run`, with the compilation of its kernel."""
+    spare_node.ensure_machines()
+    spare_node.await_machines()
+    spare_node.ok("image", "import", ensure_image(RECIPE), "--name", RECIPE, timeout=500)
+    yield spare_node
+    spare_node.delete_all()
+    spare_node.ok("image", "delete", RECIPE)
+
+
+@pytest.fixture(autouse=True)
+def machines(node: Node) -> Iterator[None]:
+    node.type = "kvm"
+    yield
+    node.type = "lxc"
+
+
+def hardware(node: Node) -> str:
+    """The XML of the only machine."""
+    name = node.box.run([*VIRSH, "list", "--name"], check=True).stdout.strip()
+    return str(node.box.run([*VIRSH, "dumpxml", name], check=True).stdout)
+
+
+def test_its_image_boots_directly_and_has_its_configuration(node: Node) -> None:
+    shown = json.loads(node.ok("image", "show", RECIPE, "-f", "json"))
+    boot = shown["boot"]
+    assert (boot["bios"], boot["uefi"], boot["initrd"], boot["root"], boot["mmio"]) == (
+        *(False, False, ""),
+        *("root=/dev/vda1", True),
+    )
+    release = boot["kernel"].removeprefix("/boot/vmlinuz-")
+    assert release.endswith("-thin")
+    node.create("exp", *THIN)
+    asked = f"uname -r; grep -c =y /boot/config-{release}; stat -c %s {boot['kernel']}; ls /lib/modules 2>/dev/null"
+    found, options, size, *modules = node.inside("exp", asked).split()
+    assert (found, modules) == (release, [])
+    assert int(options) > 100 and int(size) <= 4 << 20
+
+
+def test_a_thin_machine_works_like_any(node: Node) -> None:
+    made = node.create("exp", *THIN)
+    assert (made["machine"], made["boot"], made["slivers"][0]["booted"]) == ("thin", "direct", "yes")
+    xml = hardware(node)
+    assert "microvm" in xml and "<video" not in xml and "<graphics" not in xml and "pci" not in xml
+    assert node.inside("exp", "hostname; ls /sys/bus/pci/devices").split() == ["exp-0"], "it has no PCI bus"
+    assert eventually(lambda: node.show("exp")["slivers"][0]["usage"]["guest_memory"], "the balloon reports", 60)
+
+    node.inside("exp", "echo kept > /root/file; sync")
+    node.ok("snapshot", "create", "exp", "one")
+    node.inside("exp", "rm /root/file; sync")
+    node.ok("snapshot", "restore", "exp", "one")
+    assert eventually(lambda: node.ssh("exp", "cat /root/file").stdout, "it runs again", 300) == "kept\n"
+    node.ok("stop", "exp")
+    node.ok("start", "exp")
+    assert eventually(lambda: node.ssh("exp", "cat /root/file").stdout, "it runs again", 300) == "kept\n"
+
+
+def test_a_thin_machine_has_a_console_and_no_screen(node: Node) -> None:
+    node.create("exp", *THIN)
+    with node.client() as client, pytest.raises(Refused, match="thin machines, which have no screen") as caught:
+        client.slices.console("exp", screen=True)
+    assert (caught.value.code, caught.value.field) == (Code.INVALID, "screen")
+    environment = {**os.environ, "SLICEMGR_URL": node.url, "SLICEMGR_TOKEN": node.token()}
+    with Terminal([str(BIN / "slicectl"), "console", "exp"], environment) as terminal:
+        terminal.heard("Ctrl-] to detach")
+        terminal.type("\recho of-the-$((6 * 7))\r")
+        terminal.see("of-the-42")
+
+
+def test_a_kernel_that_needs_a_bus_gets_one(node: Node) -> None:
+    node.create("exp", "--image", "debian-12-small", "--machine", "thin")
+    xml = hardware(node)
+    assert "q35" in xml and "<video" not in xml and "<graphics" not in xml
+
+
+@pytest.mark.parametrize("load", ["python", "redis", "nginx"])
+def test_servers_run_on_a_thin_kernel(node: Node, load: str, tmp_path: Path) -> None:
+    """By the benchmark, in small."""
+    words = ("--guest", "thin", "--repeat", "1", "--count", "1", "--seconds", "1", "--output", tmp_path / "run")
+    node.ok("bench", "guests", *words)
+    records = [json.loads(line) for line in (tmp_path / "run" / "steps.jsonl").read_text().splitlines()]
+    rates = next(one["data"]["rates"] for one in records if "rates" in one["data"])
+    assert rates[load] > 0
