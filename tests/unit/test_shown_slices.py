@@ -101,6 +101,7 @@ def test_each_field_shows_its_column(service: Service) -> None:
         "image": "debian-12",
         "image_sha256": SHA,
         "boot": None,
+        "machine": None,
         "init": "systemd",
         "on_loss": "rebuild",
         "snapshots": 0,
