@@ -12,10 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from slicemgr import loads, wire
-from slicemgr.bench.experiments.lifecycle import reached, speaks
+from slicemgr.bench.experiments.lifecycle import timed_create
 from slicemgr.bench.frame import cleanup, guard, slivers
 from slicemgr.bench.frame.experiment import Json, Missing, Progress, Step, StepOf
 from slicemgr.bench.frame.load_hosts import checked
@@ -200,12 +201,11 @@ class Guests:
         name = f"{self._parameters.prefix}{part.turn}-{part.guest.name}-w"
         _, sliver = self._create(name, part.guest, self._parameters.memory)
         words = self._words(name, sliver)
-        programs = self._parameters.programs()
-        for number, one in enumerate(programs.values(), 1):
+        for number, one in enumerate(self._programs.values(), 1):
             command_line = one.unpack(f"{_FOLDER}/programs")
             slivers.check(self._stop)
             self._say(words, f"{command_line} >/dev/null", one.archive, name)
-            progress.inside("programs", number, len(programs))
+            progress.inside("programs", number, len(self._programs))
         path = f"mkdir -p {_FOLDER}/work && cd {_FOLDER}/work && PATH=$PATH:{_FOLDER}/programs && export PATH"
         found = {"operations": self._checked(words, f"{path} && exec {LATENCY}", b"", OPERATIONS, name)}
         text = Path(loads.__file__).with_name("guest.py").read_bytes()
@@ -250,21 +250,9 @@ class Guests:
 
     def _create(self, name: str, guest: Guest, memory: str) -> tuple[dict[str, float], wire.Sliver]:
         """Seconds of each phase since the request, and the sliver."""
-        slivers.check(self._stop)
-        begun, times = time.monotonic(), dict[str, float]()
-        created = slivers.ask(self._client, self._request(name, guest, memory))
-
-        def look(operation: wire.Operation) -> None:
-            if speaks(operation):
-                times.setdefault("console", time.monotonic() - begun)
-
-        ended = slivers.wait(self._client, created["operation"], self._stop, look if guest.type == "kvm" else None)
-        times |= reached(ended)
-        sliver = created["slice"]["slivers"][0]
-        slivers.wait_for_banner(name, guest.type, sliver, self._stop)
-        times["banner"] = time.monotonic() - begun
+        times, sliver = timed_create(self._client, self._request(name, guest, memory), self._stop)
         self._usual[guest.name] = max(times["banner"], self._usual.get(guest.name, 0.0))
-        return times, self._client.slices.get(name)["slivers"][0]
+        return times, sliver
 
     def _idle(self, name: str) -> float:
         """The memory of the node that an idle guest uses, in bytes."""
@@ -278,6 +266,10 @@ class Guests:
     def _kernel(self, name: str, sliver: wire.Sliver) -> Json:
         release, size = self._say(self._words(name, sliver), _KERNEL, b"", name).decode(errors="replace").split()[:2]
         return {"release": release[:60], "kernel_size": int(size) if size.isdigit() else 0}
+
+    @cached_property
+    def _programs(self) -> Mapping[str, SentProgram]:
+        return self._parameters.programs()
 
     def _words(self, name: str, sliver: wire.Sliver) -> list[str]:
         return slivers.login(name, sliver, self._key.file)

@@ -213,22 +213,7 @@ class Lifecycle:
     def _create(self, series: Series, name: str) -> tuple[dict[str, float], wire.Sliver]:
         """Seconds of each phase since the request, without the phases that were not observed; and the sliver."""
         with self._parameters.connect() as client:
-            slivers.check(self._stop)
-            begun, times = time.monotonic(), dict[str, float]()
-            created = slivers.ask(client, self._request(name, series))
-            times["accepted"] = time.monotonic() - begun
-
-            def look(operation: wire.Operation) -> None:
-                if speaks(operation):
-                    times.setdefault("console", time.monotonic() - begun)
-
-            ended = slivers.wait(client, created["operation"], self._stop, look if series.type == "kvm" else None)
-            times["operation"] = time.monotonic() - begun
-            times |= reached(ended)
-            sliver = created["slice"]["slivers"][0]
-            slivers.wait_for_banner(name, series.type, sliver, self._stop)
-            times["banner"] = time.monotonic() - begun
-            return times, client.slices.get(name)["slivers"][0]
+            return timed_create(client, self._request(name, series), self._stop)
 
     def _inside(self, name: str, sliver: wire.Sliver) -> inside.Times:
         slivers.check(self._stop)
@@ -255,6 +240,31 @@ class Lifecycle:
         memory = (before - self._available()) / len(names)
         own = slivers.mean_usage(slivers.next_usage(known, usage, self._stop))
         return {"available_each": memory, **{f"{name}_each": value for name, value in own.items()}}
+
+
+def timed_create(
+    client: Client, asked: wire.SliceRequest, stop: threading.Event
+) -> tuple[dict[str, float], wire.Sliver]:
+    """Create a slice of one sliver, up to the banner of sshd.
+
+    Returns the seconds of each phase since the request, without the phases that were not observed, and the sliver.
+    Raises the errors of `slivers.ask`, `wait` and `wait_for_banner`.
+    """
+    slivers.check(stop)
+    begun, times = time.monotonic(), dict[str, float]()
+    created = slivers.ask(client, asked)
+    times["accepted"] = time.monotonic() - begun
+
+    def look(operation: wire.Operation) -> None:
+        if speaks(operation):
+            times.setdefault("console", time.monotonic() - begun)
+
+    ended = slivers.wait(client, created["operation"], stop, look if asked["type"] == "kvm" else None)
+    times["operation"] = time.monotonic() - begun
+    times |= reached(ended)
+    slivers.wait_for_banner(asked["name"], asked["type"], created["slice"]["slivers"][0], stop)
+    times["banner"] = time.monotonic() - begun
+    return times, client.slices.get(asked["name"])["slivers"][0]
 
 
 def speaks(operation: wire.Operation) -> bool:
