@@ -105,7 +105,7 @@ def load(recipe_dir: Path) -> Recipe:
     for name in sorted(_NEEDED - values.keys()):
         raise invalid(f"recipe.{name}", "is missing")
     recipe = Recipe(**values, folders=(*folders, recipe_dir))
-    check(recipe)
+    _check(recipe)
     return recipe
 
 
@@ -119,7 +119,7 @@ def with_kernel(recipe: Recipe, kernel: str, programs: Sequence[str]) -> Recipe:
         packages = tuple(name for name in recipe.packages if not name.startswith(_BOOT_PACKAGES))
         recipe = replace(recipe, packages=packages, uefi=False)
     chosen = replace(recipe, kernel=kernel, kernel_programs=tuple(sorted(set(programs))))
-    check(chosen)
+    _check(chosen)
     return chosen
 
 
@@ -150,8 +150,7 @@ def _convert(name: str, kind: object, value: object) -> object:
     raise invalid(f"recipe.{name}", f"{value!r} has the wrong type")
 
 
-def check(recipe: Recipe) -> None:
-    """Raise Refused for a recipe with wrong values, which names the key."""
+def _check(recipe: Recipe) -> None:
     for package in recipe.packages:
         if not _PACKAGE_NAME.fullmatch(package):
             raise invalid("recipe.packages", f"{package!r} is not the name of a package")

@@ -73,13 +73,10 @@ def _words(name: str, choice: Choice) -> list[str]:
         found += [word for one in _PLACES[name] if one in types or one not in ("lxc", "kvm") for word in ("--on", one)]
     elif name not in ("peers", "nodes", "guests"):
         found += [word for one in types for word in ("--type", one)]
-    if name == "guests":
-        found += ["--node", choice.node] if choice.node else []
-        return [*found, *(_QUICK[name] if choice.quick else ())]
     if name in ("scale", "peers", "nodes"):
         image = _image(choice.images, types[0] if name == "scale" else "lxc")
         found += ["--image", image] if image else []
-    else:
+    elif name != "guests":
         found += [word for image in choice.images for word in ("--image", image)]
     if name == "throughput":
         found += [word for option, value in choice.ends for word in (f"--{option}", value)]

@@ -61,9 +61,9 @@ def find(
         raise Refused(Code.NOT_FOUND, f"slice {name} has no sliver {index}", hint=hint, field="sliver")
     if screen and sliver.type != SliverType.KVM:
         raise invalid("screen", f"{name} has containers, which have no screen", "open the console")
-    if screen and sliver.machine == Machine.THIN:
-        raise invalid("screen", f"{name} has thin machines, which have no screen", "open the console")
     has_screen = sliver.type == SliverType.KVM and sliver.machine != Machine.THIN
+    if screen and not has_screen:
+        raise invalid("screen", f"{name} has thin machines, which have no screen", "open the console")
     return ConsoleSliver(sliver.id, Desired(sliver.desired), SliverType(sliver.type), has_screen, row.project)
 
 
