@@ -12,6 +12,7 @@ from slicemgr.bench.experiments import guests as experiment
 from slicemgr.bench.frame.folder import Run
 from slicemgr.bench.report import guests as report
 from slicemgr.bench.report.content import Aim
+from slicemgr.cli.bench import guests as command
 from slicemgr.client import Client
 from slicemgr.loads import guest as loads
 
@@ -36,6 +37,10 @@ def test_the_steps_take_turns_and_find_the_least_memory_once() -> None:
 
 def test_an_image_can_be_another_one() -> None:
     assert [one.image for one in parameters("lxc", "thin").guests] == ["debian-12", "other"]
+
+
+def test_the_command_names_every_guest() -> None:
+    assert tuple(experiment.GUESTS) == command._GUESTS
 
 
 def test_what_load_generators_print() -> None:
