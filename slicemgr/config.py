@@ -31,6 +31,8 @@ RATE_HINT = "write it as 800kbit, 100Mbit, 1Gbit or a number of bits per second"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 _PLACE = re.compile(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_SPARE_NAMES = ("image", "cpu", "memory", "disk", "pids", "ports", "boot", "machine", "init")
+_SPARE = re.compile(rf"(?:{'|'.join(_SPARE_NAMES)})=[A-Za-z0-9][A-Za-z0-9._-]*|count=[1-9][0-9]{{0,2}}")
 _LONGEST_DURATION = timedelta(days=36500)
 _LEAST_CONNECTIONS, _MOST_CONNECTIONS = 256, 1_000_000  # the kernel's matches count them in parts
 
@@ -240,6 +242,17 @@ class AgentConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SparesConfig:
+    """Slivers that run before anybody asks for them; a create takes one that fits.
+
+    keep: `TYPE NAME=VALUE …` for each kind on each node, such as `kvm image=debian-12-thin machine=thin count=2`.
+    """
+
+    keep: tuple[str, ...] = ("lxc",)  # () means: none
+    longest: timedelta = timedelta(days=1)  # after which a spare is replaced
+
+
+@dataclass(frozen=True, slots=True)
 class RecordConfig:
     """Intervals of measurements, and how long they are kept: as measured, by 5 minutes, by hours."""
 
@@ -272,6 +285,7 @@ class Config:
     people: PeopleConfig = field(default_factory=PeopleConfig)
     quota: QuotaConfig = field(default_factory=QuotaConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
+    spares: SparesConfig = field(default_factory=SparesConfig)
     mail: MailConfig = field(default_factory=MailConfig)
     log: LogConfig = field(default_factory=LogConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
@@ -456,6 +470,7 @@ def _check(config: Config) -> None:
     if config.quota.ceiling < 1:
         raise invalid("quota.ceiling", "must be at least 1")
     _check_record(config.record)
+    _check_spares(config.spares)
     for name in ("header_time", "body_time", "answer_time"):
         if getattr(config.web, name) < timedelta(seconds=1):
             raise invalid(f"web.{name}", "must be at least 1s")
@@ -468,6 +483,17 @@ def _check(config: Config) -> None:
     ):
         if number < 1:
             raise invalid(name, "must be at least 1")
+
+
+def _check_spares(spares: SparesConfig) -> None:
+    for text in spares.keep:
+        sliver_type, *words = text.split() or [""]
+        wrong = next((word for word in words if not _SPARE.fullmatch(word)), None)
+        if sliver_type not in ("lxc", "kvm") or wrong is not None:
+            hint = f"such as `lxc image=debian-12 count=2`; the names are count and {', '.join(_SPARE_NAMES)}"
+            raise invalid("spares.keep", f"{(wrong or text)[:60]!r} is not understood", hint)
+    if spares.longest < timedelta(minutes=10):
+        raise invalid("spares.longest", "must be at least 10m")
 
 
 def _check_hub(hub: HubConfig) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 IDS_PER_SLIVER = 65536
 DEFAULT_PROJECT = "default"  # for the slices of an admin without a project
+SPARE = "spare"  # instead of the name of a slice, of slivers that belong to none yet
 
 
 class SliverType(StrEnum):
@@ -212,6 +213,7 @@ class SliceSpec:
     user_data: str = ""
     project: str = DEFAULT_PROJECT
     on_loss: OnLoss = OnLoss.KEEP
+    warm: bool = True  # whether it may take a spare
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,10 +298,11 @@ class Sliver:
     epoch: int = 0  # the number of roots before the desired one
     snapshots: tuple[SliverSnapshot, ...] = ()
     peers: tuple[tuple[int, str], ...] = ()  # index and address of each sliver of the slice, if it has several
+    spare: bool = False  # whether it belongs to no slice yet
 
     @property
     def hostname(self) -> str:
-        return self.hostname_of(self.index)
+        return SPARE if self.spare else self.hostname_of(self.index)  # no slice's sliver has the name of a spare
 
     def hostname_of(self, index: int) -> str:
         """The host name of a sliver of the slice."""

@@ -147,6 +147,11 @@ def keys_file(pool: Path, sliver: str) -> Path:
     return sliver_dir(pool, sliver) / "keys.json"
 
 
+def hostname_file(pool: Path, sliver: str) -> Path:
+    """The file with the host name that was written into the sliver."""
+    return sliver_dir(pool, sliver) / "hostname"
+
+
 def record_file(pool: Path, sliver: str) -> Path:
     """The file with the sliver's row, for a database that lost it."""
     return sliver_dir(pool, sliver) / RECORD

@@ -85,6 +85,7 @@ class Slice(TypedDict):
     machine: NotRequired[str | None]
     init: NotRequired[str | None]
     on_loss: NotRequired[str]
+    warm: NotRequired[bool]
     snapshots: NotRequired[int]
     slivers: list[Sliver]
 
@@ -158,6 +159,7 @@ class SliceRequest(TypedDict, total=False):
     site: str
     spread: str
     apart: str
+    warm: bool
     dry_run: bool
 
 

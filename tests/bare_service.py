@@ -21,10 +21,10 @@ from postgres_server import Server
 
 import slicemgr.store
 from slicemgr.config import Config, NetworkConfig, NodeConfig, StoreConfig
-from slicemgr.model import GIB, ImageState, OperationState
+from slicemgr.model import GIB, ImageState, OperationState, Phase
 from slicemgr.policy.access import Principal
 from slicemgr.service.accounts import authentication
-from slicemgr.service.slices import consoles, slices
+from slicemgr.service.slices import consoles, slices, spares
 from slicemgr.store import Store, pending, schema, tables
 from slicemgr.store.updates import utcnow
 
@@ -274,6 +274,24 @@ class Service:
             c.execute(tables.renewals.insert().values(identity="node-a", request="r", created_at=now))
             row = {"name": "Scale", "kind": "scale", "summary": "It scales.", "published_by": schema.ADMIN}
             c.execute(tables.experiments.insert().values(**row, id="1", published_at=now, size=1, sha256=SHA, files=[]))
+            spares.add(c, self.config, "node1", spares.kinds(c, self.config)[0], now)
+
+    def add_spare(self, *, ready: bool = True) -> str:
+        """Have the node's spares that the settings want, of which the agent has reported the first. Its id."""
+        spares.fill(self.store, self.config)
+        sliver = next(row.sliver.id for row in self.rows() if row.sliver.spare and row.phase is not Phase.RUNNING)
+        if ready:
+            self.record(pending.SliverSeen(sliver, Phase.RUNNING, host_key=KEY))
+            self.end_operations()
+        return sliver
+
+    def end_operations(self) -> None:
+        """End all operations as the agent of the node does."""
+        with self.store.read() as c:
+            ended = [
+                pending.OperationEnded(one.id, OperationState.DONE) for one in pending.pending_operations(c, "node1")
+            ]
+        self.record(*ended)
 
     def rows(self) -> list[pending.SliverRow]:
         with self.store.read() as c:

@@ -19,7 +19,7 @@ from testbed import SETTINGS, Node, ensure_image, eventually
 
 NAME = "joined"
 MIRROR = "var/lib/slicemgr/mirror.db"
-MORE = SETTINGS[SETTINGS.index("[record]") :].format(more="")  # short times, as for other nodes of tests
+MORE = SETTINGS[SETTINGS.index("[record]") :].format(more="", spares="[]")  # short times, as for other nodes of tests
 
 
 class _SwitchedBox(Box):

@@ -67,6 +67,9 @@ reconcile = "1s"
 stop_grace = "5s"
 ssh_wait = "60s"
 boot_wait = "600s"
+
+[spares]
+keep = {spares}
 {more}
 """
 
@@ -104,9 +107,10 @@ def _importer() -> str:
 class Node:
     """A box with web and agent as separate daemons, so that each can be killed."""
 
-    def __init__(self, name: str, more: str = "", pool_size: str | None = None) -> None:
+    def __init__(self, name: str, more: str = "", pool_size: str | None = None, spares: tuple[str, ...] = ()) -> None:
         self.box = Box(f"{name}-{demo.CLONE}")
         self._more = more
+        self._spares = list(spares)
         self._pool_size = pool_size
         self.key = demo.RUN / f"{name}_ed25519"
         self.type = "lxc"  # the type of the next slices
@@ -115,7 +119,9 @@ class Node:
     def __enter__(self) -> Self:
         self.box.destroy()
         self.box.make(link="host", pool_size=self._pool_size)
-        settings = SETTINGS.format(address=self.box.address, port=PORT, more=self._more)
+        settings = SETTINGS.format(
+            address=self.box.address, port=PORT, more=self._more, spares=json.dumps(self._spares)
+        )
         self.box.run(["sh", "-c", "cat > /etc/slicemgr/slicemgr.toml"], input=settings, check=True)
         self._ensure_key()
         return self

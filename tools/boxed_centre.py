@@ -42,6 +42,9 @@ user = "65534:65534"
 url = "https://{address}"
 proxies = 1
 
+[spares]
+keep = []
+
 [hub]
 broker = "{address}:{amqp}"
 {hub_user}

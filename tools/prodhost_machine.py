@@ -23,6 +23,7 @@ XML_START = "<?xml "
 SETTINGS = r"""
     sed -i 's/^\[libvirt\]$/&\nacceleration = "emulation"/' /etc/slicemgr/slicemgr.toml
     printf '\n[agent]\nreconcile = "8s"\nssh_wait = "120s"\nboot_wait = "900s"\n' >>/etc/slicemgr/slicemgr.toml
+    printf '\n[spares]\nkeep = []\n' >>/etc/slicemgr/slicemgr.toml
 """
 
 RUN = """\

@@ -68,6 +68,11 @@ SLICE_REQUEST: dict[str, object] = {
             "description": "what happens to its slivers on a node that has not reported for 5 minutes: they remain, or "
             "are made again from the image on other nodes, without their data",
         },
+        "warm": {
+            "type": "boolean",
+            "default": True,
+            "description": "whether it may take a sliver that the node keeps ready, if one fits",
+        },
         "dry_run": {"type": "boolean", "default": False},
         "reason": {
             "type": "string",
@@ -199,6 +204,7 @@ class Slice(Schema):
     machine = fields.String(allow_none=True, metadata={"description": "hardware of kvm slivers: standard or thin"})
     init = fields.String(allow_none=True, metadata={"description": "the init of lxc slivers: minimal or systemd"})
     on_loss = fields.String(metadata={"description": "what happens to slivers on a lost node: keep or rebuild"})
+    warm = fields.Boolean(metadata={"description": "whether its sliver was kept ready, and was not made for it"})
     snapshots = fields.Integer(metadata={"description": "number of snapshots; deleted with the slice"})
     slivers = fields.List(fields.Nested(Sliver))
 

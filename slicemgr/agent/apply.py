@@ -35,8 +35,10 @@ from slicemgr.store import pending
 
 _CONSOLE_INTERVAL = 0.01  # seconds between checks for output on a console
 _CONSOLE_LIMIT = 10.0  # seconds to wait for output on the console before the ssh banner is tried
+_GUEST_LIMIT, _GUEST_INTERVAL = 60.0, 0.5  # seconds to wait for the guest agent of a spare
+_NO_SPARE = "take spares of this image out of spares.keep"
 _RESUME_CHECK = 1.0  # seconds after which a machine that cannot write is paused again
-_RECORDED = (Step.ROOT, Step.IDENTITY, Step.RESIZE)  # steps that change what the record of a sliver contains
+_RECORDED = (Step.ROOT, Step.IDENTITY, Step.RESIZE, Step.NAME)  # steps that change what the record of a sliver contains
 _LOOPBACK = ipaddress.IPv4Network("127.0.0.0/8")
 
 
@@ -73,6 +75,7 @@ class Applier:
             Step.RESIZE: self._roots.resize,
             Step.IDENTITY: self._identity,
             Step.DOMAIN: self._domain,
+            Step.NAME: self._name,
             Step.KEYS: self._keys,
             Step.LINK: self._link,
             Step.SHAPE: self._shape,
@@ -95,7 +98,7 @@ class Applier:
         if step is Step.SSH:
             return self._ssh(sliver, progress, unwanted)
         detail = self._steps[step](sliver) or ""
-        if step in _RECORDED:
+        if step in _RECORDED and not sliver.spare:  # nobody has to find a spare again
             records.write(self._config.node.pool, sliver)
         return detail
 
@@ -138,8 +141,17 @@ class Applier:
         return self._machines.place(self._containers)
 
     def _identity(self, sliver: Sliver) -> None:
+        identity = self._identity_of(sliver)
+        self._roots.identify(sliver, identity)
+        seen = pending.SliverSeen(sliver.id, Phase.PENDING, host_key=identity.host_key_public, keys_missing="")
+        self._journal.add(seen)
+
+    def _name(self, sliver: Sliver) -> None:
+        self._roots.rename(sliver, self._identity_of(sliver))
+
+    def _identity_of(self, sliver: Sliver) -> Identity:
         private, public = self._host_key(sliver)
-        identity = Identity(
+        return Identity(
             hostname=sliver.hostname,
             address=sliver.address,
             gateway=self._config.network.gateway,
@@ -149,8 +161,6 @@ class Applier:
             host_key_public=public,
             peers=tuple((sliver.hostname_of(index), address) for index, address in sliver.peers),
         )
-        self._roots.identify(sliver, identity)
-        self._journal.add(pending.SliverSeen(sliver.id, Phase.PENDING, host_key=public, keys_missing=""))
 
     def _keys(self, sliver: Sliver) -> str:
         """Replace the ssh keys. A running sliver that cannot accept them is no failure: its row has the reason."""
@@ -232,6 +242,8 @@ class Applier:
             raise self._paused_by_error(sliver, domain.trouble)
         if sliver.type is SliverType.KVM and not self._stop.is_set():
             self._journal.add(pending.SliverSeen(sliver.id, Phase.PENDING, booted="yes" if answered else "unknown"))
+        if sliver.spare:
+            self._check_spare(sliver, answered)
         observe.mark(self._config, sliver.id, domain.pid).touch(mode=0o600)
         if answered:
             return ""
@@ -241,6 +253,15 @@ class Applier:
         return f"not verified: no ssh banner within {limit:.0f} s" + (
             f"; last console output: {output!r}" if output else ""
         )
+
+    def _check_spare(self, sliver: Sliver, answered: bool) -> None:
+        """Raise Failed unless it can become anybody's while it runs: a guest takes name and keys by its agent."""
+        if not answered:
+            raise Failed("a spare has to answer by ssh", hint=_NO_SPARE)
+        deadline = time.monotonic() + _GUEST_LIMIT
+        while sliver.type is SliverType.KVM and not self._hypervisor.guest_answers(sliver.id):
+            if time.monotonic() > deadline or self._stop.wait(_GUEST_INTERVAL):
+                raise Failed("the guest agent of a spare has to answer", hint=_NO_SPARE)
 
     def _wait_for_console(self, sliver: Sliver) -> bool:
         """Wait until the guest writes to its console; whether it did. No banner can appear before."""

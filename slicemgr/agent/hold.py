@@ -17,7 +17,7 @@ from slicemgr.agent.plan import DomainState, Observed
 from slicemgr.drivers.libvirt import launch
 from slicemgr.drivers.network import traffic
 from slicemgr.errors import SlicemgrError
-from slicemgr.model import Desired, Image, ImageState, Sliver
+from slicemgr.model import SPARE, Desired, Image, ImageState, Sliver
 from slicemgr.store import incarnation, pending
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,8 @@ class Hold:
             released = incarnation.released(connection, node.config.node.name)
             images = pending.images(connection)
         without = sorted(host.slivers() - {one.id for one in slivers})
-        failed = {one: self._remove(one) for one in without if one in released}
+        spares = {one for one in without if host.sliver(one).hostname == SPARE}  # nobody has been in one
+        failed = {one: self._remove(one) for one in without if one in released or one in spares}
         found = []
         for one in without:
             recorded = records.read(node.config.node.pool, one)

@@ -108,6 +108,13 @@ def _keys(config: Config, sliver: str) -> tuple[str, ...] | None:
     return None if note is None else note.now
 
 
+def _hostname(pool: Path, sliver: str) -> str | None:
+    try:
+        return names.hostname_file(pool, sliver).read_text()
+    except FileNotFoundError:
+        return None
+
+
 def snapshots(pool: Path, sliver: str) -> frozenset[str]:
     """The ids of the sliver's existing snapshots."""
     return frozenset(filter(names.is_snapshot_id, _listing(names.snapshots_dir(pool, sliver))))
@@ -119,12 +126,14 @@ class _Contents(NamedTuple):
     epoch: int
     snapshots: frozenset[str]
     replaced: bool
+    hostname: str | None
 
 
 def _contents(pool: Path, sliver: str) -> _Contents:
     root = names.root_dir(pool, sliver)
     epoch = btrfs_files.epoch(root) or btrfs_files.epoch(names.disk_file(pool, sliver))
-    return _Contents(epoch, snapshots(pool, sliver), names.unfinished_root(pool, sliver).exists())
+    replaced = names.unfinished_root(pool, sliver).exists()
+    return _Contents(epoch, snapshots(pool, sliver), replaced, _hostname(pool, sliver))
 
 
 def _with_domain(sliver: str, observed: Observed, domain: DomainSeen, settled: bool) -> Observed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from slicemgr.model import Desired, Phase, Sliver
+from slicemgr.model import SPARE, Desired, Phase, Sliver
 
 
 class Step(StrEnum):
@@ -16,11 +16,12 @@ class Step(StrEnum):
 
     DISCARD = "discard"  # snapshots that are no longer in the rows
     SNAPSHOT = "snapshot"  # snapshots that are requested and do not exist yet
-    KEEP = "keep"  # the disk of an earlier copy, which another node replaced, is moved away
+    KEEP = "keep"  # the disk of an earlier copy, or of a slice that the rows do not know, is moved away
     ROOT = "root"  # quota group, sliver subvolume, snapshot of the base or of the sliver's origin
     RESIZE = "resize"  # another disk limit
     IDENTITY = "identity"  # hostname, keys, resolver written into the root
     DOMAIN = "domain"  # virDomainCreateXML
+    NAME = "name"  # another host name in a running sliver, which was a spare
     KEYS = "keys"  # other ssh keys in a running sliver; its host key in the rows
     LINK = "link"  # the permanent neighbour of a link that was created without it
     SHAPE = "shape"  # the network rates on its link
@@ -51,7 +52,7 @@ class Observed:
     traces: the pool or the runtime directory contains resources of the sliver.
     unguarded: messages over its link can change the node's neighbour entries.
     shaped: it has a device for its outgoing rate, which outlives the domain.
-    keys: the ssh keys that slicemgr gave it, None if unknown.
+    keys: the ssh keys that slicemgr gave it, None if unknown. hostname: the host name that it gave it, likewise.
     epoch: the number of its root. snapshots: their ids. replaced: a root that was replaced still exists.
     """
 
@@ -63,6 +64,7 @@ class Observed:
     disk: int | None = None
     shaped: bool = False
     keys: tuple[str, ...] | None = None
+    hostname: str | None = None
     epoch: int = 0
     snapshots: frozenset[str] = frozenset()
     replaced: bool = False
@@ -75,7 +77,10 @@ _CHECK = (Step.VERIFY, Step.SSH)
 
 def plan(want: Sliver, observed: Observed) -> tuple[Step, ...]:
     """The steps, in order, that lead from `observed` to the desired state; () if there is nothing to do."""
-    if want.desired is not Desired.ABSENT and _earlier_copy(want, observed):
+    foreign = _of_another(want, observed)
+    if foreign and want.spare:
+        return ()
+    if want.desired is not Desired.ABSENT and (foreign or _earlier_copy(want, observed)):
         return (*((Step.KILL,) if observed.domain else ()), Step.KEEP, *plan(want, Observed()))
     match want.desired:
         case Desired.ABSENT:
@@ -105,6 +110,11 @@ def _earlier_copy(want: Sliver, observed: Observed) -> bool:
     return observed.root and not want.origin and observed.epoch < want.epoch
 
 
+def _of_another(want: Sliver, observed: Observed) -> bool:
+    """Whether the root is of a slice that took this spare, and of which the rows know nothing: they are older."""
+    return observed.root and observed.hostname not in (None, SPARE, want.hostname)
+
+
 def _rest(want: Sliver, observed: Observed) -> tuple[Step, ...]:
     stop = (Step.STOP,) if observed.domain or observed.shaped else ()
     return (*stop, Step.ROOT) if _other_root(want, observed) else (*_resize(want, observed), *stop)
@@ -131,14 +141,19 @@ def _run(want: Sliver, observed: Observed, *, pause: bool) -> tuple[Step, ...]:
         return (Step.STOP, *root, *_START, *shape, *_CHECK, *last)
     link = (Step.LINK,) if observed.unguarded else ()
     wake = (Step.RESUME,) if observed.domain is DomainState.PAUSED else ()
-    keys = _keys(want, observed)
+    keys = (*_name(want, observed), *_keys(want, observed))
     if not observed.settled:
         return (*root, *link, *wake, *shape, Step.PUBLISH, *_CHECK, *keys, *last)
-    if (limits.net_out is not None) is not observed.shaped:
+    if (limits.net_out is not None) is not observed.shaped or (Step.NAME in keys and shape):
         return (*root, *link, *wake, *shape, *keys, *last)
     if pause:
         return (*root, *link, *keys, *(() if wake else last))
     return (*root, *link, *wake, *keys)
+
+
+def _name(want: Sliver, observed: Observed) -> tuple[Step, ...]:
+    """Before the keys: a sliver with the name of a spare has never let anybody in."""
+    return (Step.NAME,) if observed.hostname == SPARE and not want.spare else ()
 
 
 def _keys(want: Sliver, observed: Observed) -> tuple[Step, ...]:

@@ -36,7 +36,7 @@ def write(pool: Path, sliver: Sliver) -> None:
 def write_missing(pool: Path, slivers: Iterable[Sliver]) -> None:
     """Write the records of slivers that an earlier version created."""
     for one in slivers:
-        if names.sliver_dir(pool, one.id).is_dir() and not names.record_file(pool, one.id).exists():
+        if not one.spare and names.sliver_dir(pool, one.id).is_dir() and not names.record_file(pool, one.id).exists():
             write(pool, one)
 
 

@@ -6,6 +6,7 @@ snapshots. A root that begins as a snapshot is created in the same way, and repl
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -19,9 +20,10 @@ from slicemgr.agent import observe
 from slicemgr.config import Config
 from slicemgr.drivers.guest import authorized_keys, seed
 from slicemgr.drivers.guest.authorized_keys import Note
-from slicemgr.drivers.guest.identity import Identity, write_identity
+from slicemgr.drivers.guest.identity import Identity, write_identity, write_names
 from slicemgr.drivers.guest.rootfs import Root
 from slicemgr.drivers.importer import confinement
+from slicemgr.drivers.kernel import namespaces
 from slicemgr.drivers.libvirt import launch
 from slicemgr.drivers.libvirt.host import Host
 from slicemgr.drivers.libvirt.hypervisor import Hypervisor
@@ -66,6 +68,9 @@ class Preparation(Protocol):
     def keys(self, sliver: Sliver, note: Note) -> None:
         """Replace the ssh keys of a running sliver. Raises Failed if the guest does not accept them."""
 
+    def rename(self, sliver: Sliver, identity: Identity) -> None:
+        """Give a running sliver another host name. Raises Failed if the guest does not take it."""
+
     def launch(self, sliver: Sliver) -> None:
         """Prepare the root as the last step before the domain starts."""
 
@@ -76,7 +81,7 @@ def preparation(
     """The implementation for a type. place: returns the node's properties with its acceleration."""
     match sliver_type:
         case SliverType.LXC:
-            return _Container(config, pool)
+            return _Container(config, pool, hypervisor)
         case SliverType.KVM:
             return _Machine(config, pool, hypervisor, place)
 
@@ -186,6 +191,7 @@ class Roots:
             authorized_keys.write_note(pool, sliver.id, (*before, *want), note.now)
         self._types[sliver.type].identify(sliver, replace(identity, keys_put=None if note is None else before))
         authorized_keys.write_note(pool, sliver.id, (*before, *want), want)
+        self._note_hostname(sliver)
 
     def give_keys(self, sliver: Sliver) -> str:
         """Replace the keys of a running sliver; the reason if it does not accept them, or ""."""
@@ -204,6 +210,14 @@ class Roots:
         authorized_keys.write_note(pool, sliver.id, (*note.put, *want), want)
         return ""
 
+    def rename(self, sliver: Sliver, identity: Identity) -> None:
+        """Give a running sliver another host name. Raises Failed if it does not take it."""
+        self._types[sliver.type].rename(sliver, identity)
+        self._note_hostname(sliver)
+
+    def _note_hostname(self, sliver: Sliver) -> None:
+        atomic_file.write(names.hostname_file(self._config.node.pool, sliver.id), sliver.hostname)
+
     def launch(self, sliver: Sliver) -> None:
         """Prepare the root as the last step before the domain starts."""
         self._types[sliver.type].launch(sliver)
@@ -213,9 +227,10 @@ class Roots:
 
 
 class _Container:
-    def __init__(self, config: Config, pool: Pool) -> None:
+    def __init__(self, config: Config, pool: Pool, hypervisor: Hypervisor) -> None:
         self._config = config
         self._pool = pool
+        self._hypervisor = hypervisor
 
     def make(self, sliver: Sliver, directory: Path, group: int | None) -> None:
         pool = self._config.node.pool
@@ -267,6 +282,16 @@ class _Container:
     def keys(self, sliver: Sliver, note: Note) -> None:
         with self._root(sliver) as root:
             authorized_keys.write(root, sliver.ssh_keys, note.put)
+
+    def rename(self, sliver: Sliver, identity: Identity) -> None:
+        with self._root(sliver) as root:
+            write_names(root, identity)
+        pid = self._hypervisor.init_pid(sliver.id)
+        try:
+            with namespaces.inside(pid, "uts"):
+                socket.sethostname(identity.hostname)
+        except OSError as error:
+            raise Failed(f"its host name cannot be changed: {error.strerror}") from error
 
     def _root(self, sliver: Sliver) -> Root:
         """The root, set writable: the tenant owns the subvolume and can set it read-only."""
@@ -347,6 +372,13 @@ class _Machine:
         clone = sliver.origin.partition("/")[0] not in ("", sliver.id)
         files = seed.files(identity, sliver.id, sliver.user_data, names.mac(sliver.id), clone=clone)
         machine_disk.make_seed(names.seed_file(self._config.node.pool, sliver.id), files)
+
+    def rename(self, sliver: Sliver, identity: Identity) -> None:
+        """Set the name by the guest agent, and write a seed with it for the next start."""
+        self._hypervisor.set_guest_name(sliver.id, identity.hostname)
+        self.identify(sliver, identity)
+        gid = self._place().machine_gid
+        machine_disk.give_to(names.seed_file(self._config.node.pool, sliver.id), sliver.uid_first, gid, 0o400)
 
     def keys(self, sliver: Sliver, note: Note) -> None:
         """Set the keys by the guest agent; a guest without one gets them by its seed at its next start."""

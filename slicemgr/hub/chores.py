@@ -16,8 +16,8 @@ _LONGEST = 60.0  # seconds between two attempts
 
 
 def chores(config: Config, store: Store) -> list[Chore]:
-    work = [(thread, function.__name__, partial(function, store, config)) for thread, function in due.WORK]
-    return repeated(work, due.INTERVAL)
+    work = ((interval, thread, one.__name__, partial(one, store, config)) for interval, thread, one in due.WORK)
+    return repeated(work)
 
 
 def runner(config: Config, store: Store) -> Runner:

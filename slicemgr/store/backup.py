@@ -245,6 +245,7 @@ def _load(c: Connection, source: Archive) -> dict[str, int]:
 def _begin(c: Connection, source: Archive, counts: Mapping[str, int]) -> Restored:
     now = utcnow()
     number = incarnation.begin(c, source.manifest.created_at, now)
+    c.execute(t.slivers.delete().where(t.slivers.c.slice.is_(None)))  # slices may have taken these spares since
     k = t.tokens.c
     valid = sa.or_(k.expires_at.is_(None), k.expires_at > now)
     tokens = int(c.scalar(sa.select(sa.func.count()).where(valid).select_from(t.tokens)) or 0)

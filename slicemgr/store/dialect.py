@@ -12,7 +12,12 @@ from sqlalchemy.engine import Connection
 
 def insert(c: Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
     """An insert in the dialect of the connection, which supports ON CONFLICT."""
-    return postgresql.insert(table) if c.dialect.name == "postgresql" else sqlite.insert(table)
+    return insert_into(c.dialect.name, table)
+
+
+def insert_into(dialect: str, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+    """The same for a dialect by its name."""
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
 def among(c: Connection, column: sa.ColumnElement[str], values: Sequence[str]) -> sa.ColumnElement[bool]:

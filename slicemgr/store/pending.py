@@ -73,6 +73,7 @@ __all__ = [
 # The desired state of slivers after each operation (None: unchanged); the other kinds concern an image or the node.
 SLIVER_OPERATIONS: dict[str, Desired | None] = {
     "create": Desired.RUNNING,
+    "spare": Desired.RUNNING,
     "start": Desired.RUNNING,
     "stop": Desired.STOPPED,
     "restart": Desired.RUNNING,
@@ -154,18 +155,20 @@ def elsewhere(c: Connection, node: str, ids: Collection[str]) -> set[str]:
 
 
 def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> list[SliverRow]:
-    """All slivers of the node, or those among `ids`, including those that should be absent. Three queries."""
+    """All slivers of the node, or those among `ids`, including those that should be absent: first those of slices, then
+    the spares. Four queries.
+    """
     s, sl, i = t.slivers.c, t.slices.c, t.images.c
+    columns = (
+        *(s.id, s.serial, sl.id, sl.name, s.idx, sl.type, s.desired, sl.image, i.arch, s.address),
+        *(s.port_first, s.port_count, s.uid_first),
+        sa.cast(sl.ssh_keys, sa.Text),
+        *(sl.count, s.host_key, s.generation, s.phase, s.error),
+        *(i.format, i.virtual_size, sa.cast(i.boot, sa.Text), sl.boot, sl.user_data, sl.project),
+        *(s.origin, s.inherited, s.epoch, sl.init, sl.machine),
+    )
     query = (
-        sa.select(
-            *(s.id, s.serial, sl.id, sl.name, s.idx, sl.type, s.desired, sl.image, i.arch, s.address),
-            *(s.port_first, s.port_count, s.uid_first),
-            sa.cast(sl.ssh_keys, sa.Text),
-            *(sl.count, s.host_key, s.generation, s.phase, s.error),
-            *(i.format, i.virtual_size, sa.cast(i.boot, sa.Text), sl.boot, sl.user_data, sl.project),
-            *(s.origin, s.inherited, s.epoch, sl.init, sl.machine),
-            *(s[name] for name in _LIMITS),
-        )
+        sa.select(*columns, *(s[name] for name in _LIMITS))
         .select_from(t.slivers)
         .join(t.slices, sl.id == s.slice)
         .join(t.images, i.sha256 == sl.image)
@@ -177,7 +180,52 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
     shall_have = snapshots.of_slivers(c, node, ids)
     rows = c.execute(query).all()
     peers = _peers(c, node, {row[2] for row in rows if row[14] > 1})
-    return [_sliver_row(tuple(row), tuple(shall_have[row.id]), peers.get(row[2], ())) for row in rows]
+    found = [_sliver_row(tuple(row), tuple(shall_have[row.id]), peers.get(row[2], ())) for row in rows]
+    return found + _spares(c, node, ids)
+
+
+def _spares(c: Connection, node: str, ids: Collection[str] | None) -> list[SliverRow]:
+    """The spares of the node, or those among `ids`. The image of one that is to be deleted may not exist any more."""
+    s, p, i = t.slivers.c, t.spares.c, t.images.c
+    columns = (
+        *(s.id, s.serial, s.idx, p.type, s.desired, p.image, i.arch, s.address, s.port_first, s.port_count),
+        *(s.uid_first, s.host_key, s.generation, s.phase, s.error, i.format, i.virtual_size),
+        *(sa.cast(i.boot, sa.Text).label("boot_facts"), p.boot, p.init, p.machine, s.epoch),
+    )
+    query = sa.select(*columns, *(s[name] for name in _LIMITS)).join(t.spares, p.sliver == s.id)
+    query = query.outerjoin(t.images, i.sha256 == p.image).where(s.node == node).order_by(s.serial)
+    return [_spare_row(row) for row in c.execute(query if ids is None else query.where(s.id.in_(ids)))]
+
+
+def _spare_row(row: sa.Row[*tuple[Any, ...]]) -> SliverRow:
+    sliver = model.Sliver(
+        id=row.id,
+        serial=row.serial,
+        tag=row.id.rpartition("-")[0],
+        slice_name=model.SPARE,
+        index=row.idx,
+        type=SliverType(row.type),
+        desired=Desired(row.desired),
+        image=row.image,
+        arch=row.arch or "",
+        address=row.address,
+        ports=model.PortBlock(row.port_first, row.port_count),
+        uid_first=row.uid_first,
+        limits=model.Limits(*row[-len(_LIMITS) :]),
+        ssh_keys=(),
+        host_key=row.host_key,
+        generation=row.generation,
+        image_format=row.format or "",
+        image_size=row.virtual_size or 0,
+        boot_facts=_boot_facts(row.boot_facts) if row.boot_facts else model.NO_BOOT,
+        boot=model.Boot(row.boot),
+        epoch=row.epoch,
+        init=model.Init(row.init),
+        machine=model.Machine(row.machine),
+        project="",
+        spare=True,
+    )
+    return SliverRow(sliver, Phase(row.phase), row.error)
 
 
 def _peers(c: Connection, node: str, slices: Collection[str]) -> dict[str, tuple[tuple[int, str], ...]]:

@@ -473,6 +473,7 @@ slices = sa.Table(
     _empty("lease_notice"),
     sa.Column("named_keys", sa.JSON, nullable=False, server_default=sa.text("'[]'")),
     _text("on_loss", server_default=sa.text("'keep'")),
+    sa.Column("warm", sa.Boolean, nullable=False, server_default=sa.false()),  # whether it began with a spare
     sa.ForeignKeyConstraint(["project"], ["projects.name"], ondelete="RESTRICT"),
     sa.ForeignKeyConstraint(["owner"], ["users.name"], ondelete="RESTRICT"),
     sa.ForeignKeyConstraint(["image"], ["images.sha256"], ondelete="RESTRICT"),
@@ -485,7 +486,7 @@ slivers = sa.Table(
     metadata,
     sa.Column("serial", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
     _text("id", unique=True),
-    _text("slice"),
+    sa.Column("slice", sa.Text),  # NULL: a spare, see there
     _number("idx"),
     _text("node"),
     _text("desired"),
@@ -529,6 +530,21 @@ slivers = sa.Table(
     sa.UniqueConstraint("node", "address"),
     sa.UniqueConstraint("node", "uid_first"),
     sqlite_autoincrement=True,  # a serial is never reused, not even after a delete
+)
+
+# Slivers that run and belong to no slice yet, with what the row of a slice says of others. A create that takes one
+# deletes this row. image: sha256; a spare does not keep its image from being deleted.
+spares = sa.Table(
+    "spares",
+    metadata,
+    sa.Column("sliver", sa.Text, primary_key=True),
+    _text("type"),
+    _text("image"),
+    _text("boot"),
+    _text("machine"),
+    _text("init"),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.ForeignKeyConstraint(["sliver"], ["slivers.id"], ondelete="CASCADE"),
 )
 
 # A snapshot covers a whole slice. A row for each of its slivers; made_at NULL: the agent has yet to create it.

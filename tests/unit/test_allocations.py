@@ -160,13 +160,13 @@ def test_the_slivers_of_a_node_are_read_only_if_what_follows_is_taken(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    given = placement.given
+    given = nodes.given
 
     def counted(c: Connection, node: str) -> Any:
         read.append(node)
         return given(c, node)
 
-    monkeypatch.setattr(placement, "given", counted)
+    monkeypatch.setattr(nodes, "given", counted)
     service.create("a", count=3)
     service.create("b", count=2)
     assert read == []

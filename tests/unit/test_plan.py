@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicemgr.agent.plan import DomainState, Observed, Step, phase_after, plan
-from slicemgr.model import GIB, MIB, Desired, Limits, Phase, PortBlock, Sliver, SliverSnapshot, SliverType
+from slicemgr.model import GIB, MIB, SPARE, Desired, Limits, Phase, PortBlock, Sliver, SliverSnapshot, SliverType
 
 GENERATION = 3
 SETTLE = (Step.PUBLISH, Step.VERIFY, Step.SSH)
@@ -240,6 +240,52 @@ def test_a_host_key_that_is_not_in_the_rows_is_told_again() -> None:
     assert plan(want, Observed(RUNNING, GENERATION, True, True, True)) == (Step.KEYS,)
     assert plan(want, Observed(RUNNING, GENERATION, False, True, True)) == (*SETTLE, Step.KEYS)
     assert plan(want, Observed(root=True, traces=True)) == START
+
+
+TAKEN = Observed(RUNNING, GENERATION, True, True, True, GIB, keys=(), hostname=SPARE)
+
+
+def spare(desired: Desired) -> Sliver:
+    return dataclasses.replace(sliver(desired), slice_name=SPARE, project="", spare=True)
+
+
+@pytest.mark.parametrize(
+    ("want", "observed", "steps"),
+    [
+        (spare(Desired.RUNNING), TAKEN, ()),
+        (sliver(Desired.RUNNING), TAKEN, (Step.NAME,)),
+        (dataclasses.replace(sliver(Desired.RUNNING), ssh_keys=("key",)), TAKEN, (Step.NAME, Step.KEYS)),
+        (sliver(Desired.RUNNING, net_in=1), TAKEN, (Step.SHAPE, Step.NAME)),
+        (sliver(Desired.RUNNING, net_out=1), TAKEN, (Step.SHAPE, Step.NAME)),
+        (sliver(Desired.PAUSED), TAKEN, (Step.NAME, Step.PAUSE)),
+        (sliver(Desired.STOPPED), TAKEN, (Step.STOP,)),
+        (sliver(Desired.RUNNING), dataclasses.replace(TAKEN, disk=MIB), (Step.RESIZE, Step.NAME)),
+        (sliver(Desired.RUNNING), dataclasses.replace(TAKEN, settled=False), (*SETTLE, Step.NAME)),
+        (sliver(Desired.RUNNING), dataclasses.replace(TAKEN, domain=None), START),
+        (sliver(Desired.RUNNING), dataclasses.replace(TAKEN, hostname="exp-0"), ()),
+        (spare(Desired.ABSENT), TAKEN, (Step.KILL, Step.WITHDRAW, Step.REMOVE)),
+    ],
+)
+def test_a_spare_that_was_taken_gets_its_name_before_its_keys(
+    want: Sliver, observed: Observed, steps: tuple[Step, ...]
+) -> None:
+    assert plan(want, observed) == steps
+
+
+OF_ANOTHER = dataclasses.replace(TAKEN, hostname="theirs-0")
+
+
+@pytest.mark.parametrize(
+    ("want", "steps"),
+    [
+        (spare(Desired.RUNNING), ()),
+        (spare(Desired.ABSENT), ()),
+        (sliver(Desired.RUNNING), (Step.KILL, Step.KEEP, Step.ROOT, *START)),
+        (sliver(Desired.ABSENT), (Step.KILL, Step.WITHDRAW, Step.REMOVE)),
+    ],
+)
+def test_rows_older_than_a_slice_give_nobody_its_data(want: Sliver, steps: tuple[Step, ...]) -> None:
+    assert plan(want, OF_ANOTHER) == steps
 
 
 SHAPED_START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN, Step.SHAPE, Step.VERIFY, Step.SSH)

@@ -19,6 +19,7 @@ from slicemgr.errors import Refused
 from slicemgr.model import GIB, Limits, SliceSpec, SliverType, Spread, Where
 from slicemgr.policy import allocate, quota
 from slicemgr.service.nodes import nodes, preselection
+from slicemgr.service.slices import image_choice
 from slicemgr.service.slices import placement as service_placement
 from slicemgr.store import allocations
 from slicemgr.store import tables as t
@@ -194,12 +195,12 @@ def compared(c: Connection, service: Service, spec: SliceSpec) -> tuple[bool, bo
     """Whether few nodes gave a choice, and whether that is what all nodes give."""
     try:
         full = service_placement.place(c, service.config, spec, quota.UNLIMITED, reasons=True)
-        image, apart = service_placement._image(c, SHA, spec.project), service_placement._apart(c, spec)
+        image, apart = image_choice.find(c, SHA, spec.project), service_placement._apart(c, spec)
     except Refused:
         full = None
         if spec.where.apart:  # of a slice on no node
             return False, True
-        image, apart = service_placement._image(c, SHA, spec.project), set()
+        image, apart = image_choice.find(c, SHA, spec.project), set()
     few = service_placement._of_few(c, service.config, spec, image, apart)
     if few is None:
         return False, True

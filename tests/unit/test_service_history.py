@@ -71,7 +71,7 @@ def scans(service: Service) -> list[str]:
         noted.append((statement, parameters[0] if many else parameters))
 
     sa.event.listen(service.store.engine, "before_cursor_execute", note)
-    for _, work_due in due.WORK:
+    for _, _, work_due in due.WORK:
         work_due(service.store, service.config)
     sa.event.remove(service.store.engine, "before_cursor_execute", note)
     with service.store.read() as c:

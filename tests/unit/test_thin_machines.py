@@ -118,6 +118,20 @@ def test_a_kernel_without_a_bus_needs_its_drivers_in_itself(config: bytes, expec
     assert boot_loader.mmio(config) is expected
 
 
+@pytest.mark.parametrize(
+    ("boot", "config", "expected"),
+    [
+        (["vmlinux-6.1", "vmlinuz-6.1"], b"CONFIG_PVH=y\n", "/boot/vmlinux-6.1"),
+        (["vmlinux-6.1", "vmlinuz-6.1"], b"# CONFIG_PVH is not set\n", "/boot/vmlinuz-6.1"),
+        (["vmlinux-6.0", "vmlinuz-6.1"], b"CONFIG_PVH=y\n", "/boot/vmlinuz-6.1"),
+    ],
+)
+def test_a_kernel_that_qemu_can_enter_is_not_unpacked_first(boot: list[str], config: bytes, expected: str) -> None:
+    kernel, _ = boot_loader.kernel(boot, [])
+    assert kernel == "/boot/vmlinuz-6.1"
+    assert boot_loader.uncompressed(kernel, boot, config) == expected
+
+
 def test_a_thin_machine_never_boots_by_firmware() -> None:
     assert BootFacts(bios=True, uefi=True, kernel="/boot/k").choose(Boot.DIRECT) is Boot.DIRECT
     assert BootFacts(bios=True, uefi=True).choose(Boot.DIRECT) is None

@@ -77,10 +77,11 @@ class Schedule:
             self.due = now + self._pause
 
 
-def repeated(work: Iterable[tuple[str, str, Callable[[], object]]], interval: float) -> list[Chore]:
-    """Chores of thread, name and function; each failure is logged with the name."""
+def repeated(work: Iterable[tuple[float, str, str, Callable[[], object]]]) -> list[Chore]:
+    """Chores of interval, thread, name and function; each failure is logged with the name."""
     return [
-        Chore(thread=thread, run=run, interval=interval, failure=name, each_failure=True) for thread, name, run in work
+        Chore(thread=thread, run=run, interval=interval, failure=name, each_failure=True)
+        for interval, thread, name, run in work
     ]
 
 

@@ -65,8 +65,9 @@ def login(name: str, sliver: wire.Sliver, key: Path) -> list[str]:
 
 
 def request(name: str, sliver_type: str, image: str, node: str, key: str, **more: Any) -> wire.SliceRequest:
-    """The request of a slice. more: other fields of it; empty ones are omitted."""
+    """The request of a slice that takes no spare. more: other fields of it; empty ones are omitted."""
     asked: wire.SliceRequest = {"name": name, "type": sliver_type, "image": image, "node": node, "ssh_keys": [key]}
+    asked["warm"] = False
     asked.update({field: value for field, value in more.items() if value})  # type: ignore[typeddict-item]
     return asked
 

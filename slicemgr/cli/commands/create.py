@@ -85,6 +85,7 @@ def _cores(_context: click.Context, _param: click.Parameter, value: float | None
     metavar="FILE",
     help="Public key file; can be repeated. Default: the keys in ~/.ssh, or else those of `key list`.",
 )
+@click.option("--cold", is_flag=True, help="Do not take a sliver that the node keeps ready, but make a new one.")
 @click.option("--dry-run", is_flag=True, help="Show the allocation without creating the slice.")
 @click.option("--no-wait", is_flag=True, help="Return when the service has accepted the request.")
 @click.option("--timeout", callback=seconds, metavar="TIME", help="Maximum time to wait, such as 2m.")
@@ -95,6 +96,7 @@ def create(
     key_files: tuple[str, ...],
     user_data_file: str | None,
     pack: bool,
+    cold: bool,
     dry_run: bool,
     no_wait: bool,
     timeout: float | None,
@@ -120,6 +122,8 @@ def create(
         if wanted["spread"]:
             raise invalid("--pack", "contradicts --spread", "give one of them")
         request["spread"] = "pack"
+    if cold:
+        request["warm"] = False
     request.update({key: value for key, value in wanted.items() if value is not None})  # type: ignore[typeddict-item]
     with Client.local() as client:
         if dry_run:

@@ -90,13 +90,18 @@ def write_identity(root: Root, identity: Identity) -> None:
 
     Raises Failed, with the path, if the image contains something that prevents it.
     """
-    root.write("etc/hostname", f"{identity.hostname}\n".encode())
-    root.write("etc/hosts", hosts_file(identity).encode())
+    write_names(root, identity)
     root.write("etc/resolv.conf", resolv_conf(identity).encode())
     root.own_directory(INIT_DIRECTORY, 0o755)
     _write_machine_id(root, machine_id(identity.host_key_public))
     _write_host_key(root, identity)
     login_keys.write(root, identity.authorized_keys, identity.keys_put)
+
+
+def write_names(root: Root, identity: Identity) -> None:
+    """Write what names the sliver and its peers. Raises Failed as `write_identity`."""
+    root.write("etc/hostname", f"{identity.hostname}\n".encode())
+    root.write("etc/hosts", hosts_file(identity).encode())
 
 
 def _write_machine_id(root: Root, number: str) -> None:

@@ -32,11 +32,20 @@ def kernel(boot: Sequence[str], top: Sequence[str]) -> tuple[str, str]:
         inside = [name for name in top if name == "vmlinuz"]
         initrd = next((name for name in _PLAIN if name in top), "")
         return (f"/{inside[0]}", f"/{initrd}" if initrd else "") if inside else ("", "")
-    _, newest = max(found, key=lambda pair: pair[0])
+    _, newest = max(found, key=lambda pair: (pair[0], pair[1][0].startswith("vmlinuz")))
     version = newest["version"]
     names = [pattern.format(version) for pattern in _INITRDS] if version else list(_PLAIN)
     initrd = next((name for name in names if name in boot), "")
     return f"/boot/{newest[0]}", f"/boot/{initrd}" if initrd else ""
+
+
+def uncompressed(kernel: str, boot: Sequence[str], config: bytes) -> str:
+    """The path of the same kernel uncompressed if QEMU can start it so, by its PVH entry; otherwise `kernel`.
+
+    boot: the names in /boot. config: the kernel's configuration.
+    """
+    name = kernel.removeprefix("/boot/").replace("vmlinuz-", "vmlinux-", 1)
+    return f"/boot/{name}" if name in boot and b"CONFIG_PVH=y" in config.splitlines() else kernel
 
 
 def mmio(config: bytes) -> bool:

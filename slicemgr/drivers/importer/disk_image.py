@@ -244,9 +244,12 @@ def facts_of(tree: Path, streamed: int, loader: BootFacts) -> TreeFacts:
     """The findings in an unpacked tree. streamed: bytes of its stream. loader: how else the disk boots."""
     with Root(tree) as inside:
         release = (inside.read("etc/os-release", _LARGEST_RELEASE) or b"").decode(errors="replace")
-        kernel, initrd = boot_loader.kernel(inside.names("boot"), inside.names("."))
+        boot = inside.names("boot")
+        kernel, initrd = boot_loader.kernel(boot, inside.names("."))
         config = inside.read(kernel.replace("/vmlinuz-", "/config-")[1:], _LARGEST_KERNEL_CONFIG) if kernel else None
-    loader = replace(loader, kernel=kernel, initrd=initrd, mmio=boot_loader.mmio(config or b""))
+    mmio = boot_loader.mmio(config or b"")
+    kernel = boot_loader.uncompressed(kernel, boot, config or b"") if mmio else kernel
+    loader = replace(loader, kernel=kernel, initrd=initrd, mmio=mmio)
     return TreeFacts(arch_of(tree), pretty_name(release), streamed, loader)
 
 

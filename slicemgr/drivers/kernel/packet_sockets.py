@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from slicemgr.drivers.kernel import namespaces
 
 _SO_NETNS_COOKIE = 71
 _SOCK_DIAG, _BY_FAMILY, _REQUEST_DUMP = 4, 20, 0x301
@@ -20,36 +21,16 @@ _ASK = struct.Struct("=BBHIIII")
 _SOCKET = 16  # bytes of a socket's description before its attributes
 _BUFFER = 1 << 16
 _PATIENCE = 5.0  # seconds
-_NEW_NETWORK = 0x40000000  # CLONE_NEWNET
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextlib.contextmanager
 def inside(pid: int) -> Iterator[socket.socket]:
     """A sock_diag socket in the network namespace of a process. Raises OSError if the process has ended."""
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _enter(f"/proc/{pid}/ns/net")
-        try:
-            diagnosis = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG)
-        finally:
-            _enter(f"/proc/self/fd/{home}")
-    finally:
-        os.close(home)
+    with namespaces.inside(pid, "net"):
+        diagnosis = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG)
     with diagnosis:
         diagnosis.settimeout(_PATIENCE)
         yield diagnosis
-
-
-def _enter(path: str) -> None:
-    """Move the calling thread, and no other, into a network namespace."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if _libc.setns(descriptor, _NEW_NETWORK) < 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-    finally:
-        os.close(descriptor)
 
 
 def cookie(diagnosis: socket.socket) -> int:

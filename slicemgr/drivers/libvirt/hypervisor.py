@@ -6,6 +6,7 @@ or hung results in Failed with Code.UNAVAILABLE (see `connections`).
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 from xml.etree import ElementTree as ET
 
 import libvirt
+import libvirt_qemu
 
 from slicemgr import names
 from slicemgr.config import LibvirtConfig
@@ -37,6 +39,11 @@ _LOOK = 0.5  # seconds, at most, between checks for a domain's end without an ev
 _UNNOTICED = 0.25  # seconds after which libvirtd counts as having missed the end of a libvirt_lxc
 _ASK_AGAIN = 1.0  # seconds between requests for a clean shutdown
 _GUEST_ANSWERS = 15.0  # seconds after which a guest agent counts as hung
+_RENAME = r"""
+hostname "$1"
+echo "$1" >/etc/hostname
+sed -i "s/^127\.0\.1\.1[[:space:]].*/127.0.1.1\t$1/" /etc/hosts
+"""
 
 _Device = TypeVar("_Device", Console, Screen)
 
@@ -214,6 +221,31 @@ class Hypervisor:
                 late = Failed("its guest agent does not answer")
                 call = partial(domain.authorizedSSHKeysSet, "root", lines, how)
                 bounded(call, seconds=_GUEST_ANSWERS, late=late)
+
+    def guest_answers(self, sliver: str) -> bool:
+        """Whether the guest agent of a virtual machine answers."""
+        try:
+            self._ask_guest(sliver, {"execute": "guest-ping"})
+        except Failed:
+            return False
+        return True
+
+    def set_guest_name(self, sliver: str, hostname: str) -> None:
+        """Set the host name inside a running virtual machine by its guest agent, which does not wait for the end.
+
+        Raises Failed if the guest agent does not respond.
+        """
+        words = {"path": "/bin/sh", "arg": ["-c", _RENAME, "sh", hostname], "capture-output": False}
+        self._ask_guest(sliver, {"execute": "guest-exec", "arguments": words})
+
+    def _ask_guest(self, sliver: str, request: dict[str, Any]) -> None:
+        with self._connections.call(SliverType.KVM, "ask the guest agent") as connection:
+            domain = _lookup(connection, sliver)
+            if domain is None:
+                raise Failed(f"{sliver} does not run")
+            late = Failed("its guest agent does not answer")
+            call = partial(libvirt_qemu.qemuAgentCommand, domain, json.dumps(request), round(_GUEST_ANSWERS), 0)
+            bounded(call, seconds=_GUEST_ANSWERS + 1, late=late)
 
     def machine_stats(self) -> dict[str, dict[str, int]]:
         """libvirt's statistics of every machine of slicemgr, named as in `virsh domstats`, by one call.

@@ -21,7 +21,7 @@ from slicemgr.policy.access import Principal
 from slicemgr.policy.image_blocks import BASE
 from slicemgr.service.nodes import membership, operations
 from slicemgr.service.projects import projects
-from slicemgr.service.slices import specs
+from slicemgr.service.slices import spares, specs
 from slicemgr.store import Store, incarnation
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
@@ -215,6 +215,7 @@ def delete(store: Store, config: Config, wanted: str, by: Principal) -> str:
                 Code.CONFLICT, f"image {image.name} is {doing}", hint="show its progress with `slicectl op list`"
             )
         now = utcnow()
+        spares.discard(c, t.spares.c.image == image.sha256, now)
         c.execute(t.images.update().where(t.images.c.sha256 == image.sha256).values(state=ImageState.DELETING))
         operation = _delete_everywhere(c, image, by, now)
         whose, detail = image.project or "", f"{image.name} ({image.sha256})"

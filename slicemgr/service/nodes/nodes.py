@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.ipc.wake import wake
-from slicemgr.model import NodeImageState, NodeState
+from slicemgr.model import NodeImageState, NodeState, PortBlock
 from slicemgr.policy import access, allocate, node_network
 from slicemgr.policy.access import Principal
 from slicemgr.policy.image_needs import ALL, Needs
@@ -63,6 +63,16 @@ def find(c: Connection, config: Config, name: str) -> NodeRow:
     if not found:
         raise Refused(Code.UNAVAILABLE, f"node {name} has no agent", hint="`slicectl node list`", field="node")
     return found[name]
+
+
+def given(c: Connection, node: str) -> list[allocate.Given]:
+    """What the slivers of a node have been allocated."""
+    s = t.slivers.c
+    query = sa.select(s.address, s.port_first, s.port_count, s.uid_first, s.memory, s.disk).where(s.node == node)
+    return [
+        allocate.Given(address, PortBlock(first, count), uid, memory, disk)
+        for address, first, count, uid, memory, disk in c.execute(query)
+    ]
 
 
 def has_files(image: str | sa.BindParameter[str], needed: Needs) -> sa.ColumnElement[bool]:

@@ -16,9 +16,9 @@ from slicemgr.policy import access, allocate, quota
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import OverQuota, Quota
 from slicemgr.service.nodes import nodes
+from slicemgr.service.nodes.nodes import given
 from slicemgr.service.projects import projects
 from slicemgr.service.slices import request_queue, slices
-from slicemgr.service.slices.placement import given
 from slicemgr.store import Store, allocations
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow

@@ -12,14 +12,14 @@ from sqlalchemy.engine import Connection, Row
 
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import Boot, BootFacts, ImageState, Init, Machine, PortBlock, SliceSpec, SliverType, Where
+from slicemgr.model import Boot, PortBlock, SliceSpec, Where
 from slicemgr.policy import allocate, placement, quota
-from slicemgr.policy.image_needs import Needs, needs
 from slicemgr.policy.placement import Beyond, Candidate, Choice, Refusals
 from slicemgr.policy.quota import Quota
 from slicemgr.service.nodes import nodes, preselection
 from slicemgr.service.nodes.nodes import NodeRow
 from slicemgr.service.projects import projects
+from slicemgr.service.slices import image_choice, spares
 from slicemgr.store import tables as t
 
 _MORE = 8, 80  # nodes that are read beyond those that are needed, some of which cannot run the slivers: two attempts
@@ -32,7 +32,8 @@ class Placement:
     """The chosen nodes and the allocations of a slice.
 
     nodes, grants: of each sliver, by its index. addresses: of each chosen node. cursors: of each chosen node, after the
-    allocation. elsewhere: why the other nodes were not chosen; without `reasons`, of some of them.
+    allocation. elsewhere: why the other nodes were not chosen; without `reasons`, of some of them. spare: the sliver
+    that is taken instead of making one; "": none.
     """
 
     nodes: tuple[str, ...]
@@ -43,6 +44,7 @@ class Placement:
     grants: tuple[allocate.Grant, ...]
     cursors: Mapping[str, allocate.Cursors]
     elsewhere: Mapping[str, Refused]
+    spare: str = ""
 
 
 def place(
@@ -63,18 +65,33 @@ def place(
     taken = sa.select(t.slices.c.id).where(t.slices.c.project == spec.project, t.slices.c.name == spec.name)
     if c.scalar(taken) is not None:
         raise Refused(Code.CONFLICT, f"there is already a slice {spec.name!r}", hint="choose another", field="name")
-    image, apart = _image(c, spec.image, spec.project), _apart(c, spec)
-    found = None if reasons else _of_few(c, config, spec, image, apart)
-    rows = nodes.every(c, config, image.sha256, _needs(image, spec)) if found is None else found.rows
-    fit, refused = ([], {}) if found else placement.able([row.candidate for row in rows.values()], spec, apart)
-    boot = _check_image(image, spec)
-    if found is None:
-        fit = placement.of_architecture(fit, spec, image.arch, refused)
+    image, apart = image_choice.find(c, spec.image, spec.project), _apart(c, spec)
     most, limit = (
         (projects.limits(c, spec.project), "project quota") if allowed is None else (allowed, "project ceiling")
     )
+    if (spare := _spare(c, spec, image)) is not None:
+        quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease, hint=hint, limit=limit)
+        return spare
+    found = None if reasons else _of_few(c, config, spec, image, apart)
+    rows = nodes.every(c, config, image.sha256, image_choice.needed(image, spec)) if found is None else found.rows
+    fit, refused = ([], {}) if found else placement.able([row.candidate for row in rows.values()], spec, apart)
+    boot = image_choice.check(image, spec)
+    if found is None:
+        fit = placement.of_architecture(fit, spec, image.arch, refused)
     quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease, hint=hint, limit=limit)
     return (found or _Chosen(rows, *_allocate(c, config, spec, rows, fit, refused))).placement(image, boot)
+
+
+def _spare(c: Connection, spec: SliceSpec, image: Row[*tuple[Any, ...]]) -> Placement | None:
+    """The placement that takes a spare, if one fits."""
+    ready = spares.find(c, spec, image.sha256)
+    boot = image_choice.check(image, spec) if ready else None
+    found = next((one for one in ready if one.boot == boot), None)
+    if found is None or boot is None:
+        return None
+    grant = allocate.Grant(found.address, PortBlock(found.port_first, found.port_count), found.uid_first)
+    addresses = {found.node: found.host}
+    return Placement((found.node,), addresses, image.sha256, image.name, boot, (grant,), {}, {}, found.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +120,7 @@ def _of_few(
     """The choice from the few best nodes by their counters, if it is the one that all nodes give; else None."""
     if spec.where.nodes and not nodes.exist(c, spec.where.nodes):
         return None
-    wanted = preselection.Wanted(spec, image.sha256, _needs(image, spec), frozenset(apart))
+    wanted = preselection.Wanted(spec, image.sha256, image_choice.needed(image, spec), frozenset(apart))
     for more in _MORE:
         few = preselection.select(c, config, wanted, spec.count + more)
         try:
@@ -122,10 +139,10 @@ def place_again(c: Connection, config: Config, spec: SliceSpec, lost: str) -> Pl
 
     spec: of these slivers; its image by sha256. Quotas count them already.
     """
-    image = _image(c, spec.image, spec.project)
+    image = image_choice.find(c, spec.image, spec.project)
     found = _of_few(c, config, spec, image, {lost})
     if found is None:
-        rows = nodes.every(c, config, image.sha256, _needs(image, spec))
+        rows = nodes.every(c, config, image.sha256, image_choice.needed(image, spec))
         candidates = [row.candidate for row in rows.values()]
         candidates = [replace(one, trouble="it is lost") if one.name == lost else one for one in candidates]
         fit, refused = placement.able(candidates, spec)
@@ -177,7 +194,7 @@ def _allocate(
             try:
                 allocate.check_capacity(candidate.capacity, config.limits, [used], count, spec.limits)
                 allocated[name] = ahead.get(name) or allocate.allocate(
-                    candidate.network, given(c, name), rows[name].cursors, count, spec.ports
+                    candidate.network, nodes.given(c, name), rows[name].cursors, count, spec.ports
                 )
             except Refused as error:
                 if only or spec.where.each:
@@ -213,76 +230,3 @@ def _taken(given: Mapping[str, list[allocate.Grant]]) -> sa.CompoundSelect[Any]:
         ports = p.port.between(grants[0].ports.first, grants[-1].ports.last)
         found[p.port].append(sa.and_(p.node == node, ports))
     return sa.union_all(*(sa.select(column.table.c.node).where(sa.or_(*some)) for column, some in found.items()))
-
-
-def _image(c: Connection, wanted: str, project: str) -> Row[*tuple[Any, ...]]:
-    """An image for all projects, or the project's own."""
-    i = t.images.c
-    columns = sa.select(i.sha256, i.name, i.state, i.arch, i.boot, i.systemd)
-    usable = sa.or_(i.project.is_(None), i.project == project)
-    row = c.execute(columns.where(usable, sa.or_(i.name == wanted, i.sha256 == wanted))).first()
-    if row is None:
-        hint = "list them with `slicectl image list`"
-        raise Refused(Code.INVALID, f"there is no image {wanted[:80]!r}", hint=hint, field="image")
-    if row.state != ImageState.READY:
-        doing = "is being deleted" if row.state == ImageState.DELETING else "is still being imported"
-        doing = "has no files on the node; import it again" if row.state == ImageState.MISSING else doing
-        raise Refused(Code.CONFLICT, f"image {row.name} {doing}", hint="`slicectl image list`", field="image")
-    return row
-
-
-def _check_image(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Boot:
-    """How a sliver of the image boots. Refused if the image does not support the specification."""
-    if image.arch not in ("", "x86_64", "i686"):
-        raise invalid("image", f"{image.name} is for {image.arch}", "use an image for x86_64 or i686")
-    if spec.type is SliverType.LXC:
-        if not image.arch:
-            raise invalid("type", f"image {image.name} has no Linux system for containers", "kvm")
-        if spec.init is Init.SYSTEMD:
-            _check_systemd(image)
-        return Boot.DIRECT
-    if not image.boot:
-        raise invalid("image", f"{image.name} was imported by a version without support for kvm", "import it again")
-    facts = BootFacts(**image.boot)
-    boot = _boot(facts, spec)
-    if boot is not None:
-        return boot
-    if facts.choose(Boot.LOADER) is None:
-        raise invalid(
-            "image", f"{image.name} has neither a boot loader nor a kernel", "use an image with one, or the type lxc"
-        )
-    if spec.machine is Machine.THIN:
-        raise invalid("machine", f"image {image.name} has no kernel for a thin machine", "use the machine standard")
-    able = [one.value for one in Boot if facts.choose(one)]
-    raise invalid(
-        "boot", f"image {image.name} does not support the boot method {spec.boot}", f"supported: {', '.join(able)}"
-    )
-
-
-def _boot(facts: BootFacts, spec: SliceSpec) -> Boot | None:
-    """How slivers of an image with `facts` boot; None if they cannot."""
-    return facts.choose(Boot.DIRECT if spec.machine is Machine.THIN else spec.boot)
-
-
-def _needs(image: Row[*tuple[Any, ...]], spec: SliceSpec) -> Needs:
-    """The files of the image from which the slivers are made."""
-    boot = _boot(BootFacts(**image.boot), spec) if image.boot else None
-    return needs(spec.type, boot or spec.boot)
-
-
-def _check_systemd(image: Row[*tuple[Any, ...]]) -> None:
-    if image.systemd is None:
-        message = f"it is not known whether image {image.name} has systemd: an earlier version imported it"
-        raise invalid("init", message, "restart the agent of the node, which then examines the image")
-    if not image.systemd:
-        raise invalid("init", f"image {image.name} has no systemd", "use minimal, or an image with systemd")
-
-
-def given(c: Connection, node: str) -> list[allocate.Given]:
-    """What the slivers of a node have been allocated."""
-    s = t.slivers.c
-    query = sa.select(s.address, s.port_first, s.port_count, s.uid_first, s.memory, s.disk).where(s.node == node)
-    return [
-        allocate.Given(address, PortBlock(first, count), uid, memory, disk)
-        for address, first, count, uid, memory, disk in c.execute(query)
-    ]

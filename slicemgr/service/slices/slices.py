@@ -23,7 +23,7 @@ from slicemgr.service.accounts import ssh_keys
 from slicemgr.service.leases import rules as lease_rules
 from slicemgr.service.nodes import operations
 from slicemgr.service.projects import projects
-from slicemgr.service.slices import request_defaults, request_keys, request_queue, snapshot_users, specs
+from slicemgr.service.slices import request_defaults, request_keys, request_queue, snapshot_users, spares, specs
 from slicemgr.service.slices.placement import Placement, place
 from slicemgr.store import Store, allocations, incarnation
 from slicemgr.store import tables as t
@@ -115,7 +115,7 @@ def _specify(c: Connection, config: Config, draft: Draft, by: Principal) -> tupl
         body = request_defaults.complete(c, config, body)
         spec = specs.slice_spec(body, config, usual, request_defaults.hints(c, body))
     else:
-        spec = specs.changed(replace(draft.original, lease=usual), body, config, draft.contents)
+        spec = specs.changed(replace(draft.original, lease=usual, warm=False), body, config, draft.contents)
     return replace(draft, body=body), spec
 
 
@@ -135,7 +135,7 @@ def _insert_or_queue(c: Connection, config: Config, draft: Draft, spec: SliceSpe
 def _insert(
     c: Connection, spec: SliceSpec, placed: Placement, owner: str, by: Principal, now: datetime, expires: datetime
 ) -> Created:
-    tag, k = names.new_tag(), t.ssh_keys.c
+    tag, k = placed.spare.rpartition("-")[0] or names.new_tag(), t.ssh_keys.c
     c.execute(
         t.slices.insert().values(
             id=tag,
@@ -152,20 +152,27 @@ def _insert(
             init=spec.init,
             user_data=spec.user_data,
             on_loss=spec.on_loss,
+            warm=bool(placed.spare),
             created_at=now,
             expires_at=expires,
         )
     )
     ids = [names.sliver_id(tag, index) for index in range(spec.count)]
-    _insert_slivers(c, spec, placed, tag, ids, now)
+    if placed.spare:
+        spares.take(c, placed.spare, tag, spec, now)
+    else:
+        _insert_slivers(c, spec, placed, tag, ids, now)
+    allocations.take_slice(c, tag)
     after = [
         {"b_name": node, "next_address": cursors.address, "next_port": cursors.port, "next_uid": cursors.uid}
         for node, cursors in placed.cursors.items()
     ]
-    c.execute(t.nodes.update().where(t.nodes.c.name == sa.bindparam("b_name")), after)
+    if after:
+        c.execute(t.nodes.update().where(t.nodes.c.name == sa.bindparam("b_name")), after)
     where = dict(zip(ids, placed.nodes, strict=True))
     subject = operations.Subject("", tag, spec.name, placed.image, placed.image_name, where, spec.project)
-    detail = f"{spec.count} × {spec.type} of {placed.image_name}" + ("" if owner == by.user else f" for {owner}")
+    how = ", by taking a spare" if placed.spare else ""
+    detail = f"{spec.count} × {spec.type} of {placed.image_name}{how}" + ("" if owner == by.user else f" for {owner}")
     about = {"slice": spec.name, "project": spec.project}
     operations.note(c, by.user, "create", now, **about, detail=detail, address=by.address)
     return Created(spec, tag, operations.add(c, "create", subject, by.user, now))
@@ -193,8 +200,6 @@ def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str,
         for index, (id_, node, grant) in enumerate(zip(ids, placed.nodes, placed.grants, strict=True))
     ]
     c.execute(t.slivers.insert(), rows)
-    s = t.slivers.c
-    allocations.take(c, s.slice == tag)
     c.execute(t.ports.insert().from_select(["node", "port", "sliver"], _ports(tag, spec.ports)))
 
 

@@ -50,7 +50,7 @@ LIMITS = ("cpu", "cpu_shares", "memory", "memory_soft", "disk", "pids", "io_weig
 _FIELDS = frozenset(
     (
         *("name", "project", "type", "image", "count", *LIMITS, "ports", "lease", "ssh_keys", "node"),
-        *("site", "spread", "apart", "boot", "machine", "init", "user_data", "on_loss"),
+        *("site", "spread", "apart", "boot", "machine", "init", "user_data", "on_loss", "warm"),
     )
 )
 _PAGE_CACHE = "containers write through the page cache of the node, which has no rate limit; use io_weight"
@@ -128,10 +128,13 @@ def slice_spec(
     config: Config,
     default_lease: timedelta | None = None,
     hints: Mapping[str, str] | None = None,
+    *,
+    keyless: bool = False,
 ) -> SliceSpec:
     """The request in `raw` (the JSON of `POST /slices`), complete and valid. Raises InvalidSpec.
 
     default_lease: for a request without a lease, in a project with a policy of its own. hints: for missing fields.
+    keyless: whether it needs no ssh keys.
     """
     form = _Form(raw)
     for unknown in sorted(set(raw) - _FIELDS):
@@ -167,7 +170,7 @@ def slice_spec(
         ),
         ports=form.take("ports", lambda value: _whole("ports", value, 1, most_ports), network.ports_per_sliver),
         lease=form.take("lease", lambda value: lease(value, config), default_lease or usual),
-        ssh_keys=form.need("ssh_keys", _keys, ()),
+        ssh_keys=() if keyless else form.need("ssh_keys", _keys, ()),
         where=Where(
             nodes=form.take("node", _nodes, ()),
             site=form.take("site", lambda value: _text("site", value), ""),
@@ -179,6 +182,7 @@ def slice_spec(
         init=form.take("init", _init, Init.MINIMAL),
         user_data=form.take("user_data", user_data.check, ""),
         on_loss=form.take("on_loss", _on_loss, OnLoss.KEEP),
+        warm=form.take("warm", _warm, True),
         project=form.take("project", lambda value: _text("project", value), DEFAULT_PROJECT),
     )
     soft = spec.limits.memory_soft
@@ -287,6 +291,12 @@ def _boot(value: Any) -> Boot:
     if value not in tuple(Boot):
         raise invalid("boot", f"{str(value)[:40]!r} is unknown", ", ".join(Boot))
     return Boot(value)
+
+
+def _warm(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise invalid("warm", f"{str(value)[:40]!r} is unknown", "true or false")
+    return value
 
 
 def _machine(value: Any) -> Machine:

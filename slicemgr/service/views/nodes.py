@@ -21,7 +21,11 @@ def nodes(c: Connection, network: NetworkConfig, name: str | None = None, page: 
     n, a, l = t.nodes.c, t.allocations.c, t.links.c
     amounts = (sa.func.coalesce(a[one], 0).label(f"given_{one}") for one in ("slivers", "memory", "disk", "ports"))
     query = sa.select(t.nodes, l.version, l.beat_at, l.resync_at, *amounts).outerjoin(t.links, l.identity == n.identity)
-    query = query.outerjoin(t.allocations, a.node == n.name)
+    held = sa.select(t.slivers.c.node, sa.func.count().label("count"))
+    held = held.join(t.spares, t.spares.c.sliver == t.slivers.c.id).group_by(t.slivers.c.node)
+    spares = held.subquery("held")
+    query = query.outerjoin(t.allocations, a.node == n.name).outerjoin(spares, spares.c.node == n.name)
+    query = query.add_columns(sa.func.coalesce(spares.c["count"], 0).label("spares"))
     if name is not None:
         query = query.where(n.name == name)
     rows = paging.rows(c, query, page, By(n.name))
@@ -70,5 +74,6 @@ def _node(row: Row[*tuple[Any, ...]], network: NetworkConfig) -> Json:
             "disk_limits": row.given_disk,
             "ports": row.given_ports,
             "addresses": row.given_slivers,
+            "spares": row.spares,
         },
     }

@@ -45,7 +45,7 @@ def _query_of_slices() -> sa.Select[*tuple[Any, ...]]:
     kept = sa.select(sa.func.count()).where(t.snapshots.c.slice == l.id).scalar_subquery().label("snapshots")
     times = (shown_time(one) for one in (l.created_at, l.expires_at, l.lease_ended_at))
     columns = (l.id, l.name, l.type, l.project, l.owner, *times, l.lease_notice, i.name.label("image_name"), l.image)
-    query = sa.select(*columns, l.boot, l.machine, l.init, l.on_loss, rules.exempt.label("exempt"), kept)
+    query = sa.select(*columns, l.boot, l.machine, l.init, l.on_loss, l.warm, rules.exempt.label("exempt"), kept)
     return query.join(t.images, i.sha256 == l.image).outerjoin(t.lease_rules, rules.project == l.project)
 
 
@@ -148,7 +148,7 @@ def slice_of_operation(c: Connection, operation: str) -> Json:
 
 def _slice(row: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
     _, name, type_, project, owner, created, expires, ended, notice, image, sha256, *others = row
-    boot, machine, init, on_loss, exempt, kept = others
+    boot, machine, init, on_loss, warm, exempt, kept = others
     return {
         "name": name,
         "type": type_,
@@ -165,6 +165,7 @@ def _slice(row: Row[*tuple[Any, ...]], slivers: list[Json]) -> Json:
         "machine": machine if type_ == _KVM else None,
         "init": init if type_ == _LXC else None,
         "on_loss": on_loss,
+        "warm": warm,
         "snapshots": kept,
         "slivers": slivers,
     }
@@ -243,6 +244,7 @@ def plan(spec: SliceSpec, placed: Placement, owner: str, expires_at: datetime) -
         "machine": spec.machine.value if spec.type is SliverType.KVM else None,
         "init": spec.init.value if spec.type is SliverType.LXC else None,
         "on_loss": spec.on_loss.value,
+        "warm": bool(placed.spare),
         "snapshots": 0,
         "slivers": [
             {

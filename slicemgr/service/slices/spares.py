@@ -1,0 +1,260 @@
+"""Spares: slivers that run and belong to nobody yet. A create takes one instead of making one.
+
+A node keeps those that `spares.keep` names. They are made by the same plan as all others, and differ in that they have
+no slice: no quota, no list and no account knows them. A spare is taken in the transaction of the create, so that it is
+never given twice, and never returns. Whatever does not fit a spare is an ordinary create.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from slicemgr import names
+from slicemgr.config import Config
+from slicemgr.errors import Code, Refused
+from slicemgr.ipc.wake import wake
+from slicemgr.model import SPARE, Boot, Desired, Limits, NodeState, Phase, PortBlock, SliceSpec, SliverType
+from slicemgr.policy import allocate
+from slicemgr.service.nodes import nodes, operations
+from slicemgr.service.slices import image_choice, request_defaults, specs
+from slicemgr.store import Store, incarnation, operation_parts
+from slicemgr.store import tables as t
+from slicemgr.store.updates import utcnow
+
+log = logging.getLogger(__name__)
+
+USER = "agent"  # who asks for spares
+_AT_ONCE = 4  # spares of one node that are made at the same time
+_ROOM = 8  # port blocks that must be free beside those of the spares
+_RETRY = timedelta(minutes=10)  # after which a spare that failed is made again
+_LEAST_MEMORY = 0.1  # of the node's memory; with less available there are no spares
+_CHANGED = frozenset({"net_in", "net_out"})  # limits that a running sliver takes over
+_S, _P, _N = t.slivers.c, t.spares.c, t.nodes.c
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What all spares of one setting have in common. image: sha256. boot: as chosen for the image."""
+
+    spec: SliceSpec
+    image: str
+    boot: Boot
+    count: int
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        spec = self.spec
+        return (spec.type, self.image, self.boot, spec.machine, spec.init, spec.limits, spec.ports)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is to be done on a node. discard: sliver ids."""
+
+    node: str
+    discard: tuple[str, ...]
+    add: tuple[Kind, ...]
+
+
+def kinds(c: Connection, config: Config) -> list[Kind]:
+    """The spares that the settings name, as far as their images are ready. Refused for a wrong setting."""
+    found = []
+    for text in config.spares.keep:
+        sliver_type, *words = text.split()
+        raw: dict[str, Any] = dict(word.split("=", 1) for word in words)  # the settings have been checked
+        count = int(str(raw.pop("count", 1)))
+        raw = {name: int(str(value)) if name in ("ports", "pids") else value for name, value in raw.items()}
+        raw = {name: float(str(value)) if name == "cpu" else value for name, value in raw.items()}
+        body = {**raw, "type": sliver_type, "name": SPARE, "project": ""}
+        body = request_defaults.complete(c, config, body)
+        if body.get("image") is None:
+            continue
+        spec = specs.slice_spec(_without(body, "project"), config, keyless=True)
+        try:
+            image = image_choice.find(c, spec.image, "")
+        except Refused:
+            continue
+        found.append(Kind(spec, image.sha256, image_choice.check(image, spec), count))
+    return found
+
+
+def _without(body: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in body.items() if key != name}
+
+
+def find(c: Connection, spec: SliceSpec, image: str) -> Sequence[Row[*tuple[Any, ...]]]:
+    """The spares that can become the only sliver of a slice with this specification, if they boot as it does.
+
+    image: sha256. Only a network rate may differ, and the disk limit of a container.
+    """
+    where = spec.where
+    if not spec.warm or spec.count != 1 or spec.user_data or where.apart or where.each:
+        return ()
+    limits = {name: getattr(spec.limits, name) for name in _limits(spec.type)}
+    same = {"type": spec.type, "image": image, "machine": spec.machine, "init": spec.init, "ports": spec.ports}
+    there = {"nodes": list(where.nodes), "site": where.site}
+    return c.execute(_statement(spec.type, bool(where.nodes), bool(where.site)), {**same, **limits, **there}).all()
+
+
+def _limits(sliver_type: SliverType) -> list[str]:
+    """The limits that a running sliver does not take over."""
+    free = _CHANGED | ({"disk"} if sliver_type is SliverType.LXC else set())
+    return [one.name for one in fields(Limits) if one.name not in free]
+
+
+@cache
+def _statement(sliver_type: SliverType, nodes: bool, site: bool) -> sa.Select[Any]:
+    """Kept, because making it takes longer than its execution."""
+    columns = (_S.id, _S.node, _S.address, _S.port_first, _S.port_count, _S.uid_first, _P.boot)
+    same = (_S[name].is_not_distinct_from(sa.bindparam(name)) for name in _limits(sliver_type))
+    query = sa.select(*columns, _N.address.label("host")).join(t.spares, _P.sliver == _S.id)
+    query = query.join(t.nodes, _N.name == _S.node).where(_ready(), _usable(), *same)
+    query = query.where(_P.type == sa.bindparam("type"), _P.image == sa.bindparam("image"))
+    query = query.where(_P.machine == sa.bindparam("machine"), _P.init == sa.bindparam("init"))
+    query = query.where(_S.port_count == sa.bindparam("ports"))
+    if nodes:
+        query = query.where(_N.name.in_(sa.bindparam("nodes", expanding=True)))
+    if site:
+        query = query.where(_N.site == sa.bindparam("site"))
+    return query.order_by(_S.serial)
+
+
+def take(c: Connection, sliver: str, slice_id: str, spec: SliceSpec, now: datetime) -> None:
+    """Make a spare the sliver of a slice, whose row exists. Refused(CONFLICT) if another transaction took it first."""
+    if not c.execute(t.spares.delete().where(_P.sliver == sliver)).rowcount:
+        raise Refused(Code.CONFLICT, "a concurrent request took the sliver", hint="try again")
+    limits = {name: getattr(spec.limits, name) for name in ("disk", *sorted(_CHANGED))}
+    values = {"slice": slice_id, "desired": Desired.RUNNING, "phase": Phase.PENDING, "updated_at": now, **limits}
+    c.execute(t.slivers.update().where(_S.id == sliver).values(values))
+
+
+def discard(c: Connection, which: sa.ColumnElement[bool], now: datetime) -> None:
+    """Delete spares. which: a condition on the tables of spares and slivers."""
+    query = sa.select(_S.id, _S.node).join(t.spares, _P.sliver == _S.id).where(which, _S.desired != Desired.ABSENT)
+    found = {row.id: row.node for row in c.execute(query.order_by(_S.serial))}
+    if found:
+        c.execute(t.slivers.update().where(_S.id.in_(found)).values(desired=Desired.ABSENT, updated_at=now))
+        operations.add(c, "delete", operations.Subject(slice_name=SPARE, slivers=found), USER, now)
+
+
+def counts(c: Connection, node: str) -> list[tuple[str, str, int, int]]:
+    """Type, image, number and number of those that are ready, of the spares of a node."""
+    i, ready = t.images.c, sa.func.sum(sa.case((_ready(), 1), else_=0))
+    query = sa.select(_P.type, sa.func.coalesce(i.name, ""), sa.func.count(), ready).join(t.slivers, _S.id == _P.sliver)
+    query = query.outerjoin(t.images, i.sha256 == _P.image).where(_S.node == node, _S.desired != Desired.ABSENT)
+    return [tuple(row) for row in c.execute(query.group_by(_P.type, i.name).order_by(_P.type, i.name))]
+
+
+def fill(store: Store, config: Config) -> None:
+    """Have as many spares as the settings want on each node whose agent uses this database, a few at a time.
+
+    Requests go first: nothing is made while others wait for the node. Does nothing during the hold after a restore.
+    """
+    now = utcnow()
+    with store.read() as c:
+        if incarnation.held(c) is not None or not any(_due(c, config, now)):
+            return
+    with store.write() as c:
+        due = _due(c, config, now)
+        for work in due:
+            if work.discard:
+                discard(c, _S.id.in_(work.discard), now)
+            for kind in work.add:
+                add(c, config, work.node, kind, now)
+    wake(config.wake_socket)
+
+
+def add(c: Connection, config: Config, node: str, kind: Kind, now: datetime) -> None:
+    """Insert a spare and the operation that makes it."""
+    spec, row, id_ = kind.spec, nodes.find(c, config, node), names.sliver_id(names.new_tag(), 0)
+    given = nodes.given(c, node)
+    (grant,), cursors = allocate.allocate(row.candidate.network, given, row.cursors, 1, spec.ports)
+    moved = {"next_address": cursors.address, "next_port": cursors.port, "next_uid": cursors.uid}
+    c.execute(t.nodes.update().where(_N.name == node).values(moved))
+    own = {"id": id_, "idx": 0, "node": node, "desired": Desired.RUNNING, "phase": Phase.PENDING, "updated_at": now}
+    granted = {
+        "address": grant.address,
+        "uid_first": grant.uid_first,
+        "port_first": grant.ports.first,
+        "port_count": grant.ports.count,
+    }
+    limits = {one.name: getattr(spec.limits, one.name) for one in fields(Limits)}
+    (serial,) = c.execute(t.slivers.insert().values({**own, **granted, **limits})).inserted_primary_key or (None,)
+    ports = [{"node": node, "port": grant.ports.first + number, "sliver": serial} for number in range(spec.ports)]
+    c.execute(t.ports.insert(), ports)
+    said = {"type": spec.type, "image": kind.image, "boot": kind.boot, "machine": spec.machine, "init": spec.init}
+    c.execute(t.spares.insert().values({**said, "sliver": id_, "created_at": now}))
+    subject = operations.Subject(slice_name=SPARE, image=kind.image, slivers={id_: node})
+    operations.add(c, "spare", subject, USER, now)
+
+
+def _ready() -> sa.ColumnElement[bool]:
+    return sa.and_(_S.desired == Desired.RUNNING, _S.phase == Phase.RUNNING, _S.host_key != "")
+
+
+def _usable() -> sa.ColumnElement[bool]:
+    """The nodes that may have spares: those whose agent uses this database, and that take new slivers."""
+    return sa.and_(_N.state == NodeState.ACTIVE, _N.identity.is_(None), ~_N.drained, _N.silent_since.is_(None))
+
+
+def _due(c: Connection, config: Config, now: datetime) -> list[_Work]:
+    wanted = kinds(c, config)
+    rows = c.execute(
+        sa.select(*_S, _P.type, _P.image, _P.boot, _P.machine, _P.init, _P.created_at)
+        .join(t.spares, _P.sliver == _S.id)
+        .where(_S.desired != Desired.ABSENT)
+        .order_by(_S.serial)
+    ).all()
+    usable = {row.name: row for row in c.execute(sa.select(t.nodes).where(_usable()).order_by(_N.name))}
+    work = []
+    for node in sorted({*usable, *(row.node for row in rows)}):
+        here = [row for row in rows if row.node == node]
+        able = node in usable and _has_room(c, config, usable[node], sum(kind.count for kind in wanted))
+        stale, missing = _difference(wanted if able else (), here, config.spares.longest, now)
+        busy = bool(missing) and operation_parts.unended(c, node)
+        work.append(_Work(node, stale, () if busy else missing[:_AT_ONCE]))
+    return [one for one in work if one.discard or one.add]
+
+
+def _difference(
+    wanted: Sequence[Kind], rows: Sequence[Row[*tuple[Any, ...]]], longest: timedelta, now: datetime
+) -> tuple[tuple[str, ...], tuple[Kind, ...]]:
+    """The spares of a node that are to be discarded, and those that it lacks. Pure."""
+    left = Counter({kind.key: kind.count for kind in wanted})
+    stale = []
+    for row in rows:
+        age = now - row.created_at
+        if age > (_RETRY if row.phase == Phase.FAILED else longest) or not left[_key(row)]:
+            stale.append(row.id)
+        else:
+            left[_key(row)] -= 1
+    return tuple(stale), tuple(kind for kind in wanted for _ in range(left[kind.key]))
+
+
+def _key(row: Row[*tuple[Any, ...]]) -> tuple[object, ...]:
+    limits = Limits(**{one.name: getattr(row, one.name) for one in fields(Limits)})
+    return (row.type, row.image, row.boot, row.machine, row.init, limits, row.port_count)
+
+
+def _has_room(c: Connection, config: Config, node: Row[*tuple[Any, ...]], count: int) -> bool:
+    """Whether requests do not need what `count` spares use."""
+    facts = dict(node.facts)
+    total, available = facts.get("memory"), facts.get("memory_available")
+    if total and available is not None and available < total * _LEAST_MEMORY:
+        return False
+    of_slices = sa.select(_S.port_first, _S.port_count).where(_S.node == node.name, _S.slice.is_not(None))
+    try:
+        blocks = [PortBlock(*row) for row in c.execute(of_slices)]
+        allocate.port_blocks(config.network, blocks, 0, _ROOM + count, config.network.ports_per_sliver)
+    except Refused:
+        return False
+    return True
