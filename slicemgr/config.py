@@ -243,7 +243,7 @@ class AgentConfig:
 
 @dataclass(frozen=True, slots=True)
 class SparesConfig:
-    """Slivers that run before anybody asks for them; a create takes one that fits.
+    """Slivers that run before a user asks for them; a create takes one that fits.
 
     keep: `TYPE NAME=VALUE …` for each kind on each node, such as `kvm image=debian-12-thin machine=thin count=2`.
     """

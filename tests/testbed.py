@@ -373,7 +373,8 @@ class Node:
     def differences(self) -> dict[str, tuple[Any, Any]]:
         """The differences between the objects of the host and the rows, by kind; {} if there are none."""
         rows = self.rows(
-            "select s.id, serial, address, phase, desired, net_out, kind from slivers s join slices l on l.id = s.slice"
+            "select s.id, serial, address, phase, desired, net_out, coalesce(l.kind, p.type) from slivers s "
+            "left join slices l on l.id = s.slice left join spares p on p.sliver = s.id"
         )
         have = self.host()
         every = {row[0] for row in rows}

@@ -34,6 +34,7 @@ from slicemgr.policy import allocate
 from slicemgr.store import pending
 
 _CONSOLE_INTERVAL = 0.01  # seconds between checks for output on a console
+_SHORTEST_CONNECT = 0.05  # seconds for a connection over the link of a sliver
 _CONSOLE_LIMIT = 10.0  # seconds to wait for output on the console before the ssh banner is tried
 _GUEST_LIMIT, _GUEST_INTERVAL = 60.0, 0.5  # seconds to wait for the guest agent of a spare
 _NO_SPARE = "take spares of this image out of spares.keep"
@@ -98,7 +99,7 @@ class Applier:
         if step is Step.SSH:
             return self._ssh(sliver, progress, unwanted)
         detail = self._steps[step](sliver) or ""
-        if step in _RECORDED and not sliver.spare:  # nobody has to find a spare again
+        if step in _RECORDED and not sliver.spare:  # no admin has to find a spare again
             records.write(self._config.node.pool, sliver)
         return detail
 
@@ -223,12 +224,13 @@ class Applier:
         """Wait for the ssh banner. A sliver without sshd is no failure: the detail reports the missing banner."""
         agent = self._config.agent
         limit = (agent.ssh_wait if sliver.type is SliverType.LXC else agent.boot_wait).total_seconds()
-        deadline = time.monotonic() + limit
+        began = time.monotonic()
+        deadline = began + limit
         if sliver.type is SliverType.KVM and self._wait_for_console(sliver):
             progress("the guest speaks on its console")
         wait, answered = 0.01, False
         while (
-            not (answered := ssh_banner.answers(sliver.address))
+            not (answered := ssh_banner.answers(sliver.address, connect=_patience(time.monotonic() - began)))
             and time.monotonic() < deadline
             and not self._stop.wait(wait)
         ):
@@ -255,7 +257,7 @@ class Applier:
         )
 
     def _check_spare(self, sliver: Sliver, answered: bool) -> None:
-        """Raise Failed unless it can become anybody's while it runs: a guest takes name and keys by its agent."""
+        """Raise Failed unless any slice can take it while it runs: a guest takes name and keys by its agent."""
         if not answered:
             raise Failed("a spare has to answer by ssh", hint=_NO_SPARE)
         deadline = time.monotonic() + _GUEST_LIMIT
@@ -315,6 +317,11 @@ class Applier:
         launch.remove(self._config, sliver.id)
         traffic.clear(sliver.id)
         self._pool.delete_tree(names.sliver_dir(self._config.node.pool, sliver.id), names.qgroup(sliver.serial))
+
+
+def _patience(waited: float) -> float:
+    """Seconds for a connection to a sliver for which an operation has waited: a fraction of that, at most 2."""
+    return min(2.0, max(_SHORTEST_CONNECT, waited / 8))
 
 
 def _with_size(snapshots: tuple[SliverSnapshot, ...], id: str, size: int) -> tuple[SliverSnapshot, ...]:

@@ -47,7 +47,7 @@ class Hold:
             released = incarnation.released(connection, node.config.node.name)
             images = pending.images(connection)
         without = sorted(host.slivers() - {one.id for one in slivers})
-        spares = {one for one in without if host.sliver(one).hostname == SPARE}  # nobody has been in one
+        spares = {one for one in without if host.sliver(one).hostname == SPARE}  # no user has been in one
         failed = {one: self._remove(one) for one in without if one in released or one in spares}
         found = []
         for one in without:

@@ -152,7 +152,7 @@ def _run(want: Sliver, observed: Observed, *, pause: bool) -> tuple[Step, ...]:
 
 
 def _name(want: Sliver, observed: Observed) -> tuple[Step, ...]:
-    """Before the keys: a sliver with the name of a spare has never let anybody in."""
+    """Before the keys: a sliver with the name of a spare has never let a user in."""
     return (Step.NAME,) if observed.hostname == SPARE and not want.spare else ()
 
 

@@ -532,7 +532,7 @@ slivers = sa.Table(
     sqlite_autoincrement=True,  # a serial is never reused, not even after a delete
 )
 
-# Slivers that run and belong to no slice yet, with what the row of a slice says of others. A create that takes one
+# Slivers that run and belong to no slice yet, with what others have in the row of their slice. A create that takes one
 # deletes this row. image: sha256; a spare does not keep its image from being deleted.
 spares = sa.Table(
     "spares",

@@ -1,4 +1,4 @@
-"""Spares: slivers that run and belong to nobody yet. A create takes one instead of making one.
+"""Spares: slivers that run and belong to no slice yet. A create takes one instead of making one.
 
 A node keeps those that `spares.keep` names. They are made by the same plan as all others, and differ in that they have
 no slice: no quota, no list and no account knows them. A spare is taken in the transaction of the create, so that it is
@@ -32,7 +32,7 @@ from slicemgr.store.updates import utcnow
 
 log = logging.getLogger(__name__)
 
-USER = "agent"  # who asks for spares
+USER = "agent"  # of the operations
 _AT_ONCE = 4  # spares of one node that are made at the same time
 _ROOM = 8  # port blocks that must be free beside those of the spares
 _RETRY = timedelta(minutes=10)  # after which a spare that failed is made again
