@@ -53,6 +53,7 @@ class PaperTestbed(Canned):
         self.looks = 0
         self.uncleaned = 0  # MiB of the pool that the cleaner has not freed, reduced by one at each query
         self.load = 0.5
+        self.spares = True  # whether the node has a spare for any slice
         self.stuck = False  # whether deletions fail
         self.deaf: set[str] = set()  # slices whose port does not answer
         self.under_way = 0  # creations without an answer yet
@@ -125,6 +126,7 @@ class PaperTestbed(Canned):
             ssh=ssh, usage=usage, ports={"first": second - 1, "last": second - 2 + request.body.get("ports", 20)}
         )
         made = canned.slice(name, slivers=[sliver])
+        made["warm"] = self.spares and request.body.get("warm", True)
         if request.body.get("dry_run"):
             return Answer(200, {"plan": made})
         with self._lock:

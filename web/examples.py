@@ -176,7 +176,7 @@ FIELDS: dict[str, Any] = {
     "token": "u3Yw0m6zZrXk9t4hQbC2nV7sLpE1aJdG8fKxT5oHyWc",
     "type": "lxc",
     "unknown_since": None,
-    "used": {"slivers": 2, "memory_limits": _GIB, "disk_limits": 8 * _GIB, "ports": 40, "addresses": 2},
+    "used": {"slivers": 2, "memory_limits": _GIB, "disk_limits": 8 * _GIB, "ports": 40, "addresses": 2, "spares": 1},
     "used_at": _NOW,
     "used_by": 1,
     "used_from": "192.0.2.7",
@@ -184,6 +184,7 @@ FIELDS: dict[str, Any] = {
     "vcpus": 50.0,
     "version": 1,
     "virtual_size": 2 * _GIB,
+    "warm": False,
 }
 
 # Complete request bodies, by operationId.

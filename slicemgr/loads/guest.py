@@ -12,6 +12,7 @@ import asyncio
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -82,12 +83,18 @@ def wrk_rate(said: str) -> float:
     return float(match[1])
 
 
-def _answers(words: list[str], server: subprocess.Popen[bytes]) -> None:
+def _listens(port: int, server: subprocess.Popen[bytes]) -> None:
+    """Wait for the server: redis-benchmark never ends if it is refused."""
     end = time.monotonic() + _UP
-    while subprocess.run(words, capture_output=True, check=False).returncode != 0:
-        if server.poll() is not None or time.monotonic() > end:
-            raise ValueError("the server does not answer")
-        time.sleep(0.05)
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 5.0).close()
+        except OSError:
+            if server.poll() is not None or time.monotonic() > end:
+                raise ValueError("the server does not answer") from None
+            time.sleep(0.05)
+        else:
+            return
 
 
 def _redis(seconds: float) -> float:
@@ -95,7 +102,7 @@ def _redis(seconds: float) -> float:
     ask = ["redis-benchmark", "-p", str(REDIS_PORT), "-c", str(_CLIENTS), "-t", "get,set", "--csv"]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as server:
         try:
-            _answers([*ask, "-n", "1"], server)
+            _listens(REDIS_PORT, server)
             rate = min(redis_rates(_said([*ask, "-n", "500"])))
             each = max(500, round(rate * seconds / 2))  # of both commands
             return sum(redis_rates(_said([*ask, "-n", str(each)]))) / 2
@@ -112,7 +119,7 @@ def _nginx(seconds: float) -> float:
     ask = ["wrk", "-t", "1", "-c", str(_CLIENTS), f"http://127.0.0.1:{NGINX_PORT}/page"]
     with subprocess.Popen(["nginx", "-e", "stderr", "-p", str(here), "-c", str(configuration)]) as server:
         try:
-            _answers([*ask, "-d", "1s"], server)
+            _listens(NGINX_PORT, server)
             return wrk_rate(_said([*ask, "-d", f"{max(1, round(seconds))}s"]))
         finally:
             server.terminate()

@@ -47,6 +47,7 @@ _SLICE = {
     "boot": "uefi",
     "init": "systemd",
     "on_loss": "rebuild",
+    "warm": True,
 }
 
 
@@ -104,6 +105,7 @@ def test_each_field_shows_its_column(service: Service) -> None:
         "machine": None,
         "init": "systemd",
         "on_loss": "rebuild",
+        "warm": True,
         "snapshots": 0,
         "slivers": [sliver],
     }

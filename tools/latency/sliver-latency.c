@@ -19,6 +19,8 @@
 #include <unistd.h>
 
 #define ROUNDS 5
+#define TICKS 20 /* of the clock, in a round */
+#define MOST (1L << 28) /* operations in a round, if the clock stands still */
 
 static const char *self;
 
@@ -96,17 +98,27 @@ static void context_switch(long times)
     close(back[1]);
 }
 
-/* Nanoseconds of one operation. nanoseconds: for all rounds together. */
+/* Nanoseconds between two values of the clock: many where a machine has only its timer's ticks. */
+static double resolution(void)
+{
+    struct timespec step;
+    clock_getres(CLOCK_MONOTONIC, &step);
+    return step.tv_sec * 1e9 + step.tv_nsec;
+}
+
+/* Nanoseconds of one operation. nanoseconds: for all rounds together, more if the clock is coarse. */
 static double cost(void (*operation)(long), double nanoseconds)
 {
     long times = 2;
-    double took, least = 0;
+    double took, least = 0, round_takes = nanoseconds / ROUNDS / 2;
+    if (round_takes < TICKS * resolution())
+        round_takes = TICKS * resolution();
     do {
         times *= 2;
         took = now();
         operation(times);
         took = now() - took;
-    } while (took < nanoseconds / ROUNDS / 2);
+    } while (took < round_takes && times < MOST);
     for (int round = 0; round < ROUNDS; round++) {
         double began = now();
         operation(times);

@@ -1,7 +1,8 @@
 """Times of creation, ssh banner, work inside and deletion, compared with the raw baseline of the same run.
 
 The banner is read through the DNAT port. A series is one type and, for machines, one way to boot. In each repetition
-it has two steps: the raw baseline, and directly after it the slices, from their creation to their deletion.
+it has two steps: the raw baseline, and directly after it the slices, from their creation to their deletion. `warm` adds
+a third one, in which each slice takes a spare of the node.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from slicemgr.errors import Code, Failed, Refused, SlicemgrError
 NAME = "lifecycle"
 _RAW_SECONDS = 1800.0
 _GUESS = {"lxc": 0.3, "kvm": 20.0}  # estimated seconds of one sliver, for the dry run
+_SPARE_SECONDS = {"lxc": 120.0, "kvm": 900.0}  # within which the node must have a spare again
+_SPARE_PAUSE = 0.2  # seconds between two looks for one
+_SETTLED = 0.5  # seconds after which the node is idle again
 PHASES = ("accepted", "prepared", "started", "console", "operation", "banner")
 
 
@@ -48,7 +52,8 @@ class LifecycleParameters:
     """The parameters of a run.
 
     connect: makes a client; each thread has its own. key: the line of the public key, and the content of the private
-    key. ping: the address that the slivers ping; "" for their gateway, which is the node.
+    key. ping: the address that the slivers ping; "" for their gateway, which is the node. warm: whether to measure
+    slices that take a spare, too: `count` of them, one at a time.
     """
 
     connect: Callable[[], Client]
@@ -61,20 +66,24 @@ class LifecycleParameters:
     memory: str = "256M"
     repeat: int = 1
     ping: str = ""
+    warm: bool = False
 
     @property
     def recorded(self) -> Json:
         """The parameters as run.json stores them; --resume compares them."""
         names = ("node", "count", "parallel", "memory", "repeat", "ping")
-        return {**{name: getattr(self, name) for name in names}, "series": [one.recorded for one in self.series]}
+        known = {name: getattr(self, name) for name in names}
+        warm = {"warm": True} if self.warm else {}  # runs of earlier versions do not have it
+        return {**known, **warm, "series": [one.recorded for one in self.series]}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The work of a step. raw: the baseline of the series, without slicemgr."""
+    """The work of a step. raw: the baseline of the series, without slicemgr. warm: slices that take a spare."""
 
     series: Series
     raw: bool
+    warm: bool = False
 
 
 def steps(parameters: LifecycleParameters) -> list[StepOf[Part]]:
@@ -89,6 +98,10 @@ def steps(parameters: LifecycleParameters) -> list[StepOf[Part]]:
             found.append(
                 StepOf(f"{name}/slices", f"{one.label}: slices{about}", Part(one, raw=False), 3 * seconds, name)
             )
+            if parameters.warm:
+                warm, each = Part(one, raw=False, warm=True), 6 + _GUESS[one.type]
+                seconds = each * parameters.count
+                found.append(StepOf(f"{name}/warm", f"{one.label}: spares{about}", warm, seconds, name))
     return found
 
 
@@ -138,6 +151,8 @@ class Lifecycle:
         series = step.work.series
         if step.work.raw:
             return {"raw": self._baseline(series)}
+        if step.work.warm:
+            return {"warm": self._spares(series, progress)}
         names = [f"{self._parameters.prefix}{index:04}" for index in range(self._parameters.count)]
         return self._slices(series, names, progress)
 
@@ -200,6 +215,32 @@ class Lifecycle:
             raise trouble
         data.pop("inside", None)
         raise Stopped(f"of {len(names)} slivers {len(found)} came up: {trouble}", data)
+
+    def _spares(self, series: Series, progress: Progress) -> dict[str, list[float]]:
+        """Seconds of the phases of slices that take a spare, which are created and deleted one after the other."""
+        found: dict[str, list[float]] = {}
+        for number in range(self._parameters.count):
+            name = f"{self._parameters.prefix}w{number:04}"
+            asked: wire.SliceRequest = {**self._request(name, series), "warm": True}
+            self._await_spare(asked)
+            for phase, value in warm_create(self._client, asked, self._stop).items():
+                found.setdefault(phase, []).append(value)
+            self._client.slices.delete(name)
+            progress.inside("spares", number + 1, self._parameters.count)
+        cleanup.delete(self._client, self._parameters.prefix, progress)
+        return found
+
+    def _await_spare(self, asked: wire.SliceRequest) -> None:
+        """Wait until the node has a spare for a request, and is idle. Raises Failed, or Over if `stop` is set."""
+        end = time.monotonic() + _SPARE_SECONDS[asked["type"]]
+        while not slivers.dry_run(self._client, asked).get("warm"):
+            slivers.check(self._stop)
+            if time.monotonic() > end:
+                wanted = f"{asked['type']} image={asked['image']} memory={asked['memory']}"
+                hint = f"an admin sets spares.keep on the node, such as `{wanted}`"
+                raise Failed("the node keeps no spare that fits these slices", hint=hint)
+            self._stop.wait(_SPARE_PAUSE)
+        self._stop.wait(_SETTLED)
 
     def _side_by_side(
         self, job: Callable[[str], slivers.Result], names: Sequence[str], what: str, progress: Progress
@@ -265,6 +306,26 @@ def timed_create(
     slivers.wait_for_banner(asked["name"], asked["type"], created["slice"]["slivers"][0], stop)
     times["banner"] = time.monotonic() - begun
     return times, client.slices.get(asked["name"])["slivers"][0]
+
+
+def warm_create(client: Client, asked: wire.SliceRequest, stop: threading.Event) -> dict[str, float]:
+    """Create a slice of one sliver that takes a spare: seconds since the request until it was accepted, until sshd's
+    banner was read, and until the operation had ended, and those of the agent's own work in between.
+
+    Raises the errors of `timed_create`, and Failed if the slice took no spare.
+    """
+    slivers.check(stop)
+    begun, times = time.monotonic(), dict[str, float]()
+    created = slivers.ask(client, asked)
+    times["accepted"] = time.monotonic() - begun
+    slivers.wait_for_banner(asked["name"], asked["type"], created["slice"]["slivers"][0], stop)
+    times["banner"] = time.monotonic() - begun
+    ended = slivers.wait(client, created["operation"], stop)
+    times["operation"] = time.monotonic() - begun
+    if not client.slices.get(asked["name"]).get("warm"):
+        raise Failed(f"{asked['name']} took no spare", hint="another request was first; try again")
+    times["agent"] = sum(one.get("seconds") or 0.0 for one in ended["steps"])
+    return times
 
 
 def speaks(operation: wire.Operation) -> bool:

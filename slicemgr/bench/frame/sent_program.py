@@ -28,21 +28,26 @@ exec "$here/lib/{loader}" --library-path "$here/lib" "$here/lib/{name}" "$@"
 
 @dataclass(frozen=True, slots=True)
 class SentProgram:
-    """name: of the program. archive: a tar file, compressed by gzip, with the launcher `name` and the folder `lib`."""
+    """name: of the program. archive: a tar file, compressed by gzip, with the launcher `name` and the folder `lib`.
+
+    trial: the option with which the program does nothing but end with success; "": it has none.
+    """
 
     name: str
     archive: bytes
+    trial: str = "--version"
 
     def unpack(self, place: str) -> str:
-        """The shell command that unpacks the archive from its standard input into `place`, and tries the program."""
+        """The shell command that unpacks the archive from its standard input into `place`, and tries it."""
         folder = shlex.quote(place)
-        return f"mkdir -p {folder} && tar -xzf - -C {folder} && {folder}/{self.name} --version"
+        trial = f" && {folder}/{self.name} {self.trial}" if self.trial else ""
+        return f"mkdir -p {folder} && tar -xzf - -C {folder}{trial}"
 
 
-def find(name: str, installed: str = "") -> SentProgram | None:
+def find(name: str, installed: str = "", trial: str = "--version") -> SentProgram | None:
     """The program of this machine; None if it is not installed, or is not linked to shared libraries by ldd's list.
 
-    installed: the name of its file here, if that is another.
+    installed: the name of its file here, if that is another. trial: see `SentProgram`.
     """
     path = shutil.which(installed or name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if path is None:
@@ -56,12 +61,12 @@ def find(name: str, installed: str = "") -> SentProgram | None:
     if len(loaders) != 1:
         return None
     launcher = _LAUNCHER.format(loader=loaders[0], name=name).encode()
-    return SentProgram(name, _packed(name, launcher, {**libraries, name: Path(path)}))
+    return SentProgram(name, _packed(name, launcher, {**libraries, name: Path(path)}), trial)
 
 
 def static(file: Path) -> SentProgram:
     """A program that is linked statically."""
-    return SentProgram(file.name, _archive([(file.name, file.read_bytes())]))
+    return SentProgram(file.name, _archive([(file.name, file.read_bytes())]), "")
 
 
 def _packed(name: str, launcher: bytes, files: dict[str, Path]) -> bytes:

@@ -22,6 +22,13 @@ _LINES = (
     ("operation done", "operation", None),
     ("ssh banner", "banner", "answered"),
 )
+_WARM = {
+    "accepted": "accepted",
+    "banner": "ssh banner",
+    "operation": "operation done: name and keys are the user's",
+    "agent": "the agent's work",
+}
+_WARM_AIMS = {"lxc": (("banner", 40), ("agent", 10)), "kvm": (("banner", 100),)}  # milliseconds of the median
 # The phases of section 4.2.2 of the thesis, by its names.
 THESIS = ("create", "start", "exec", "launch", "response", "ping")
 _SAID = {
@@ -45,6 +52,7 @@ class Turn:
 
     raw: Mapping[str, Any] = field(default_factory=dict)
     ours: Mapping[str, Any] = field(default_factory=dict)
+    warm: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def phase(self, name: str) -> list[float]:
         return list(self.ours.get("phases", {}).get(name, ()))
@@ -76,6 +84,8 @@ def turns(run: Run) -> Turns:
         turn = found.setdefault(known[series], {}).setdefault(number, Turn())
         if part == "raw":
             turn.raw = one["data"].get("raw", {})
+        elif part == "warm":
+            turn.warm = one["data"].get("warm", {})
         else:
             turn.ours = one["data"]
     return {label: list(one.values()) for label, one in found.items()}
@@ -91,7 +101,7 @@ def content(run: Run) -> Content:
     return Content(
         title="The life of a sliver: create, start, work inside, delete, beside the raw baseline",
         outcome=_outcome(run, found),
-        tables=[_phases(found), _thesis(run, found), _thesis_says(found), _totals(found)],
+        tables=[_phases(found), *_warm(found), _thesis(run, found), _thesis_says(found), _totals(found)],
         plots=[_bars(found), _order(found)],
         aims=_aims(found, asked),
         metrics=_metrics(found),
@@ -175,6 +185,28 @@ def _phases(found: Turns) -> Table:
         "confidence interval of the mean by Student's t. A ratio is that of the medians, the mean of all repetitions."
     )
     return Table("Each phase beside the raw baseline", columns, rows, note)
+
+
+def _warm(found: Turns) -> list[Table]:
+    """The slices that took a spare, if there were any."""
+    columns = [Column("phase"), Column("type"), Column("median", "ms", 1), Column("95 %", "ms", 1)]
+    columns += [Column("mean", "ms", 1), Column("low", "ms", 1), Column("high", "ms", 1), Column("of")]
+    columns += [Column("ratio to a new sliver")]
+    rows: list[Sequence[Value]] = []
+    for phase, name in _WARM.items():
+        for label, own in found.items():
+            values = _taken(own, phase)
+            if values:
+                summary, cold = stats.summary([1000 * one for one in values]), _all(own, phase)
+                half, late = (1000 * stats.percentile(values, share) for share in (0.5, 0.95))
+                ratio = stats.percentile(values, 0.5) / stats.percentile(cold, 0.5) if cold else None
+                rows.append([name, label, half, late, summary.mean, summary.low, summary.high, summary.count, ratio])
+    note = "One slice at a time. Since the request; the agent's work is the sum of its steps, by the clock of the node."
+    return [Table("Slices that took a spare", columns, rows, note)] if rows else []
+
+
+def _taken(own: Iterable[Turn], phase: str) -> list[float]:
+    return [value for one in own for value in one.warm.get(phase, ())]
 
 
 def _thesis(run: Run, found: Turns) -> Table:
@@ -327,10 +359,10 @@ def _outcome(run: Run, found: Turns) -> list[str]:
 
 
 def _aims(found: Turns, asked: int) -> list[Aim]:
-    """The aims, which concern lxc: the times of a machine depend on its guest."""
-    own = found.get("lxc")
+    """The aims. Those of new slivers concern lxc: the times of a machine depend on its guest."""
+    own, warm = found.get("lxc"), _warm_aims(found)
     if own is None:
-        return []
+        return warm
     beside, creates, late = ratios(own, "banner", "answered"), totals_ratios(own, "create"), last_to_first(own)
     deletes = [200 * one.ours["delete"] / one.ours["count"] for one in own if one.whole]
     few = f"this run had {asked}"
@@ -342,7 +374,19 @@ def _aims(found: Turns, asked: int) -> list[Aim]:
         _aim("200 are deleted within 5 s", deletes, 5, "s for 200", few if asked < 200 else ""),
         _aim("at most 6 MiB of memory for each", [x / MIB for x in _weights(own, "available_each")], 6, "MiB", light),
         _aim("at most 300 KiB of disk for each", [x / KIB for x in _weights(own, "disk_each")], 300, "KiB"),
+        *warm,
     ]
+
+
+def _warm_aims(found: Turns) -> list[Aim]:
+    aims = []
+    for label, own in found.items():
+        for phase, most in _WARM_AIMS[label.split()[0]]:
+            if values := _taken(own, phase):
+                half = 1000 * stats.percentile(values, 0.5)
+                text = f"{label}, half of the creates that take a spare: {_WARM[phase]} within {most} ms"
+                aims.append(_aim(text, [half], most, "ms"))
+    return aims
 
 
 def _aim(text: str, values: Sequence[float], most: float, unit: str, few: str = "") -> Aim:
@@ -361,6 +405,7 @@ def _metrics(found: Turns) -> list[Metric]:
         for phase in THESIS:
             values = [1000 * value for one in own for value in one.thesis(phase)]
             metrics.append(Metric(f"{label}: {phase}", "ms", values))
+        metrics.append(Metric(f"{label}: request to ssh banner, by a spare", "s", _taken(own, "banner")))
         each = [one.ours["delete"] / one.ours["count"] for one in own if one.whole]
         metrics.append(Metric(f"{label}: delete, each", "s", each))
     return [one for one in metrics if one.values]

@@ -18,9 +18,14 @@ if TYPE_CHECKING:
     from slicemgr.client import Client
 
 _GUESTS = ("lxc", "debian", "small", "small-thin", "thin-standard", "thin")
-# The programs that guests are sent, and their files on this machine where the names differ. Redis' server is the same
-# file as its checker, which Debian's redis-tools has.
-_SENT = {"redis-server": "redis-check-rdb", "redis-benchmark": "", "nginx": "", "wrk": ""}
+# The programs that guests are sent, their files on this machine where the names differ, and the options that try them.
+# Redis' server is the same file as its checker, which Debian's redis-tools has.
+_SENT = {
+    "redis-server": ("redis-check-rdb", "--version"),
+    "redis-benchmark": ("", "--version"),
+    "nginx": ("", "-v"),
+    "wrk": ("", ""),
+}
 
 
 def _images(_context: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -108,6 +113,6 @@ def _programs() -> Mapping[str, SentProgram]:
     from slicemgr.bench.frame import sent_program
     from slicemgr.config import PACKAGE
 
-    found = {name: sent_program.find(name, installed) for name, installed in _SENT.items()}
+    found = {name: sent_program.find(name, *how) for name, how in _SENT.items()}
     latency = PACKAGE / "libexec" / "sliver-latency"
     return {latency.name: sent_program.static(latency), **{name: one for name, one in found.items() if one is not None}}

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 @parallel_option("slices")
 @memory_option("sliver")
 @repeat_option()
+@click.option("--warm", is_flag=True, help="Measure slices that take a sliver the node keeps ready, too.")
 @click.option("--ping", default="", metavar="ADDRESS", help="Address that the slivers ping  [default: their gateway].")
 @node_option
 @frame_options
@@ -62,6 +63,9 @@ def lifecycle(
     prepared: the root exists. started: libvirt has started the sliver. console: the first byte on the serial console of
     a virtual machine, from its kernel with direct boot, else from the boot loader, measured up to 0.3 s late. Then each
     sliver runs a command over SSH, starts a web server that is requested through the next port, and sends pings.
+
+    With --warm, --count further slices take a sliver that the node keeps ready, one after the other: spares.keep of the
+    node must name slivers of this image and memory.
     """
     from slicemgr.bench.experiments import lifecycle as experiment
     from slicemgr.cli.commands.node import the_node

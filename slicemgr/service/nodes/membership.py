@@ -163,7 +163,7 @@ def refuse_own(store: Store, node: str) -> None:
     if nodes:
         raise Refused(Code.CONFLICT, f"this host is the centre of {nodes} nodes", hint="remove them first")
     if count:
-        hint = "delete its slices first, because the testbed that it joins would not know them"
+        hint = "delete its slices first, and set spares.keep to []: the testbed that it joins would not know them"
         raise Refused(Code.CONFLICT, f"this host has {_slivers(count)} of its own", hint=hint)
 
 
