@@ -22,7 +22,7 @@ from slicemgr.bench.frame.experiment import Json, Missing, Progress, Step, StepO
 from slicemgr.bench.frame.load_hosts import checked
 from slicemgr.bench.frame.sent_program import SentProgram
 from slicemgr.client import Client
-from slicemgr.client.ssh import greets
+from slicemgr.client.ssh import answers
 from slicemgr.config import parse_size
 from slicemgr.drivers import command
 from slicemgr.errors import Failed, Refused
@@ -243,7 +243,7 @@ class Guests:
         end = time.monotonic() + limit
         while time.monotonic() < end:
             slivers.check(self._stop)
-            if greets(created["slice"]["slivers"][0]):
+            if answers(created["slice"]["slivers"][0]):
                 return True
             time.sleep(0.1)
         return False

@@ -225,9 +225,8 @@ class Lifecycle:
             self._await_spare(asked)
             for phase, value in warm_create(self._client, asked, self._stop).items():
                 found.setdefault(phase, []).append(value)
-            self._client.slices.delete(name)
+            cleanup.delete(self._client, name, progress)
             progress.inside("spares", number + 1, self._parameters.count)
-        cleanup.delete(self._client, self._parameters.prefix, progress)
         return found
 
     def _await_spare(self, asked: wire.SliceRequest) -> None:
