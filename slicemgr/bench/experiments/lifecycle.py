@@ -24,7 +24,7 @@ NAME = "lifecycle"
 _RAW_SECONDS = 1800.0
 _GUESS = {"lxc": 0.3, "kvm": 20.0}  # estimated seconds of one sliver, for the dry run
 _SPARE_SECONDS = {"lxc": 120.0, "kvm": 900.0}  # within which the node must have a spare again
-_SPARE_PAUSE = 0.2  # seconds between two looks for one
+_SPARE_PAUSE = 0.2  # seconds between two checks for one
 _SETTLED = 0.5  # seconds after which the node is idle again
 PHASES = ("accepted", "prepared", "started", "console", "operation", "banner")
 
