@@ -26,6 +26,13 @@ _SHORTEST = timedelta(minutes=1)
 _QUOTA = "quota"  # the level whose row has the longest lease
 
 
+_Q = t.quotas.c
+_NAMES: sa.BindParameter[Any] = sa.bindparam("names", expanding=True)
+# Made once: to make them takes longer than to execute them.
+_LONGEST = sa.select(_Q.project, _Q.lease).where(_Q.level == _QUOTA, _Q.lease.is_not(None), _Q.project.in_(_NAMES))
+_OWN = sa.select(t.lease_rules).where(t.lease_rules.c.project.in_(_NAMES))
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """exempt: the project's leases never end. own: the names of the settings that the project overrides."""
@@ -41,10 +48,9 @@ def of(c: Connection, config: Config, project: str) -> Rules:
 
 def all_of(c: Connection, config: Config, projects: Collection[str]) -> dict[str, Rules]:
     """The rules of each project, in two queries."""
-    q, r, names = t.quotas.c, t.lease_rules.c, tuple(set(projects))
-    query = sa.select(q.project, q.lease).where(q.level == _QUOTA, q.lease.is_not(None), q.project.in_(names))
-    longest = {project: timedelta(seconds=seconds) for project, seconds in c.execute(query)}
-    own = {row.project: row for row in c.execute(sa.select(t.lease_rules).where(r.project.in_(names)))}
+    names = tuple(set(projects))
+    longest = {project: timedelta(seconds=seconds) for project, seconds in c.execute(_LONGEST, {"names": names})}
+    own = {row.project: row for row in c.execute(_OWN, {"names": names})}
     found = {}
     for name in names:
         overrides: dict[str, Any] = {}

@@ -24,6 +24,27 @@ from slicemgr.store.operation_parts import ENDED
 _ALL_STEPS = 20  # with more slivers than these, only the steps that are not done are shown
 
 
+_M, _P, _S = t.operation_slivers.c, t.operation_parts.c, t.operation_steps.c
+_IDS: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
+# Made once: to make them takes longer than to execute them.
+_COUNTS = (
+    sa.select(_M.operation, _M.node, _M.state, sa.func.count())
+    .where(_M.operation.in_(_IDS))
+    .group_by(_M.operation, _M.node, _M.state)
+)
+_PARTS = (
+    sa.select(t.operation_parts, t.nodes.c.silent_since)
+    .outerjoin(t.nodes, t.nodes.c.name == _P.node)
+    .where(_P.operation.in_(_IDS))
+    .order_by(_P.node)
+)
+_STEPS = (
+    sa.select(_S.operation, _S.sliver, _S.name, _S.state, _S.detail, _S.percent, _S.started_at, _S.finished_at)
+    .where(_S.operation.in_(_IDS))
+    .order_by(_S.started_at)
+)
+
+
 def operations(
     c: Connection,
     projects: Collection[str] | None = None,
@@ -70,10 +91,8 @@ def operation_versions(c: Connection, ids: Collection[str]) -> dict[str, tuple[i
 
 def _operations(c: Connection, rows: Sequence[Row[*tuple[Any, ...]]]) -> list[Json]:
     ids = [row.id for row in rows]
-    m = t.operation_slivers.c
     counts: dict[str, _Counts] = defaultdict(lambda: defaultdict(_Progress))
-    query = sa.select(m.operation, m.node, m.state, sa.func.count()).where(m.operation.in_(ids))
-    for id_, node, state, count in c.execute(query.group_by(m.operation, m.node, m.state)):
+    for id_, node, state, count in c.execute(_COUNTS, {"ids": ids}):
         counts[id_][node].add(count if state in ENDED else 0, count)
     parts = _parts(c, ids, counts)
     asked = {row.id: row.created_at for row in rows}
@@ -102,10 +121,8 @@ def _whole(counts: _Counts) -> _Progress:
 
 def _parts(c: Connection, ids: Sequence[str], counts: Mapping[str, _Counts]) -> dict[str, list[Json]]:
     """The parts of each operation, by the name of the node."""
-    p, n = t.operation_parts.c, t.nodes.c
     parts: dict[str, list[Json]] = defaultdict(list)
-    query = sa.select(t.operation_parts, n.silent_since).outerjoin(t.nodes, n.name == p.node)
-    for row in c.execute(query.where(p.operation.in_(ids)).order_by(p.node)):
+    for row in c.execute(_PARTS, {"ids": ids}):
         parts[row.operation].append(
             {
                 "node": row.node,
@@ -126,13 +143,11 @@ def _steps(c: Connection, asked: Mapping[str, datetime], large: Sequence[str]) -
     """The steps of each operation, of the `large` ones only those that are not done. asked: the operations' creation
     times.
     """
-    p, ids = t.operation_steps.c, list(asked)
-    columns = (p.operation, p.sliver, p.name, p.state, p.detail, p.percent, p.started_at, p.finished_at)
-    query = sa.select(*columns).where(p.operation.in_(ids)).order_by(p.started_at)
+    p, query = t.operation_steps.c, _STEPS
     if large:
         query = query.where(sa.or_(p.operation.not_in(large), p.state != OperationState.DONE))
     steps: dict[str, list[Json]] = defaultdict(list)
-    for row in c.execute(query):
+    for row in c.execute(query, {"ids": list(asked)}):
         step = {"sliver": row.sliver, "name": row.name, "state": row.state}
         took = None if row.finished_at is None else _seconds(row.started_at, row.finished_at)
         times = {"began": _seconds(asked[row.operation], row.started_at), "seconds": took}
