@@ -149,7 +149,8 @@ def test_the_rows_chores_of_the_agent(tmp_path: Path) -> None:
     nothing: Any = None
     chores = agent_process.row_chores(settings(tmp_path), nothing)
     assert [(one.failure, one.interval) for one in chores] == [
-        (name, 60.0) for name in ("expire", "forget", "act", "notify", "deliver")
+        *((name, 60.0) for name in ("expire", "forget", "act", "notify", "deliver")),
+        ("fill", 5.0),
     ]
     threads = {one.failure: one.thread for one in chores}
     assert threads["expire"] == threads["forget"] != threads["notify"] == threads["deliver"]
@@ -164,4 +165,5 @@ def test_the_rows_chores_are_the_hubs(tmp_path: Path) -> None:
     config.membership_dir.mkdir(parents=True)
     (config.membership_dir / CENTRE).touch()
     assert agent_process.row_chores(config, nothing) == []
-    assert {one.failure for one in hub_chores(config, nothing)} == {"expire", "forget", "act", "notify", "deliver"}
+    names = {"expire", "forget", "act", "notify", "deliver", "fill"}
+    assert {one.failure for one in hub_chores(config, nothing)} == names
