@@ -346,6 +346,7 @@ def test_a_node_that_is_used(service: Service) -> None:
         "disk_limits": 2 << 30,
         "ports": 10,
         "addresses": 2,
+        "spares": 0,
     }
 
 

@@ -88,7 +88,7 @@ def test_the_moved_testbed_works_on(service: Service, target: str, moved: Config
             store, moved, slices.Draft(service.request("after")), authentication.authenticate(store, service.token())
         )
         with store.read() as c:
-            rows = [row.sliver for row in pending.slivers(c, "node1")]
+            rows = [row.sliver for row in pending.slivers(c, "node1") if not row.sliver.spare]
         assert [one.slice_name for one in rows] == ["exp", "exp", "after"]
         assert len({one.address for one in rows}) == len({one.ports.first for one in rows}) == 3
 
@@ -105,7 +105,7 @@ def test_numbers_of_rows_that_are_gone_are_not_given_again(service: Service, tar
         admin = authentication.authenticate(store, service.token())
         slices.create(store, moved, slices.Draft(service.request("after")), admin)
         with store.read() as c:
-            serial = pending.slivers(c, "node1")[-1].sliver.serial
+            serial = max(row.sliver.serial for row in pending.slivers(c, "node1"))
             event = max(c.scalars(sa.select(tables.events.c.id)))
     assert (serial, event) == (max(one.serial for one in gone) + 1, given + 1)
 

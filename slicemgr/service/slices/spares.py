@@ -120,12 +120,12 @@ def _statement(sliver_type: SliverType, nodes: bool, site: bool) -> sa.Select[An
     query = query.join(t.nodes, _N.name == _S.node).where(_ready(), _usable(), *same)
     query = query.where(_P.type == sa.bindparam("type"), _P.image == sa.bindparam("image"))
     query = query.where(_P.machine == sa.bindparam("machine"), _P.init == sa.bindparam("init"))
-    query = query.where(_S.port_count == sa.bindparam("ports"))
+    query = query.where(_S.port_count == sa.bindparam("ports"), _is_spare())
     if nodes:
         query = query.where(_N.name.in_(sa.bindparam("nodes", expanding=True)))
     if site:
         query = query.where(_N.site == sa.bindparam("site"))
-    return query.order_by(_S.serial)
+    return query.order_by(_P.created_at)
 
 
 def take(c: Connection, sliver: str, slice_id: str, spec: SliceSpec, now: datetime) -> None:
@@ -140,7 +140,7 @@ def take(c: Connection, sliver: str, slice_id: str, spec: SliceSpec, now: dateti
 def discard(c: Connection, which: sa.ColumnElement[bool], now: datetime) -> None:
     """Delete spares. which: a condition on the tables of spares and slivers."""
     query = sa.select(_S.id, _S.node).join(t.spares, _P.sliver == _S.id).where(which, _S.desired != Desired.ABSENT)
-    found = {row.id: row.node for row in c.execute(query.order_by(_S.serial))}
+    found = {row.id: row.node for row in c.execute(query.where(_is_spare()))}
     if found:
         c.execute(t.slivers.update().where(_S.id.in_(found)).values(desired=Desired.ABSENT, updated_at=now))
         operations.add(c, "delete", operations.Subject(slice_name=SPARE, slivers=found), USER, now)
@@ -197,6 +197,11 @@ def add(c: Connection, config: Config, node: str, kind: Kind, now: datetime) -> 
     operations.add(c, "spare", subject, USER, now)
 
 
+def _is_spare() -> sa.ColumnElement[bool]:
+    """True for all spares. Without it, SQLite reads all slivers to find them."""
+    return _S.id.in_(sa.select(_P.sliver))
+
+
 def _ready() -> sa.ColumnElement[bool]:
     return sa.and_(_S.desired == Desired.RUNNING, _S.phase == Phase.RUNNING, _S.host_key != "")
 
@@ -211,8 +216,8 @@ def _due(c: Connection, config: Config, now: datetime) -> list[_Work]:
     rows = c.execute(
         sa.select(*_S, _P.type, _P.image, _P.boot, _P.machine, _P.init, _P.created_at)
         .join(t.spares, _P.sliver == _S.id)
-        .where(_S.desired != Desired.ABSENT)
-        .order_by(_S.serial)
+        .where(_S.desired != Desired.ABSENT, _is_spare())
+        .order_by(_P.created_at)
     ).all()
     usable = {row.name: row for row in c.execute(sa.select(t.nodes).where(_usable()).order_by(_N.name))}
     work = []
