@@ -22,8 +22,8 @@ def nodes(c: Connection, network: NetworkConfig, name: str | None = None, page: 
     amounts = (sa.func.coalesce(a[one], 0).label(f"given_{one}") for one in ("slivers", "memory", "disk", "ports"))
     query = sa.select(t.nodes, l.version, l.beat_at, l.resync_at, *amounts).outerjoin(t.links, l.identity == n.identity)
     held = sa.select(t.slivers.c.node, sa.func.count().label("count"))
-    held = held.join(t.spares, t.spares.c.sliver == t.slivers.c.id).group_by(t.slivers.c.node)
-    spares = held.subquery("held")
+    held = held.where(t.slivers.c.id.in_(sa.select(t.spares.c.sliver)))  # a join would make SQLite read all slivers
+    spares = held.group_by(t.slivers.c.node).subquery("held")
     query = query.outerjoin(t.allocations, a.node == n.name).outerjoin(spares, spares.c.node == n.name)
     query = query.add_columns(sa.func.coalesce(spares.c["count"], 0).label("spares"))
     if name is not None:
