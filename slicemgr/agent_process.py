@@ -111,5 +111,4 @@ def row_chores(config: Config, store: Store) -> list[Chore]:
     """What is due in the rows; in a testbed with a hub, the hub does it."""
     if config.joined or config.hub.broker:
         return []
-    work = ((interval, thread, one.__name__, partial(one, store, config)) for interval, thread, one in due.WORK)
-    return repeated(work)
+    return repeated(due.WORK, store, config)

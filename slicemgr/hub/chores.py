@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from slicemgr.agent.chores.runner import Chore, First, Runner, repeated
 from slicemgr.config import Config
 from slicemgr.hub.alarms import Alarms
@@ -16,8 +14,7 @@ _LONGEST = 60.0  # seconds between two attempts
 
 
 def chores(config: Config, store: Store) -> list[Chore]:
-    work = ((interval, thread, one.__name__, partial(one, store, config)) for interval, thread, one in due.WORK)
-    return repeated(work)
+    return repeated(due.WORK, store, config)
 
 
 def runner(config: Config, store: Store) -> Runner:

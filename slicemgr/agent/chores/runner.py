@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from typing import Self
 
 from slicemgr.errors import SlicemgrError
@@ -77,11 +78,17 @@ class Schedule:
             self.due = now + self._pause
 
 
-def repeated(work: Iterable[tuple[float, str, str, Callable[[], object]]]) -> list[Chore]:
-    """Chores of interval, thread, name and function; each failure is logged with the name."""
+def repeated(work: Iterable[tuple[float, str, Callable[..., object]]], *arguments: object) -> list[Chore]:
+    """Chores of interval, thread and function, which gets `arguments`; each failure is logged with its name."""
     return [
-        Chore(thread=thread, run=run, interval=interval, failure=name, each_failure=True)
-        for interval, thread, name, run in work
+        Chore(
+            thread=thread,
+            run=partial(function, *arguments),
+            interval=interval,
+            failure=function.__name__,
+            each_failure=True,
+        )
+        for interval, thread, function in work
     ]
 
 
