@@ -172,10 +172,7 @@ class Hypervisor:
         seen = self._need(sliver)
         if seen.paused == frozen:  # an earlier attempt succeeded without a response
             return
-        with self._connections.call(seen.type, "pause or resume the domain") as connection:
-            domain = _lookup(connection, sliver)
-            if domain is None:
-                raise Failed(f"{sliver} does not run")
+        with self._running(seen.type, sliver, "pause or resume the domain") as domain:
             bounded(lambda: body(seen.type).freeze(domain, seen.pid, frozen))
 
     def container_inits(self) -> list[int]:
@@ -209,10 +206,7 @@ class Hypervisor:
         put: lines to add; gone: lines to remove. Other lines are kept, except empty ones. Raises Failed if the guest
         agent does not respond.
         """
-        with self._connections.call(SliverType.KVM, "write the ssh keys of the guest") as connection:
-            domain = _lookup(connection, sliver)
-            if domain is None:
-                raise Failed(f"{sliver} does not run")
+        with self._running(SliverType.KVM, sliver, "write the ssh keys of the guest") as domain:
             # The agent ends its file without a newline; the empty line, added last, supplies it for the next call.
             for lines, how in (
                 ([*gone, ""], libvirt.VIR_DOMAIN_AUTHORIZED_SSH_KEYS_SET_REMOVE),
@@ -239,10 +233,7 @@ class Hypervisor:
         self._ask_guest(sliver, {"execute": "guest-exec", "arguments": words})
 
     def _ask_guest(self, sliver: str, request: dict[str, Any]) -> None:
-        with self._connections.call(SliverType.KVM, "ask the guest agent") as connection:
-            domain = _lookup(connection, sliver)
-            if domain is None:
-                raise Failed(f"{sliver} does not run")
+        with self._running(SliverType.KVM, sliver, "ask the guest agent") as domain:
             late = Failed("its guest agent does not answer")
             call = partial(libvirt_qemu.qemuAgentCommand, domain, json.dumps(request), round(_GUEST_ANSWERS), 0)
             bounded(call, seconds=_GUEST_ANSWERS + 1, late=late)
@@ -346,6 +337,15 @@ class Hypervisor:
             if domain is not None:
                 domain.destroy()
 
+    @contextmanager
+    def _running(self, sliver_type: SliverType, sliver: str, what: str) -> Iterator[Any]:
+        """libvirt's object of a running domain, for one call; what: see `Connections.call`. Raises Failed."""
+        with self._connections.call(sliver_type, what) as connection:
+            domain = _lookup(connection, sliver)
+            if domain is None:
+                raise Failed(f"{sliver} does not run")
+            yield domain
+
     def _need(self, sliver: str) -> DomainSeen:
         seen = self.domain(sliver)
         if seen is None:
@@ -367,10 +367,7 @@ class Hypervisor:
     def _device(self, sliver: str, device: str, attribute: str) -> tuple[DomainSeen, str]:
         """The running domain, and the path at which libvirt created its device. Raises Failed."""
         seen, name = self._need(sliver), device.partition("/")[0]
-        with self._connections.call(seen.type, f"find the {name}") as connection:
-            domain = _lookup(connection, sliver)
-            if domain is None:
-                raise Failed(f"{sliver} does not run")
+        with self._running(seen.type, sliver, f"find the {name}") as domain:
             found = ET.fromstring(domain.XMLDesc()).find(f"devices/{device}[@{attribute}]")
         if found is None:
             raise Failed(f"{sliver} has no {name}")

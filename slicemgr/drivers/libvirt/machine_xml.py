@@ -24,10 +24,12 @@ FIRMWARE_VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
 # On a busy host, an emulated machine gets too few ticks while its kernel tests the timer, and panics ("IO-APIC + timer
 # doesn't work"). Under KVM the kernel skips this test.
 KERNEL_OPTIONS = "ro console=tty0 console=ttyS0,115200 no_timer_check"
-# A thin machine has no tty0. Messages on an emulated serial port take as long as all else that the kernel does.
+# A thin machine has no tty0.
 THIN_KERNEL_OPTIONS = "ro console=ttyS0,115200 no_timer_check quiet"
 QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 MICROVM = "microvm"  # QEMU's machine without PCI: its devices have addresses in memory
+
+ET.register_namespace("qemu", QEMU)
 
 
 def complete(
@@ -69,7 +71,6 @@ def complete(
     if machine(sliver) == MICROVM:
         _without_bus(devices, serial, link)
     # libvirt otherwise reads each of some 300 properties of the processor on its own, which takes half a second.
-    ET.register_namespace("qemu", QEMU)
     element(element(domain, f"{{{QEMU}}}capabilities"), f"{{{QEMU}}}del", capability="cpu-unavailable-features")
 
 
