@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -88,6 +88,13 @@ SLIVER_OPERATIONS: dict[str, Desired | None] = {
     "delete": Desired.ABSENT,
 }
 _LIMITS = tuple(field.name for field in fields(model.Limits))  # columns of the same names
+# What a spare has instead of the columns of a slice.
+_NO_SLICE: dict[str, sa.ColumnElement[Any]] = {
+    **dict.fromkeys(("id", "user_data", "project"), sa.literal("")),
+    "name": sa.literal(model.SPARE),
+    "ssh_keys": sa.literal("[]"),
+    "count": sa.literal(1),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,26 +165,9 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
     """All slivers of the node, or those among `ids`, including those that should be absent: first those of slices, then
     the spares. Four queries.
     """
-    s, sl, i = t.slivers.c, t.slices.c, t.images.c
-    columns = (
-        *(s.id, s.serial, sl.id, sl.name, s.idx, sl.type, s.desired, sl.image, i.arch, s.address),
-        *(s.port_first, s.port_count, s.uid_first),
-        sa.cast(sl.ssh_keys, sa.Text),
-        *(sl.count, s.host_key, s.generation, s.phase, s.error),
-        *(i.format, i.virtual_size, sa.cast(i.boot, sa.Text), sl.boot, sl.user_data, sl.project),
-        *(s.origin, s.inherited, s.epoch, sl.init, sl.machine),
-    )
-    query = (
-        sa.select(*columns, *(s[name] for name in _LIMITS))
-        .select_from(t.slivers)
-        .join(t.slices, sl.id == s.slice)
-        .join(t.images, i.sha256 == sl.image)
-        .where(s.node == node)
-        .order_by(s.serial)
-    )
-    if ids is not None:
-        query = query.where(s.id.in_(ids))
+    s, sl = t.slivers.c, t.slices.c
     shall_have = snapshots.of_slivers(c, node, ids)
+    query = _of(dict(sl), node, ids).join(t.slices, sl.id == s.slice).join(*_image_of(sl.image))
     rows = c.execute(query).all()
     peers = _peers(c, node, {row[2] for row in rows if row[14] > 1})
     found = [_sliver_row(tuple(row), tuple(shall_have[row.id]), peers.get(row[2], ())) for row in rows]
@@ -186,46 +176,31 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
 
 def _spares(c: Connection, node: str, ids: Collection[str] | None) -> list[SliverRow]:
     """The spares of the node, or those among `ids`. The image of one that is to be deleted may not exist any more."""
-    s, p, i = t.slivers.c, t.spares.c, t.images.c
-    columns = (
-        *(s.id, s.serial, s.idx, p.type, s.desired, p.image, i.arch, s.address, s.port_first, s.port_count),
-        *(s.uid_first, s.host_key, s.generation, s.phase, s.error, i.format, i.virtual_size),
-        *(sa.cast(i.boot, sa.Text).label("boot_facts"), p.boot, p.init, p.machine, s.epoch),
-    )
-    query = sa.select(*columns, *(s[name] for name in _LIMITS)).join(t.spares, p.sliver == s.id)
-    query = query.outerjoin(t.images, i.sha256 == p.image).where(s.node == node).order_by(s.serial)
-    return [_spare_row(row) for row in c.execute(query if ids is None else query.where(s.id.in_(ids)))]
+    s, p = t.slivers.c, t.spares.c
+    query = _of(_NO_SLICE | dict(p), node, ids).join(t.spares, p.sliver == s.id).outerjoin(*_image_of(p.image))
+    rows = [_sliver_row(tuple(row), (), ()) for row in c.execute(query)]
+    return [replace(row, sliver=replace(row.sliver, tag=row.sliver.id.rpartition("-")[0], spare=True)) for row in rows]
 
 
-def _spare_row(row: sa.Row[*tuple[Any, ...]]) -> SliverRow:
-    sliver = model.Sliver(
-        id=row.id,
-        serial=row.serial,
-        tag=row.id.rpartition("-")[0],
-        slice_name=model.SPARE,
-        index=row.idx,
-        type=SliverType(row.type),
-        desired=Desired(row.desired),
-        image=row.image,
-        arch=row.arch or "",
-        address=row.address,
-        ports=model.PortBlock(row.port_first, row.port_count),
-        uid_first=row.uid_first,
-        limits=model.Limits(*row[-len(_LIMITS) :]),
-        ssh_keys=(),
-        host_key=row.host_key,
-        generation=row.generation,
-        image_format=row.format or "",
-        image_size=row.virtual_size or 0,
-        boot_facts=_boot_facts(row.boot_facts) if row.boot_facts else model.NO_BOOT,
-        boot=model.Boot(row.boot),
-        epoch=row.epoch,
-        init=model.Init(row.init),
-        machine=model.Machine(row.machine),
-        project="",
-        spare=True,
+def _image_of(sha256: sa.ColumnElement[str]) -> tuple[sa.Table, sa.ColumnElement[bool]]:
+    return t.images, t.images.c.sha256 == sha256
+
+
+def _of(owner: Mapping[str, sa.ColumnElement[Any]], node: str, ids: Collection[str] | None) -> sa.Select[Any]:
+    """The values that `_sliver_row` takes, in its order. owner: the columns of what the slivers belong to."""
+    s, i = t.slivers.c, t.images.c
+    facts = sa.func.coalesce(sa.cast(i.boot, sa.Text), "{}")
+    query = sa.select(
+        *(s.id, s.serial, owner["id"], owner["name"], s.idx, owner["type"], s.desired, owner["image"]),
+        *(sa.func.coalesce(i.arch, ""), s.address, s.port_first, s.port_count, s.uid_first),
+        sa.cast(owner["ssh_keys"], sa.Text),
+        *(owner["count"], s.host_key, s.generation, s.phase, s.error),
+        *(sa.func.coalesce(i.format, ""), sa.func.coalesce(i.virtual_size, 0), facts),
+        *(owner["boot"], owner["user_data"], owner["project"], s.origin, s.inherited, s.epoch),
+        *(owner["init"], owner["machine"], *(s[name] for name in _LIMITS)),
     )
-    return SliverRow(sliver, Phase(row.phase), row.error)
+    query = query.select_from(t.slivers).where(s.node == node).order_by(s.serial)
+    return query if ids is None else query.where(s.id.in_(ids))
 
 
 def _peers(c: Connection, node: str, slices: Collection[str]) -> dict[str, tuple[tuple[int, str], ...]]:
