@@ -25,8 +25,8 @@ from slicemgr.model import (
 )
 from slicemgr.policy import access
 from slicemgr.policy.access import Principal
-from slicemgr.service.nodes import membership, operations
-from slicemgr.service.slices import placement, specs
+from slicemgr.service.nodes import membership, nodes, operations
+from slicemgr.service.slices import placement, sliver_rows, specs
 from slicemgr.store import Store, allocations, incarnation, observations
 from slicemgr.store import tables as t
 from slicemgr.store.operation_parts import ENDED
@@ -97,8 +97,8 @@ def rebuild_lost(store: Store, config: Config) -> list[Left]:
         if incarnation.held(c) is not None:
             return []
         query = sa.select(n.name).distinct().join(t.slivers, s.node == n.name).join(t.slices, l.id == s.slice)
-        nodes = list(c.scalars(query.where(n.lost, n.identity.is_not(None), l.on_loss == OnLoss.REBUILD)))
-        found = [(name, row) for name in nodes for row in _slices(c, name) if row.on_loss == OnLoss.REBUILD]
+        lost = list(c.scalars(query.where(n.lost, n.identity.is_not(None), l.on_loss == OnLoss.REBUILD)))
+        found = [(name, row) for name in lost for row in _slices(c, name) if row.on_loss == OnLoss.REBUILD]
     left = []
     for name, row in found:
         try:
@@ -151,16 +151,13 @@ def _rebuild(c: Connection, config: Config, node: str, head: _Row, user: str, ad
     for row, where, grant in zip(wanted, placed.nodes, placed.grants, strict=True):
         c.execute(t.ports.delete().where(t.ports.c.sliver == row.serial))
         c.execute(t.consoles.delete().where(t.consoles.c.sliver == row.id))
-        place = {"node": where, "address": grant.address, "uid_first": grant.uid_first}
-        ports = {"port_first": grant.ports.first, "port_count": grant.ports.count}
-        values = {**_FRESH, **place, **ports, "epoch": row.epoch + 1, "updated_at": now}
+        place = {"node": where, **sliver_rows.granted(grant)}
+        values = {**_FRESH, **place, "epoch": row.epoch + 1, "updated_at": now}
         c.execute(t.slivers.update().where(s.id == row.id).values(values))
         numbers = range(grant.ports.first, grant.ports.last + 1)
         c.execute(t.ports.insert(), [{"node": where, "port": port, "sliver": row.serial} for port in numbers])
     allocations.take(c, which)
-    for name, cursors in placed.cursors.items():
-        after = {"next_address": cursors.address, "next_port": cursors.port, "next_uid": cursors.uid}
-        c.execute(t.nodes.update().where(t.nodes.c.name == name).values(**after))
+    nodes.move_cursors(c, placed.cursors)
     given = {one.id: place for one, place in zip(wanted, placed.nodes, strict=True)}
     subject = operations.Subject("", head.id, head.name, placed.image, placed.image_name, given, head.project)
     noun = "sliver" if len(wanted) == 1 else "slivers"

@@ -75,6 +75,16 @@ def given(c: Connection, node: str) -> list[allocate.Given]:
     ]
 
 
+def move_cursors(c: Connection, cursors: Mapping[str, allocate.Cursors]) -> None:
+    """Note where the next search on each of these nodes starts."""
+    rows = [
+        {"b_name": node, "next_address": one.address, "next_port": one.port, "next_uid": one.uid}
+        for node, one in cursors.items()
+    ]
+    if rows:
+        c.execute(t.nodes.update().where(_N.name == sa.bindparam("b_name")), rows)
+
+
 def has_files(image: str | sa.BindParameter[str], needed: Needs) -> sa.ColumnElement[bool]:
     """The condition under which a row of `image_nodes` is of a node that has these files of an image."""
     x = t.image_nodes.c

@@ -66,11 +66,8 @@ def place(
     if c.scalar(taken) is not None:
         raise Refused(Code.CONFLICT, f"there is already a slice {spec.name!r}", hint="choose another", field="name")
     image, apart = image_choice.find(c, spec.image, spec.project), _apart(c, spec)
-    most, limit = (
-        (projects.limits(c, spec.project), "project quota") if allowed is None else (allowed, "project ceiling")
-    )
     if (spare := _spare(c, spec, image)) is not None:
-        quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease, hint=hint, limit=limit)
+        _check_quota(c, spec, allowed, hint)
         return spare
     found = None if reasons else _of_few(c, config, spec, image, apart)
     rows = nodes.every(c, config, image.sha256, image_choice.needed(image, spec)) if found is None else found.rows
@@ -78,8 +75,16 @@ def place(
     boot = image_choice.check(image, spec)
     if found is None:
         fit = placement.of_architecture(fit, spec, image.arch, refused)
-    quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease, hint=hint, limit=limit)
+    _check_quota(c, spec, allowed, hint)
     return (found or _Chosen(rows, *_allocate(c, config, spec, rows, fit, refused))).placement(image, boot)
+
+
+def _check_quota(c: Connection, spec: SliceSpec, allowed: Quota | None, hint: str) -> None:
+    """Refused(QUOTA) beyond the limits to check; see `place`."""
+    most, limit = (
+        (projects.limits(c, spec.project), "project quota") if allowed is None else (allowed, "project ceiling")
+    )
+    quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease, hint=hint, limit=limit)
 
 
 def _spare(c: Connection, spec: SliceSpec, image: Row[*tuple[Any, ...]]) -> Placement | None:

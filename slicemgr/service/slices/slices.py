@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -15,15 +15,23 @@ from slicemgr import names
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused, invalid
 from slicemgr.ipc.wake import wake
-from slicemgr.model import Desired, Phase, SliceSpec
+from slicemgr.model import Desired, SliceSpec
 from slicemgr.policy import access, leases, quota
 from slicemgr.policy.access import Principal
 from slicemgr.policy.quota import OverQuota, Quota
 from slicemgr.service.accounts import ssh_keys
 from slicemgr.service.leases import rules as lease_rules
-from slicemgr.service.nodes import operations
+from slicemgr.service.nodes import nodes, operations
 from slicemgr.service.projects import projects
-from slicemgr.service.slices import request_defaults, request_keys, request_queue, snapshot_users, spares, specs
+from slicemgr.service.slices import (
+    request_defaults,
+    request_keys,
+    request_queue,
+    sliver_rows,
+    snapshot_users,
+    spares,
+    specs,
+)
 from slicemgr.service.slices.placement import Placement, place
 from slicemgr.store import Store, allocations, incarnation
 from slicemgr.store import tables as t
@@ -161,14 +169,9 @@ def _insert(
     if placed.spare:
         spares.take(c, placed.spare, tag, spec, now)
     else:
-        _insert_slivers(c, spec, placed, tag, ids, now)
+        sliver_rows.insert(c, zip(ids, placed.nodes, placed.grants, strict=True), spec.limits, now, tag)
     allocations.take_slice(c, tag)
-    after = [
-        {"b_name": node, "next_address": cursors.address, "next_port": cursors.port, "next_uid": cursors.uid}
-        for node, cursors in placed.cursors.items()
-    ]
-    if after:
-        c.execute(t.nodes.update().where(t.nodes.c.name == sa.bindparam("b_name")), after)
+    nodes.move_cursors(c, placed.cursors)
     where = dict(zip(ids, placed.nodes, strict=True))
     subject = operations.Subject("", tag, spec.name, placed.image, placed.image_name, where, spec.project)
     how = ", by taking a spare" if placed.spare else ""
@@ -176,40 +179,6 @@ def _insert(
     about = {"slice": spec.name, "project": spec.project}
     operations.note(c, by.user, "create", now, **about, detail=detail, address=by.address)
     return Created(spec, tag, operations.add(c, "create", subject, by.user, now))
-
-
-def _insert_slivers(c: Connection, spec: SliceSpec, placed: Placement, tag: str, ids: list[str], now: datetime) -> None:
-    same = {
-        "slice": tag,
-        "desired": Desired.RUNNING,
-        "phase": Phase.PENDING,
-        **asdict(spec.limits),
-        "updated_at": now,
-    }
-    rows = [
-        {
-            **same,
-            "id": id_,
-            "idx": index,
-            "node": node,
-            "address": grant.address,
-            "uid_first": grant.uid_first,
-            "port_first": grant.ports.first,
-            "port_count": grant.ports.count,
-        }
-        for index, (id_, node, grant) in enumerate(zip(ids, placed.nodes, placed.grants, strict=True))
-    ]
-    c.execute(t.slivers.insert(), rows)
-    c.execute(t.ports.insert().from_select(["node", "port", "sliver"], _ports(tag, spec.ports)))
-
-
-def _ports(tag: str, most: int) -> sa.Select[Any]:
-    """The rows of the ports of a slice, whose slivers have at most `most` each."""
-    first = sa.select(sa.literal(0).label("number")).cte("numbers", recursive=True)
-    numbers = first.union_all(sa.select(first.c.number + 1).where(first.c.number < most - 1))
-    s = t.slivers.c
-    rows = sa.select(s.node, s.port_first + numbers.c.number, s.serial).where(s.slice == tag)
-    return rows.join(numbers, numbers.c.number < s.port_count)
 
 
 def find(c: Connection, name: str, by: Principal, project: str | None = None) -> Row[*tuple[Any, ...]]:

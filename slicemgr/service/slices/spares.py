@@ -7,9 +7,8 @@ never given twice, and never returns. Whatever does not fit a spare is an ordina
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from functools import cache
@@ -25,18 +24,17 @@ from slicemgr.ipc.wake import wake
 from slicemgr.model import SPARE, Boot, Desired, Limits, NodeState, Phase, PortBlock, SliceSpec, SliverType
 from slicemgr.policy import allocate
 from slicemgr.service.nodes import nodes, operations
-from slicemgr.service.slices import image_choice, request_defaults, specs
+from slicemgr.service.slices import image_choice, request_defaults, sliver_rows, specs
 from slicemgr.store import Store, incarnation, operation_parts
 from slicemgr.store import tables as t
 from slicemgr.store.updates import utcnow
-
-log = logging.getLogger(__name__)
 
 USER = "agent"  # of the operations
 _AT_ONCE = 4  # spares of one node that are made at the same time
 _ROOM = 8  # port blocks that must be free beside those of the spares
 _RETRY = timedelta(minutes=10)  # after which a spare that failed is made again
 _LEAST_MEMORY = 0.1  # of the node's memory; with less available there are no spares
+_NUMBERS: dict[str, Callable[[str], Any]] = {"ports": int, "pids": int, "cpu": float}  # in the JSON of a request
 _CHANGED = frozenset({"net_in", "net_out"})  # limits that a running sliver takes over
 _S, _P, _N = t.slivers.c, t.spares.c, t.nodes.c
 
@@ -70,25 +68,20 @@ def kinds(c: Connection, config: Config) -> list[Kind]:
     found = []
     for text in config.spares.keep:
         sliver_type, *words = text.split()
-        raw: dict[str, Any] = dict(word.split("=", 1) for word in words)  # the settings have been checked
-        count = int(str(raw.pop("count", 1)))
-        raw = {name: int(str(value)) if name in ("ports", "pids") else value for name, value in raw.items()}
-        raw = {name: float(str(value)) if name == "cpu" else value for name, value in raw.items()}
-        body = {**raw, "type": sliver_type, "name": SPARE, "project": ""}
-        body = request_defaults.complete(c, config, body)
+        said = dict(word.split("=", 1) for word in words)  # the settings have been checked
+        count = int(said.pop("count", "1"))
+        raw: dict[str, Any] = {name: _NUMBERS.get(name, str)(value) for name, value in said.items()}
+        body = request_defaults.complete(c, config, {**raw, "type": sliver_type, "name": SPARE, "project": ""})
+        del body["project"]
         if body.get("image") is None:
             continue
-        spec = specs.slice_spec(_without(body, "project"), config, keyless=True)
+        spec = specs.slice_spec(body, config, keyless=True)
         try:
             image = image_choice.find(c, spec.image, "")
         except Refused:
             continue
         found.append(Kind(spec, image.sha256, image_choice.check(image, spec), count))
     return found
-
-
-def _without(body: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in body.items() if key != name}
 
 
 def find(c: Connection, spec: SliceSpec, image: str) -> Sequence[Row[*tuple[Any, ...]]]:
@@ -120,12 +113,17 @@ def _statement(sliver_type: SliverType, nodes: bool, site: bool) -> sa.Select[An
     query = query.join(t.nodes, _N.name == _S.node).where(_ready(), _usable(), *same)
     query = query.where(_P.type == sa.bindparam("type"), _P.image == sa.bindparam("image"))
     query = query.where(_P.machine == sa.bindparam("machine"), _P.init == sa.bindparam("init"))
-    query = query.where(_S.port_count == sa.bindparam("ports"), _is_spare())
+    query = query.where(_S.port_count == sa.bindparam("ports"), is_spare())
     if nodes:
         query = query.where(_N.name.in_(sa.bindparam("nodes", expanding=True)))
     if site:
         query = query.where(_N.site == sa.bindparam("site"))
     return query.order_by(_P.created_at)
+
+
+def is_spare() -> sa.ColumnElement[bool]:
+    """True for all spares. Without it, SQLite reads all slivers to find them."""
+    return _S.id.in_(sa.select(_P.sliver))
 
 
 def take(c: Connection, sliver: str, slice_id: str, spec: SliceSpec, now: datetime) -> None:
@@ -140,18 +138,10 @@ def take(c: Connection, sliver: str, slice_id: str, spec: SliceSpec, now: dateti
 def discard(c: Connection, which: sa.ColumnElement[bool], now: datetime) -> None:
     """Delete spares. which: a condition on the tables of spares and slivers."""
     query = sa.select(_S.id, _S.node).join(t.spares, _P.sliver == _S.id).where(which, _S.desired != Desired.ABSENT)
-    found = {row.id: row.node for row in c.execute(query.where(_is_spare()))}
+    found = {row.id: row.node for row in c.execute(query.where(is_spare()))}
     if found:
         c.execute(t.slivers.update().where(_S.id.in_(found)).values(desired=Desired.ABSENT, updated_at=now))
         operations.add(c, "delete", operations.Subject(slice_name=SPARE, slivers=found), USER, now)
-
-
-def counts(c: Connection, node: str) -> list[tuple[str, str, int, int]]:
-    """Type, image, number and number of those that are ready, of the spares of a node."""
-    i, ready = t.images.c, sa.func.sum(sa.case((_ready(), 1), else_=0))
-    query = sa.select(_P.type, sa.func.coalesce(i.name, ""), sa.func.count(), ready).join(t.slivers, _S.id == _P.sliver)
-    query = query.outerjoin(t.images, i.sha256 == _P.image).where(_S.node == node, _S.desired != Desired.ABSENT)
-    return [tuple(row) for row in c.execute(query.group_by(_P.type, i.name).order_by(_P.type, i.name))]
 
 
 def fill(store: Store, config: Config) -> None:
@@ -161,13 +151,11 @@ def fill(store: Store, config: Config) -> None:
     """
     now = utcnow()
     with store.read() as c:
-        if incarnation.held(c) is not None or not any(_due(c, config, now)):
+        if incarnation.held(c) is not None or not _due(c, config, now):
             return
     with store.write() as c:
-        due = _due(c, config, now)
-        for work in due:
-            if work.discard:
-                discard(c, _S.id.in_(work.discard), now)
+        for work in _due(c, config, now):
+            discard(c, _S.id.in_(work.discard), now)
             for kind in work.add:
                 add(c, config, work.node, kind, now)
     wake(config.wake_socket)
@@ -178,28 +166,12 @@ def add(c: Connection, config: Config, node: str, kind: Kind, now: datetime) -> 
     spec, row, id_ = kind.spec, nodes.find(c, config, node), names.sliver_id(names.new_tag(), 0)
     given = nodes.given(c, node)
     (grant,), cursors = allocate.allocate(row.candidate.network, given, row.cursors, 1, spec.ports)
-    moved = {"next_address": cursors.address, "next_port": cursors.port, "next_uid": cursors.uid}
-    c.execute(t.nodes.update().where(_N.name == node).values(moved))
-    own = {"id": id_, "idx": 0, "node": node, "desired": Desired.RUNNING, "phase": Phase.PENDING, "updated_at": now}
-    granted = {
-        "address": grant.address,
-        "uid_first": grant.uid_first,
-        "port_first": grant.ports.first,
-        "port_count": grant.ports.count,
-    }
-    limits = {one.name: getattr(spec.limits, one.name) for one in fields(Limits)}
-    (serial,) = c.execute(t.slivers.insert().values({**own, **granted, **limits})).inserted_primary_key or (None,)
-    ports = [{"node": node, "port": grant.ports.first + number, "sliver": serial} for number in range(spec.ports)]
-    c.execute(t.ports.insert(), ports)
+    nodes.move_cursors(c, {node: cursors})
+    sliver_rows.insert(c, [(id_, node, grant)], spec.limits, now, None)
     said = {"type": spec.type, "image": kind.image, "boot": kind.boot, "machine": spec.machine, "init": spec.init}
     c.execute(t.spares.insert().values({**said, "sliver": id_, "created_at": now}))
     subject = operations.Subject(slice_name=SPARE, image=kind.image, slivers={id_: node})
     operations.add(c, "spare", subject, USER, now)
-
-
-def _is_spare() -> sa.ColumnElement[bool]:
-    """True for all spares. Without it, SQLite reads all slivers to find them."""
-    return _S.id.in_(sa.select(_P.sliver))
 
 
 def _ready() -> sa.ColumnElement[bool]:
@@ -216,14 +188,14 @@ def _due(c: Connection, config: Config, now: datetime) -> list[_Work]:
     rows = c.execute(
         sa.select(*_S, _P.type, _P.image, _P.boot, _P.machine, _P.init, _P.created_at)
         .join(t.spares, _P.sliver == _S.id)
-        .where(_S.desired != Desired.ABSENT, _is_spare())
+        .where(_S.desired != Desired.ABSENT, is_spare())
         .order_by(_P.created_at)
     ).all()
     usable = {row.name: row for row in c.execute(sa.select(t.nodes).where(_usable()).order_by(_N.name))}
     work = []
     for node in sorted({*usable, *(row.node for row in rows)}):
         here = [row for row in rows if row.node == node]
-        able = node in usable and _has_room(c, config, usable[node], sum(kind.count for kind in wanted))
+        able = wanted and node in usable and _has_room(c, config, usable[node], sum(kind.count for kind in wanted))
         stale, missing = _difference(wanted if able else (), here, config.spares.longest, now)
         busy = bool(missing) and operation_parts.unended(c, node)
         work.append(_Work(node, stale, () if busy else missing[:_AT_ONCE]))

@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection, Row
 from slicemgr.config import NetworkConfig
 from slicemgr.errors import Code, Refused
 from slicemgr.policy import liveness
+from slicemgr.service.slices import spares
 from slicemgr.service.views import paging
 from slicemgr.service.views.formats import Json, when
 from slicemgr.service.views.paging import By, Page
@@ -21,11 +22,10 @@ def nodes(c: Connection, network: NetworkConfig, name: str | None = None, page: 
     n, a, l = t.nodes.c, t.allocations.c, t.links.c
     amounts = (sa.func.coalesce(a[one], 0).label(f"given_{one}") for one in ("slivers", "memory", "disk", "ports"))
     query = sa.select(t.nodes, l.version, l.beat_at, l.resync_at, *amounts).outerjoin(t.links, l.identity == n.identity)
-    held = sa.select(t.slivers.c.node, sa.func.count().label("count"))
-    held = held.where(t.slivers.c.id.in_(sa.select(t.spares.c.sliver)))  # a join would make SQLite read all slivers
-    spares = held.group_by(t.slivers.c.node).subquery("held")
-    query = query.outerjoin(t.allocations, a.node == n.name).outerjoin(spares, spares.c.node == n.name)
-    query = query.add_columns(sa.func.coalesce(spares.c["count"], 0).label("spares"))
+    held = sa.select(t.slivers.c.node, sa.func.count().label("count")).where(spares.is_spare())
+    ready = held.group_by(t.slivers.c.node).subquery("held")
+    query = query.outerjoin(t.allocations, a.node == n.name).outerjoin(ready, ready.c.node == n.name)
+    query = query.add_columns(sa.func.coalesce(ready.c["count"], 0).label("spares"))
     if name is not None:
         query = query.where(n.name == name)
     rows = paging.rows(c, query, page, By(n.name))
