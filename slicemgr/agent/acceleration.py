@@ -10,29 +10,38 @@ from dataclasses import replace
 from slicemgr.config import Config
 from slicemgr.drivers.libvirt import acceleration
 from slicemgr.drivers.libvirt.acceleration import Found
-from slicemgr.drivers.libvirt.host import Host
+from slicemgr.drivers.libvirt.host import Acceleration, Host
 
 log = logging.getLogger(__name__)
 
 
 class Machines:
-    """The acceleration as found. `found` is None until it is known."""
+    """The acceleration as found. `found` is None until it is known.
+
+    counter_rate: see `Host`; measured where machines are emulated.
+    """
 
     def __init__(self, config: Config) -> None:
         self._wanted = config.libvirt.acceleration
         self._cache = config.node.state_dir / "acceleration.json"
         self.found: Found | None = None
+        self.counter_rate = 0
 
     def place(self, node: Host) -> Host:
         """The node's properties with its acceleration, if that is known."""
-        return replace(node, acceleration=self.found.acceleration) if self.found and self.found.acceleration else node
+        if not self.found or not self.found.acceleration:
+            return node
+        return replace(node, acceleration=self.found.acceleration, counter_rate=self.counter_rate)
 
     def find(self, then: Callable[[], None]) -> None:
         """Find the acceleration in the background, because a guest that does not boot takes long; then call `then`."""
 
         def work() -> None:
-            self.found = acceleration.find(self._wanted, self._cache)
-            log.info("virtual machines: %s: %s", self.found.acceleration or "none", self.found.reason)
+            found = acceleration.find(self._wanted, self._cache)
+            if found.acceleration is Acceleration.EMULATION:
+                self.counter_rate = acceleration.counter_rate()
+            self.found = found
+            log.info("virtual machines: %s: %s", found.acceleration or "none", found.reason)
             then()
 
         threading.Thread(target=work, name="acceleration", daemon=True).start()

@@ -77,7 +77,7 @@ CASES = {
             machine=Machine.THIN,
             boot_facts=BootFacts(kernel="/boot/vmlinuz-6.1-thin", root="root=/dev/vda1", mmio=True),
         ),
-        replace(PLACE, acceleration=Acceleration.EMULATION),
+        replace(PLACE, acceleration=Acceleration.EMULATION, counter_rate=2_445_402),
     ),
     "kvm-thin-pci": (
         replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from slicemgr import names
 from slicemgr.drivers.libvirt import capabilities
 from slicemgr.drivers.libvirt.domain_xml import NAMESPACE, domain_xml
-from slicemgr.drivers.libvirt.host import CPU_PERIOD, Host
-from slicemgr.model import GIB, MIB, Desired, Limits, PortBlock, Sliver, SliverType
+from slicemgr.drivers.libvirt.host import CPU_PERIOD, Acceleration, Host
+from slicemgr.model import GIB, MIB, Boot, BootFacts, Desired, Limits, Machine, PortBlock, Sliver, SliverType
 
 PLACE = Host(root=Path("/run/slicemgr/root"), launcher=Path("/l"), init_dir=Path("/i"), gateway="169.254.1.1")
 
@@ -112,3 +113,24 @@ def test_the_numbers_are_the_kernels() -> None:
         assert f"#define CAP_{name.upper()}" in header
         line = next(line for line in header.splitlines() if line.split()[:2] == ["#define", f"CAP_{name.upper()}"])
         assert int(line.split()[2]) == number
+
+
+@pytest.mark.parametrize(
+    ("machine", "mmio", "acceleration", "rate", "told"),
+    [
+        (Machine.THIN, True, Acceleration.EMULATION, 2_000_000, True),
+        (Machine.THIN, True, Acceleration.EMULATION, 0, False),
+        (Machine.THIN, True, Acceleration.KVM, 2_000_000, False),
+        (Machine.THIN, False, Acceleration.EMULATION, 2_000_000, False),
+        (Machine.STANDARD, True, Acceleration.EMULATION, 2_000_000, False),
+    ],
+)
+def test_a_kernel_that_cannot_measure_the_counter_is_given_its_rate(
+    machine: Machine, mmio: bool, acceleration: Acceleration, rate: int, told: bool
+) -> None:
+    facts = BootFacts(kernel="/boot/k", root="root=/dev/vda1", mmio=mmio)
+    wanted = replace(sliver(SliverType.KVM), boot=Boot.DIRECT, machine=machine, boot_facts=facts)
+    place = replace(PLACE, acceleration=acceleration, counter_rate=rate)
+    words = ET.fromstring(domain_xml(wanted, place)).findtext("os/cmdline", "").split()
+    assert ({"tsc_early_khz=2000000", "tsc=reliable"} <= set(words)) is told
+    assert any(word.startswith("tsc") for word in words) is told

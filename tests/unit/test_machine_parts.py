@@ -155,6 +155,17 @@ def test_the_probe_boots_a_kernel_and_not_any_file(tmp_path: Path) -> None:
     assert not acceleration.boots(broken, Acceleration.EMULATION, 3)
 
 
+def test_the_rate_of_the_counter_is_that_of_this_processor(tmp_path: Path) -> None:
+    able, moved = tmp_path / "able", tmp_path / "moved"
+    able.write_text("processor : 0\nflags\t\t: fpu constant_tsc tsc nonstop_tsc\n")
+    moved.write_text("processor : 0\nflags\t\t: fpu tsc nonstop_tsc\n")
+    one, other = acceleration.counter_rate(able), acceleration.counter_rate(able)
+    assert one > 100_000 and abs(one - other) < one / 1000
+    assert acceleration.counter_rate(moved) == 0, "its counter changes its rate"
+    assert acceleration.counter_rate(able, Path("/bin/false")) == 0
+    assert acceleration.counter_rate(able, Path("/bin/true")) == 0
+
+
 def test_what_was_found_is_remembered(tmp_path: Path) -> None:
     cache = tmp_path / "acceleration.json"
     first = acceleration.find("emulation", cache)

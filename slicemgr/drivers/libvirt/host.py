@@ -28,6 +28,7 @@ class Host:
     masked_dirs, masked_files: the paths of container_xml that this kernel has.
     swap_limit: whether the kernel can limit memory and swap together (cgroup v1 with swap accounting).
     pool, images: the directories of the slivers' own files and of the disk images. machine_gid: QEMU's group id.
+    counter_rate: of the processor's time stamp counter, in kHz, for emulated machines; 0 if it is no clock.
     """
 
     root: Path
@@ -44,3 +45,4 @@ class Host:
     images: Path = Path("/var/lib/slicemgr/images")
     machine_gid: int = 0
     acceleration: Acceleration = Acceleration.KVM
+    counter_rate: int = 0
