@@ -222,7 +222,7 @@ class BootFacts:
 
     bios: a boot sector with code; uefi: an EFI system partition. kernel, initrd: paths inside the image, "" if there is
     none; root: the kernel's arguments that name the root file system. mmio: the kernel itself finds devices that have
-    no PCI bus.
+    no PCI bus. programs: of a thin kernel, those of kernel.toml whose options it has.
     """
 
     bios: bool = False
@@ -231,10 +231,17 @@ class BootFacts:
     initrd: str = ""
     root: str = ""
     mmio: bool = False
+    programs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "programs", tuple(self.programs))  # JSON has a list
 
     def to_json(self) -> dict[str, Any]:
-        """The facts for a row. Nodes of earlier versions, which do not know `mmio`, read it if it is not set."""
-        return {name: value for name, value in asdict(self).items() if name != "mmio" or value}
+        """The facts for a row. Nodes of earlier versions, which know neither `mmio` nor `programs`, read those of an
+        image without a thin kernel.
+        """
+        found = asdict(self) | {"programs": list(self.programs)}
+        return {name: value for name, value in found.items() if name not in ("mmio", "programs") or value}
 
     def choose(self, wanted: Boot) -> Boot | None:
         """How an image boots if `wanted` is requested; None if that is impossible."""

@@ -287,7 +287,9 @@ class Image(Schema):
     file_size = fields.Integer()
     arch = fields.String()
     os = fields.String()
-    boot = fields.Dict(metadata={"description": "boot methods and boot data: bios, uefi, kernel, initrd, root, mmio"})
+    boot = fields.Dict(
+        metadata={"description": "boot methods and boot data: bios, uefi, kernel, initrd, root, mmio, programs"}
+    )
     systemd = fields.Boolean(
         allow_none=True, metadata={"description": "whether lxc slivers can use its systemd as init; null: not known"}
     )

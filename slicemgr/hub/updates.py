@@ -31,6 +31,7 @@ HOST_KEY = re.compile(r"((ssh|ecdsa)-[a-z0-9-]{1,40} [A-Za-z0-9+/]{16,2000}={0,2
 SHA256 = re.compile(r"[0-9a-f]{64}")
 ARCH = re.compile(r"[a-z0-9_]{0,20}")
 _PATH = re.compile(r"((/[A-Za-z0-9][A-Za-z0-9._+~-]{0,250}){1,3})?")  # of a kernel or an initrd in an image
+_PROGRAM, _PROGRAMS = re.compile(r"[a-z0-9-]{1,40}"), 100  # a name in kernel.toml; how many there may be
 _ROOT = re.compile(r"(root=[A-Za-z0-9=/._+@-]{1,300}( rootflags=subvol=[A-Za-z0-9@_.+/-]{1,300})?)?")
 _LONGEST_TEXT = 4000  # characters
 _LARGEST_RESULT = 128 << 10  # characters of JSON
@@ -138,6 +139,10 @@ def boot(value: Any) -> dict[str, Any]:
         raise TypeError
     for text, pattern in ((found.kernel, _PATH), (found.initrd, _PATH), (found.root, _ROOT)):
         _matching(pattern)(text)
+    if not isinstance(value.get("programs", []), list) or len(found.programs) > _PROGRAMS:
+        raise TypeError
+    for name in found.programs:
+        _matching(_PROGRAM)(name)
     return found.to_json()
 
 

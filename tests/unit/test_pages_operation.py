@@ -81,6 +81,17 @@ def test_a_deleted_slice_is_not_offered(tenants: Tenants, bob: Browser) -> None:
     assert "/slices/exp" not in page and "My slices" in page
 
 
+def test_the_page_of_an_image_shows_its_thin_kernel(tenants: Tenants, bob: Browser) -> None:
+    kernel = {"bios": False, "uefi": False, "kernel": "/boot/vmlinuz-6.1-thin", "initrd": "", "root": "root=/dev/vda1"}
+    tenants.add_image("ef" * 32, "thin", boot={**kernel, "mmio": True, "programs": ["nginx", "redis"]})
+    tenants.add_image("fe" * 32, "base", boot={**kernel, "mmio": True})
+    tenants.add_image("fd" * 32, "usual", boot=kernel)
+    pages = {name: bob.get(f"/images/{name}").text for name in ("thin", "base", "usual")}
+    assert all("/boot/vmlinuz-6.1-thin" in page for page in pages.values())
+    assert "with options for nginx, redis" in pages["thin"] and "no more programs" in pages["base"]
+    assert "Thin kernel" not in pages["usual"]
+
+
 def test_a_deleted_image_is_not_offered(tenants: Tenants, bob: Browser) -> None:
     about = {"kind": "image-import", "state": "done", "slice_name": "", "project": "lab", "finished_at": utcnow()}
     for name, there in (("lab-image", True), ("gone", False)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from bare_service import ADMIN, FACTS, Service
 
 from slicemgr import sliver_record
-from slicemgr.drivers.importer import boot_loader
+from slicemgr.builder import guest_kernel
+from slicemgr.drivers.importer import boot_loader, disk_image
 from slicemgr.errors import Code, Refused
 from slicemgr.hub import updates
 from slicemgr.model import Boot, BootFacts, Machine
@@ -103,6 +105,36 @@ def test_facts_for_booting_are_readable_for_nodes_that_know_no_memory_devices() 
     assert updates.boot(thin.to_json()) == thin.to_json()
     with pytest.raises(TypeError):
         updates.boot({**old, "mmio": "yes"})
+
+
+def test_the_programs_of_a_kernel_are_kept_and_only_names_are_accepted() -> None:
+    thin = BootFacts(kernel="/boot/k", mmio=True, programs=("nginx", "redis"))
+    assert BootFacts(**json.loads(json.dumps(thin.to_json()))) == thin
+    assert updates.boot(thin.to_json()) == thin.to_json()
+    for wrong in ("redis", ["<b>"], [1], ["a\n"], ["a"] * 101, 5, {"a": 1}):
+        with pytest.raises((TypeError, ValueError)):
+            updates.boot({**thin.to_json(), "programs": wrong})
+
+
+def test_the_programs_are_those_whose_options_the_kernel_has() -> None:
+    made = guest_kernel.wanted(("redis", "python"))
+    assert boot_loader.programs(made.encode()) == ("python", "redis")
+    assert boot_loader.programs(guest_kernel.wanted(()).encode()) == ()
+    assert boot_loader.programs(made.replace("FANOTIFY=y", "FANOTIFY=m").encode()) == ("redis",)
+    assert boot_loader.programs(b"\xff\0CONFIG_IO_URING=yes\n# CONFIG_IO_URING=y\n") == ()
+
+
+def test_the_import_reads_the_configuration_of_a_thin_kernel(tmp_path: Path) -> None:
+    boot = tmp_path / "boot"
+    boot.mkdir()
+    (tmp_path / "bin").mkdir()
+    shutil.copyfile("/bin/sh", tmp_path / "bin/sh")
+    (boot / "vmlinuz-6.1-thin").touch()
+    (boot / "config-6.1-thin").write_text(guest_kernel.wanted(("nginx",)))
+    assert disk_image.facts_of(tmp_path, 0, BootFacts()).boot.programs == ("nginx",)
+    (boot / "config-6.1-thin").write_text("#" * (1 << 20) + "\n" + guest_kernel.wanted(("nginx",)))
+    found = disk_image.facts_of(tmp_path, 0, BootFacts()).boot
+    assert (found.mmio, found.programs) == (False, ()), "no more than 1 MiB is read"
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 
+from slicemgr.config import PACKAGE
 from slicemgr.drivers.importer.disk_layout import BOOT_CODE, SECTOR, TYPE_ESP
 from slicemgr.drivers.importer.image_findings import RootDevice
 from slicemgr.model import BootFacts
 
+MANIFEST = PACKAGE / "images/kernel-thin/kernel.toml"
 _ESP = {TYPE_ESP, "0xef"}  # GPT and MBR
 _KERNEL = re.compile(r"(?:vmlinuz|vmlinux|bzImage|kernel)(?:-(?P<version>[\w.+~-]+))?", re.ASCII)
 _INITRDS = ("initrd.img-{}", "initramfs-{}.img", "initrd-{}", "initramfs-{}")
@@ -51,6 +55,19 @@ def uncompressed(kernel: str, boot: Sequence[str], config: bytes) -> str:
 def mmio(config: bytes) -> bool:
     """Whether the kernel with this configuration finds its disk without a PCI bus and without modules."""
     return {b"CONFIG_VIRTIO_MMIO=y", b"CONFIG_VIRTIO_BLK=y"} <= set(config.splitlines())
+
+
+def programs(config: bytes, manifest: Path = MANIFEST) -> tuple[str, ...]:
+    """The programs of kernel.toml whose options the kernel with this configuration has, in order of their names."""
+    lines = set(config.splitlines())
+    known = tomllib.loads(manifest.read_text())["programs"]
+    return tuple(
+        sorted(
+            name
+            for name, said in known.items()
+            if lines.issuperset(f"CONFIG_{option}=y".encode() for option in said["options"])
+        )
+    )
 
 
 def _order(version: str) -> tuple[tuple[int, int | str], ...]:

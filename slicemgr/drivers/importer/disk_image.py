@@ -249,7 +249,8 @@ def facts_of(tree: Path, streamed: int, loader: BootFacts) -> TreeFacts:
         config = inside.read(kernel.replace("/vmlinuz-", "/config-")[1:], _LARGEST_KERNEL_CONFIG) if kernel else None
     mmio = boot_loader.mmio(config or b"")
     kernel = boot_loader.uncompressed(kernel, boot, config or b"") if mmio else kernel
-    loader = replace(loader, kernel=kernel, initrd=initrd, mmio=mmio)
+    thin = boot_loader.programs(config or b"") if mmio else ()
+    loader = replace(loader, kernel=kernel, initrd=initrd, mmio=mmio, programs=thin)
     return TreeFacts(arch_of(tree), pretty_name(release), streamed, loader)
 
 
