@@ -180,7 +180,7 @@ def _delete_slivers(config: settings.Config) -> None:
 
     nothing = garbage.Wanted.of((), ())
     pool = Pool(config.node.pool)
-    found = garbage.find(config, Hypervisor(config.libvirt), pool, lambda: nothing)
+    found = garbage.find(config, Hypervisor(config.libvirt), pool, lambda: nothing, agent=False)
     items = garbage.collect(found, apply=True, freed=lambda: pool.wait_cleaned(_CLEANED), kept=True)["items"]
     pool.collect_subvolume_groups()  # no agent runs afterwards that would
     remains = [one for one in items if not one["removed"]]

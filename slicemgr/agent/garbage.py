@@ -68,14 +68,19 @@ class Wanted:
         )
 
 
-def find(config: Config, hypervisor: Hypervisor, pool: Pool, read_wanted: Callable[[], Wanted]) -> list[Leftover]:
+def find(
+    config: Config, hypervisor: Hypervisor, pool: Pool, read_wanted: Callable[[], Wanted], *, agent: bool = True
+) -> list[Leftover]:
     """List the host's resources, then read the rows. Domains are first, because they use the others.
 
     The host is read first, because a resource that is created meanwhile has its row before it exists on the host.
+    agent: whether an agent runs. It removes the quota groups of deleted subvolumes itself once btrfs has freed these,
+    so they are not listed then.
     """
     host, groups, links = observe.host(config, hypervisor), pool.groups() - {names.qgroup(0)}, _links()
     bases, disks = _children(config.node.pool / "bases"), _children(config.images_dir)
     wanted = read_wanted()
+    groups -= wanted.groups
     in_pool, in_run = partial(names.sliver_dir, config.node.pool), partial(names.launch_file, config.node.run_dir)
     marks = {observe.mark(config, one, host.settled[one]) for one in set(host.settled) - wanted.slivers}
     return [
@@ -85,7 +90,7 @@ def find(config: Config, hypervisor: Hypervisor, pool: Pool, read_wanted: Callab
         *_left("file", marks, str, _unlink),
         *_left("base", _bases(config, bases, wanted), str, pool.delete_tree),
         *_left("disk image", {one for one in disks if one.name.partition(".")[0] not in wanted.images}, str, _unlink),
-        *_left("quota group", groups - wanted.groups, name_of, pool.destroy_group),
+        *_left("quota group", pool.in_use(groups) if agent else groups, name_of, pool.destroy_group),
         *_left("shaper", host.shaped - wanted.slivers, names.shaper, traffic.clear),
         *_left("link", links - wanted.slivers, names.link, _ends_with_domain),
         *(_kept(one, pool) for one in kept_disks.found(config.node.pool)),

@@ -114,6 +114,17 @@ def test_a_sliver_over_its_limit_with_all_it_made_is_deleted(pool: Pool, sliver:
     assert group not in pool.groups()
 
 
+def test_the_group_of_a_deleted_sliver_is_not_in_use(pool: Pool, sliver: Path, group: int) -> None:
+    """Whether the cleaner has yet to free its subvolumes or has freed them: the group waits only for its removal."""
+    assert pool.in_use({group, 1 << 49}) == {group}
+    pool.delete_tree(sliver / "root")
+    assert pool.in_use({group}) == {group}
+    pool.delete_tree(sliver)
+    assert group in pool.groups() and pool.in_use({group}) == frozenset()
+    assert pool.wait_cleaned(60)
+    assert pool.in_use({group}) == frozenset()
+
+
 def test_the_group_of_a_freed_subvolume_is_removed_after_a_commit(
     pool: Pool, sliver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

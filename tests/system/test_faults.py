@@ -313,6 +313,13 @@ def test_leftovers_are_shown_and_removed_and_the_foreign_stays(node: Node) -> No
     assert node.inside("exp", "id -u") == "0\n"
 
 
+def test_nothing_is_left_over_right_after_a_delete(node: Node) -> None:
+    """btrfs still frees the subvolumes then, and the agent removes their quota groups afterwards."""
+    node.create("exp")
+    node.ok("delete", "exp")
+    assert json.loads(node.ok("gc", "-f", "json")) == []
+
+
 def descriptors(node: Node) -> dict[str, int]:
     pids = {"agent": node.box.daemon("agent"), "libvirtd": node.box.daemon("libvirtd")}
     return {name: len(list(Path(f"/proc/{pid}/fd").iterdir())) for name, pid in pids.items()}

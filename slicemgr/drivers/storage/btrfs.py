@@ -223,6 +223,12 @@ class Pool:
         """All quota groups of level 1, by id."""
         return frozenset(self.usage())
 
+    def in_use(self, groups: Collection[int]) -> frozenset[int]:
+        """Those of the level-1 groups that have a subvolume which is not deleted."""
+        with step(f"read the members of quota groups of {self.path}"), directory(self.path) as fd:
+            alive = {ref.id for ref in ioctl.all_subvolumes(fd)} if groups else set()
+            return frozenset(one for one in groups if not alive.isdisjoint(ioctl.related_groups(fd, one)))
+
     def usage(self) -> dict[int, int]:
         """Bytes charged to each group of level 1, as of the last commit (every 30 s by default; `sync` commits)."""
         with step(f"read the quota groups of {self.path}"), directory(self.path) as fd:
