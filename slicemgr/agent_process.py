@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -73,6 +74,7 @@ def run(config: Config, store: Store, stop: threading.Event, ready: Callable[[],
         )
         stack.enter_context(Runner([*host_chores(node), *row_chores(config, store), *([sweep] if joined else [])]))
         ready()
+        gc.freeze()  # else each full collection searches the modules again, and stops all threads for 60 ms
         scheduler.run()
         if journal.broke:
             raise Failed("the agent could not write its reports", hint="see the log of the agent, and restart it")

@@ -163,7 +163,7 @@ def elsewhere(c: Connection, node: str, ids: Collection[str]) -> set[str]:
 
 def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> list[SliverRow]:
     """All slivers of the node, or those among `ids`, including those that should be absent: first those of slices, then
-    the spares. Four queries.
+    the spares. At most four queries.
     """
     s, sl = t.slivers.c, t.slices.c
     shall_have = snapshots.of_slivers(c, node, ids)
@@ -171,7 +171,7 @@ def slivers(c: Connection, node: str, ids: Collection[str] | None = None) -> lis
     rows = c.execute(query).all()
     peers = _peers(c, node, {row[2] for row in rows if row[14] > 1})
     found = [_sliver_row(tuple(row), tuple(shall_have[row.id]), peers.get(row[2], ())) for row in rows]
-    return found + _spares(c, node, ids)
+    return found if ids is not None and len(found) == len(set(ids)) else found + _spares(c, node, ids)
 
 
 def _spares(c: Connection, node: str, ids: Collection[str] | None) -> list[SliverRow]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from slicemgr import names
 from slicemgr.config import NetworkConfig
+from slicemgr.drivers.network import firewall_rules
 from slicemgr.drivers.network.firewall import Choice, Facts, choose
 from slicemgr.drivers.network.firewall_restore import parse_saved
 from slicemgr.drivers.network.firewall_rules import PARTS, PRIVATE_BRIDGES, Published, tables
@@ -436,6 +437,15 @@ def test_one_more_sliver_changes_few_chains(position: int) -> None:
         written, stale = changes(new, old)
         assert len(written) + len(stale) <= 12
         assert sum(len(new.chains[name]) for name in written) <= 100
+
+
+def test_one_more_slice_among_a_thousand_computes_few_subtrees_again() -> None:
+    """Also after other changes: the cache keeps every subtree that is in use."""
+    published = slices([1] * 1010)
+    for count in range(1000, 1010):
+        before = firewall_rules._by_tag.cache_info().misses
+        tables(published[:count], NETWORK)
+    assert firewall_rules._by_tag.cache_info().misses - before < 20
 
 
 @quickly

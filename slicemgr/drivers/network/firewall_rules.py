@@ -265,7 +265,9 @@ def _within_slice(tag: str) -> Rule:
     return Rule("ACCEPT", in_link=link, out_link=link)
 
 
-@lru_cache(maxsize=1 << 9)  # some hundred subtrees are in use; each change leaves a tuple of all tags behind
+# 2000 slices use 1250 subtrees, and a smaller cache would lose each before its next use. Each change leaves one path
+# behind, with a tuple of all tags.
+@lru_cache(maxsize=1 << 11)
 def _by_tag(
     name: str, tags: tuple[str, ...], rule: Callable[[str], Rule], depth: int = 0, into: bool = False
 ) -> tuple[tuple[str, Chain], ...]:
