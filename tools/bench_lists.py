@@ -2,7 +2,8 @@
 
     tools/bench_lists.py [--slices 20 200 1000] [--slivers 1] [--seconds 3] [--clients 4] [--postgresql]
 
-The slivers run and have been sampled. Server times are medians of the CPU time of a request to the application itself,
+The slivers run and have been sampled. A list is measured after a change to the database, which makes the service read
+it again, and (`same`) without one. Server times are medians of the CPU time of a request to the application itself,
 without a network, so that other load of the host does not count. Requests per second are measured over real sockets to
 gunicorn as `slicemgr web` starts it, in turns with a bare Flask route of the same process.
 """
@@ -42,6 +43,7 @@ API = "/api/v1"
 TOKEN = "bench"
 LISTS = ("slices?limit=1000", "slices?limit=500", "slices", "operations", "events", "images", "projects", "users")
 ROUNDS = 15
+_BETWEEN = 0.005  # seconds
 _FACTS = {"cpus": 4, "memory": 64 * GIB, "disk_total": 512 * GIB, "kinds": {"lxc": True, "kvm": False}}
 
 
@@ -82,22 +84,32 @@ def _key() -> str:
     return "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDZL+rD/vRwJyc8ynlZ34fozFD0H1+ae81XD1/BIyS4U"
 
 
-def measure(client: Any, store: Store, path: str) -> tuple[float, int, int]:
-    """Milliseconds of CPU time (median), number of queries, and KiB of one list."""
-    times, queries = [], 0
+def change(store: Store) -> None:
+    """Change a row that no list shows."""
+    with store.write() as c:
+        c.execute(tables.users.update().values(known_browsers=tables.users.c.known_browsers + 1))
+
+
+def measure(client: Any, store: Store, path: str) -> tuple[float, float, int, int]:
+    """Milliseconds of CPU time (medians) after a change and without one, number of queries, and KiB of one list."""
+    times: dict[bool, list[float]] = {True: [], False: []}
+    queries = read = 0
 
     def note(*_: Any) -> None:
         nonlocal queries
         queries += 1
 
     sa.event.listen(store.engine, "before_cursor_execute", note)
-    for _ in range(ROUNDS):
+    for changed in (True, False) * ROUNDS:
+        if changed:
+            change(store)
         queries, began = 0, time.thread_time()
         answer = client.get(f"{API}/{path}")
-        times.append((time.thread_time() - began) * 1000)
+        times[changed].append((time.thread_time() - began) * 1000)
         assert answer.status_code == 200, answer.text
+        read = queries if changed else read
     sa.event.remove(store.engine, "before_cursor_execute", note)
-    return statistics.median(times), queries, len(answer.data) >> 10
+    return statistics.median(times[True]), statistics.median(times[False]), read, len(answer.data) >> 10
 
 
 class _WithBare(server._Server):
@@ -134,18 +146,39 @@ def serving(config: Config) -> Iterator[None]:
         os.waitpid(child, 0)
 
 
-def rate(port: int, path: str, seconds: float, clients: int) -> float:
-    """Requests per second over `clients` persistent connections."""
+@contextlib.contextmanager
+def changing(store: Store) -> Iterator[None]:
+    """Change the database every few milliseconds."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(_BETWEEN):
+            change(store)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def rate(port: int, path: str, seconds: float, clients: int, *, known: bool = False) -> float:
+    """Requests per second over `clients` persistent connections. known: clients send the tag of the answer."""
     counts = [0] * clients
     end = time.monotonic() + seconds
 
     def one(index: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        headers = {"Authorization": f"Bearer {TOKEN}"}
         while time.monotonic() < end:
-            connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
+            connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
             answer.read()
-            assert answer.status == 200, answer.status
+            assert answer.status in (200, 304), answer.status
+            if known:
+                headers["If-None-Match"] = answer.headers["ETag"]
             counts[index] += 1
         connection.close()
 
@@ -176,7 +209,7 @@ def main() -> int:
         measure_lists(config, store, sorted(given.slices), given.slivers)
         server.make_directories(config)
         with serving(config):
-            measure_rates(port, given.seconds, given.clients)
+            measure_rates(port, store, given.seconds, given.clients)
     return 0
 
 
@@ -185,21 +218,32 @@ def measure_lists(config: Config, store: Store, counts: list[int], slivers: int)
     client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {TOKEN}"
     gc.collect()
     gc.freeze()  # as the service does when it starts
-    print(f"{'list':<20}{'slices':>8}{'ms':>10}{'queries':>9}{'KiB':>8}")
+    print(f"{'list':<20}{'slices':>8}{'ms':>10}{'same':>8}{'queries':>9}{'KiB':>8}")
     there = 0
     for count in counts:
         fill(config, store, there, count, slivers)
         there = count
         for path in LISTS:
-            took, queries, size = measure(client, store, path)
-            print(f"{path:<20}{count:>8}{took:>10.1f}{queries:>9}{size:>8}", flush=True)
+            took, same, queries, size = measure(client, store, path)
+            print(f"{path:<20}{count:>8}{took:>10.1f}{same:>8.1f}{queries:>9}{size:>8}", flush=True)
 
 
-def measure_rates(port: int, seconds: float, clients: int) -> None:
-    for path in (f"{API}/slices?limit=1", f"{API}/slices", f"{API}/events"):
-        pairs = [(rate(port, "/bare", seconds, clients), rate(port, path, seconds, clients)) for _ in range(3)]
-        bare, own = (statistics.median(side) for side in zip(*pairs, strict=True))
-        print(f"{path}: {own:.0f} requests/s, bare Flask route {bare:.0f}/s: {own / bare:.2f} of it", flush=True)
+def measure_rates(port: int, store: Store, seconds: float, clients: int) -> None:
+    slices = f"{API}/slices"
+    compare(port, f"{API}/slices?limit=1", seconds, clients)
+    compare(port, slices, seconds, clients)
+    compare(port, slices, seconds, clients, known=True)
+    with changing(store):
+        compare(port, slices, seconds, clients, "while the database changes")
+    compare(port, f"{API}/events", seconds, clients)
+
+
+def compare(port: int, path: str, seconds: float, clients: int, how: str = "", *, known: bool = False) -> None:
+    """Print the rate of a path and of the bare route, in turns."""
+    pairs = [(rate(port, "/bare", seconds, clients), rate(port, path, seconds, clients, known=known)) for _ in range(3)]
+    bare, own = (statistics.median(side) for side in zip(*pairs, strict=True))
+    how = "with If-None-Match" if known else how
+    print(f"{path} {how}: {own:.0f} requests/s, bare Flask route {bare:.0f}/s: {own / bare:.2f} of it", flush=True)
 
 
 if __name__ == "__main__":

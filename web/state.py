@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -16,6 +16,7 @@ from slicemgr.service.accounts.sign_in import Authenticator
 from slicemgr.store import Store
 from slicemgr.web.dials import Dials
 from slicemgr.web.image_traffic import ImageTraffic
+from slicemgr.web.kept_answers import KeptAnswers
 from slicemgr.web.news import News
 from slicemgr.web.refusals import Refusals
 from slicemgr.web.remote_samples import RemoteSamples
@@ -33,6 +34,8 @@ class State:
     dials: Dials
     remote_samples: RemoteSamples
     image_traffic: ImageTraffic = field(default_factory=ImageTraffic)
+    known_tokens: authentication.KnownTokens = field(default_factory=authentication.KnownTokens)
+    kept_answers: KeptAnswers = field(default_factory=KeptAnswers)
 
 
 def state() -> State:
@@ -45,7 +48,14 @@ def authenticate() -> None:
     if scheme.lower() != "bearer" or not token:
         hint = "send the header `Authorization: Bearer TOKEN`"
         raise Refused(Code.UNAUTHENTICATED, "a token is required", hint=hint)
-    g.principal = authentication.authenticate(state().store, token.strip(), address())
+    own = state()
+    g.version = own.store.version()
+    g.principal = authentication.authenticate(own.store, token.strip(), address(), own.known_tokens, g.version)
+
+
+def version() -> Hashable | None:
+    """The version of the database that was read before the user was authenticated."""
+    return cast(Hashable | None, g.version)
 
 
 def asker() -> Callable[[], Principal]:

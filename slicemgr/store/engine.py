@@ -8,7 +8,7 @@ COMMITTED behind one lock for writes (see store.postgresql), REPEATABLE READ and
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -22,6 +22,7 @@ from slicemgr.config import Config
 from slicemgr.store import postgresql
 from slicemgr.store.diagnosis import LOCKED, StoreError, explained
 from slicemgr.store.url import SQLITE, parse
+from slicemgr.store.versions import Versions
 
 _WRITES = {"slicemgr_writes": True}
 _READS = {"slicemgr_reads": True}
@@ -36,6 +37,7 @@ class Store:
         self._reading = engine.execution_options(**_READS)
         self._turn = threading.Lock()
         self._lock_timeout = lock_timeout.total_seconds()
+        self._versions = Versions(engine)
         self._here = threading.local()  # the connection of `whole`, in the thread inside it
 
     @contextmanager
@@ -82,6 +84,12 @@ class Store:
             finally:
                 self._here.whole = None
 
+    def version(self) -> Hashable | None:
+        """Of the whole database: what is read after it stays true while it is the same (see store.versions). None:
+        unknown, also inside `whole`, whose changes others do not see.
+        """
+        return None if self._whole() is not None else self._versions.now()
+
     def _whole(self) -> Connection | None:
         return getattr(self._here, "whole", None)
 
@@ -96,6 +104,7 @@ class Store:
             self._turn.release()
 
     def close(self) -> None:
+        self._versions.close()
         self.engine.dispose()
 
     def __enter__(self) -> Self:

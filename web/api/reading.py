@@ -41,6 +41,13 @@ LAST_EVENT = {
     "schema": {"type": "integer", "minimum": 0, "maximum": 2**53},
     "description": "the last event's id: what came after it comes, or 204 if nothing will",
 }
+IF_NONE_MATCH = {
+    "in": "header",
+    "name": "If-None-Match",
+    "schema": {"type": "string"},
+    "description": "the `ETag` of an earlier answer: 304 without a body if the answer is still the same",
+}
+ETAG = {"ETag": {"description": "changes with the answer", "schema": {"type": "string"}}}
 _EVENT = {
     "type": "object",
     "properties": {name: {"type": "string"} for name in ("event", "id", "data", "retry")},

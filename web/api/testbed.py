@@ -21,7 +21,7 @@ from slicemgr.service.views import slices as slice_views
 from slicemgr.web import follow, schemas, schemas_leases, schemas_nodes, spool
 from slicemgr.web.api import lists, reading, tickets
 from slicemgr.web.api.reading import SECURED, Answer
-from slicemgr.web.state import asker, principal, state
+from slicemgr.web.state import asker, principal, state, version
 from slicemgr.web.thread_limits import Kind
 
 health = Blueprint("health", __name__, description="Whether the service is there")
@@ -41,14 +41,19 @@ def healthz() -> Answer:
 
 
 @slice_routes.route("", methods=["GET"])
-@slice_routes.doc(security=SECURED, parameters=lists.SLICES.parameters)
-@slice_routes.alt_response(200, schema=schemas.Slices)
+@slice_routes.doc(security=SECURED, parameters=[*lists.SLICES.parameters, reading.IF_NONE_MATCH])
+@slice_routes.alt_response(200, schema=schemas.Slices, headers=reading.ETAG)
+@slice_routes.alt_response(304, description="unchanged: the client has the answer")
 def list_slices() -> Answer:
     """List the slices of your projects with their slivers, by name."""
     wanted, page = lists.SLICES.read()
-    with state().store.read() as c:
-        found = slice_views.slices(c, access.visible(principal()), where=filters.slices(wanted), page=page)
-    return lists.SLICES.answer(found, page)
+
+    def read() -> dict[str, Any]:
+        with state().store.read() as c:
+            found = slice_views.slices(c, access.visible(principal()), where=filters.slices(wanted), page=page)
+        return lists.SLICES.answer(found, page)
+
+    return state().kept_answers.answer(read, principal().user, version())
 
 
 @slice_routes.route("", methods=["POST"])

@@ -8,17 +8,20 @@ import hmac
 import json
 import os
 import secrets
+from collections.abc import Hashable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from slicemgr.errors import Code, Refused
 from slicemgr.model import Role, Scope
 from slicemgr.policy.access import Principal
 from slicemgr.store import Store, StoreError
 from slicemgr.store import tables as t
+from slicemgr.store.kept import Kept
 from slicemgr.store.schema import ADMIN
 from slicemgr.store.updates import utcnow
 
@@ -36,13 +39,35 @@ _WHOSE = (
     .where(t.tokens.c.hash == sa.bindparam("hash"))
     .order_by(t.members.c.project)
 )
+_ROW_SIZE = 1024  # bytes of a row of it, roughly
+Rows = Sequence[Row[*tuple[Any, ...]]]
 
 
-def authenticate(store: Store, token: str, address: str = "") -> Principal:
-    """The user of a token. address: of the client. Refused(UNAUTHENTICATED)."""
+class KnownTokens:
+    """The rows of valid tokens while the database is unchanged. What depends on the time is checked each time."""
+
+    def __init__(self) -> None:
+        self._kept: Kept[Rows] = Kept(4 << 20, 60.0)
+
+    def rows(self, store: Store, hashed: str, version: Hashable | None) -> Rows:
+        """version: of the database, read before."""
+        rows = self._kept.get(version, hashed)
+        if rows is None:
+            rows = _rows(store, hashed)
+            if rows:  # unknown tokens are not limited in number
+                self._kept.put(version, hashed, rows, _ROW_SIZE * len(rows), rows[0].name)
+        return rows
+
+
+def authenticate(
+    store: Store, token: str, address: str = "", known: KnownTokens | None = None, version: Hashable | None = None
+) -> Principal:
+    """The user of a token. address: of the client. version: of the database, for `known`.
+
+    Refused(UNAUTHENTICATED).
+    """
     hashed, now = digest(token), utcnow()
-    with store.read() as c:
-        rows = c.execute(_WHOSE, {"hash": hashed}).all()
+    rows = _rows(store, hashed) if known is None else known.rows(store, hashed, version)
     row = rows[0] if rows else None
     if row is None or not hmac.compare_digest(row.hash, hashed):
         raise Refused(Code.UNAUTHENTICATED, "the token is not valid", hint="create a new one with `slicectl login URL`")
@@ -55,6 +80,11 @@ def authenticate(store: Store, token: str, address: str = "") -> Principal:
         _note_use(store, hashed, now, address)
     roles = {one.project: Role(one.role) for one in rows if one.project is not None}
     return Principal(row.name, row.admin, roles, Scope(row.scope), address, row.id, row.default_project)
+
+
+def _rows(store: Store, hashed: str) -> Rows:
+    with store.read() as c:
+        return c.execute(_WHOSE, {"hash": hashed}).all()
 
 
 def _note_use(store: Store, hashed: str, now: datetime, address: str) -> None:
