@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from tenants import BOB, CAROL, LAB_IMAGE, LAB_SHA, Tenants, ask
 
+from slicemgr.config import Config
 from slicemgr.model import OperationState
 from slicemgr.policy.access import Principal
 from slicemgr.service.accounts import ssh_keys, users
@@ -49,13 +51,19 @@ _BOBS = ("slices", "projects", "members", "quotas", "requests", "ssh_keys")  # t
 class World(Tenants):
     """Tenants whose things carry WORD where they are lab's; carol has things of each kind of her own."""
 
+    _seed: Path | None = None  # the state with all things: to copy it takes a tenth of the time of adding them
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._add_things()
+        self.store.close()  # completes the file of the database
+        self._seed = shutil.copytree(self.config.node.state_dir, folder / "seed")
 
-    def restore(self) -> None:
-        super().restore()
-        self._add_things()
+    def _write_seed(self, config: Config) -> None:
+        if self._seed is None:
+            super()._write_seed(config)
+        else:
+            shutil.copytree(self._seed, config.node.state_dir)
 
     def _add_things(self) -> None:
         projects.change(self.store, "lab", {"description": WORD}, Principal("root", True))
