@@ -159,6 +159,14 @@ class Limits:
     net_in: int | None = None
     net_out: int | None = None
 
+    @property
+    def live(self) -> tuple[float, ...]:
+        """The values of LIVE_LIMITS."""
+        return tuple(getattr(self, name) for name in LIVE_LIMITS)
+
+
+LIVE_LIMITS = ("memory", "cpu", "cpu_shares", "pids")  # what the groups of a running container take over
+
 
 @dataclass(frozen=True, slots=True)
 class PortBlock:

@@ -39,7 +39,7 @@ _CONSOLE_LIMIT = 10.0  # seconds to wait for output on the console before the ss
 _GUEST_LIMIT, _GUEST_INTERVAL = 60.0, 0.5  # seconds to wait for the guest agent of a spare
 _NO_SPARE = "take spares of this image out of spares.keep"
 _RESUME_CHECK = 1.0  # seconds after which a machine that cannot write is paused again
-_RECORDED = (Step.ROOT, Step.IDENTITY, Step.RESIZE, Step.NAME)  # steps that change what the record of a sliver contains
+_RECORDED = (Step.ROOT, Step.IDENTITY, Step.RESIZE, Step.LIMITS, Step.NAME)  # steps that change a sliver's record
 _LOOPBACK = ipaddress.IPv4Network("127.0.0.0/8")
 
 
@@ -76,6 +76,7 @@ class Applier:
             Step.RESIZE: self._roots.resize,
             Step.IDENTITY: self._identity,
             Step.DOMAIN: self._domain,
+            Step.LIMITS: self._limits,
             Step.NAME: self._name,
             Step.KEYS: self._keys,
             Step.LINK: self._link,
@@ -146,6 +147,14 @@ class Applier:
         self._roots.identify(sliver, identity)
         seen = pending.SliverSeen(sliver.id, Phase.PENDING, host_key=identity.host_key_public, keys_missing="")
         self._journal.add(seen)
+
+    def _limits(self, sliver: Sliver) -> None:
+        """Noted at the end: until then the step is repeated."""
+        self._hypervisor.limit(sliver)
+        self._verify(sliver)
+        domain = self._hypervisor.domain(sliver.id)
+        if domain is not None:
+            observe.note_settled(self._config, sliver.id, domain.pid, sliver.limits)
 
     def _name(self, sliver: Sliver) -> None:
         self._roots.rename(sliver, self._identity_of(sliver))
@@ -246,7 +255,7 @@ class Applier:
             self._journal.add(pending.SliverSeen(sliver.id, Phase.PENDING, booted="yes" if answered else "unknown"))
         if sliver.spare:
             self._check_spare(sliver, answered)
-        observe.mark(self._config, sliver.id, domain.pid).touch(mode=0o600)
+        observe.note_settled(self._config, sliver.id, domain.pid, sliver.limits)
         if answered:
             return ""
         if unwanted():

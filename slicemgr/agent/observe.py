@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +15,8 @@ from slicemgr.config import Config
 from slicemgr.drivers.guest import authorized_keys
 from slicemgr.drivers.libvirt.hypervisor import DomainSeen, Hypervisor
 from slicemgr.drivers.network import neighbours, traffic
-from slicemgr.drivers.storage import btrfs_files
+from slicemgr.drivers.storage import atomic_file, btrfs_files
+from slicemgr.model import Limits
 
 _NOTHING = Observed()
 
@@ -31,6 +34,7 @@ class Host:
     shaped: frozenset[str]
     keys: Mapping[str, tuple[str, ...]]  # sliver → the ssh keys that slicemgr gave it
     pool: Path
+    marks: Path  # the directory of `settled_dir`
 
     def sliver(self, sliver: str) -> Observed:
         """The observed state of one sliver, for `plan`."""
@@ -43,11 +47,10 @@ class Host:
             **_contents(self.pool, sliver)._asdict(),
         )
         domain = self.domains.get(sliver)
-        return (
-            observed
-            if domain is None
-            else _with_domain(sliver, observed, domain, domain.pid == self.settled.get(sliver))
-        )
+        if domain is None:
+            return observed
+        settled = domain.pid == self.settled.get(sliver)
+        return _with_domain(sliver, observed, domain, self.marks / _mark_name(sliver, domain.pid) if settled else None)
 
     def slivers(self) -> set[str]:
         """Every sliver that has any resource on the host."""
@@ -70,6 +73,7 @@ def host(config: Config, hypervisor: Hypervisor) -> Host:
         shaped=traffic.shaped(),
         keys={sliver: lines for sliver, lines in keys.items() if lines is not None},
         pool=config.node.pool,
+        marks=settled_dir(config),
     )
 
 
@@ -84,11 +88,10 @@ def one(config: Config, hypervisor: Hypervisor, sliver: str) -> Observed:
         return _NOTHING
     disk, keys, contents = _disk_limit(config, sliver), _keys(config, sliver), _contents(pool, sliver)
     observed = Observed(root=root, disk=disk, traces=traces, shaped=shaped, keys=keys, **contents._asdict())
-    return (
-        observed
-        if domain is None
-        else _with_domain(sliver, observed, domain, mark(config, sliver, domain.pid).exists())
-    )
+    if domain is None:
+        return observed
+    found = mark(config, sliver, domain.pid)
+    return _with_domain(sliver, observed, domain, found if found.exists() else None)
 
 
 def has_root(config: Config, sliver: str) -> bool:
@@ -136,20 +139,42 @@ def _contents(pool: Path, sliver: str) -> _Contents:
     return _Contents(epoch, snapshots(pool, sliver), replaced, _hostname(pool, sliver))
 
 
-def _with_domain(sliver: str, observed: Observed, domain: DomainSeen, settled: bool) -> Observed:
-    state = DomainState.PAUSED if domain.paused else DomainState.RUNNING
-    unguarded = not neighbours.is_guarded(sliver)
-    return replace(observed, domain=state, generation=domain.generation, settled=settled, unguarded=unguarded)
+def _with_domain(sliver: str, observed: Observed, domain: DomainSeen, settled: Path | None) -> Observed:
+    """settled: the mark of this domain, if there is one."""
+    return replace(
+        observed,
+        domain=DomainState.PAUSED if domain.paused else DomainState.RUNNING,
+        generation=domain.generation,
+        settled=settled is not None,
+        unguarded=not neighbours.is_guarded(sliver),
+        limits=None if settled is None else _limits(settled),
+    )
+
+
+def _limits(settled: Path) -> tuple[float, ...] | None:
+    """The limits in the mark; None in one of an earlier version, which is empty."""
+    with suppress(FileNotFoundError, ValueError):
+        return tuple(json.loads(settled.read_text()))
+    return None
+
+
+def note_settled(config: Config, sliver: str, pid: int, limits: Limits) -> None:
+    """Record that the domain with this pid completed its plan, and the limits that are applied to it."""
+    atomic_file.write(mark(config, sliver, pid), json.dumps(limits.live))
 
 
 def settled_dir(config: Config) -> Path:
-    """The directory with an empty file `DOMAIN.PID` for each domain that completed its plan; empty after a reboot."""
+    """The directory with a file `DOMAIN.PID` for each domain that completed its plan; empty after a reboot."""
     return config.node.run_dir / "settled"
 
 
 def mark(config: Config, sliver: str, pid: int) -> Path:
     """The file that records that the domain with this pid completed its plan."""
-    return settled_dir(config) / f"{names.domain(sliver)}.{pid}"
+    return settled_dir(config) / _mark_name(sliver, pid)
+
+
+def _mark_name(sliver: str, pid: int) -> str:
+    return f"{names.domain(sliver)}.{pid}"
 
 
 def _parse_mark(name: str) -> tuple[str, int] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from slicemgr.model import SPARE, Desired, Phase, Sliver
+from slicemgr.model import SPARE, Desired, Phase, Sliver, SliverType
 
 
 class Step(StrEnum):
@@ -21,6 +21,7 @@ class Step(StrEnum):
     RESIZE = "resize"  # another disk limit
     IDENTITY = "identity"  # hostname, keys, resolver written into the root
     DOMAIN = "domain"  # virDomainCreateXML
+    LIMITS = "limits"  # other limits on a running container
     NAME = "name"  # another host name in a running sliver, which was a spare
     KEYS = "keys"  # other ssh keys in a running sliver; its host key in the rows
     LINK = "link"  # the permanent neighbour of a link that was created without it
@@ -52,6 +53,7 @@ class Observed:
     traces: the pool or the runtime directory contains resources of the sliver.
     unguarded: messages over its link can change the node's neighbour entries.
     shaped: it has a device for its outgoing rate, which outlives the domain.
+    limits: `Limits.live` as applied to this domain, None if unknown.
     keys: the ssh keys that slicemgr gave it, None if unknown. hostname: the host name that it gave it, likewise.
     epoch: the number of its root. snapshots: their ids. replaced: a root that was replaced still exists.
     """
@@ -69,6 +71,7 @@ class Observed:
     snapshots: frozenset[str] = frozenset()
     replaced: bool = False
     unguarded: bool = False
+    limits: tuple[float, ...] | None = None
 
 
 _START = (Step.IDENTITY, Step.PUBLISH, Step.DOMAIN)
@@ -141,14 +144,22 @@ def _run(want: Sliver, observed: Observed, *, pause: bool) -> tuple[Step, ...]:
         return (Step.STOP, *root, *_START, *shape, *_CHECK, *last)
     link = (Step.LINK,) if observed.unguarded else ()
     wake = (Step.RESUME,) if observed.domain is DomainState.PAUSED else ()
-    keys = (*_name(want, observed), *_keys(want, observed))
+    other_limits, keys = _limits(want, observed), (*_name(want, observed), *_keys(want, observed))
     if not observed.settled:
-        return (*root, *link, *wake, *shape, Step.PUBLISH, *_CHECK, *keys, *last)
+        return (*root, *link, *wake, *shape, Step.PUBLISH, *other_limits, *_CHECK, *keys, *last)
+    keys = (*other_limits, *keys)
     if (limits.net_out is not None) is not observed.shaped or (Step.NAME in keys and shape):
         return (*root, *link, *wake, *shape, *keys, *last)
     if pause:
         return (*root, *link, *keys, *(() if wake else last))
     return (*root, *link, *wake, *keys)
+
+
+def _limits(want: Sliver, observed: Observed) -> tuple[Step, ...]:
+    """Before the name: a spare that has become a tenant's is within the tenant's limits when the tenant logs in."""
+    known = observed.limits is not None or observed.hostname == SPARE
+    other = known and not want.spare and observed.limits != want.limits.live
+    return (Step.LIMITS,) if other and want.type is SliverType.LXC else ()
 
 
 def _name(want: Sliver, observed: Observed) -> tuple[Step, ...]:

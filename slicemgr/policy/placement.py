@@ -14,7 +14,7 @@ from typing import Any
 
 from slicemgr.config import LimitsConfig, NetworkConfig
 from slicemgr.errors import Code, Refused, invalid
-from slicemgr.model import Boot, Init, Machine, PortBlock, SliceSpec, SliverType, Spread
+from slicemgr.model import Boot, Init, Limits, Machine, PortBlock, SliceSpec, SliverType, Spread
 from slicemgr.policy import allocate
 
 SILENT = timedelta(seconds=90)  # since the last report of an agent, which are 30 s apart; its node gets no new slivers
@@ -131,6 +131,12 @@ def _refusal(one: Candidate, spec: SliceSpec, apart: Collection[str], *, alone: 
     return None
 
 
+def check_capacity(node: Candidate, limits: LimitsConfig, count: int, wanted: Limits) -> None:
+    """Refused(QUOTA) unless the node has memory and disk left for `count` slivers; see `allocate.check_capacity`."""
+    used = allocate.Given("", PortBlock(0, 0), 0, node.memory, node.disk)
+    allocate.check_capacity(node.capacity, limits, [used], count, wanted)
+
+
 def check_able(node: Candidate, spec: SliceSpec) -> None:
     """Refused unless the node supports everything that the specification needs."""
     types = node.facts.get("kinds", {})
@@ -221,9 +227,8 @@ def choose(
 
 def _room(one: Candidate, spec: SliceSpec, limits: LimitsConfig) -> tuple[int, Refused | None]:
     """The number of slivers for which the node has room, at most `count`, and what it lacks if that is 0."""
-    used = allocate.Given("", PortBlock(0, 0), 0, one.memory, one.disk)
     try:
-        allocate.check_capacity(one.capacity, limits, [used], 1, spec.limits)
+        check_capacity(one, limits, 1, spec.limits)
     except Refused as error:
         return 0, error
     capacity, network = one.capacity, one.network

@@ -51,8 +51,11 @@ def no_slices(node: Node) -> Iterator[None]:
     node.delete_all()
 
 
-def cold_and_warm(node: Node) -> tuple[dict[str, Any], dict[str, Any]]:
-    made = node.create("made", "--cold"), node.create("taken")
+OTHER = ("--memory", "300M", "--cpu", "0.5", "--pids", "200", "--cpu-shares", "512")  # limits than those of the spare
+
+
+def cold_and_warm(node: Node, *options: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    made = node.create("made", "--cold", *options), node.create("taken", *options)
     assert [one["warm"] for one in made] == [False, True]
     return made
 
@@ -80,13 +83,17 @@ cat /proc/sys/user/max_user_namespaces
 ulimit -a
 stat -c '%a %U %n' /root/.ssh/* /etc/ssh/*
 cat /etc/hosts
+df -k /dev/shm
+nproc
+grep -E 'MemTotal|SwapTotal' /proc/meminfo
 """
 
 
-def test_it_is_like_one_that_was_made_for_the_slice(spares: Node) -> None:
+@pytest.mark.parametrize("options", [(), OTHER, ("--memory", "2G")], ids=["same", "less", "more"])
+def test_it_is_like_one_that_was_made_for_the_slice(spares: Node, options: tuple[str, ...]) -> None:
     ready(spares)
     seen = []
-    for shown in cold_and_warm(spares):
+    for shown in cold_and_warm(spares, *options):
         (sliver,), text = shown["slivers"], spares.inside(shown["name"], LOOK)
         for own, word in ((sliver["address"], "ADDRESS"), (sliver["id"], "ID"), (shown["name"], "NAME")):
             text = text.replace(own, word)
@@ -105,12 +112,23 @@ def test_no_two_share_what_is_secret(spares: Node) -> None:
     assert len(first[0]) == 32 and set(first) & set(second) <= {"-"}
 
 
-@pytest.mark.parametrize("step", ["name", "keys"])
+def test_the_limits_hold_and_are_those_of_the_next_start(spares: Node) -> None:
+    (spare,) = ready(spares)
+    spares.create("exp", *OTHER)
+    use = "python3 -c 'import time; b = bytearray(600 << 20); print(len(b))'"
+    assert spares.ssh("exp", use).returncode != 0, "600 MiB in a sliver with 300 MiB"
+    spares.ok("restart", "exp")
+    assert spares.show("exp")["slivers"][0]["id"] == spare
+    assert spares.inside("exp", "df -k /dev/shm | tail -1").split()[1] == str(150 << 10)
+    spares.agrees()
+
+
+@pytest.mark.parametrize("step", ["limits", "name", "keys"])
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_death_between_taking_and_applying(spares: Node, step: str, moment: str) -> None:
     (spare,) = ready(spares)
     start_faulty(spares, step, moment)
-    spares.ok("create", "exp", *spares.wishes(), "--no-wait")
+    spares.ok("create", "exp", *spares.wishes(), *OTHER, "--no-wait")
     eventually(lambda: spares.box.daemon("agent") is None, "the agent was killed")
     assert spares.rows(f"SELECT count(*) FROM spares WHERE sliver = '{spare}'") == [(0,)]
     spares.ok("create", "other", *spares.wishes(), "--no-wait")

@@ -241,7 +241,7 @@ class World:
 
 def host(pool: Path, *slivers: str) -> observe.Host:
     there = frozenset(slivers)
-    return observe.Host({}, there, there, frozenset(), {}, {}, frozenset(), {}, pool)
+    return observe.Host({}, there, there, frozenset(), {}, {}, frozenset(), {}, pool, pool / "marks")
 
 
 @pytest.fixture

@@ -25,6 +25,10 @@ EVERYTHING = [
     if root or (disk, keys) == (None, None)
 ]
 EVERYTHING += [
+    Observed(domain, GENERATION, settled, True, limits=(1.0,) if settled else None)
+    for domain, settled in itertools.product((RUNNING, PAUSED), BOOLS)
+]
+EVERYTHING += [
     Observed(domain, generation, settled, root, unguarded=True)
     for domain, generation, settled, root in itertools.product((RUNNING, PAUSED), (0, GENERATION), BOOLS, BOOLS)
 ]
@@ -121,6 +125,9 @@ class Host:
         observed = self.observed
         change = dataclasses.replace
         match step:
+            case Step.LIMITS:
+                assert observed.domain is not None
+                self.observed = change(observed, limits=self.want.live)
             case Step.LINK:
                 assert observed.domain is not None and observed.unguarded
                 self.observed = change(observed, unguarded=False)
@@ -242,11 +249,17 @@ def test_a_host_key_that_is_not_in_the_rows_is_told_again() -> None:
     assert plan(want, Observed(root=True, traces=True)) == START
 
 
-TAKEN = Observed(RUNNING, GENERATION, True, True, True, GIB, keys=(), hostname=SPARE)
+LIMITS = sliver(Desired.RUNNING).limits.live
+TAKEN = Observed(RUNNING, GENERATION, True, True, True, GIB, keys=(), hostname=SPARE, limits=LIMITS)
+OTHER = (1 * GIB, *LIMITS[1:])
 
 
 def spare(desired: Desired) -> Sliver:
     return dataclasses.replace(sliver(desired), slice_name=SPARE, project="", spare=True)
+
+
+def machine(desired: Desired) -> Sliver:
+    return dataclasses.replace(sliver(desired), type=SliverType.KVM)
 
 
 @pytest.mark.parametrize(
@@ -260,16 +273,33 @@ def spare(desired: Desired) -> Sliver:
         (sliver(Desired.PAUSED), TAKEN, (Step.NAME, Step.PAUSE)),
         (sliver(Desired.STOPPED), TAKEN, (Step.STOP,)),
         (sliver(Desired.RUNNING), dataclasses.replace(TAKEN, disk=MIB), (Step.RESIZE, Step.NAME)),
-        (sliver(Desired.RUNNING), dataclasses.replace(TAKEN, settled=False), (*SETTLE, Step.NAME)),
+        (
+            sliver(Desired.RUNNING),
+            dataclasses.replace(TAKEN, settled=False, limits=None),
+            (Step.PUBLISH, Step.LIMITS, Step.VERIFY, Step.SSH, Step.NAME),
+        ),
+        (sliver(Desired.RUNNING), dataclasses.replace(TAKEN, limits=OTHER), (Step.LIMITS, Step.NAME)),
+        (sliver(Desired.RUNNING), dataclasses.replace(TAKEN, limits=None), (Step.LIMITS, Step.NAME)),
+        (sliver(Desired.PAUSED), dataclasses.replace(TAKEN, limits=OTHER), (Step.LIMITS, Step.NAME, Step.PAUSE)),
+        (spare(Desired.RUNNING), dataclasses.replace(TAKEN, limits=OTHER), ()),
+        (machine(Desired.RUNNING), dataclasses.replace(TAKEN, limits=None), (Step.NAME,)),
         (sliver(Desired.RUNNING), dataclasses.replace(TAKEN, domain=None), START),
         (sliver(Desired.RUNNING), dataclasses.replace(TAKEN, hostname="exp-0"), ()),
         (spare(Desired.ABSENT), TAKEN, (Step.KILL, Step.WITHDRAW, Step.REMOVE)),
     ],
 )
-def test_a_spare_that_was_taken_gets_its_name_before_its_keys(
+def test_a_spare_that_was_taken_gets_limits_and_name_before_its_keys(
     want: Sliver, observed: Observed, steps: tuple[Step, ...]
 ) -> None:
     assert plan(want, observed) == steps
+
+
+def test_a_running_container_gets_limits_that_were_changed() -> None:
+    known = dataclasses.replace(TAKEN, hostname="exp-0", limits=OTHER)
+    assert plan(sliver(Desired.RUNNING), known) == (Step.LIMITS,)
+    assert plan(sliver(Desired.RUNNING), dataclasses.replace(known, limits=LIMITS)) == ()
+    assert plan(sliver(Desired.RUNNING), dataclasses.replace(known, limits=None)) == (), "started by an earlier version"
+    assert plan(sliver(Desired.STOPPED), known) == (Step.STOP,), "it gets them at its next start"
 
 
 OF_ANOTHER = dataclasses.replace(TAKEN, hostname="theirs-0")

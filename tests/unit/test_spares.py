@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from bare_service import ADMIN, IMAGE, KEY, SHA, Service
+from bare_service import ADMIN, FACTS, IMAGE, KEY, SHA, Service
 from sqlalchemy.engine import Connection
 
 from slicemgr import config as settings
@@ -84,12 +84,8 @@ def test_the_second_create_makes_a_sliver(service: Service) -> None:
     "fields",
     [
         {"count": 2},
-        {"memory": "256M"},
-        {"cpu": 2},
-        {"pids": 100},
         {"ports": 3},
         {"io_weight": 100},
-        {"cpu_shares": 512},
         {"memory_soft": "128M"},
         {"user_data": "#!/bin/sh\n"},
         {"warm": False},
@@ -114,6 +110,53 @@ def test_disk_and_rates_are_taken_over(service: Service) -> None:
     assert (row.sliver.id, row.sliver.limits.disk, row.sliver.limits.net_in) == (spare, 8 << 30, 10_000_000)
 
 
+@pytest.mark.parametrize("fields", [{"memory": "256M"}, {"cpu": 2}, {"pids": 100}, {"cpu_shares": 512}], ids=str)
+def test_a_container_takes_over_limits_of_its_groups(service: Service, fields: dict[str, Any]) -> None:
+    spare = service.add_spare()
+    service.create("exp", **fields)
+    (row,) = service.rows()
+    ((name, value),) = fields.items()
+    assert row.sliver.id == spare
+    assert getattr(row.sliver.limits, name) == {"256M": 256 << 20}.get(value, value)
+
+
+@pytest.mark.parametrize("fields", [{"memory": "256M"}, {"cpu": 2}], ids=str)
+def test_a_machine_does_not_take_over_limits(tmp_path: Path, fields: dict[str, Any]) -> None:
+    kinds = {**FACTS, "kinds": {"lxc": True, "kvm": True}}
+    with Service(tmp_path, kinds, spares=SparesConfig(keep=("kvm",))) as service:
+        spare = service.add_spare()
+        service.create("exp", type="kvm", **fields)
+        assert spare_ids(service) == [spare]
+        service.create("same", type="kvm")
+        assert spare_ids(service) == []
+
+
+def test_the_spare_that_differs_least_is_taken(tmp_path: Path) -> None:
+    keep = SparesConfig(keep=("lxc memory=1G", "lxc memory=512M"))
+    with Service(tmp_path, spares=keep) as service:
+        spares.fill(service.store, service.config)
+        ids = {row.sliver.limits.memory >> 20: row.sliver.id for row in service.rows()}
+        service.record(*(pending.SliverSeen(one, Phase.RUNNING, host_key=KEY) for one in ids.values()))
+        service.create("exp", memory="512M")
+        assert spare_ids(service) == [ids[1024]]
+        service.create("more", memory="2G")
+        assert spare_ids(service) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"), [({"memory": "6G"}, "memory"), ({"cpu": 64}, "cpu"), ({"net_in": "1Mbit"}, "net_in")]
+)
+def test_a_node_without_room_or_means_gives_no_spare(service: Service, fields: dict[str, Any], field: str) -> None:
+    spare = service.add_spare()
+    if field == "memory":  # committed
+        with service.store.write() as c:
+            c.execute(t.allocations.update().values(memory=1 << 50))
+    with pytest.raises(Refused) as refused:
+        service.create("exp", **fields)
+    assert refused.value.field == field
+    assert spare_ids(service) == [spare]
+
+
 @pytest.mark.parametrize("columns", [{"phase": Phase.PENDING}, {"phase": Phase.FAILED}, {"desired": Desired.ABSENT}])
 def test_a_spare_that_is_not_ready_is_not_taken(service: Service, columns: dict[str, Any]) -> None:
     service.add_spare()
@@ -130,7 +173,7 @@ def test_a_node_that_takes_no_slivers_gives_no_spare(service: Service, columns: 
         c.execute(t.nodes.update().values(**columns))
     with service.store.read() as c:
         spec = spares.kinds(c, service.config)[0].spec
-        assert spares.find(c, spec, SHA) == []
+        assert list(spares.find(c, service.config, spec, SHA)) == []
 
 
 @pytest.mark.parametrize("where", [{"node": "node2"}, {"site": "elsewhere"}])

@@ -1,7 +1,8 @@
 """The limits and usage of slivers' cgroups as the kernel reports them. v1 (also hybrid) and v2.
 
 libvirt writes the limits, and this module reads them back. It writes only the freezer of v2, because virDomainSuspend
-fails there, and the groups of importers. Units: bytes, and microseconds of CPU time per period.
+fails there, the limits of a running container that only the launcher sets, and the groups of importers. Units: bytes,
+and microseconds of CPU time per period.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 MOUNT = Path("/sys/fs/cgroup")
 IMPORTER = "slicemgr-import-"  # prefix of the groups of confined importers
 SUBTREE = "slicemgr-subtree"  # the groups that an image's systemd manages (v2); no group above it has this name
+_COPIED = ("cpu.max", "memory.max", "pids.max")  # as in tools/launcher/subtree.c
 _GROUP_V1 = "slicemgr"  # slicemgr's directory in the v1 pids hierarchy
 _PAGE = 4096
 _LEAVING = 5.0  # seconds
@@ -236,6 +238,26 @@ def verify(pid: int, limits: Limits) -> list[str]:
         if row.wanted not in held:
             wrong.append(f"{row.name} is {' or '.join(held) or 'not limited'} instead of {row.wanted}")
     return wrong
+
+
+def complete(pid: int, domain: str, limits: Limits) -> None:
+    """Change the limits of a running container that libvirt does not write. pid: its init. Raises Failed or OSError.
+
+    On v2 an image's systemd has copies in its subtree, which would bound it further.
+    """
+    with gone_is_failed(pid):
+        if version() == "v1":
+            group = pids_group_v1(domain)
+            if group is not None:
+                (group / "pids.max").write_text(str(limits.pids))
+            if has_socket_limit():
+                file = _directory(pid, "memory") / "memory.kmem.tcp.limit_in_bytes"
+                file.write_text(str(socket_memory(limits.memory)))
+            return
+        group = _directory(pid, "")
+        (group / "pids.max").write_text(str(limits.pids))
+        for name in _COPIED if (group / SUBTREE).is_dir() else ():
+            (group / SUBTREE / name).write_text((group / name).read_text())
 
 
 def freeze_v2(pid: int, frozen: bool) -> None:

@@ -14,6 +14,9 @@ from slicemgr.drivers.libvirt.host import CPU_PERIOD, Host
 from slicemgr.model import IDS_PER_SLIVER, KIB, Init, Sliver
 
 INIT_DIR = "/.slicemgr"  # the mount point of the inits inside the container
+# File systems in memory. Their content is charged to the sliver. An image's systemd cannot mount its own; Debian's
+# requires /run/lock.
+IN_MEMORY = {Init.MINIMAL: ("/dev/shm",), Init.SYSTEMD: ("/dev/shm", "/run", "/run/lock", "/tmp")}
 INITS = {Init.MINIMAL: f"{INIT_DIR}/init", Init.SYSTEMD: f"{INIT_DIR}/systemd"}
 
 # Directories that appear empty and files that read as empty: the paths that Docker masks, the cgroup and firmware
@@ -75,6 +78,11 @@ def complete(
     element(link, "route", family="ipv4", address="0.0.0.0", prefix=0, gateway=host.gateway)
 
 
+def memory_files(memory: int) -> int:
+    """The size of each file system in memory of a container with this memory limit, both in bytes."""
+    return memory // 2
+
+
 def _memory(domain: ET.Element, sliver: Sliver, host: Host) -> None:
     limits = sliver.limits
     tune = element(domain, "memtune")
@@ -89,10 +97,8 @@ def _files(devices: ET.Element, sliver: Sliver, host: Host) -> None:
     element(devices, "emulator", str(host.launcher))
     _bind(devices, str(host.root), "/")
     _bind(devices, str(host.init_dir), INIT_DIR, readonly=True)
-    _ram(devices, "/dev/shm", sliver.limits.memory // 2)  # shared memory; its content is charged to the sliver
-    if sliver.init is Init.SYSTEMD:  # it cannot mount these itself
-        for path in ("/run", "/run/lock", "/tmp"):  # Debian's systemd requires the second
-            _ram(devices, path, sliver.limits.memory // 2)
+    for path in IN_MEMORY[sliver.init]:
+        _ram(devices, path, memory_files(sliver.limits.memory))
     for path in host.masked_dirs:
         _bind(devices, str(host.empty_dir), path)
     for path in host.masked_files:

@@ -29,7 +29,7 @@ from slicemgr.drivers.libvirt.domain_xml import NAMESPACE
 from slicemgr.drivers.libvirt.processes import body
 from slicemgr.drivers.libvirt.screen import Screen
 from slicemgr.errors import Failed
-from slicemgr.model import Init, SliverType
+from slicemgr.model import Init, Sliver, SliverType
 
 log = logging.getLogger(__name__)
 
@@ -192,6 +192,15 @@ class Hypervisor:
                 raise Failed(f"the init of {sliver} does not run")
             time.sleep(_SHORT)
         return pid
+
+    def limit(self, sliver: Sliver) -> None:
+        """Give a running container the limits of its row that are in `LIVE_LIMITS`. Raises Failed."""
+        seen = self._need(sliver.id)
+        with self._running(seen.type, sliver.id, "change the limits of the domain") as domain:
+            try:
+                bounded(lambda: body(seen.type).limit(domain, seen.pid, sliver))
+            except OSError as error:
+                raise Failed(f"its limits cannot be changed: {error.strerror}") from error
 
     def grow_disk(self, sliver: str, size: int) -> None:
         """Announce a new disk size, in bytes, to a running virtual machine. A smaller size has no effect."""

@@ -14,13 +14,16 @@ from typing import Any, Protocol
 
 from slicemgr import names
 from slicemgr.drivers import command
-from slicemgr.drivers.kernel import cgroup
+from slicemgr.drivers.kernel import cgroup, tmpfs
+from slicemgr.drivers.libvirt import container_xml
+from slicemgr.drivers.libvirt.host import CPU_PERIOD
 from slicemgr.errors import Failed
-from slicemgr.model import KIB, Init, SliverType
+from slicemgr.model import KIB, Init, Sliver, SliverType
 
 LXC_DIR = Path("/run/libvirt/lxc")  # where libvirt keeps pid files of running domains
 QEMU_DIR = Path("/run/libvirt/qemu")
 _LINKS = Path("/sys/class/net")
+_LIVE = 1  # VIR_DOMAIN_AFFECT_LIVE
 PAUSED_IO_ERROR = 5  # virDomainPausedReason
 NO_SPACE = 2  # virDomainDiskErrorCode
 # systemd(1): SIGRTMIN+3 halts the system; at a SIGTERM it executes itself again.
@@ -48,6 +51,9 @@ class Body(Protocol):
 
     def started(self, domain: Any, memory: int) -> None:
         """Complete the start of a domain. memory: bytes of the host's memory that it may use."""
+
+    def limit(self, domain: Any, pid: int, sliver: Sliver) -> None:
+        """Give the running domain the limits of the sliver that are in `LIVE_LIMITS`."""
 
     def ask_to_stop(self, domain: Any, pid: int, init: Init) -> None: ...
 
@@ -99,6 +105,19 @@ class _Container:
     def started(self, domain: Any, memory: int) -> None:
         pass
 
+    def limit(self, domain: Any, pid: int, sliver: Sliver) -> None:
+        limits, init = sliver.limits, child(pid)
+        if init is None:
+            raise Failed("its init does not run")
+        memory = limits.memory // KIB
+        swap = {"swap_hard_limit": memory} if cgroup.has_swap_limit() else {}
+        domain.setMemoryParameters({"hard_limit": memory, **swap}, _LIVE)
+        quota = {"vcpu_period": CPU_PERIOD, "vcpu_quota": round(limits.cpu * CPU_PERIOD)}
+        domain.setSchedulerParametersFlags({"cpu_shares": limits.cpu_shares, **quota}, _LIVE)
+        cgroup.complete(init, domain.name(), limits)
+        for path in container_xml.IN_MEMORY[sliver.init]:
+            tmpfs.resize(init, path, container_xml.memory_files(limits.memory))
+
     def ask_to_stop(self, domain: Any, pid: int, init: Init) -> None:
         first = child(pid)
         if first is not None:
@@ -149,7 +168,10 @@ class _Machine:
 
     def started(self, domain: Any, memory: int) -> None:
         """Set the limit after the start: with one in its XML, libvirt locks that much memory, which may be denied."""
-        domain.setMemoryParameters({"hard_limit": memory // KIB}, 1)  # VIR_DOMAIN_AFFECT_LIVE
+        domain.setMemoryParameters({"hard_limit": memory // KIB}, _LIVE)
+
+    def limit(self, domain: Any, pid: int, sliver: Sliver) -> None:
+        raise Failed("a virtual machine keeps the limits that it started with")
 
     def ask_to_stop(self, domain: Any, pid: int, init: Init) -> None:
         domain.shutdown()

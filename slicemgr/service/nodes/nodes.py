@@ -40,7 +40,7 @@ def every(c: Connection, config: Config, image: str, needed: Needs) -> dict[str,
 
     Refused(UNAVAILABLE) if there is none (yet).
     """
-    found = _read(c, config, _query(image, needed).order_by(_N.name))
+    found = _read(c, config, query(image, needed).order_by(_N.name))
     if not found:
         raise _no_agent()
     return found
@@ -48,7 +48,7 @@ def every(c: Connection, config: Config, image: str, needed: Needs) -> dict[str,
 
 def named(c: Connection, config: Config, names: Collection[str], image: str, needed: Needs) -> dict[str, NodeRow]:
     """These nodes, as far as they have an agent."""
-    return _read(c, config, _query(image, needed).where(_N.name.in_(names)))
+    return _read(c, config, query(image, needed).where(_N.name.in_(names)))
 
 
 def exist(c: Connection, names: Collection[str]) -> bool:
@@ -59,7 +59,7 @@ def exist(c: Connection, names: Collection[str]) -> bool:
 
 def find(c: Connection, config: Config, name: str) -> NodeRow:
     """The node with this name. Refused(UNAVAILABLE)."""
-    found = _read(c, config, _query("", ALL).where(_N.name == name))
+    found = _read(c, config, query("", ALL).where(_N.name == name))
     if not found:
         raise Refused(Code.UNAVAILABLE, f"node {name} has no agent", hint="`slicectl node list`", field="node")
     return found[name]
@@ -92,21 +92,27 @@ def has_files(image: str | sa.BindParameter[str], needed: Needs) -> sa.ColumnEle
     return sa.and_(x.node == _N.name, x.image == image, *(one == NodeImageState.READY for one in files))
 
 
-def _query(image: str, needed: Needs) -> sa.Select[Any]:
-    """Nodes with an agent, what their slivers have been allocated, and whether they have these files of an image."""
+def query(image: str, needed: Needs) -> sa.Select[Any]:
+    """Nodes with an agent, what their slivers have been allocated, and whether they have these files of an image.
+
+    `of_row` reads its rows, to which a caller may add columns with other names.
+    """
     amounts = (sa.func.coalesce(_A[name], 0).label(f"given_{name}") for name in ("slivers", "memory", "disk", "ports"))
-    query = sa.select(t.nodes, *amounts, t.image_nodes.c.image.is_not(None).label("has_image"))
-    query = query.outerjoin(t.allocations, _A.node == _N.name).outerjoin(t.image_nodes, has_files(image, needed))
-    return query.where(_N.state == NodeState.ACTIVE)
+    found = sa.select(t.nodes, *amounts, t.image_nodes.c.image.is_not(None).label("has_image"))
+    found = found.outerjoin(t.allocations, _A.node == _N.name).outerjoin(t.image_nodes, has_files(image, needed))
+    return found.where(_N.state == NodeState.ACTIVE)
 
 
-def _read(c: Connection, config: Config, query: sa.Select[Any]) -> dict[str, NodeRow]:
+def _read(c: Connection, config: Config, rows: sa.Select[Any]) -> dict[str, NodeRow]:
     now = utcnow()
-    return {row.name: _node(row, config, now) for row in c.execute(query)}
+    return {row.name: of_row(row, config, now) for row in c.execute(rows)}
 
 
-def _node(row: Row[*tuple[Any, ...]], config: Config, now: datetime) -> NodeRow:
-    """A host that joined has pools of its own; they and its other facts are not trusted."""
+def of_row(row: Row[*tuple[Any, ...]], config: Config, now: datetime) -> NodeRow:
+    """The node in a row of `query`.
+
+    A host that joined has pools of its own; they and its other facts are not trusted.
+    """
     network, trouble = config.network, ""
     if row.identity is not None:
         try:

@@ -66,7 +66,7 @@ def place(
     if c.scalar(taken) is not None:
         raise Refused(Code.CONFLICT, f"there is already a slice {spec.name!r}", hint="choose another", field="name")
     image, apart = image_choice.find(c, spec.image, spec.project), _apart(c, spec)
-    if (spare := _spare(c, spec, image)) is not None:
+    if (spare := _spare(c, config, spec, image)) is not None:
         _check_quota(c, spec, allowed, hint)
         return spare
     found = None if reasons else _of_few(c, config, spec, image, apart)
@@ -87,16 +87,14 @@ def _check_quota(c: Connection, spec: SliceSpec, allowed: Quota | None, hint: st
     quota.check(most, projects.used(c, spec.project), quota.wanted(spec), spec.lease, hint=hint, limit=limit)
 
 
-def _spare(c: Connection, spec: SliceSpec, image: Row[*tuple[Any, ...]]) -> Placement | None:
+def _spare(c: Connection, config: Config, spec: SliceSpec, image: Row[*tuple[Any, ...]]) -> Placement | None:
     """The placement that takes a spare, if one fits."""
-    ready = spares.find(c, spec, image.sha256)
-    boot = image_choice.check(image, spec) if ready else None
-    found = next((one for one in ready if one.boot == boot), None)
-    if found is None or boot is None:
-        return None
-    grant = allocate.Grant(found.address, PortBlock(found.port_first, found.port_count), found.uid_first)
-    addresses = {found.node: found.host}
-    return Placement((found.node,), addresses, image.sha256, image.name, boot, (grant,), {}, {}, found.id)
+    for one in spares.find(c, config, spec, image.sha256):
+        if one.boot == (boot := image_choice.check(image, spec)):
+            grant = allocate.Grant(one.sliver_address, PortBlock(one.port_first, one.port_count), one.uid_first)
+            there = {one.name: one.address}
+            return Placement((one.name,), there, image.sha256, image.name, boot, (grant,), {}, {}, one.sliver)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +193,8 @@ def _allocate(
         ahead = _ahead(c, rows, counts, spec.ports)
         for name, count in counts.items():
             candidate = rows[name].candidate
-            used = allocate.Given("", PortBlock(0, 0), 0, candidate.memory, candidate.disk)
             try:
-                allocate.check_capacity(candidate.capacity, config.limits, [used], count, spec.limits)
+                placement.check_capacity(candidate, config.limits, count, spec.limits)
                 allocated[name] = ahead.get(name) or allocate.allocate(
                     candidate.network, nodes.given(c, name), rows[name].cursors, count, spec.ports
                 )

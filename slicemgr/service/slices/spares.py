@@ -7,9 +7,12 @@ never given twice, and never returns. Whatever does not fit a spare is an ordina
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -21,8 +24,20 @@ from slicemgr import names
 from slicemgr.config import Config
 from slicemgr.errors import Code, Refused
 from slicemgr.ipc.wake import wake
-from slicemgr.model import SPARE, Boot, Desired, Limits, NodeState, Phase, PortBlock, SliceSpec, SliverType
-from slicemgr.policy import allocate
+from slicemgr.model import (
+    LIVE_LIMITS,
+    SPARE,
+    Boot,
+    Desired,
+    Limits,
+    NodeState,
+    Phase,
+    PortBlock,
+    SliceSpec,
+    SliverType,
+)
+from slicemgr.policy import allocate, placement
+from slicemgr.policy.image_needs import ALL
 from slicemgr.service.nodes import nodes, operations
 from slicemgr.service.slices import image_choice, request_defaults, sliver_rows, specs
 from slicemgr.store import Store, incarnation, operation_parts
@@ -35,7 +50,7 @@ _ROOM = 8  # port blocks that must be free beside those of the spares
 _RETRY = timedelta(minutes=10)  # after which a spare that failed is made again
 _LEAST_MEMORY = 0.1  # of the node's memory; with less available there are no spares
 _NUMBERS: dict[str, Callable[[str], Any]] = {"ports": int, "pids": int, "cpu": float}  # in the JSON of a request
-_CHANGED = frozenset({"net_in", "net_out"})  # limits that a running sliver takes over
+_RATES = ("net_in", "net_out")
 _S, _P, _N = t.slivers.c, t.spares.c, t.nodes.c
 
 
@@ -84,41 +99,49 @@ def kinds(c: Connection, config: Config) -> list[Kind]:
     return found
 
 
-def find(c: Connection, spec: SliceSpec, image: str) -> Sequence[Row[*tuple[Any, ...]]]:
+def find(c: Connection, config: Config, spec: SliceSpec, image: str) -> Iterator[Row[*tuple[Any, ...]]]:
     """The spares that can become the only sliver of a slice with this specification, if they boot as it does.
 
-    image: sha256. Only a network rate may differ, and the disk limit of a container.
+    They are on nodes that have room for it. image: sha256. Only network rates may differ, and of a container the disk
+    limit and `LIVE_LIMITS`; those that differ least come first.
     """
     where = spec.where
     if not spec.warm or spec.count != 1 or spec.user_data or where.apart or where.each:
-        return ()
-    limits = {name: getattr(spec.limits, name) for name in _limits(spec.type)}
-    same = {"type": spec.type, "image": image, "machine": spec.machine, "init": spec.init, "ports": spec.ports}
-    there = {"nodes": list(where.nodes), "site": where.site}
-    return c.execute(_statement(spec.type, bool(where.nodes), bool(where.site)), {**same, **limits, **there}).all()
+        return
+    values = {"type": spec.type, "image": image, "machine": spec.machine, "init": spec.init, "ports": spec.ports}
+    values |= {"nodes": list(where.nodes), "site": where.site, **asdict(spec.limits)}
+    now = utcnow()
+    for row in c.execute(_statement(spec.type, bool(where.nodes), bool(where.site)), values).all():
+        with suppress(Refused):
+            node = nodes.of_row(row, config, now).candidate
+            placement.check_able(node, spec)
+            placement.check_capacity(node, config.limits, 1, spec.limits)
+            yield row
 
 
-def _limits(sliver_type: SliverType) -> list[str]:
-    """The limits that a running sliver does not take over."""
-    free = _CHANGED | ({"disk"} if sliver_type is SliverType.LXC else set())
-    return [one.name for one in fields(Limits) if one.name not in free]
+def _changed(sliver_type: SliverType) -> Sequence[str]:
+    """The limits that a running sliver takes over."""
+    return (*_RATES, "disk", *LIVE_LIMITS) if sliver_type is SliverType.LXC else _RATES
 
 
 @cache
-def _statement(sliver_type: SliverType, nodes: bool, site: bool) -> sa.Select[Any]:
+def _statement(sliver_type: SliverType, on_nodes: bool, at_site: bool) -> sa.Select[Any]:
     """Kept, because making it takes longer than its execution."""
-    columns = (_S.id, _S.node, _S.address, _S.port_first, _S.port_count, _S.uid_first, _P.boot)
-    same = (_S[name].is_not_distinct_from(sa.bindparam(name)) for name in _limits(sliver_type))
-    query = sa.select(*columns, _N.address.label("host")).join(t.spares, _P.sliver == _S.id)
-    query = query.join(t.nodes, _N.name == _S.node).where(_ready(), _usable(), *same)
+    own = (_S.id.label("sliver"), _S.address.label("sliver_address"), _S.port_first, _S.port_count, _S.uid_first)
+    equal = {one.name: _S[one.name].is_not_distinct_from(sa.bindparam(one.name)) for one in fields(Limits)}
+    changed = _changed(sliver_type)
+    same = (condition for name, condition in equal.items() if name not in changed)
+    query = nodes.query("", ALL).add_columns(*own, _P.boot).join(t.slivers, _S.node == _N.name)
+    query = query.join(t.spares, _P.sliver == _S.id).where(_ready(), _usable(), *same)
     query = query.where(_P.type == sa.bindparam("type"), _P.image == sa.bindparam("image"))
     query = query.where(_P.machine == sa.bindparam("machine"), _P.init == sa.bindparam("init"))
     query = query.where(_S.port_count == sa.bindparam("ports"), is_spare())
-    if nodes:
+    if on_nodes:
         query = query.where(_N.name.in_(sa.bindparam("nodes", expanding=True)))
-    if site:
+    if at_site:
         query = query.where(_N.site == sa.bindparam("site"))
-    return query.order_by(_P.created_at)
+    different = (sa.case((equal[name], 0), else_=1) for name in LIVE_LIMITS)
+    return query.order_by(functools.reduce(operator.add, different), _P.created_at)
 
 
 def is_spare() -> sa.ColumnElement[bool]:
@@ -130,7 +153,7 @@ def take(c: Connection, sliver: str, slice_id: str, spec: SliceSpec, now: dateti
     """Make a spare the sliver of a slice, whose row exists. Refused(CONFLICT) if another transaction took it first."""
     if not c.execute(t.spares.delete().where(_P.sliver == sliver)).rowcount:
         raise Refused(Code.CONFLICT, "a concurrent request took the sliver", hint="try again")
-    limits = {name: getattr(spec.limits, name) for name in ("disk", *sorted(_CHANGED))}
+    limits = {name: getattr(spec.limits, name) for name in _changed(spec.type)}
     values = {"slice": slice_id, "desired": Desired.RUNNING, "phase": Phase.PENDING, "updated_at": now, **limits}
     c.execute(t.slivers.update().where(_S.id == sliver).values(values))
 
