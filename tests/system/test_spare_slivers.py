@@ -35,6 +35,26 @@ def ready(node: Node, count: int = 1) -> list[str]:
     return found
 
 
+@pytest.mark.long
+def test_a_machine_that_was_ready(node: Node) -> None:
+    """First, because the other tests have the node keep a container until the end of the module."""
+    node.ensure_machines()
+    node.await_machines()
+    node.type = "kvm"
+    try:
+        with kept(node, "kvm image=debian-12-small boot=direct memory=192M disk=2G"):
+            (spare,) = ready(node)
+            shown = node.create("exp")
+            assert (shown["slivers"][0]["id"], shown["warm"]) == (spare, True)
+            assert eventually(lambda: node.inside("exp", "hostname").strip() == "exp-0", "it has its name", 60)
+            assert node.inside("exp", "cat /etc/hostname").strip() == "exp-0"
+            node.ok("restart", "exp")
+            assert eventually(lambda: node.ssh("exp", "hostname").stdout.strip(), "it boots", 300) == "exp-0"
+            node.delete_all()
+    finally:
+        node.type = "lxc"
+
+
 @pytest.fixture(scope="module")
 def spares(node: Node) -> Iterator[Node]:
     """The node with one container ready."""
@@ -158,22 +178,3 @@ def test_nobody_sees_a_spare(spares: Node) -> None:
         (node,) = admin.nodes.list()
     assert (node["used"]["slivers"], node["used"]["spares"]) == (0, 1)
     assert "spare" not in spares.ok("usage", "-f", "json")
-
-
-@pytest.mark.long
-def test_a_machine_that_was_ready(node: Node) -> None:
-    node.ensure_machines()
-    node.await_machines()
-    node.type = "kvm"
-    try:
-        with kept(node, "kvm image=debian-12-small boot=direct memory=192M disk=2G"):
-            (spare,) = ready(node)
-            shown = node.create("exp")
-            assert (shown["slivers"][0]["id"], shown["warm"]) == (spare, True)
-            assert eventually(lambda: node.inside("exp", "hostname").strip() == "exp-0", "it has its name", 60)
-            assert node.inside("exp", "cat /etc/hostname").strip() == "exp-0"
-            node.ok("restart", "exp")
-            assert eventually(lambda: node.ssh("exp", "hostname").stdout.strip(), "it boots", 300) == "exp-0"
-            node.delete_all()
-    finally:
-        node.type = "lxc"
